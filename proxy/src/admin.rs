@@ -46,8 +46,8 @@ async fn config_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> 
 async fn upstreams(
     Shared(state): Shared<Arc<GatewayState>>,
 ) -> Json<BTreeMap<String, Vec<EndpointStatus>>> {
-    let live = state.runtime_config.load();
-    let pools = live.pools.iter().map(|pool| {
+    let config = state.runtime_config.load();
+    let pools = config.pools.iter().map(|pool| {
         let now = pool.now_ms();
         let endpoints = pool
             .endpoints()

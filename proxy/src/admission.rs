@@ -1,4 +1,10 @@
-//! Admission.
+//! Admission: everything that decides whether a request is forwarded.
+//!
+//! - **Enters:** a checked head and a [`RequestContext`].
+//! - **Leaves:** the context with route, caller and rate limit status; or a response that has been
+//!   written (rejection, CORS preflight, `OPTIONS *`).
+//! - **May depend on:** [`crate::routing`], [`crate::downstream`], [`crate::state`],
+//!   [`crate::message`] and [`crate::config`].
 
 pub(crate) mod authorize;
 pub(crate) mod cors;
@@ -13,7 +19,7 @@ use crate::downstream::client_exchange::ClientExchange;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
-/// From the head of a request to the decision that it may go on. Whether it was answered instead.
+/// Admits the request, or answers it. Returns whether it was answered.
 pub(crate) async fn admit_or_answer(
     state: &GatewayState,
     client: &mut impl ClientExchange,

@@ -1,4 +1,9 @@
-//! Downstream.
+//! The client side of the gateway: connections, streams and their limits.
+//!
+//! - **Enters:** accepted sockets, after a connection permit has been acquired.
+//! - **Leaves:** one checked request at a time, with a [`deadline::RequestDeadline`]; responses,
+//!   under the memory budget for slow readers.
+//! - **May depend on:** [`crate::config`] and [`crate::message`].
 
 pub(crate) mod client_address;
 pub(crate) mod client_connection;

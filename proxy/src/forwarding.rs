@@ -1,4 +1,14 @@
-//! Forwarding.
+//! Forwarding: sends admitted requests to upstreams and their responses to clients.
+//!
+//! - **Enters:** an admitted request with its
+//!   [`RequestContext`](crate::state::request_context::RequestContext).
+//! - **Leaves:** a response, or an error response; the request record (metrics, span, access
+//!   event).
+//! - **Two paths:** [`fast_path`] for complete small requests to plain HTTP/1.1 upstreams, and
+//!   [`streaming_path`] (Pingora) for everything else. Both use the functions of the other modules,
+//!   so that their rules are the same.
+//! - **May depend on:** [`crate::admission`] for rejections, [`crate::upstream`],
+//!   [`crate::downstream`], [`crate::message`] and [`crate::state`].
 
 mod failure;
 pub(crate) mod fast_path;
@@ -11,5 +21,5 @@ mod upstream_request;
 
 use pingora_core::ErrorType;
 
-/// The type of every error that this gateway raises itself; its code stands in the context.
+/// The type of errors that the gateway raises itself. The problem code is in the request context.
 const REFUSED: ErrorType = ErrorType::new("Refused");

@@ -1,18 +1,45 @@
-//! The gateway.
+//! The edge gateway of Postern, built on Pingora.
+//!
+//! A request passes these modules, in the order in which they are listed below:
+//!
+//! 1. [`lifecycle`] builds the gateway from a [`config::Config`] and runs it ([`App`]);
+//! 2. [`server`] accepts the connection and reads the head through [`downstream`];
+//! 3. [`message`] rejects what is malformed or ambiguous;
+//! 4. [`admission`] finds the route ([`routing`]), applies rate limits ([`rate_limiter`]), verifies
+//!    the token and evaluates the policy;
+//! 5. [`forwarding`] adds the identity headers, sends the request to an [`upstream`] address, and
+//!    returns the response;
+//! 6. [`telemetry`] records the result.
+//!
+//! [`state`] is shared by all requests, and [`admin`] shows it to operators. Modules depend only on
+//! modules further down in the list of each module's documentation; there are no cycles. [`config`],
+//! [`message::framing`], [`message::target`], [`rate_limiter`] and [`routing`] do not use Pingora.
+
+pub mod config;
+
+mod lifecycle;
+
+mod server;
+
+mod downstream;
+
+pub mod message;
+
+mod admission;
+
+pub mod rate_limiter;
+
+pub mod routing;
+
+pub mod forwarding;
+
+mod upstream;
+
+pub mod telemetry;
+
+mod state;
 
 mod admin;
-mod admission;
-pub mod config;
-mod downstream;
-pub mod forwarding;
-mod lifecycle;
-pub mod message;
-pub mod rate_limiter;
-pub mod routing;
-mod server;
-mod state;
-pub mod telemetry;
-mod upstream;
 
 pub use config::{ASSUMED_POOLS, Config, SCHEMA, assumed_settings};
 pub use lifecycle::{

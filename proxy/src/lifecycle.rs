@@ -1,4 +1,9 @@
-//! Lifecycle.
+//! Lifecycle of the process: assembly, reload, hot restart and graceful shutdown.
+//!
+//! - **Enters:** a [`Config`](crate::config::Config), listening sockets, signals.
+//! - **Leaves:** a running gateway, which follows its configuration file until it is stopped or
+//!   replaced by a new process.
+//! - **May depend on:** all other modules; none depends on this one.
 
 pub(crate) mod app;
 mod background_tasks;

@@ -21,11 +21,11 @@ use postern_proxy::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Postern's gateway.
+/// Postern's edge gateway.
 #[derive(Parser)]
 #[command(version, name = "postern-proxy")]
 struct CliArguments {
-    /// The configuration.
+    /// Path of the configuration file.
     #[arg(long, global = true, default_value = "conf/proxy.toml")]
     config: PathBuf,
     #[command(subcommand)]
@@ -34,30 +34,38 @@ struct CliArguments {
 
 #[derive(Subcommand)]
 enum CliCommand {
-    /// Serve (the default).
+    /// Run the gateway (default).
     Run {
-        /// Take the sockets over from the process that runs with the same `handover.socket`; it
-        /// then ends.
+        /// Take over the listening sockets from the process with the same `handover.socket`,
+        /// which then drains and exits (hot restart).
         #[arg(long)]
         take_over: bool,
     },
-    /// Say everything that is wrong with the configuration, and run its tests.
+    /// Check the configuration and run its tests.
     Check,
-    /// Say which route a request takes, why, and what its policy decides.
+    /// Explain the route and the policy decision of a request.
     Explain {
-        /// Such as GET.
+        /// HTTP method, such as GET.
         method: String,
-        /// A path, or an absolute URL.
+        /// Path or absolute URL.
         url: String,
-        /// none, user, service:NAME, or a real token, which is verified.
+        /// Caller: none, user, service:NAME, or a real token, which is verified.
         #[arg(long, default_value = "none")]
         token: String,
-        /// A field that the request carries, such as `X-Beta: 1`; may be given again.
+        /// Request header, such as `X-Beta: 1`; can be repeated.
         #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
         headers: Vec<(HeaderName, HeaderValue)>,
     },
     /// Print the JSON schema of the configuration, for editors.
     Schema,
+}
+
+/// The arguments of the `explain` command.
+struct ExplainRequest {
+    method: String,
+    url: String,
+    headers: HeaderMap,
+    token: String,
 }
 
 fn main() -> ExitCode {
@@ -86,8 +94,13 @@ fn main() -> ExitCode {
                 token,
                 headers,
             } => {
-                let headers = headers.into_iter().collect();
-                explain(&arguments.config, &env, (&method, &url, &headers), &token)
+                let request = ExplainRequest {
+                    method,
+                    url,
+                    headers: headers.into_iter().collect(),
+                    token,
+                };
+                explain(&arguments.config, &env, &request)
             }
             CliCommand::Schema => schema(),
         },
@@ -98,7 +111,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     let filter = env.get("POSTERN_LOG").unwrap_or("info");
     log::check(filter).map_err(|reason| Exit::usage(format!("POSTERN_LOG: {reason}")))?;
     log::init(log::Format::Json, filter);
-    let passed = InheritedSockets::from_environment()?;
+    let inherited = InheritedSockets::from_environment()?;
     let config = load(path, env)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = config.workers {
@@ -107,14 +120,14 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     let runtime = runtime
         .enable_all()
         .build()
-        .map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
+        .map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
     runtime.block_on(async {
         let shutdown = postern_common::signals::on_termination()
-            .map_err(|error| Exit::unavailable(format!("no signals: {error}")))?;
+            .map_err(|error| Exit::unavailable(format!("cannot register signal handlers: {error}")))?;
         let (sockets, predecessor) = if take_over {
-            if !passed.is_empty() {
+            if !inherited.is_empty() {
                 return Err(Exit::usage(
-                    "--take-over brings sockets of its own: none may be passed",
+                    "--take-over cannot be combined with LISTEN_FDS",
                 ));
             }
             let path = config
@@ -124,7 +137,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
             let (sockets, predecessor) = InheritedListeners::take(path)?.into_parts();
             (sockets, Some(predecessor))
         } else {
-            (passed, None)
+            (inherited, None)
         };
         let listeners = sockets.bind_listeners(&config).await?;
         let app = App::build(config, Clock::system())?.watch(path.to_owned(), env.clone());
@@ -149,7 +162,7 @@ fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
 #[expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "the answer of a command"
+    reason = "the output of a command"
 )]
 fn check(path: &Path, env: &Env) -> Result<(), Exit> {
     let config = load(path, &env.clone().assuming(&ASSUMED_POOLS))?;
@@ -165,32 +178,38 @@ fn check(path: &Path, env: &Env) -> Result<(), Exit> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command")]
+#[expect(clippy::print_stdout, reason = "the output of a command")]
 fn explain(
     path: &Path,
     env: &Env,
-    (method, url, headers): (&str, &str, &HeaderMap),
-    token: &str,
+    request: &ExplainRequest,
 ) -> Result<(), Exit> {
-    let sender = match (token, token.strip_prefix("service:")) {
+    let token = request.token.as_str();
+    let assumed = match (token, token.strip_prefix("service:")) {
         ("none", _) => Some(TestToken::None),
         ("user", _) => Some(TestToken::user()),
         (_, name) => name.map(|name| TestToken::Service(name.to_owned())),
     };
     // The pools are needed for verifying a real token only.
-    let env = if sender.is_some() {
+    let env = if assumed.is_some() {
         env.clone().assuming(&ASSUMED_POOLS)
     } else {
         env.clone()
     };
     let config = config::load(path, |root| Config::read(root, &env))?;
-    let sender = match sender {
-        Some(made_up) => CallerSource::Assumed(made_up),
+    let caller = match assumed {
+        Some(assumed) => CallerSource::Assumed(assumed),
         None => verify(&config, token)?,
     };
+    let ExplainRequest {
+        method,
+        url,
+        headers,
+        ..
+    } = request;
     print!(
         "{}",
-        postern_proxy::explain(&config, method, url, headers, &sender)
+        postern_proxy::explain(&config, method, url, headers, &caller)
     );
     Ok(())
 }
@@ -211,7 +230,7 @@ fn verify(config: &Config, token: &str) -> Result<CallerSource, Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let runtime = runtime.map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
     let verifier = Verifier::new(config.issuers(&[]), VerifierOptions::default());
     Ok(match runtime.block_on(verifier.verify(token)) {
         Ok(caller) => CallerSource::Verified(caller),
@@ -219,7 +238,7 @@ fn verify(config: &Config, token: &str) -> Result<CallerSource, Exit> {
     })
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command")]
+#[expect(clippy::print_stdout, reason = "the output of a command")]
 fn schema() -> Result<(), Exit> {
     print!("{}", postern_proxy::SCHEMA);
     Ok(())

@@ -1,4 +1,10 @@
-//! Server.
+//! The server: accepts connections and serves their requests.
+//!
+//! - **Enters:** bound listening sockets.
+//! - **Leaves:** each request goes to one of the two paths of [`crate::forwarding`]; a rejected
+//!   head is answered here.
+//! - **May depend on:** [`crate::downstream`], [`crate::admission`] for rejections,
+//!   [`crate::forwarding`] and [`crate::state`].
 
 mod abuse_tracker;
 pub(crate) mod acceptor;

@@ -1,4 +1,10 @@
-//! What all requests of one gateway share.
+//! State that all requests of the gateway share, and the state of one request.
+//!
+//! - **Contains:** the runtime configuration in force, the token verifier, limiters, metrics and
+//!   logs; and [`request_context::RequestContext`], which travels with a request through admission
+//!   and forwarding.
+//! - **May depend on:** [`crate::config`], [`crate::routing`], [`crate::upstream`],
+//!   [`crate::downstream`] and [`crate::telemetry`].
 
 pub(crate) mod config_status;
 pub(crate) mod request_context;
@@ -26,7 +32,7 @@ use crate::telemetry::ids::IdGenerator;
 use crate::telemetry::metrics::GatewayMetrics;
 use crate::telemetry::spans::SpanSender;
 
-/// Shared by the connections, Pingora's hooks, the reload and the admin listener.
+/// The state shared by connections, Pingora hooks, reloads and the admin listener.
 pub(crate) struct GatewayState {
     pub(crate) runtime_config: ArcSwap<RuntimeConfig>,
     pub(crate) verifier: Arc<Verifier>,
@@ -38,28 +44,28 @@ pub(crate) struct GatewayState {
     pub(crate) spans: Option<Arc<SpanSender>>,
     pub(crate) ids: IdGenerator,
     pub(crate) clock: Clock,
-    /// The seed of rate limit keys: clients cannot aim at one another's.
+    /// The hash seed of rate limit keys, so that clients cannot cause collisions.
     pub(crate) key_seed: RandomState,
     pub(crate) started_at: Instant,
-    /// Whether every answer closes its connection from now on.
+    /// Whether every response closes its connection.
     pub(crate) is_draining: AtomicBool,
-    /// What `/config/status` says.
+    /// The status that `/config/status` returns.
     pub(crate) config_status: Mutex<ConfigStatus>,
 }
 
 impl GatewayState {
-    /// A request that begins now.
+    /// Creates the context of a new request.
     pub(crate) fn new_context(&self) -> RequestContext {
         let now = self.clock.now();
         RequestContext::new(self.runtime_config.load_full(), self.ids.next_id(now), now)
     }
 
-    /// Nanoseconds of a clock that only goes forward.
+    /// Returns nanoseconds of a monotonic clock.
     pub(crate) fn monotonic_ns(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.started_at).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The key of a client address: of its /64 for IPv6, of which one client has all.
+    /// Returns the rate limit key of a client address (of its /64 for IPv6).
     pub(crate) fn address_key(&self, address: IpAddr, salt: u64) -> u64 {
         let bits = match address {
             IpAddr::V4(address) => u128::from(address.to_bits()),
@@ -68,7 +74,7 @@ impl GatewayState {
         self.key_seed.hash_one((bits, salt))
     }
 
-    /// Counts and logs what was refused before it became a request.
+    /// Counts and logs a rejected head.
     pub(crate) fn record_rejected_head(
         &self,
         id: Uuid,

@@ -1,5 +1,9 @@
-//! The services behind the gateway: where they are, which of several addresses is next, which ones
-//! are out.
+//! Upstreams: pools of addresses, load balancing, health and connections.
+//!
+//! - **Enters:** an upstream of the configuration; a client hash per request.
+//! - **Leaves:** an [`InFlightPermit`] for an address, and connections to it; parsed responses.
+//! - **May depend on:** [`crate::config`], [`crate::message`] for framing, and [`crate::telemetry`]
+//!   for metrics.
 
 pub(crate) mod checked_connection;
 mod client_shares;
@@ -37,29 +41,27 @@ use retry_budget::RetryBudget;
 pub(crate) use tls_material::NO_ROOTS;
 use tls_material::TlsMaterial;
 
-/// How long a connection may be silent before the kernel asks whether the other side is still
-/// there.
+/// Idle time after which TCP keep-alive probes are sent.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
-/// Between two such questions.
+/// Interval between keep-alive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Questions without an answer after which a connection is dead.
+/// Unanswered keep-alive probes after which a connection is closed.
 const KEEPALIVE_PROBES: usize = 3;
 
-/// Streams that share one HTTP/2 connection to an upstream.
+/// Maximum concurrent streams on one HTTP/2 connection to an upstream.
 const MAX_UPSTREAM_STREAMS: u16 = 64;
 
-/// What an upstream may send on one HTTP/2 stream before it is taken. The connection has as much
-/// for each of its streams: readers that take nothing must not stop the others. No frame is longer,
-/// although Pingora allows frames of 64 KiB, so that the ten frames that it holds of a response are
-/// bounded by this as well.
+/// Flow-control window of an HTTP/2 stream from an upstream. The connection window is the sum over
+/// all streams, so that slow readers do not block others. It also bounds the frame size: Pingora
+/// allows frames of 64 KiB and buffers ten frames per response.
 const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 16 << 10;
 
-/// One client may have this part of the requests in flight once half of them are taken.
+/// Fraction of the requests in flight that one client may have once half of them are in use.
 const CLIENT_SHARE_DIVISOR: usize = 8;
 
-/// One upstream with its addresses. IdlePool over a reload that does not change it.
+/// An upstream with its addresses. Kept across reloads that do not change it.
 #[derive(Debug)]
 pub(crate) struct UpstreamPool {
     pub(crate) config: UpstreamConfig,
@@ -73,19 +75,18 @@ pub(crate) struct UpstreamPool {
     retries: IntCounter,
     retries_denied: IntCounter,
     ejections: IntCounter,
-    /// Of warnings that no address can be had.
+    /// Rate limit of warnings that no address is available.
     pub(crate) warnings: LogThrottle,
 }
 
-/// Why no address can be had.
+/// The reason for which no address is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoEndpoint {
-    /// No name has been resolved yet, or every address is out.
+    /// No name has been resolved yet, or all addresses are excluded.
     Unavailable,
-    /// Every address has as many requests in flight as it may.
+    /// All addresses have the maximum number of requests in flight.
     AtCapacity,
-    /// At least half of the requests that may be in flight are, and the client has its share of
-    /// them.
+    /// At least half of the requests in flight are in use, and the client has used its share.
     ClientShareUsed,
 }
 
@@ -104,10 +105,10 @@ impl fmt::Display for NoEndpoint {
 // === impl UpstreamPool ===
 
 impl UpstreamPool {
-    /// A pool whose IP addresses are there at once; names are resolved in the background.
+    /// Creates a pool. IP addresses are available at once; names are resolved in the background.
     ///
     /// # Errors
-    /// Status 64 if a file of its TLS settings cannot be read.
+    /// Status 64 if a TLS file cannot be read.
     pub(crate) fn new(config: UpstreamConfig, metrics: &GatewayMetrics) -> Result<Self, Exit> {
         let label = [config.name.as_str()];
         let pool = Self {
@@ -140,15 +141,15 @@ impl UpstreamPool {
         Ok(pool)
     }
 
-    /// Whether a file of its TLS settings has been written since it was read. One that has failed
-    /// to be read is tried again.
+    /// Returns whether a TLS file was modified since it was read. Files that could not be read are
+    /// tried again.
     pub(crate) fn has_changed_files(&self) -> bool {
         let tls = self.tls.as_ref().zip(self.config.tls.as_ref());
         tls.is_some_and(|(material, config)| material.has_changed(config))
     }
 
-    /// Takes over a set of addresses, each with the position of its entry in the configuration.
-    /// What is known about an address that stays is kept.
+    /// Replaces the addresses; each has the position of its entry in the configuration. The state
+    /// of unchanged addresses is kept.
     pub(crate) fn set_addresses(&self, mut addresses: Vec<(usize, SocketAddr)>) {
         addresses.sort_unstable();
         addresses.dedup_by_key(|(_, address)| *address);
@@ -164,17 +165,17 @@ impl UpstreamPool {
         self.endpoints.store(Arc::new(endpoints.collect()));
     }
 
-    /// The addresses as they are now.
+    /// Returns the current addresses.
     pub(crate) fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
         self.endpoints.load_full()
     }
 
-    /// Whether its addresses are spoken to in plain HTTP/1.1.
+    /// Returns whether the upstream is spoken to in plain HTTP/1.1.
     pub(crate) fn is_plain_http1(&self) -> bool {
         self.config.tls.is_none() && !self.config.http2
     }
 
-    /// Closes connections that are not needed any more.
+    /// Closes expired idle connections.
     pub(crate) fn evict_idle_connections(&self) {
         for endpoint in &*self.endpoints() {
             endpoint.idle_plain.evict(self.config.idle_timeout);
@@ -182,7 +183,7 @@ impl UpstreamPool {
         }
     }
 
-    /// Milliseconds of this pool's own clock.
+    /// Returns milliseconds of this pool's clock.
     pub(crate) fn now_ms(&self) -> u64 {
         self.ms_at(Instant::now())
     }
@@ -192,9 +193,9 @@ impl UpstreamPool {
             .unwrap_or(u64::MAX)
     }
 
-    /// Chooses an address for a client that may not have all requests in flight: once half of them
-    /// are taken, it gets
-    /// [`CLIENT_SHARE_DIVISOR`] of them. The others are as for [`Self::pick`].
+    /// Chooses an address as [`Self::pick`] does, for a client that is subject to a share: once
+    /// half of the requests in flight are in use, it may have one [`CLIENT_SHARE_DIVISOR`]th of
+    /// them.
     pub(crate) fn pick_for_client(
         &self,
         client: u64,
@@ -210,7 +211,7 @@ impl UpstreamPool {
         Ok(permit)
     }
 
-    /// Returns how many requests one client may have in flight.
+    /// Returns the maximum requests in flight of one client.
     fn client_limit(&self, now: Instant) -> usize {
         let (endpoints, now) = (self.endpoints.load(), self.ms_at(now));
         let weighing = endpoints
@@ -231,12 +232,12 @@ impl UpstreamPool {
         }
     }
 
-    /// Chooses an address, not `avoid` if there is another. `client` is a hash of the client's
+    /// Chooses an address, other than `avoid` if possible. `client` is a hash of the client
     /// address.
     ///
-    /// The best there are: those that are available, else ejected ones, else those that fail their
-    /// checks. While more than `panic_percent` are out, a first attempt takes any, so that the few
-    /// that are left are not overrun; a further one knows better.
+    /// Available addresses are preferred to ejected ones, and those to unhealthy ones. If more than
+    /// `panic_percent` of the addresses are excluded, a first attempt may use any (panic mode), so
+    /// that the remaining ones are not overloaded; a retry prefers available addresses.
     pub(crate) fn pick(
         &self,
         client: u64,
@@ -277,7 +278,8 @@ impl UpstreamPool {
         {
             return Ok(permit);
         }
-        // It is full; or another request has just changed what is known, and any will do.
+        // The address is at capacity; or a concurrent request has changed its state, and any
+        // address is acceptable.
         let has_changed = chosen.is_none();
         candidates()
             .filter(|endpoint| has_changed || usable(endpoint))
@@ -285,7 +287,7 @@ impl UpstreamPool {
             .ok_or(NoEndpoint::AtCapacity)
     }
 
-    /// One of the usable addresses, as the configuration says.
+    /// Applies the configured load balancing algorithm to the usable addresses.
     fn balance<'e>(
         &self,
         endpoints: &'e [Arc<Endpoint>],
@@ -320,7 +322,7 @@ impl UpstreamPool {
         }
     }
 
-    /// The entry at `turn` when each stands there as often as it weighs.
+    /// Returns the address at `turn` of a sequence in which each occurs as often as its weight.
     fn weighted<'e>(
         &self,
         endpoints: &'e [Arc<Endpoint>],
@@ -345,8 +347,8 @@ impl UpstreamPool {
             })
     }
 
-    /// The address with the highest weighted score for this client (rendezvous hashing): when one
-    /// goes, only its own clients move.
+    /// Returns the address with the highest weighted score for this client (rendezvous hashing):
+    /// when an address is removed, only its own clients move.
     fn rendezvous<'e>(
         &self,
         endpoints: &'e [Arc<Endpoint>],
@@ -363,7 +365,7 @@ impl UpstreamPool {
             .max_by(|one, other| score(one).total_cmp(&score(other)))
     }
 
-    /// Good enough to spread load: a counter, mixed.
+    /// Returns a pseudo-random number, sufficient for load balancing.
     fn random(&self) -> u64 {
         mix(self
             .turn
@@ -371,7 +373,7 @@ impl UpstreamPool {
             >> 1
     }
 
-    /// A request reached its answer, `micros` after the choice of its address.
+    /// Records a response head, received `micros` after the choice of its address.
     pub(crate) fn note_response(
         &self,
         endpoint: &Endpoint,
@@ -387,17 +389,17 @@ impl UpstreamPool {
         }
     }
 
-    /// An attempt failed at the upstream.
+    /// Records a failed attempt at the upstream.
     pub(crate) fn note_failure(&self, endpoint: &Endpoint, now: Instant) {
         if endpoint.note_failure(&self.config.outlier, self.ms_at(now)) {
             self.ejections.inc();
-            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, "address ejected for failing");
+            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, "upstream address ejected");
         }
     }
 
-    /// Whether one more attempt may be made after so many, of which `limit` may be further ones. One
-    /// that follows an attempt of which nothing was sent costs nothing of the retry_budget: it puts no
-    /// load on the upstream.
+    /// Returns whether another attempt may be made after `attempts`, of which `limit` may be
+    /// retries. A retry of a request that was not sent does not use the budget, because it adds no
+    /// load to the upstream.
     pub(crate) fn may_retry(&self, attempts: u32, limit: u32, was_sent: bool) -> bool {
         if attempts > limit {
             return false;
@@ -412,7 +414,8 @@ impl UpstreamPool {
         may
     }
 
-    /// How one address is spoken to. Every timeout is set: Pingora's defaults are none.
+    /// Builds the Pingora peer of an address. All timeouts are set, because Pingora's defaults are
+    /// unlimited.
     fn peer(&self, at: usize, address: SocketAddr) -> HttpPeer {
         let config = &self.config;
         let name = match &config.tls {
@@ -428,8 +431,8 @@ impl UpstreamPool {
             idle: KEEPALIVE_IDLE,
             interval: KEEPALIVE_INTERVAL,
             count: KEEPALIVE_PROBES,
-            // Pingora waits for an answer even after a write of a body that took too long: the
-            // kernel ends the connection then, and with it the wait.
+            // Pingora waits for a response even after a body write has timed out. The kernel closes
+            // the connection, which ends the wait.
             #[cfg(target_os = "linux")]
             user_timeout: config.write_timeout,
         });
@@ -438,7 +441,7 @@ impl UpstreamPool {
         options.read_timeout = Some(config.read_timeout);
         options.write_timeout = Some(config.write_timeout);
         options.idle_timeout = Some(config.idle_timeout);
-        // An answer over HTTP/1.1 would pass by the parser of the guarded connections.
+        // A negotiated HTTP/1.1 response would bypass the response check of [`checked_connection`].
         options.alpn = if config.http2 { ALPN::H2 } else { ALPN::H1 };
         options.max_h2_streams = if config.http2 {
             usize::from(MAX_UPSTREAM_STREAMS)
@@ -457,7 +460,7 @@ impl UpstreamPool {
     }
 }
 
-/// The finaliser of splitmix64: every bit of the input moves every bit of the output.
+/// The finalizer of splitmix64, in which every input bit affects every output bit.
 fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! From a head to the decision whether it may go on.
+//! Routing, authentication and authorization of a request.
 
 use std::sync::Arc;
 
@@ -21,13 +21,14 @@ use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 use crate::telemetry::trace_context::TraceContext;
 
-/// RequestTarget, route, address limit, token, policy, principal limit, size: in this order.
+/// Checks, in this order: target, route, address limit, response buffers, token, policy, principal
+/// limit, route limits, body size.
 pub(crate) async fn authorize(
     state: &GatewayState,
     client: &impl ClientExchange,
     ctx: &mut RequestContext,
 ) -> Result<(), Problem> {
-    let live = Arc::clone(&ctx.config);
+    let config = Arc::clone(&ctx.config);
     let head = client.request();
     start_trace_span(state, &head.headers, ctx);
     let target = RequestTarget::parse(head.raw_path())
@@ -41,29 +42,29 @@ pub(crate) async fn authorize(
         method: head.method.as_str(),
         headers: &head.headers,
     };
-    let found = live.route_table.find(&request);
+    let found = config.route_table.find(&request);
     if let RouteMatch::Route(index) = found {
         ctx.route = Some(index);
     }
     rate_limits::check_address(state, ctx)?;
     if !state
         .response_buffers
-        .has_room(&live.limits, client.peer_address())
+        .has_room(&config.limits, client.peer_address())
     {
         return Err(
             Problem::new(Code::Unavailable).detail("Too many responses wait for their readers.")
         );
     }
     let is_public = match found {
-        RouteMatch::Route(route) => live.route_table.routes[route].policy.is_public(),
+        RouteMatch::Route(route) => config.route_table.routes[route].policy.is_public(),
         RouteMatch::MethodNotAllowed { public, .. } => public,
         RouteMatch::NotFound => false,
     };
     if !is_public {
-        ctx.caller = Some(authenticate(state, &head.headers, ctx.started_at).await?);
+        ctx.caller = Some(authenticate(state, &head.headers, ctx.start_time).await?);
     }
     let route = match found {
-        RouteMatch::Route(index) => &live.route_table.routes[index],
+        RouteMatch::Route(index) => &config.route_table.routes[index],
         RouteMatch::MethodNotAllowed { allow, .. } => {
             return Err(Problem::method_not_allowed(allow.to_string()));
         }
@@ -88,8 +89,8 @@ pub(crate) async fn authorize(
     rate_limits::check_route(state, route, ctx).await?;
     check_content_length(&head.headers, route.body_bytes)?;
     if let Some(deadline) = client.deadline() {
-        // Only where calls are carried does the client's deadline count.
-        if grpc::is_call(head) && live.is_http2(route) {
+        // The client's timeout applies only to calls that are forwarded as gRPC.
+        if grpc::is_call(head) && config.is_http2(route) {
             deadline.set_timeout(grpc::effective_timeout(head, route.deadline)?, ctx.started);
             deadline.mark_grpc();
         } else {
@@ -99,7 +100,7 @@ pub(crate) async fn authorize(
     Ok(())
 }
 
-/// The authority: of the target (HTTP/2), else `Host`.
+/// Returns the authority: that of the target (HTTP/2), or else `Host`.
 pub(crate) fn request_authority(head: &RequestHeader) -> &str {
     match head.uri.authority() {
         Some(authority) => authority.as_str(),
@@ -111,7 +112,7 @@ pub(crate) fn request_authority(head: &RequestHeader) -> &str {
     }
 }
 
-/// Exactly one Bearer token that verifies. A token that was seen before costs no signature.
+/// Verifies the single Bearer token. No signature is verified if the result is cached.
 async fn authenticate(
     state: &GatewayState,
     headers: &HeaderMap,
@@ -125,7 +126,7 @@ async fn authenticate(
     verdict.map_err(Problem::from)
 }
 
-/// What is content_length to be too large is refused before a byte of it is read.
+/// Rejects a body by its `Content-Length`, before any byte is read.
 fn check_content_length(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
     let content_length = headers
         .get(CONTENT_LENGTH)
@@ -136,7 +137,7 @@ fn check_content_length(headers: &HeaderMap, limit: u64) -> Result<(), Problem> 
     }
 }
 
-/// Goes on with the client's trace, or begins one.
+/// Continues the client's trace, or starts a new one.
 fn start_trace_span(state: &GatewayState, headers: &HeaderMap, ctx: &mut RequestContext) {
     let given = headers
         .get("traceparent")

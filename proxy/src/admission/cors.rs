@@ -1,4 +1,4 @@
-//! Cross-origin rules (the Fetch standard's CORS protocol).
+//! Cross-origin resource sharing (CORS protocol of the Fetch standard).
 
 use std::sync::atomic::Ordering;
 
@@ -20,12 +20,12 @@ use crate::routing::table::RouteMatch;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
-/// Fields of an answer that scripts may read, besides those that they always may.
+/// Response header fields that scripts may read in addition to the safelisted ones.
 const EXPOSED_HEADERS: &str =
-    "Location, RateLimit, RateLimit-RoutePolicy, Retry-After, WWW-Authenticate, X-RouteRequest-Id";
+    "Location, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id";
 
-/// Answers a preflight where there are rules for it: browsers send no token with one. Whether it
-/// did.
+/// Answers a preflight request if a CORS policy applies; browsers send no token with it. Returns
+/// whether it was answered.
 pub(crate) async fn preflight(
     state: &GatewayState,
     client: &mut impl ClientExchange,
@@ -44,14 +44,14 @@ pub(crate) async fn preflight(
     if state.is_draining.load(Ordering::Relaxed) {
         client.disable_keep_alive();
     }
-    response.insert_header("X-RouteRequest-Id", ctx.id.hyphenated().to_string())?;
+    response.insert_header("X-Request-Id", ctx.id.hyphenated().to_string())?;
     client.write_head(response, true).await?;
     client.write_body(None, true).await?;
     Ok(true)
 }
 
-/// The answer to a preflight; without permission where the origin has none, which is all that a
-/// browser asks.
+/// Builds the response to a preflight request. It contains no permission if the origin is not
+/// allowed.
 fn preflight_response(
     client: &impl ClientExchange,
     ctx: &mut RequestContext,
@@ -75,22 +75,22 @@ fn preflight_response(
         method,
         headers: &head.headers,
     };
-    let live = &ctx.config;
-    let (route, methods) = match live.route_table.find(&request(method)) {
+    let config = &ctx.config;
+    let (route, methods) = match config.route_table.find(&request(method)) {
         RouteMatch::Route(route) => (
             Some(route),
-            Some(live.route_table.routes[route].pattern.methods),
+            Some(config.route_table.routes[route].pattern.methods),
         ),
-        // An upstream that takes OPTIONS speaks for itself.
+        // An upstream whose route includes OPTIONS answers itself.
         RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound
             if matches!(
-                live.route_table.find(&request("OPTIONS")),
+                config.route_table.find(&request("OPTIONS")),
                 RouteMatch::Route(_)
             ) =>
         {
             return Ok(None);
         }
-        // So that a page can read why it was refused; whether there is such a path is not told.
+        // Allows pages to read the error response, without disclosing whether the path exists.
         RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound => (None, MethodSet::of(method)),
     };
     let Some(cors) = policy_for(ctx, route) else {
@@ -101,7 +101,7 @@ fn preflight_response(
         append_allow_headers(cors, &head.headers, &mut response)?,
         methods,
     ) {
-        response.insert_header("Access-Control-Allow-MethodSet", methods.to_string())?;
+        response.insert_header("Access-Control-Allow-Methods", methods.to_string())?;
         response.insert_header("Access-Control-Allow-Headers", cors.headers.join(", "))?;
         response.insert_header("Access-Control-Max-Age", cors.max_age.as_secs())?;
     }
@@ -110,7 +110,7 @@ fn preflight_response(
     Ok(Some(response))
 }
 
-/// The rules of a route, or those of requests that no route takes.
+/// Returns the policy of a route, or that of requests that match no route.
 fn policy_for(ctx: &RequestContext, route: Option<usize>) -> Option<&CorsPolicy> {
     match route {
         Some(route) => ctx.config.route_table.routes[route].cors.as_deref(),
@@ -118,8 +118,7 @@ fn policy_for(ctx: &RequestContext, route: Option<usize>) -> Option<&CorsPolicy>
     }
 }
 
-/// Lets the page that asked read the answer, where the rules say so. What an upstream says of it
-/// does not count there.
+/// Sets the CORS headers of a response and removes those of the upstream.
 pub(crate) fn apply_headers(
     ctx: &RequestContext,
     request: &HeaderMap,
@@ -138,7 +137,7 @@ fn append_allow_headers(
     request: &HeaderMap,
     response: &mut ResponseHeader,
 ) -> Result<bool> {
-    // Without an Origin as well: a cache must not keep that answer for a page.
+    // Also without `Origin`, so that caches do not use the response for cross-origin requests.
     response.append_header("Vary", "Origin")?;
     let Some(origin) = request
         .get(ORIGIN)

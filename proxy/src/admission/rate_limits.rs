@@ -1,4 +1,4 @@
-//! Rate limits on the way of a request.
+//! Rate limits of requests.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::rate_limiter::{Rate, RateDecision};
 use crate::state::GatewayState;
 use crate::state::request_context::{RateLimitStatus, RequestContext};
 
-/// Different limits never share a key.
+/// Salts that keep the keys of different limits apart.
 const ADDRESS_SALT: u64 = 1;
 const PRINCIPAL_SALT: u64 = 2;
 const ROUTE_SALT: u64 = 16;
@@ -45,7 +45,7 @@ impl LimitScope {
     }
 }
 
-/// Finds out who the client is, and how it came.
+/// Determines the client address and whether the client uses TLS, also behind trusted proxies.
 pub(crate) fn identify_client(client: &impl ClientExchange, ctx: &mut RequestContext) {
     ctx.is_tls = client.is_tls();
     let peer = client.peer_address();
@@ -71,7 +71,7 @@ pub(crate) fn identify_client(client: &impl ClientExchange, ctx: &mut RequestCon
         .is_some_and(|scheme| scheme == "https");
 }
 
-/// The limit of `limits.address`.
+/// Applies `limits.address`.
 pub(crate) fn check_address(state: &GatewayState, ctx: &mut RequestContext) -> Result<(), Problem> {
     let Some(address) = ctx.client_address else {
         return Ok(());
@@ -90,9 +90,9 @@ pub(crate) fn check_address(state: &GatewayState, ctx: &mut RequestContext) -> R
     }
 }
 
-/// The refusal of a head that never became a request, with its code: it counts as one of its
-/// sender's all the same, and who sends too many hears that instead. Behind a trusted proxy the
-/// sender is not known, because such a head is not believed.
+/// Applies `limits.address` to a rejected head. Returns the code and the response: those of
+/// `problem`, or 429 if the limit is exceeded. Trusted proxies are exempt, because the forwarded
+/// address of a rejected head is not trusted.
 pub(crate) fn reject_head(
     state: &GatewayState,
     limits: &ClientLimits,
@@ -128,7 +128,7 @@ pub(crate) fn reject_head(
     (problem.code(), problem.render(request_id))
 }
 
-/// The limit of `limits.principal`.
+/// Applies `limits.principal`.
 pub(crate) fn check_principal(
     state: &GatewayState,
     ctx: &mut RequestContext,
@@ -137,7 +137,7 @@ pub(crate) fn check_principal(
         ctx.config.limits.principal,
         principal_key(state, ctx, PRINCIPAL_SALT),
     ) {
-        // The check of the token may have waited for keys, so that the clock is read anew.
+        // The clock is read again, because token verification may have waited for keys.
         (Some(rate), Some(key)) => take_token(
             state,
             ctx,
@@ -150,7 +150,7 @@ pub(crate) fn check_principal(
     }
 }
 
-/// The limits of the route itself.
+/// Applies the limits of the route.
 pub(crate) async fn check_route(
     state: &GatewayState,
     route: &Route,
@@ -186,9 +186,9 @@ pub(crate) async fn check_route(
     Ok(())
 }
 
-/// Counts across gateways, in windows of the store. `None` when the store is away: then each
-/// gateway counts for itself. Once a window is known to be used up, the store is not asked again
-/// before it ends.
+/// Counts the request across gateways, in fixed windows of the store. Returns `None` if the store
+/// is unavailable; the caller then counts locally. Once a window is exhausted, the store is not
+/// queried again until it ends.
 async fn count_in_store(
     state: &GatewayState,
     ctx: &mut RequestContext,
@@ -197,7 +197,7 @@ async fn count_in_store(
     index: usize,
 ) -> Option<Result<(), Problem>> {
     let limit = &route.limits[index];
-    // Every gateway must come to the same key, so that this hash has no seed of its own.
+    // All gateways must compute the same key, so that this hash has no random seed.
     let mut hasher = DefaultHasher::new();
     (route.name.as_str(), index).hash(&mut hasher);
     match limit.by {
@@ -315,7 +315,8 @@ fn rate_limited(retry_after: Duration) -> Problem {
         .retry_after(u32::try_from(round_up_seconds(retry_after)).unwrap_or(u32::MAX))
 }
 
-/// Rounded up: a client that waits so long is not too early.
+/// Returns the duration in seconds, rounded up, so that a client that waits for it is not too
+/// early.
 fn round_up_seconds(duration: Duration) -> u64 {
     duration
         .as_secs()

@@ -1,4 +1,4 @@
-//! Refusals are written responses: the connection lives on where the request has been read whole.
+//! Responses to rejected requests. The connection stays open if the whole request was read.
 
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
@@ -13,7 +13,7 @@ use crate::message::grpc;
 use crate::message::grpc::GrpcStatus;
 use crate::state::request_context::RequestContext;
 
-/// Writes the problem as the answer.
+/// Writes the problem as the response.
 pub(crate) async fn write_rejection(
     client: &mut impl ClientExchange,
     ctx: &mut RequestContext,
@@ -43,13 +43,15 @@ pub(crate) async fn write_rejection(
         .await
 }
 
-/// Ends a call whose response has begun: its trailers say why, where a reset would not.
+/// Ends a gRPC call whose response has begun. The trailers carry the reason, which a reset would
+/// not.
 pub(crate) async fn end_grpc_call(client: &mut impl ClientExchange, code: Code) -> Result<()> {
     let trailers = grpc_status(client, code).trailers(code.title());
     client.write_trailers(trailers).await
 }
 
-/// The status of a call that is ended with this code. Its own deadline has a status of its own.
+/// Returns the gRPC status of a call that ends with this code; deadlines have a status of their
+/// own.
 fn grpc_status(client: &impl ClientExchange, code: Code) -> GrpcStatus {
     match client.deadline().and_then(RequestDeadline::abort_reason) {
         Some(AbortReason::ClientDeadline | AbortReason::UpstreamDeadline) => {

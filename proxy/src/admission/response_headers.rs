@@ -1,4 +1,4 @@
-//! Response headers of the gateway.
+//! Header fields that the gateway adds to all responses, including rejections.
 
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
@@ -8,8 +8,7 @@ use crate::admission::cors;
 use crate::downstream::client_exchange::ClientExchange;
 use crate::state::request_context::RequestContext;
 
-/// What refusals carry as well: the route's own fields, cross-origin permission, what is left of a
-/// rate.
+/// Sets the CORS fields, the route's response headers and the rate limit status.
 pub(crate) fn apply_common_headers(
     client: &impl ClientExchange,
     response: &mut ResponseHeader,

@@ -1,4 +1,4 @@
-//! `OPTIONS *`, which asks about the server and about no route of it (RFC 9110 section 9.3.7).
+//! Responses to `OPTIONS *`, which concerns the server and no route (RFC 9110 section 9.3.7).
 
 use http::StatusCode;
 use pingora::http::ResponseHeader;
@@ -10,8 +10,8 @@ use crate::message::head;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
-/// Answers it with 204, as a sign of life, within the limits of its sender. Returns whether the
-/// request was one.
+/// Answers `OPTIONS *` with 204, subject to the address limit. Returns whether the request was
+/// answered.
 pub(crate) async fn answer(
     state: &GatewayState,
     client: &mut impl ClientExchange,

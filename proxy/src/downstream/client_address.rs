@@ -1,11 +1,11 @@
-//! Which address a request comes from, where other proxies stand in front.
+//! The address of the client, also behind trusted proxies.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::config::IpNetwork;
 
-/// Whose connections and requests are counted together: an IPv4 address, or the /64 of an IPv6 one,
-/// of which one client has all.
+/// Returns the key under which an address is limited: an IPv4 address, or the /64 network of an
+/// IPv6 address, which usually belongs to a single client.
 pub(crate) fn client_network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -15,8 +15,8 @@ pub(crate) fn client_network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The client behind `peer`: the last address of `X-Forwarded-For` that no trusted proxy wrote
-/// about itself. What stands before that address is the client's own word and counts for nothing.
+/// Returns the client address behind `peer`: the last address of `X-Forwarded-For` that is not the
+/// address of a trusted proxy. Earlier entries are set by the client and are ignored.
 #[must_use]
 pub(crate) fn resolve_client_address<'v>(
     peer: IpAddr,

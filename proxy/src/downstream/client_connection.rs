@@ -1,12 +1,13 @@
-//! One client connection, as who carries its requests sees it.
+//! A client connection (HTTP/1, or the transport of HTTP/2) with its buffers and deadlines.
 //!
-//! Requests are read from a [`ClientConnection`], which gives exactly one checked message at a time: the head
-//! only after
-//! [`crate::message::head`] has passed it, the body only as far as [`crate::message::framing`] says that it goes. What comes after
-//! waits here, so that an idle connection holds no more than this struct. Deadlines live here too,
-//! because Pingora has no hook for them: whoever waits for an upstream keeps asking the client's
-//! side whether the client is still there, and that question is answered with an error when the
-//! time is over.
+//! Reading from a [`ClientConnection`] returns exactly one checked message: the head after
+//! [`crate::message::head`] has accepted it, and the body up to the end that
+//! [`crate::message::framing`] determines. Later bytes are buffered here, so that an idle
+//! connection uses no other memory than this struct.
+//!
+//! Deadlines are enforced here because Pingora has no hook for them: while it waits for an
+//! upstream, it polls the client connection for reading, and that poll returns an error when a
+//! deadline has passed.
 
 mod backlog;
 mod close;
@@ -42,42 +43,41 @@ pub(crate) use read_head::{FIRST_REQUEST_GRACE, HeadEvent};
 pub(crate) use transport::ClientTransport;
 use tunnel_expiry::TunnelExpiry;
 
-/// Small writes are gathered up to this, so that head and body leave in one packet.
+/// Writes up to this size are coalesced, so that head and body are sent in one packet.
 const WRITE_COALESCE_BYTES: usize = 16 << 10;
 
-/// A buffer that is larger than this is given back when the connection turns idle.
+/// Buffers with a larger capacity are freed when the connection becomes idle.
 const MAX_IDLE_BUFFER_BYTES: usize = 4 << 10;
 
-/// A client connection with its buffers and deadlines.
+/// A client connection.
 pub(crate) struct ClientConnection {
     /// `None` only while the connection is being dropped.
     transport: Option<ClientTransport>,
     limits: Arc<ClientLimits>,
     inbound: BytesMut,
     outbound: BytesMut,
-    /// Bytes of a checked head at the front of `inbound`.
+    /// Bytes of a checked head at the beginning of `inbound`.
     head_left: usize,
     framing: BodyFraming,
     slow_client: SlowClientGuard,
     deadline: RequestDeadline,
     tunnel: AtomicBool,
-    /// When the token of a tunnel expires, if the tunnel ends with it.
+    /// The expiry of a tunnel's token, if the tunnel ends with it.
     expires_at: OnceLock<Instant>,
     expiry: Option<Box<TunnelExpiry>>,
     expiry_alarm: DeadlineTimer,
-    /// Whether the stop has begun.
+    /// Whether the process is shutting down.
     stopping: bool,
-    /// Whether a head was handed over that no hook has seen yet.
+    /// Whether a head was passed to Pingora and none of its hooks has been called yet.
     awaiting_hook: AtomicBool,
-    /// Whether the connection ends with a reset, so that what was sent does not pass for a whole
-    /// answer.
+    /// Whether the connection is closed with a reset, so that a truncated response is not taken for
+    /// a complete one.
     reset_on_close: AtomicBool,
-    /// On an HTTP/2 connection: whether a frame that is no body is taking too long, and whether the
-    /// client leaves bytes waiting.
+    /// HTTP/2 only: the frame tracker, for frames that arrive too slowly, and the write backlog.
     frames: Option<Box<(Http2FrameTracker, WriteBacklog)>>,
     digest: Arc<SocketDigest>,
     permit: Option<ConnectionPermit>,
-    /// While the reader of a response is waited for, over HTTP/1.
+    /// HTTP/1 only: the reservation for a response while its reader is slow.
     buffer_reservation: Option<BufferReservation>,
 }
 
@@ -120,33 +120,33 @@ impl ClientConnection {
         }
     }
 
-    /// Whether the client speaks TLS.
+    /// Returns whether the connection uses TLS.
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self.transport, Some(ClientTransport::Tls(_)))
     }
 
-    /// Whether the client chose HTTP/2.
+    /// Returns whether HTTP/2 was negotiated with ALPN.
     pub(crate) fn is_http2(&self) -> bool {
         self.selected_alpn_proto() == Some(ALPN::H2)
     }
 
-    /// The client's address.
+    /// Returns the IP address of the peer.
     pub(crate) fn peer_address(&self) -> Option<IpAddr> {
         self.digest.peer_addr()?.as_inet().map(SocketAddr::ip)
     }
 
-    /// The head that was checked, and is not read yet.
+    /// Returns the checked head that has not been consumed yet.
     pub(crate) fn pending_head(&self) -> &[u8] {
         &self.inbound[..self.head_left]
     }
 
-    /// The head has been read.
+    /// Removes the head from the buffer.
     pub(crate) fn consume_head(&mut self) {
         self.inbound.advance(self.head_left);
         self.head_left = 0;
     }
 
-    /// How many bytes of a body with a length are still to come; `None` where it is in chunks.
+    /// Returns the remaining bytes of a body with a length; `None` if the body is chunked.
     pub(crate) fn body_remaining(&self) -> Option<u64> {
         match self.framing {
             BodyFraming::Done => Some(0),
@@ -155,7 +155,7 @@ impl ClientConnection {
         }
     }
 
-    /// Whether something was written that has not been sent: here, or within the encryption.
+    /// Returns whether data waits to be sent, in the write buffer or in the TLS layer.
     pub(crate) fn has_unsent_data(&self) -> bool {
         let is_waiting = |transport: &ClientTransport| match transport {
             ClientTransport::Tcp(_) => false,
@@ -164,25 +164,24 @@ impl ClientConnection {
         !self.outbound.is_empty() || self.transport.as_ref().is_some_and(is_waiting)
     }
 
-    /// The time of the request that is on its way.
+    /// Returns the deadline of the current request.
     pub(crate) fn deadline(&self) -> &RequestDeadline {
         &self.deadline
     }
 
-    /// The connection has been upgraded: everything passes, and no deadline ends it.
+    /// Switches to tunnel mode after an upgrade: all bytes pass, without a request deadline.
     pub(crate) fn open_tunnel(&self) {
         self.deadline.clear();
         self.tunnel.store(true, Ordering::Release);
     }
 
-    /// The tunnel is a WebSocket that ends at this moment.
+    /// Makes the tunnel, a WebSocket, end at this time.
     pub(crate) fn set_tunnel_expiry(&self, at: Instant) {
         let _once = self.expires_at.set(at);
     }
 
-    /// The connection is HTTP/2's from now on: everything passes, but no frame may take its time.
-    /// The backlog is true to the moment whenever HTTP/2 has nothing to do but wait: it has then
-    /// written all that it may.
+    /// Switches to HTTP/2: all bytes pass, and the time per frame is limited. The returned backlog
+    /// is exact whenever the HTTP/2 layer is waiting, because it has then written all that it may.
     pub(crate) fn switch_to_http2(&mut self) -> WriteBacklog {
         self.open_tunnel();
         let backlog = WriteBacklog::default();
@@ -190,17 +189,17 @@ impl ClientConnection {
         backlog
     }
 
-    /// What Pingora needs to know about the connection of an HTTP/2 stream.
+    /// Returns the socket digest that Pingora requires for HTTP/2 streams.
     pub(crate) fn socket_digest(&self) -> Arc<SocketDigest> {
         Arc::clone(&self.digest)
     }
 
-    /// Makes the connection end with a reset once it is dropped.
+    /// Makes the connection be closed with a reset when it is dropped.
     pub(crate) fn reset_on_drop(&self) {
         self.reset_on_close.store(true, Ordering::Relaxed);
     }
 
-    /// A hook has been called for the request.
+    /// Records that a Pingora hook was called for the request.
     pub(crate) fn note_hook_called(&self) {
         self.awaiting_hook.store(false, Ordering::Relaxed);
     }
@@ -226,8 +225,7 @@ impl ClientConnection {
             .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Body bytes, from the buffer first and then from the socket, never beyond the end of the
-    /// message.
+    /// Reads body bytes from the buffer, then from the socket, up to the end of the message.
     fn poll_body(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.inbound.is_empty() {
             let available = self.inbound.len().min(buf.remaining());
@@ -267,7 +265,7 @@ impl ClientConnection {
         self.abort(reason)
     }
 
-    /// While the client sends nothing: whether that has authority_len on for too long.
+    /// Polls the limits that apply while the client sends nothing.
     fn poll_idle_sender(&mut self, cx: &mut Context<'_>) -> Poll<AbortReason> {
         if self.framing != BodyFraming::Tunnel {
             self.slow_client.wait_for_body();
@@ -295,8 +293,8 @@ impl ClientConnection {
         }
     }
 
-    /// Nothing more belongs to this request: only whether the client is still there. What it sends
-    /// already now is the next request, and waits.
+    /// Polls for a disconnect of the client after the end of the request. Bytes that arrive belong
+    /// to the next request and are buffered.
     fn poll_client_presence(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.inbound.is_empty() {
             let mut space = [0; 512];

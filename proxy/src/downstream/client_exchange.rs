@@ -1,4 +1,4 @@
-//! The client of one request as the hooks see it, whoever carries the request.
+//! The client side of one exchange, for both forwarding paths and both protocols.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -14,25 +14,26 @@ use crate::downstream::client_connection::ClientConnection;
 use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::http2_stream::IsTls;
 
-/// What is asked of a client, and said to it.
+/// The operations on the client of a request.
 pub(crate) trait ClientExchange: Send + Sync {
     fn request(&self) -> &RequestHeader;
     fn peer_address(&self) -> Option<IpAddr>;
-    /// The connection under an HTTP/1 request; HTTP/2 streams have none of their own.
+    /// Returns the connection of an HTTP/1 request; `None` for HTTP/2 streams.
     fn connection(&self) -> Option<&ClientConnection>;
-    /// Whether the connection is encrypted.
+    /// Returns whether the connection uses TLS.
     fn is_tls(&self) -> bool;
-    /// The time of the request: its connection's over HTTP/1, its stream's own over HTTP/2.
+    /// Returns the deadline of the request: that of the connection for HTTP/1, that of the stream
+    /// for HTTP/2.
     fn deadline(&self) -> Option<&RequestDeadline>;
-    /// The head that was written last.
+    /// Returns the status of the last response head that was written.
     fn response_status(&self) -> Option<StatusCode>;
-    /// Whether the connection has become a tunnel.
+    /// Returns whether the connection has become a tunnel.
     fn is_tunnel(&self) -> bool;
-    /// Whether the body of the request, as far as it was read, can be sent once more.
+    /// Returns whether the request body, as far as it was read, can be sent again.
     fn can_replay_body(&self) -> bool;
-    /// Bytes of the bodies of request and answer that have gone by.
+    /// Returns the transferred bytes of the request body and of the response body.
     fn body_bytes(&self) -> (u64, u64);
-    /// The connection is not to be kept after this answer.
+    /// Makes the connection close after this response.
     fn disable_keep_alive(&mut self);
     fn write_head(
         &mut self,
@@ -44,7 +45,7 @@ pub(crate) trait ClientExchange: Send + Sync {
         data: Option<Bytes>,
         end_of_stream: bool,
     ) -> impl Future<Output = Result<()>> + Send;
-    /// Ends the answer with these fields, where the protocol has trailers.
+    /// Ends the response with trailers, if the protocol supports them.
     fn write_trailers(&mut self, trailers: HeaderMap) -> impl Future<Output = Result<()>> + Send;
 }
 
@@ -107,8 +108,8 @@ impl ClientExchange for Session {
     }
 
     async fn write_head(&mut self, head: ResponseHeader, end_of_stream: bool) -> Result<()> {
-        // Pingora's own way leaves the end of a stream to an empty frame that follows, and
-        // Trailers-Only is one frame.
+        // Pingora would send the end of the stream in a separate empty frame. A gRPC Trailers-Only
+        // response must be a single frame.
         if end_of_stream && let Some(stream) = self.as_mut().as_custom_mut() {
             return stream.write_response_header(Box::new(head), true).await;
         }

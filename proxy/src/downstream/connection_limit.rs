@@ -1,11 +1,11 @@
-//! ConnectionLimit for open connections: as many as the configuration says, while it changes too.
+//! A limit on open connections that can be changed by a configuration reload.
 
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
 
-/// `limits.connections`, as limit that are taken and given back.
+/// Limits open connections (`limits.connections`).
 #[derive(Debug)]
 pub(crate) struct ConnectionLimit {
     permits: Arc<Semaphore>,
@@ -22,24 +22,24 @@ impl ConnectionLimit {
         }
     }
 
-    /// A place, once one is permits.
+    /// Waits for a permit to open a connection.
     pub(crate) async fn acquire(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
         Arc::clone(&self.permits).acquire_owned().await
     }
 
-    /// A place, if one is permits.
+    /// Returns a permit if one is available.
     pub(crate) fn try_acquire(&self) -> Result<OwnedSemaphorePermit, TryAcquireError> {
         Arc::clone(&self.permits).try_acquire_owned()
     }
 
-    /// So many from now on. Where more are taken, no connection is ended for it: their limit go as
-    /// they end.
+    /// Changes the limit. Open connections above a lower limit are kept; their permits are
+    /// withdrawn when they close.
     pub(crate) fn resize(&self, limit: usize) {
         self.limit
             .send_if_modified(|known| std::mem::replace(known, limit) != limit);
     }
 
-    /// Follows [`ConnectionLimit::set`] until the stop.
+    /// Applies [`resize`](Self::resize) to the semaphore until shutdown.
     pub(crate) async fn run(&self, stop: CancellationToken) {
         let (mut issued, mut limit) = (self.initial, self.limit.subscribe());
         loop {
@@ -88,7 +88,7 @@ mod tests {
         drop(initial);
         tokio::task::yield_now().await;
         assert!(limit.try_acquire().is_err(), "two too many are issued yet");
-        // Whoever waits to take limit away does not wait for ever.
+        // A pending withdrawal must not block a later increase.
         limit.resize(4);
         until(&limit, 2).await;
         limit.resize(1);

@@ -1,4 +1,4 @@
-//! Permits of open client connections.
+//! Permits of open client connections, in total and per client address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::config::ClientLimits;
 use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
 
-/// A place among the open connections; given back when it is dropped.
+/// The permit of an open connection, returned when it is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     pub(crate) _total: OwnedSemaphorePermit,
@@ -17,18 +17,18 @@ pub(crate) struct ConnectionPermit {
     pub(crate) address: IpAddr,
     pub(crate) response_buffers: Arc<ResponseBufferBudget>,
     pub(crate) gauge: prometheus::IntGauge,
-    /// Requests that Pingora answered before any hook was called.
+    /// Counts requests that Pingora answered before any hook was called.
     pub(crate) protocol_errors: prometheus::IntCounter,
 }
 
-/// Open connections of each client address.
+/// The number of open connections per client address.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionsByAddress(Mutex<HashMap<IpAddr, usize, ahash::RandomState>>);
 
 // === impl ConnectionsByAddress ===
 
 impl ConnectionsByAddress {
-    /// One more of this address, unless it has `limit` already.
+    /// Adds a connection of this address, unless it has `limit` already.
     pub(crate) fn try_add(&self, address: IpAddr, limit: usize) -> bool {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(address).or_default();
@@ -51,8 +51,8 @@ impl ConnectionsByAddress {
 }
 
 impl ConnectionPermit {
-    /// A response on this connection waits for its reader. Returns `None` where there is no room
-    /// for it.
+    /// Reserves buffer space for a response whose reader is slow. Returns `None` if the budget is
+    /// exhausted.
     pub(crate) fn reserve_buffer(
         &self,
         limits: &ClientLimits,

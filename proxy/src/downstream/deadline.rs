@@ -1,8 +1,7 @@
-//! How long one request may keep the gateway waiting, whichever protocol it came by.
+//! Deadlines and minimum transfer rates of requests, for HTTP/1 and HTTP/2.
 //!
-//! Pingora has no hook for this: while it waits for an upstream it keeps asking the client's side
-//! whether the client is still there, and that question is answered with an error when the time is
-//! over.
+//! Pingora has no hook for deadlines: while it waits for an upstream, it polls the client side for
+//! a disconnect, and that poll returns an error when a deadline has passed.
 
 mod timer;
 
@@ -13,62 +12,63 @@ use std::time::{Duration, Instant};
 use crate::config::ClientLimits;
 pub(crate) use timer::{DeadlineTimer, StallWindow};
 
-/// What the gateway's hooks say about the time of one request, and ask.
+/// The deadline and state of a request, shared by the forwarding hooks and the client connection.
+/// Times are milliseconds since `created_at`.
 #[derive(Debug)]
 pub(crate) struct RequestDeadline {
     created_at: Instant,
-    /// Milliseconds after `created_at` at which the request must be over; the gateway sets it by route.
+    /// Time by which the request must be complete, set by route; `u64::MAX` for none.
     deadline_ms: AtomicU64,
-    /// How long the upstream may keep this side waiting, in milliseconds; 0 for no limit.
+    /// Maximum time without progress of the upstream; 0 for none.
     upstream_timeout_ms: AtomicU64,
-    /// Milliseconds after `created_at` since when it does: the choice of its address, the end of the
-    /// request, or what it bytes_sent last.
+    /// Time of the upstream's last progress: the choice of its address, the end of the request, or
+    /// its last data.
     waiting_since_ms: AtomicU64,
-    /// Whether that was a moment ago, so that the clock need not be read again.
+    /// Whether the progress was just recorded, so that the clock need not be read again.
     skip_next_progress: AtomicBool,
-    /// Whether the whole request has arrived.
+    /// Whether the whole request has been received.
     request_complete: AtomicBool,
-    /// Whether the client gave the request up.
+    /// Whether the client aborted the request.
     client_aborted: AtomicBool,
-    /// Whether it is a gRPC call.
+    /// Whether the request is a gRPC call.
     is_grpc: AtomicBool,
     /// Whether the whole response has been written.
     response_complete: AtomicBool,
-    /// What the response may hold while its reader is waited for.
+    /// Units of [`crate::downstream::response_buffers`] to reserve while the reader is slow.
     buffer_units: AtomicUsize,
     abort_reason: AtomicU8,
 }
 
-/// Why reading or writing was ended from this side.
+/// The reason for which the gateway aborted reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AbortReason {
-    /// The body is not framed as it should be.
+    /// The body framing is malformed.
     InvalidFraming = 1,
-    /// The client sends or reads too slowly.
+    /// The client sends or reads below the minimum rate.
     ClientStalled = 2,
-    /// The request took too long, and the client is being waited for.
+    /// The request deadline passed while the gateway was waiting for the client.
     ClientDeadline = 3,
-    /// The upstream bytes_sent nothing for too long.
+    /// The upstream made no progress for its read timeout.
     UpstreamTimeout = 4,
-    /// The request took too long, and the client is not what it waits for.
+    /// The request deadline passed while the gateway was waiting for the upstream.
     UpstreamDeadline = 5,
     /// The token of a tunnel expired.
     TokenExpired = 6,
-    /// There is no room for what a slow reader has not taken.
+    /// The buffer budget for slow readers is exhausted.
     BufferExhausted = 7,
 }
 
-/// The directions in which nothing moves just now, and one timer for all of it.
+/// Enforces deadlines and minimum rates of a client, with a single timer.
 #[derive(Default)]
 pub(crate) struct SlowClientGuard {
     pub(crate) timer: DeadlineTimer,
     pub(crate) reading: Option<StallWindow>,
     writing: Option<StallWindow>,
-    /// Since when the reader has not been waited for: it had taken all there was.
+    /// Time since which the reader is not waited for, because it had taken all data.
     paused_since: Option<Instant>,
-    /// Of a tunnel: both directions together.
+    /// Tunnels only: the time without transfer in both directions.
     tunnel_idle: Option<StallWindow>,
-    /// Bytes that came from the client and went to it.
+    /// Bytes received from and sent to the client.
     pub(crate) bytes_received: u64,
     pub(crate) bytes_sent: u64,
 }
@@ -92,12 +92,12 @@ impl RequestDeadline {
         }
     }
 
-    /// When the connection, or the stream, began.
+    /// Returns the time at which the connection or stream was opened.
     pub(crate) fn created_at(&self) -> Instant {
         self.created_at
     }
 
-    /// The next request of a connection: it must be over `after` from now on.
+    /// Starts the next request of the connection, which must be complete `after` from now.
     pub(crate) fn start_request(&self, after: Duration, request_complete: bool) {
         self.set_timeout(after, Instant::now());
         self.upstream_timeout_ms.store(0, Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl RequestDeadline {
         self.set_buffer_units(1);
     }
 
-    /// The request must be over `after` from `now` on.
+    /// Sets the deadline to `after` from `now`.
     pub(crate) fn set_timeout(&self, after: Duration, now: Instant) {
         self.deadline_ms.store(
             self.age_ms(now).saturating_add(millis(after)),
@@ -116,8 +116,8 @@ impl RequestDeadline {
         );
     }
 
-    /// The upstream must send something at least every `within`, from `now` or from the end of the
-    /// request on.
+    /// Requires progress of the upstream at least every `within`, from `now` or from the end of the
+    /// request.
     pub(crate) fn expect_upstream(&self, within: Duration, now: Instant) {
         self.upstream_timeout_ms
             .store(millis(within).max(1), Ordering::Relaxed);
@@ -125,14 +125,13 @@ impl RequestDeadline {
             .store(self.age_ms(now), Ordering::Relaxed);
     }
 
-    /// The head of the answer came at `now`, and is about to be written: that is no progress of its
-    /// own.
+    /// Records the response head, received at `now`. Writing it does not count as further progress.
     pub(crate) fn note_response_head(&self, within: Duration, now: Instant) {
         self.expect_upstream(within, now);
         self.skip_next_progress.store(true, Ordering::Relaxed);
     }
 
-    /// Something came from the upstream, or the last of the request went to it.
+    /// Records that data came from the upstream, or that the end of the request was sent to it.
     pub(crate) fn note_progress(&self) {
         if self.upstream_timeout_ms.load(Ordering::Relaxed) != 0
             && !self.skip_next_progress.swap(false, Ordering::Relaxed)
@@ -142,76 +141,75 @@ impl RequestDeadline {
         }
     }
 
-    /// The whole request has arrived: from now on the upstream is waited for.
+    /// Records that the whole request was received. From now on the upstream must make progress.
     pub(crate) fn note_request_complete(&self) {
         self.request_complete.store(true, Ordering::Relaxed);
         self.note_progress();
     }
 
-    /// Nothing ends the request any more: it has become a tunnel.
+    /// Removes all deadlines, for a tunnel.
     pub(crate) fn clear(&self) {
         self.deadline_ms.store(u64::MAX, Ordering::Relaxed);
         self.upstream_timeout_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the whole request has arrived.
+    /// Returns whether the whole request has been received.
     pub(crate) fn is_request_complete(&self) -> bool {
         self.request_complete.load(Ordering::Relaxed)
     }
 
-    /// What the response may hold while its reader is waited for, in units of
-    /// [`crate::downstream::response_buffers`].
+    /// Sets the buffer units that the response may reserve while its reader is slow.
     pub(crate) fn set_buffer_units(&self, units: usize) {
         self.buffer_units.store(units, Ordering::Relaxed);
     }
 
-    /// What was set last; one at first.
+    /// Returns the buffer units; 1 by default.
     pub(crate) fn buffer_units(&self) -> usize {
         self.buffer_units.load(Ordering::Relaxed)
     }
 
-    /// It is a gRPC call: a client that streams may pause for as long as the deadline lets it, and
-    /// the end of the response is the end of the call.
+    /// Marks the request as a gRPC call: a client stream may pause until the deadline, and the end
+    /// of the response is the end of the call.
     pub(crate) fn mark_grpc(&self) {
         self.is_grpc.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is a gRPC call.
+    /// Returns whether the request is a gRPC call.
     pub(crate) fn is_grpc(&self) -> bool {
         self.is_grpc.load(Ordering::Relaxed)
     }
 
-    /// The whole response of a stream has been written, if it has.
-    pub(crate) fn note_response_complete(&self, answered: bool) {
-        if answered {
+    /// Records that the whole response of a stream has been written, if `is_complete`.
+    pub(crate) fn note_response_complete(&self, is_complete: bool) {
+        if is_complete {
             self.response_complete.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the whole response of a stream has been written: a client that resets it then gives
-    /// nothing up.
+    /// Returns whether the whole response of a stream has been written. A reset by the client after
+    /// that aborts nothing.
     pub(crate) fn is_response_complete(&self) -> bool {
         self.response_complete.load(Ordering::Relaxed)
     }
 
-    /// The client has given the request up, if it has.
-    pub(crate) fn note_client_aborted(&self, gone: bool) {
-        if gone && !self.is_response_complete() {
+    /// Records that the client aborted the request, if `aborted` and the response is not complete.
+    pub(crate) fn note_client_aborted(&self, aborted: bool) {
+        if aborted && !self.is_response_complete() {
             self.client_aborted.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the client gave the request up.
+    /// Returns whether the client aborted the request.
     pub(crate) fn is_client_aborted(&self) -> bool {
         self.client_aborted.load(Ordering::Relaxed)
     }
 
-    /// Remembers why this side ends the request.
+    /// Records the reason for aborting the request.
     pub(crate) fn set_abort_reason(&self, reason: AbortReason) {
         self.abort_reason.store(reason as u8, Ordering::Relaxed);
     }
 
-    /// Why this side ended the request, if it did.
+    /// Returns the reason for which the gateway aborted the request, if it did.
     pub(crate) fn abort_reason(&self) -> Option<AbortReason> {
         match self.abort_reason.load(Ordering::Relaxed) {
             1 => Some(AbortReason::InvalidFraming),
@@ -244,7 +242,7 @@ fn millis(duration: Duration) -> u64 {
 // === impl SlowClientGuard ===
 
 impl SlowClientGuard {
-    /// The client is waited for: it has bytes_sent nothing that is not read yet.
+    /// Starts to measure the receive rate: the client is expected to send.
     pub(crate) fn wait_for_body(&mut self) {
         let bytes = self.bytes_received;
         self.reading.get_or_insert_with(|| StallWindow {
@@ -253,7 +251,7 @@ impl SlowClientGuard {
         });
     }
 
-    /// The client is waited for: it takes nothing just now.
+    /// Starts or resumes measuring the send rate: the client is expected to read.
     pub(crate) fn wait_for_reader(&mut self) {
         let bytes = self.bytes_sent;
         let stall = self.writing.get_or_insert_with(|| StallWindow {
@@ -265,9 +263,9 @@ impl SlowClientGuard {
         }
     }
 
-    /// The client has taken all there was. Whether it had been waited for: that time counts on when
-    /// it is again, or who takes a little now and then would be slower than the least rate for
-    /// ever.
+    /// Pauses measuring the send rate, because the client has taken all data. Returns whether it
+    /// was measured. The elapsed time is kept and counts when the client is waited for again;
+    /// otherwise a client that reads a little from time to time could stay below the minimum rate.
     pub(crate) fn pause_reader_wait(&mut self) -> bool {
         let waited = self.writing.is_some() && self.paused_since.is_none();
         if waited {
@@ -276,17 +274,17 @@ impl SlowClientGuard {
         waited
     }
 
-    /// Whether the client is waited for to take what was written.
+    /// Returns whether the client is expected to read data that was written.
     pub(crate) fn is_waiting_for_reader(&self) -> bool {
         self.writing.is_some() && self.paused_since.is_none()
     }
 
-    /// The next request owes nothing for the one before.
+    /// Resets the measurements for the next request.
     pub(crate) fn reset(&mut self) {
         (self.reading, self.writing, self.paused_since) = (None, None, None);
     }
 
-    /// Whether the client has kept us waiting for too long.
+    /// Returns the reason to abort when the client is too slow or the deadline has passed.
     pub(crate) fn poll(
         &mut self,
         request: &RequestDeadline,
@@ -336,8 +334,7 @@ impl SlowClientGuard {
         }
     }
 
-    /// While a tunnel is silent: whether it has been so for too long. A reader that takes nothing
-    /// counts as before.
+    /// Like [`poll`](Self::poll), and limits the time for which a tunnel transfers nothing.
     pub(crate) fn poll_tunnel(
         &mut self,
         request: &RequestDeadline,
@@ -361,7 +358,7 @@ impl SlowClientGuard {
             .map(|()| AbortReason::ClientStalled)
     }
 
-    /// While the upstream is waited for: whether it, or the request as a whole, has taken too long.
+    /// Like [`poll`](Self::poll), and limits the time without progress of the upstream.
     pub(crate) fn poll_upstream(
         &mut self,
         request: &RequestDeadline,

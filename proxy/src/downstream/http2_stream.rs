@@ -1,8 +1,8 @@
-//! One HTTP/2 stream, as Pingora sees it.
+//! An HTTP/2 stream as a Pingora session.
 //!
-//! Pingora waits without a limit for a stream's body and for its window. So it gets a
-//! [`ClientStream`] instead of its own session: the same session, whose reads and writes end when
-//! [`crate::downstream::deadline`] does, with the rules that a [`crate::downstream::client_connection::ClientConnection`] has for HTTP/1.
+//! Pingora waits without a limit for the body of a stream and for its flow-control window. It
+//! therefore gets a [`ClientStream`] instead of its own session: a wrapper whose reads and writes
+//! are subject to the limits of [`crate::downstream::deadline`], as they are for HTTP/1.
 
 mod session;
 
@@ -23,17 +23,17 @@ use crate::config::ClientLimits;
 use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
 use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
 
-/// Whether the connection of a stream is encrypted, among the extensions of its request.
+/// A request extension: whether the connection of the stream uses TLS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IsTls(pub(crate) bool);
 
-/// What is passed on at a time of a call's messages. Pingora takes no part of the response while
-/// the upstream does not take a part of the request, and a server that answers each message takes
-/// none while its answers are not taken. Both go on unless the answers to one part are longer than
-/// the upstream's window.
+/// Chunk size in which the messages of a gRPC call are forwarded. Pingora does not read the
+/// response while the upstream does not accept a chunk of the request, and a server that answers
+/// each message does not accept any while its responses are not read. With this size, both make
+/// progress unless the responses to one chunk exceed the upstream's window.
 const GRPC_CHUNK_BYTES: usize = 1 << 10;
 
-/// What the streams of a connection have in common.
+/// Properties of the connection that its streams share.
 #[derive(Clone, Debug)]
 pub(crate) struct Http2ConnectionInfo {
     pub(crate) is_tls: bool,
@@ -47,15 +47,15 @@ pub(crate) struct ClientStream {
     slow_client: SlowClientGuard,
     deadline: Arc<RequestDeadline>,
     buffers: Arc<ResponseBufferBudget>,
-    /// While the reader of the response is waited for.
+    /// The reservation while the reader of the response is slow.
     buffer_reservation: Option<BufferReservation>,
-    /// What has been received of a call's messages and not been passed on.
+    /// Received data of a gRPC call that has not been forwarded.
     pending_grpc_data: Bytes,
 }
 
 impl ClientStream {
-    /// A stream whose time runs from now on. The hooks find its [`RequestDeadline`] among the extensions of
-    /// the request.
+    /// Creates a stream whose deadline starts now. Hooks find its [`RequestDeadline`] in the
+    /// request extensions.
     pub(crate) fn new(
         mut session: HttpSession,
         limits: Arc<ClientLimits>,
@@ -82,21 +82,21 @@ impl ClientStream {
         }
     }
 
-    /// The time of this stream.
+    /// Returns the deadline of this stream.
     pub(crate) fn deadline(&self) -> Arc<RequestDeadline> {
         Arc::clone(&self.deadline)
     }
 
-    /// Returns the next part of the body, which is never empty, and `None` once when the body is
-    /// over. Pingora writes an empty part to an HTTP/1 upstream as the last chunk, and then the
-    /// last chunk that ends the body.
+    /// Returns the next part of the body, which is never empty, and `None` at its end. (Pingora
+    /// would encode an empty part for an HTTP/1 upstream as the last chunk, and then send the last
+    /// chunk again.)
     ///
     /// # Errors
-    /// The client reset the stream, or kept it waiting for too long.
+    /// The client reset the stream or was too slow.
     async fn read(&mut self) -> Result<Option<Bytes>> {
         if self.deadline.is_grpc() && self.deadline.is_response_complete() {
             return Err(
-                Error::explain(ErrorType::ConnectionClosed, "the call has been answered")
+                Error::explain(ErrorType::ConnectionClosed, "the gRPC call has been answered")
                     .into_down(),
             );
         }
@@ -108,8 +108,7 @@ impl ClientStream {
                 ));
             }
             let frame = self.read_frame().await?;
-            // Where trailers follow the body (RFC 9113 section 8.1) it is over, and the stream is
-            // not.
+            // If trailers follow (RFC 9113 section 8.1), the body has ended and the stream has not.
             let is_over = frame.is_none() || self.session.is_body_done();
             if is_over {
                 self.slow_client.reading = None;
@@ -123,8 +122,8 @@ impl ClientStream {
         }
     }
 
-    /// Returns the payload of the next DATA frame, which may be empty, unless the client keeps us
-    /// waiting for too long.
+    /// Returns the payload of the next DATA frame, which may be empty, or an error if the client is
+    /// too slow.
     async fn read_frame(&mut self) -> Result<Option<Bytes>> {
         let Self {
             session,
@@ -153,8 +152,8 @@ impl ClientStream {
         Ok(read)
     }
 
-    /// Nothing more belongs to this request: returns when the client gives it up, or when the
-    /// upstream or the request as a whole has taken too long.
+    /// Waits, after the end of the request, until the client resets the stream or a deadline
+    /// passes.
     async fn wait_for_abort(&mut self) -> Box<Error> {
         let Self {
             session,
@@ -172,7 +171,7 @@ impl ClientStream {
                     |reason| {
                         Error::explain(
                             ErrorType::H2Error,
-                            format!("the client gave the stream up: {reason}"),
+                            format!("the client reset the stream: {reason}"),
                         )
                     },
                 ))
@@ -184,9 +183,10 @@ impl ClientStream {
         .await
     }
 
-    /// Writes in pieces of which each must be taken in the time that the least rate gives it.
+    /// Writes data in chunks, each of which must be accepted within the time that the minimum rate
+    /// allows.
     async fn write(&mut self, mut data: Bytes, end: bool) -> Result<()> {
-        // None shorter than a second's worth, or an answer would become a flood of frames.
+        // At least one second at the minimum rate, to avoid a flood of small frames.
         let chunk_len = self
             .limits
             .min_bytes_per_window()
@@ -238,15 +238,15 @@ impl ClientStream {
         *buffer_reservation = None;
         slow_client.bytes_sent += length;
         deadline.note_response_complete(end);
-        // While a slow reader took its time, the upstream was not waited for.
+        // The upstream was not waited for while the reader was slow.
         if slow_client.pause_reader_wait() {
             deadline.note_progress();
         }
         Ok(())
     }
 
-    /// Says something that needs no window, maybe the last of the response: it fails only when the
-    /// client has given the stream up.
+    /// Writes data that is not subject to flow control, possibly the end of the response. Fails
+    /// only if the client has reset the stream.
     fn write_control(
         &mut self,
         last: bool,
@@ -260,7 +260,7 @@ impl ClientStream {
         written
     }
 
-    /// One step of a response. Whether it was the last.
+    /// Applies one step of a response. Returns whether it was the last.
     async fn apply_task(&mut self, task: HttpTask) -> Result<bool> {
         match task {
             HttpTask::Header(header, end) => {
@@ -274,7 +274,7 @@ impl ClientStream {
             }
             HttpTask::Body(_, end) => Ok(end),
             HttpTask::UpgradedBody(..) => {
-                Error::e_explain(ErrorType::InternalError, "a tunnel over an HTTP/2 stream")
+                Error::e_explain(ErrorType::InternalError, "upgrade over an HTTP/2 stream")
             }
             HttpTask::Trailer(Some(trailers)) => {
                 self.write_control(true, |session| session.write_trailers(*trailers))?;
@@ -286,13 +286,13 @@ impl ClientStream {
     }
 }
 
-/// The error of a request that was ended from this side; [`RequestDeadline::abort_reason`] says why.
+/// Records the reason and returns the error of a request that the gateway aborted.
 fn abort_error(deadline: &RequestDeadline, reason: AbortReason) -> Box<Error> {
     deadline.set_abort_reason(reason);
-    Error::explain(ErrorType::ReadTimedout, "the time is over").into_down()
+    Error::explain(ErrorType::ReadTimedout, "request aborted by the gateway").into_down()
 }
 
-/// HTTP/2 may cut `Cookie` into crumbs, which HTTP/1 does not know (RFC 9113 section 8.2.3).
+/// Joins split `Cookie` fields, which HTTP/1 does not allow (RFC 9113 section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let crumbs: Vec<&[u8]> = headers
         .get_all(COOKIE)

@@ -1,4 +1,4 @@
-//! The memory of responses that wait for slow readers: bounded in all, and for each client address.
+//! The memory budget of responses to slow readers, in total and per client address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,25 +10,25 @@ use ahash::RandomState;
 use crate::config::ClientLimits;
 use crate::downstream::client_address::client_network;
 
-/// Bytes that a response holds at limit while its reader is waited for.
+/// Maximum bytes that a response buffers while its reader is slow.
 const UNIT_BYTES: usize = 64 << 10;
 
-/// The same where the upstream speaks HTTP/2: Pingora holds up to ten frames of 16 KiB, and a
-/// window of 16 KiB besides.
+/// Units for a response from an HTTP/2 upstream: Pingora buffers up to ten frames of 16 KiB, and a
+/// window of 16 KiB.
 pub(crate) const HTTP2_UPSTREAM_UNITS: usize = 3;
 
-/// One client address may have this part of the whole: the others are served while it reads
-/// nothing.
+/// Fraction of the budget that one client address may use, so that others are served while its
+/// readers are slow.
 const ADDRESS_SHARE_DIVISOR: usize = 8;
 
-/// What all responses hold that wait for their readers.
+/// The budget of all responses whose readers are slow.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseBufferBudget {
     units: AtomicUsize,
     by_address: Mutex<HashMap<IpAddr, usize, RandomState>>,
 }
 
-/// One response that waits for its reader; over when it is dropped.
+/// The reservation of one response, released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct BufferReservation {
     buffers: Arc<ResponseBufferBudget>,
@@ -39,9 +39,9 @@ pub(crate) struct BufferReservation {
 // === impl ResponseBufferBudget ===
 
 impl ResponseBufferBudget {
-    /// One more response waits for its reader. Returns `None` where there is no room for it: many
-    /// may have been let in before the first of them waited. The first of an address has room as
-    /// long as the whole has.
+    /// Reserves `units` for a response whose reader is slow. Returns `None` if the budget is
+    /// exhausted, which can happen because requests are admitted before their readers are known to
+    /// be slow. The first response of an address is bounded by the total only.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         limits: &ClientLimits,
@@ -72,13 +72,13 @@ impl ResponseBufferBudget {
         })
     }
 
-    /// Bytes that are held, at limit.
+    /// Returns the reserved bytes (an upper bound of the buffered bytes).
     pub(crate) fn bytes(&self) -> usize {
         self.units.load(Ordering::Relaxed) * UNIT_BYTES
     }
 
-    /// Whether another request of this address may be served. A trusted proxy brings many clients:
-    /// it has no share.
+    /// Returns whether another request of this address may be admitted. Trusted proxies are exempt
+    /// from the share per address.
     pub(crate) fn has_room(&self, limits: &ClientLimits, address: Option<IpAddr>) -> bool {
         let (held, limit) = (self.bytes(), limits.response_buffer_bytes);
         if held < limit / ADDRESS_SHARE_DIVISOR {

@@ -1,4 +1,4 @@
-//! TLS towards clients: certificates that can be read again without a restart.
+//! TLS on listeners, with certificates that can be reloaded.
 
 use std::io;
 use std::path::Path;
@@ -18,17 +18,17 @@ use tokio_rustls::server::TlsStream;
 
 use crate::config::{ListenerTlsConfig, UpstreamTlsConfig};
 
-/// The files of one listener and what was made of them.
+/// The TLS files of a listener and the configuration that was loaded from them.
 pub(crate) struct ReloadableTls {
     source: ListenerTlsConfig,
     current: ArcSwap<ServerConfig>,
-    /// When the files were written, as far as they were tried.
+    /// Modification times of the files at the last load attempt.
     tried: Mutex<Vec<Option<SystemTime>>>,
 }
 
 impl ReloadableTls {
     /// # Errors
-    /// Status 64 with the file that is not good.
+    /// Status 64 with the file that is invalid.
     pub(crate) fn load(source: ListenerTlsConfig) -> Result<Self, Exit> {
         let current = ArcSwap::new(Arc::new(server_config(&source)?));
         let tried = Mutex::new(written(&source));
@@ -39,7 +39,7 @@ impl ReloadableTls {
         })
     }
 
-    /// Reads the files again if one of them was written since they were tried last, or in any case.
+    /// Reloads the files if one of them was modified since the last attempt, or if `forced`.
     ///
     /// # Errors
     /// As [`ReloadableTls::load`].
@@ -56,7 +56,7 @@ impl ReloadableTls {
         }
     }
 
-    /// Reads the files again; what was live stays live if they are not good.
+    /// Reloads the files. On failure the previous configuration stays active.
     ///
     /// # Errors
     /// As [`ReloadableTls::load`].
@@ -72,8 +72,8 @@ impl ReloadableTls {
     }
 }
 
-/// What is wrong with the files of a listener: the key below `listen.tls`, with a dot, and why; no
-/// key where the files do not go together.
+/// Checks the files of a listener. Returns for each mistake the key below `listen.tls`, with a
+/// leading dot, and the reason; the key is empty if the files do not match each other.
 pub(crate) fn check(source: &ListenerTlsConfig) -> Vec<(&'static str, String)> {
     let wrong = [
         (".certificate", certificates(&source.certificate).err()),
@@ -93,7 +93,7 @@ pub(crate) fn check(source: &ListenerTlsConfig) -> Vec<(&'static str, String)> {
     }
 }
 
-/// The same for the files of an upstream.
+/// Checks the files of an upstream, as [`check`] does.
 pub(crate) fn check_upstream(source: &UpstreamTlsConfig) -> Vec<(&'static str, String)> {
     let certificate = source.certificate.as_deref().map(certificates);
     let key = source.key.as_deref().map(private_key);

@@ -1,4 +1,4 @@
-//! What becomes of a request that an upstream or a client let down.
+//! Failures of requests: retries, logs and error responses.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,8 @@ use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::message::grpc;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 
-/// No connection: nothing was sent, so that any method may be tried at another address.
+/// Handles a failed connection attempt. Nothing was sent, so that a request of any method may be
+/// retried at another address.
 pub(super) fn on_connect_error(ctx: &RequestContext, mut error: Box<Error>) -> Box<Error> {
     let Some(attempt) = &ctx.attempt else {
         return error;
@@ -25,9 +26,10 @@ pub(super) fn on_connect_error(ctx: &RequestContext, mut error: Box<Error>) -> B
     error
 }
 
-/// A connection that broke: tried again only before a byte of an answer, for a method that may be
-/// repeated (RFC 9110 section 9.2.2), with a body that is still at hand. One that had been idle
-/// says nothing of its address: origins close those.
+/// Handles a failure during an exchange. The request is retried only if no byte of a response was
+/// received, the method is idempotent (RFC 9110 section 9.2.2) and the body can be sent again. A
+/// failure of a reused connection is not counted for its address, because origins close idle
+/// connections.
 pub(super) fn on_exchange_error(
     client: &impl ClientExchange,
     mut error: Box<Error>,
@@ -42,7 +44,7 @@ pub(super) fn on_exchange_error(
             .is_some_and(UpstreamAttempt::used_idle_connection);
     let can_repeat = client.request().method.is_idempotent() && client.can_replay_body();
     if can_repeat {
-        // What Pingora would repeat only on a connection that was idle: nothing has been answered.
+        // Retryable as Pingora would allow on a reused connection only: no response was received.
         error.retry.decide_reuse(true);
     } else {
         error.set_retry(false);
@@ -68,8 +70,8 @@ pub(super) fn on_exchange_error(
     error
 }
 
-/// Counts the failure of an attempt for its address and logs why it failed: as a warning from time
-/// to time, so that an outage does not fill the log, and otherwise at debug level.
+/// Counts the failure of an attempt for its address and logs the cause. Warnings are rate-limited,
+/// so that an outage does not flood the log; further failures are logged at debug level.
 fn record_attempt_failure(attempt: &UpstreamAttempt, ctx: &RequestContext, error: &Error) {
     let now = Instant::now();
     let (pool, endpoint) = (&attempt.pool, &attempt.permit.endpoint);
@@ -90,8 +92,8 @@ fn record_attempt_failure(attempt: &UpstreamAttempt, ctx: &RequestContext, error
     }
 }
 
-/// Why an attempt failed: the type of the error and its first cause. The context in between is left
-/// out, for it may hold bytes of an answer.
+/// The cause of a failed attempt: the type of the error and its root cause. The context in between
+/// is omitted, because it may contain bytes of a response.
 struct ErrorSummary<'a>(&'a Error);
 
 impl fmt::Display for ErrorSummary<'_> {
@@ -106,7 +108,7 @@ impl fmt::Display for ErrorSummary<'_> {
     }
 }
 
-/// The kind of the system's error that is behind it.
+/// Returns the kind of the underlying I/O error.
 fn io_kind(error: &Error) -> Option<io::ErrorKind> {
     error
         .root_cause()
@@ -114,13 +116,13 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
         .map(io::Error::kind)
 }
 
-/// Writes the answer, where there is still someone to read it and nothing was written yet.
+/// Writes the error response, if the client is connected and no response has begun.
 pub(super) async fn write_error_response(
     client: &mut impl ClientExchange,
     error: &Error,
     ctx: &mut RequestContext,
 ) -> FailToProxy {
-    // A reset that follows the whole response takes nothing from it.
+    // A reset after the whole response does not affect it.
     if client
         .deadline()
         .is_some_and(RequestDeadline::is_response_complete)
@@ -130,17 +132,17 @@ pub(super) async fn write_error_response(
             can_reuse_downstream: false,
         };
     }
-    // In a tunnel an answer would be taken for what the other side says.
+    // In a tunnel, an error response would be taken for data of the peer.
     let response_started = client.is_tunnel()
         || client
             .response_status()
             .is_some_and(|status| !status.is_informational());
     let code = ctx.error_code.or_else(|| problem_code(client, error));
-    // An answer that is still streaming at the deadline of its route is no fault of its origin: a
-    // stream of events may never end.
+    // A response that is still streaming at the deadline of its route is not a failure of the
+    // origin: an event stream may be endless.
     let is_overdue = client.deadline().and_then(RequestDeadline::abort_reason)
         == Some(AbortReason::UpstreamDeadline);
-    // Nor is a deadline that the client of a call has chosen.
+    // The same applies to a deadline that the client of a gRPC call has set.
     let is_cut = is_overdue && (response_started || grpc::has_client_timeout(client.request()));
     if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.error_code, &ctx.attempt)
         && !matches!(error.esource(), ErrorSource::Upstream)
@@ -148,8 +150,8 @@ pub(super) async fn write_error_response(
     {
         record_attempt_failure(attempt, ctx, error);
     }
-    // To HTTP/1.0 the end of the connection may be the end of the body: a part would pass for the
-    // whole.
+    // For HTTP/1.0, the end of the connection may be the end of the body: a truncated response
+    // would appear to be complete.
     if let (true, Version::HTTP_10, Some(connection)) = (
         response_started,
         client.request().version,
@@ -172,7 +174,7 @@ pub(super) async fn write_error_response(
     if let (Some(code), true) = (code, response_started)
         && grpc::is_call(client.request())
     {
-        // Without it the reset of the stream says what happened, as for every other request.
+        // If writing fails, the stream is reset, as for any other request.
         let _gone_or_slow = rejection::end_grpc_call(client, code).await;
     }
     FailToProxy {
@@ -181,8 +183,9 @@ pub(super) async fn write_error_response(
     }
 }
 
-/// `None` when the client has left. Whether the deadline of a route is the client's fault depends
-/// on who is waited for at that moment.
+/// Returns the problem code of an error; `None` if the client has disconnected. Whether a deadline
+/// counts as a timeout of the client or of the upstream depends on which of them the gateway was
+/// waiting for.
 fn problem_code(client: &impl ClientExchange, error: &Error) -> Option<Code> {
     match client.deadline().and_then(RequestDeadline::abort_reason) {
         Some(AbortReason::InvalidFraming) => return Some(Code::InvalidRequest),

@@ -1,12 +1,11 @@
-//! Requests that are forwarded without Pingora: those that are whole when they are forwarded, over
-//! HTTP/1.1, to upstreams that speak plain HTTP/1.1. Nearly all are.
+//! The fast path: exchanges of complete small requests over HTTP/1.1 with upstreams that speak
+//! plain HTTP/1.1. Most requests are eligible.
 //!
-//! Pingora carries both directions at once, over two channels, because either may go on while the
-//! other does. A request whose body is short has nothing left to go on with: it is read whole,
-//! leaves in one write, and its response is passed on as it comes, by one task. Everything else (long
-//! and chunked bodies, upgrades, TLS or HTTP/2 to the upstream, HTTP/2 from the client) is
-//! Pingora's. The rules are the same on both ways, and so are the functions that hold them: they
-//! see a [`Client`].
+//! Pingora forwards both directions concurrently, over two channels. A request with a short body
+//! does not need that: the body is read completely, the request is sent in one write, and the
+//! response is forwarded as it arrives, by a single task. Other requests (long or chunked bodies,
+//! upgrades, TLS or HTTP/2 to the upstream, HTTP/2 from the client) take the streaming path. Both
+//! paths share the functions that implement their rules, through the [`ClientExchange`] trait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,21 +31,21 @@ use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::state::runtime_config::RuntimeConfig;
 use crate::upstream::{ResponseBody, UpstreamConnection};
 
-/// Bytes of a body that is read before its request is forwarded.
+/// Maximum bytes of a request body on the fast path.
 pub(super) const MAX_BUFFERED_BODY_BYTES: u64 = 16 << 10;
 
-/// What became of a request.
+/// The result of serving a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FastPathOutcome {
-    /// It has been answered, and its connection is there for the next one.
+    /// The request was answered, and the connection can be reused.
     KeepAlive,
-    /// It is over, and so is its connection.
+    /// The request has ended, and the connection must be closed.
     Closed,
-    /// It is Pingora's; nothing of it has been read.
+    /// The request must take the streaming path; nothing has been consumed.
     Ineligible,
 }
 
-/// Carries the request whose head has just passed, if it can go this way.
+/// Serves the request whose head was checked last, if it is eligible.
 pub(crate) async fn serve(
     state: &GatewayState,
     connection: &mut ClientConnection,
@@ -85,17 +84,17 @@ pub(crate) async fn serve(
     }
 }
 
-fn is_eligible(request: &RequestHeader, live: &RuntimeConfig) -> bool {
+fn is_eligible(request: &RequestHeader, config: &RuntimeConfig) -> bool {
     let is_simple = ![EXPECT, UPGRADE]
         .iter()
         .any(|name| request.headers.contains_key(name));
     request.version == Version::HTTP_11
         && is_simple
-        && (live.is_all_plain_http1 || routes_to_plain_upstream(request, live))
+        && (config.is_all_plain_http1 || routes_to_plain_upstream(request, config))
 }
 
-/// Looks the route up before it is admitted, where some upstreams are Pingora's.
-fn routes_to_plain_upstream(request: &RequestHeader, live: &RuntimeConfig) -> bool {
+/// Returns whether the route uses plain HTTP/1.1 upstreams only. Called if some upstreams do not.
+fn routes_to_plain_upstream(request: &RequestHeader, config: &RuntimeConfig) -> bool {
     let Ok(target) = RequestTarget::parse(request.raw_path()) else {
         return true;
     };
@@ -106,13 +105,13 @@ fn routes_to_plain_upstream(request: &RequestHeader, live: &RuntimeConfig) -> bo
         method: request.method.as_str(),
         headers: &request.headers,
     };
-    match live.route_table.find(&wanted) {
-        RouteMatch::Route(route) => live.is_plain_http1(&live.route_table.routes[route]),
+    match config.route_table.find(&wanted) {
+        RouteMatch::Route(route) => config.is_plain_http1(&config.route_table.routes[route]),
         RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound => true,
     }
 }
 
-/// Forwards the request if it may go on, again where that may help, and passes the response on.
+/// Admits the request and forwards it, with retries.
 async fn forward(
     state: &GatewayState,
     session: &mut Http1ServerSession<'_>,
@@ -160,7 +159,8 @@ async fn attempt_once(
     Ok(())
 }
 
-/// Since when the connection can carry another request, if it can.
+/// Sends the request and forwards the response. Returns the time since which the connection is
+/// idle, if it can be reused.
 async fn exchange(
     state: &GatewayState,
     session: &mut Http1ServerSession<'_>,
@@ -188,7 +188,7 @@ async fn exchange(
     }
     if reply.head.status == StatusCode::SWITCHING_PROTOCOLS {
         return Err(response::invalid_response(
-            "an upgrade that the request did not ask for",
+            "unrequested protocol upgrade",
         ));
     }
     let mut rest = reply.body;
@@ -215,7 +215,7 @@ async fn exchange(
     Ok(reply.keep_alive.then_some(since))
 }
 
-/// Writes the request within the upstream's time for that; then its time to response begins.
+/// Sends the request within the upstream's write timeout, then starts its read timeout.
 async fn send_request(
     session: &mut Http1ServerSession<'_>,
     upstream: &mut UpstreamConnection,
@@ -235,8 +235,7 @@ async fn send_request(
             sent
         })
         .await?;
-    // Nearly every request is taken at once, and its end is its beginning: the clock is not read
-    // again.
+    // Most requests are sent in one write, so that the clock need not be read again.
     let sent_at = if has_waited { Instant::now() } else { began };
     session.expect_upstream(ctx.read_timeout(pool), sent_at);
     Ok(())

@@ -1,4 +1,4 @@
-//! A client that is spoken to straight on its connection, in HTTP/1.1.
+//! The client side of an exchange on the fast path.
 
 use std::future::poll_fn;
 use std::io::Write;
@@ -22,7 +22,7 @@ use crate::forwarding::fast_path::MAX_BUFFERED_BODY_BYTES;
 use crate::message::headers;
 use crate::state::request_context::RequestContext;
 
-/// One request on its connection.
+/// One HTTP/1.1 exchange on a client connection.
 pub(super) struct Http1ServerSession<'w> {
     connection: &'w mut ClientConnection,
     request: RequestHeader,
@@ -33,12 +33,12 @@ pub(super) struct Http1ServerSession<'w> {
     sent: u64,
 }
 
-/// How the body of the answer is written.
+/// The framing of the response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponseFraming {
-    /// There is none.
+    /// No body.
     NoBody,
-    /// So many bytes are still to be written.
+    /// A body with this many remaining bytes.
     Length(u64),
     Chunked,
 }
@@ -65,7 +65,7 @@ impl<'w> Http1ServerSession<'w> {
         }
     }
 
-    /// Reads the whole body, for as long as the client takes.
+    /// Reads the whole request body.
     pub(super) async fn read_body(&mut self, ctx: &mut RequestContext) -> Result<BytesMut> {
         if self.connection.body_remaining() == Some(0) {
             return Ok(BytesMut::new());
@@ -84,7 +84,7 @@ impl<'w> Http1ServerSession<'w> {
                 .connection
                 .read_buf(&mut body)
                 .await
-                .or_err(ErrorType::ReadError, "while reading a body");
+                .or_err(ErrorType::ReadError, "reading a request body");
             let read = read.map_err(Error::into_down)?;
             if read == 0 {
                 return Err(Error::new_down(ErrorType::ConnectionClosed));
@@ -94,13 +94,13 @@ impl<'w> Http1ServerSession<'w> {
         Ok(body)
     }
 
-    /// The upstream is waited for so long, from `now` on.
+    /// Sets the time for the upstream, from `now`.
     pub(super) fn expect_upstream(&self, within: Duration, now: Instant) {
         self.connection.deadline().expect_upstream(within, now);
     }
 
-    /// Waits for the upstream, unless the client leaves before, or the time is over. What has been
-    /// written for the client meanwhile is sent to it.
+    /// Waits for the upstream, unless the client disconnects or a deadline passes first. Data that
+    /// was written for the client is sent meanwhile.
     pub(super) async fn await_upstream<T>(
         &mut self,
         mut upstream: impl FnMut(&mut Task<'_>) -> Poll<Result<T>>,
@@ -112,13 +112,13 @@ impl<'w> Http1ServerSession<'w> {
         .await
     }
 
-    /// Ready with the reason when the client is not waited for any more.
+    /// Completes with the reason for no longer serving the client.
     fn poll_client_abort(&mut self, cx: &mut Task<'_>) -> Poll<Box<Error>> {
         if self.connection.has_unsent_data()
             && let Poll::Ready(Err(error)) = Pin::new(&mut *self.connection).poll_flush(cx)
         {
             return Poll::Ready(
-                Error::because(ErrorType::WriteError, "to a client", error).into_down(),
+                Error::because(ErrorType::WriteError, "writing to a client", error).into_down(),
             );
         }
         let mut space = [0; 1];
@@ -128,19 +128,19 @@ impl<'w> Http1ServerSession<'w> {
             ) {
                 Ok(()) => Error::new_down(ErrorType::ConnectionClosed),
                 Err(error) => {
-                    Error::because(ErrorType::ReadError, "while a client waits", error).into_down()
+                    Error::because(ErrorType::ReadError, "polling a client", error).into_down()
                 }
             },
         )
     }
 
-    /// Ends the exchange. Whether the connection is there for another.
+    /// Ends the exchange. Returns whether the connection can be reused.
     pub(super) async fn finish(mut self) -> bool {
         if !self.keep_alive {
             let _gone = self.connection.shutdown().await;
             return false;
         }
-        // What nobody wanted of the request stands in session of the next one.
+        // An unread request body precedes the next request on the connection.
         self.read_rest().await.is_ok()
     }
 
@@ -148,7 +148,7 @@ impl<'w> Http1ServerSession<'w> {
         self.connection
             .write_all(data)
             .await
-            .or_err(ErrorType::WriteError, "to a client")
+            .or_err(ErrorType::WriteError, "writing to a client")
             .map_err(Error::into_down)
     }
 
@@ -156,7 +156,7 @@ impl<'w> Http1ServerSession<'w> {
         self.connection
             .flush()
             .await
-            .or_err(ErrorType::WriteError, "to a client")
+            .or_err(ErrorType::WriteError, "writing to a client")
             .map_err(Error::into_down)
     }
 
@@ -281,7 +281,7 @@ impl ClientExchange for Http1ServerSession<'_> {
         if !end_of_stream {
             return Ok(());
         }
-        // The next answer would be taken for what is missing of this one.
+        // The next response would be taken for the missing part of this one.
         if matches!(self.framing, ResponseFraming::Length(1..)) {
             return Err(Error::new_in(ErrorType::InternalError));
         }
@@ -291,7 +291,7 @@ impl ClientExchange for Http1ServerSession<'_> {
         self.flush().await
     }
 
-    /// Trailers of an HTTP/1.1 origin are dropped, as RFC 9110 section 6.5.1 allows.
+    /// Ends the response without trailers, which RFC 9110 section 6.5.1 allows to be dropped.
     async fn write_trailers(&mut self, _trailers: HeaderMap) -> Result<()> {
         self.write_body(None, true).await
     }

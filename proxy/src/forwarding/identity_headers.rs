@@ -1,7 +1,8 @@
-//! What an upstream is told of a request: by the gateway alone.
+//! The header fields in which the gateway tells an upstream who is calling.
 //!
-//! What only the gateway may say is taken out in every spelling, and identity. The fields are written
-//! into the bare map, because Pingora's own insertion costs two allocations a field.
+//! Reserved fields of the client are removed in every spelling before these are set. Fields are
+//! inserted into the `http` header map, because Pingora's insertion costs two allocations per
+//! field.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,33 +17,33 @@ use uuid::Uuid;
 use crate::message::headers;
 use crate::telemetry::trace_context::TraceContext;
 
-/// What is identity of one request.
+/// The identity and origin of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct IdentityHeaders<'a> {
-    /// The request's id.
+    /// The request id.
     pub id: Uuid,
-    /// The trace that goes on behind the gateway.
+    /// The trace context of the forwarded request.
     pub trace: TraceContext,
-    /// The client's address, as far as proxies in front can be believed.
+    /// The client address, as reported by trusted proxies.
     pub client: Option<IpAddr>,
-    /// Whether the client speaks TLS.
+    /// Whether the client uses TLS.
     pub is_tls: bool,
-    /// Who is calling; `None` on a public route.
+    /// The caller; `None` on a public route.
     pub caller: Option<&'a Caller>,
 }
 
-/// The values of one request, in one allocation.
+/// The field values of one request, in a single allocation.
 struct HeaderValues {
     bytes: Bytes,
     ends: [usize; 7],
 }
 
-/// Where the value of a field is found.
+/// The source of a field value.
 #[derive(Clone, Copy)]
 enum HeaderSource {
-    /// Among the values of this request.
+    /// An index into [`HeaderValues`].
     Value(usize),
-    /// The same for all.
+    /// A constant.
     Constant(&'static str),
 }
 
@@ -60,10 +61,10 @@ static SCOPES: HeaderName = HeaderName::from_static("x-postern-scopes");
 // === impl IdentityHeaders ===
 
 impl IdentityHeaders<'_> {
-    /// Takes out what a client may not say, and says it.
+    /// Removes the reserved fields from a header map and sets those of the gateway.
     ///
     /// # Errors
-    /// An identity that no header can hold.
+    /// An identity that cannot be represented in a header field.
     pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
         let values = HeaderValues::build(self);
         strip(headers);
@@ -81,18 +82,18 @@ impl IdentityHeaders<'_> {
         Ok(())
     }
 
-    /// The same for a head that is being written: `headers` without what a client may not say and
-    /// without what is identity of a connection alone, then what the gateway says.
+    /// Appends to a message head: `headers` without reserved and hop-by-hop fields, then the fields
+    /// of the gateway.
     ///
     /// # Errors
-    /// An identity that no header can hold.
+    /// An identity that cannot be represented in a header field.
     pub fn append(
         &self,
         headers: &HeaderMap,
         head: &mut BytesMut,
     ) -> Result<(), InvalidHeaderValue> {
         let values = HeaderValues::build(self);
-        // Checked as a whole, once.
+        // All values are validated at once.
         HeaderValue::from_maybe_shared(values.bytes.clone())?;
         for (name, value) in headers {
             let name = name.as_str();
@@ -116,7 +117,7 @@ impl IdentityHeaders<'_> {
         Ok(())
     }
 
-    /// Everything that is identity but the host.
+    /// Returns the fields of the gateway, except the forwarded host.
     fn fields(&self) -> impl Iterator<Item = (&'static HeaderName, HeaderSource)> {
         let scheme = if self.is_tls { "https" } else { "http" };
         let (kind, is_service) = match self.caller {
@@ -155,7 +156,7 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// What `write!` does with a tenth of the instructions: every request has one.
+/// Appends an IPv4 address with a tenth of the instructions of `write!`; used for every request.
 fn append_ipv4(text: &mut BytesMut, address: Ipv4Addr) {
     let mut shown = [0; 15];
     let mut length = 0;

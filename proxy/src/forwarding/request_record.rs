@@ -1,4 +1,4 @@
-//! Request records.
+//! The record of a completed request: metrics, span and access event.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::telemetry::access_log::AccessEvent;
 use crate::telemetry::metrics::{NO_ROUTE, OK_CODE};
 use crate::telemetry::spans::RequestSpan;
 
-/// The code of a request whose client left.
+/// The code of a request whose client disconnected.
 const CLIENT_CLOSED_CODE: &str = "client_closed";
 
 /// The final status, code and duration of a request.
@@ -26,7 +26,7 @@ struct RequestOutcome {
     elapsed: Duration,
 }
 
-/// One access event, and the metrics.
+/// Records a completed request.
 pub(super) fn record_request(
     state: &GatewayState,
     client: &impl ClientExchange,
@@ -168,7 +168,7 @@ fn write_access_event(
         ),
         client: ctx.client_address,
     };
-    event.write(&state.access_log, ctx.started_at.plus(outcome.elapsed));
+    event.write(&state.access_log, ctx.start_time.plus(outcome.elapsed));
 }
 
 fn protocol_name(version: Version) -> &'static str {

@@ -1,5 +1,4 @@
-//! What came of a request: told to the upstream's statistics, the client, the access log and the
-//! metrics.
+//! Responses of upstreams: checks, statistics and header fields.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -23,12 +22,12 @@ use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 use crate::upstream::ResponseBody;
 
-/// Checks the head of an answer that Pingora has read, as the fast path checks those that it reads.
+/// Checks the head of a response that Pingora has read, as the fast path does for its responses.
 ///
 /// # Errors
-/// A failure of the upstream: the end of its answer is uncertain (RFC 9112 section 6.3), or it
-/// switches protocols although the request did not ask for that on a route that allows it (RFC 9110
-/// section 15.2.2).
+/// A failure of the upstream: the end of the response is ambiguous (RFC 9112 section 6.3), or it
+/// switches protocols although the request or the route does not allow that (RFC 9110 section
+/// 15.2.2).
 pub(super) fn check_response(
     session: &Session,
     response: &ResponseHeader,
@@ -41,7 +40,7 @@ pub(super) fn check_response(
         && ctx.route().is_some_and(|route| route.websocket);
     if response.status == StatusCode::SWITCHING_PROTOCOLS && !may_upgrade {
         return Err(invalid_response(
-            "an upgrade that the request did not ask for",
+            "unrequested protocol upgrade",
         ));
     }
     let minor = u8::from(response.version != Version::HTTP_10);
@@ -52,16 +51,17 @@ pub(super) fn check_response(
         request.method == Method::HEAD,
     ) {
         Ok(_) => Ok(()),
-        Err(_) => Err(invalid_response("an answer whose end is uncertain")),
+        Err(_) => Err(invalid_response("response with ambiguous framing")),
     }
 }
 
-/// The error of an answer that is not forwarded.
+/// Returns the error for a response that is not forwarded.
 pub(super) fn invalid_response(reason: &'static str) -> Box<Error> {
     Error::explain(ErrorType::InvalidHTTPHeader, reason).into_up()
 }
 
-/// The head of a response has arrived.
+/// Records a response head in the statistics of the upstream, and opens the tunnel after an
+/// upgrade.
 pub(super) fn note_response_head(
     client: &impl ClientExchange,
     response: &ResponseHeader,
@@ -99,8 +99,8 @@ pub(super) fn note_response_head(
     }
 }
 
-/// The end of an answer has come from the upstream, which has done with the request if it has had
-/// all of it.
+/// Records the end of a response. The upstream's slot in flight is freed if it has received the
+/// whole request.
 pub(super) fn note_response_complete(client: &impl ClientExchange, ctx: &RequestContext) {
     if client
         .deadline()
@@ -110,13 +110,14 @@ pub(super) fn note_response_complete(client: &impl ClientExchange, ctx: &Request
     }
 }
 
-/// When a WebSocket ends because its token expires, unless the route lets it outlive the token.
+/// Returns the time at which a WebSocket ends because its token expires, unless the route lets it
+/// outlive the token.
 fn tunnel_expiry(ctx: &RequestContext) -> Option<Instant> {
     let caller = ctx
         .caller
         .as_ref()
         .filter(|_| !ctx.route().is_some_and(|route| route.outlives_token))?;
-    let now = ctx.started_at.plus(ctx.started.elapsed());
+    let now = ctx.start_time.plus(ctx.started.elapsed());
     let left = Timestamp::from_unix_seconds(caller.expires_at()).since(now);
     Instant::now().checked_add(left)
 }
@@ -125,7 +126,7 @@ fn is_error_status(status: StatusCode) -> bool {
     status.is_client_error() || status.is_server_error()
 }
 
-/// Adds what every answer carries.
+/// Sets the header fields of a forwarded response.
 pub(super) fn apply_response_headers(
     state: &GatewayState,
     client: &mut impl ClientExchange,
@@ -140,7 +141,8 @@ pub(super) fn apply_response_headers(
     if response.status.is_informational() {
         return Ok(());
     }
-    // HTTP/1.0 has no chunks (RFC 9112 section 6.1): the end of the connection ends the body.
+    // HTTP/1.0 has no chunked framing (RFC 9112 section 6.1): the end of the connection ends the
+    // body.
     if client.request().version == Version::HTTP_10
         && response.remove_header(&TRANSFER_ENCODING).is_some()
     {
@@ -150,7 +152,7 @@ pub(super) fn apply_response_headers(
         client.disable_keep_alive();
     }
     apply_common_headers(client, response, ctx)?;
-    // Into the bare map, as on the way there.
+    // Inserted into the `http` header map, which is cheaper than through Pingora.
     let empty = http::Response::new(()).into_parts().0;
     let mut parts =
         http::response::Parts::from(std::mem::replace(response, ResponseHeader::from(empty)));
@@ -164,9 +166,8 @@ pub(super) fn apply_response_headers(
     Ok(())
 }
 
-/// Removes the fields of the upstream's connection, those that its `Connection` names included (RFC
-/// 9110 section 7.6.1), and those that only the gateway may write. How a body is framed stays,
-/// where there is one.
+/// Removes hop-by-hop fields, including those that `Connection` lists (RFC 9110 section 7.6.1), and
+/// fields that only the gateway may set. The framing of a body is kept.
 fn strip_connection_headers(response: &mut ResponseHeader) -> Result<()> {
     let has_body = !response.status.is_informational() && response.status != StatusCode::NO_CONTENT;
     let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
@@ -195,7 +196,7 @@ fn strip_connection_headers(response: &mut ResponseHeader) -> Result<()> {
     Ok(())
 }
 
-/// Takes out of trailers what no head of a response may say either.
+/// Removes trailer fields that a response head must not contain either.
 pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
     let is_removed = |name: &HeaderName| {
         *name == SET_COOKIE

@@ -1,4 +1,4 @@
-//! Pingora's hooks, as a table of contents: each one delegates.
+//! The streaming path: Pingora's hooks, each of which delegates to another module.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::forwarding::{failure, request_record, response, upstream_request};
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
-/// The gateway, as Pingora sees it.
+/// The implementation of Pingora's proxy hooks.
 pub(crate) struct StreamingProxy {
     state: Arc<GatewayState>,
 }
@@ -38,7 +38,7 @@ impl ProxyHttp for StreamingProxy {
         self.state.new_context()
     }
 
-    /// None: Pingora's default adds compression, which no route asks for.
+    /// Installs no modules. Pingora's default adds compression.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(
@@ -46,7 +46,7 @@ impl ProxyHttp for StreamingProxy {
         session: &mut Session,
         ctx: &mut RequestContext,
     ) -> Result<bool> {
-        // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
+        // HTTP/1.0 has no interim responses (RFC 9110 section 15.2).
         if session.req_header().version == Version::HTTP_10 {
             session.set_ignore_info_resp(true);
         }
@@ -68,7 +68,7 @@ impl ProxyHttp for StreamingProxy {
         upstream_request: &mut RequestHeader,
         ctx: &mut RequestContext,
     ) -> Result<()> {
-        // There is a connection now: what remains is the time of the answer.
+        // The connection is established: from now on the read timeout applies.
         if let (Some(deadline), Some(attempt)) = (session.deadline(), &ctx.attempt) {
             deadline.expect_upstream(ctx.read_timeout(&attempt.pool), Instant::now());
         }
@@ -183,7 +183,7 @@ impl ProxyHttp for StreamingProxy {
         request_record::record_request(&self.state, session, error, ctx);
     }
 
-    /// An access event tells it, with its code.
+    /// Suppresses Pingora's error log: the access event contains the problem code.
     fn suppress_error_log(
         &self,
         _session: &Session,

@@ -1,5 +1,4 @@
-//! What an upstream is sent: the client's request, without what only the gateway may say, and with
-//! what it says.
+//! Requests to upstreams: choice of an address and the forwarded message.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,10 +22,10 @@ use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::upstream::{NoEndpoint, UpstreamPool, checked_connection, tunnel};
 
-/// The error of an upstream that does not speak the protocol that its `http2 = true` asks for.
+/// The error type for an upstream with `http2 = true` that does not speak HTTP/2.
 const NOT_HTTP2: ErrorType = ErrorType::new("upstream with http2 = true does not speak HTTP/2");
 
-/// Ends the request with this code.
+/// Records the problem code and returns the error that ends the request.
 pub(super) fn fail_with(ctx: &mut RequestContext, code: Code) -> Box<Error> {
     ctx.error_code = Some(code);
     Error::explain(REFUSED, code.as_str())
@@ -38,14 +37,14 @@ pub(super) fn choose_endpoint(
     client: &impl ClientExchange,
     ctx: &mut RequestContext,
 ) -> Result<()> {
-    let live = Arc::clone(&ctx.config);
-    let Some(route) = ctx.route.map(|index| &live.route_table.routes[index]) else {
+    let config = Arc::clone(&ctx.config);
+    let Some(route) = ctx.route.map(|index| &config.route_table.routes[index]) else {
         return Err(fail_with(ctx, Code::Internal));
     };
     let before = ctx.attempt.take();
     let pool = match &before {
         Some(attempt) => &attempt.pool,
-        None => live.pool(route, state.ids.random_u64()),
+        None => config.pool(route, state.ids.random_u64()),
     };
     ctx.attempts += 1;
     ctx.body_bytes = 0;
@@ -56,7 +55,7 @@ pub(super) fn choose_endpoint(
     let began = Instant::now();
     let is_one_client = ctx
         .client_address
-        .is_some_and(|address| !live.limits.is_trusted_proxy(address));
+        .is_some_and(|address| !config.limits.is_trusted_proxy(address));
     let permit = match is_one_client {
         true => pool.pick_for_client(ctx.client_key, avoid, began),
         false => pool.pick(ctx.client_key, avoid, began),
@@ -86,7 +85,7 @@ pub(super) fn choose_endpoint(
     Ok(())
 }
 
-/// Logs that no address can be had, as a warning from time to time.
+/// Logs that no upstream address is available, as a rate-limited warning.
 fn log_no_endpoint(pool: &UpstreamPool, ctx: &RequestContext, reason: NoEndpoint, now: Instant) {
     let (request_id, upstream) = (ctx.id, &pool.config.name);
     match pool.warnings.take(pool.ms_at(now)) {
@@ -97,18 +96,18 @@ fn log_no_endpoint(pool: &UpstreamPool, ctx: &RequestContext, reason: NoEndpoint
     }
 }
 
-/// How the address is spoken to for this request.
+/// Builds the Pingora peer for the chosen address.
 pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
-    let live = Arc::clone(&ctx.config);
-    let route = ctx.route.map(|index| &live.route_table.routes[index]);
+    let config = Arc::clone(&ctx.config);
+    let route = ctx.route.map(|index| &config.route_table.routes[index]);
     let (Some(attempt), Some(route)) = (&mut ctx.attempt, route) else {
         return Err(fail_with(ctx, Code::Internal));
     };
     let mut peer = Box::new(attempt.permit.endpoint.peer.clone());
     if let Some(deadline) = session.deadline() {
-        // The client's side watches over it, without a timer for each read, and from the end of the
-        // request on: Pingora's own would run while the client is still sending. The client's side
-        // is not asked while an upstream takes nothing of a body: then the kernel ends the
+        // The client side enforces this timeout without a timer per read, and only from the end of
+        // the request; Pingora's own would run while the client is still sending. While an upstream
+        // does not accept a request body, the client side is not polled: then the kernel closes the
         // connection after `write_timeout`.
         peer.options.read_timeout = (!deadline.is_request_complete()).then_some(route.deadline);
     }
@@ -128,8 +127,8 @@ pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<
     Ok(peer)
 }
 
-/// Checks that an upstream with `http2 = true` is spoken to in HTTP/2: within TLS it may have
-/// chosen HTTP/1.1, or nothing.
+/// Checks that an upstream with `http2 = true` is spoken to in HTTP/2. With TLS it may have
+/// negotiated HTTP/1.1, or nothing.
 ///
 /// # Errors
 /// A failure of the upstream.
@@ -150,9 +149,8 @@ pub(super) fn check_protocol(
     Ok(())
 }
 
-/// Takes out what only the gateway may say, in every spelling, and says it. This runs after
-/// Pingora's own removal of hop-by-hop fields, so that nothing a client sends can take it out
-/// again.
+/// Replaces reserved fields by those of the gateway and rewrites the path. Runs after Pingora has
+/// removed hop-by-hop fields, so that a client cannot make it remove these.
 pub(super) fn prepare_headers(
     client: &RequestHeader,
     request: &mut RequestHeader,
@@ -161,17 +159,17 @@ pub(super) fn prepare_headers(
     let empty = http::Request::new(()).into_parts().0;
     let mut parts =
         http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
-    // Towards HTTP/2 Pingora leaves a stream's authority in the target alone, where a rewrite would
-    // lose it; from `Host` it makes it anew, and the scheme with it.
+    // For HTTP/2, Pingora keeps the authority in the target only, where a rewrite would lose it.
+    // From `Host` it builds the authority and the scheme again.
     if let (None, Some(authority)) = (parts.headers.get(HOST), parts.uri.authority()) {
         let authority =
-            HeaderValue::from_str(authority.as_str()).or_err(REFUSED, "an authority")?;
+            HeaderValue::from_str(authority.as_str()).or_err(REFUSED, "invalid authority")?;
         parts.headers.insert(HOST, authority);
     }
     identity_headers(ctx)
         .write(&mut parts.headers)
-        .or_err(REFUSED, "an identity that no header can hold")?;
-    // Of this hop alone, so that Pingora has removed it; gRPC servers refuse a call without it.
+        .or_err(REFUSED, "identity is not a valid header value")?;
+    // `TE` is hop-by-hop, so that Pingora has removed it. gRPC servers reject calls without it.
     if parts.version == Version::HTTP_2 && grpc::accepts_trailers(client) {
         parts
             .headers
@@ -187,7 +185,7 @@ pub(super) fn prepare_headers(
     }
 }
 
-/// The whole request as plain HTTP/1.1, with a body that is at hand.
+/// Serializes the whole request as HTTP/1.1.
 pub(super) fn serialize_request(
     request: &RequestHeader,
     body: &[u8],
@@ -203,7 +201,7 @@ pub(super) fn serialize_request(
     message.extend_from_slice(b" HTTP/1.1\r\n");
     identity_headers(ctx)
         .append(&request.headers, &mut message)
-        .or_err(REFUSED, "an identity that no header can hold")?;
+        .or_err(REFUSED, "identity is not a valid header value")?;
     message.extend_from_slice(b"\r\n");
     message.extend_from_slice(body);
     Ok(message)

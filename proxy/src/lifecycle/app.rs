@@ -1,4 +1,4 @@
-//! The gateway as a whole: built from a configuration, run on sockets that the caller bound.
+//! The assembled gateway: built from a configuration and run on bound sockets.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -57,20 +57,21 @@ pub struct App {
     exporter: Option<SpanExporter>,
 }
 
-/// Pingora's own bound on attempts; the upstream's `retries` is what counts.
+/// Pingora's own limit on attempts. The effective limit is `retries` of the upstream.
 const MAX_PINGORA_RETRIES: usize = 8;
 
-/// Idle connections that are kept to all upstreams together, for each worker.
+/// Maximum idle connections of Pingora to all upstreams, per worker.
 const PINGORA_IDLE_CONNECTIONS: usize = 512;
 
 impl App {
-    /// Makes the gateway. Nothing is listened on, fetched or resolved before [`App::run`].
+    /// Builds the gateway. Sockets, DNS and key requests are not used before [`App::run`].
     ///
     /// # Errors
-    /// Status 64 if a file that it names is not good, 69 if the access log cannot be written.
+    /// Status 64 if a file that the configuration names is invalid, 69 if the access log cannot be
+    /// opened.
     pub fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
         let metrics =
-            GatewayMetrics::new().map_err(|error| Exit::usage(format!("cannot count: {error}")))?;
+            GatewayMetrics::new().map_err(|error| Exit::usage(format!("cannot register metrics: {error}")))?;
         let metrics = Arc::new(metrics);
         let options = VerifierOptions {
             clock: clock.clone(),
@@ -134,7 +135,7 @@ impl App {
         })
     }
 
-    /// Follows this file while running: a change, or SIGHUP, is a new configuration. SIGUSR1
+    /// Follows the configuration file: a modification, or SIGHUP, triggers a reload. SIGUSR1
     /// reopens the access log.
     #[must_use]
     pub fn watch(mut self, path: PathBuf, env: Env) -> Self {
@@ -142,26 +143,25 @@ impl App {
         self
     }
 
-    /// Tells the service manager how this process is, from the moment on when it serves.
+    /// Reports the state to the service manager once the gateway serves.
     #[must_use]
     pub fn supervised(mut self, supervisor: Option<Supervisor>) -> Self {
         self.supervisor = supervisor;
         self
     }
 
-    /// Serves until the stop begins, and then until no request is in flight or the drain is over.
+    /// Serves until `shutdown`, then until no request is in flight or the drain time is over.
     pub async fn run(mut self, listeners: Listeners, shutdown: CancellationToken) {
         let background = CancellationToken::new();
         let tasks = self.start_background(&background);
         self.serve(listeners, tasks, background, shutdown).await;
     }
 
-    /// The same in the place of a predecessor, once this process is ready: until then the
-    /// predecessor serves alone.
+    /// Serves in place of a previous process, which serves alone until this one is ready.
     ///
     /// # Errors
-    /// Status 69 if it is not ready within 20 s, or told to stop before, or if the predecessor no
-    /// longer waits for it; the predecessor then serves on.
+    /// Status 69 if this process is not ready within 20 s or is stopped before, or if the previous
+    /// process no longer waits for it. The previous process then continues to serve.
     pub async fn take_over(
         mut self,
         listeners: Listeners,
@@ -180,11 +180,12 @@ impl App {
         if !is_ready {
             background.cancel();
             return Err(Exit::unavailable(format!(
-                "does not take over: {}",
+                "hot restart aborted, not ready: {}",
                 self.health
             )));
         }
-        // The manager must know its new main process before the old one ends, and only if it ends.
+        // The manager must learn of its new main process before the previous one exits, and only if
+        // it does.
         let committed = predecessor.commit(|| {
             if let Some(supervisor) = &self.supervisor {
                 supervisor.announce();
@@ -193,14 +194,14 @@ impl App {
         if let Err(error) = committed.await {
             background.cancel();
             return Err(Exit::unavailable(format!(
-                "does not take over: the old process does not wait: {error}"
+                "hot restart aborted, no confirmation from the running process: {error}"
             )));
         }
         self.serve(listeners, tasks, background, shutdown).await;
         Ok(())
     }
 
-    /// Starts what goes on beside the requests.
+    /// Starts the background tasks.
     fn start_background(&mut self, background: &CancellationToken) -> BackgroundTasks {
         let tasks = background_tasks::start(&self.state, &self.health, background);
         let (connection_limit, stop) =
@@ -241,7 +242,7 @@ impl App {
                     handoff.run(handed_over.clone(), stop_accepting.clone()),
                 )),
                 Err(error) => {
-                    tracing::error!(%error, path = %path.display(), "cannot be taken over")
+                    tracing::error!(%error, path = %path.display(), "hot restart socket unavailable")
                 }
             }
         }
@@ -285,18 +286,18 @@ impl App {
             () = handed_over.cancelled() => {}
         }
         if handed_over.is_cancelled() {
-            // The successor answers operators on the same socket: no probe may hear from us that we
-            // stop.
+            // The new process serves the same admin socket: probes must not be told by this one
+            // that it is stopping.
             admin_stop.cancel();
-            // Nor is the manager told anything of a process that is not the main one of its unit
-            // any more.
+            // This process is no longer the main process of its unit and must not notify the
+            // manager.
             if let Some(supervisor_task) = supervisor_task {
                 supervisor_task.abort();
             }
         }
         self.connections.disable_keep_alive();
         stop_accepting.cancel();
-        // What was accepted at the last moment is among the tasks only when its loop has ended.
+        // Connections accepted last are tracked only after their accept loop has ended.
         while accept_loops.join_next().await.is_some() {}
         drain(
             &acceptor.tasks,
@@ -312,8 +313,8 @@ impl App {
     }
 }
 
-/// Waits until no connection is left: those that are idle have to leave after a while, the others
-/// at last.
+/// Waits until no connection is open. Idle connections are closed after `linger`; waiting ends
+/// after `drain`.
 async fn drain(tasks: &TaskTracker, stop: ShutdownConfig, close_idle: &CancellationToken) {
     tasks.close();
     let empty = async {
@@ -329,7 +330,7 @@ async fn drain(tasks: &TaskTracker, stop: ShutdownConfig, close_idle: &Cancellat
         tracing::warn!(
             connections = tasks.len(),
             drain_s = stop.drain.as_secs(),
-            "stopped with requests in flight"
+            "drain timeout exceeded, closing connections"
         );
     }
 }
@@ -339,8 +340,7 @@ fn pingora_settings(config: &Config) -> ServerConf {
         threads: config.workers.unwrap_or(1),
         max_retries: MAX_PINGORA_RETRIES,
         upstream_keepalive_pool_size: PINGORA_IDLE_CONNECTIONS,
-        // An empty file, so that the authorities of the machine are read only where they are
-        // needed.
+        // An empty file, so that the system's certificate authorities are read only if required.
         ca_file: (!config.needs_system_roots()).then(|| NO_ROOTS.to_owned()),
         ..ServerConf::default()
     }

@@ -1,4 +1,4 @@
-//! What goes on beside the requests: keys, names, health, numbers.
+//! Background tasks: token keys, name resolution, health checks and gauges.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,19 +11,19 @@ use tokio_util::task::TaskTracker;
 use crate::state::GatewayState;
 use crate::upstream::{EndpointStatus, UpstreamPool};
 
-/// How often numbers that nobody counts are looked up.
+/// Interval at which gauges are updated.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often readiness is looked at until it is there for the first time.
+/// Interval at which readiness is checked until the gateway is ready for the first time.
 const STARTUP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The background tasks of one gateway.
+/// The background tasks of the gateway.
 pub(crate) struct BackgroundTasks {
     tasks: TaskTracker,
     pub(crate) pools: Arc<PoolTasks>,
 }
 
-/// The tasks that look after each pool that is live, and no other.
+/// The background tasks of each active upstream pool.
 pub(crate) struct PoolTasks {
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -55,12 +55,12 @@ pub(crate) fn start(
 }
 
 impl BackgroundTasks {
-    /// One more task, which ends with the stop.
+    /// Spawns a task, which must end with the shutdown.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
 
-    /// Returns when all have ended.
+    /// Waits until all tasks have ended.
     pub(crate) async fn wait(self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -68,7 +68,7 @@ impl BackgroundTasks {
 }
 
 impl PoolTasks {
-    /// Looks after these pools from now on. Those that are looked after already are not disturbed.
+    /// Starts tasks for new pools and stops those of removed pools.
     pub(crate) fn sync(&self, pools: &[Arc<UpstreamPool>]) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.retain(|(pool, stop)| {
@@ -95,8 +95,8 @@ impl PoolTasks {
 async fn run_observer(state: Arc<GatewayState>, keys: Check, stop: CancellationToken) {
     let mut pause = STARTUP_POLL_INTERVAL;
     loop {
-        // Not those of further issuers: all gateways have the same ones, so that a partner that is
-        // away would take every gateway out of service. `/jwks/status` shows them.
+        // Keys of further issuers are not required: all gateways share them, so that an unavailable
+        // partner would make every gateway unready. `/jwks/status` reports them.
         if state
             .runtime_config
             .load()

@@ -8,10 +8,9 @@ use crate::config::{AccessLogSink, Config};
 use crate::downstream::tls;
 use crate::lifecycle::hot_restart;
 
-/// Notes every file that a configuration names and the gateway could not start with, at the line
-/// that names it.
+/// Records each file that would prevent the gateway from starting, at the line that names it.
 pub fn check_files(root: &Object<'_>, config: &Config) {
-    // With other mistakes the positions of the lists are not those of the file.
+    // With other mistakes, list positions differ from those of the file.
     if !root.is_good() {
         return;
     }
@@ -48,7 +47,7 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
     }
 }
 
-/// Whether the folder of a file that is going to be written is there.
+/// Returns a message if the folder of a file to be written does not exist.
 fn missing_folder(path: &Path) -> Option<String> {
     let folder = path
         .parent()

@@ -1,11 +1,12 @@
-//! Zero-downtime upgrade: the listening sockets are handed from the previous process to the new one.
+//! Hot restart: listening sockets are passed from a running process to a new one without refusing
+//! connections.
 //!
-//! The previous process listens on a Unix socket. A new one, started with `--take-over`, connects and
-//! receives the listening sockets (SCM_RIGHTS). Once it is ready it says so; the previous one, if it
-//! still waits, answers; then the new one says that it serves, and begins to accept at once, while
-//! the previous one drains and ends. The queue of a socket belongs to both, so no connection is lost in
-//! between. Whoever gets no answer leaves the sockets to the previous one: there are never two that
-//! serve, nor none.
+//! The running process listens on a Unix socket. A new process, started with `--take-over`,
+//! connects and receives the file descriptors of the listening sockets (SCM_RIGHTS). When the new
+//! process is ready, it reports that, and the running process confirms, if it still waits. The new
+//! process then reports that it serves and starts accepting, while the old one drains and exits.
+//! Both share the accept queues, so that no connection is lost. Without a confirmation the old
+//! process keeps serving: exactly one of the two serves at any time.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,64 +30,64 @@ use tokio::net::UnixListener;
 use crate::lifecycle::listeners::Listeners;
 use crate::lifecycle::socket_activation::InheritedSockets;
 
-/// InheritedSockets that one hand-over can carry.
+/// Maximum sockets that can be passed.
 const MAX_SOCKETS: usize = 64;
 
-/// How long the previous process waits for the new one, and the new one for the sockets.
+/// Timeout of messages from the new process, and of the sockets from the running one.
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a successor may take to be ready, from the sockets on: its predecessor waits for
-/// longer.
+/// Time for the new process to become ready after it has received the sockets; shorter than
+/// [`PEER_TIMEOUT`].
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the new process waits for an answer of the previous one.
+/// Timeout of the confirmation from the running process.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait after one that did not.
+/// Delay after a failed hand-off.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// What the new process says once it is ready.
+/// Sent by the new process when it is ready.
 const READY_MESSAGE: &[u8] = b"ready\n";
 
-/// What the previous one says to that.
+/// Sent by the running process to confirm the hand-off.
 const COMMIT_MESSAGE: &[u8] = b"go\n";
 
-/// What the new process says when nothing keeps it from serving any more.
+/// Sent by the new process when it serves.
 const SERVING_MESSAGE: &[u8] = b"serving\n";
 
-/// Waits for the process that takes over.
+/// Passes the listening sockets to a new process.
 #[derive(Debug)]
 pub(crate) struct ListenerHandoff {
     listener: UnixListener,
     sockets: Vec<OwnedFd>,
 }
 
-/// A taken-over set of sockets, and the process that they came from.
+/// The listening sockets of a running process, and the connection to it.
 #[derive(Debug)]
 pub struct InheritedListeners {
     sockets: InheritedSockets,
     previous: PreviousProcess,
 }
 
-/// The process that serves ready_deadline its successor is ready.
+/// The running process, which serves until this one is ready.
 #[derive(Debug)]
 pub struct PreviousProcess {
     stream: UnixStream,
-    /// When this process has to be ready.
+    /// Time by which this process must be ready.
     pub(crate) ready_deadline: Instant,
 }
 
 impl ListenerHandoff {
-    /// Listens on `path`; what was left there by a process that is gone is replaced. Only the user
-    /// of this process can connect.
+    /// Listens on `path`, replacing a socket of a process that has exited. Only the user of this
+    /// process can connect.
     pub(crate) fn listen(path: &Path, listeners: &Listeners) -> io::Result<Self> {
         create_folder(path)?;
         let all = listeners.public.iter().chain(&listeners.admin);
         let sockets: Vec<OwnedFd> = all
             .map(|listener| listener.as_fd().try_clone_to_owned())
             .collect::<Result<_, _>>()?;
-        // Made where nobody else looks, whatever the umask, and renamed into place, so that whoever
-        // connects meets a socket that listens and is closed to other users.
+        // Created in a private directory, independent of the umask, and renamed, so that the socket
+        // is never visible without its permissions or before it listens.
         let private = folder(path).join(format!(".{}", std::process::id()));
         let _not_there = std::fs::remove_dir_all(&private);
         DirBuilder::new().mode(0o700).create(&private)?;
@@ -98,9 +99,8 @@ impl ListenerHandoff {
         Ok(Self { listener, sockets })
     }
 
-    /// Hands the sockets to whoever asks, and begins `handed_over` once they are served there. At
-    /// the stop they are closed here as well, or clients would be let into a queue that nobody
-    /// empties.
+    /// Passes the sockets to a new process and cancels `handed_over` once that serves. The sockets
+    /// are closed at `stop`, because clients would otherwise be queued without being accepted.
     pub(crate) async fn run(self, handed_over: CancellationToken, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -115,9 +115,9 @@ impl ListenerHandoff {
                 Err(error) => Err(error),
             };
             match handed {
-                Ok(()) => return tracing::info!("another process has taken over"),
+                Ok(()) => return tracing::info!("hot restart completed"),
                 Err(error) => {
-                    tracing::warn!(%error, "the process that wanted to take over did not")
+                    tracing::warn!(%error, "hot restart failed")
                 }
             }
             tokio::time::sleep(RETRY_DELAY).await;
@@ -140,7 +140,7 @@ impl ListenerHandoff {
         if !control.push(SendAncillaryMessage::ScmRights(&sockets)) {
             return Err(io::Error::other("too many sockets"));
         }
-        // They need a byte to travel with.
+        // File descriptors are sent with at least one byte of data.
         rustix::net::sendmsg(
             stream,
             &[IoSlice::new(&[0])],
@@ -152,13 +152,13 @@ impl ListenerHandoff {
 }
 
 impl InheritedListeners {
-    /// Takes over from the process that waits at `path`.
+    /// Receives the listening sockets from the process that listens on `path`.
     ///
     /// # Errors
-    /// Status 69 if none does.
+    /// Status 69 if there is none.
     pub fn take(path: &Path) -> Result<Self, Exit> {
         Self::receive(path).map_err(|error| {
-            Exit::unavailable(format!("{}: cannot take over: {error}", path.display()))
+            Exit::unavailable(format!("{}: hot restart failed: {error}", path.display()))
         })
     }
 
@@ -182,7 +182,7 @@ impl InheritedListeners {
             }
         }
         if sockets.is_empty() {
-            return Err(io::Error::other("it passed no socket"));
+            return Err(io::Error::other("no socket was received"));
         }
         let previous = PreviousProcess::new(previous, Instant::now() + READY_TIMEOUT);
         Ok(Self {
@@ -191,7 +191,7 @@ impl InheritedListeners {
         })
     }
 
-    /// The sockets, and what [`crate::App::take_over`] takes.
+    /// Returns the sockets, and the argument for [`crate::App::take_over`].
     #[must_use]
     pub fn into_parts(self) -> (InheritedSockets, PreviousProcess) {
         (self.sockets, self.previous)
@@ -206,11 +206,11 @@ impl PreviousProcess {
         }
     }
 
-    /// Tells the previous process that its sockets are served from now on, and calls `committed` once it
-    /// is known to listen: between its answer and its end.
+    /// Tells the running process that this one serves from now on. Calls `committed` after its
+    /// confirmation and before it exits.
     ///
     /// # Errors
-    /// If it does not listen any more: then it serves, and this process must not.
+    /// The running process no longer waits: it keeps serving, and this process must not.
     pub(crate) async fn commit(self, committed: impl FnOnce()) -> io::Result<()> {
         self.stream.set_nonblocking(true)?;
         let mut stream = tokio::net::UnixStream::from_std(self.stream)?;
@@ -221,15 +221,15 @@ impl PreviousProcess {
     }
 }
 
-/// The folder of the socket.
+/// Returns the folder of the socket.
 fn folder(path: &Path) -> &Path {
     path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
 }
 
-/// Makes the folder of the socket if it is not there, and refuses one in which others can replace
-/// the socket.
+/// Creates the folder of the socket if necessary, and rejects one in which others can replace the
+/// socket.
 fn create_folder(path: &Path) -> io::Result<()> {
     let folder = folder(path);
     DirBuilder::new()
@@ -239,7 +239,7 @@ fn create_folder(path: &Path) -> io::Result<()> {
     check_folder(path).map_or(Ok(()), |wrong| Err(io::Error::other(wrong)))
 }
 
-/// What is wrong with the folder of the socket, if it is there.
+/// Returns the reason if the folder of the socket exists and is unsafe.
 pub(crate) fn check_folder(path: &Path) -> Option<String> {
     let folder = folder(path);
     let metadata = match std::fs::metadata(folder) {
@@ -258,7 +258,7 @@ pub(crate) fn check_folder(path: &Path) -> Option<String> {
     })
 }
 
-/// Refuses a process of another user, which might pass sockets of its own or take ours.
+/// Rejects a process of another user, which might pass other sockets or take these.
 fn check_peer(stream: &impl AsFd) -> io::Result<()> {
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
     if is_trusted(peer.uid, geteuid()) {
@@ -272,12 +272,12 @@ fn check_peer(stream: &impl AsFd) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, detail))
 }
 
-/// The same user, or root, which can do all of it anyway.
+/// Returns whether the peer runs as the same user, or as root.
 fn is_trusted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }
 
-/// Waits for these message.
+/// Waits for a message.
 async fn expect_message(
     stream: &mut tokio::net::UnixStream,
     message: &[u8],
@@ -288,7 +288,7 @@ async fn expect_message(
     if received == message {
         Ok(())
     } else {
-        Err(io::Error::other("an unknown answer"))
+        Err(io::Error::other("unexpected message"))
     }
 }
 

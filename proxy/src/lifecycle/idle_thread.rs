@@ -1,4 +1,4 @@
-//! Work that no request waits for, on time that no request wants.
+//! A thread for work that must not delay requests.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,28 +11,30 @@ use tokio::runtime::Handle;
 
 type QueuedJob = Box<dyn FnOnce() + Send>;
 
-/// As nice(2) counts.
+const THREAD_NAME: &str = "idle-priority";
+
+/// The lowest priority of nice(2).
 const LOWEST_NICENESS: i32 = 19;
 
-/// A thread that works while a core would be idle, and gives it up at once to whoever wakes
-/// (`SCHED_IDLE`, sched(7)).
+/// A thread with the scheduling policy `SCHED_IDLE` (sched(7)), which runs only while a core is
+/// otherwise idle and is preempted at once.
 ///
-/// The lowest priority of nice(2) is not enough: since Linux 6.6 such a thread keeps its core until
-/// its slice is over, and a request that wakes there waits for milliseconds.
+/// The lowest priority of nice(2) is not sufficient: since Linux 6.6 such a thread keeps its core
+/// until its time slice ends, which delays a request by milliseconds.
 pub(crate) struct IdlePriorityThread {
     jobs: mpsc::Sender<QueuedJob>,
 }
 
 impl IdlePriorityThread {
-    /// Starts it, in the runtime of the caller.
+    /// Starts the thread in the runtime of the caller.
     ///
     /// # Errors
-    /// When the machine has no thread left.
+    /// If the system cannot create a thread.
     pub(crate) fn start() -> io::Result<Self> {
         let (jobs, all) = mpsc::channel::<QueuedJob>();
         let runtime = Handle::current();
         thread::Builder::new()
-            .name("thread".to_owned())
+            .name(THREAD_NAME.to_owned())
             .spawn(move || {
                 let _runtime = runtime.enter();
                 let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
@@ -43,15 +45,15 @@ impl IdlePriorityThread {
                     idle,
                 ));
                 for job in all {
-                    // Whoever waits for it hears that its channel is gone.
+                    // The waiting caller is notified by its closed channel.
                     let _panicked = catch_unwind(AssertUnwindSafe(job));
                 }
             })?;
         Ok(Self { jobs })
     }
 
-    /// What `work` gives. Where it is not there within `timeout`, for no core is ever idle, it is
-    /// done once more by the thread that asks, as it is if it panics.
+    /// Returns the result of `work`. If it is not available within `timeout`, because no core is
+    /// idle, or if `work` panics, the calling thread runs `work` again.
     pub(crate) fn run<T, W>(&self, timeout: Duration, work: W) -> T
     where
         T: Send + 'static,
@@ -59,7 +61,7 @@ impl IdlePriorityThread {
     {
         let work = Arc::new(work);
         let (done, made) = mpsc::channel();
-        // What has not begun by then is not wanted any more.
+        // Work that has not started before the timeout is skipped.
         let wanted = Arc::downgrade(&work);
         self.spawn(move || {
             if let Some(work) = wanted.upgrade() {
@@ -69,19 +71,19 @@ impl IdlePriorityThread {
         made.recv_timeout(timeout).unwrap_or_else(|_| work())
     }
 
-    /// Leaves it something to do that nobody waits for.
+    /// Queues work without waiting for it.
     pub(crate) fn spawn(&self, work: impl FnOnce() + Send + 'static) {
-        // It ends after all who could ask: what is not taken is dropped.
+        // Sending fails only after the thread has ended.
         let _taken = self.jobs.send(Box::new(work));
     }
 }
 
-/// Where the policy is refused, by a seccomp filter say, the lowest priority is the next best.
+/// Uses the lowest niceness if the scheduling policy is refused, for example by a seccomp filter.
 fn fall_back_to_niceness(policy: Result<(), thread_priority::Error>) {
     let Err(refused) = policy else { return };
     match rustix::process::nice(LOWEST_NICENESS) {
-        Ok(_) => tracing::warn!(%refused, "reloads stand back behind requests by niceness alone"),
-        Err(error) => tracing::warn!(%refused, %error, "reloads do not stand back behind requests"),
+        Ok(_) => tracing::warn!(%refused, "idle scheduling unavailable for reloads, using niceness"),
+        Err(error) => tracing::warn!(%refused, %error, "reload thread priority not lowered"),
     }
 }
 
@@ -108,7 +110,7 @@ mod tests {
             )
         };
         let (name, policy) = thread.run(TEST_TIMEOUT, policy);
-        assert_eq!(name, "thread");
+        assert_eq!(name, THREAD_NAME);
         assert_eq!(
             policy,
             ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle)
@@ -140,9 +142,9 @@ mod tests {
             counted.fetch_add(1, Ordering::Relaxed);
             name()
         });
-        assert_ne!(by, "thread");
+        assert_ne!(by, THREAD_NAME);
         drop(release);
-        assert_eq!(thread.run(TEST_TIMEOUT, name), "thread", "it goes on");
+        assert_eq!(thread.run(TEST_TIMEOUT, name), THREAD_NAME, "later jobs run");
         assert_eq!(count.load(Ordering::Relaxed), 1);
     }
 
@@ -159,8 +161,8 @@ mod tests {
         catch_unwind(AssertUnwindSafe(|| thread.run(TEST_TIMEOUT, panics))).expect_err("a panic");
         assert_eq!(
             *seen.lock().expect("no panic holds it"),
-            ["thread".to_owned(), own]
+            [THREAD_NAME.to_owned(), own]
         );
-        assert_eq!(thread.run(TEST_TIMEOUT, name), "thread", "it goes on");
+        assert_eq!(thread.run(TEST_TIMEOUT, name), THREAD_NAME, "later jobs run");
     }
 }

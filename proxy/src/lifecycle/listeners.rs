@@ -1,13 +1,12 @@
-//! Listening sockets.
+//! Bound listening sockets.
 
 use tokio::net::TcpListener;
 
-/// Bound sockets, one for each `[[listen]]` in the order of the configuration, and one for
-/// operators.
+/// The listening sockets of the gateway.
 #[derive(Debug)]
 pub struct Listeners {
-    /// For clients.
+    /// One socket for each `[[listen]]`, in the order of the configuration.
     pub public: Vec<TcpListener>,
-    /// For operators.
+    /// The socket of the admin listener.
     pub admin: Option<TcpListener>,
 }

@@ -1,8 +1,8 @@
-//! A new configuration while requests go on: read, tested, made ready, and only then swapped in,
-//! all at once.
+//! Configuration reload: a new configuration is read, tested and prepared, and then activated
+//! atomically.
 //!
-//! A file that is not good changes nothing; that it is not good stays visible (log, metric,
-//! `/config/status`).
+//! An invalid file changes nothing. The error is reported in the log, the metrics and
+//! `/config/status`.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -31,58 +31,58 @@ use crate::state::config_status::ConfigStatus;
 use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::metrics::GatewayMetrics;
 
-/// How often the file is completed at.
+/// Interval at which the file is checked for changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How far the thread that requests stands back behind those that serve, as nice(2) counts: a tenth of
-/// what is theirs.
+/// Niceness of the reload thread, which gives it about a tenth of the CPU share of a worker.
 const RELOAD_THREAD_NICENESS: i32 = 10;
-/// How long a file is left to [`IdlePriorityThread`]: several times what ten thousand routes take there while
-/// cores are idle. Where none ever is, the thread that requests reads the file.
+/// Time for which preparation is left to the [`IdlePriorityThread`]: several times the time that
+/// ten thousand routes take on an idle core. After it, the reload thread prepares the
+/// configuration.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Where the configuration comes from.
+/// The configuration file and the environment.
 #[derive(Clone, Debug)]
 pub(crate) struct ConfigSource {
     path: PathBuf,
     env: Env,
-    /// Of the text as it was when the process began.
+    /// Hash of the text at startup.
     first: Option<u64>,
 }
 
-/// Swaps configurations.
+/// Watches the configuration file and activates changes.
 pub(crate) struct ConfigReloader {
     source: Arc<ConfigSource>,
     state: Arc<GatewayState>,
     pools: Arc<PoolTasks>,
     tls: Vec<Arc<ReloadableTls>>,
-    /// The configuration that the process began with.
+    /// The startup-only settings with which the process started.
     first: StartupOnlySettings,
-    /// The text that was last_tried last.
+    /// Hash of the text that was tried last.
     last_tried: Mutex<Option<u64>>,
-    /// What was runtime_config and is still held by requests. Whoever lets go last takes it down, and ten
-    /// thousand routes take milliseconds: that is no thread that serves.
+    /// Previous configurations that requests still use. They are dropped on the idle thread,
+    /// because dropping ten thousand routes takes milliseconds.
     retired: Mutex<Vec<Arc<RuntimeConfig>>>,
 }
 
-/// A request at the file, maybe at one that has not changed.
+/// A request to check the file.
 struct ReloadRequest {
     forced: bool,
     done: oneshot::Sender<()>,
 }
 
-/// What there is to do about a file.
+/// The result of checking the file.
 enum ReloadOutcome {
-    /// It is as it was when it was last_tried last.
+    /// The text is the one that was tried last.
     Unchanged,
-    /// It cannot be read.
+    /// The file cannot be read.
     Unreadable(Exit),
-    /// It is not good; the hash of its text.
+    /// The configuration is invalid. Contains the hash of the text.
     Invalid(u64, Exit),
-    /// It can go runtime_config.
+    /// The configuration can be activated. Contains the hash of the text.
     Valid(u64, Box<PreparedConfig>),
 }
 
-/// A configuration that is made ready, and not runtime_config yet.
+/// A configuration that is ready to be activated.
 struct PreparedConfig {
     startup_settings: StartupOnlySettings,
     issuers: Vec<Issuer>,
@@ -90,14 +90,14 @@ struct PreparedConfig {
 }
 
 impl ReloadOutcome {
-    /// What has become of a text. One that no reader survives is bad, and not last_tried every second.
+    /// Reads a configuration. A panic makes it invalid, so that it is not tried again every second.
     fn of(hash: u64, read: impl FnOnce() -> Result<PreparedConfig, Exit>) -> Self {
         match catch_unwind(AssertUnwindSafe(read)) {
             Ok(Ok(prepared)) => Self::Valid(hash, Box::new(prepared)),
             Ok(Err(exit)) => Self::Invalid(hash, exit),
             Err(_) => Self::Invalid(
                 hash,
-                Exit::usage("reading it panicked, which is a defect of the gateway"),
+                Exit::usage("reading the configuration panicked, which is a defect of the gateway"),
             ),
         }
     }
@@ -119,7 +119,8 @@ impl ConfigSource {
             .map_err(|error| Exit::usage(format!("{}: cannot read: {error}", self.path.display())))
     }
 
-    /// Reads the file, and makes it ready if it is not `last_tried`. Changes nothing.
+    /// Reads the file and prepares the configuration, unless its hash is `last_tried`. Has no side
+    /// effects.
     fn check(
         &self,
         last_tried: Option<u64>,
@@ -191,21 +192,21 @@ impl ConfigReloader {
         }
     }
 
-    /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until the
-    /// stop.
+    /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until
+    /// `stop`.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let (Ok(mut hangup), Ok(mut user)) = (
             signal(SignalKind::hangup()),
             signal(SignalKind::user_defined1()),
         ) else {
-            tracing::error!("cannot listen to SIGHUP and SIGUSR1");
+            tracing::error!("signal handler registration failed, configuration reload disabled");
             return;
         };
         let state = Arc::clone(&self.state);
         let (requests, ended) = match self.start_thread() {
             Ok(watching) => watching,
             Err(error) => {
-                tracing::error!(%error, "no thread for reloads: configuration and access log stay as they are");
+                tracing::error!(%error, "reload thread start failed, configuration reload disabled");
                 return;
             }
         };
@@ -221,16 +222,16 @@ impl ConfigReloader {
             };
             let (request, completed) = ReloadRequest::new(forced);
             if requests.send(request).is_err() || completed.await.is_err() {
-                tracing::error!("a reload panicked; what was runtime_config stays runtime_config");
+                tracing::error!("configuration reload panicked");
             }
         }
         drop(requests);
-        // It holds the access log too, whose last lines are written when nobody does any more.
+        // The thread holds the access log, whose last lines are written when it is dropped.
         let _ = ended.await;
     }
 
-    /// A thread that requests whenever it is asked to, until nobody can ask any more; the receiver
-    /// hears when it has ended.
+    /// Starts the reload thread, which ends when the sender is dropped. The receiver is notified
+    /// when it has ended.
     fn start_thread(self) -> std::io::Result<(mpsc::Sender<ReloadRequest>, oneshot::Receiver<()>)> {
         let (requests, asked) = mpsc::channel::<ReloadRequest>();
         let (end, ended) = oneshot::channel();
@@ -240,10 +241,10 @@ impl ConfigReloader {
             .spawn(move || {
                 let _runtime = runtime.enter();
                 if let Err(error) = rustix::process::nice(RELOAD_THREAD_NICENESS) {
-                    tracing::warn!(%error, "reloads do not stand back behind requests");
+                    tracing::warn!(%error, "reload thread priority not lowered");
                 }
                 for ReloadRequest { forced, done } in asked {
-                    // Whoever asked is told by `done`, which is dropped unsent.
+                    // On a panic, the requester is notified by its dropped channel.
                     if catch_unwind(AssertUnwindSafe(|| self.poll(forced, &idle_thread))).is_ok() {
                         let _ = done.send(());
                     }
@@ -254,7 +255,8 @@ impl ConfigReloader {
         Ok((requests, ended))
     }
 
-    /// Certificates, and the file if it, or a file that it names, has changed.
+    /// Reloads the certificates, and the configuration if its file or a file that it names has
+    /// changed.
     fn poll(&self, forced: bool, idle_thread: &IdlePriorityThread) {
         self.reload_certificates(forced);
         let renewed = self
@@ -273,7 +275,7 @@ impl ConfigReloader {
         }
     }
 
-    /// Loads the file if it has changed since it was last_tried last, or in any case.
+    /// Loads the file if it has changed since the last attempt, or if `forced`.
     fn reload(&self, forced: bool, idle_thread: &IdlePriorityThread) {
         let last_tried = if forced { None } else { *self.last_tried() };
         let (source, before) = (
@@ -286,7 +288,7 @@ impl ConfigReloader {
         }) {
             ReloadOutcome::Unchanged => {}
             ReloadOutcome::Unreadable(exit) => {
-                // Once it can be read again it is good again, changed or not.
+                // A readable file is tried again, even if it has not changed.
                 *self.last_tried() = None;
                 self.record_failure(exit.message());
             }
@@ -310,21 +312,20 @@ impl ConfigReloader {
             issuers,
             runtime_config,
         } = prepared;
-        // This thread may wait: none serves on it. What it waits for is done by those of the
-        // runtime, which start others, and a thread stands back as far as the one that has started
-        // it.
+        // Blocking is allowed on this thread. The verifier runs on the runtime, because threads
+        // that it starts would inherit the niceness of this one.
         let (runtime, verifier) = (Handle::current(), Arc::clone(&self.state.verifier));
         let prepared =
             runtime.block_on(runtime.spawn(async move { verifier.prepare(issuers).await }));
         let trust = prepared
-            .map_err(|error| Exit::unavailable(format!("the keys were not made ready: {error}")))?;
+            .map_err(|error| Exit::unavailable(format!("cannot prepare the token keys: {error}")))?;
         self.pools.sync(&runtime_config.pools);
         self.state.limiter.set_capacity(runtime_config.limits.keys);
         self.state
             .connection_limit
             .resize(runtime_config.limits.connections);
-        // First who is trusted: a request that begins under the new policies finds what they ask
-        // for.
+        // Trust is updated first, so that requests under the new policies find the claims that
+        // these evaluate.
         self.state.verifier.adopt(trust);
         let before = self.state.runtime_config.swap(Arc::new(runtime_config));
         self.retired
@@ -345,7 +346,7 @@ impl ConfigReloader {
             status.restart_needed = restart_needed.to_vec();
             status.version
         });
-        tracing::info!(version, ?restart_needed, "configuration runtime_config");
+        tracing::info!(version, ?restart_needed, "configuration reloaded");
     }
 
     fn record_failure(&self, why: &str) {
@@ -362,8 +363,8 @@ impl ConfigReloader {
         self.state.metrics.config_refused.inc();
         for line in why.lines() {
             tracing::error!(
-                reason = line,
-                "configuration refused; what was runtime_config stays runtime_config"
+                error = line,
+                "configuration reload rejected"
             );
         }
     }
@@ -372,8 +373,8 @@ impl ConfigReloader {
         for files in &self.tls {
             if let Err(exit) = files.refresh(forced) {
                 tracing::error!(
-                    reason = exit.message(),
-                    "certificate refused; what was runtime_config stays runtime_config"
+                    error = exit.message(),
+                    "certificate reload rejected"
                 );
             }
         }

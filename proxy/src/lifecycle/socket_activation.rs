@@ -1,13 +1,11 @@
-//! Listening sockets that are passed to this process: by the one that it takes over from
-//! ([`crate::InheritedListeners`]), or by a service manager that holds them and passes them to each
-//! process that it starts (socket activation).
+//! Inherited listening sockets, from a running process ([`crate::InheritedListeners`]) or from a
+//! service manager (socket activation).
 //!
-//! The manager's protocol is that of
+//! The protocol of the manager is that of
 //! [`sd_listen_fds(3)`](https://www.freedesktop.org/software/systemd/man/latest/sd_listen_fds.html):
-//! `LISTEN_FDS` sockets from descriptor 3 on, where `LISTEN_PID` names this process. While no
-//! process runs, clients wait in the queue of the socket, so that a restart refuses nobody. A
-//! socket is known by its address: it serves the listener of the configuration that has the same
-//! one.
+//! `LISTEN_FDS` sockets from file descriptor 3, if `LISTEN_PID` is this process. While no process
+//! runs, connections wait in the accept queue, so that a restart refuses none. A socket is matched
+//! with the listener of the configuration that has the same address.
 
 use std::net::SocketAddr;
 
@@ -20,16 +18,16 @@ use tokio::net::TcpListener;
 use crate::config::Config;
 use crate::lifecycle::listeners::Listeners;
 
-/// InheritedSockets that were passed.
+/// Inherited listening sockets.
 #[derive(Debug)]
 pub struct InheritedSockets(pub(crate) Vec<std::net::TcpListener>);
 
 impl InheritedSockets {
-    /// Those of the service manager; the variables that announce them are taken as well. To be
-    /// called once, before there is a second thread.
+    /// Returns the sockets of the service manager and removes the variables that announce them.
+    /// Must be called once, before a second thread is started.
     ///
     /// # Errors
-    /// Status 64, with every descriptor that is no listening TCP socket.
+    /// Status 64, with every descriptor that is not a listening TCP socket.
     pub fn from_environment() -> Result<Self, Exit> {
         let mut passed = ListenFd::from_env();
         let (mut sockets, mut wrong) = (Vec::new(), Vec::new());
@@ -51,17 +49,18 @@ impl InheritedSockets {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The listeners of a configuration: those that were passed, and the others bound here.
+    /// Returns the listeners of a configuration: inherited sockets, and newly bound ones for the
+    /// other addresses.
     ///
     /// # Errors
-    /// Status 64, with every socket that the configuration does not name: its clients would wait
-    /// for ever. Status 69 if an address cannot be bound.
+    /// Status 64, with every inherited socket that the configuration does not name, because its
+    /// clients would never be accepted. Status 69 if an address cannot be bound.
     pub async fn bind_listeners(mut self, config: &Config) -> Result<Listeners, Exit> {
         let addresses = config
             .listen
@@ -79,7 +78,7 @@ impl InheritedSockets {
         for (address, passed) in passed {
             public.push(match passed {
                 Some(socket) => to_tokio(socket).map_err(|error| {
-                    Exit::unavailable(format!("cannot listen on the passed {address}: {error}"))
+                    Exit::unavailable(format!("cannot listen on the inherited socket {address}: {error}"))
                 })?,
                 None => http::bind(address).await?,
             });
@@ -106,5 +105,5 @@ fn unknown_socket(socket: &std::net::TcpListener) -> String {
     let address = socket
         .local_addr()
         .map_or_else(|error| error.to_string(), |address| address.to_string());
-    format!("the passed socket {address} is the address of no [[listen]], nor of [admin]")
+    format!("the inherited socket {address} matches neither a [[listen]] nor [admin]")
 }

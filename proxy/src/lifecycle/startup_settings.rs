@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::config::{AccessLogConfig, Config, ListenerConfig, TokenConfig, TraceConfig};
 
-/// What is read at the start only.
+/// The settings that a reload cannot change.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StartupOnlySettings {
     listen: Vec<ListenerConfig>,
@@ -15,7 +15,7 @@ pub(crate) struct StartupOnlySettings {
     traces: Option<TraceConfig>,
     tokens: TokenConfig,
     handover: Option<PathBuf>,
-    /// Whether an upstream's certificate is checked with the authorities of the machine.
+    /// Whether an upstream certificate is verified against the system's certificate authorities.
     roots: bool,
 }
 
@@ -52,7 +52,7 @@ impl StartupOnlySettings {
             ("traces", *traces != other.traces),
             ("tokens", *tokens != other.tokens),
             ("handover", *handover != other.handover),
-            // Those that were read and are no longer needed do no harm.
+            // Authorities that are no longer required need no restart.
             ("upstream.tls.ca", !*roots && other.roots),
         ];
         all.into_iter()

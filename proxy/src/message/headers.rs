@@ -195,7 +195,7 @@ mod tests {
             "Remote-User",
             "remote_user",
             "X-Original-URL",
-            "X-PathRewrite-URL",
+            "X-Rewrite-URL",
             "True-Client-IP",
             "X-Real-IP",
             "Forwarded",

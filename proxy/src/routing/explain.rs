@@ -83,7 +83,7 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
         .segments
         .iter()
         .zip(path[1..].split('/'))
-        .map(matched)
+        .map(|(segment, text)| describe_segment(segment, text))
         .collect();
     let rest = if route.pattern.path.prefix {
         " and everything below"
@@ -129,7 +129,7 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
     );
 }
 
-fn matched((segment, text): (&PathSegment, &str)) -> String {
+fn describe_segment(segment: &PathSegment, text: &str) -> String {
     match segment {
         PathSegment::Literal(literal) => format!("\"{literal}\""),
         PathSegment::Param(name) => format!("{{{name}}} is {text}"),
@@ -231,7 +231,7 @@ fn write_decision(
 /// Returns the header fields that the gateway adds for this caller.
 fn added_headers(caller: Option<&Caller>) -> String {
     let always =
-        "X-RouteRequest-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, traceparent";
+        "X-Request-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, traceparent";
     match caller {
         None => always.to_owned(),
         Some(Caller::User(user)) => {
@@ -290,7 +290,7 @@ mod tests {
             "caller     user test",
             "decision   allow",
             "adds       X-Postern-Kind: user, X-Postern-Subject: test, X-Postern-Issuer: test, X-Postern-Scopes, \
-             X-RouteRequest-Id",
+             X-Request-Id",
         ] {
             assert!(said.contains(line), "{line} is missing:\n{said}");
         }

@@ -1,60 +1,59 @@
-//! How an HTTP/2 connection stands: what its client has done to it, and whether it has been told to
-//! go.
+//! HTTP/2 abuse limits of one connection.
 
 use std::time::{Duration, Instant};
 
 use crate::config::ClientLimits;
 
-/// How many more streams than it let come to an end a client may give up. Above it, it only makes
-/// work (the rapid reset of CVE-2023-44487).
+/// Maximum streams that a client may reset in excess of those that it lets complete. Above it, the
+/// client is treated as an attacker (rapid reset, CVE-2023-44487).
 const MAX_EXCESS_RESETS: usize = 100;
 
-/// How many more malformed requests than others a client may send.
+/// Maximum malformed requests in excess of well-formed ones.
 const MAX_EXCESS_MALFORMED: usize = 32;
 
-/// How long a client may take to close a connection that is over.
+/// Time for a client to close an idle connection after GOAWAY.
 const CLOSE_AFTER_GOAWAY: Duration = Duration::from_secs(1);
 
-/// How a stream ended.
+/// The end of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StreamEnd {
-    /// With its answer, or for a reason of ours.
+    /// The response is complete, or the gateway ended the stream.
     Completed,
-    /// The client gave it up.
+    /// The client reset the stream.
     Reset,
-    /// It was no request.
+    /// The request was malformed.
     Malformed,
 }
 
-/// Why a client is sent away.
+/// The reason for closing a connection as abusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
-    /// It gives up what it has begun.
+    /// Too many streams were reset.
     RapidReset,
-    /// What it sends is malformed.
+    /// Too many requests were malformed.
     MalformedRequests,
-    /// It goes on although it was told to go.
+    /// Streams were opened long after GOAWAY.
     IgnoredGoaway,
 }
 
-/// How a connection stands.
+/// The abuse counters and the shutdown state of a connection.
 #[derive(Debug)]
 pub(super) struct ConnectionAbuseTracker {
-    /// Requests that were malformed, less those that were not.
+    /// Malformed requests in excess of well-formed ones.
     malformed: usize,
-    /// Streams that the client gave up, less those that it let come to an end.
+    /// Reset streams in excess of completed ones.
     resets: usize,
     connected_at: Instant,
-    /// Whether the client has begun a stream.
+    /// Whether the client has opened a stream.
     has_opened_stream: bool,
-    /// When the client was told to go.
+    /// Time at which GOAWAY was sent.
     goaway_sent_at: Option<Instant>,
-    /// Whether it began a stream long after that.
+    /// Whether the client opened a stream long after GOAWAY.
     ignored_goaway: bool,
     is_violation_reported: bool,
-    /// How long the connection may have no stream.
+    /// Time for which the connection may have no open stream.
     idle_timeout: Duration,
-    /// When a stream ended last.
+    /// Time at which the last stream ended.
     last_stream_ended_at: Instant,
 }
 
@@ -73,35 +72,35 @@ impl ConnectionAbuseTracker {
         }
     }
 
-    /// When the client connected.
+    /// Returns the time at which the client connected.
     pub(super) fn connected_at(&self) -> Instant {
         self.connected_at
     }
 
-    /// Whether it has begun a stream since.
+    /// Returns whether the client has opened a stream.
     pub(super) fn has_opened_stream(&self) -> bool {
         self.has_opened_stream
     }
 
-    /// How long the connection may have no stream from now on.
+    /// Returns the time for which the connection may have no open stream from now on.
     pub(super) fn idle_timeout(&self) -> Duration {
         self.idle_timeout
     }
 
-    /// Whether the client has been told to go.
+    /// Returns whether GOAWAY has been sent.
     pub(super) fn is_goaway_sent(&self) -> bool {
         self.goaway_sent_at.is_some()
     }
 
-    /// The client is told to go.
+    /// Records that GOAWAY was sent.
     pub(super) fn note_goaway(&mut self, now: Instant) {
         self.goaway_sent_at.get_or_insert(now);
         self.idle_timeout = CLOSE_AFTER_GOAWAY;
     }
 
-    /// A stream begins. One that crossed the GOAWAY on its way is served, as RFC 9113 section 6.8
-    /// has it; a client that opens others never acknowledges it, and would have the connection for
-    /// good.
+    /// Records a new stream. A stream that the client opened before it received GOAWAY is served
+    /// (RFC 9113 section 6.8). A client that keeps opening streams for longer than the head timeout
+    /// ignores GOAWAY and would keep the connection open indefinitely.
     pub(super) fn note_stream_opened(&mut self, limits: &ClientLimits, now: Instant) {
         self.has_opened_stream = true;
         match self.goaway_sent_at {
@@ -112,7 +111,7 @@ impl ConnectionAbuseTracker {
         }
     }
 
-    /// A stream has ended.
+    /// Records the end of a stream.
     pub(super) fn note_stream_ended(&mut self, end: StreamEnd, now: Instant) {
         self.last_stream_ended_at = now;
         match end {
@@ -125,9 +124,9 @@ impl ConnectionAbuseTracker {
         }
     }
 
-    /// Why the client is sent away now, if it is; told once. `open` are the streams that are still
-    /// being served: one that was given up makes place for the next one at once, and may be served
-    /// for a while yet.
+    /// Returns the violation for which the connection must be closed, once. `open` is the number of
+    /// streams that are being served: a reset stream frees its slot for the client at once, but may
+    /// still be served for some time.
     pub(super) fn violation(&mut self, limits: &ClientLimits, open: usize) -> Option<Violation> {
         let max_open = usize::try_from(limits.streams)
             .unwrap_or(usize::MAX)
@@ -144,9 +143,9 @@ impl ConnectionAbuseTracker {
         (!std::mem::replace(&mut self.is_violation_reported, true)).then_some(violation)
     }
 
-    /// Whether nothing is waited for any more, on a connection that is over and has no stream:
-    /// neither bytes of the last answers, which the client may take as slowly as any others, but
-    /// not for longer than a request may last.
+    /// Returns whether a connection without streams can be closed: GOAWAY was sent, and no data of
+    /// the last responses is pending. A client may read that data as slowly as any other, but for
+    /// no longer than the request deadline.
     pub(super) fn is_done(&self, limits: &ClientLimits, has_backlog: bool, now: Instant) -> bool {
         self.is_goaway_sent()
             && (!has_backlog || now.duration_since(self.last_stream_ended_at) > limits.deadline)

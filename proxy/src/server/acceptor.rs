@@ -1,5 +1,4 @@
-//! The accept loop: plain sockets that the caller bound, caps in all and by address, one task per
-//! connection.
+//! The accept loop, with limits on connections in total and per client address.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -20,28 +19,28 @@ use crate::downstream::connection_permit::{ConnectionPermit, ConnectionsByAddres
 use crate::downstream::tls::ReloadableTls;
 use crate::server::connection_handler::ConnectionHandler;
 
-/// How long to wait when the system has no descriptor or memory for another connection.
+/// Delay after the system had no file descriptor or memory for a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// What a socket's queue holds at limit, as it is bound here (tokio's own number).
+/// Maximum length of the accept queue of a listening socket (the default of tokio).
 const MAX_QUEUED_CONNECTIONS: usize = 1024;
 
-/// How a listener speaks to its clients.
+/// The protocol of a listener.
 #[derive(Clone)]
 pub(crate) struct ListenerProtocol {
     pub(crate) tls: Option<Arc<ReloadableTls>>,
-    /// Whether HTTP/2 is spoken without TLS, to clients that begin with it.
+    /// Whether HTTP/2 with prior knowledge is accepted without TLS.
     pub(crate) h2c: bool,
 }
 
-/// Everything that the accept loops of one gateway share.
+/// The state that the accept loops share.
 #[derive(Clone)]
 pub(crate) struct ConnectionAcceptor {
     pub(crate) connections: Arc<ConnectionHandler>,
     pub(crate) connection_limit: Arc<ConnectionLimit>,
     pub(crate) connections_by_address: Arc<ConnectionsByAddress>,
     pub(crate) tasks: TaskTracker,
-    /// Begins when idle connections have to leave.
+    /// Cancelled when idle connections must be closed.
     pub(crate) close_idle: CancellationToken,
 }
 
@@ -49,7 +48,7 @@ pub(crate) struct ConnectionAcceptor {
 
 impl ListenerProtocol {
     /// # Errors
-    /// Status 64 with the file that is not good.
+    /// Status 64 with the file that is invalid.
     pub(crate) fn load(listen: &ListenerConfig) -> Result<Self, Exit> {
         let tls = listen
             .tls
@@ -67,7 +66,7 @@ impl ListenerProtocol {
 // === impl ConnectionAcceptor ===
 
 impl ConnectionAcceptor {
-    /// Accepts until the stop begins.
+    /// Accepts connections until `stop`.
     pub(crate) async fn run(
         self,
         listener: TcpListener,
@@ -86,7 +85,7 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// `None` when the system refuses.
+    /// Returns `None` if the system refuses the connection.
     async fn accept(
         &self,
         listener: &TcpListener,
@@ -95,14 +94,15 @@ impl ConnectionAcceptor {
         match listener.accept().await {
             Ok((stream, peer)) => Some((stream, peer, total)),
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                tracing::warn!(%error, "connection accept failed");
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 None
             }
         }
     }
 
-    /// Takes in what waits in the queue of a socket before it is closed: the system would reset it.
+    /// Accepts the connections in the queue of a socket before it is closed, because the kernel
+    /// would reset them.
     fn accept_queued(&self, listener: TcpListener, protocol: &ListenerProtocol) {
         let Ok(listener) = listener.into_std() else {
             return;
@@ -114,10 +114,10 @@ impl ConnectionAcceptor {
             let (stream, peer) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Of this one alone (accept(2) hands on what befell it in the queue): others wait
-                // behind it.
+                // The error concerns this connection only (accept(2) passes on pending errors of
+                // the connection).
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "connection accept failed");
                     continue;
                 }
             };
@@ -129,7 +129,7 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// Serves a connection, unless its client has too many.
+    /// Serves a connection in a new task, unless its address has too many.
     fn spawn_connection(
         &self,
         stream: TcpStream,
@@ -152,7 +152,7 @@ impl ConnectionAcceptor {
         ));
     }
 
-    /// `None` when the cap on one address refuses.
+    /// Returns `None` if the limit per address is reached.
     fn acquire_permit(
         &self,
         peer: SocketAddr,
@@ -162,7 +162,7 @@ impl ConnectionAcceptor {
         let address = client_network(client);
         let metrics = self.connections.metrics();
         let limits = self.connections.limits();
-        // A proxy in front brings many clients: the cap on all connections is its cap.
+        // Trusted proxies carry requests of many clients: only the total limit applies to them.
         let trusted = limits
             .trusted_proxies
             .iter()

@@ -1,4 +1,4 @@
-//! One connection from its is_first_request request to its last.
+//! The handling of one client connection, from its first request to its last.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,11 +24,12 @@ use crate::forwarding::streaming_path::StreamingProxy;
 use crate::state::GatewayState;
 use crate::telemetry::metrics::GatewayMetrics;
 
-/// Serves connections: reads and checks each head, and carries the request or lets Pingora do so.
+/// Serves connections: reads and checks each head and passes the request to the fast path or to
+/// Pingora.
 pub(crate) struct ConnectionHandler {
     pub(super) proxy: Arc<HttpProxy<StreamingProxy>>,
     pub(super) state: Arc<GatewayState>,
-    /// Tells Pingora that no connection is to be kept.
+    /// Notifies Pingora that connections must not be kept alive.
     pub(super) stopping: watch::Sender<bool>,
 }
 
@@ -50,19 +51,19 @@ impl ConnectionHandler {
         Arc::clone(&self.state.response_buffers)
     }
 
-    /// The limits for connections that begin now.
+    /// Returns the limits for new connections.
     pub(crate) fn limits(&self) -> Arc<ClientLimits> {
         Arc::clone(&self.state.runtime_config.load().limits)
     }
 
-    /// From now on every response closes its connection.
+    /// Makes every response close its connection.
     pub(crate) fn disable_keep_alive(&self) {
         self.state.is_draining.store(true, Ordering::Relaxed);
         self.stopping.send_replace(true);
     }
 
-    /// Serves requests until the client leaves, a head is refused, or the connection is idle and
-    /// has to leave.
+    /// Serves requests until the client disconnects, a head is rejected, or the connection is idle
+    /// and `close_idle` is cancelled.
     pub(crate) async fn serve(
         &self,
         mut connection: Box<ClientConnection>,
@@ -111,14 +112,14 @@ impl ConnectionHandler {
                 }
             }
             is_first_request = false;
-            // In a box, so that a connection that waits has no room for it.
+            // Boxed, so that an idle connection does not contain its memory.
             match Box::pin(fast_path::serve(&self.state, &mut connection)).await {
                 FastPathOutcome::KeepAlive => continue,
                 FastPathOutcome::Closed => return,
                 FastPathOutcome::Ineligible => {}
             }
             let mut session = ServerSession::new_http1(connection as Stream);
-            // The head is there, and the deadlines of a body are the connection's.
+            // The head has been read, and the connection enforces the deadlines of the body.
             session.set_read_timeout(None);
             let Some(reused) = self.proxy.process_new_http(session, &stopping).await else {
                 return;
@@ -140,7 +141,7 @@ impl ConnectionHandler {
         .await;
     }
 
-    /// Answers what never became a request, and closes.
+    /// Writes a response to a rejected head and closes the connection.
     async fn reject(&self, connection: &mut ClientConnection, problem: Problem) {
         let id = self.state.ids.next_id(self.state.clock.now());
         let limits = self.limits();

@@ -1,4 +1,4 @@
-//! An HTTP/2 connection from its preface to its last stream.
+//! The handling of an HTTP/2 connection, from its preface to its last stream.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,15 +28,15 @@ use crate::server::abuse_tracker::{ConnectionAbuseTracker, StreamEnd, Violation}
 use crate::server::connection_handler::ConnectionHandler;
 use crate::state::GatewayState;
 
-/// What is kept of an answer, in bytes, until the client takes it: one frame (RFC 9113 section
-/// 4.2). Answers that are over but not taken keep it as well, a hundred of them on each connection.
+/// Bytes of a response that are buffered per stream: one frame (RFC 9113 section 4.2). Completed
+/// responses that the client does not read occupy this as well, a hundred per connection.
 const SEND_BUFFER_BYTES: usize = 16 << 10;
 
-/// What the frames of bodies may take beside their bytes, until the bodies are read: each that is
-/// smaller than 256 bytes counts for what it lacks to that. 1,024 frames of one byte fit in.
+/// Budget for the overhead of DATA frames that are not read yet: each frame below 256 bytes counts
+/// for the difference. Allows 1,024 frames of one byte.
 const DATA_FRAME_OVERHEAD_BYTES: usize = 256 << 10;
 
-/// What every stream of a connection needs.
+/// The state that the streams of a connection share.
 #[derive(Clone)]
 struct StreamHandler {
     proxy: Arc<HttpProxy<StreamingProxy>>,
@@ -47,8 +47,8 @@ struct StreamHandler {
 }
 
 impl ConnectionHandler {
-    /// Serves streams until the client leaves, is idle for too long, or the stop has let the last
-    /// one end.
+    /// Serves streams until the client disconnects or is idle for too long, or until the last
+    /// stream has ended during shutdown.
     pub(super) async fn serve_http2(
         &self,
         mut client: Box<ClientConnection>,
@@ -74,7 +74,7 @@ impl ConnectionHandler {
         let mut streams = JoinSet::new();
         loop {
             tokio::select! {
-                // What has ended is counted before more is taken in.
+                // Ended streams are counted before further ones are accepted.
                 biased;
                 () = self.wait_for_goaway(&tracker, &close_idle), if !tracker.is_goaway_sent() => {
                     connection.graceful_shutdown();
@@ -110,14 +110,14 @@ impl ConnectionHandler {
                 tracker.note_goaway(Instant::now());
             }
         }
-        // Streams that are still open learn from this that their connection is gone.
+        // Closes the connection, which the remaining streams detect.
         drop(connection);
         while streams.join_next().await.is_some() {}
     }
 
-    /// Returns when the client is to be told to go. One that has only just connected is about to
-    /// ask: a GOAWAY before its first stream would make its request fail, and not just go
-    /// elsewhere.
+    /// Waits until GOAWAY must be sent. A client that has just connected gets some time for its
+    /// first request: GOAWAY before the first stream would make it fail instead of moving it to
+    /// another connection.
     async fn wait_for_goaway(
         &self,
         tracker: &ConnectionAbuseTracker,
@@ -163,7 +163,7 @@ impl StreamHandler {
         }
     }
 
-    /// Answers what is no request of ours; the other streams of its connection go on.
+    /// Answers a malformed request. The other streams of the connection are not affected.
     async fn reject(&self, mut session: HttpSession, fault: HeadFault) {
         let id = self.state.ids.next_id(self.state.clock.now());
         let problem = Problem::new(fault.code()).detail(fault.detail());
@@ -212,13 +212,13 @@ fn peer_address(session: &HttpSession) -> Option<std::net::IpAddr> {
         .map(std::net::SocketAddr::ip)
 }
 
-/// Bounds on everything that a client can make a connection hold.
+/// Returns limits on all memory that a client can occupy per connection.
 fn options(limits: &ClientLimits) -> H2Options {
     let mut options = H2Options::new();
     options
         .max_concurrent_streams(limits.streams)
-        // A list above this is answered 431 by HTTP/2 itself, with nothing more: what is above the
-        // limit but not beyond all measure is refused as over HTTP/1.
+        // The HTTP/2 layer answers a header list above this size with a bare 431. Lists between the
+        // limit and twice the limit are rejected as over HTTP/1.
         .max_header_list_size(u32::try_from(2 * limits.head.bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .initial_window_size(64 << 10)

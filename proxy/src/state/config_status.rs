@@ -1,18 +1,18 @@
 use postern_common::clock::Timestamp;
 use serde::Serialize;
 
-/// What `/config/status` says.
+/// The configuration status that `/config/status` returns.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ConfigStatus {
-    /// Counts what has been live, from 1.
+    /// Number of the active configuration, from 1.
     pub(crate) version: u64,
-    /// Of the text that is live.
+    /// Hash of the active text.
     pub(crate) hash: Option<String>,
-    /// When it went live.
+    /// Time of its activation.
     pub(crate) loaded_at: Option<Timestamp>,
-    /// Why the file as it is now is not live.
+    /// The error because of which the current file is not active.
     pub(crate) last_error: Option<String>,
-    /// What has changed in the file but is read at the start only.
+    /// Changed settings that require a restart.
     pub(crate) restart_needed: Vec<&'static str>,
 }

@@ -1,4 +1,6 @@
-//! What is known about one request while it is on its way. It observes; decisions travel as types.
+//! The state of one request on its way through admission and forwarding.
+//!
+//! Each stage records its results here; later stages and the request record read them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,45 +18,44 @@ use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::trace_context::TraceContext;
 use crate::upstream::{InFlightPermit, UpstreamPool};
 
-/// One request.
+/// The state of a request.
 pub(crate) struct RequestContext {
-    /// The configuration that it started under, and ends under.
+    /// The configuration in force when the request started, used until it ends.
     pub(crate) config: Arc<RuntimeConfig>,
     pub(crate) started: Instant,
-    /// The same moment on the wall clock. Both are read once, and what is measured from them is not
-    /// asked for again.
-    pub(crate) started_at: Timestamp,
+    /// The same time on the wall clock. Both clocks are read once per request.
+    pub(crate) start_time: Timestamp,
     pub(crate) id: Uuid,
     pub(crate) trace: TraceContext,
-    /// Whether the target passed, so that its path may be written down.
+    /// Whether the target is canonical, so that its path may be logged.
     pub(crate) has_canonical_target: bool,
     pub(crate) route: Option<RouteIndex>,
     pub(crate) caller: Option<Caller>,
-    /// Why it was error_code or failed.
+    /// The problem code of a rejection or failure.
     pub(crate) error_code: Option<Code>,
-    /// Why the upstream error_code, if it said so by a code that is known.
+    /// The problem code of an upstream's error response, if it is known.
     pub(crate) upstream_code: Option<Code>,
-    /// What an report_only_code-only policy would have error_code with.
+    /// The problem code that a report-only policy would have rejected with.
     pub(crate) report_only_code: Option<Code>,
-    /// The client left before the answer was complete.
+    /// Whether the client disconnected before the response was complete.
     pub(crate) client_aborted: bool,
-    /// The client's address, as far as proxies in front can be believed.
+    /// The client address, as reported by trusted proxies.
     pub(crate) client_address: Option<IpAddr>,
-    /// Whether the client speaks TLS, to this gateway or to a trusted proxy in front.
+    /// Whether the client uses TLS, to the gateway or to a trusted proxy.
     pub(crate) is_tls: bool,
-    /// Spreads the client over addresses, always the same way.
+    /// A hash of the client address, for consistent hashing and shares of upstreams.
     pub(crate) client_key: u64,
-    /// The tightest rate limit that the request met.
+    /// The status of the tightest rate limit.
     pub(crate) rate_limit: Option<RateLimitStatus>,
     pub(crate) attempt: Option<UpstreamAttempt>,
     pub(crate) attempts: u32,
-    /// How long the client took to send a body that was read before an address was chosen.
+    /// Time spent reading the request body before an address was chosen.
     pub(crate) body_read_time: Duration,
     pub(crate) upstream_latency_us: Option<u64>,
     pub(crate) body_bytes: u64,
 }
 
-/// What is left of a rate limit, for the RateLimit fields (draft-ietf-httpapi-ratelimit-headers).
+/// The status of a rate limit, for the RateLimit fields (draft-ietf-httpapi-ratelimit-headers).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateLimitStatus {
     pub(crate) name: &'static str,
@@ -62,23 +63,23 @@ pub(crate) struct RateLimitStatus {
     pub(crate) window_s: u64,
     pub(crate) remaining: u32,
     pub(crate) reset_s: u64,
-    /// Whether the route has it: then every answer tells it. The limits of the whole gateway are
-    /// told only to those who have run into them.
+    /// Whether the route defines the limit; every response then reports it. Limits of the gateway
+    /// are reported only when they are exceeded.
     pub(crate) is_route_limit: bool,
 }
 
-/// One try at an upstream.
+/// An attempt to forward a request to an upstream.
 pub(crate) struct UpstreamAttempt {
     pub(crate) pool: Arc<UpstreamPool>,
     pub(crate) permit: Arc<InFlightPermit>,
     pub(crate) started: Instant,
-    /// Whether Pingora got a connection that had been idle, where it gets them from the pool of the
-    /// fast path.
+    /// Whether the connection came from the idle pool of the fast path, for connections that
+    /// Pingora uses.
     pub(crate) is_reused: Option<Arc<AtomicBool>>,
 }
 
 impl UpstreamAttempt {
-    /// Whether its connection had been idle, as far as Pingora does not know that itself.
+    /// Returns whether the connection came from the idle pool of the fast path.
     pub(crate) fn used_idle_connection(&self) -> bool {
         self.is_reused
             .as_ref()
@@ -91,7 +92,7 @@ impl RequestContext {
         Self {
             config,
             started: Instant::now(),
-            started_at: now,
+            start_time: now,
             id,
             trace: TraceContext::default(),
             has_canonical_target: false,
@@ -113,15 +114,14 @@ impl RequestContext {
         }
     }
 
-    /// How long this upstream may be silent.
+    /// Returns the read timeout of this upstream.
     pub(crate) fn read_timeout(&self, pool: &UpstreamPool) -> Duration {
         self.route()
             .and_then(|route| route.read_timeout)
             .unwrap_or(pool.config.read_timeout)
     }
 
-    /// Whether one more attempt may be made at the upstream, after one of which something was sent
-    /// or nothing.
+    /// Returns whether another attempt may be made, after one that was sent or not.
     pub(crate) fn may_retry(&self, pool: &UpstreamPool, was_sent: bool) -> bool {
         let limit = self
             .route()
@@ -130,14 +130,14 @@ impl RequestContext {
         pool.may_retry(self.attempts, limit, was_sent)
     }
 
-    /// The upstream has done with the request: nothing of its answer is still to come from there.
+    /// Records that the upstream has completed its response, which frees its slot in flight.
     pub(crate) fn note_response_complete(&self) {
         if let Some(attempt) = &self.attempt {
             attempt.permit.release();
         }
     }
 
-    /// The route that it takes.
+    /// Returns the matched route.
     pub(crate) fn route(&self) -> Option<&Route> {
         self.route
             .map(|index| &self.config.route_table.routes[index])
@@ -145,7 +145,7 @@ impl RequestContext {
 }
 
 impl RateLimitStatus {
-    /// The fields that tell it.
+    /// Returns the `RateLimit` header fields.
     pub(crate) fn header_fields(self) -> [(&'static str, String); 2] {
         let Self {
             name,
@@ -157,7 +157,7 @@ impl RateLimitStatus {
         } = self;
         [
             (
-                "RateLimit-RoutePolicy",
+                "RateLimit-Policy",
                 format!("\"{name}\";q={limit};w={window_s}"),
             ),
             ("RateLimit", format!("\"{name}\";r={remaining};t={reset_s}")),

@@ -1,5 +1,4 @@
-//! What is live: one configuration, made ready to be used. A request holds on to the one that it
-//! began under.
+//! The runtime configuration: an immutable snapshot in which a configuration is ready for use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,35 +12,35 @@ use crate::routing::table::RouteTable;
 use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
 use crate::upstream::UpstreamPool;
 
-/// A count across gateways that takes longer is made here instead.
+/// Timeout of the rate limit store, after which requests are counted locally.
 const STORE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// One configuration, ready.
+/// A configuration in force. Requests keep the snapshot with which they started.
 #[derive(Debug)]
 pub(crate) struct RuntimeConfig {
     pub(crate) route_table: RouteTable,
     pub(crate) route_metrics: Vec<RouteMetrics>,
-    /// Cross-origin rules for requests that no route takes.
+    /// The CORS policy for requests that match no route.
     pub(crate) cors: Option<Arc<CorsPolicy>>,
     pub(crate) pools: Vec<Arc<UpstreamPool>>,
-    /// Whether all of them are spoken to in plain HTTP/1.1.
+    /// Whether all upstreams are spoken to in plain HTTP/1.1.
     pub(crate) is_all_plain_http1: bool,
     pub(crate) limits: Arc<ClientLimits>,
-    /// The issuers without which this gateway is not ready: the two pools of the interface.
+    /// The issuers whose keys are required for readiness: the two user pools.
     pub(crate) issuers: [String; 2],
-    /// How the process ends.
+    /// The graceful shutdown settings.
     pub(crate) shutdown: ShutdownConfig,
-    /// Where rates are counted across gateways.
+    /// The store of rate limits across gateways.
     pub(crate) rate_limit_store: Option<Cache>,
 }
 
 // === impl RuntimeConfig ===
 
 impl RuntimeConfig {
-    /// Makes a configuration ready. Pools that did not change are taken over from `previous`.
+    /// Prepares a configuration. Unchanged upstream pools of `previous` are reused.
     ///
     /// # Errors
-    /// Status 64 if something that it names is not good.
+    /// Status 64 if a file that it names is invalid.
     pub(crate) fn new(
         config: Config,
         previous: Option<&Self>,
@@ -95,12 +94,12 @@ impl RuntimeConfig {
         })
     }
 
-    /// The upstream of a route for one request; `turn` spreads requests over several.
+    /// Returns an upstream pool of the route; `turn` distributes requests by weight.
     pub(crate) fn pool(&self, route: &Route, turn: u64) -> &Arc<UpstreamPool> {
         &self.pools[weighted_choice(&route.targets, turn)]
     }
 
-    /// Whether all upstreams of a route are spoken to in plain HTTP/1.1.
+    /// Returns whether all upstreams of the route are spoken to in plain HTTP/1.1.
     pub(crate) fn is_plain_http1(&self, route: &Route) -> bool {
         route
             .targets
@@ -108,7 +107,7 @@ impl RuntimeConfig {
             .all(|target| self.pools[target.upstream].is_plain_http1())
     }
 
-    /// Whether all upstreams of a route are spoken to in HTTP/2: then it carries gRPC.
+    /// Returns whether all upstreams of the route are spoken to in HTTP/2, as gRPC requires.
     pub(crate) fn is_http2(&self, route: &Route) -> bool {
         route
             .targets
@@ -125,7 +124,7 @@ fn rate_limit_store_options(clock: &Clock) -> cache::Options {
     }
 }
 
-/// The upstream at `turn` when each stands there as often as it weighs.
+/// Returns the upstream at `turn` of a sequence in which each occurs as often as its weight.
 fn weighted_choice(targets: &[RouteTarget], turn: u64) -> usize {
     let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
     let mut left = turn % total.max(1);
@@ -155,7 +154,7 @@ mod tests {
             count
         };
         assert_eq!(count(&mut (0..1000)), [900, 100, 0]);
-        // As requests are spread: of 100,000, the deviation of a tenth is 95.
+        // With 100,000 random draws, the standard deviation of a share of 10 % is 95.
         let ids = IdGenerator::new();
         let [most, canary, none] = count(&mut (0..100_000).map(|_| ids.random_u64()));
         assert!((9_300..10_700).contains(&canary), "{canary}");

@@ -1,7 +1,7 @@
-//! Access events: one JSON object a line, written by a thread of its own.
+//! The access log: one JSON object per line, written by a dedicated thread.
 //!
-//! A request only appends to a buffer in memory. When the disk is slow or full the buffer fills up,
-//! events are dropped and counted, and no request waits.
+//! A request only appends to a buffer in memory. If the disk is slow or full, the buffer fills up,
+//! and events are dropped and counted.
 
 mod event;
 mod file;
@@ -19,13 +19,13 @@ use crate::config::{AccessLogSink, ClientAddressDetail};
 pub use event::AccessEvent;
 use file::LogFile;
 
-/// Events are on their way to the sink at most this long after they were written.
+/// Maximum delay of an event in the buffer.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The writer is woken earlier when so much waits.
+/// Buffered bytes at which the writer is woken early.
 const WAKE_BYTES: usize = 64 << 10;
 
-/// The log of one gateway. Dropping the last handle writes what waits.
+/// The access log. Dropping the last handle writes the buffered events.
 #[derive(Debug)]
 pub(crate) struct AccessLog {
     shared: Arc<SharedBuffer>,
@@ -57,7 +57,7 @@ enum LogSink {
 // === impl AccessLog ===
 
 impl AccessLog {
-    /// Opens the sink and starts its writer.
+    /// Opens the sink and starts the writer thread.
     ///
     /// # Errors
     /// Status 69 if the file cannot be opened.
@@ -99,7 +99,7 @@ impl AccessLog {
         })
     }
 
-    /// Whether events are wanted at all.
+    /// Returns whether the access log is enabled.
     pub(crate) fn is_enabled(&self) -> bool {
         self.writer.is_some()
     }
@@ -124,7 +124,7 @@ impl AccessLog {
         }
     }
 
-    /// Opens the file anew, after it was moved away.
+    /// Reopens the file, after it was moved.
     pub(crate) fn reopen(&self) {
         self.shared
             .state
@@ -149,7 +149,7 @@ impl Drop for AccessLog {
     }
 }
 
-/// The writer's thread.
+/// Runs the writer thread.
 fn run_writer(shared: &SharedBuffer, mut sink: LogSink, dropped: &IntCounter) {
     let mut batch = Vec::new();
     loop {
@@ -167,7 +167,7 @@ fn run_writer(shared: &SharedBuffer, mut sink: LogSink, dropped: &IntCounter) {
         if let Err(error) = sink.write(&batch) {
             let lost = batch.iter().filter(|byte| **byte == b'\n').count();
             dropped.inc_by(lost as u64);
-            tracing::warn!(%error, lost, "cannot write access events");
+            tracing::warn!(%error, lost, "access log write failed");
         }
         batch.clear();
         batch.shrink_to(4 * WAKE_BYTES);

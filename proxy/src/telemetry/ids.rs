@@ -1,5 +1,4 @@
-//! IdGenerator of requests and trace parents: unique, sortable by time, and cheap. They are names, not
-//! secrets.
+//! Request ids and trace ids: unique, sortable by time, and cheap. They are not secret.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +6,7 @@ use ahash::RandomState;
 use postern_common::clock::Timestamp;
 use uuid::Uuid;
 
-/// Makes ids. The seed is random, so that two processes do not make the same ones.
+/// A generator of ids, with a random seed per process.
 #[derive(Debug)]
 pub(crate) struct IdGenerator {
     seed: RandomState,
@@ -22,7 +21,7 @@ impl IdGenerator {
         }
     }
 
-    /// A UUID of version 7.
+    /// Returns a UUID of version 7.
     pub(crate) fn next_id(&self, now: Timestamp) -> Uuid {
         let millis = u64::try_from(now.0).unwrap_or(0);
         let (high, low) = (
@@ -35,7 +34,7 @@ impl IdGenerator {
         uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
     }
 
-    /// A number that looks random; never zero.
+    /// Returns a pseudo-random number other than 0.
     pub(crate) fn random_u64(&self) -> u64 {
         self.seed
             .hash_one(self.count.fetch_add(1, Ordering::Relaxed))

@@ -1,5 +1,5 @@
-//! Numbers for Prometheus. Every label comes from the configuration or from a closed set, never
-//! from a client.
+//! Prometheus metrics. Label values come from the configuration or from closed sets, never from
+//! clients.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use prometheus::{
     Registry,
 };
 
-/// The families of one gateway.
+/// The metrics of the gateway.
 #[derive(Debug)]
 pub(crate) struct GatewayMetrics {
     pub(crate) registry: Registry,
@@ -40,33 +40,33 @@ pub(crate) struct GatewayMetrics {
     pub(crate) limiter_keys: IntGauge,
 }
 
-/// What is counted for one route, looked up when it is first needed: a file of ten thousand routes
-/// is not to wait for families of which most are never used.
+/// The metrics of one route, created when first used: a configuration may have ten thousand routes,
+/// most of which are rarely used.
 #[derive(Debug, Default)]
 pub(crate) struct RouteMetrics {
     by_class: [OnceLock<IntCounter>; 5],
     duration: OnceLock<Histogram>,
 }
 
-/// Seconds: 0.25 ms to 60 s.
+/// Histogram buckets in seconds: 0.25 ms to 60 s.
 const BUCKETS: [f64; 15] = [
     0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0,
 ];
 
-/// Seconds within the gateway: 10 µs to 100 ms.
+/// Histogram buckets in seconds for durations within the gateway: 10 µs to 100 ms.
 const FINE_BUCKETS: [f64; 10] = [
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1,
 ];
 
 const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// The code of a request that was let through and answered.
+/// The code of requests that were forwarded and answered.
 pub(crate) const OK_CODE: &str = "ok";
 
-/// The label of requests that no route takes.
+/// The route label of requests that match no route.
 pub(crate) const NO_ROUTE: &str = "none";
 
-/// Makes families and registers them.
+/// Creates and registers metrics.
 struct MetricFactory(Registry);
 
 impl MetricFactory {
@@ -96,7 +96,7 @@ impl MetricFactory {
         self.add(HistogramVec::new(options, &[label])?)
     }
 
-    /// Of what takes microseconds.
+    /// Creates a histogram for durations in the range of microseconds.
     fn fine_seconds(&self, name: &str, help: &str) -> prometheus::Result<Histogram> {
         let options = HistogramOpts::new(name, help).buckets(FINE_BUCKETS.to_vec());
         self.add(Histogram::with_opts(options)?)
@@ -110,108 +110,108 @@ impl MetricFactory {
 
 impl GatewayMetrics {
     /// # Errors
-    /// If two families have one name, which is a mistake in this file.
+    /// If two metrics have the same name.
     pub(crate) fn new() -> prometheus::Result<Self> {
         let make = MetricFactory(Registry::new());
         Ok(Self {
             requests: make.counters(
                 "postern_requests_total",
-                "Requests by route, status class and decision code",
+                "Requests by route, status class and code",
                 &["route", "class", "code"],
             )?,
             duration: make.seconds(
                 "postern_request_seconds",
-                "Head to end of response",
+                "Time from the request head to the end of the response",
                 "route",
             )?,
             overhead: make.fine_seconds(
                 "postern_overhead_seconds",
-                "From the head to the choice of an upstream address",
+                "Time from the request head to the choice of an upstream address, without reading the body",
             )?,
             upstream: make.seconds(
                 "postern_upstream_seconds",
-                "Choice of address to response head",
+                "Time from the choice of an upstream address to the response head",
                 "upstream",
             )?,
             rejected_before_routing: make.counters(
-                "postern_refused_at_door_total",
-                "Heads refused before any route was looked for",
+                "postern_proxy_rejected_before_routing_total",
+                "Request heads rejected before routing",
                 &["code"],
             )?,
             protocol_errors: make.counter(
-                "postern_unheard_total",
-                "Requests answered by Pingora before any hook",
+                "postern_proxy_protocol_errors_total",
+                "Requests that Pingora answered before any hook was called",
             )?,
             connections: make.gauge("postern_connections", "Open client connections")?,
             response_buffers: make.gauge(
                 "postern_response_buffer_bytes",
-                "Bytes that responses may hold whose readers are waited for",
+                "Bytes reserved for responses to slow readers",
             )?,
             connections_refused: make.counter(
                 "postern_connections_refused_total",
-                "ConnectionHandler closed because their address had too many",
+                "Connections closed because of the limit per client address",
             )?,
             tls_failed: make.counter(
                 "postern_tls_handshakes_failed_total",
-                "TLS handshakes that failed",
+                "Failed TLS handshakes",
             )?,
             rapid_resets: make.counter(
                 "postern_http2_rapid_resets_total",
-                "ConnectionHandler closed because their client gave up too many streams",
+                "HTTP/2 connections closed because of too many reset streams",
             )?,
             policy_report_only: make.counters(
-                "postern_audited_total",
-                "Requests let through by an audit-only policy that it would have refused",
+                "postern_proxy_policy_report_only_total",
+                "Requests forwarded by a report-only policy that would have rejected them",
                 &["route", "code"],
             )?,
             events_dropped: make
-                .counter("postern_access_events_dropped_total", "Access events lost")?,
-            spans_dropped: make.counter("postern_spans_dropped_total", "Spans lost")?,
-            retries: make.counters("postern_retries_total", "Further attempts", &["upstream"])?,
+                .counter("postern_access_events_dropped_total", "Dropped access events")?,
+            spans_dropped: make.counter("postern_spans_dropped_total", "Dropped spans")?,
+            retries: make.counters("postern_retries_total", "Retries", &["upstream"])?,
             retries_denied: make.counters(
                 "postern_retries_denied_total",
-                "Over the budget",
+                "Retries denied by the retry budget",
                 &["upstream"],
             )?,
             ejections: make.counters(
                 "postern_ejections_total",
-                "Addresses ejected",
+                "Ejections of upstream addresses",
                 &["upstream"],
             )?,
             endpoints: make.gauges(
                 "postern_endpoints",
-                "Addresses by state",
+                "Upstream addresses by state",
                 &["upstream", "state"],
             )?,
-            config_version: make.gauge("postern_config_version", "What is live, from 1")?,
+            config_version: make.gauge("postern_config_version", "Number of the active configuration, from 1")?,
             config_refused: make
-                .counter("postern_config_refused_total", "Configurations refused")?,
+                .counter("postern_config_refused_total", "Rejected configuration reloads")?,
             config_last_reload_successful: make
-                .gauge("postern_config_bad", "1 while the file is not what is live")?,
+                .gauge("postern_proxy_config_last_reload_successful", "1 if the configuration file is active, 0 if its last reload was rejected")?,
             token_cache: make.gauges(
                 "postern_token_cache",
-                "Verified tokens that are held",
+                "Cached token verifications by unit (entries, bytes)",
                 &["unit"],
             )?,
             jwks_age: make.gauges(
                 "postern_jwks_age_seconds",
-                "Since the keys were fetched",
+                "Time since the keys of an issuer were fetched",
                 &["issuer"],
             )?,
             limiter_keys: make
-                .gauge("postern_limiter_keys", "Keys that the rate limits remember")?,
+                .gauge("postern_limiter_keys", "Keys tracked by the rate limiter")?,
             registry: make.0,
         })
     }
 
-    /// Counts one request that was refused or failed.
+    /// Counts a request that was rejected or failed.
     pub(crate) fn count(&self, route: &str, status: u16, code: &str) {
         self.requests
             .with_label_values(&[route, status_class(status), code])
             .inc();
     }
 
-    /// Counts one head that was refused.
+    /// Counts a rejected head.
     pub(crate) fn count_rejected_head(&self, code: Code) {
         self.rejected_before_routing
             .with_label_values(&[code.as_str()])
@@ -220,7 +220,7 @@ impl GatewayMetrics {
 }
 
 impl RouteMetrics {
-    /// Counts one request that was answered by its upstream.
+    /// Counts a request that its upstream answered.
     pub(crate) fn count_ok(&self, all: &GatewayMetrics, route: &str, status: u16) {
         let at = usize::from(status / 100).clamp(1, 5) - 1;
         self.by_class[at]
@@ -231,7 +231,7 @@ impl RouteMetrics {
             .inc();
     }
 
-    /// Notes how long one request took.
+    /// Records the duration of a request.
     pub(crate) fn observe(&self, all: &GatewayMetrics, route: &str, seconds: f64) {
         self.duration
             .get_or_init(|| all.duration.with_label_values(&[route]))

@@ -1,7 +1,7 @@
-//! Spans for OpenTelemetry: one per sampled request, sent in batches as OTLP over HTTP in JSON.
+//! Export of OpenTelemetry spans: one per sampled request, sent in batches as OTLP over HTTP in
+//! JSON.
 //!
-//! A request never waits for the collector: spans go into a bounded queue, and what does not fit is
-//! dropped and counted.
+//! Spans go through a bounded queue; those that do not fit are dropped and counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use url::Url;
 
 use crate::config;
 
-/// One request, as a collector sees it.
+/// A server span of one request.
 #[derive(Debug)]
 pub(crate) struct RequestSpan {
     pub(crate) trace_id: u128,
@@ -26,12 +26,12 @@ pub(crate) struct RequestSpan {
     pub(crate) status: u16,
     pub(crate) code: &'static str,
     pub(crate) upstream: Option<String>,
-    /// Unix nanoseconds.
+    /// Times in nanoseconds since the Unix epoch.
     pub(crate) start_ns: u128,
     pub(crate) end_ns: u128,
 }
 
-/// Where spans go, if anywhere.
+/// The sampling rate and the sending side of the span queue.
 #[derive(Debug)]
 pub(crate) struct SpanSender {
     sample: f64,
@@ -39,7 +39,7 @@ pub(crate) struct SpanSender {
     dropped: IntCounter,
 }
 
-/// Sends what the queue brings.
+/// The receiving side of the span queue, which sends batches to the collector.
 #[derive(Debug)]
 pub(crate) struct SpanExporter {
     endpoint: Url,
@@ -47,16 +47,16 @@ pub(crate) struct SpanExporter {
     dropped: IntCounter,
 }
 
-/// Spans that wait at most; about 1 MiB.
+/// Maximum spans in the queue, about 1 MiB.
 const QUEUE_CAPACITY: usize = 4096;
 
-/// Spans in one message.
+/// Maximum spans in one export request.
 const BATCH_SIZE: usize = 512;
 
-/// A span is on its way at most this long after its request.
+/// Interval between exports.
 const EXPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long the collector may take.
+/// Timeout of an export request.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl SpanSender {
@@ -77,7 +77,7 @@ impl SpanSender {
         )
     }
 
-    /// Whether a trace that begins here is sampled; `random` decides.
+    /// Returns whether a new trace is sampled, given a random number.
     pub(crate) fn should_sample(&self, random: u64) -> bool {
         ((random >> 11) as f64) < self.sample * (1_u64 << 53) as f64
     }
@@ -91,7 +91,7 @@ impl SpanSender {
 
 impl SpanExporter {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        // A redirect would take spans to a place that nobody configured.
+        // Redirects are not followed, so that spans are sent to the configured endpoint only.
         let client = reqwest::Client::builder()
             .timeout(EXPORT_TIMEOUT)
             .no_proxy()
@@ -129,12 +129,12 @@ impl SpanExporter {
             .await;
         if !answer.is_ok_and(|answer| answer.status().is_success()) {
             self.dropped.inc_by(count as u64);
-            tracing::warn!(spans = count, "the trace collector did not take spans");
+            tracing::warn!(spans = count, "span export failed");
         }
     }
 }
 
-/// `ExportTraceServiceRequest` of OTLP 1.x in its JSON form.
+/// Builds an OTLP 1.x `ExportTraceServiceRequest` in JSON.
 fn message(spans: impl Iterator<Item = RequestSpan>) -> Value {
     let spans: Vec<Value> = spans.map(|span| span.to_json()).collect();
     json!({"resourceSpans": [{
@@ -185,7 +185,7 @@ fn attribute(key: &str, value: &str) -> Value {
     json!({"key": key, "value": {"stringValue": value}})
 }
 
-/// The exporter of a gateway that has one, and the handle for its requests.
+/// Builds the sender and the exporter, if trace export is configured.
 pub(crate) fn build(
     config: Option<&config::TraceConfig>,
     dropped: &IntCounter,

@@ -1,20 +1,20 @@
-//! W3C trace context.
+//! W3C Trace Context: propagation of traces.
 
-/// W3C trace context: the trace goes on, with this gateway as the parent of what follows.
+/// The trace of a request. The gateway's span is the parent of the upstream's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TraceContext {
-    /// The trace's id.
+    /// The trace id.
     pub id: u128,
-    /// This request's own span, the parent of what follows.
+    /// The span id of this request.
     pub span: u64,
-    /// The span that it came from.
+    /// The span id of the caller.
     pub parent: Option<u64>,
-    /// Bit 0: whether it is recorded.
+    /// Trace flags; bit 0: sampled.
     pub flags: u8,
 }
 
 impl TraceContext {
-    /// Goes on with a `traceparent` that has been found well formed.
+    /// Continues the trace of a well-formed `traceparent`.
     pub(crate) fn follow(text: &str, span: u64) -> Self {
         let id = text
             .get(3..35)
@@ -35,7 +35,7 @@ impl TraceContext {
         }
     }
 
-    /// The `traceparent` that goes on, without the machinery of `write!`: every request has one.
+    /// Formats the outgoing `traceparent` without `write!`, because every request has one.
     pub(crate) fn to_text(self) -> [u8; 55] {
         let mut text = *b"00-................................-................-..";
         hexadecimal(self.id, &mut text[3..35]);
@@ -44,16 +44,16 @@ impl TraceContext {
         text
     }
 
-    /// Whether the trace is recorded (W3C TraceContext Context section 3.2.2.5).
+    /// Returns whether the trace is sampled (W3C Trace Context section 3.2.2.5).
     pub(crate) fn is_sampled(self) -> bool {
         self.flags & 1 != 0
     }
 }
 
-/// Digits of a `traceparent`.
+/// Hexadecimal digits.
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// Writes a number as hexadecimal digits, all of `space`.
+/// Writes a number as hexadecimal digits that fill `space`.
 fn hexadecimal(mut number: u128, space: &mut [u8]) {
     for digit in space.iter_mut().rev() {
         *digit = DIGITS[(number & 0xf) as usize];

@@ -205,7 +205,7 @@ pub(super) async fn origin_behind_tls(
     let mut roots = rustls::RootCertStore::empty();
     let pem = |path: &str| folder.join(path);
     roots
-        .add(CertificateDer::from_pem_file(pem("ca.pem")).expect("an authority"))
+        .add(CertificateDer::from_pem_file(pem("ca.pem")).expect("invalid authority"))
         .expect("added");
     let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
         std::sync::Arc::new(roots),

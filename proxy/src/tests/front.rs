@@ -89,7 +89,7 @@ impl Front {
         let pem = self.authority.pem();
         roots
             .add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate"))
-            .expect("an authority");
+            .expect("invalid authority");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

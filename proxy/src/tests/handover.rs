@@ -178,10 +178,10 @@ async fn the_old_process_is_known_to_listen_before_it_is_relieved() {
         let (mut old, predecessor) = predecessor(PATIENCE);
         old.write_all(answer.as_bytes()).expect("a pair");
         old.shutdown(std::net::Shutdown::Write).expect("a pair");
-        let relieved = predecessor
-            .relieve(|| panic!("the manager is told of nobody"))
+        let committed = predecessor
+            .commit(|| panic!("the manager is told of nobody"))
             .await;
-        assert!(relieved.is_err(), "{answer:?}");
+        assert!(committed.is_err(), "{answer:?}");
         assert_eq!(told(old), "ready\n");
     }
     let (mut old, predecessor) = predecessor(PATIENCE);
@@ -198,6 +198,6 @@ async fn the_old_process_is_known_to_listen_before_it_is_relieved() {
         );
         before.set_nonblocking(false).expect("a pair");
     };
-    predecessor.relieve(committed).await.expect("relieved");
+    predecessor.commit(committed).await.expect("committed");
     assert_eq!(told(old), "serving\n");
 }

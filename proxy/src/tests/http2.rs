@@ -246,7 +246,7 @@ async fn heads_are_as_strict_as_over_http_1() {
             .status,
         400
     );
-    let unheard = "postern_unheard_total 1";
+    let unheard = "postern_proxy_protocol_errors_total 1";
     assert!(
         front.gateway.ask("/metrics").await.contains(unheard),
         "Pingora's own answer is counted"
@@ -262,7 +262,7 @@ async fn heads_are_as_strict_as_over_http_1() {
             .gateway
             .ask("/metrics")
             .await
-            .contains("postern_refused_at_door_total{code=\"target_too_long\"} 1")
+            .contains("postern_proxy_rejected_before_routing_total{code=\"target_too_long\"} 1")
     );
     let events = front.gateway.finish().await;
     assert!(

@@ -269,7 +269,7 @@ async fn malformed_requests_end_the_connection() {
     assert!((32..40).contains(&sent), "{sent}");
     let refused = front.gateway.ask("/metrics").await;
     assert!(
-        refused.contains("postern_refused_at_door_total{code=\"invalid_target\"} 33"),
+        refused.contains("postern_proxy_rejected_before_routing_total{code=\"invalid_target\"} 33"),
         "{refused}"
     );
 }
@@ -412,7 +412,7 @@ async fn empty_scheme_is_refused() {
     );
     let refused = front.gateway.ask("/metrics").await;
     assert!(
-        refused.contains("postern_refused_at_door_total{code=\"invalid_target\"} 1"),
+        refused.contains("postern_proxy_rejected_before_routing_total{code=\"invalid_target\"} 1"),
         "{refused}"
     );
 }

@@ -31,7 +31,7 @@ async fn a_passed_socket_serves_the_listener_of_its_address() {
     let ((admin, operators), (second, clients)) = (bound(), bound());
     let config = config(["127.0.0.1:0", &clients, &operators]);
     let listeners = InheritedSockets(vec![admin, second])
-        .listeners(&config)
+        .bind_listeners(&config)
         .await
         .expect("listeners");
     let addresses = listeners.public.iter().chain(&listeners.admin);
@@ -52,7 +52,7 @@ async fn a_socket_of_no_listener_is_refused_before_anything_is_bound() {
     let (_taken, taken) = bound();
     let config = config([&clients, &taken, "127.0.0.1:0"]);
     let refused = InheritedSockets(vec![known, stranger, other])
-        .listeners(&config)
+        .bind_listeners(&config)
         .await
         .expect_err("refused");
     let message = refused.message();

@@ -1,10 +1,10 @@
-//! The connections over which Pingora speaks HTTP/1.1 to an upstream, within TLS or not.
+//! Connections over which Pingora speaks HTTP/1.1 to an upstream, with or without TLS.
 //!
-//! Pingora reads answers more leniently than [`super::response`]: an empty chunk size, for one, ends
-//! a body. So each byte that it reads has passed the parser of the fast path before. To Pingora a
-//! connection is plain and good for one request: TLS is within, and as soon as the response has ended
-//! the connection goes back to the idle ones, which it shares with the fast path, and Pingora finds
-//! it closed.
+//! Pingora parses responses more leniently than [`super::response`]; for example, it takes an empty
+//! chunk size for the end of a body. Each byte is therefore checked here before Pingora reads it.
+//! To Pingora, these connections are plain and serve one request: TLS is handled inside, and after
+//! the response the connection returns to the idle pool, which the fast path shares, and appears
+//! closed to Pingora.
 
 use std::io;
 use std::pin::Pin;
@@ -40,12 +40,11 @@ use crate::upstream::http1_connection::{
 use crate::upstream::response::{ResponseBody, UpstreamResponse};
 use crate::upstream::tls_material::NO_ROOTS;
 
-/// Bytes of one read of a body. Pingora holds up to ten reads of a response while its reader is
-/// waited for.
+/// Size of one body read. Pingora buffers up to ten reads of a response while its reader is slow.
 const BODY_READ_BYTES: usize = 4 << 10;
 
-/// Makes a peer use guarded connections to the address of this permit, which is released as soon as
-/// the response has ended. Returns whether the one that it gets had been idle before.
+/// Makes a peer use checked connections to the address of `permit`, which is released when the
+/// response has ended. Returns a flag that is set if the connection was reused.
 pub(crate) fn prepare(
     peer: &mut HttpPeer,
     permit: &Arc<InFlightPermit>,
@@ -57,12 +56,12 @@ pub(crate) fn prepare(
     is_reused
 }
 
-/// Pingora's way to TLS connections whose authorities are those of the machine; none waits here.
-/// That the machine has some is known from [`super::tls`].
+/// The connector for TLS with the system's certificate authorities. It pools no connections.
+/// [`super::tls_material`] has checked that the system has authorities.
 static WITH_SYSTEM_ROOTS: LazyLock<TransportConnector> =
     LazyLock::new(|| TransportConnector::new(None));
 
-/// The same where the upstream has authorities of its own: those of the machine need not be there.
+/// The connector for TLS with the upstream's own certificate authorities.
 static WITH_OWN_ROOTS: LazyLock<TransportConnector> = LazyLock::new(|| {
     let mut options = ConnectorOptions::new(1);
     options.ca_file = Some(NO_ROOTS.to_owned());
@@ -71,10 +70,10 @@ static WITH_OWN_ROOTS: LazyLock<TransportConnector> = LazyLock::new(|| {
 
 #[derive(Debug)]
 pub(super) struct CheckedConnector {
-    /// How TLS is spoken to the address, if it is.
+    /// The TLS peer, if the upstream uses TLS.
     encrypted: Option<Box<HttpPeer>>,
     endpoint: Arc<Endpoint>,
-    /// The request that the connection is for, until it is over.
+    /// The permit of the current request.
     permit: Weak<InFlightPermit>,
     connect_timeout: Duration,
     idle_timeout: Duration,
@@ -82,7 +81,7 @@ pub(super) struct CheckedConnector {
     is_reused: Arc<AtomicBool>,
 }
 
-/// A connection within TLS.
+/// A TLS connection.
 #[derive(Debug)]
 pub(crate) struct TlsConnection(pingora_core::protocols::Stream);
 
@@ -95,37 +94,37 @@ enum InnerConnection {
 /// A connection for one request.
 #[derive(Debug)]
 pub(super) struct CheckedConnection {
-    /// `None` once the exchange is over.
+    /// `None` once the exchange has ended.
     connection: Option<InnerConnection>,
     endpoint: Arc<Endpoint>,
     permit: Weak<InFlightPermit>,
-    /// Whether the request asks for a WebSocket.
+    /// Whether the request asks for a WebSocket upgrade.
     allows_upgrade: bool,
     sent: RequestProgress,
     received: ResponseProgress,
-    /// Whether HEAD was asked.
+    /// Whether the method is HEAD.
     is_head_request: bool,
-    /// Whether the connection may carry another request.
+    /// Whether the connection may be reused.
     keep_alive: bool,
     is_faulty: bool,
-    /// Whether nothing of an response has come.
+    /// Whether no byte of a response has been received.
     is_response_empty: bool,
 }
 
-/// How far the request has been sent.
+/// The progress of sending the request.
 #[derive(Debug)]
 enum RequestProgress {
     Head(BytesMut),
     Body(BodyFraming),
 }
 
-/// How far the response has been received.
+/// The progress of receiving the response.
 #[derive(Debug)]
 enum ResponseProgress {
     Head(BytesMut),
     Body(ResponseBody),
     Ended,
-    /// What follows a 101 is no message of HTTP.
+    /// After a 101 response: bytes are not HTTP messages.
     Tunnel,
 }
 
@@ -154,7 +153,7 @@ impl Connect for CheckedConnector {
 }
 
 impl CheckedConnector {
-    /// Makes the peer plain to Pingora.
+    /// Creates a connector and makes the peer plain to Pingora.
     pub(super) fn new(
         peer: &mut HttpPeer,
         permit: &Arc<InFlightPermit>,
@@ -173,7 +172,7 @@ impl CheckedConnector {
         }
     }
 
-    /// Connects for a request that asks for a WebSocket, and for no other.
+    /// Opens a connection for a WebSocket upgrade; it is not reused.
     pub(super) async fn connect_for_upgrade(&self) -> Result<CheckedConnection> {
         Ok(CheckedConnection {
             allows_upgrade: true,
@@ -239,7 +238,7 @@ impl InnerConnection {
     }
 }
 
-/// Both directions of a connection.
+/// A bidirectional byte stream.
 trait DuplexStream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<D: AsyncRead + AsyncWrite + Unpin> DuplexStream for D {}
@@ -247,7 +246,7 @@ impl<D: AsyncRead + AsyncWrite + Unpin> DuplexStream for D {}
 // === impl CheckedConnection ===
 
 impl CheckedConnection {
-    /// Follows what has been sent of the request.
+    /// Tracks the bytes of the request that were sent.
     fn track_request(&mut self, mut bytes: &[u8]) {
         if let RequestProgress::Head(head) = &mut self.sent {
             head.extend_from_slice(bytes);
@@ -257,7 +256,7 @@ impl CheckedConnection {
             bytes = &bytes[bytes.len() - (head.len() - end - 4)..];
             let Some(request) = head::to_request(&head[..end + 4]) else {
                 self.keep_alive = false;
-                // It never ends, so that the connection is never kept.
+                // Never complete, so that the connection is not reused.
                 self.sent = RequestProgress::Body(BodyFraming::Tunnel);
                 return;
             };
@@ -267,15 +266,15 @@ impl CheckedConnection {
         if let RequestProgress::Body(framing) = &mut self.sent
             && framing.advance(bytes) != Ok(bytes.len())
         {
-            // What is too much would stand in front of the next request.
+            // Excess bytes would precede the next request.
             self.keep_alive = false;
         }
     }
 
-    /// Follows what has been received of the response.
+    /// Tracks the bytes of the response that were received.
     ///
     /// # Errors
-    /// How many of the bytes stand before the fault.
+    /// The number of bytes before the fault.
     fn track_response(&mut self, bytes: &[u8]) -> std::result::Result<(), usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -329,7 +328,7 @@ impl CheckedConnection {
         Ok(())
     }
 
-    /// Lets the next request have the connection, and the place in flight, once this one is over.
+    /// Releases the connection and the permit when the exchange is complete.
     fn release_if_complete(&mut self) {
         let is_over = matches!(
             (&self.sent, &self.received),
@@ -357,7 +356,7 @@ impl CheckedConnection {
     }
 }
 
-/// How the body of a request is framed that has been checked before.
+/// Returns the body framing of a request that has been checked.
 fn body_kind(headers: &HeaderMap) -> BodyKind {
     if headers.contains_key(TRANSFER_ENCODING) {
         return BodyKind::Chunked;
@@ -370,7 +369,7 @@ fn body_kind(headers: &HeaderMap) -> BodyKind {
 
 impl VirtualSocket for CheckedConnection {
     fn set_socket_option(&self, _option: VirtualSockOpt) -> io::Result<()> {
-        // The connection has what it needs.
+        // Options are set when the connection is opened.
         Ok(())
     }
 }
@@ -399,7 +398,7 @@ impl AsyncRead for CheckedConnection {
         };
         let mut part = ReadBuf::new(buf.initialize_unfilled_to(limit));
         match ready!(connection.stream().poll_read(cx, &mut part)) {
-            // TLS that was closed while it was idle: no response has been cut.
+            // A TLS connection that was closed while idle: no response was truncated.
             Err(error)
                 if this.is_response_empty && error.kind() == io::ErrorKind::UnexpectedEof =>
             {

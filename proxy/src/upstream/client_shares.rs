@@ -1,18 +1,16 @@
-//! Requests in flight of each client of an upstream, so that one client cannot hold all of them.
+//! Requests in flight per client of an upstream, so that one client cannot use all of them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Tables among which clients are spread, so that requests of different clients rarely wait for one
-/// lock.
+/// Number of shards, which reduces lock contention between clients.
 const SHARD_COUNT: usize = 16;
 
-/// Requests in flight by client. A client is the hash of its address, under a seed that clients
-/// cannot know.
+/// Requests in flight by client. A client is a hash of its address with a secret seed.
 #[derive(Debug, Default)]
 pub(super) struct ClientShares([Mutex<HashMap<u64, usize>>; SHARD_COUNT]);
 
-/// One request of a client.
+/// One request of a client, subtracted when dropped.
 #[derive(Debug)]
 pub(super) struct ClientShare {
     shares: Arc<ClientShares>,
@@ -22,7 +20,7 @@ pub(super) struct ClientShare {
 // === impl ClientShares ===
 
 impl ClientShares {
-    /// Counts one more request of this client, unless it has `limit`.
+    /// Adds a request of this client, unless it has `limit` already.
     pub(super) fn try_add(self: &Arc<Self>, client: u64, limit: usize) -> Option<ClientShare> {
         let mut shard = self.shard(client);
         let count = shard.entry(client).or_default();
@@ -37,7 +35,7 @@ impl ClientShares {
     }
 
     fn shard(&self, client: u64) -> MutexGuard<'_, HashMap<u64, usize>> {
-        // The upper bits: the tables use the lower ones.
+        // The upper bits, because the hash tables use the lower ones.
         let at = usize::try_from(client >> 32).unwrap_or(0) % SHARD_COUNT;
         self.0[at].lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,38 +12,38 @@ use crate::upstream::client_shares::ClientShare;
 use crate::upstream::http1_connection::{IdlePool, UpstreamConnection};
 use crate::upstream::log_throttle::LogThrottle;
 
-/// One address of an upstream and what is known about it.
+/// An address of an upstream and its state.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
-    /// Position of its config_index in the configuration.
+    /// Position of its entry in the configuration.
     pub(crate) config_index: usize,
-    /// A hash of the address, the same in every process.
+    /// A hash of the address that is equal in all processes.
     pub(super) key: u64,
-    /// How it is spoken to.
+    /// The Pingora peer.
     pub(crate) peer: HttpPeer,
     in_flight: AtomicUsize,
-    /// Microseconds to the head of a response: rises at once, falls slowly.
+    /// Microseconds to the response head: rises at once, decays slowly.
     latency_us: AtomicU64,
     failures: AtomicU32,
-    /// In a row: without an answer in between.
+    /// Consecutive ejections.
     ejections: AtomicU32,
-    /// Milliseconds of the pool's clock.
+    /// Times in milliseconds of the pool's clock.
     ejected_at: AtomicU64,
     ejected_until: AtomicU64,
-    /// Answers in a row to requests that came after its ejection.
+    /// Consecutive successes of requests that started during the ejection.
     successes_while_ejected: AtomicU32,
-    /// What active checks say.
+    /// Result of the active health checks.
     pub(crate) healthy: AtomicBool,
-    /// Idle connections over plain HTTP/1.1.
+    /// Idle connections without TLS.
     pub(crate) idle_plain: IdlePool<UpstreamConnection>,
-    /// The same within TLS.
+    /// Idle connections with TLS.
     pub(super) idle_tls: IdlePool<TlsConnection>,
-    /// Of warnings that an attempt failed.
+    /// Rate limit of warnings about failed attempts.
     pub(crate) warnings: LogThrottle,
 }
 
-/// An endpoint as `/upstreams` shows it.
+/// The state of an endpoint in `/upstreams`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EndpointStatus {
@@ -54,27 +54,27 @@ pub(crate) struct EndpointStatus {
     pub(crate) latency_us: u64,
 }
 
-/// Whether requests should go to an address, the best first.
+/// The availability of an address, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Availability {
-    /// Neither ejected nor found unhealthy.
+    /// Neither ejected nor unhealthy.
     Available,
-    /// Requests have failed there.
+    /// Ejected by outlier detection.
     Ejected,
-    /// It fails its active checks.
+    /// Failing its health checks.
     Unhealthy,
 }
 
-/// One request in flight to an address; over when it is released or dropped.
+/// A request in flight to an address, until it is released or dropped.
 #[derive(Debug)]
 pub(crate) struct InFlightPermit {
     pub(crate) endpoint: Arc<Endpoint>,
-    /// Counts it for its client.
+    /// The client share of the request.
     share: Mutex<Option<ClientShare>>,
     is_released: AtomicBool,
 }
 
-/// The share of a slower sample that is forgotten with each faster one: one eighth.
+/// Each faster sample reduces the latency estimate by this fraction of the difference.
 const LATENCY_DECAY_DIVISOR: u64 = 8;
 
 impl Endpoint {
@@ -117,7 +117,7 @@ impl Endpoint {
         }
     }
 
-    /// What is compared: requests in flight times latency, by weight.
+    /// Returns the load: requests in flight times latency, divided by weight.
     pub(super) fn load(&self, config: &UpstreamConfig) -> u64 {
         let queue = self.in_flight.load(Ordering::Relaxed) as u64 + 1;
         let latency = self.latency_us.load(Ordering::Relaxed).max(100);
@@ -125,9 +125,9 @@ impl Endpoint {
             / u64::from(self.weight_in(config).max(1))
     }
 
-    /// An address that is used although it is ejected is back after as many successes_while_ejected in a row as
-    /// failures had ejected it. An answer to a request from before proves nothing of what is to
-    /// come.
+    /// Records a success. An ejected address that is still used becomes available after as many
+    /// consecutive successes as failures had ejected it. Responses to requests from before the
+    /// ejection do not count.
     pub(super) fn note_success(&self, micros: u64, outlier: &OutlierDetection, now_ms: u64) {
         let known = self.latency_us.load(Ordering::Relaxed);
         let next = if micros >= known {
@@ -155,7 +155,7 @@ impl Endpoint {
         self.ejections.store(0, Ordering::Relaxed);
     }
 
-    /// Whether that was one failure too many.
+    /// Records a failure. Returns whether the address was ejected.
     pub(super) fn note_failure(&self, outlier: &OutlierDetection, now_ms: u64) -> bool {
         self.successes_while_ejected.store(0, Ordering::Relaxed);
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
@@ -176,7 +176,7 @@ impl Endpoint {
         true
     }
 
-    /// Requests that it has in flight.
+    /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
@@ -193,7 +193,7 @@ impl Endpoint {
 }
 
 impl InFlightPermit {
-    /// One more request to this address, unless it has `limit`.
+    /// Acquires a slot in flight, unless the address has `limit` requests.
     pub(super) fn try_acquire(endpoint: &Arc<Endpoint>, limit: usize) -> Option<Self> {
         if endpoint.in_flight.fetch_add(1, Ordering::Relaxed) >= limit {
             endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
@@ -207,12 +207,13 @@ impl InFlightPermit {
         })
     }
 
-    /// Counts the request for its client as well.
+    /// Attaches the share of the client, which is released together with the permit.
     pub(super) fn attach_client_share(&self, share: ClientShare) {
         *self.share.lock().unwrap_or_else(PoisonError::into_inner) = Some(share);
     }
 
-    /// The upstream has done with the request, whoever still reads its answer.
+    /// Releases the slot: the upstream has completed its response, even if the client is still
+    /// reading it.
     pub(crate) fn release(&self) {
         if !self.is_released.swap(true, Ordering::Relaxed) {
             self.endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Active checks, by Pingora's own probes.
+//! Active health checks, with Pingora's probes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::config::{HealthCheckConfig, HealthProbe};
 use crate::upstream::tls_material::NO_ROOTS;
 use crate::upstream::{Endpoint, UpstreamPool};
 
-/// How often in a row an address has been found so.
+/// Consecutive results of an address.
 #[derive(Clone, Copy, Debug, Default)]
 struct ProbeStreak {
     good: u32,
@@ -24,7 +24,7 @@ struct ProbeStreak {
 }
 
 impl UpstreamPool {
-    /// Checks every address again and again, if the configuration asks for it.
+    /// Checks all addresses periodically, if the configuration contains health checks.
     pub(crate) async fn run_health_checks(self: Arc<Self>, stop: CancellationToken) {
         let Some(health) = self.config.health.clone() else {
             return;
@@ -45,7 +45,7 @@ impl UpstreamPool {
         }
     }
 
-    /// One round over all addresses.
+    /// Checks all addresses once.
     async fn check_all(
         &self,
         health: &HealthCheckConfig,
@@ -95,7 +95,7 @@ impl UpstreamPool {
         };
         if was != is {
             endpoint.healthy.store(is, Ordering::Relaxed);
-            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, healthy = is, "health changed");
+            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, healthy = is, "upstream address health changed");
         }
     }
 

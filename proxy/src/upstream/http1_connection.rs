@@ -1,5 +1,4 @@
-//! A connection to one address of an upstream that speaks plain HTTP/1.1, and those that wait for
-//! their next request.
+//! Plain HTTP/1.1 connections to upstream addresses, and the pool of idle ones.
 
 use std::future::Future;
 use std::io;
@@ -19,40 +18,41 @@ use tokio::net::TcpStream;
 
 use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
 
-/// Bytes of the head of an response, as Pingora has it.
+/// Maximum bytes of a response head (the limit of Pingora).
 pub(super) const MAX_RESPONSE_HEAD_BYTES: usize = 1 << 20;
 
-/// Room for one read while a head is waited for.
+/// Size of one read while waiting for a head.
 const HEAD_READ_BYTES: usize = 4 << 10;
 
-/// Room for one read of a body.
+/// Size of one read of a body.
 const BODY_READ_BYTES: usize = 32 << 10;
 
-/// So many connections to one address wait at limit.
+/// Maximum idle connections to one address.
 const MAX_IDLE_CONNECTIONS: usize = 512;
 
-/// One connection. Errors are Pingora's, as of an upstream.
+/// A connection. Its errors are Pingora errors of an upstream.
 #[derive(Debug)]
 pub(crate) struct UpstreamConnection {
     stream: TcpStream,
     inbound: BytesMut,
-    /// How much of `inbound` has been searched for the end of a head.
+    /// Bytes of `inbound` that were searched for the end of a head.
     searched: usize,
-    /// Whether `inbound` has grown to take a body.
+    /// Whether `inbound` was enlarged for a body.
     has_body_buffer: bool,
 }
 
-/// ConnectionHandler to one address that wait, each since when: the last one first, so that those which
-/// are not needed age.
+/// A pool of idle connections to one address with their idle times, most recently used first, so
+/// that unneeded connections expire.
 #[derive(Debug)]
 pub(crate) struct IdlePool<C>(Mutex<Vec<(C, Instant)>>);
 
-/// A connection that may wait for its next request.
+/// A connection that can be pooled.
 pub(crate) trait PooledConnection {
-    /// Makes it ready to wait. Returns whether it may: nothing has come that no request asked for.
+    /// Prepares the connection for the pool. Returns whether it may be pooled: no unsolicited data
+    /// was received.
     fn prepare_for_idle(&mut self) -> bool;
 
-    /// Whether nothing has come while it waited, the end included.
+    /// Returns whether nothing was received while idle, including the end of the connection.
     fn is_reusable(&mut self) -> bool;
 }
 
@@ -74,8 +74,8 @@ impl UpstreamConnection {
         Pin::new(&mut self.stream)
     }
 
-    /// Lets the kernel end the connection once the other side has taken nothing for so long:
-    /// Pingora waits for an response even after a write of a body that took too long.
+    /// Makes the kernel close the connection if the peer accepts no data for `within`. Pingora
+    /// waits for a response even after a body write has timed out.
     pub(super) fn set_write_stall_timeout(&self, within: Duration) {
         let millis = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
         let _best_effort = rustix::net::sockopt::set_tcp_user_timeout(&self.stream, millis);
@@ -101,7 +101,7 @@ impl UpstreamConnection {
         Poll::Ready(Ok(()))
     }
 
-    /// The next head of an response.
+    /// Reads the next response head.
     pub(crate) fn poll_response(
         &mut self,
         cx: &mut Context<'_>,
@@ -125,8 +125,8 @@ impl UpstreamConnection {
         }
     }
 
-    /// Whether there may be a whole head: an empty line, or what cannot be the beginning of one.
-    /// Each byte is looked at once, however small the pieces are in which it comes.
+    /// Returns whether the buffer may contain a complete head: an empty line, or bytes that cannot
+    /// begin a response. Each byte is examined once, independent of the read sizes.
     fn has_head(&mut self) -> bool {
         let from = self.searched.saturating_sub(2);
         let unsearched = &self.inbound[from..];
@@ -142,7 +142,7 @@ impl UpstreamConnection {
         found || is_other
     }
 
-    /// The next part of a body; `None` when it is over.
+    /// Returns the next part of a body; `None` at its end.
     pub(crate) fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
@@ -156,7 +156,7 @@ impl UpstreamConnection {
                 return Poll::Ready(Ok(None));
             }
             self.has_body_buffer = true;
-            // The client has had the head by now.
+            // The head has been forwarded, so that the request cannot be retried.
             let read = ready!(self.poll_fill(cx, BODY_READ_BYTES)).map_err(|mut error| {
                 error.set_retry(false);
                 error
@@ -177,10 +177,10 @@ impl UpstreamConnection {
         Poll::Ready(read.map_err(|error| self.io_error(ErrorType::ReadError, error)))
     }
 
-    /// A connection that had waited may be closed by the origin at any time; nothing has been
-    /// answered then.
+    /// Converts an I/O error. If no byte of a response was received, the request may be retried,
+    /// because the upstream may close an idle connection at any time.
     fn io_error(&self, kind: ErrorType, error: io::Error) -> Box<Error> {
-        let mut error = Error::because(kind, "on a connection to an upstream", error).into_up();
+        let mut error = Error::because(kind, "on an upstream connection", error).into_up();
         if self.inbound.is_empty() {
             error.retry = RetryType::ReusedOnly;
         }
@@ -196,7 +196,7 @@ impl PooledConnection for UpstreamConnection {
         self.inbound.is_empty()
     }
 
-    /// The kernel is asked: what the runtime knows is as old as its last look.
+    /// Queries the kernel, because tokio's readiness is only as recent as its last poll.
     fn is_reusable(&mut self) -> bool {
         let mut space = [0; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -205,24 +205,24 @@ impl PooledConnection for UpstreamConnection {
     }
 }
 
-/// A connection, within the time for it.
+/// Connects within a timeout.
 async fn connect(address: SocketAddr, within: Duration) -> Result<TcpStream> {
     tokio::time::timeout(within, TcpStream::connect(address))
         .await
-        .or_err(ErrorType::ConnectTimedout, "while connecting")?
+        .or_err(ErrorType::ConnectTimedout, "connecting to an upstream")?
         .map_err(|error| {
             let kind = match error.kind() == io::ErrorKind::ConnectionRefused {
                 true => ErrorType::ConnectRefused,
                 false => ErrorType::ConnectError,
             };
-            Error::because(kind, "while connecting", error)
+            Error::because(kind, "connecting to an upstream", error)
         })
 }
 
 fn malformed_response(_fault: ResponseFault) -> Box<Error> {
     Error::explain(
         ErrorType::InvalidHTTPHeader,
-        "an response that cannot be understood",
+        "malformed response",
     )
     .into_up()
 }
@@ -230,7 +230,7 @@ fn malformed_response(_fault: ResponseFault) -> Box<Error> {
 fn truncated_body() -> Box<Error> {
     Error::explain(
         ErrorType::ConnectionClosed,
-        "before the end of the response",
+        "connection closed before the end of the response",
     )
     .into_up()
 }
@@ -244,7 +244,7 @@ impl<C> Default for IdlePool<C> {
 }
 
 impl<C: PooledConnection> IdlePool<C> {
-    /// A connection that can carry a request now.
+    /// Returns a connection that can carry a request now.
     pub(crate) fn take(&self, idle: Duration) -> Option<C> {
         loop {
             let (mut connection, since) = self.lock().pop()?;
@@ -254,7 +254,7 @@ impl<C: PooledConnection> IdlePool<C> {
         }
     }
 
-    /// Keeps a connection whose response had been read whole `now`.
+    /// Adds a connection whose last response was read completely at `now`.
     pub(crate) fn put(&self, mut connection: C, now: Instant) {
         if !connection.prepare_for_idle() {
             return;
@@ -265,7 +265,7 @@ impl<C: PooledConnection> IdlePool<C> {
         }
     }
 
-    /// Closes those that have waited for too long, and those that their origin has closed.
+    /// Closes connections that have expired or were closed by the upstream.
     pub(crate) fn evict(&self, idle: Duration) {
         let mut connections = std::mem::take(&mut *self.lock());
         connections

@@ -6,19 +6,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::upstream::UpstreamPool;
 
-/// How often names are looked up. The system's resolver does not tell how long an answer may be
-/// kept.
+/// Interval of DNS look-ups. The system's resolver does not report how long an answer is valid.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How soon again while nothing is known yet.
+/// Interval of look-ups while a name has not been resolved.
 const RESOLVE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long one look-up may take.
+/// Timeout of a DNS look-up.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl UpstreamPool {
-    /// Keeps the addresses of names up to date; the last good answer stays in use while there is no
-    /// better one.
+    /// Resolves names periodically. The last addresses stay in use if a look-up fails.
     pub(crate) async fn run_resolver(self: Arc<Self>, stop: CancellationToken) {
         if self
             .config
@@ -42,7 +40,7 @@ impl UpstreamPool {
         }
     }
 
-    /// Looks every name up once. Whether all were found.
+    /// Resolves all names once. Returns whether all were found.
     async fn resolve(&self) -> bool {
         let mut found = Vec::new();
         for address in &self.config.addresses {
@@ -54,8 +52,8 @@ impl UpstreamPool {
         self.apply_resolved(found)
     }
 
-    /// Takes over what was found for each entry of the configuration. One for which nothing was
-    /// found keeps the addresses that it had. Whether something was found for all.
+    /// Applies the addresses found for each entry of the configuration. Entries without a result
+    /// keep their addresses. Returns whether all entries have a result.
     pub(super) fn apply_resolved(&self, found: Vec<Option<Vec<SocketAddr>>>) -> bool {
         let old = self.endpoints.load();
         let (mut addresses, mut complete) = (Vec::new(), true);
@@ -65,7 +63,7 @@ impl UpstreamPool {
                 None => {
                     complete = false;
                     let host = &self.config.addresses[at].host;
-                    tracing::warn!(upstream = %self.config.name, %host, "name not resolved; its last addresses stay");
+                    tracing::warn!(upstream = %self.config.name, %host, "upstream name not resolved, keeping last addresses");
                     let kept = old.iter().filter(|endpoint| endpoint.config_index == at);
                     addresses.extend(kept.map(|endpoint| (at, endpoint.address)));
                 }
@@ -83,6 +81,6 @@ async fn look_up(host: &str, port: u16) -> Option<Vec<SocketAddr>> {
             Ok(Err(error)) => error,
             Err(_) => io::ErrorKind::TimedOut.into(),
         };
-    tracing::debug!(%host, %error, "name look-up failed");
+    tracing::debug!(%host, %error, "upstream name lookup failed");
     None
 }

@@ -1,8 +1,7 @@
-//! The response of an upstream over plain HTTP/1.1: where its head ends, and where its body does (RFC
-//! 9112 sections 4, 6 and 7).
+//! Responses of upstreams over HTTP/1.1: head and body framing (RFC 9112 sections 4, 6 and 7).
 //!
-//! What an origin gets wrong and everybody takes (folded lines, a space before a colon, trailers)
-//! is taken here as well; what leaves open where a message ends is not.
+//! Common deviations of origins (folded lines, a space before a colon, trailers) are accepted;
+//! ambiguous message framing is not.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -11,32 +10,32 @@ use pingora::http::ResponseHeader;
 
 use crate::message::framing::{ChunkState, ExtensionState};
 
-/// Fields that the head of an response may have, as Pingora has it.
+/// Maximum fields of a response head (the limit of Pingora).
 const MAX_RESPONSE_FIELDS: usize = 256;
 
-/// Bytes of the trailers of a body, which are passed over.
+/// Maximum bytes of the trailers of a body, which are skipped.
 const MAX_TRAILER_BYTES: usize = 8 << 10;
 
-/// An response that cannot be understood, or may be understood in two ways.
+/// A malformed or ambiguous response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseFault;
 
-/// The head of an response.
+/// A response head and the framing of its body.
 #[derive(Debug)]
 pub(crate) struct UpstreamResponse {
     pub(crate) head: ResponseHeader,
     pub(crate) body: ResponseBody,
-    /// Whether the connection may carry another request after the body.
+    /// Whether the connection may be reused after the body.
     pub(crate) keep_alive: bool,
 }
 
-/// How much of a body is still to come.
+/// The remaining body of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseBody {
     Done,
     Length(u64),
     Chunked(ChunkState),
-    /// After the last chunk: bytes of this line, and of all such lines.
+    /// After the last chunk: bytes of the current trailer line and of all trailers.
     Trailers(usize, usize),
     UntilClose,
 }
@@ -44,8 +43,8 @@ pub(crate) enum ResponseBody {
 // === impl UpstreamResponse ===
 
 impl UpstreamResponse {
-    /// Takes a whole head out of `buffer`; `None` asks for more. `is_head_request` says that HEAD was
-    /// asked.
+    /// Takes a complete head from `buffer`; returns `None` if more bytes are needed.
+    /// `is_head_request` is true for a response to HEAD.
     pub(crate) fn take(
         buffer: &mut BytesMut,
         is_head_request: bool,
@@ -67,7 +66,7 @@ impl UpstreamResponse {
         );
         let mut parts = http::Response::new(()).into_parts().0;
         parts.status = StatusCode::from_u16(status).map_err(|_| ResponseFault)?;
-        // The gateway's own fields find room without a second table.
+        // Room for the gateway's own fields, which avoids growing the table.
         parts.headers.reserve(parsed.headers.len() + 6);
         for field in &*parsed.headers {
             let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| ResponseFault)?;
@@ -76,7 +75,7 @@ impl UpstreamResponse {
         }
         buffer.advance(end);
         let body = ResponseBody::of(parts.status, minor, &parts.headers, is_head_request)?;
-        // Chunks count, and not what is said of their length beside them.
+        // Chunked framing overrides `Content-Length`.
         if parts.headers.contains_key(TRANSFER_ENCODING) {
             parts.headers.remove(CONTENT_LENGTH);
         }
@@ -95,7 +94,7 @@ impl UpstreamResponse {
     }
 }
 
-/// Whether the connection outlives the message (RFC 9112 section 9.3).
+/// Returns whether the connection persists after the message (RFC 9112 section 9.3).
 fn is_keep_alive(minor: u8, headers: &HeaderMap) -> bool {
     let says = |wanted: &str| {
         headers
@@ -108,17 +107,17 @@ fn is_keep_alive(minor: u8, headers: &HeaderMap) -> bool {
                     .any(|option| option.trim_ascii().eq_ignore_ascii_case(wanted))
             })
     };
-    !says("close") && (minor == 1 || says("keep_alive-alive"))
+    !says("close") && (minor == 1 || says("keep-alive"))
 }
 
 // === impl ResponseBody ===
 
 impl ResponseBody {
-    /// Returns how the body after a head is framed (RFC 9112 section 6.3). `minor` is the minor
-    /// version of HTTP/1, and `is_head_request` says that HEAD was asked.
+    /// Returns the framing of the body after a head (RFC 9112 section 6.3). `minor` is the minor
+    /// version of HTTP/1.
     ///
     /// # Errors
-    /// A framing that another recipient may read in another way, even where there is no body.
+    /// Framing that another recipient may interpret differently, even if there is no body.
     pub(crate) fn of(
         status: StatusCode,
         minor: u8,
@@ -149,7 +148,7 @@ impl ResponseBody {
         })
     }
 
-    /// The next bytes of the body that are in `buffer`; `None` when there are none.
+    /// Takes the next bytes of the body from `buffer`; `None` if there are none.
     pub(crate) fn take(&mut self, buffer: &mut BytesMut) -> Result<Option<Bytes>, ResponseFault> {
         loop {
             let limit = match self {
@@ -171,7 +170,7 @@ impl ResponseBody {
                 .min(buffer.len());
             let data = buffer.split_to(taken).freeze();
             self.advance(taken as u64);
-            // What ends a body is seen together with its last bytes.
+            // The end of the body is detected together with its last bytes.
             while matches!(self, Self::Chunked(chunk) if !matches!(chunk, ChunkState::Data(_)))
                 || matches!(self, Self::Trailers(..))
             {
@@ -183,8 +182,8 @@ impl ResponseBody {
         }
     }
 
-    /// Passes over the bytes that belong to the body. Returns how many they are, and the fault that
-    /// follows them, if any.
+    /// Skips the bytes that belong to the body. Returns their number, and the fault after them, if
+    /// any.
     pub(super) fn skip(&mut self, bytes: &[u8]) -> (usize, Option<ResponseFault>) {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
@@ -222,7 +221,7 @@ impl ResponseBody {
         };
     }
 
-    /// Takes one byte between the data of two chunks, or after the last. Whether there was one.
+    /// Processes one byte of framing. Returns whether there was one.
     fn step(&mut self, buffer: &mut BytesMut) -> Result<bool, ResponseFault> {
         let Some(&byte) = buffer.first() else {
             return Ok(false);
@@ -232,11 +231,11 @@ impl ResponseBody {
         Ok(true)
     }
 
-    /// What follows one byte of the framing.
+    /// Returns the state after one byte of framing.
     fn next(self, byte: u8) -> Result<Self, ResponseFault> {
         Ok(match (self, byte) {
             (Self::Chunked(ChunkState::LastCr), byte) if byte != b'\r' => Self::Trailers(1, 1),
-            // Some origins pad a size with spaces, or put an extension of no form there.
+            // Some origins pad the size with spaces, or send a malformed extension.
             (Self::Chunked(ChunkState::Size(size, 1..)), b' ' | b'\t' | b';') => {
                 Self::Chunked(ChunkState::Extension(size, 0, ExtensionState::Any))
             }
@@ -254,7 +253,7 @@ impl ResponseBody {
     }
 }
 
-/// A value on several lines as one on one (RFC 9112 section 5.2).
+/// Joins a folded value into one line (RFC 9112 section 5.2).
 fn unfold(value: &[u8]) -> Result<HeaderValue, ResponseFault> {
     let lines: Vec<&[u8]> = value
         .split(|byte| *byte == b'\n')
@@ -327,7 +326,7 @@ mod tests {
                 ok("a", false, 0),
             ),
             (
-                "HTTP/1.0 200 OK\r\nConnection: keep_alive-alive\r\nContent-Length: 1\r\n\r\na",
+                "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na",
                 false,
                 ok("a", true, 0),
             ),

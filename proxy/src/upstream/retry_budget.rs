@@ -1,15 +1,15 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Retries as a share of requests: when everything fails, retries must not multiply the load.
-///
-/// IdlePool in hundredths of a retry: each request adds `percent`, each retry takes 100.
+/// A retry budget: retries as a share of requests, so that retries do not multiply the load when
+/// all requests fail. The balance is in hundredths of a retry: each request adds `percent`, each
+/// retry subtracts 100.
 #[derive(Debug)]
 pub(super) struct RetryBudget {
     percent: i64,
     balance: AtomicI64,
 }
 
-/// So many retries can be saved up, and are there at the start.
+/// Maximum and initial balance: ten retries.
 const MAX_BALANCE: i64 = 10 * 100;
 
 impl RetryBudget {
@@ -27,7 +27,7 @@ impl RetryBudget {
         }
     }
 
-    /// Whether one more retry is within the budget, which it then costs.
+    /// Withdraws one retry. Returns whether the balance was sufficient.
     pub(super) fn try_withdraw(&self) -> bool {
         if self.balance.fetch_sub(100, Ordering::Relaxed) >= 100 {
             return true;

@@ -207,7 +207,7 @@ fn an_address_that_has_recovered_is_ejected_anew_for_no_longer_than_before() {
         bad.status(21_999).ejected && !bad.status(22_000).ejected,
         "10 s again, for it had recovered"
     );
-    // Asked before it was ejected.
+    // Requests that started before the ejection.
     (0..9).for_each(|_| pool.note_response(&bad, 200, 1_000_000, at(13_000)));
     fail(23_000);
     assert!(
@@ -299,7 +299,7 @@ fn a_client_stays_and_only_those_of_a_lost_address_move() {
     }
 }
 
-/// What a resolver would say, without one: `None` where it says nothing.
+/// Addresses as returned by a resolver.
 fn found(ports: &[u16]) -> Option<Vec<SocketAddr>> {
     Some(
         ports

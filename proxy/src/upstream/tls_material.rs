@@ -10,23 +10,23 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::config::UpstreamTlsConfig;
 
-/// An empty file of authorities, where those of the machine are not needed: Pingora reads them
-/// unless another file is named.
+/// An empty file of certificate authorities, for upstreams that do not use the system's: Pingora
+/// reads those unless another file is configured.
 pub(crate) const NO_ROOTS: &str = "/dev/null";
 
-/// What TLS to an upstream needs beside names.
+/// The certificates and keys for TLS to an upstream.
 #[derive(Clone)]
 pub(super) struct TlsMaterial {
     pub(super) ca: Option<Arc<[WrappedX509]>>,
     pub(super) certificate: Option<Arc<CertKey>>,
-    /// When its files were modified.
+    /// Modification times of the files.
     modified: Vec<Option<SystemTime>>,
 }
 
 impl TlsMaterial {
     /// # Errors
-    /// Status 64 with the file that cannot be read, 69 if it needs the authorities of the machine
-    /// and there are none.
+    /// Status 64 with the file that cannot be read; 69 if the system's certificate authorities are
+    /// required and there are none.
     pub(super) fn load(config: &UpstreamTlsConfig) -> Result<Self, Exit> {
         let modified = modified(config);
         if config.ca.is_none() {
@@ -61,13 +61,13 @@ impl TlsMaterial {
         })
     }
 
-    /// Whether a file has been modified since.
+    /// Returns whether a file was modified since it was read.
     pub(super) fn has_changed(&self, config: &UpstreamTlsConfig) -> bool {
         self.modified != modified(config)
     }
 }
 
-/// Pingora panics where it cannot read them.
+/// Checks that the system has certificate authorities. Pingora panics if it cannot read them.
 fn check_system_roots() -> Result<(), Exit> {
     let mut roots = RootCertStore::empty();
     let problem = match load_platform_certs_incl_env_into_store(&mut roots) {
@@ -76,7 +76,7 @@ fn check_system_roots() -> Result<(), Exit> {
         Err(error) => error.root_cause().to_string(),
     };
     Err(Exit::unavailable(format!(
-        "the authorities of this machine, which an upstream with TLS and without tls.ca needs: {problem}"
+        "cannot load the system's certificate authorities, which an upstream with TLS and without tls.ca needs: {problem}"
     )))
 }
 

@@ -1,9 +1,9 @@
-//! ConnectionHandler for requests that ask for an upgrade.
+//! Connections for upgrade requests.
 //!
 //! Pingora (issue 946) takes the end of the upgrade request's empty body for the end of the tunnel
-//! when it reads the 101 before it has passed that end on. It looks at both in one turn, so a
-//! connection that has nothing to read in the polls_to_skip right after a write lets the end of the body
-//! through first.
+//! if it reads the 101 response before it has forwarded that end. It polls both in one iteration,
+//! so that a connection that is not readable in the iterations after a write lets the end of the
+//! body through first.
 
 use std::io;
 use std::pin::Pin;
@@ -25,20 +25,20 @@ use crate::config::UpstreamConfig;
 use crate::upstream::checked_connection;
 use crate::upstream::endpoint::InFlightPermit;
 
-/// Turns without anything to read after a write. One is enough unless the turn ends early, as the
-/// runtime does with a task that has done much.
+/// Polls after a write during which the connection is not readable. One would suffice, but the
+/// runtime may end an iteration early.
 const SKIPPED_POLLS: u8 = 2;
 
-/// A key of their own, so that no other connection is taken for one of these.
+/// A separate group key, so that Pingora does not use other connections for tunnels.
 const TUNNEL_GROUP_KEY: u64 = 1;
 
-/// Makes a peer's connections fit for tunnels. They carry one request each, and what is answered
-/// before the 101 passes the parser of [`super::guard`].
+/// Prepares a peer for tunnels. Each connection carries one request, and responses before the 101
+/// are checked by [`super::checked_connection`].
 pub(crate) fn prepare(peer: &mut HttpPeer, permit: &Arc<InFlightPermit>, config: &UpstreamConfig) {
     peer.options.alpn = ALPN::H1;
     let connector = checked_connection::CheckedConnector::new(peer, permit, config);
     peer.options.custom_l4 = Some(Arc::new(TunnelConnector(connector)));
-    // How long it may be silent is the client's side to say.
+    // The client side limits the idle time of tunnels.
     peer.options.read_timeout = None;
     peer.options.idle_timeout = Some(Duration::from_millis(1));
     peer.group_key = TUNNEL_GROUP_KEY;
@@ -47,13 +47,13 @@ pub(crate) fn prepare(peer: &mut HttpPeer, permit: &Arc<InFlightPermit>, config:
 #[derive(Debug)]
 struct TunnelConnector(checked_connection::CheckedConnector);
 
-/// A connection that lets others speak before it is read.
+/// A stream that is not readable during the polls after a write.
 #[derive(Debug)]
 struct DelayedReadStream<S> {
     stream: S,
     polls_to_skip: u8,
-    /// Whether it has been read since a write last made others speak first: who writes without a
-    /// pause must not keep it from being read.
+    /// Whether the stream was read since reads were last delayed, so that continuous writes do not
+    /// block reading.
     read_since_skip: bool,
 }
 
@@ -138,8 +138,7 @@ mod tests {
         assert_eq!(tunnel.read(&mut space).await.expect("reads"), 3);
         other.write_all(b"frames").await.expect("writes");
         tunnel.stream.readable().await.expect("something to read");
-        // As in a turn of Pingora's loop: a look whether there is something to read, and then the
-        // next write.
+        // As in Pingora's loop: a poll for reading, then the next write.
         for _ in 0..100 {
             tunnel.write_all(b"x").await.expect("writes");
             tokio::select! {

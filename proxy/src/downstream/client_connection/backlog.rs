@@ -1,8 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether bytes are waiting for a client to take them, for those who no longer have its connection
-/// in hand.
+/// A shared flag: whether written data waits for the client to read it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WriteBacklog(Arc<AtomicBool>);
 

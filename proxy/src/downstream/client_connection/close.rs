@@ -3,8 +3,8 @@ use std::sync::atomic::Ordering;
 use crate::downstream::client_connection::ClientConnection;
 use crate::message::framing::BodyFraming;
 
-/// A client that was answered while it was still sending gets a moment to read the answer: closing
-/// at once would reset the connection under it.
+/// Closes the connection. If the client is still sending when it was answered, the connection
+/// lingers: closing it at once would reset it and discard the response.
 impl Drop for ClientConnection {
     fn drop(&mut self) {
         let unread = !matches!(self.framing, BodyFraming::Done | BodyFraming::Tunnel);

@@ -1,24 +1,24 @@
 use std::time::{Duration, Instant};
 
-/// Where an HTTP/2 connection stands between its frames (RFC 9113 section 4.1).
+/// Tracks the frame boundaries of an HTTP/2 connection (RFC 9113 section 4.1).
 ///
-/// Nobody behind this point sees a header block before its last FRAME_CONTINUATION, nor a frame before
-/// its last byte; so it is here that one which never ends is noticed. Bodies are watched by their
-/// streams.
+/// The HTTP/2 layer reports a header block only after its last CONTINUATION frame, and a frame only
+/// after its last byte. Frames and header blocks that are never completed are therefore detected
+/// here. The rate of DATA frames is limited per stream.
 #[derive(Debug)]
 pub(super) struct Http2FrameTracker {
-    /// Bytes of the client's preface that are still to come (section 3.4).
+    /// Remaining bytes of the client preface (section 3.4).
     preface_left: usize,
     header: [u8; FRAME_HEADER_BYTES],
-    /// Bytes of the head that are there.
+    /// Bytes received of the current frame header.
     header_filled: usize,
-    /// Bytes of the payload that are still to come.
+    /// Remaining bytes of the current payload.
     payload_left: usize,
-    /// Whether the FRAME_SETTINGS frame that ends the preface has begun.
+    /// Whether the SETTINGS frame that ends the preface has begun.
     has_settings: bool,
-    /// Whether a header block is open: it goes on with the next frame.
+    /// Whether a header block continues in the next frame.
     in_header_block: bool,
-    /// Since when something other than a body has begun and not ended.
+    /// Time since which a frame other than DATA is incomplete.
     open_since: Option<Instant>,
 }
 
@@ -32,7 +32,7 @@ const FRAME_CONTINUATION: u8 = 9;
 const FLAG_END_HEADERS: u8 = 4;
 const FLAG_ACK: u8 = 1;
 
-/// A preface that does not end in FRAME_SETTINGS (RFC 9113 section 3.4); the connection is closed.
+/// A preface that is not followed by SETTINGS (RFC 9113 section 3.4). The connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PrefaceFault;
 
@@ -51,10 +51,10 @@ impl Default for Http2FrameTracker {
 }
 
 impl Http2FrameTracker {
-    /// Follows what has arrived.
+    /// Processes received bytes.
     ///
     /// # Errors
-    /// The first frame is not FRAME_SETTINGS.
+    /// The first frame is not SETTINGS.
     pub(super) fn advance(&mut self, mut bytes: &[u8]) -> Result<(), PrefaceFault> {
         let start = bytes.len().min(self.preface_left);
         self.preface_left -= start;
@@ -109,7 +109,7 @@ impl Http2FrameTracker {
         self.preface_left > 0 || self.in_header_block || within
     }
 
-    /// When what is open must have ended.
+    /// Returns the time by which the incomplete frame must be complete.
     pub(super) fn deadline(&self, within: Duration) -> Option<Instant> {
         self.open_since.map(|open_since| open_since + within)
     }

@@ -1,4 +1,4 @@
-//! What Pingora wants to know about a stream.
+//! The stream traits of Pingora.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

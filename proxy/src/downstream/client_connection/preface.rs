@@ -1,5 +1,4 @@
-//! HTTP/2 without TLS by prior knowledge (RFC 9113 section 3.3): the first bytes tell it from
-//! HTTP/1.
+//! Detection of HTTP/2 without TLS by prior knowledge (RFC 9113 section 3.3).
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -7,23 +6,24 @@ use std::task::Poll;
 
 use crate::downstream::client_connection::ClientConnection;
 
-/// How every HTTP/2 connection begins; no method of HTTP/1 is `PRI`.
+/// The HTTP/2 connection preface. `PRI` is not a method of HTTP/1.
 const CLIENT_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What the first bytes of a connection say.
+/// The protocol that the first bytes of a connection indicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DetectedProtocol {
-    /// HTTP/2's preface, which is still to be read.
+    /// HTTP/2; the preface has not been consumed.
     Http2,
-    /// Something else, for the reader of heads.
+    /// HTTP/1, or a connection that was closed.
     Http1,
-    /// Too little, for too long.
+    /// The preface was not complete in time.
     TimedOut,
 }
 
 impl ClientConnection {
-    /// Waits until the first bytes tell the protocol. They stay where they are. A stop leaves a
-    /// connection that has said nothing to the reader of heads.
+    /// Waits until the first bytes determine the protocol, without consuming them. If `stop`
+    /// completes while no byte has arrived, returns `Http1`, so that the head reader handles the
+    /// shutdown.
     pub(crate) async fn detect_protocol<F: Future<Output = ()>>(
         &mut self,
         mut stop: Pin<&mut F>,
@@ -40,7 +40,7 @@ impl ClientConnection {
                 }
                 match self.poll_fill(cx) {
                     Poll::Ready(Ok(1..)) => continue,
-                    // The reader of heads finds the same.
+                    // The head reader encounters the same condition.
                     Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(DetectedProtocol::Http1),
                     Poll::Pending => {}
                 }

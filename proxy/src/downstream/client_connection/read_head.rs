@@ -12,28 +12,28 @@ use crate::downstream::client_connection::{ClientConnection, MAX_IDLE_BUFFER_BYT
 use crate::message::framing::BodyFraming;
 use crate::message::head::{HeadFault, HeadScanner, RequestHead};
 
-/// A client that has just connected is about to ask: the stop finds its connection idle only after
-/// so long.
+/// During shutdown, a new connection without a request is closed only after this time, because its
+/// client is about to send one.
 pub(crate) const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(1);
 
-/// One read; the buffer stands on the stack, so that waiting for a request costs no memory.
+/// Size of one read. The buffer is on the stack, so that waiting for a request uses no memory.
 const READ_BUFFER_BYTES: usize = 8 << 10;
 
-/// What came of waiting for a request.
+/// The result of waiting for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum HeadEvent {
-    /// A head that passed; Pingora may read.
+    /// A checked head is available.
     Ready,
-    /// The client left, was idle for too long, or the process stops.
+    /// The client disconnected or was idle for too long, or the process is shutting down.
     Closed,
-    /// The head did not arrive in time.
+    /// The head was not complete in time.
     TimedOut,
-    /// The head is refused.
+    /// The head was rejected.
     Rejected(HeadFault),
 }
 
 impl ClientConnection {
-    /// Waits for a whole head and checks it. An idle connection ends when `stop` does.
+    /// Waits for a complete head and checks it. An idle connection is closed when `stop` completes.
     pub(crate) async fn read_head<F: Future<Output = ()>>(
         &mut self,
         first: bool,
@@ -118,7 +118,8 @@ impl ClientConnection {
         }
     }
 
-    /// Turns an absolute target into origin form, so that one form is matched and forwarded.
+    /// Converts an absolute target into origin form, so that only one form is matched and
+    /// forwarded.
     fn strip_authority(&mut self, head: &RequestHead) {
         let authority_len = head.authority.len();
         if authority_len > 0 {
@@ -129,8 +130,7 @@ impl ClientConnection {
         self.head_left = head.len - authority_len;
     }
 
-    /// Marks the rest of what the client sends as unread, so that the connection lingers when it is
-    /// dropped.
+    /// Marks the remaining input as unread, so that the connection lingers when it is dropped.
     pub(crate) fn linger_on_close(&mut self) {
         self.framing = BodyFraming::Length(u64::MAX);
     }

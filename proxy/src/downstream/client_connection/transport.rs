@@ -8,15 +8,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// How long, and for how many bytes, a client may go on sending after its answer.
+/// Maximum time, and below maximum bytes, that are read from a client after its response.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_LINGER_BYTES: usize = 1 << 20;
 
-/// Plain or encrypted TCP.
+/// The transport of a client connection.
 pub(crate) enum ClientTransport {
-    /// Plain.
+    /// TCP.
     Tcp(TcpStream),
-    /// TlsConnection.
+    /// TLS over TCP.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -28,7 +28,7 @@ impl ClientTransport {
         }
     }
 
-    /// Ends the connection with a reset, and within TLS without a `close_notify`.
+    /// Closes the connection with a TCP reset, without a TLS `close_notify`.
     pub(super) fn reset(self) {
         let _best_effort = match &self {
             Self::Tcp(stream) => stream.set_zero_linger(),
@@ -36,7 +36,7 @@ impl ClientTransport {
         };
     }
 
-    /// Ends the sending side and reads on for a moment.
+    /// Shuts down the sending side and discards input for a limited time.
     pub(super) async fn linger(mut self) {
         let reading = async {
             let _closed = self.shutdown().await;

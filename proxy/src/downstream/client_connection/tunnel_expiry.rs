@@ -1,5 +1,5 @@
-//! The end of a tunnel whose token expires: a WebSocket is told why (1008), both ways, at the end
-//! of a frame.
+//! The end of a tunnel whose token expires: close frames with code 1008 (policy violation) are sent
+//! to both sides of the WebSocket, at a frame boundary.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -11,29 +11,30 @@ use crate::downstream::client_connection::ClientConnection;
 use crate::downstream::deadline::AbortReason;
 use crate::message::framing::BodyFraming;
 
-/// How long both sides may take to close.
+/// Time for both sides to complete the closing handshake.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Close, 1008 (policy violation), `token expired` (RFC 6455 section 7.4.1).
+/// A close frame with code 1008 (policy violation) and the reason `token expired` (RFC 6455 section
+/// 7.4.1).
 const CLOSE_TO_CLIENT: &[u8] = b"\x88\x0f\x03\xf0token expired";
 
-/// The same with a mask, as clients send it (section 5.3). It masks nothing: the text is no
-/// client's.
+/// The same frame as sent by a client, with a mask (section 5.3). The mask is zero, because the
+/// text is not controlled by a client.
 const CLOSE_TO_UPSTREAM: &[u8] = b"\x88\x8f\0\0\0\0\x03\xf0token expired";
 
-/// A tunnel that ends with its token.
+/// The state of a tunnel that ends with its token.
 #[derive(Debug)]
 pub(super) struct TunnelExpiry {
     expires_at: Instant,
     to_client: WebSocketFrameTracker,
     to_upstream: WebSocketFrameTracker,
-    /// Until when both sides may close.
+    /// Time by which both sides must have closed, once the token has expired.
     close_deadline: Option<Instant>,
-    /// Whether the upstream has still to be told.
+    /// Whether the close frame to the upstream is pending.
     notify_upstream: bool,
 }
 
-/// Where a stream of frames stands (RFC 6455 section 5.2).
+/// The position in a stream of WebSocket frames (RFC 6455 section 5.2).
 #[derive(Clone, Debug)]
 struct WebSocketFrameTracker {
     position: FramePosition,
@@ -41,11 +42,11 @@ struct WebSocketFrameTracker {
 
 #[derive(Clone, Debug)]
 enum FramePosition {
-    /// In the head of the 101; so many bytes of the empty line have been seen.
+    /// In the head of the 101 response: matched bytes of the empty line.
     ResponseHead(u8),
-    /// In the header of a frame.
+    /// In a frame header: received bytes and their number.
     FrameHeader([u8; 14], u8),
-    /// So many bytes of a payload are still to come.
+    /// In a payload: remaining bytes.
     Payload(u64),
 }
 
@@ -68,8 +69,8 @@ impl TunnelExpiry {
         }
     }
 
-    /// How many of these bytes for the client may be written: nothing follows the frame in which
-    /// the token expired.
+    /// Returns how many bytes of `data` may be sent to the client: no frame follows the one during
+    /// which the token expired.
     pub(super) fn writable_len(&self, data: &[u8]) -> usize {
         if self.close_deadline.is_none() {
             return data.len();
@@ -77,7 +78,7 @@ impl TunnelExpiry {
         self.to_client.clone().advance_to_boundary(data)
     }
 
-    /// These bytes have been written for the client; what is to be written after them.
+    /// Records that `data` was sent to the client. Returns the bytes to send after it.
     pub(super) fn note_written(&mut self, data: &[u8]) -> &'static [u8] {
         let was_within = !self.to_client.is_at_boundary();
         self.to_client.advance(data);
@@ -90,7 +91,7 @@ impl TunnelExpiry {
 // === impl ClientConnection ===
 
 impl ClientConnection {
-    /// Turns to the tunnel once a hook has opened it.
+    /// Switches to tunnel framing after a hook has opened the tunnel.
     pub(super) fn enter_tunnel(&mut self) {
         if self.framing != BodyFraming::Tunnel {
             self.framing = BodyFraming::Tunnel;
@@ -121,8 +122,8 @@ impl ClientConnection {
         read
     }
 
-    /// Whether the token has expired. The client is told at once, unless a frame is on its way to
-    /// it.
+    /// Returns whether the token has expired. On expiry, queues the close frame for the client,
+    /// unless another frame is being sent.
     fn poll_expiry(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(expiry) = self.expiry.as_deref_mut() else {
             return false;
@@ -141,7 +142,8 @@ impl ClientConnection {
         true
     }
 
-    /// Tells the upstream, unless a frame is on its way to it, and then waits for the client.
+    /// Returns the close frame for the upstream, unless another frame is being sent, then waits for
+    /// the client to close.
     fn poll_read_close(
         &mut self,
         cx: &mut Context<'_>,
@@ -158,7 +160,7 @@ impl ClientConnection {
         self.poll_close(cx)
     }
 
-    /// Ready with the error when both sides have had their time to close.
+    /// Returns an error when the time for the closing handshake is over.
     fn poll_close_timeout<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let until = self
             .expiry
@@ -171,7 +173,7 @@ impl ClientConnection {
         }
     }
 
-    /// Waits until the client has closed as well; what it still sends belongs to nobody.
+    /// Waits until the client has closed the connection, discarding its input.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Poll::Ready(Err(error)) = self.poll_drain(cx) {
             return Poll::Ready(Err(error));
@@ -189,14 +191,13 @@ impl ClientConnection {
         self.poll_close_timeout(cx)
     }
 
-    /// Writes for the client of a tunnel that ends with its token.
+    /// Writes to the client of a tunnel that ends with its token.
     pub(super) fn poll_write_expiring(
         &mut self,
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // While a write waits nobody reads, so that the time of the token is looked at here as
-        // well.
+        // Expiry is checked here as well, because a pending write suspends reading.
         if self.poll_expiry(cx)
             && let Poll::Ready(error) = self.poll_close_timeout(cx)
         {
@@ -233,7 +234,7 @@ impl WebSocketFrameTracker {
         }
     }
 
-    /// Goes to the end of the frame in which it stands; how many bytes that takes.
+    /// Advances to the end of the current frame. Returns the number of bytes.
     fn advance_to_boundary(&mut self, data: &[u8]) -> usize {
         let mut taken = 0;
         while taken < data.len() && !self.is_at_boundary() {
@@ -242,7 +243,7 @@ impl WebSocketFrameTracker {
         taken
     }
 
-    /// Takes some bytes of one part; `data` is not empty.
+    /// Processes bytes of one part. `data` must not be empty.
     fn step(&mut self, data: &[u8]) -> usize {
         match &mut self.position {
             FramePosition::ResponseHead(seen) => {
@@ -282,7 +283,7 @@ impl WebSocketFrameTracker {
     }
 }
 
-/// The length of the payload once the header is whole.
+/// Returns the payload length once the header is complete.
 fn payload_length(header: &[u8]) -> Option<u64> {
     let second = *header.get(1)?;
     let extended = match second & 0x7f {

@@ -1,4 +1,4 @@
-//! The half of a connection that writes.
+//! Writing to a client connection.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::downstream::client_connection::{ClientConnection, WRITE_COALESCE_BYTE
 use crate::downstream::deadline::AbortReason;
 
 impl ClientConnection {
-    /// Gathers small writes; a large one goes to the socket, or as much of it as that takes.
+    /// Coalesces small writes. A large write goes to the socket, as far as that accepts it.
     pub(super) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
@@ -39,7 +39,7 @@ impl ClientConnection {
     }
 
     pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Nothing to drain is no progress: a write that is stalled stays so.
+        // An empty buffer is not progress: a stalled write stays stalled.
         if self.outbound.is_empty() {
             return Poll::Ready(Ok(()));
         }
@@ -58,7 +58,7 @@ impl ClientConnection {
             }
         }
         self.buffer_reservation = None;
-        // While a slow reader took its time, the upstream was not waited for.
+        // The upstream was not waited for while the reader was slow.
         if self.slow_client.pause_reader_wait() {
             self.deadline.note_progress();
         }
@@ -68,7 +68,7 @@ impl ClientConnection {
     fn poll_slow_reader<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         self.set_backlog(true);
         self.slow_client.wait_for_reader();
-        // Those of HTTP/2 are the streams' own.
+        // HTTP/2 reservations are made per stream.
         if let (None, None, Some(permit)) = (&self.frames, &self.buffer_reservation, &self.permit) {
             self.buffer_reservation =
                 permit.reserve_buffer(&self.limits, self.deadline.buffer_units());
@@ -80,8 +80,9 @@ impl ClientConnection {
         self.abort(reason)
     }
 
-    /// What was written last may have got no further than the encryption's own buffer: it is waited
-    /// for as long as anything else. Plain TCP has none, so that there a flush says nothing.
+    /// Handles the result of flushing the transport. The last data may still be in the buffer of
+    /// the TLS layer, so that the reader is waited for. Plain TCP has no such buffer, and its flush
+    /// has no meaning.
     fn poll_tls_flush(
         &mut self,
         flushed: Poll<io::Result<()>>,

@@ -5,23 +5,23 @@ use std::time::Instant;
 
 use tokio::time::Sleep;
 
-/// One timer for all deadlines of a connection. It is only ever bytes forward when it fires, or
-/// back when a nearer deadline comes: on a busy connection that is rare, so a request costs no
-/// entry in the timer wheel.
+/// A single timer for all deadlines of a connection. It is moved only when it fires, or for an
+/// earlier deadline: on a busy connection that is rare, so that a request causes no operation on
+/// the timer wheel.
 #[derive(Default)]
 pub(crate) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
 
-/// A direction in which nothing moves just now.
+/// A measurement window of a transfer rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StallWindow {
-    /// Since when it is being watched.
+    /// Beginning of the window.
     pub(crate) since: Instant,
-    /// How many bytes had bytes then.
+    /// Bytes that had been transferred at its beginning.
     pub(crate) bytes: u64,
 }
 
 impl DeadlineTimer {
-    /// Ready once `due` is over.
+    /// Completes when `due` has passed.
     pub(crate) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let due = tokio::time::Instant::from_std(due);
         let sleep = self

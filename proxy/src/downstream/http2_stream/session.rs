@@ -1,4 +1,4 @@
-//! What Pingora asks of a stream.
+//! The session trait of Pingora.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use pingora_core::{Error, ErrorType, Result};
 
 use crate::downstream::http2_stream::ClientStream;
 
-/// The reader of messages beside a body, which HTTP/2 has not.
+/// A reader of custom messages, which HTTP/2 does not have.
 type CustomMessages =
     Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
@@ -72,11 +72,10 @@ impl Session for ClientStream {
     }
 
     async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
-        // They would wait behind what a slow reader has not taken, when nothing watches over it any
-        // more.
+        // Trailers would be queued behind unread data, without a limit on the time.
         if self.slow_client.is_waiting_for_reader() {
             return Err(
-                Error::explain(ErrorType::WriteTimedout, "trailers of a slow reader").into_down(),
+                Error::explain(ErrorType::WriteTimedout, "trailers for a slow reader").into_down(),
             );
         }
         self.write_control(true, |session| session.write_trailers(trailers))
@@ -85,7 +84,7 @@ impl Session for ClientStream {
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
         let mut end = false;
         for task in tasks {
-            // The upstream's failure is the upstream's, and all others are the client's.
+            // A failure of the upstream is reported as such; all other errors are the client's.
             if let HttpTask::Failed(error) = task {
                 return Err(error);
             }
@@ -166,7 +165,8 @@ impl Session for ClientStream {
         self.session.server_addr()
     }
 
-    // The slow_client of this stream stands for these timeouts.
+    // The limits of [`SlowClientGuard`](crate::downstream::deadline::SlowClientGuard) replace these
+    // timeouts.
 
     fn set_read_timeout(&mut self, _timeout: Option<Duration>) {}
 
@@ -186,7 +186,7 @@ impl Session for ClientStream {
         None
     }
 
-    // HTTP/2 has no messages beside the body.
+    // HTTP/2 has no custom messages.
 
     fn take_custom_message_reader(&mut self) -> Option<CustomMessages> {
         None

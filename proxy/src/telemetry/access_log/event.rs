@@ -7,61 +7,61 @@ use postern_common::clock::Timestamp;
 use crate::config::ClientAddressDetail;
 use crate::telemetry::access_log::AccessLog;
 
-/// What one event says. Text that a client chose (method, path) has been checked to be visible
-/// ASCII, or is left out.
+/// An access event. Text from clients (method, path) has been checked to be visible ASCII, or is
+/// omitted.
 #[derive(Debug, Default)]
 pub struct AccessEvent<'a> {
-    /// The id of the request.
+    /// The request id.
     pub request_id: &'a str,
-    /// As it was sent.
+    /// The method.
     pub method: Option<&'a str>,
-    /// The canonical path without the query; never the path of a refused target.
+    /// The canonical path without the query; `None` for a rejected target.
     pub path: Option<&'a str>,
-    /// The template of the route.
+    /// The route template.
     pub route: Option<&'a str>,
-    /// Of the answer.
+    /// The response status.
     pub status: u16,
-    /// `ok`, or the code of the refusal: the same as in body and metric.
+    /// `ok`, or the problem code, as in the body and the metric.
     pub code: &'a str,
-    /// What an audit-only policy would have refused with.
+    /// The problem code that a report-only policy would have rejected with.
     pub audit: Option<&'a str>,
     /// `user` or `service`.
     pub kind: Option<&'a str>,
-    /// The issuer of the caller's token: with the subject, the identity.
+    /// The issuer of the caller's token; together with the subject, the identity.
     pub issuer: Option<&'a str>,
     /// The caller's subject.
     pub subject: Option<&'a str>,
     /// The name of the calling service.
     pub service: Option<&'a str>,
-    /// The name of the upstream that was tried last.
+    /// The name of the last upstream.
     pub upstream: Option<&'a str>,
-    /// How often an upstream was tried.
+    /// Number of upstream attempts.
     pub attempts: u32,
-    /// From the head to the end of the answer, in microseconds.
+    /// Microseconds from the head of the request to the end of the response.
     pub duration_us: u64,
-    /// From the choice of an address to the head of its answer, in microseconds.
+    /// Microseconds from the choice of an address to the response head.
     pub upstream_us: Option<u64>,
-    /// Bytes of the request's body.
+    /// Bytes of the request body.
     pub request_bytes: u64,
-    /// Bytes of the answer's body.
+    /// Bytes of the response body.
     pub response_bytes: u64,
-    /// Such as `HTTP/1.1`.
+    /// The protocol, such as `HTTP/1.1`.
     pub protocol: &'a str,
-    /// The trace, in hexadecimal digits.
+    /// The trace id in hexadecimal digits.
     pub trace_id: Option<&'a str>,
-    /// The client's address; detail much of it is written down is a setting.
+    /// The client address, logged in the configured detail.
     pub client: Option<IpAddr>,
 }
 
 thread_local! {
-    /// The line that is being built.
+    /// The line being formatted.
     static LINE_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    /// The second whose text is at hand.
+    /// The formatted text of the current second.
     static CACHED_SECOND: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
 }
 
 impl AccessEvent<'_> {
-    /// Builds the line in a buffer of this thread and appends it.
+    /// Formats the event in a thread-local buffer and appends it to the log.
     pub(crate) fn write(&self, log: &AccessLog, now: Timestamp) {
         if !log.is_enabled() {
             return;
@@ -73,7 +73,7 @@ impl AccessEvent<'_> {
         });
     }
 
-    /// Appends the event as one line of JSON.
+    /// Formats the event as one line of JSON.
     pub fn render(&self, line: &mut Vec<u8>, now: Timestamp, client_address: ClientAddressDetail) {
         CACHED_SECOND.with_borrow_mut(|(second, text)| {
             if *second != now.unix_seconds() {
@@ -136,8 +136,8 @@ fn logged_address(client: IpAddr, detail: ClientAddressDetail) -> Option<IpAddr>
     }
 }
 
-/// A member of the object; `key` is all that stands in front of the text, so that it is copied at
-/// once.
+/// Appends a string member. `key` includes all characters before the value, so that they are copied
+/// at once.
 fn text(line: &mut Vec<u8>, key: &[u8], value: Option<&str>) {
     let Some(value) = value else { return };
     line.extend_from_slice(key);
@@ -157,8 +157,8 @@ fn text(line: &mut Vec<u8>, key: &[u8], value: Option<&str>) {
     line.push(b'"');
 }
 
-/// Whether the text stands in JSON as it is. Every byte is looked at, plain or not, so that the
-/// compiler takes many at a time.
+/// Returns whether the text needs no escaping in JSON. All bytes are examined even after a match,
+/// so that the compiler can vectorize the loop.
 fn is_plain(value: &str) -> bool {
     value.bytes().fold(true, |plain, byte| {
         plain & (0x20..=0x7e).contains(&byte) & (byte != b'"') & (byte != b'\\')
@@ -170,7 +170,7 @@ fn number(line: &mut Vec<u8>, key: &[u8], value: u64) {
     digits(line, value);
 }
 
-/// Microseconds, written as milliseconds with three digits.
+/// Appends microseconds as milliseconds with three decimals.
 fn millis(line: &mut Vec<u8>, key: &[u8], micros: u64) {
     line.extend_from_slice(key);
     digits(line, micros / 1000);
@@ -178,12 +178,12 @@ fn millis(line: &mut Vec<u8>, key: &[u8], micros: u64) {
     thousandths(line, micros % 1000);
 }
 
-/// A number below a thousand, in three digits.
+/// Appends a number below 1000 as three digits.
 fn thousandths(line: &mut Vec<u8>, value: u64) {
     line.extend([value / 100, value / 10 % 10, value % 10].map(|digit| b'0' + (digit % 10) as u8));
 }
 
-/// What `write!` does with half the instructions: a line has eight numbers.
+/// Appends a number with half of the instructions of `write!`; a line contains eight.
 fn digits(line: &mut Vec<u8>, mut value: u64) {
     let mut text = [0; 20];
     let mut at = text.len();

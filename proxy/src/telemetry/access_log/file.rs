@@ -3,7 +3,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// A file, and when it has become too large.
+/// A log file that is rotated by size.
 pub(super) struct LogFile {
     path: PathBuf,
     file: File,
@@ -12,8 +12,8 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// For its owner and the group that may read logs. What is no file (`/dev/stdout`, a pipe) is
-    /// never too large.
+    /// Opens the file with mode 0640. Targets that are not regular files (`/dev/stdout`, a pipe)
+    /// are never rotated.
     pub(super) fn open(path: PathBuf, max_bytes: Option<u64>) -> std::io::Result<Self> {
         let file = OpenOptions::new()
             .create(true)
@@ -30,29 +30,28 @@ impl LogFile {
         })
     }
 
-    /// A batch is never cut: the file that is full is put aside before it, in the place of the one
-    /// before.
+    /// Writes a batch. A batch is never split: the file is rotated before it, replacing the
+    /// previously rotated file.
     pub(super) fn write(&mut self, batch: &[u8]) -> std::io::Result<()> {
         let next = self.bytes.saturating_add(batch.len() as u64);
         if self.bytes > 0
             && self.max_bytes.is_some_and(|max_bytes| next > max_bytes)
             && let Err(error) = self.rotate()
         {
-            tracing::warn!(%error, path = %self.path.display(), "cannot put the access log aside");
+            tracing::warn!(%error, path = %self.path.display(), "access log rotation failed");
         }
         self.file.write_all(batch)?;
         self.bytes = self.bytes.saturating_add(batch.len() as u64);
         Ok(())
     }
 
-    /// Begins the file anew. Where another process writes to it as well, as during a hand-over, or
-    /// an operator moved it, the file of that name may be a fresh one already, or none: then there
-    /// is nothing to put aside.
+    /// Rotates the file. If another process rotated it (as during a hot restart) or an operator
+    /// moved it, the path refers to another file or to none, and nothing is renamed.
     fn rotate(&mut self) -> std::io::Result<()> {
         let identity = |file: &Metadata| (file.dev(), file.ino());
         match std::fs::metadata(&self.path) {
             Ok(named) if identity(&named) == identity(&self.file.metadata()?) => {
-                // A link goes on to lead to the file.
+                // The target of a symbolic link is renamed, and the link is kept.
                 let file = std::fs::canonicalize(&self.path)?;
                 let mut aside = file.clone().into_os_string();
                 aside.push(".1");
@@ -66,12 +65,12 @@ impl LogFile {
         Ok(())
     }
 
-    /// Opens the file of that name, whichever it is now.
+    /// Reopens the file at the path.
     pub(super) fn reopen(&mut self) {
         match Self::open(self.path.clone(), self.max_bytes) {
             Ok(fresh) => *self = fresh,
             Err(error) => {
-                tracing::warn!(%error, path = %self.path.display(), "cannot reopen the access log");
+                tracing::warn!(%error, path = %self.path.display(), "access log reopen failed");
             }
         }
     }
