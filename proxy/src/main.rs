@@ -122,8 +122,9 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
         .build()
         .map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
     runtime.block_on(async {
-        let shutdown = postern_common::signals::on_termination()
-            .map_err(|error| Exit::unavailable(format!("cannot register signal handlers: {error}")))?;
+        let shutdown = postern_common::signals::on_termination().map_err(|error| {
+            Exit::unavailable(format!("cannot register signal handlers: {error}"))
+        })?;
         let (sockets, predecessor) = if take_over {
             if !inherited.is_empty() {
                 return Err(Exit::usage(
@@ -179,11 +180,7 @@ fn check(path: &Path, env: &Env) -> Result<(), Exit> {
 }
 
 #[expect(clippy::print_stdout, reason = "the output of a command")]
-fn explain(
-    path: &Path,
-    env: &Env,
-    request: &ExplainRequest,
-) -> Result<(), Exit> {
+fn explain(path: &Path, env: &Env, request: &ExplainRequest) -> Result<(), Exit> {
     let token = request.token.as_str();
     let assumed = match (token, token.strip_prefix("service:")) {
         ("none", _) => Some(TestToken::None),
@@ -230,7 +227,8 @@ fn verify(config: &Config, token: &str) -> Result<CallerSource, Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let runtime = runtime.map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
+    let runtime =
+        runtime.map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
     let verifier = Verifier::new(config.issuers(&[]), VerifierOptions::default());
     Ok(match runtime.block_on(verifier.verify(token)) {
         Ok(caller) => CallerSource::Verified(caller),

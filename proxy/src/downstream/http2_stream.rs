@@ -95,10 +95,11 @@ impl ClientStream {
     /// The client reset the stream or was too slow.
     async fn read(&mut self) -> Result<Option<Bytes>> {
         if self.deadline.is_grpc() && self.deadline.is_response_complete() {
-            return Err(
-                Error::explain(ErrorType::ConnectionClosed, "the gRPC call has been answered")
-                    .into_down(),
-            );
+            return Err(Error::explain(
+                ErrorType::ConnectionClosed,
+                "the gRPC call has been answered",
+            )
+            .into_down());
         }
         loop {
             if !self.pending_grpc_data.is_empty() {

@@ -187,9 +187,7 @@ async fn exchange(
             })?;
     }
     if reply.head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(response::invalid_response(
-            "unrequested protocol upgrade",
-        ));
+        return Err(response::invalid_response("unrequested protocol upgrade"));
     }
     let mut rest = reply.body;
     let mut is_written = rest == ResponseBody::Done;

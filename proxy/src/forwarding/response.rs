@@ -39,9 +39,7 @@ pub(super) fn check_response(
         && response.version == Version::HTTP_11
         && ctx.route().is_some_and(|route| route.websocket);
     if response.status == StatusCode::SWITCHING_PROTOCOLS && !may_upgrade {
-        return Err(invalid_response(
-            "unrequested protocol upgrade",
-        ));
+        return Err(invalid_response("unrequested protocol upgrade"));
     }
     let minor = u8::from(response.version != Version::HTTP_10);
     match ResponseBody::of(

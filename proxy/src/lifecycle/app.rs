@@ -70,8 +70,8 @@ impl App {
     /// Status 64 if a file that the configuration names is invalid, 69 if the access log cannot be
     /// opened.
     pub fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
-        let metrics =
-            GatewayMetrics::new().map_err(|error| Exit::usage(format!("cannot register metrics: {error}")))?;
+        let metrics = GatewayMetrics::new()
+            .map_err(|error| Exit::usage(format!("cannot register metrics: {error}")))?;
         let metrics = Arc::new(metrics);
         let options = VerifierOptions {
             clock: clock.clone(),

@@ -82,7 +82,9 @@ impl IdlePriorityThread {
 fn fall_back_to_niceness(policy: Result<(), thread_priority::Error>) {
     let Err(refused) = policy else { return };
     match rustix::process::nice(LOWEST_NICENESS) {
-        Ok(_) => tracing::warn!(%refused, "idle scheduling unavailable for reloads, using niceness"),
+        Ok(_) => {
+            tracing::warn!(%refused, "idle scheduling unavailable for reloads, using niceness")
+        }
         Err(error) => tracing::warn!(%refused, %error, "reload thread priority not lowered"),
     }
 }
@@ -144,7 +146,11 @@ mod tests {
         });
         assert_ne!(by, THREAD_NAME);
         drop(release);
-        assert_eq!(thread.run(TEST_TIMEOUT, name), THREAD_NAME, "later jobs run");
+        assert_eq!(
+            thread.run(TEST_TIMEOUT, name),
+            THREAD_NAME,
+            "later jobs run"
+        );
         assert_eq!(count.load(Ordering::Relaxed), 1);
     }
 
@@ -163,6 +169,10 @@ mod tests {
             *seen.lock().expect("no panic holds it"),
             [THREAD_NAME.to_owned(), own]
         );
-        assert_eq!(thread.run(TEST_TIMEOUT, name), THREAD_NAME, "later jobs run");
+        assert_eq!(
+            thread.run(TEST_TIMEOUT, name),
+            THREAD_NAME,
+            "later jobs run"
+        );
     }
 }

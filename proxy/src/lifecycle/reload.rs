@@ -317,8 +317,9 @@ impl ConfigReloader {
         let (runtime, verifier) = (Handle::current(), Arc::clone(&self.state.verifier));
         let prepared =
             runtime.block_on(runtime.spawn(async move { verifier.prepare(issuers).await }));
-        let trust = prepared
-            .map_err(|error| Exit::unavailable(format!("cannot prepare the token keys: {error}")))?;
+        let trust = prepared.map_err(|error| {
+            Exit::unavailable(format!("cannot prepare the token keys: {error}"))
+        })?;
         self.pools.sync(&runtime_config.pools);
         self.state.limiter.set_capacity(runtime_config.limits.keys);
         self.state
@@ -362,20 +363,14 @@ impl ConfigReloader {
         self.state.metrics.config_last_reload_successful.set(0);
         self.state.metrics.config_refused.inc();
         for line in why.lines() {
-            tracing::error!(
-                error = line,
-                "configuration reload rejected"
-            );
+            tracing::error!(error = line, "configuration reload rejected");
         }
     }
 
     fn reload_certificates(&self, forced: bool) {
         for files in &self.tls {
             if let Err(exit) = files.refresh(forced) {
-                tracing::error!(
-                    error = exit.message(),
-                    "certificate reload rejected"
-                );
+                tracing::error!(error = exit.message(), "certificate reload rejected");
             }
         }
     }

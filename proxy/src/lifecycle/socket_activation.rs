@@ -78,7 +78,9 @@ impl InheritedSockets {
         for (address, passed) in passed {
             public.push(match passed {
                 Some(socket) => to_tokio(socket).map_err(|error| {
-                    Exit::unavailable(format!("cannot listen on the inherited socket {address}: {error}"))
+                    Exit::unavailable(format!(
+                        "cannot listen on the inherited socket {address}: {error}"
+                    ))
                 })?,
                 None => http::bind(address).await?,
             });

@@ -230,8 +230,7 @@ fn write_decision(
 
 /// Returns the header fields that the gateway adds for this caller.
 fn added_headers(caller: Option<&Caller>) -> String {
-    let always =
-        "X-Request-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, traceparent";
+    let always = "X-Request-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, traceparent";
     match caller {
         None => always.to_owned(),
         Some(Caller::User(user)) => {

@@ -271,7 +271,8 @@ async fn what_an_audit_only_policy_would_refuse_is_let_through_and_told() {
     assert_eq!(ask(gateway.service("auth")).await, 200);
     assert_eq!(gateway.origin.seen().len(), 3);
     let metrics = gateway.ask("/metrics").await;
-    let counted = "postern_proxy_policy_report_only_total{code=\"service_not_allowed\",route=\"watched\"} 2";
+    let counted =
+        "postern_proxy_policy_report_only_total{code=\"service_not_allowed\",route=\"watched\"} 2";
     assert!(metrics.contains(counted), "{metrics}");
     let events = gateway.finish().await;
     let audits: Vec<_> = events

@@ -26,7 +26,7 @@ async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
         gateway
             .ask("/metrics")
             .await
-            .contains("postern_proxy_config_last_reload_successful 1")
+            .contains("postern_proxy_config_last_reload_successful 0")
     );
     assert_eq!(gateway.get("/new", "").await.status, 401);
     gateway.edit(|text| format!("{text}policy = \"public\"\n"));
@@ -111,7 +111,7 @@ async fn a_file_that_was_away_for_a_moment_is_good_again() {
         gateway
             .ask("/metrics")
             .await
-            .contains("postern_proxy_config_last_reload_successful 0")
+            .contains("postern_proxy_config_last_reload_successful 1")
     );
 }
 

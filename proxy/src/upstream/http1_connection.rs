@@ -220,11 +220,7 @@ async fn connect(address: SocketAddr, within: Duration) -> Result<TcpStream> {
 }
 
 fn malformed_response(_fault: ResponseFault) -> Box<Error> {
-    Error::explain(
-        ErrorType::InvalidHTTPHeader,
-        "malformed response",
-    )
-    .into_up()
+    Error::explain(ErrorType::InvalidHTTPHeader, "malformed response").into_up()
 }
 
 fn truncated_body() -> Box<Error> {
