@@ -224,7 +224,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_burst_is_let_through_and_then_the_rate() {
+    fn burst_is_allowed_then_the_rate_applies() {
         let limiter = RateLimiter::new(100);
         let rate = Rate::new(10, Duration::from_secs(1), Some(2));
         let second = 1_000_000_000;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn window_is_the_configured_one_rounded_up() {
+    fn window_is_rounded_up_to_seconds() {
         let window = |requests, per_ms, burst| {
             Rate::new(requests, Duration::from_millis(per_ms), burst).window_s
         };
@@ -299,7 +299,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_limiter_is_an_exact_token_bucket(
+        fn limiter_equals_an_exact_token_bucket(
             requests in 1..50_u32,
             burst in 1..20_u32,
             gaps in proptest::collection::vec(0..2_000_000_000_u64, 1..200),

@@ -1,5 +1,5 @@
-//! The gateway over real sockets: what an origin gets to see, byte by byte, and what a client is
-//! told.
+//! Tests of the gateway over real sockets: the bytes that an origin receives, and the responses to
+//! clients.
 
 mod answers;
 mod bodies;

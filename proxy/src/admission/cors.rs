@@ -57,13 +57,13 @@ fn preflight_response(
     ctx: &mut RequestContext,
 ) -> Result<Option<ResponseHeader>> {
     let head = client.request();
-    let wanted = head
+    let requested_method = head
         .headers
         .get(ACCESS_CONTROL_REQUEST_METHOD)
         .and_then(|method| method.to_str().ok());
     let (Ok(target), Some(method), Some(_)) = (
         RequestTarget::parse(head.raw_path()),
-        wanted,
+        requested_method,
         head.headers.get(ORIGIN),
     ) else {
         return Ok(None);

@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_to_wait_are_rounded_up() {
+    fn retry_after_is_rounded_up() {
         for (nanos, whole) in [(0, 0), (1, 1), (1_000_000_000, 1), (1_000_400_000, 2)] {
             assert_eq!(
                 round_up_seconds(Duration::from_nanos(nanos)),

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_matches_origins_as_browsers_send_them() {
+    fn origin_pattern_matches_serialized_origins() {
         for (pattern, origin, matches) in [
             ("*", "https://any", true),
             ("https://app", "https://app", true),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn origin_that_no_browser_sends_is_refused() {
+    fn malformed_origin_is_rejected() {
         for wrong in [
             "app",
             "https://",

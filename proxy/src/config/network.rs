@@ -50,13 +50,13 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_ranges() {
+    fn cidr_range_contains_its_addresses() {
         let network = IpNetwork::parse("10.1.0.0/16").expect("a network");
         assert!(network.contains(ip("10.1.255.1")) && !network.contains(ip("10.2.0.1")));
         assert!(network.contains(ip("::ffff:10.1.2.3")) && !network.contains(ip("::1")));
         assert!(
             IpNetwork::parse("::/0")
-                .expect("all")
+                .expect("any address")
                 .contains(ip("1.2.3.4"))
         );
         assert!(

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_says_neither_how_long_an_answer_is_nor_what_only_the_gateway_says() {
+    fn route_cannot_set_framing_or_identity_headers() {
         let reads = |name: &str| is_good(&format!("response_headers = {{ {name} = \"5\" }}"));
         assert!(reads("X-Frame-Options"));
         for name in [

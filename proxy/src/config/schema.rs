@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_knows_what_the_reader_knows() {
+    fn schema_contains_all_configuration_keys() {
         assert!(check(include_str!("../../../conf/proxy.toml")));
         assert!(check(include_str!("../tests/everything.toml")));
         assert!(!check("[limits]\nhead_timeut = '1s'"));

@@ -72,22 +72,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn their_number_follows_the_configuration() {
+    async fn limit_follows_resize() {
         let (limit, stop) = (Arc::new(ConnectionLimit::new(2)), CancellationToken::new());
         let (kept, ends) = (Arc::clone(&limit), stop.clone());
         let keeper = tokio::spawn(async move { kept.run(ends).await });
-        let initial = limit.acquire().await.expect("a place");
+        let initial = limit.acquire().await.expect("a permit");
         limit.resize(3);
         until(&limit, 2).await;
         let others = (
-            limit.acquire().await.expect("a place"),
-            limit.acquire().await.expect("a place"),
+            limit.acquire().await.expect("a permit"),
+            limit.acquire().await.expect("a permit"),
         );
         limit.resize(1);
         tokio::task::yield_now().await;
         drop(initial);
         tokio::task::yield_now().await;
-        assert!(limit.try_acquire().is_err(), "two too many are issued yet");
+        assert!(
+            limit.try_acquire().is_err(),
+            "two permits are still issued above the limit"
+        );
         // A pending withdrawal must not block a later increase.
         limit.resize(4);
         until(&limit, 2).await;

@@ -132,17 +132,25 @@ mod tests {
     }
 
     #[test]
-    fn address_has_its_share_and_others_the_rest() {
+    fn address_is_limited_to_its_share() {
         let (buffers, limits) = (Arc::new(ResponseBufferBudget::default()), limits());
         let mut held: Vec<_> = (0..7)
-            .map(|_| buffers.reserve(&limits, address(1), 1).expect("room"))
+            .map(|_| {
+                buffers
+                    .reserve(&limits, address(1), 1)
+                    .expect("buffer space")
+            })
             .collect();
         assert!(buffers.has_room(&limits, address(1)));
         assert!(
             buffers.reserve(&limits, address(1), 2).is_none(),
-            "more than its share"
+            "above the address share"
         );
-        held.push(buffers.reserve(&limits, address(1), 1).expect("room"));
+        held.push(
+            buffers
+                .reserve(&limits, address(1), 1)
+                .expect("buffer space"),
+        );
         assert!(
             !buffers.has_room(&limits, address(1))
                 && buffers.reserve(&limits, address(1), 1).is_none()
@@ -154,7 +162,7 @@ mod tests {
         };
         assert!(
             buffers.has_room(&trusted, address(1)),
-            "a proxy brings many clients"
+            "trusted proxies are exempt"
         );
         assert!(buffers.reserve(&trusted, address(1), 1).is_some());
         held.pop();
@@ -162,10 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn whole_is_bounded_and_given_back() {
+    fn total_is_bounded_and_released() {
         let (buffers, limits) = (Arc::new(ResponseBufferBudget::default()), limits());
         let held: Vec<_> = (0..16)
-            .map(|last| buffers.reserve(&limits, address(last), 4).expect("room"))
+            .map(|last| {
+                buffers
+                    .reserve(&limits, address(last), 4)
+                    .expect("buffer space")
+            })
             .collect();
         assert_eq!(buffers.bytes(), 64 * UNIT_BYTES);
         assert!(

@@ -23,7 +23,7 @@ pub(crate) struct ReloadableTls {
     source: ListenerTlsConfig,
     current: ArcSwap<ServerConfig>,
     /// Modification times of the files at the last load attempt.
-    tried: Mutex<Vec<Option<SystemTime>>>,
+    last_attempt: Mutex<Vec<Option<SystemTime>>>,
 }
 
 impl ReloadableTls {
@@ -31,11 +31,11 @@ impl ReloadableTls {
     /// Status 64 with the file that is invalid.
     pub(crate) fn load(source: ListenerTlsConfig) -> Result<Self, Exit> {
         let current = ArcSwap::new(Arc::new(server_config(&source)?));
-        let tried = Mutex::new(written(&source));
+        let last_attempt = Mutex::new(modification_times(&source));
         Ok(Self {
             source,
             current,
-            tried,
+            last_attempt,
         })
     }
 
@@ -44,9 +44,12 @@ impl ReloadableTls {
     /// # Errors
     /// As [`ReloadableTls::load`].
     pub(crate) fn refresh(&self, forced: bool) -> Result<(), Exit> {
-        let now = written(&self.source);
+        let now = modification_times(&self.source);
         let before = std::mem::replace(
-            &mut *self.tried.lock().unwrap_or_else(PoisonError::into_inner),
+            &mut *self
+                .last_attempt
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
             now.clone(),
         );
         if forced || before != now {
@@ -74,7 +77,7 @@ impl ReloadableTls {
 
 /// Checks the files of a listener. Returns for each mistake the key below `listen.tls`, with a
 /// leading dot, and the reason; the key is empty if the files do not match each other.
-pub(crate) fn check(source: &ListenerTlsConfig) -> Vec<(&'static str, String)> {
+pub(crate) fn check_listener_files(source: &ListenerTlsConfig) -> Vec<(&'static str, String)> {
     let wrong = [
         (".certificate", certificates(&source.certificate).err()),
         (".key", private_key(&source.key).err()),
@@ -86,22 +89,22 @@ pub(crate) fn check(source: &ListenerTlsConfig) -> Vec<(&'static str, String)> {
                 .and_then(|path| authorities(path).err()),
         ),
     ];
-    let wrong = told(wrong);
+    let wrong = collect_mistakes(wrong);
     match server_config(source) {
         Err(exit) if wrong.is_empty() => vec![("", exit.message().to_owned())],
         Err(_) | Ok(_) => wrong,
     }
 }
 
-/// Checks the files of an upstream, as [`check`] does.
-pub(crate) fn check_upstream(source: &UpstreamTlsConfig) -> Vec<(&'static str, String)> {
+/// Checks the files of an upstream, as [`check_listener_files`] does.
+pub(crate) fn check_upstream_files(source: &UpstreamTlsConfig) -> Vec<(&'static str, String)> {
     let certificate = source.certificate.as_deref().map(certificates);
     let key = source.key.as_deref().map(private_key);
     let (ca, own) = (
         source.ca.as_deref().map(authorities),
         certificate.as_ref().and_then(|all| all.as_ref().err()),
     );
-    let wrong = told([
+    let wrong = collect_mistakes([
         (".ca", ca.and_then(Result::err)),
         (".certificate", own.map(|exit| Exit::usage(exit.message()))),
         (
@@ -123,7 +126,9 @@ pub(crate) fn check_upstream(source: &UpstreamTlsConfig) -> Vec<(&'static str, S
     }
 }
 
-fn told<const N: usize>(wrong: [(&'static str, Option<Exit>); N]) -> Vec<(&'static str, String)> {
+fn collect_mistakes<const N: usize>(
+    wrong: [(&'static str, Option<Exit>); N],
+) -> Vec<(&'static str, String)> {
     wrong
         .into_iter()
         .filter_map(|(key, exit)| Some((key, exit?.message().to_owned())))
@@ -131,13 +136,15 @@ fn told<const N: usize>(wrong: [(&'static str, Option<Exit>); N]) -> Vec<(&'stat
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Exit> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| bad(path, &error))
+    PrivateKeyDer::from_pem_file(path).map_err(|error| unreadable(path, &error))
 }
 
 fn authorities(path: &Path) -> Result<RootCertStore, Exit> {
     let mut roots = RootCertStore::empty();
     for authority in certificates(path)? {
-        roots.add(authority).map_err(|error| bad(path, &error))?;
+        roots
+            .add(authority)
+            .map_err(|error| unreadable(path, &error))?;
     }
     Ok(roots)
 }
@@ -152,7 +159,7 @@ fn server_config(source: &ListenerTlsConfig) -> Result<ServerConfig, Exit> {
         Some(path) => {
             let roots = Arc::new(authorities(path)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| bad(path, &error))?)
+            builder.with_client_cert_verifier(verifier.map_err(|error| unreadable(path, &error))?)
         }
     };
     let mut config = builder
@@ -160,7 +167,7 @@ fn server_config(source: &ListenerTlsConfig) -> Result<ServerConfig, Exit> {
             certificates(&source.certificate)?,
             private_key(&source.key)?,
         )
-        .map_err(|error| bad(&source.certificate, &error))?;
+        .map_err(|error| unreadable(&source.certificate, &error))?;
     config.alpn_protocols = if source.http2 {
         vec![b"h2".to_vec()]
     } else {
@@ -170,7 +177,7 @@ fn server_config(source: &ListenerTlsConfig) -> Result<ServerConfig, Exit> {
     Ok(config)
 }
 
-fn written(source: &ListenerTlsConfig) -> Vec<Option<SystemTime>> {
+fn modification_times(source: &ListenerTlsConfig) -> Vec<Option<SystemTime>> {
     let files = [
         Some(&source.certificate),
         Some(&source.key),
@@ -195,10 +202,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Exit> {
             "{}: holds no certificate",
             path.display()
         ))),
-        Err(error) => Err(bad(path, &error)),
+        Err(error) => Err(unreadable(path, &error)),
     }
 }
 
-fn bad(path: &Path, error: &dyn std::fmt::Display) -> Exit {
+fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Exit {
     Exit::usage(format!("{}: cannot read: {error}", path.display()))
 }

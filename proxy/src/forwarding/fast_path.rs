@@ -98,14 +98,14 @@ fn routes_to_plain_upstream(request: &RequestHeader, config: &RuntimeConfig) -> 
     let Ok(target) = RequestTarget::parse(request.raw_path()) else {
         return true;
     };
-    let wanted = RouteRequest {
+    let lookup = RouteRequest {
         host: authorize::request_authority(request),
         path: target.path,
         query: target.query,
         method: request.method.as_str(),
         headers: &request.headers,
     };
-    match config.route_table.find(&wanted) {
+    match config.route_table.find(&lookup) {
         RouteMatch::Route(route) => config.is_plain_http1(&config.route_table.routes[route]),
         RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound => true,
     }

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_written_as_they_are_everywhere() {
+    fn ipv4_address_is_formatted_as_by_std() {
         for address in [
             [0, 0, 0, 0],
             [127, 0, 0, 1],

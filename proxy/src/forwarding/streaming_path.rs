@@ -84,8 +84,8 @@ impl ProxyHttp for StreamingProxy {
         ctx: &mut RequestContext,
     ) -> Result<()> {
         ctx.body_bytes += body.as_ref().map_or(0, Bytes::len) as u64;
-        let most = ctx.route().map_or(0, |route| route.body_bytes);
-        if ctx.body_bytes > most && !session.was_upgraded() {
+        let limit = ctx.route().map_or(0, |route| route.body_bytes);
+        if ctx.body_bytes > limit && !session.was_upgraded() {
             return Err(upstream_request::fail_with(ctx, Code::BodyTooLarge));
         }
         Ok(())

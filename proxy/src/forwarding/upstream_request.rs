@@ -65,8 +65,8 @@ pub(super) fn choose_endpoint(
         fail_with(ctx, Code::UpstreamUnavailable)
     })?);
     if before.is_none() {
-        let own = (began - ctx.started).saturating_sub(ctx.body_read_time);
-        state.metrics.overhead.observe(own.as_secs_f64());
+        let overhead = (began - ctx.started).saturating_sub(ctx.body_read_time);
+        state.metrics.overhead.observe(overhead.as_secs_f64());
     }
     if let Some(deadline) = client.deadline() {
         deadline.set_buffer_units(if pool.config.http2 {

@@ -15,7 +15,12 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
         return;
     }
     for (at, listen) in config.listen.iter().enumerate() {
-        for (key, wrong) in listen.tls.as_ref().map(tls::check).unwrap_or_default() {
+        for (key, wrong) in listen
+            .tls
+            .as_ref()
+            .map(tls::check_listener_files)
+            .unwrap_or_default()
+        {
             root.fail_at(&format!("listen.{at}.tls{key}"), "unreadable_file", wrong);
         }
     }
@@ -23,7 +28,7 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
         for (key, wrong) in upstream
             .tls
             .as_ref()
-            .map(tls::check_upstream)
+            .map(tls::check_upstream_files)
             .unwrap_or_default()
         {
             root.fail_at(

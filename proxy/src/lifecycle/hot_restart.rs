@@ -297,11 +297,11 @@ mod tests {
     use super::*;
 
     fn mode(path: &Path) -> u32 {
-        std::fs::metadata(path).expect("there").mode() & 0o777
+        std::fs::metadata(path).expect("file exists").mode() & 0o777
     }
 
     #[tokio::test]
-    async fn socket_and_folder_are_closed_to_other_users() {
+    async fn socket_and_folder_are_private() {
         let parent = tempfile::tempdir().expect("a folder");
         let path = parent.path().join("run").join("proxy.sock");
         let listeners = Listeners {
@@ -312,12 +312,12 @@ mod tests {
         assert_eq!((mode(&path), mode(folder(&path))), (0o600, 0o700));
         assert_eq!(check_folder(&path), None);
         let left = std::fs::read_dir(folder(&path)).expect("a folder").count();
-        assert_eq!(left, 1, "the socket alone");
+        assert_eq!(left, 1, "only the socket remains");
         drop(handoff);
         for open in [0o777, 0o775, 0o702] {
-            std::fs::set_permissions(folder(&path), Permissions::from_mode(open)).expect("ours");
-            let error =
-                ListenerHandoff::listen(&path, &listeners).expect_err("others can reach it");
+            std::fs::set_permissions(folder(&path), Permissions::from_mode(open))
+                .expect("own folder");
+            let error = ListenerHandoff::listen(&path, &listeners).expect_err("unsafe folder");
             assert!(
                 error.to_string().contains("writable by nobody else"),
                 "{error}"
@@ -326,16 +326,16 @@ mod tests {
         assert_eq!(
             check_folder(&parent.path().join("none/proxy.sock")),
             None,
-            "it will be made"
+            "a missing folder is created later"
         );
     }
 
     #[test]
-    fn peer_of_another_user_is_refused() {
+    fn peer_of_another_user_is_rejected() {
         let (one, other) = (Uid::from_raw(1000), Uid::from_raw(1001));
         assert!(is_trusted(one, one) && is_trusted(Uid::ROOT, one));
         assert!(!is_trusted(other, one) && !is_trusted(one, Uid::ROOT));
         let (near, _far) = UnixStream::pair().expect("a pair");
-        check_peer(&near).expect("this process itself");
+        check_peer(&near).expect("same user");
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_works_only_while_a_core_would_be_idle() {
+    async fn thread_has_idle_scheduling_policy() {
         let thread = IdlePriorityThread::start().expect("a thread");
         let policy = || {
             (
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_refused_leaves_the_lowest_priority() {
+    fn refused_policy_falls_back_to_lowest_niceness() {
         let refused = || {
             fall_back_to_niceness(Err(thread_priority::Error::OS(1)));
             rustix::process::getpriority_process(None)
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_has_waited_long_enough_does_it_and_what_had_not_begun_is_not_done_again() {
+    async fn timed_out_work_runs_once_on_the_caller() {
         let thread = IdlePriorityThread::start().expect("a thread");
         let (release, held) = mpsc::channel::<()>();
         thread.spawn(move || {
@@ -155,18 +155,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_the_panic_of_whoever_asked() {
+    async fn panic_is_repeated_on_the_caller() {
         let thread = IdlePriorityThread::start().expect("a thread");
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&seen);
         let panics = move || -> String {
-            noted.lock().expect("no panic holds it").push(name());
+            noted.lock().expect("not poisoned").push(name());
             panic!("as a test wants it")
         };
         let own = name();
         catch_unwind(AssertUnwindSafe(|| thread.run(TEST_TIMEOUT, panics))).expect_err("a panic");
         assert_eq!(
-            *seen.lock().expect("no panic holds it"),
+            *seen.lock().expect("not poisoned"),
             [THREAD_NAME.to_owned(), own]
         );
         assert_eq!(

@@ -403,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_that_no_reader_survives_is_bad_and_remembered() {
+    fn panic_while_reading_makes_the_text_invalid() {
         let ReloadOutcome::Invalid(7, exit) = ReloadOutcome::of(7, || panic!("as a test wants it"))
         else {
             panic!("it is not bad");

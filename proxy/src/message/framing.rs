@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_where_it_says() {
+    fn body_ends_at_its_framing() {
         assert_eq!(
             scan(b"3\r\nabc\r\n0\r\n\r\nGET / "),
             Ok((13, BodyFraming::Done))
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_chunks_are_refused() {
+    fn malformed_chunks_are_rejected() {
         for body in [
             "\r\n",
             ";\r\n",
@@ -320,10 +320,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunked_bodies_are_found_however_they_arrive(
+        fn chunked_body_is_found_in_any_fragmentation(
             chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 0..6),
             tail in proptest::collection::vec(any::<u8>(), 0..20),
-            piece in 1_usize..30,
+            read_len in 1_usize..30,
         ) {
             let mut wire = Vec::new();
             for chunk in &chunks {
@@ -336,7 +336,7 @@ mod tests {
             wire.extend_from_slice(&tail);
             let mut framing = BodyFraming::begin(BodyKind::Chunked);
             let mut taken = 0;
-            for part in wire.chunks(piece) {
+            for part in wire.chunks(read_len) {
                 taken += framing.advance(part).expect("well formed");
             }
             prop_assert_eq!((taken, framing), (length, BodyFraming::Done));

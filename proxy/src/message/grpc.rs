@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_posts_of_grpc_over_http_2() {
+    fn grpc_call_is_a_post_over_http2() {
         for media_type in [
             "application/grpc",
             "application/grpc+proto",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn smaller_of_both_deadlines_holds() {
+    fn shorter_deadline_applies() {
         let minute = Duration::from_secs(60);
         let read = |timeout| {
             let head = call(&[
@@ -215,11 +215,14 @@ mod tests {
             assert_eq!(read(malformed), Err(Code::InvalidHeader), "{malformed:?}");
         }
         let plain = call(&[("grpc-timeout", "nonsense")]);
-        assert_eq!(effective_timeout(&plain, minute).expect("no call"), minute);
+        assert_eq!(
+            effective_timeout(&plain, minute).expect("not a gRPC call"),
+            minute
+        );
     }
 
     #[test]
-    fn refusals_have_the_status_of_the_mapping() {
+    fn problem_codes_map_to_grpc_statuses() {
         let all = [
             (Code::InvalidHeader, 13),
             (Code::TokenExpired, 16),

@@ -188,7 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_upstreams_believe_of_others_is_reserved() {
+    fn trusted_proxy_fields_are_reserved() {
         for name in [
             "X-Forwarded-User",
             "x_forwarded_email",
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_reserved_passes() {
+    fn other_fields_are_not_reserved() {
         for name in [
             "authorization",
             "x-postern",
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_contexts_are_well_formed() {
+    fn malformed_traceparent_is_rejected() {
         assert!(is_traceparent(
             b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         ));

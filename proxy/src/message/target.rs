@@ -242,7 +242,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn canonical_targets_are_kept_as_they_are() {
+    fn canonical_target_is_unchanged() {
         for target in [
             "/",
             "/a",
@@ -261,7 +261,8 @@ mod tests {
                 Ok(target)
             );
         }
-        let target = RequestTarget::parse(b"/a?b=//../;%2f[x]{y}|").expect("a query is not a path");
+        let target = RequestTarget::parse(b"/a?b=//../;%2f[x]{y}|")
+            .expect("queries are not checked as paths");
         assert_eq!(
             (target.path, target.query),
             ("/a", Some("b=//../;%2f[x]{y}|"))
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_targets_are_refused() {
+    fn ambiguous_targets_are_rejected() {
         use TargetFault as F;
         for (target, fault) in [
             ("a", F::Form),
@@ -322,7 +323,7 @@ mod tests {
     proptest! {
         /// An accepted path decodes, resolves and splits to exactly the segments that it shows.
         #[test]
-        fn what_passes_has_one_reading(path in "/[a-c./%250-9A-Fef;\\\\]{0,16}") {
+        fn accepted_path_has_one_interpretation(path in "/[a-c./%250-9A-Fef;\\\\]{0,16}") {
             if let Ok(target) = RequestTarget::parse(path.as_bytes()) {
                 let resolved = url::Url::parse("http://h").and_then(|base| base.join(target.path)).expect("a URL");
                 prop_assert_eq!(resolved.path(), target.path);
@@ -343,14 +344,14 @@ mod tests {
         /// Targets that `parse_plain` accepts are accepted by `parse_strictly` with the same
         /// result.
         #[test]
-        fn the_short_way_is_no_way_around(target in "(/|[/a-c.:;%2#?\\\\\"<{ \t\u{7f}\u{e9}-]){0,12}") {
+        fn plain_parser_agrees_with_strict_parser(target in "(/|[/a-c.:;%2#?\\\\\"<{ \t\u{7f}\u{e9}-]){0,12}") {
             if let Some(plain) = RequestTarget::parse_plain(target.as_bytes()) {
                 prop_assert_eq!(Ok(plain), RequestTarget::parse_strictly(target.as_bytes()));
             }
         }
 
         #[test]
-        fn every_byte_is_classed_as_the_close_look_has_it(byte in any::<u8>(), query in any::<bool>()) {
+        fn byte_classes_agree_with_strict_parser(byte in any::<u8>(), query in any::<bool>()) {
             let target = [if query { &b"/a?b"[..] } else { b"/a" }, &[byte], b"c"].concat();
             if let Some(plain) = RequestTarget::parse_plain(&target) {
                 prop_assert_eq!(Ok(plain), RequestTarget::parse_strictly(&target));

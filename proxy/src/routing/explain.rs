@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_explained() {
+    fn explain_describes_route_and_decision() {
         let env = Env::from([
             ("IDP_ACTOR_POOL_ID", "us-west-2_a"),
             ("IDP_ACTOR_CLIENT_ID", "b"),
@@ -281,7 +281,7 @@ mod tests {
         let user = CallerSource::Assumed(TestToken::user());
         let explain =
             |method, url, sender| explain(&config, method, url, &HeaderMap::new(), sender);
-        let said = explain("GET", "http://gate/actors/42?a=b", &user);
+        let output = explain("GET", "http://gate/actors/42?a=b", &user);
         for line in [
             "route      actor: GET /actors/{id}",
             "why        the most specific match: \"actors\", {id} is 42",
@@ -291,10 +291,13 @@ mod tests {
             "adds       X-Postern-Kind: user, X-Postern-Subject: test, X-Postern-Issuer: test, X-Postern-Scopes, \
              X-Request-Id",
         ] {
-            assert!(said.contains(line), "{line} is missing:\n{said}");
+            assert!(output.contains(line), "{line} is missing:\n{output}");
         }
-        let said = explain("PUT", "/admin/features/x", &user);
-        assert!(said.contains("decision   403 insufficient_scope"), "{said}");
+        let output = explain("PUT", "/admin/features/x", &user);
+        assert!(
+            output.contains("decision   403 insufficient_scope"),
+            "{output}"
+        );
         assert!(explain("GET", "/a/../b", &user).contains("400 invalid_target"));
         let refused = CallerSource::Rejected("token_expired");
         assert!(explain("GET", "/auth/me", &refused).contains("401 token_expired"));
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_and_what_is_forwarded_are_explained() {
+    fn explain_describes_conditions_and_rewrite() {
         let env = Env::from([
             ("IDP_ACTOR_POOL_ID", "us-west-2_a"),
             ("IDP_ACTOR_CLIENT_ID", "b"),
@@ -321,7 +324,7 @@ mod tests {
         );
         headers.insert("x-beta", "1".parse().expect("a value"));
         headers.insert("x-any", "whatever".parse().expect("a value"));
-        let said = explain(&config, "GET", url, &headers, &nobody);
+        let output = explain(&config, "GET", url, &headers, &nobody);
         for line in [
             "route      all: ",
             "           with x-beta\n",
@@ -330,7 +333,7 @@ mod tests {
             "forwarded  /api/42/rest/of/it\n",
             "decision   401 authentication_required",
         ] {
-            assert!(said.contains(line), "{line} is missing:\n{said}");
+            assert!(output.contains(line), "{line} is missing:\n{output}");
         }
     }
 }

@@ -37,14 +37,14 @@ impl RoutePolicy {
 
 impl UserRule {
     fn decide(&self, user: &User) -> Result<(), Code> {
-        let in_group =
+        let is_in_group =
             self.groups.is_empty() || self.groups.iter().any(|group| user.groups.contains(group));
-        let granted = self.scopes.iter().all(|scope| user.scopes.contains(scope));
-        let told = self
+        let has_scopes = self.scopes.iter().all(|scope| user.scopes.contains(scope));
+        let has_claims = self
             .claims
             .iter()
             .all(|(name, value)| user.claims.get(name) == Some(value));
-        if in_group && granted && told {
+        if is_in_group && has_scopes && has_claims {
             Ok(())
         } else {
             Err(Code::InsufficientScope)
@@ -56,15 +56,16 @@ impl UserRule {
 
 impl ServiceRule {
     fn decide(&self, service: &Service) -> Result<(), Code> {
-        let listed = |allow: &Vec<String>| allow.iter().any(|name| **name == *service.service_id);
-        if !self.allow.as_ref().is_none_or(listed) {
+        let is_listed =
+            |allow: &Vec<String>| allow.iter().any(|name| **name == *service.service_id);
+        if !self.allow.as_ref().is_none_or(is_listed) {
             return Err(Code::ServiceNotAllowed);
         }
-        let granted = self
+        let has_scopes = self
             .scopes
             .iter()
             .all(|scope| service.scopes.contains(scope));
-        if granted {
+        if has_scopes {
             Ok(())
         } else {
             Err(Code::InsufficientScope)
@@ -111,7 +112,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_caller_of_the_wrong_kind_fails_authentication() {
+    fn caller_of_the_wrong_kind_fails_authentication() {
         let users = protected(Some(UserRule::default()), None);
         let services = protected(None, Some(ServiceRule::default()));
         assert_eq!(users.decide(&user(&[], &[])), Ok(()));
@@ -128,7 +129,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_service_list_is_exact() {
+    fn service_names_are_compared_exactly() {
         let rule = ServiceRule {
             allow: Some(vec!["auth".to_owned()]),
             scopes: Vec::new(),
@@ -146,7 +147,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn grants_that_lack_are_forbidden() {
+    fn missing_grant_is_forbidden() {
         let strings = |names: &[&str]| {
             names
                 .iter()

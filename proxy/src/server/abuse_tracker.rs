@@ -162,10 +162,10 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_more_than_it_waits_for_is_is_violation_reported_once_told_to_go_or_not() {
-        for told in [false, true] {
+    fn excess_resets_are_a_violation_reported_once() {
+        for goaway_sent in [false, true] {
             let (mut tracker, limits, now) = tracker();
-            if told {
+            if goaway_sent {
                 tracker.note_goaway(now);
             }
             for _ in 0..MAX_EXCESS_RESETS {
@@ -181,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn so_is_who_has_more_streams_served_than_it_may_have_open() {
+    fn excess_open_streams_are_a_violation() {
         let (mut tracker, limits, _) = tracker();
         assert_eq!(tracker.violation(&limits, 200), None);
         assert_eq!(tracker.violation(&limits, 201), Some(Violation::RapidReset));
     }
 
     #[test]
-    fn a_malformed_request_is_made_up_for_by_one_that_is_not() {
+    fn completed_request_offsets_a_malformed_one() {
         let (mut tracker, limits, now) = tracker();
         for _ in 0..10 * MAX_EXCESS_MALFORMED {
             tracker.note_stream_ended(StreamEnd::Malformed, now);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_may_cross_a_goaway_but_not_ignore_it() {
+    fn stream_may_cross_goaway_but_not_ignore_it() {
         let (mut tracker, limits, now) = tracker();
         tracker.note_goaway(now);
         tracker.note_stream_opened(&limits, now + limits.head_timeout);
@@ -219,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn the_last_bytes_are_waited_for_but_not_for_ever() {
+    fn pending_data_delays_close_until_the_deadline() {
         let (mut tracker, limits, now) = tracker();
-        assert!(!tracker.is_done(&limits, false, now), "not told yet");
+        assert!(!tracker.is_done(&limits, false, now), "GOAWAY not sent yet");
         tracker.note_goaway(now);
         let late = now + 2 * limits.deadline;
         tracker.note_stream_ended(StreamEnd::Completed, late);

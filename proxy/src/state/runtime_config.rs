@@ -48,7 +48,7 @@ impl RuntimeConfig {
         clock: &Clock,
     ) -> Result<Self, Exit> {
         let table = RouteTable::new(config.routes);
-        let kept = |upstream: &crate::config::UpstreamConfig| {
+        let reusable = |upstream: &crate::config::UpstreamConfig| {
             let pools = previous
                 .map(|previous| previous.pools.as_slice())
                 .unwrap_or_default();
@@ -57,7 +57,7 @@ impl RuntimeConfig {
                 .find(|pool| pool.config == *upstream && !pool.has_changed_files())
                 .map(Arc::clone)
         };
-        let pool = |upstream: crate::config::UpstreamConfig| match kept(&upstream) {
+        let pool = |upstream: crate::config::UpstreamConfig| match reusable(&upstream) {
             Some(pool) => Ok(pool),
             None => UpstreamPool::new(upstream, metrics).map(Arc::new),
         };
@@ -145,7 +145,7 @@ mod tests {
     use crate::telemetry::ids::IdGenerator;
 
     #[test]
-    fn a_canary_gets_its_share() {
+    fn weighted_choice_follows_the_weights() {
         let targets =
             [(0, 90), (1, 10), (2, 0)].map(|(upstream, weight)| RouteTarget { upstream, weight });
         let count = |turns: &mut dyn Iterator<Item = u64>| {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_the_upstreams_that_did_not_change() {
+    fn reload_keeps_unchanged_upstreams() {
         let env = Env::from([
             ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
             ("IDP_ACTOR_CLIENT_ID", "web"),
@@ -190,12 +190,9 @@ mod tests {
                     .expect("a pool"),
             )
         };
-        let kept = |name| Arc::ptr_eq(&pool(&previous, name), &pool(&after, name));
-        assert!(
-            kept("same"),
-            "with its addresses, their health and their latency"
-        );
-        assert!(!kept("changed"));
+        let is_reused = |name| Arc::ptr_eq(&pool(&previous, name), &pool(&after, name));
+        assert!(is_reused("same"), "the pool is reused with its state");
+        assert!(!is_reused("changed"));
         assert_eq!(
             (
                 pool(&after, "changed").config.retries,

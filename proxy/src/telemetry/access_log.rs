@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn rotation_loses_nothing() {
+    fn reopen_after_rotation_loses_no_event() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, moved) = (
             folder.path().join("access.log"),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_does_not_take_is_counted() {
+    fn events_lost_on_a_full_disk_are_counted() {
         let (log, dropped) = log(AccessLogSink::File("/dev/full".into()), 1 << 20);
         log.append(b"one\n");
         log.append(b"two\n");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped_and_counted() {
+    fn events_above_the_buffer_limit_are_counted() {
         let (log, dropped) = log(AccessLogSink::Off, 8);
         log.append(b"1234567\n");
         log.append(b"1234567\n");

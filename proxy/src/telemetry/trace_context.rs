@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_is_written_as_it_was_read() {
+    fn traceparent_round_trips() {
         for text in [
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             "00-00000000000000000000000000000001-00000000000000ff-00",

@@ -1,14 +1,14 @@
-//! Answers of an origin that are not forwarded, whoever carries the request.
+//! Responses of an origin that are not forwarded, on both paths.
 
 use super::encrypted::{Authority, origin_behind_tls};
 use super::front::{Front, get, head, reply, send};
 use super::harness::{Answer, Gateway, ROUTES, WAYS};
 use super::origin::{Manner, Origin};
 
-/// Several failures in a row are meant, and no address is ejected for them.
+/// Several consecutive failures are intended; no address is ejected for them.
 const NO_EJECTION: &str = "[upstream.origin.outlier]\nfailures = 0\n";
 
-/// Requests that do not ask for an upgrade: on the fast path first, and then on Pingora's.
+/// Requests that do not ask for an upgrade: on the fast path first, then on the streaming path.
 fn requests() -> [String; 5] {
     let long = "x".repeat(20 << 10);
     [
@@ -30,7 +30,7 @@ fn assert_failed(answer: &Answer, case: &str) {
     );
 }
 
-/// A gateway before an origin that speaks TLS.
+/// Starts a gateway before an origin that uses TLS.
 async fn before_tls(manner: Manner) -> (Gateway, tempfile::TempDir) {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
@@ -44,7 +44,7 @@ async fn before_tls(manner: Manner) -> (Gateway, tempfile::TempDir) {
     (Gateway::before(origin, &text, "", ROUTES).await, folder)
 }
 
-/// Sends every kind of request to an origin that gives this answer: each is refused, and logged so.
+/// Sends every kind of request to an origin with this response; each must be rejected and logged.
 async fn refused_for_every_request(answer: &'static str) {
     let upstream = |origin: &Origin| format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
     let origin = Origin::start(Manner::Text(answer)).await;
@@ -90,13 +90,13 @@ async fn refused_for_every_request(answer: &'static str) {
 }
 
 #[tokio::test]
-async fn unrequested_upgrade_is_refused() {
+async fn unrequested_upgrade_is_rejected() {
     let head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw bytes";
     refused_for_every_request(head).await;
 }
 
 #[tokio::test]
-async fn answer_with_an_uncertain_end_is_refused() {
+async fn response_with_ambiguous_framing_is_rejected() {
     for answer in [
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok",
@@ -116,7 +116,7 @@ async fn answer_with_an_uncertain_end_is_refused() {
 }
 
 #[tokio::test]
-async fn upgrade_to_a_protocol_that_is_not_forwarded_is_refused() {
+async fn upgrade_to_another_protocol_is_rejected() {
     let gateway = Gateway::with(Manner::Upgrade, "", NO_EJECTION).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     for (version, upgrade) in [("1.1", "h2c"), ("1.1", "other"), ("1.0", "websocket")] {
@@ -131,7 +131,7 @@ async fn upgrade_to_a_protocol_that_is_not_forwarded_is_refused() {
 }
 
 #[tokio::test]
-async fn fields_of_the_connection_and_of_the_gateway_are_not_forwarded() {
+async fn hop_by_hop_and_identity_fields_are_not_forwarded() {
     let answer = "HTTP/1.1 200 OK\r\nConnection: keep-alive, X-Hop\r\nConnection: x-other , Content-Length\r\nX-Hop: 1\r\n\
                   X-Other: 2\r\nX-Kept: 3\r\nX-Postern-Code: rate_limited\r\nX-Postern-Subject: eve\r\nContent-Length: 2\r\n\r\nok";
     let gateway = Gateway::start(Manner::Text(answer)).await;
@@ -174,7 +174,7 @@ async fn fields_of_the_connection_and_of_the_gateway_are_not_forwarded() {
 }
 
 #[tokio::test]
-async fn empty_chunk_size_does_not_end_an_answer() {
+async fn empty_chunk_size_does_not_end_a_response() {
     for rest in ["\r\n\r\n", "\r\n2\r\nok\r\n0\r\n\r\n", ";x\r\n\r\n"] {
         let answer =
             format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n{rest}");
@@ -186,7 +186,7 @@ async fn empty_chunk_size_does_not_end_an_answer() {
             let mut client = gateway.connect().await;
             client.write(&request).await;
             let got = client.rest().await;
-            // A part is told from the whole by its last chunk, and to HTTP/1.0 by a reset.
+            // A truncated response lacks its last chunk; for HTTP/1.0 the connection is reset.
             let is_part = |got: &str| request.contains("HTTP/1.1") && !got.ends_with("0\r\n\r\n");
             let is_refused = got
                 .as_deref()
@@ -222,7 +222,7 @@ async fn idle_tls_connection_is_reused_and_retried() {
         assert_eq!(
             gateway.origin.seen().len(),
             reached,
-            "the second one finds its connection closed"
+            "the second request finds a closed connection"
         );
     }
     let (gateway, _folder) = before_tls(Manner::AnswerOnce).await;
@@ -233,7 +233,7 @@ async fn idle_tls_connection_is_reused_and_retried() {
 }
 
 #[tokio::test]
-async fn unreadable_answer_fails_the_upstream_over_http2() {
+async fn malformed_response_fails_the_upstream_over_http2() {
     for answer in [
         "this is not HTTP at all\r\n\r\n",
         "HTTP/1.1 abc\r\n\r\n",

@@ -1,5 +1,4 @@
-//! Every shape of a request body, and the bytes of it that reach an origin: one body, that ends
-//! once.
+//! Request bodies of every framing, and the bytes that reach an origin: one body with one end.
 
 use std::net::SocketAddr;
 
@@ -16,8 +15,7 @@ use crate::message::head::BodyKind;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// An origin that answers one request on each connection, and reports every byte that came on it
-/// until its end.
+/// Starts an origin that answers one request per connection and reports all bytes received on it.
 async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -39,7 +37,7 @@ async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
     (address, reports)
 }
 
-/// The body in the bytes of one connection, after which nothing may come.
+/// Returns the body in the bytes of one connection, and checks that nothing follows it.
 async fn body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
     let bytes = tokio::time::timeout(PATIENCE, reports.recv())
         .await
@@ -82,7 +80,7 @@ fn unchunked(mut rest: &str) -> String {
     body
 }
 
-/// `POST /open` in HPACK, with a `content-length` if there is one to be sent.
+/// Returns `POST /open` in HPACK, with an optional `content-length`.
 fn post(length: Option<usize>) -> Vec<u8> {
     let mut block = [&[0x83, 0x87, 0x04, 5][..], b"/open", &[0x01, 4], b"gate"].concat();
     if let Some(length) = length {
@@ -93,8 +91,7 @@ fn post(length: Option<usize>) -> Vec<u8> {
     block
 }
 
-/// One request as HTTP/2 frames: its DATA frames, of which the last ends the stream, unless
-/// trailers do.
+/// Returns one request as HTTP/2 frames. The last DATA frame ends the stream, unless trailers do.
 fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> {
     let length = has_length.then(|| parts.iter().map(|part| part.len()).sum());
     let ends_with_head = parts.is_empty() && !has_trailers;
@@ -199,7 +196,7 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
                 stream.set_nodelay(true).expect("a socket");
                 let head = format!("POST /open HTTP/{version}\r\nHost: gate\r\n{framing}{way}\r\n");
                 stream.write_all(head.as_bytes()).await.expect("writes");
-                // The long one in pieces that are larger.
+                // The long request is sent in larger pieces.
                 for part in sent.as_bytes().chunks(if sent.len() > 100 {
                     piece.max(999)
                 } else {
@@ -227,7 +224,7 @@ async fn burst_of_small_data_frames_is_one_body() {
     assert_eq!(body(&mut reports, "1,000 frames").await, "x".repeat(1000));
 }
 
-/// An origin over HTTP/2 without TLS whose answers are DATA frames of these payloads.
+/// Starts an HTTP/2 origin without TLS that answers with DATA frames of these payloads.
 async fn http2_origin(parts: &'static [&'static str]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -251,7 +248,7 @@ async fn http2_origin(parts: &'static [&'static str]) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn http2_answer_of_any_shape_ends_once_at_the_client() {
+async fn http2_response_of_any_shape_ends_once_at_the_client() {
     for parts in [
         &[""][..],
         &["hello", ""],
@@ -276,7 +273,7 @@ async fn http2_answer_of_any_shape_ends_once_at_the_client() {
         client
             .write("GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n")
             .await;
-        let rest = client.rest().await.expect("an end in order");
+        let rest = client.rest().await.expect("an orderly end");
         let (head, second) = rest.split_once("\r\n\r\n").expect("a head");
         assert!(head.starts_with("HTTP/1.1 200"), "{parts:?}: {rest}");
         for body in [&first, second] {

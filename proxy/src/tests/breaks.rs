@@ -1,5 +1,5 @@
-//! Upstreams that break off, at every byte of their answer: never is a part passed off as the
-//! whole.
+//! Upstreams that close or stall at every byte of a response: a truncated response must never
+//! appear complete.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
 use super::origin::{Manner, Origin};
 
-/// How an answer ends where it is cut.
+/// The end of the connection after the truncated response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Break {
     Close,
@@ -20,10 +20,10 @@ enum Break {
     Hang,
 }
 
-/// What the origin says to the next request.
+/// The response to the next request.
 type Script = Arc<Mutex<(Vec<u8>, Break)>>;
 
-/// What a client got.
+/// The response that a client received.
 #[derive(Debug, PartialEq)]
 pub(super) enum Got {
     Whole(String),
@@ -58,7 +58,7 @@ async fn origin(script: Script) -> SocketAddr {
     address
 }
 
-/// `silence` is how long the origin may say nothing.
+/// Starts a gateway; `silence` is the read timeout.
 async fn gateway(script: &Script, silence: &str) -> Gateway {
     let address = origin(Arc::clone(script)).await;
     let upstream = format!(
@@ -67,12 +67,12 @@ async fn gateway(script: &Script, silence: &str) -> Gateway {
     Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await
 }
 
-/// The same, whoever carries it.
+/// Sends a request on each path and checks that the results are equal.
 async fn ask(gateway: &Gateway, script: &Script, answer: &[u8], end: Break) -> Got {
     *script.lock().await = (answer.to_vec(), end);
     let one = got(gateway, WAYS[0]).await;
     let other = got(gateway, WAYS[1]).await;
-    // How much of a head was written before the end was seen is a matter of luck.
+    // The number of head bytes written before a reset is not deterministic.
     if end != Break::Reset {
         assert_eq!(one, other, "{:?}", String::from_utf8_lossy(answer));
     }
@@ -85,11 +85,11 @@ async fn got(gateway: &Gateway, way: &str) -> Got {
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
-    let _closed_or_reset = read.expect("an end in time");
+    let _closed_or_reset = read.expect("the end in time");
     read_answer(&String::from_utf8_lossy(&bytes))
 }
 
-/// As a careful client reads it.
+/// Parses a response as a strict client does.
 pub(super) fn read_answer(text: &str) -> Got {
     let Some((head, body)) = text.split_once("\r\n\r\n") else {
         return Got::Part;
@@ -99,7 +99,8 @@ pub(super) fn read_answer(text: &str) -> Got {
     }
     let head = head.to_ascii_lowercase();
     if head.contains("application/problem+json") {
-        let problem: serde_json::Value = serde_json::from_str(body).expect("a problem is whole");
+        let problem: serde_json::Value =
+            serde_json::from_str(body).expect("a complete problem body");
         return Got::Problem(problem["code"].as_str().expect("a code").to_owned());
     }
     if let Some(length) = head
@@ -145,7 +146,7 @@ const INTERIM: &str = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 20
 const UNTIL_CLOSED: &str = "HTTP/1.0 200 OK\r\n\r\nhello world";
 
 #[tokio::test]
-async fn an_answer_cut_at_any_byte_is_never_passed_off_as_whole() {
+async fn truncated_response_never_appears_complete() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
     let gateway = gateway(&script, "5s").await;
     for answer in [LENGTH, CHUNKS, INTERIM] {
@@ -170,7 +171,7 @@ async fn an_answer_cut_at_any_byte_is_never_passed_off_as_whole() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_with_the_connection_is_whole_only_if_it_was_closed_well() {
+async fn body_until_close_is_complete_only_after_clean_close() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
     let gateway = gateway(&script, "5s").await;
     let whole = ask(&gateway, &script, UNTIL_CLOSED.as_bytes(), Break::Close).await;
@@ -192,7 +193,7 @@ async fn a_body_that_ends_with_the_connection_is_whole_only_if_it_was_closed_wel
 }
 
 #[tokio::test]
-async fn an_answer_that_stands_still_is_not_waited_for() {
+async fn stalled_response_is_aborted() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
     let gateway = gateway(&script, "100ms").await;
     for (at, expected) in [
@@ -212,7 +213,7 @@ async fn an_answer_that_stands_still_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_a_failure_of_the_upstream() {
+async fn non_http_response_is_an_upstream_failure() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
     let gateway = gateway(&script, "5s").await;
     let long = format!(
@@ -264,7 +265,7 @@ async fn what_is_not_http_is_a_failure_of_the_upstream() {
 }
 
 #[tokio::test]
-async fn no_response_sets_a_cookie_unless_its_route_may() {
+async fn cookie_is_removed_unless_the_route_allows_it() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
     let address = origin(Arc::clone(&script)).await;
     let own = "[[route]]\npath = \"/own\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\ncookies = true\n";

@@ -1,9 +1,9 @@
-//! Cross-origin requests: what a browser is told, over both paths.
+//! Cross-origin requests on both paths.
 
 use super::harness::{Answer, Gateway, ROUTES, WAYS};
 use super::origin::{Manner, Origin};
 
-/// A gateway with `[cors]` as `common`, and the lines of `own` at the route `closed`.
+/// Starts a gateway with `common` as `[cors]` and the lines `own` in the route `closed`.
 async fn gateway(common: &str, own: &str) -> Gateway {
     gateway_before(Manner::Answer, common, own).await
 }
@@ -34,7 +34,7 @@ const COMMON: &str =
     "[cors]\norigins = [\"https://app\", \"http://localhost:*\"]\nmax_age = \"1m\"";
 
 #[tokio::test]
-async fn common_rules_hold_for_every_route_and_for_none() {
+async fn common_cors_policy_applies_to_all_requests() {
     let gateway = gateway(COMMON, "").await;
     for (target, method) in [
         ("/closed", "PUT"),
@@ -95,14 +95,14 @@ async fn common_rules_hold_for_every_route_and_for_none() {
             assert_eq!(
                 answer.header("vary"),
                 Some("Origin"),
-                "a cache keeps it for no page: {target} {way}"
+                "varies by origin: {target} {way}"
             );
         }
     }
 }
 
 #[tokio::test]
-async fn preflight_of_a_disallowed_origin_is_answered_without_permission() {
+async fn preflight_of_disallowed_origin_gets_no_permission() {
     for (common, own) in [(COMMON, ""), ("", "cors = { origins = [\"https://app\"] }")] {
         let gateway = gateway(common, own).await;
         for target in ["/closed", "/nowhere"] {
@@ -114,7 +114,7 @@ async fn preflight_of_a_disallowed_origin_is_answered_without_permission() {
 }
 
 #[tokio::test]
-async fn rules_of_a_route_replace_the_common_ones() {
+async fn route_cors_policy_replaces_the_common_one() {
     let gateway = gateway(
         COMMON,
         "cors = { origins = [\"https://other\"], headers = [\"x-own\"] }",
@@ -139,7 +139,7 @@ async fn rules_of_a_route_replace_the_common_ones() {
 }
 
 #[tokio::test]
-async fn unknown_path_is_readable_for_origins_of_some_route() {
+async fn unknown_path_is_readable_for_allowed_origins() {
     let gateway = gateway(
         "",
         "cors = { origins = [\"https://app\"], max_age = \"1m\" }",
@@ -159,15 +159,11 @@ async fn unknown_path_is_readable_for_origins_of_some_route() {
         );
     }
     let open = gateway.get("/open", "Origin: https://app\r\n").await;
-    assert_eq!(
-        (open.status, allowed(&open)),
-        (200, None),
-        "a route without rules has none"
-    );
+    assert_eq!((open.status, allowed(&open)), (200, None), "no policy");
 }
 
 #[tokio::test]
-async fn upstream_does_not_override_the_rules() {
+async fn upstream_does_not_override_the_cors_policy() {
     let text = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nContent-Length: 0\r\n\r\n";
     for (common, passed) in [(COMMON, None), ("", Some("*"))] {
         let gateway = gateway_before(Manner::Text(text), common, "").await;

@@ -1,5 +1,4 @@
-//! What a configuration says before it is live: its mistakes, and its tests. And an audit-only
-//! policy, which decides nothing.
+//! Mistakes and route tests of a configuration, and report-only policies.
 
 use postern_common::config::{Env, parse};
 use postern_common::exit::Exit;
@@ -22,18 +21,18 @@ const UPSTREAM: &str =
     "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.a]\naddresses = [\"127.0.0.1:2\"]\n";
 
 #[test]
-fn an_audit_only_policy_decides_nothing_in_a_test_either() {
+fn report_only_policy_allows_in_route_tests() {
     let route = "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\n";
     let test =
         "[[test]]\nrequest = \"GET /a\"\ntoken = \"user\"\ndecision = \"service_not_allowed\"\n";
     let with = |policy: &str| read(&format!("{UPSTREAM}{route}policy = {policy}\n{test}"));
     with("{ services = \"any\" }").expect("refused");
-    let exit = with("{ services = \"any\", audit = true }").expect_err("let through");
+    let exit = with("{ services = \"any\", audit = true }").expect_err("must be rejected");
     assert!(exit.message().contains("is decided allow"), "{exit}");
 }
 
 #[test]
-fn a_test_of_the_configuration_has_headers_and_claims() {
+fn route_test_supports_headers_and_claims() {
     let text = r#"
 [[route]]
 name = "old"
@@ -65,13 +64,14 @@ token = { claims = { tier = "2" } }
 decision = "insufficient_scope"
 "#;
     let check = |text: &str| read(&format!("{UPSTREAM}{text}"));
-    check(text).expect("they hold");
+    check(text).expect("the limits hold");
     let exit = check(&text.replace("x-beta = \"1\"", "x-beta = \"3\"")).expect_err("another route");
     assert_eq!(
         exit.message(),
         "p.toml:19: test.0: test \"GET /a\": takes old, not beta"
     );
-    let exit = check(&text.replace("{ tier = \"2\" }", "{ tier = 2 }")).expect_err("let through");
+    let exit =
+        check(&text.replace("{ tier = \"2\" }", "{ tier = 2 }")).expect_err("must be rejected");
     assert!(
         exit.message()
             .contains("is decided allow, not insufficient_scope"),
@@ -87,7 +87,7 @@ decision = "insufficient_scope"
 }
 
 #[test]
-fn what_can_never_be_meant_is_refused_at_its_line() {
+fn contradictory_setting_is_rejected_at_its_line() {
     let route = |more: &str| {
         format!("[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\npolicy = \"public\"\n{more}")
     };
@@ -136,13 +136,13 @@ fn what_can_never_be_meant_is_refused_at_its_line() {
     assert_eq!(
         stop("drain = \"1s\"").linger.as_millis(),
         500,
-        "never as long as the drain"
+        "linger is less than drain"
     );
     assert!(stop("drain = \"0s\"\nlinger = \"0s\"").linger.is_zero());
 }
 
 #[test]
-fn each_mistake_is_told_once_in_terms_of_what_is_meant() {
+fn each_mistake_is_reported_once() {
     let route =
         "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\npolicy = \"public\"\n";
     let with = |from: &str, to: &str| format!("{UPSTREAM}{route}").replace(from, to);
@@ -193,7 +193,7 @@ fn each_mistake_is_told_once_in_terms_of_what_is_meant() {
 }
 
 #[test]
-fn files_that_are_not_there_are_told_at_their_lines() {
+fn missing_files_are_reported_at_their_lines() {
     let folder = tempfile::tempdir().expect("a folder");
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let other = rcgen::KeyPair::generate().expect("a key");
@@ -219,7 +219,7 @@ fn files_that_are_not_there_are_told_at_their_lines() {
     };
     let log = format!("{at}/access.log");
     let pair = |key: &str| format!("certificate = \"{at}/own.pem\"\nkey = \"{at}/{key}\"");
-    let config = check(&pair("own.key"), &pair("own.key"), &log).expect("good");
+    let config = check(&pair("own.key"), &pair("own.key"), &log).expect("valid");
     assert_eq!(crate::assumed_settings(&config).len(), 4);
     let none = "certificate = \"none.pem\"\nkey = \"none.key\"";
     let ca = format!("ca = \"{at}/empty.pem\"");
@@ -228,7 +228,7 @@ fn files_that_are_not_there_are_told_at_their_lines() {
         &ca,
         "no-such/access.log",
     )
-    .expect_err("bad");
+    .expect_err("invalid");
     let places = [
         "4: listen.0.tls.certificate: none.pem: ",
         "5: listen.0.tls.key: none.key: ",
@@ -240,8 +240,8 @@ fn files_that_are_not_there_are_told_at_their_lines() {
         assert!(line.starts_with(&format!("p.toml:{place}")), "{said}");
     }
     assert_eq!(said.lines().count(), places.len(), "{said}");
-    let said =
-        check(&pair("other.key"), &pair("other.key"), &log).expect_err("they do not go together");
+    let said = check(&pair("other.key"), &pair("other.key"), &log)
+        .expect_err("mismatched certificate and key");
     assert!(
         said.contains("p.toml:3: listen.0.tls: ") && said.contains("upstream.a.tls: "),
         "{said}"
@@ -249,7 +249,7 @@ fn files_that_are_not_there_are_told_at_their_lines() {
 }
 
 #[tokio::test]
-async fn what_an_audit_only_policy_would_refuse_is_let_through_and_told() {
+async fn report_only_decision_is_logged_and_forwarded() {
     let route = "[[route]]\nname = \"watched\"\npath = \"/watched\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
                  policy = { services = [\"auth\"], audit = true }\n";
     let origin = Origin::start(Manner::Answer).await;
@@ -264,7 +264,7 @@ async fn what_an_audit_only_policy_would_refuse_is_let_through_and_told() {
     assert_eq!(
         gateway.get("/watched", "").await.code(),
         "authentication_required",
-        "a token is needed still"
+        "a token is still required"
     );
     assert_eq!(ask(gateway.user()).await, 200);
     assert_eq!(ask(gateway.service("notify")).await, 200);

@@ -1,4 +1,4 @@
-//! What is decided before a request is one: who may connect, and what is written down of it.
+//! Connection limits, tunnels and access events.
 
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
@@ -8,13 +8,13 @@ use super::harness::{Gateway, PATIENCE, ROUTES};
 use super::origin::{Manner, Origin};
 
 #[tokio::test]
-async fn an_address_has_so_many_connections_and_no_more() {
+async fn connections_above_the_address_limit_are_closed() {
     let gateway = Gateway::with(Manner::Answer, "connections_per_address = 2", "").await;
     let (mut one, two) = (gateway.connect().await, gateway.connect().await);
     one.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(one.answer().await.expect("an answer").status, 200);
+    assert_eq!(one.answer().await.expect("a response").status, 200);
     let mut third = gateway.connect().await;
-    assert!(third.is_closed().await, "one too many");
+    assert!(third.is_closed().await, "above the limit");
     assert!(
         gateway
             .ask("/metrics")
@@ -33,37 +33,37 @@ async fn an_address_has_so_many_connections_and_no_more() {
     };
     tokio::time::timeout(PATIENCE, again)
         .await
-        .expect("a place that was left is free again");
+        .expect("a released permit");
 }
 
 #[tokio::test]
-async fn above_the_cap_on_all_connections_the_next_one_waits() {
+async fn connections_above_the_total_limit_wait() {
     let gateway = Gateway::with(Manner::Answer, "connections = 1", "").await;
     let mut first = gateway.connect().await;
     first.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(first.answer().await.expect("an answer").status, 200);
+    assert_eq!(first.answer().await.expect("a response").status, 200);
     let mut second = gateway.connect().await;
     second.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(gateway.origin.seen().len(), 1, "it waits in the kernel");
+    assert_eq!(gateway.origin.seen().len(), 1, "queued by the kernel");
     let mut byte = [0];
     assert!(
         second.stream.try_read(&mut byte).is_err(),
-        "nothing is said to it"
+        "nothing is sent"
     );
     drop(first);
-    assert_eq!(second.answer().await.expect("an answer").status, 200);
+    assert_eq!(second.answer().await.expect("a response").status, 200);
     let mut third = gateway.connect().await;
     third.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     gateway.edit(|text| text.replace("connections = 1", "connections = 2"));
     assert_eq!(
-        third.answer().await.expect("an answer").status,
+        third.answer().await.expect("a response").status,
         200,
-        "a reload makes a place for it"
+        "a reload adds a permit"
     );
 }
 
 #[tokio::test]
-async fn what_is_matched_forwarded_and_logged_is_the_same_to_the_byte() {
+async fn target_is_forwarded_and_logged_unchanged() {
     let origin = Origin::start(Manner::Answer).await;
     let address = origin.address;
     let route = "[[route]]\npath = \"/any/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
@@ -125,7 +125,11 @@ async fn what_is_matched_forwarded_and_logged_is_the_same_to_the_byte() {
             "{event}"
         );
     }
-    assert_eq!(forwarded.next(), None, "what was refused reached nothing");
+    assert_eq!(
+        forwarded.next(),
+        None,
+        "rejected requests are not forwarded"
+    );
     assert!(
         (40..targets.len() - 40).contains(&seen.len()),
         "{} of {} passed",
@@ -135,7 +139,7 @@ async fn what_is_matched_forwarded_and_logged_is_the_same_to_the_byte() {
 }
 
 #[tokio::test]
-async fn a_silent_tunnel_is_closed_and_one_that_speaks_is_not() {
+async fn idle_tunnel_is_closed_and_active_one_kept() {
     let gateway = Gateway::with(Manner::Upgrade, "tunnel_timeout = \"200ms\"", "").await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let upgrade = format!(
@@ -144,7 +148,7 @@ async fn a_silent_tunnel_is_closed_and_one_that_speaks_is_not() {
     let (mut silent, mut speaking) = (gateway.connect().await, gateway.connect().await);
     for client in [&mut silent, &mut speaking] {
         client.write(&upgrade).await;
-        assert_eq!(client.answer().await.expect("an answer").status, 101);
+        assert_eq!(client.answer().await.expect("a response").status, 101);
         assert_eq!(client.bytes(5).await, "hello");
     }
     let mut rest = Vec::new();
@@ -163,13 +167,13 @@ async fn a_silent_tunnel_is_closed_and_one_that_speaks_is_not() {
     };
     tokio::time::timeout(PATIENCE, closed)
         .await
-        .expect("the silent one is closed in time");
+        .expect("the idle tunnel is closed in time");
     speaking.write("still here").await;
     assert!(speaking.until("still here").await.ends_with("still here"));
 }
 
 #[tokio::test]
-async fn a_route_has_its_own_patience_and_its_own_attempts() {
+async fn route_overrides_read_timeout_and_retries() {
     let origin = Origin::start(Manner::Hang).await;
     let route = |name: &str, more: &str| {
         format!(
@@ -202,14 +206,14 @@ async fn a_route_has_its_own_patience_and_its_own_attempts() {
 }
 
 #[tokio::test]
-async fn options_about_the_server_are_answered() {
+async fn server_options_request_is_answered() {
     let gateway = Gateway::start(Manner::Answer).await;
     let mut client = gateway.connect().await;
     for _ in 0..2 {
         client
             .write("OPTIONS * HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok")
             .await;
-        let answer = client.answer().await.expect("an answer");
+        let answer = client.answer().await.expect("a response");
         assert_eq!((answer.status, answer.body.as_str()), (204, ""));
         assert!(answer.header("x-request-id").is_some());
     }
@@ -234,7 +238,7 @@ async fn options_about_the_server_are_answered() {
         .header("host", "gate")
         .body(());
     let (answer, _) = send(&mut front.client().await, star.expect("a request"), true);
-    assert_eq!(reply(answer).await.expect("an answer").status, 204);
+    assert_eq!(reply(answer).await.expect("a response").status, 204);
     assert!(gateway.origin.seen().is_empty() && front.gateway.origin.seen().is_empty());
     let limited = Gateway::with(
         Manner::Answer,

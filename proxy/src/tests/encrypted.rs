@@ -12,7 +12,7 @@ use super::front::Front;
 use super::harness::{Gateway, PATIENCE, has_field};
 use super::origin::{Manner, Origin};
 
-/// An authority for one test.
+/// A certificate authority for one test.
 pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -29,7 +29,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// Certificate and key, both in PEM.
+    /// Issues a certificate. Returns certificate and key in PEM.
     fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
@@ -83,7 +83,7 @@ fn url(gateway: &Gateway, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn http_2_is_spoken_and_held_to_the_same_rules() {
+async fn http2_requests_follow_the_same_rules() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
     let gateway = gateway(folder.path(), "").await;
@@ -92,7 +92,7 @@ async fn http_2_is_spoken_and_held_to_the_same_rules() {
         .get(url(&gateway, "/any/1"))
         .send()
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(
         (answer.status().as_u16(), answer.version()),
         (401, reqwest::Version::HTTP_2)
@@ -105,7 +105,7 @@ async fn http_2_is_spoken_and_held_to_the_same_rules() {
         .header("x_postern_service", "auth")
         .send()
         .await;
-    assert_eq!(answer.expect("an answer").status().as_u16(), 200);
+    assert_eq!(answer.expect("a response").status().as_u16(), 200);
     let seen = gateway.origin.only();
     assert!(seen.starts_with("GET /any/1?q HTTP/1.1\r\n"), "{seen}");
     for line in [
@@ -121,19 +121,19 @@ async fn http_2_is_spoken_and_held_to_the_same_rules() {
         .body("x".repeat(3 << 20))
         .send()
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(posted.status().as_u16(), 413);
     let posted = client
         .post(url(&gateway, "/open"))
         .body("x".repeat(100_000))
         .send()
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(posted.status().as_u16(), 200);
 }
 
 #[tokio::test]
-async fn a_client_must_show_its_certificate_where_one_is_asked_for() {
+async fn client_certificate_is_required_if_configured() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
     let asked = format!("client_ca = \"{}/ca.pem\"\n", folder.path().display());
@@ -159,7 +159,7 @@ async fn a_client_must_show_its_certificate_where_one_is_asked_for() {
             .get(url(&gateway, "/open"))
             .send()
             .await
-            .expect("an answer")
+            .expect("a response")
             .status()
             .as_u16(),
         200
@@ -167,7 +167,7 @@ async fn a_client_must_show_its_certificate_where_one_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_used_without_a_restart() {
+async fn new_certificate_is_used_without_restart() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
     let gateway = gateway(folder.path(), "").await;
@@ -195,7 +195,7 @@ async fn a_new_certificate_is_used_without_a_restart() {
     );
 }
 
-/// An origin that asks for a client certificate, `client.pem` of the folder.
+/// Starts an origin that requires a client certificate, `client.pem` in the folder.
 pub(super) async fn origin_behind_tls(
     authority: &Authority,
     folder: &Path,
@@ -227,7 +227,7 @@ pub(super) async fn origin_behind_tls(
 }
 
 #[tokio::test]
-async fn an_upstream_is_spoken_to_over_mutual_tls_and_not_otherwise() {
+async fn upstream_requires_mutual_tls() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
     let tls = |name: &str, ca: &str| {
@@ -252,7 +252,7 @@ async fn an_upstream_is_spoken_to_over_mutual_tls_and_not_otherwise() {
 }
 
 #[tokio::test]
-async fn a_new_authority_of_an_upstream_is_used_without_a_restart() {
+async fn new_upstream_authority_is_used_without_restart() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
     let origin = origin_behind_tls(&authority, folder.path(), Manner::Answer).await;
@@ -273,7 +273,7 @@ async fn a_new_authority_of_an_upstream_is_used_without_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_sent_while_the_upstream_says_nothing_more() {
+async fn written_data_is_flushed_while_the_upstream_is_silent() {
     let front = Front::start(Manner::LargeEvent, "", "").await;
     let mut client = front.connect_narrow("http/1.1").await;
     client
@@ -281,20 +281,20 @@ async fn what_was_written_is_sent_while_the_upstream_says_nothing_more() {
         .await
         .expect("writes");
     client.flush().await.expect("writes");
-    // By then the gateway has all there is, and most of it waits within TLS: the client's system
-    // takes little.
+    // By then the gateway has received everything, and most of it is queued in the TLS layer,
+    // because the client's receive buffer is small.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let mut got = Vec::new();
     let reading = async {
         while got.iter().filter(|byte| **byte == b'x').count() < 64 << 10 {
             assert_ne!(
-                client.read_buf(&mut got).await.expect("not cut"),
+                client.read_buf(&mut got).await.expect("not truncated"),
                 0,
-                "not over"
+                "not complete"
             );
         }
     };
     tokio::time::timeout(PATIENCE, reading)
         .await
-        .expect("all of it");
+        .expect("the rest");
 }

@@ -1,4 +1,4 @@
-//! A gateway with TLS in front, and clients that speak HTTP/2 to it, well or raw.
+//! A gateway with a TLS listener, and HTTP/2 clients for it.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use super::encrypted::Authority;
 use super::harness::{Gateway, PATIENCE};
 use super::origin::{Manner, Origin};
 
-/// The gateway and who vouches for it.
+/// The gateway and the authority of its certificate.
 pub(super) struct Front {
     pub(super) gateway: Gateway,
     authority: Authority,
     _certificates: tempfile::TempDir,
 }
 
-/// What came back on a stream.
+/// The response on a stream.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
@@ -59,7 +59,7 @@ impl Front {
         }
     }
 
-    /// An encrypted connection on which nothing has been said yet but that it is HTTP/2's.
+    /// Opens a TLS connection that negotiates HTTP/2, without sending a preface.
     pub(super) async fn connect(&self) -> TlsStream<TcpStream> {
         self.encrypt(
             TcpStream::connect(self.gateway.address)
@@ -70,7 +70,7 @@ impl Front {
         .await
     }
 
-    /// The same in another protocol, of a client whose system takes in little before it is read.
+    /// Opens a TLS connection for another protocol, with a small receive buffer.
     pub(super) async fn connect_narrow(&self, protocol: &str) -> TlsStream<TcpStream> {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4 << 10).expect("a size");
@@ -104,7 +104,7 @@ impl Front {
             .expect("a handshake")
     }
 
-    /// A client that keeps to the protocol.
+    /// Opens a connection with a conforming HTTP/2 client.
     pub(super) async fn client(&self) -> SendRequest<Bytes> {
         let (client, connection) = h2::client::handshake(self.connect().await)
             .await
@@ -114,7 +114,7 @@ impl Front {
     }
 }
 
-/// A request head; its authority is `gate`.
+/// Builds a request head with the authority `gate`.
 pub(super) fn head(method: &str, path: &str, fields: &[(&str, &str)]) -> Request<()> {
     let mut request = Request::builder()
         .method(method)
@@ -125,7 +125,7 @@ pub(super) fn head(method: &str, path: &str, fields: &[(&str, &str)]) -> Request
     request.body(()).expect("a request")
 }
 
-/// Sends a head; the rest of the request, and the answer to come.
+/// Sends a request head. Returns the pending response and the stream for the body.
 pub(super) fn send(
     client: &mut SendRequest<Bytes>,
     request: Request<()>,
@@ -134,17 +134,17 @@ pub(super) fn send(
     client.send_request(request, end).expect("a stream")
 }
 
-/// One request without a body.
+/// Sends a request without a body and returns its response.
 pub(super) async fn get(
     client: &mut SendRequest<Bytes>,
     path: &str,
     fields: &[(&str, &str)],
 ) -> Reply {
     let (answer, _) = send(client, head("GET", path, fields), true);
-    reply(answer).await.expect("an answer")
+    reply(answer).await.expect("a response")
 }
 
-/// The whole answer.
+/// Reads a whole response.
 pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<Reply, h2::Error> {
     let reading = async {
         let (head, mut body): (http::response::Parts, RecvStream) =
@@ -163,7 +163,7 @@ pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<Reply, h
     };
     tokio::time::timeout(PATIENCE, reading)
         .await
-        .expect("an answer in time")
+        .expect("a response in time")
 }
 
 impl Reply {

@@ -1,5 +1,5 @@
-//! The official client and server of gRPC with the gateway between them (`tests/peers/grpc`; its
-//! `install` brings them).
+//! The official gRPC client and server with the gateway between them (`tests/peers/grpc`, installed
+//! by its `install` script).
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ policy = "public"
 deadline = "500ms"
 "#;
 
-/// A peer that listens, with the gateway before it.
+/// A gRPC server behind a gateway.
 struct Calls {
     gateway: Gateway,
     _server: Child,
@@ -61,21 +61,19 @@ fn peer(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// The server, and where it listens.
+/// Starts the server. Returns its process and address.
 async fn serve(run: &Path) -> (Child, SocketAddr) {
     let mut command = Command::new(run);
     let command = command
         .arg("server")
         .stdout(Stdio::piped())
         .kill_on_drop(true);
-    let mut child = command.spawn().expect("the peer runs");
+    let mut child = command.spawn().expect("the peer process runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let line = tokio::time::timeout(6 * PATIENCE, lines.next_line())
         .await
         .expect("in time");
-    let line = line
-        .expect("reads")
-        .expect("the peer says where it listens");
+    let line = line.expect("reads").expect("the peer reports its address");
     let port = line
         .strip_prefix("listening ")
         .expect("a port")
@@ -96,7 +94,7 @@ impl Calls {
         })
     }
 
-    /// What came of each call.
+    /// Makes calls. Returns their results.
     async fn make(&self, calls: Value) -> Vec<Value> {
         let run = peer("").expect("installed");
         let mut command = Command::new(run);
@@ -106,7 +104,7 @@ impl Calls {
             &calls.to_string(),
         ]);
         let output = tokio::time::timeout(6 * PATIENCE, command.kill_on_drop(true).output()).await;
-        let output = output.expect("in time").expect("the peer runs");
+        let output = output.expect("in time").expect("the peer process runs");
         let text = String::from_utf8(output.stdout).expect("text");
         assert!(
             output.status.success(),
@@ -176,7 +174,7 @@ async fn unary_and_all_streaming_calls_pass() {
 }
 
 #[tokio::test]
-async fn status_of_the_server_reaches_the_client() {
+async fn server_status_reaches_the_client() {
     let Some(calls) = Calls::start("status_of_the_server_reaches_the_client", "").await else {
         return;
     };
@@ -224,11 +222,11 @@ async fn deadline_of_the_route_ends_a_call() {
         (&outcomes[1]["replies"], &outcomes[3]["replies"]),
         (&json!(["yes"]), &json!(["yes"]))
     );
-    assert_eq!(outcomes[2]["number"], 3, "what came before it");
+    assert_eq!(outcomes[2]["number"], 3, "messages before the error");
 }
 
 #[tokio::test]
-async fn refusals_of_the_gateway_are_statuses() {
+async fn gateway_rejections_are_grpc_statuses() {
     let limits = "[limits.address]\nrequests = 4\nper = \"1h\"\n";
     let Some(calls) = Calls::start("refusals_of_the_gateway_are_statuses", limits).await else {
         return;
@@ -255,7 +253,7 @@ async fn refusals_of_the_gateway_are_statuses() {
 }
 
 #[tokio::test]
-async fn answers_longer_than_their_messages_do_not_stop_a_stream() {
+async fn long_responses_do_not_block_a_stream() {
     let test = "answers_longer_than_their_messages_do_not_stop_a_stream";
     let Some(calls) = Calls::start(test, "").await else {
         return;
@@ -272,7 +270,7 @@ async fn answers_longer_than_their_messages_do_not_stop_a_stream() {
 }
 
 #[tokio::test]
-async fn client_that_streams_may_pause() {
+async fn client_stream_may_pause() {
     let limits = "stall_timeout = \"300ms\"\n";
     let Some(calls) = Calls::start("client_that_streams_may_pause", limits).await else {
         return;

@@ -15,7 +15,7 @@ use super::origin::{Manner, Origin};
 use crate::{App, Config, InheritedListeners, Listeners, PreviousProcess};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
+async fn hot_restart_fails_no_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("proxy.sock");
     let origin = Origin::start(Manner::Answer).await;
@@ -43,7 +43,7 @@ async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
         })
         .collect();
     let path = socket.clone();
-    // The old process offers its sockets once it runs.
+    // The running process offers its sockets once it serves.
     let offered = async {
         while !path.exists() {
             tokio::task::yield_now().await;
@@ -73,7 +73,7 @@ async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
     let new = Gateway::on(listeners, predecessor, origin, &upstream).await;
     tokio::time::timeout(PATIENCE, old.running)
         .await
-        .expect("the old one ends")
+        .expect("the previous process exits")
         .expect("does not panic");
     let before = served.load(Ordering::Relaxed);
     while served.load(Ordering::Relaxed) < before + 20 {
@@ -86,7 +86,7 @@ async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
     assert!(!new.origin.seen().is_empty(), "the new process serves");
 }
 
-/// A gateway whose keys are at `pool`.
+/// Builds a gateway whose keys are at `pool`.
 fn app(pool: &str) -> App {
     let env = Env::from([
         ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", pool),
@@ -97,11 +97,11 @@ fn app(pool: &str) -> App {
     ]);
     let text = "[[listen]]\naddress = \"127.0.0.1:0\"\n[access_log]\nto = \"off\"\n";
     let config =
-        parse("test.toml", text, |root| Config::read(root, &env)).expect("a good configuration");
+        parse("test.toml", text, |root| Config::read(root, &env)).expect("a valid configuration");
     App::build(config, Clock::system()).expect("builds")
 }
 
-/// A successor has so much time in these tests.
+/// Returns a connected pair, with this time for the new process.
 fn predecessor(most: Duration) -> (UnixStream, PreviousProcess) {
     let (old, new) = UnixStream::pair().expect("a pair");
     (old, PreviousProcess::new(new, Instant::now() + most))
@@ -112,7 +112,7 @@ const NO_LISTENERS: Listeners = Listeners {
     admin: None,
 };
 
-/// Nothing listens there: no keys are found.
+/// An address without a listener, so that no keys are found.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
 #[track_caller]
@@ -123,7 +123,7 @@ fn told(mut old: UnixStream) -> String {
 }
 
 #[tokio::test]
-async fn who_is_not_ready_does_not_take_over() {
+async fn unready_process_does_not_take_over() {
     let (old, predecessor) = predecessor(Duration::from_millis(50));
     let refused = app(NOWHERE)
         .take_over(NO_LISTENERS, predecessor, CancellationToken::new())
@@ -133,18 +133,18 @@ async fn who_is_not_ready_does_not_take_over() {
         refused.status() == 69 && refused.message().contains("keys"),
         "{refused}"
     );
-    assert_eq!(told(old), "", "the old one serves on");
+    assert_eq!(told(old), "", "the previous process keeps serving");
 }
 
 #[tokio::test]
-async fn who_is_told_to_stop_before_it_is_ready_ends_at_once() {
+async fn stop_before_readiness_aborts_the_take_over() {
     let (old, predecessor) = predecessor(Duration::from_secs(3600));
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(app(NOWHERE).take_over(NO_LISTENERS, predecessor, shutdown.clone()));
     shutdown.cancel();
     let ended = tokio::time::timeout(PATIENCE, running)
         .await
-        .expect("an end in time");
+        .expect("the end in time");
     assert_eq!(
         ended
             .expect("does not panic")
@@ -152,11 +152,11 @@ async fn who_is_told_to_stop_before_it_is_ready_ends_at_once() {
             .status(),
         69
     );
-    assert_eq!(told(old), "", "the old one serves on");
+    assert_eq!(told(old), "", "the previous process keeps serving");
 }
 
 #[tokio::test]
-async fn who_is_ready_when_nobody_waits_any_more_does_not_serve() {
+async fn late_process_does_not_serve() {
     let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
     let pool = format!("http://{}", serve_keys(&key).await);
     let (old, predecessor) = predecessor(PATIENCE);
@@ -164,8 +164,8 @@ async fn who_is_ready_when_nobody_waits_any_more_does_not_serve() {
     let running = app(&pool).take_over(NO_LISTENERS, predecessor, CancellationToken::new());
     let refused = tokio::time::timeout(PATIENCE, running)
         .await
-        .expect("an end in time");
-    let refused = refused.expect_err("two would serve");
+        .expect("the end in time");
+    let refused = refused.expect_err("only one process may serve");
     assert!(
         refused.status() == 69 && refused.message().contains("does not wait"),
         "{refused}"
@@ -173,7 +173,7 @@ async fn who_is_ready_when_nobody_waits_any_more_does_not_serve() {
 }
 
 #[tokio::test]
-async fn the_old_process_is_known_to_listen_before_it_is_relieved() {
+async fn commit_follows_the_confirmation() {
     for answer in ["", "no\n"] {
         let (mut old, predecessor) = predecessor(PATIENCE);
         old.write_all(answer.as_bytes()).expect("a pair");
@@ -190,11 +190,11 @@ async fn the_old_process_is_known_to_listen_before_it_is_relieved() {
     let committed = move || {
         before.set_nonblocking(true).expect("a pair");
         let mut heard = [0; 64];
-        let length = (&before).read(&mut heard).expect("words");
+        let length = (&before).read(&mut heard).expect("a string");
         assert_eq!(
             heard[..length],
             *b"ready\n",
-            "the old one must not end before"
+            "the previous process exits too early"
         );
         before.set_nonblocking(false).expect("a pair");
     };

@@ -1,4 +1,4 @@
-//! A gateway in front of one origin, with a pool that signs tokens.
+//! A gateway in front of one origin, with a user pool that signs tokens.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use tokio::task::JoinHandle;
 use super::origin::{Manner, Origin};
 use crate::{App, Config, Listeners, PreviousProcess};
 
-/// Fields that make no difference, but for who carries the request: the gateway itself, or Pingora.
+/// Header fields that select the path: the fast path, or the streaming path.
 pub(super) const WAYS: [&str; 2] = ["", "Upgrade: other\r\n"];
 
-/// Nothing in these tests takes longer, unless it hangs.
+/// Maximum duration of any step in these tests.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The routes of most tests.
@@ -101,12 +101,12 @@ impl Gateway {
         Self::launch(origin, (tls, upstream, limits, ROUTES)).await
     }
 
-    /// Without TLS, for clients of both HTTP/1.1 and HTTP/2.
+    /// Starts a gateway without TLS, for clients of HTTP/1.1 and HTTP/2.
     pub(super) async fn h2c(origin: Origin, upstream: &str, limits: &str, routes: &str) -> Self {
         Self::launch(origin, ("h2c = true", upstream, limits, routes)).await
     }
 
-    /// On sockets that another gateway handed over.
+    /// Starts a gateway on sockets inherited from another one.
     pub(super) async fn on(
         listeners: Listeners,
         predecessor: PreviousProcess,
@@ -156,7 +156,7 @@ impl Gateway {
             ("IDP_SERVICE_CLIENT_ID", "machines"),
         ]);
         let config = parse("test.toml", &text, |root| Config::read(root, &env))
-            .expect("a good configuration");
+            .expect("a valid configuration");
         let file = log.path().join("proxy.toml");
         std::fs::write(&file, &text).expect("writes");
         let app = App::build(config, Clock::system())
@@ -204,7 +204,7 @@ impl Gateway {
         self.user_until(4_000_000_000)
     }
 
-    /// A user whose token expires then, in seconds of Unix time.
+    /// Returns a user token that expires at this Unix time in seconds.
     pub(super) fn user_until(&self, exp: i64) -> String {
         let claims = json!({
             "iss": self.user_issuer(), "sub": "ada", "username": "ada", "token_use": "access",
@@ -242,14 +242,14 @@ impl Gateway {
         }
     }
 
-    /// Sends raw bytes on a connection of their own and reads one answer.
+    /// Sends raw bytes on a new connection and reads one response.
     pub(super) async fn send(&self, raw: &str) -> Answer {
         let mut client = self.connect().await;
         client.write(raw).await;
-        client.answer().await.expect("an answer")
+        client.answer().await.expect("a response")
     }
 
-    /// A plain request with extra header lines.
+    /// Sends a request with additional header lines.
     pub(super) async fn get(&self, target: &str, headers: &str) -> Answer {
         self.send(&format!(
             "GET {target} HTTP/1.1\r\nHost: gate\r\n{headers}\r\n"
@@ -257,27 +257,27 @@ impl Gateway {
         .await
     }
 
-    /// What the admin listener says.
+    /// Returns a response body of the admin listener.
     pub(super) async fn ask(&self, path: &str) -> String {
         let url = format!("http://{}{path}", self.admin);
         self.asking
             .get(url)
             .send()
             .await
-            .expect("an answer")
+            .expect("a response")
             .text()
             .await
             .expect("text")
     }
 
-    /// Changes the file of the configuration.
+    /// Edits the configuration file.
     pub(super) fn edit(&self, change: impl FnOnce(String) -> String) {
         let file = self.log.path().join("proxy.toml");
         let text = std::fs::read_to_string(&file).expect("reads");
         std::fs::write(file, change(text)).expect("writes");
     }
 
-    /// Waits until `/config/status` is so.
+    /// Waits until `/config/status` satisfies the condition.
     pub(super) async fn configured(&self, is: impl Fn(&Value) -> bool) -> Value {
         let waiting = async {
             loop {
@@ -293,7 +293,7 @@ impl Gateway {
             .expect("a configuration in time")
     }
 
-    /// Ends the gateway; the access events that it wrote.
+    /// Stops the gateway and returns its access events.
     pub(super) async fn finish(self) -> Vec<Value> {
         self.shutdown.cancel();
         tokio::time::timeout(PATIENCE, self.running)
@@ -307,7 +307,7 @@ impl Gateway {
     }
 }
 
-/// A raw client.
+/// A client that sends raw bytes.
 pub(super) struct Client {
     pub(super) stream: TcpStream,
     pub(super) buffer: Vec<u8>,
@@ -325,7 +325,7 @@ impl Client {
         self.stream.write_all(raw.as_bytes()).await.expect("writes");
     }
 
-    /// The next answer; `None` if the connection ended before one.
+    /// Returns the next response; `None` if the connection was closed before it.
     pub(super) async fn answer(&mut self) -> Option<Answer> {
         let reading = async {
             loop {
@@ -339,7 +339,7 @@ impl Client {
         };
         tokio::time::timeout(PATIENCE, reading)
             .await
-            .expect("an answer in time")
+            .expect("a response in time")
     }
 
     async fn fill(&mut self) -> usize {
@@ -385,7 +385,7 @@ impl Client {
         })
     }
 
-    /// Whether the gateway closes this connection, with nothing more to say.
+    /// Returns whether the gateway closes this connection without sending anything.
     pub(super) async fn is_closed(&mut self) -> bool {
         tokio::time::timeout(PATIENCE, self.fill())
             .await
@@ -393,17 +393,17 @@ impl Client {
             && self.buffer.is_empty()
     }
 
-    /// All that comes until the connection ends, unless it ends with a reset.
+    /// Returns all bytes until the connection is closed; `None` if it is reset.
     pub(super) async fn rest(&mut self) -> Option<String> {
         let reading = self.stream.read_to_end(&mut self.buffer);
         let read = tokio::time::timeout(PATIENCE, reading)
             .await
-            .expect("an end in time");
+            .expect("the end in time");
         read.ok()
             .map(|_| String::from_utf8_lossy(&std::mem::take(&mut self.buffer)).into_owned())
     }
 
-    /// The next bytes up to and with `end`.
+    /// Returns the next bytes up to and including `end`.
     pub(super) async fn until(&mut self, end: &str) -> String {
         loop {
             let found = self
@@ -422,7 +422,7 @@ impl Client {
         }
     }
 
-    /// The next bytes, whatever they are.
+    /// Returns the next `count` bytes.
     pub(super) async fn bytes(&mut self, count: usize) -> String {
         while self.buffer.len() < count {
             let read = tokio::time::timeout(PATIENCE, self.fill())
@@ -451,7 +451,7 @@ impl Answer {
     }
 }
 
-/// One request on a connection of its own; a connection that ends without an answer is a failure.
+/// Sends one request on a new connection. A connection closed without a response is an error.
 pub(super) async fn fetch(address: SocketAddr, target: &str) -> Answer {
     let mut client = Client {
         stream: TcpStream::connect(address).await.expect("connects"),
@@ -462,15 +462,14 @@ pub(super) async fn fetch(address: SocketAddr, target: &str) -> Answer {
             "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         ))
         .await;
-    client.answer().await.expect("an answer")
+    client.answer().await.expect("a response")
 }
 
 async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("binds")
 }
 
-/// The system keeps little for clients that do not read, so that what waits for them waits in the
-/// gateway.
+/// Binds a socket with small buffers, so that unread data is queued in the gateway.
 fn bind_narrow() -> TcpListener {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_send_buffer_size(8 << 10).expect("a size");
@@ -478,7 +477,7 @@ fn bind_narrow() -> TcpListener {
     socket.listen(64).expect("listens")
 }
 
-/// Whether a request has this field, its name in any case.
+/// Returns whether a request contains this field line, ignoring case.
 pub(super) fn has_field(request: &str, field: &str) -> bool {
     let (name, value) = field.split_once(": ").expect("a field");
     request.lines().any(|line| {
@@ -487,7 +486,7 @@ pub(super) fn has_field(request: &str, field: &str) -> bool {
     })
 }
 
-/// Answers everything with the key set.
+/// Serves the key set for every request.
 pub(super) async fn serve_keys(key: &EcdsaKeyPair) -> SocketAddr {
     let point = key.public_key().as_ref();
     let jwks = json!({"keys": [{

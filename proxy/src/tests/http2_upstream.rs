@@ -1,4 +1,4 @@
-//! HTTP/2 towards upstreams, from clients of either version.
+//! HTTP/2 to upstreams, from clients of both versions.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -15,11 +15,11 @@ use super::front::{Front, get};
 use super::harness::{Gateway, ROUTES};
 use super::origin::{Manner, Origin};
 
-/// What an origin got: pseudo-fields as text, and the fields.
+/// The requests that an origin received: pseudo-header fields as text, and fields.
 type Seen = Arc<Mutex<Vec<(String, HeaderMap)>>>;
 
-/// Speaks HTTP/2 from the first byte, over TLS if there is a configuration for it; echoes the body,
-/// and ends with a trailer.
+/// Starts an origin that speaks HTTP/2 with prior knowledge, or over TLS if configured. It echoes
+/// the body and sends a trailer.
 async fn origin(tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let (address, seen) = (listener.local_addr().expect("bound"), Seen::default());
@@ -80,7 +80,7 @@ fn upstream(address: SocketAddr) -> String {
 }
 
 #[tokio::test]
-async fn a_request_of_http_1_goes_on_over_http_2() {
+async fn http1_request_is_forwarded_over_http2() {
     let (address, seen) = origin(None).await;
     let unused = Origin::start(Manner::Answer).await;
     let gateway = Gateway::before(unused, &upstream(address), "", ROUTES).await;
@@ -114,7 +114,7 @@ async fn a_request_of_http_1_goes_on_over_http_2() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_as_a_stream_with_its_trailers() {
+async fn http2_stream_is_forwarded_with_trailers() {
     let (address, seen) = origin(None).await;
     let front = Front::before(Origin::start(Manner::Answer).await, &upstream(address), "").await;
     let mut client = front.client().await;
@@ -124,15 +124,18 @@ async fn a_stream_goes_on_as_a_stream_with_its_trailers() {
         .expect("a stream");
     body.send_data(Bytes::from_static(b"ping"), true)
         .expect("sends");
-    let mut body = answer.await.expect("an answer").into_body();
-    assert_eq!(body.data().await.expect("a part").expect("whole"), "ping");
-    let trailers = body.trailers().await.expect("whole").expect("trailers");
+    let mut body = answer.await.expect("a response").into_body();
+    assert_eq!(
+        body.data().await.expect("a part").expect("complete"),
+        "ping"
+    );
+    let trailers = body.trailers().await.expect("complete").expect("trailers");
     assert_eq!(trailers["grpc-status"], "0");
     assert_eq!(seen.lock().expect("not poisoned").len(), 2);
 }
 
 #[tokio::test]
-async fn an_encrypted_upstream_that_speaks_http_2_is_spoken_to_so() {
+async fn tls_upstream_negotiates_http2() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
     let pem = |name: &str| folder.path().join(name);
@@ -167,7 +170,7 @@ async fn an_encrypted_upstream_that_speaks_http_2_is_spoken_to_so() {
 }
 
 #[tokio::test]
-async fn a_stream_keeps_its_authority_on_the_way_rewritten_or_not() {
+async fn http2_authority_is_forwarded() {
     let (address, seen) = origin(None).await;
     let route = "[[route]]\npath = \"/api/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
                  rewrite = { strip = \"/api\", add = \"/v1\" }\n";

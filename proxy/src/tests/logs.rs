@@ -1,4 +1,4 @@
-//! What the log of the process tells an operator about an upstream that fails.
+//! Log events about failing upstreams.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::harness::{Gateway, ROUTES, WAYS};
 use super::origin::{Manner, Origin};
 
-/// Lines of the log of this thread, which is the only one of a test's runtime.
+/// Captures log lines of this thread, the only one of the test's runtime.
 #[derive(Clone, Default)]
 struct Captured(Arc<Mutex<Vec<u8>>>);
 
@@ -50,7 +50,7 @@ fn capture() -> (Captured, tracing::subscriber::DefaultGuard) {
     (captured, tracing::subscriber::set_default(subscriber))
 }
 
-/// The lines that hold all of these words.
+/// Returns the number of lines that contain all words.
 fn lines(log: &Captured, words: &[&str]) -> usize {
     log.text()
         .lines()
@@ -94,7 +94,7 @@ async fn connect_error_is_logged_with_its_cause() {
 }
 
 #[tokio::test]
-async fn failed_exchange_is_logged_without_bytes_of_the_answer() {
+async fn failed_exchange_is_logged_without_response_bytes() {
     for (manner, reason) in [
         (Manner::Close, "closed"),
         (

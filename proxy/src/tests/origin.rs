@@ -1,4 +1,4 @@
-//! An origin that writes down every byte that reaches it.
+//! An origin that records every byte that it receives.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -7,40 +7,40 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// How an origin answers.
+/// The behavior of an origin.
 #[derive(Clone, Copy)]
 pub(super) enum Manner {
-    /// `200` with a short JSON body, keeping the connection.
+    /// Sends `200` with a short JSON body and keeps the connection.
     Answer,
-    /// Never.
+    /// Sends nothing.
     Hang,
-    /// POST as `Answer`, anything else never.
+    /// Answers POST only.
     AnswerPosts,
-    /// Closes after the request.
+    /// Closes the connection after the request.
     Close,
-    /// The first request of a connection as `Answer`, and closes after the second.
+    /// Answers the first request of a connection and closes after the second.
     AnswerOnce,
-    /// Something that is not HTTP.
+    /// Sends bytes that are not HTTP.
     Garbage,
-    /// `101`, with the first bytes of the tunnel in the same packet; then echoes.
+    /// Sends `101` with the first bytes of the tunnel in the same packet, then echoes.
     Upgrade,
-    /// The same, and it ends at once.
+    /// Like `Upgrade`, and closes at once.
     UpgradeAndLeave,
-    /// As told by a test.
+    /// Sends this text.
     Text(&'static str),
-    /// The head and a first event, and the second one after another request has come.
+    /// Sends the head and a first event, and a second one after another request was received.
     Events,
-    /// The head and one event of 64 KiB, and nothing more.
+    /// Sends the head and one event of 64 KiB, and nothing more.
     LargeEvent,
-    /// An answer, and so much later one more that nobody asked for.
+    /// Sends a response, and an unsolicited one after this time.
     Surplus(Duration),
-    /// A body of 64 MiB.
+    /// Sends a body of 64 MiB.
     Flood,
-    /// Ten bytes of known length, each long after the one before.
+    /// Sends ten bytes of known length at this interval.
     Drip(Duration),
 }
 
-/// Plain or encrypted.
+/// A plain or TLS stream.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -56,7 +56,7 @@ impl Origin {
         Self::with(manner, None).await
     }
 
-    /// Over TLS if there is a configuration for it.
+    /// Starts an origin, over TLS if configured.
     pub(super) async fn with(manner: Manner, tls: Option<Arc<rustls::ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let address = listener.local_addr().expect("bound");
@@ -82,7 +82,7 @@ impl Origin {
         Self { address, seen }
     }
 
-    /// Every request so far, as it came.
+    /// Returns all requests so far, as received.
     pub(super) fn seen(&self) -> Vec<String> {
         let seen = self.seen.lock().expect("not poisoned");
         seen.iter()
@@ -90,7 +90,7 @@ impl Origin {
             .collect()
     }
 
-    /// The only request so far.
+    /// Returns the only request so far.
     #[track_caller]
     pub(super) fn only(&self) -> String {
         let mut seen = self.seen();
@@ -166,8 +166,8 @@ async fn large_event(mut stream: impl Stream) {
     }
 }
 
-/// What is surplus is there before the next request is; on another connection that one gets the
-/// same.
+/// The unsolicited response is sent before the next request arrives; a request on another
+/// connection gets the same response.
 async fn surplus(mut stream: impl Stream, pause: Duration, record: &Mutex<Vec<Vec<u8>>>) {
     let [own, other] =
         ["own", "EVE"].map(|body| format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{body}"));
@@ -209,7 +209,7 @@ async fn drip(mut stream: impl Stream, pause: Duration) {
             written = stream.write_all(b".").await;
         }
     }
-    // It stays, so that nothing but the length ends the body.
+    // The connection stays open, so that only the length ends the body.
     std::future::pending::<()>().await;
 }
 
@@ -225,7 +225,7 @@ async fn tunnel(mut stream: impl Stream, stays: bool) {
     }
 }
 
-/// Reads until a whole request is there; its length.
+/// Reads a whole request. Returns its length.
 async fn read_request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<usize> {
     let mut space = vec![0; 64 << 10];
     loop {

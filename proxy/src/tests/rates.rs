@@ -46,7 +46,7 @@ async fn rates_are_limited_by_address() {
     told_what_is_left(&answer);
 }
 
-/// Two at once and one an hour are used up.
+/// Checks the response when a burst of two and a rate of one per hour are exhausted.
 fn told_what_is_left(answer: &Answer) {
     assert!(answer.header("retry-after").is_some(), "{answer:?}");
     assert_eq!(
@@ -61,7 +61,7 @@ fn told_what_is_left(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn one_principal_does_not_use_up_what_another_may() {
+async fn principals_are_limited_separately() {
     let limit = "limits = [{ by = \"principal\", requests = 1, per = \"1h\" }]";
     let gateway = gateway("", limit).await;
     let bearer = |token: String| format!("Authorization: Bearer {token}\r\n");
@@ -89,7 +89,7 @@ async fn one_principal_does_not_use_up_what_another_may() {
 }
 
 #[tokio::test]
-async fn a_global_rate_is_counted_in_the_store() {
+async fn global_rate_is_counted_in_the_store() {
     let limit = "limits = [{ by = \"route\", requests = 2, per = \"1h\", global = true }]";
     let gateway = gateway("store = \"memory:\"", limit).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
@@ -136,7 +136,7 @@ async fn policy_names_the_configured_window() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_leaves_the_local_limit() {
+async fn unavailable_store_falls_back_to_local_limit() {
     let limit = "limits = [{ by = \"route\", requests = 1, per = \"1h\", global = true }]";
     let gateway = gateway("store = \"redis://127.0.0.1:1\"", limit).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
@@ -148,7 +148,7 @@ async fn a_store_that_is_away_leaves_the_local_limit() {
 }
 
 #[tokio::test]
-async fn a_window_that_is_used_up_is_not_asked_for_again() {
+async fn exhausted_window_is_not_queried_again() {
     let mut redis = RedisServer::start(&[]).await;
     let limit = "limits = [{ by = \"route\", requests = 2, per = \"1h\", global = true }]";
     let gateway = gateway(&format!("store = \"{}\"", redis.url()), limit).await;
@@ -156,7 +156,7 @@ async fn a_window_that_is_used_up_is_not_asked_for_again() {
     for status in [200, 200, 429] {
         assert_eq!(gateway.get("/limited", &bearer).await.status, status);
     }
-    // Who asked would be told that it is away, and would count anew.
+    // A query would find the store unavailable, and the request would be counted locally.
     redis.kill().await;
     assert_eq!(
         gateway.get("/limited", &bearer).await.code(),
@@ -165,7 +165,7 @@ async fn a_window_that_is_used_up_is_not_asked_for_again() {
 }
 
 #[tokio::test]
-async fn heads_that_are_refused_count_for_their_address() {
+async fn rejected_heads_count_for_their_address() {
     let limits = "address = { requests = 1, per = \"1h\", burst = 2 }";
     let gateway = Gateway::with(Manner::Answer, limits, "").await;
     let broken = "GET /open HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n";
@@ -199,7 +199,7 @@ async fn heads_that_are_refused_count_for_their_address() {
 }
 
 #[tokio::test]
-async fn a_route_is_rewritten_and_dressed() {
+async fn route_rewrites_path_and_sets_headers() {
     let origin = Origin::start(Manner::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let route = "[[route]]\npath = \"/v1/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
@@ -258,7 +258,7 @@ async fn explain_names_the_path_that_is_forwarded() {
         let nobody = CallerSource::Assumed(TestToken::None);
         let env = Env::default().assuming(&ASSUMED_POOLS);
         let file = gateway.log.path().join("proxy.toml");
-        let config = load(&file, |root| Config::read(root, &env)).expect("a good configuration");
+        let config = load(&file, |root| Config::read(root, &env)).expect("a valid configuration");
         let said = explain(&config, "GET", target, &HeaderMap::new(), &nobody);
         let named = forwarded.split('?').next().expect("a path");
         assert!(said.contains(&format!("forwarded  {named}\n")), "{said}");
@@ -266,7 +266,7 @@ async fn explain_names_the_path_that_is_forwarded() {
 }
 
 #[tokio::test]
-async fn clients_behind_a_trusted_proxy_are_told_apart() {
+async fn clients_behind_trusted_proxy_are_distinguished() {
     let limits = "trusted_proxies = [\"127.0.0.0/8\"]\naddress = { requests = 1, per = \"1h\" }";
     let gateway = Gateway::with(Manner::Answer, limits, "").await;
     let from = |address: &str| {
@@ -282,7 +282,7 @@ async fn clients_behind_a_trusted_proxy_are_told_apart() {
     );
 }
 
-/// Stands before the Redis of the tests, so that it can go away.
+/// A proxy before Redis, so that it can become unavailable.
 async fn road_to_redis() -> (String, tokio::task::JoinHandle<()>) {
     let server = Env::of_process()
         .get("POSTERN_TEST_REDIS")
@@ -301,7 +301,9 @@ async fn road_to_redis() -> (String, tokio::task::JoinHandle<()>) {
     let road = tokio::spawn(async move {
         let mut open = JoinSet::new();
         while let Ok((mut near, _)) = listener.accept().await {
-            let mut far = TcpStream::connect(&server).await.expect("Redis is there");
+            let mut far = TcpStream::connect(&server)
+                .await
+                .expect("Redis is reachable");
             open.spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
         }
     });
@@ -309,7 +311,7 @@ async fn road_to_redis() -> (String, tokio::task::JoinHandle<()>) {
 }
 
 #[tokio::test]
-async fn gateways_count_together_and_each_alone_when_redis_dies() {
+async fn gateways_count_locally_after_redis_fails() {
     let limit = "limits = [{ by = \"address\", requests = 3, per = \"1h\", global = true }]";
     let (url, road) = road_to_redis().await;
     let limits = format!("store = \"{url}\"\ntrusted_proxies = [\"127.0.0.0/8\"]");
@@ -328,7 +330,7 @@ async fn gateways_count_together_and_each_alone_when_redis_dies() {
     assert_eq!(
         (refused.status, refused.code().as_str()),
         (429, "rate_limited"),
-        "counted over both"
+        "counted across both gateways"
     );
     road.abort();
     assert!(road.await.is_err_and(|ended| ended.is_cancelled()));
@@ -336,14 +338,10 @@ async fn gateways_count_together_and_each_alone_when_redis_dies() {
         assert_eq!(
             ask(gateway, "9.9.9.1").await.status,
             429,
-            "what is used up stays so to its end"
+            "exhausted until the end of the window"
         );
         for _ in 0..3 {
-            assert_eq!(
-                ask(gateway, "9.9.9.2").await.status,
-                200,
-                "each counts for itself"
-            );
+            assert_eq!(ask(gateway, "9.9.9.2").await.status, 200, "counted locally");
         }
         assert_eq!(ask(gateway, "9.9.9.2").await.status, 429);
     }

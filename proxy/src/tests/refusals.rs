@@ -5,10 +5,10 @@ use tokio::net::TcpStream;
 use super::harness::{Client, Gateway};
 use super::origin::Manner;
 
-/// Requests that are refused before anything is forwarded, and after which the connection is
+/// Requests that are rejected before anything is forwarded, and after which the connection is
 /// closed.
 #[tokio::test]
-async fn what_is_unclear_is_refused_and_the_connection_closed() {
+async fn malformed_request_closes_the_connection() {
     let gateway = Gateway::start(Manner::Answer).await;
     let bearer = format!("Authorization: Bearer {}", gateway.user());
     for raw in [
@@ -34,7 +34,7 @@ async fn what_is_unclear_is_refused_and_the_connection_closed() {
     ] {
         let mut client = gateway.connect().await;
         client.write(&raw).await;
-        let answer = client.answer().await.expect("an answer");
+        let answer = client.answer().await.expect("a response");
         assert_eq!(answer.status, 400, "{raw:?} {answer:?}");
         assert_eq!(answer.header("connection"), Some("close"), "{raw:?}");
         assert!(answer.code().starts_with("invalid_"), "{answer:?}");
@@ -48,7 +48,7 @@ async fn what_is_unclear_is_refused_and_the_connection_closed() {
 }
 
 #[tokio::test]
-async fn an_absolute_target_is_forwarded_in_origin_form() {
+async fn absolute_target_is_forwarded_in_origin_form() {
     let gateway = Gateway::start(Manner::Answer).await;
     assert_eq!(
         gateway
@@ -66,7 +66,7 @@ async fn an_absolute_target_is_forwarded_in_origin_form() {
 }
 
 #[tokio::test]
-async fn ambiguous_targets_are_refused() {
+async fn ambiguous_targets_are_rejected() {
     let gateway = Gateway::start(Manner::Answer).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     for target in [
@@ -96,7 +96,7 @@ async fn ambiguous_targets_are_refused() {
 }
 
 #[tokio::test]
-async fn heads_are_limited() {
+async fn head_size_is_limited() {
     let gateway = Gateway::with(
         Manner::Answer,
         "head_bytes = 4096\ntarget_bytes = 512\nhead_fields = 20",
@@ -121,7 +121,7 @@ async fn heads_are_limited() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_is_not_well_formed_ends_the_request() {
+async fn malformed_chunk_ends_the_request() {
     let gateway = Gateway::start(Manner::Answer).await;
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
     for body in [
@@ -138,7 +138,7 @@ async fn a_chunk_that_is_not_well_formed_ends_the_request() {
                 "{head}{body}GET /open HTTP/1.1\r\nHost: h\r\n\r\n"
             ))
             .await;
-        let answer = client.answer().await.expect("an answer");
+        let answer = client.answer().await.expect("a response");
         assert_eq!(
             (answer.status, answer.code().as_str()),
             (400, "invalid_request"),
@@ -155,7 +155,7 @@ async fn a_chunk_that_is_not_well_formed_ends_the_request() {
         .await;
     for _ in 0..2 {
         assert_eq!(
-            client.answer().await.expect("an answer").status,
+            client.answer().await.expect("a response").status,
             200,
             "trailers are dropped"
         );
@@ -172,11 +172,11 @@ async fn a_chunk_that_is_not_well_formed_ends_the_request() {
     );
 }
 
-/// A request by the looks of it. Where it is the body of another one, nobody may take it for more.
+/// A body that looks like a request and must not be treated as one.
 const HIDDEN: &str = "GET /open?hidden HTTP/1.1\r\nHost: h\r\n\r\n";
 
-/// Requests that are refused before their body is read, which spells so many more: the status, the
-/// head, and the body.
+/// Requests that are rejected before their body is read: the body contains requests. Returns
+/// status, head and body.
 fn refused(gateway: &Gateway, times: usize) -> [(u16, String, String); 3] {
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let body = HIDDEN.repeat(times);
@@ -192,9 +192,9 @@ fn refused(gateway: &Gateway, times: usize) -> [(u16, String, String); 3] {
     ]
 }
 
-/// A long body is Pingora's to carry, which closes the connection rather than read it.
+/// A long body is handled by Pingora, which closes the connection instead of reading it.
 #[tokio::test]
-async fn the_late_body_of_a_refused_request_is_not_the_next_request() {
+async fn late_body_of_rejected_request_is_not_a_request() {
     let gateway = Gateway::start(Manner::Answer).await;
     for (times, connection) in [(1, "keep-alive"), (500, "close")] {
         for (status, head, body) in refused(&gateway, times) {
@@ -203,10 +203,7 @@ async fn the_late_body_of_a_refused_request_is_not_the_next_request() {
                 let (early, late) = body.split_at(cut);
                 let mut client = gateway.connect().await;
                 client.write(&format!("{head}{early}")).await;
-                let answer = client
-                    .answer()
-                    .await
-                    .expect("an answer before the body is there");
+                let answer = client.answer().await.expect("a response before the body");
                 assert_eq!(answer.status, status, "{head}");
                 assert_eq!(answer.header("connection"), Some(connection), "{head}");
                 client
@@ -215,7 +212,7 @@ async fn the_late_body_of_a_refused_request_is_not_the_next_request() {
                 match connection {
                     "close" => assert!(client.is_closed().await, "{head}"),
                     _ => assert_eq!(
-                        client.answer().await.expect("an answer").status,
+                        client.answer().await.expect("a response").status,
                         200,
                         "{head}"
                     ),
@@ -238,7 +235,7 @@ async fn the_late_body_of_a_refused_request_is_not_the_next_request() {
 }
 
 #[tokio::test]
-async fn the_body_of_a_refused_request_is_waited_for_as_any_other() {
+async fn body_of_rejected_request_has_the_same_limits() {
     for limits in ["stall_timeout = \"150ms\"", "deadline = \"150ms\""] {
         let gateway = Gateway::with(Manner::Answer, limits, "").await;
         let requests = refused(&gateway, 1);
@@ -247,7 +244,7 @@ async fn the_body_of_a_refused_request_is_waited_for_as_any_other() {
             let mut client = gateway.connect().await;
             client.write(head).await;
             assert_eq!(
-                client.answer().await.expect("an answer").status,
+                client.answer().await.expect("a response").status,
                 *status,
                 "{head}"
             );
@@ -257,7 +254,7 @@ async fn the_body_of_a_refused_request_is_waited_for_as_any_other() {
                 taken > Duration::from_millis(100) && taken < Duration::from_secs(2),
                 "{taken:?} {head}"
             );
-            // Nobody reads it any more.
+            // The body is not read.
             client.write(body).await;
         }
         assert_eq!(gateway.finish().await.len(), requests.len(), "{limits}");
@@ -265,7 +262,7 @@ async fn the_body_of_a_refused_request_is_waited_for_as_any_other() {
 }
 
 #[tokio::test]
-async fn admin_listener_refuses_foreign_hosts() {
+async fn admin_listener_rejects_foreign_hosts() {
     let gateway = Gateway::start(Manner::Answer).await;
     for (host, status) in [
         ("localhost", 200),
@@ -284,7 +281,7 @@ async fn admin_listener_refuses_foreign_hosts() {
             ))
             .await;
         assert_eq!(
-            client.answer().await.expect("an answer").status,
+            client.answer().await.expect("a response").status,
             status,
             "{host}"
         );

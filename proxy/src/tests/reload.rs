@@ -8,7 +8,7 @@ use super::origin::Manner;
 use crate::Config;
 
 #[tokio::test]
-async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
+async fn valid_file_is_activated_and_invalid_one_ignored() {
     let gateway = Gateway::start(Manner::Answer).await;
     assert_eq!(gateway.get("/new", "").await.status, 401);
     let route = "\n[[route]]\nname = \"new\"\npath = \"/new\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n";
@@ -17,7 +17,7 @@ async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
         .configured(|status| !status["lastError"].is_null())
         .await;
     assert_eq!(status["version"], 1);
-    let error = status["lastError"].as_str().expect("words");
+    let error = status["lastError"].as_str().expect("a string");
     assert!(
         error.contains("policy: is required") && error.contains("proxy.toml:"),
         "{error}"
@@ -41,7 +41,7 @@ async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
     assert!(
         status["lastError"]
             .as_str()
-            .expect("words")
+            .expect("a string")
             .contains("is decided allow, not not_found"),
         "{status}"
     );
@@ -49,7 +49,7 @@ async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_further_issuer_that_is_away_takes_no_gateway_out_of_service() {
+async fn further_issuer_is_not_required_for_readiness() {
     let gateway = Gateway::start(Manner::Answer).await;
     let looked = async || {
         let metrics = gateway.ask("/metrics").await;
@@ -64,9 +64,9 @@ async fn a_further_issuer_that_is_away_takes_no_gateway_out_of_service() {
     let keys = gateway.ask("/jwks/status").await;
     assert!(
         keys.contains("the server cannot be reached"),
-        "it was asked before: {keys}"
+        "keys were fetched before: {keys}"
     );
-    // Readiness is judged once a second, and the age of the keys is told after it.
+    // Readiness is evaluated once per second, and the age of the keys is updated after it.
     for _ in 0..2 {
         let before = looked().await;
         let again = async {
@@ -76,7 +76,7 @@ async fn a_further_issuer_that_is_away_takes_no_gateway_out_of_service() {
         };
         tokio::time::timeout(PATIENCE, again)
             .await
-            .expect("looks again");
+            .expect("reads again");
         assert!(
             !gateway.ask("/readyz").await.contains("keys of"),
             "{}",
@@ -86,7 +86,7 @@ async fn a_further_issuer_that_is_away_takes_no_gateway_out_of_service() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_away_for_a_moment_is_good_again() {
+async fn temporarily_missing_file_is_accepted_again() {
     let gateway = Gateway::start(Manner::Answer).await;
     let (file, aside) = (
         gateway.log.path().join("proxy.toml"),
@@ -99,7 +99,7 @@ async fn a_file_that_was_away_for_a_moment_is_good_again() {
     assert!(
         status["lastError"]
             .as_str()
-            .expect("words")
+            .expect("a string")
             .contains("cannot read"),
         "{status}"
     );
@@ -116,7 +116,7 @@ async fn a_file_that_was_away_for_a_moment_is_good_again() {
 }
 
 #[tokio::test]
-async fn what_is_read_at_the_start_only_is_said() {
+async fn startup_only_changes_are_reported() {
     let gateway = Gateway::start(Manner::Answer).await;
     gateway.edit(|text| text.replace("127.0.0.1:1\"", "127.0.0.1:2\""));
     let status = gateway.configured(|status| status["version"] == 2).await;
@@ -134,12 +134,12 @@ async fn what_is_read_at_the_start_only_is_said() {
     let needed = serde_json::json!(["tokens", "handover", "upstream.tls.ca"]);
     assert_eq!(
         status["restartNeeded"], needed,
-        "what can change while it runs is not among them"
+        "reloadable settings are not reported"
     );
 }
 
 #[tokio::test]
-async fn no_request_fails_while_configurations_change() {
+async fn reload_fails_no_request() {
     let gateway = Arc::new(Gateway::start(Manner::Answer).await);
     let (done, served) = (
         Arc::new(AtomicBool::new(false)),
@@ -153,7 +153,7 @@ async fn no_request_fails_while_configurations_change() {
                 let mut client = gateway.connect().await;
                 while !done.load(Ordering::Relaxed) {
                     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-                    assert_eq!(client.answer().await.expect("an answer").status, 200);
+                    assert_eq!(client.answer().await.expect("a response").status, 200);
                     served.fetch_add(1, Ordering::Relaxed);
                 }
             })
@@ -182,13 +182,13 @@ fn env() -> Env {
 }
 
 #[test]
-fn the_shipped_configuration_is_good() {
+fn shipped_configuration_is_valid() {
     let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../conf/proxy.toml"));
-    load(path, |root| Config::read(root, &env())).expect("reads, and its tests hold");
+    load(path, |root| Config::read(root, &env())).expect("valid configuration with passing tests");
 }
 
 #[test]
-fn what_it_shows_as_a_comment_is_good_as_well() {
+fn commented_examples_are_valid() {
     let text = include_str!("../../../conf/proxy.toml");
     let shown = |line: &&str| {
         line.starts_with("# [")
@@ -221,7 +221,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn every_mistake_is_told_at_once_with_its_line() {
+fn all_mistakes_are_reported_with_their_lines() {
     let text = r#"
 [[listen]]
 address = "nowhere"

@@ -2,7 +2,7 @@ use super::harness::{Gateway, has_field};
 use super::origin::Manner;
 
 #[tokio::test]
-async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
+async fn request_carries_only_the_verified_identity() {
     let gateway = Gateway::start(Manner::Answer).await;
     let spoofed = "X-Postern-Kind: service\r\nX_Postern_Subject: eve\r\nx.postern.scopes: all\r\n\
                    X-Postern-Service: auth\r\nX_Postern_Issuer: eve\r\nX-Forwarded-For: 1.2.3.4\r\nX_FORWARDED_HOST: evil\r\n\
@@ -38,14 +38,14 @@ async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
             .split("authorization")
             .next()
             .is_some_and(|head| head.contains(text));
-        assert!(!found, "{text} got through: {seen}");
+        assert!(!found, "{text} was forwarded: {seen}");
     }
     let id = answer.header("x-request-id").expect("an id");
     assert!(has_field(&seen, &format!("X-Request-Id: {id}")), "{seen}");
 }
 
 #[tokio::test]
-async fn nothing_is_injected_or_let_through_on_public_routes() {
+async fn public_route_forwards_no_identity() {
     let gateway = Gateway::start(Manner::Answer).await;
     let answer = gateway
         .get(
@@ -64,7 +64,7 @@ async fn nothing_is_injected_or_let_through_on_public_routes() {
 }
 
 #[tokio::test]
-async fn who_may_not_is_told_why_and_reaches_nothing() {
+async fn unauthorized_request_is_not_forwarded() {
     let gateway = Gateway::start(Manner::Answer).await;
     let (user, notify) = (gateway.user(), gateway.service("notify"));
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
@@ -113,7 +113,7 @@ async fn who_may_not_is_told_why_and_reaches_nothing() {
 }
 
 #[tokio::test]
-async fn an_unknown_method_is_told_after_the_token() {
+async fn unknown_method_is_reported_after_authentication() {
     let gateway = Gateway::start(Manner::Answer).await;
     let put = |target: &str, headers: String| {
         format!("PUT {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n")
@@ -136,7 +136,7 @@ async fn an_unknown_method_is_told_after_the_token() {
 }
 
 #[tokio::test]
-async fn a_connection_carries_many_requests_pipelined_or_not() {
+async fn connection_carries_pipelined_requests() {
     let gateway = Gateway::start(Manner::Answer).await;
     let mut client = gateway.connect().await;
     let refused = "GET /any/1 HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -147,10 +147,10 @@ async fn a_connection_carries_many_requests_pipelined_or_not() {
         .write(&format!("{refused}{length}{chunked}{refused}{length}"))
         .await;
     for status in [401, 200, 200, 401, 200] {
-        assert_eq!(client.answer().await.expect("an answer").status, status);
+        assert_eq!(client.answer().await.expect("a response").status, status);
     }
     client.write(length).await;
-    assert_eq!(client.answer().await.expect("an answer").status, 200);
+    assert_eq!(client.answer().await.expect("a response").status, 200);
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 4);
     assert!(seen[1].ends_with("3\r\nxyz\r\n0\r\n\r\n"), "{}", seen[1]);
@@ -180,7 +180,7 @@ async fn bodies_are_streamed_and_limited() {
 }
 
 #[tokio::test]
-async fn an_event_is_written_for_each_request_without_its_query() {
+async fn access_event_omits_the_query() {
     let gateway = Gateway::start(Manner::Answer).await;
     let token = gateway.user();
     let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
@@ -228,7 +228,7 @@ async fn an_event_is_written_for_each_request_without_its_query() {
 }
 
 #[tokio::test]
-async fn an_event_says_why_the_upstream_refused_and_the_client_reads_it_in_the_body_alone() {
+async fn access_event_contains_the_upstream_code() {
     let refusal = "HTTP/1.1 401 Unauthorized\r\nX-Postern-Code: invalid_credentials\r\nContent-Length: 0\r\n\r\n";
     let unknown =
         "HTTP/1.1 409 Conflict\r\nX-Postern-Code: of-its-own\r\nContent-Length: 0\r\n\r\n";

@@ -7,24 +7,21 @@ use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
 use super::origin::{Manner, Origin};
 
 #[tokio::test]
-async fn a_head_that_does_not_arrive_is_answered_and_closed() {
+async fn incomplete_head_is_answered_with_408() {
     let gateway = Gateway::with(Manner::Answer, "head_timeout = \"150ms\"", "").await;
     let mut silent = gateway.connect().await;
-    assert!(
-        silent.is_closed().await,
-        "a first request that never begins"
-    );
+    assert!(silent.is_closed().await, "no first request");
     let mut slow = gateway.connect().await;
     slow.write("GET /open HTTP/1.1\r\nHo").await;
     assert_eq!(
-        slow.answer().await.expect("an answer").code(),
+        slow.answer().await.expect("a response").code(),
         "request_timeout"
     );
     assert!(slow.is_closed().await);
 }
 
 #[tokio::test]
-async fn a_second_request_has_the_same_deadline() {
+async fn second_request_has_the_same_deadline() {
     let gateway = Gateway::with(
         Manner::Answer,
         "head_timeout = \"150ms\"\nidle_timeout = \"300ms\"",
@@ -33,26 +30,26 @@ async fn a_second_request_has_the_same_deadline() {
     .await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(client.answer().await.expect("an answer").status, 200);
+    assert_eq!(client.answer().await.expect("a response").status, 200);
     client.write("GET /open HTTP/1.1\r\nHo").await;
     assert_eq!(
-        client.answer().await.expect("an answer").code(),
+        client.answer().await.expect("a response").code(),
         "request_timeout"
     );
     let mut idle = gateway.connect().await;
     idle.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(idle.answer().await.expect("an answer").status, 200);
+    assert_eq!(idle.answer().await.expect("a response").status, 200);
     assert!(idle.is_closed().await, "an idle connection");
 }
 
 #[tokio::test]
-async fn a_body_that_stalls_is_refused() {
+async fn stalled_body_is_rejected() {
     let gateway = Gateway::with(Manner::Answer, "stall_timeout = \"150ms\"", "").await;
     let mut client = gateway.connect().await;
     client
         .write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
         .await;
-    let answer = client.answer().await.expect("an answer");
+    let answer = client.answer().await.expect("a response");
     assert_eq!(
         (answer.status, answer.code().as_str()),
         (400, "request_timeout")
@@ -61,7 +58,7 @@ async fn a_body_that_stalls_is_refused() {
 }
 
 #[tokio::test]
-async fn a_request_has_a_deadline_in_all() {
+async fn request_has_a_total_deadline() {
     let gateway = Gateway::with(Manner::Hang, "deadline = \"150ms\"", "").await;
     let answer = gateway.get("/open", "").await;
     assert_eq!(
@@ -71,7 +68,7 @@ async fn a_request_has_a_deadline_in_all() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_let_go() {
+async fn stalled_reader_is_disconnected() {
     let gateway = Gateway::with(Manner::Flood, "stall_timeout = \"200ms\"", "").await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
@@ -94,7 +91,7 @@ async fn a_client_that_does_not_read_is_let_go() {
 }
 
 #[tokio::test]
-async fn events_are_passed_on_as_they_come() {
+async fn events_are_forwarded_without_delay() {
     let gateway = Gateway::start(Manner::Events).await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
@@ -107,7 +104,7 @@ async fn events_are_passed_on_as_they_come() {
     assert_eq!(
         client.until("\n\r\n").await,
         "8\r\nfirst..\n\r\n",
-        "before the origin sends the second one"
+        "before the second event"
     );
     let mut other = gateway.connect().await;
     other.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
@@ -118,7 +115,7 @@ async fn events_are_passed_on_as_they_come() {
 }
 
 #[tokio::test]
-async fn answer_cut_at_its_deadline_is_not_the_clients_fault() {
+async fn response_cut_at_deadline_is_an_upstream_timeout() {
     for way in WAYS {
         let origin = Origin::start(Manner::Events).await;
         let upstream = format!(
@@ -135,7 +132,7 @@ async fn answer_cut_at_its_deadline_is_not_the_clients_fault() {
         let upstreams = gateway.ask("/upstreams").await;
         assert!(
             upstreams.contains("\"ejected\":false"),
-            "a stream may be endless: {upstreams}"
+            "not counted as a failure: {upstreams}"
         );
         let events = gateway.finish().await;
         assert_eq!(
@@ -147,7 +144,7 @@ async fn answer_cut_at_its_deadline_is_not_the_clients_fault() {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_until_its_deadline_is_no_failure_of_the_upstream() {
+async fn slow_reader_is_not_an_upstream_failure() {
     let origin = Origin::start(Manner::Flood).await;
     let upstream = format!(
         "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1",
@@ -168,25 +165,25 @@ async fn a_client_that_reads_until_its_deadline_is_no_failure_of_the_upstream() 
     };
     tokio::time::timeout(PATIENCE, over)
         .await
-        .expect("the client is told to have been too slow");
+        .expect("the client gets 408");
     let upstreams = gateway.ask("/upstreams").await;
     assert!(upstreams.contains("\"ejected\":false"), "{upstreams}");
 }
 
-/// The body is shorter than what is gathered before it is sent on, so that the client sees none of
-/// it on the way.
+/// The body is smaller than the write buffer, so that the client receives none of it before the
+/// end.
 #[tokio::test]
-async fn an_upstream_that_drips_is_not_silent() {
+async fn dripping_upstream_does_not_time_out() {
     let drip = Manner::Drip(Duration::from_millis(100));
     let gateway = Gateway::with(drip, "", "read_timeout = \"400ms\"").await;
     let answer = gateway.get("/open", "").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, ".........."));
 }
 
-/// The pace of the slow clients below.
+/// Interval between the transfers of the slow clients below.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Sends a body of 3,000 bytes, so many each tick; what is answered.
+/// Sends a body of 3,000 bytes in pieces of `bytes` per tick. Returns the response.
 async fn trickle(bytes: usize) -> String {
     let limits = "min_rate = 1000\nstall_timeout = \"500ms\"";
     let gateway = Gateway::with(Manner::Answer, limits, "").await;
@@ -206,14 +203,14 @@ async fn trickle(bytes: usize) -> String {
     let mut answer = String::new();
     let read = tokio::time::timeout(PATIENCE, near.read_to_string(&mut answer))
         .await
-        .expect("an end in time");
-    read.expect("an answer and an end");
+        .expect("the end in time");
+    read.expect("a response and the end of the connection");
     drop(sending);
     answer
 }
 
 #[tokio::test]
-async fn a_body_may_come_at_the_least_rate_and_no_slower() {
+async fn body_below_the_minimum_rate_is_aborted() {
     let above = trickle(30).await;
     assert!(
         above.starts_with("HTTP/1.1 200 "),
@@ -226,12 +223,12 @@ async fn a_body_may_come_at_the_least_rate_and_no_slower() {
     );
 }
 
-/// Reads so many bytes each tick for as many ticks as there are; how many it got.
+/// Reads `bytes` per tick. Returns the number of bytes read.
 async fn sip(bytes: usize, ticks: usize) -> usize {
     let limits = "min_rate = 200000\nstall_timeout = \"500ms\"";
     let gateway = Gateway::with(Manner::Flood, limits, "").await;
     let socket = TcpSocket::new_v4().expect("a socket");
-    // Little waits in the system, so that the pace of the client is the pace of the connection.
+    // A small receive buffer, so that the client's rate is the rate of the connection.
     socket.set_recv_buffer_size(8 << 10).expect("a size");
     let mut stream = socket.connect(gateway.address).await.expect("connects");
     stream
@@ -253,11 +250,8 @@ async fn sip(bytes: usize, ticks: usize) -> usize {
 }
 
 #[tokio::test]
-async fn an_answer_may_be_read_at_the_least_rate_and_no_slower() {
+async fn reader_below_the_minimum_rate_is_aborted() {
     assert_eq!(sip(8_000, 100).await, 800_000, "400,000 bytes a second");
     let got = sip(2_000, 400).await;
-    assert!(
-        got < 400_000,
-        "100,000 a second are cut off, and not after {got} bytes"
-    );
+    assert!(got < 400_000, "100,000 a second: aborted after {got} bytes");
 }

@@ -4,7 +4,8 @@ use postern_common::config::{Env, parse};
 
 use crate::{Config, InheritedSockets};
 
-/// A configuration that listens on these addresses, the last of them for operators.
+/// Returns a configuration that listens on these addresses, the last of them for the admin
+/// listener.
 fn config(addresses: [&str; 3]) -> Config {
     let [first, second, admin] = addresses;
     let text = format!(
@@ -17,7 +18,7 @@ fn config(addresses: [&str; 3]) -> Config {
         ("IDP_SERVICE_CLIENT_ID", "machines"),
         ("CLOUD_REGION", "us-west-2"),
     ]);
-    parse("test.toml", &text, |root| Config::read(root, &env)).expect("a good configuration")
+    parse("test.toml", &text, |root| Config::read(root, &env)).expect("a valid configuration")
 }
 
 fn bound() -> (TcpListener, String) {
@@ -27,7 +28,7 @@ fn bound() -> (TcpListener, String) {
 }
 
 #[tokio::test]
-async fn a_passed_socket_serves_the_listener_of_its_address() {
+async fn inherited_socket_serves_its_address() {
     let ((admin, operators), (second, clients)) = (bound(), bound());
     let config = config(["127.0.0.1:0", &clients, &operators]);
     let listeners = InheritedSockets(vec![admin, second])
@@ -38,17 +39,17 @@ async fn a_passed_socket_serves_the_listener_of_its_address() {
     let addresses: Vec<String> = addresses
         .map(|listener| listener.local_addr().expect("bound").to_string())
         .collect();
-    assert_eq!(addresses[1..], [clients, operators], "whatever their order");
+    assert_eq!(addresses[1..], [clients, operators], "in any order");
     assert!(
         addresses[0].starts_with("127.0.0.1:"),
-        "the other one is bound here: {addresses:?}"
+        "the other listener is bound: {addresses:?}"
     );
 }
 
 #[tokio::test]
-async fn a_socket_of_no_listener_is_refused_before_anything_is_bound() {
+async fn unknown_inherited_socket_is_rejected_before_bind() {
     let ((known, clients), (stranger, nobody), (other, neither)) = (bound(), bound(), bound());
-    // Bound already, which is not what the operator has to hear.
+    // The address is in use, which must not be the reported mistake.
     let (_taken, taken) = bound();
     let config = config([&clients, &taken, "127.0.0.1:0"]);
     let refused = InheritedSockets(vec![known, stranger, other])

@@ -7,15 +7,15 @@ use super::origin::Manner;
 
 const ASK: &str = "GET /open HTTP/1.1\r\nHost: h\r\n\r\n";
 
-/// Idle connections have to leave at once.
+/// Idle connections are closed at once.
 const HURRY: &str = "[stop]\nlinger = \"0s\"";
 
 #[tokio::test]
-async fn an_idle_gateway_ends_at_once() {
+async fn idle_gateway_stops_at_once() {
     let gateway = Gateway::with(Manner::Answer, "", HURRY).await;
     let mut client = gateway.connect().await;
     client.write(ASK).await;
-    assert_eq!(client.answer().await.expect("an answer").status, 200);
+    assert_eq!(client.answer().await.expect("a response").status, 200);
     let began = Instant::now();
     gateway.finish().await;
     assert!(
@@ -27,7 +27,7 @@ async fn an_idle_gateway_ends_at_once() {
 }
 
 #[tokio::test]
-async fn a_request_in_flight_is_answered_before_the_end() {
+async fn request_in_flight_is_answered_before_exit() {
     let gateway = Gateway::with(Manner::Answer, "", HURRY).await;
     let mut client = gateway.connect().await;
     client
@@ -35,11 +35,11 @@ async fn a_request_in_flight_is_answered_before_the_end() {
         .await;
     let mut warm = gateway.connect().await;
     warm.write(ASK).await;
-    assert_eq!(warm.answer().await.expect("an answer").status, 200);
+    assert_eq!(warm.answer().await.expect("a response").status, 200);
     gateway.shutdown.cancel();
-    assert!(warm.is_closed().await, "idle connections end first");
+    assert!(warm.is_closed().await, "idle connections are closed first");
     client.write("bc").await;
-    let answer = client.answer().await.expect("an answer");
+    let answer = client.answer().await.expect("a response");
     assert_eq!(
         (answer.status, answer.header("connection")),
         (200, Some("close"))
@@ -51,7 +51,7 @@ async fn a_request_in_flight_is_answered_before_the_end() {
 }
 
 #[tokio::test]
-async fn a_client_that_keeps_its_connection_is_told_to_go_before_it_ends() {
+async fn keep_alive_client_gets_connection_close() {
     let gateway = Gateway::with(Manner::Answer, "", "[stop]\nlinger = \"10s\"").await;
     let (mut warm, mut late) = (gateway.connect().await, gateway.connect().await);
     for client in [&mut warm, &mut late] {
@@ -60,7 +60,7 @@ async fn a_client_that_keeps_its_connection_is_told_to_go_before_it_ends() {
             client
                 .answer()
                 .await
-                .expect("an answer")
+                .expect("a response")
                 .header("connection"),
             Some("keep-alive")
         );
@@ -72,7 +72,7 @@ async fn a_client_that_keeps_its_connection_is_told_to_go_before_it_ends() {
         if warm
             .answer()
             .await
-            .expect("an answer, and no end")
+            .expect("a response on an open connection")
             .header("connection")
             == Some("close")
         {
@@ -81,11 +81,14 @@ async fn a_client_that_keeps_its_connection_is_told_to_go_before_it_ends() {
     }
     assert!(warm.is_closed().await);
     let ending = tokio::time::timeout(Duration::from_millis(200), late.is_closed()).await;
-    assert!(ending.is_err(), "who was silent so far may still ask");
-    // What is sent in one go is answered once, and nothing follows.
+    assert!(ending.is_err(), "a new connection may still send a request");
+    // Of pipelined requests, only the first is answered.
     late.write(&ASK.repeat(3)).await;
     assert_eq!(
-        late.answer().await.expect("an answer").header("connection"),
+        late.answer()
+            .await
+            .expect("a response")
+            .header("connection"),
         Some("close")
     );
     assert!(late.is_closed().await);
@@ -95,15 +98,15 @@ async fn a_client_that_keeps_its_connection_is_told_to_go_before_it_ends() {
         .expect("does not panic");
     assert!(
         began.elapsed() < Duration::from_secs(10),
-        "nothing is waited for that has left"
+        "closed connections do not delay the exit"
     );
 }
 
 #[tokio::test]
-async fn who_waits_in_the_queue_of_the_socket_is_served() {
+async fn queued_connections_are_served() {
     let gateway = Gateway::with(Manner::Answer, "", HURRY).await;
     gateway.get("/open", "").await;
-    // The gateway is on this thread: it accepts none of these before the stop begins.
+    // The gateway runs on this thread and accepts none of these before the shutdown.
     let waiting: Vec<_> = (0..32)
         .map(|_| {
             let mut client = std::net::TcpStream::connect(gateway.address).expect("connects");
@@ -117,7 +120,7 @@ async fn who_waits_in_the_queue_of_the_socket_is_served() {
         let mut text = String::new();
         client
             .read_to_string(&mut text)
-            .expect("an answer and an end");
+            .expect("a response and the end of the connection");
         assert!(
             text.starts_with("HTTP/1.1 200 ") && text.contains("onnection: close"),
             "{text:?}"
@@ -126,7 +129,7 @@ async fn who_waits_in_the_queue_of_the_socket_is_served() {
 }
 
 #[tokio::test]
-async fn a_client_of_http2_is_told_to_go_but_not_before_it_could_ask() {
+async fn http2_client_gets_goaway_after_its_first_request() {
     let front = Front::start(Manner::Answer, "", "").await;
     let (warm, connection) = h2::client::handshake(front.connect().await)
         .await
@@ -142,29 +145,29 @@ async fn a_client_of_http2_is_told_to_go_but_not_before_it_could_ask() {
     front.gateway.shutdown.cancel();
     let ended = tokio::time::timeout(PATIENCE, warm_ended)
         .await
-        .expect("an end in time");
+        .expect("the end in time");
     assert!(
         ended.expect("does not panic").is_ok(),
-        "with a GOAWAY without an error"
+        "GOAWAY with NO_ERROR"
     );
     assert!(!young_ended.is_finished());
     assert_eq!(
         get(&mut young, "/open", &[]).await.status,
         200,
-        "who has only just connected may ask"
+        "a new connection may send a request"
     );
     let ended = tokio::time::timeout(PATIENCE, young_ended)
         .await
-        .expect("an end in time");
+        .expect("the end in time");
     assert!(
         ended.expect("does not panic").is_ok(),
-        "with a GOAWAY without an error"
+        "GOAWAY with NO_ERROR"
     );
     front.gateway.finish().await;
 }
 
 #[tokio::test]
-async fn readiness_is_red_first_while_requests_are_still_served() {
+async fn unready_gateway_still_serves_during_notice() {
     let gateway = Gateway::with(Manner::Answer, "", "[stop]\nnotice = \"1h\"").await;
     let ready = async |wanted: u16| {
         let turning = async {
@@ -182,21 +185,18 @@ async fn readiness_is_red_first_while_requests_are_still_served() {
     let mut client = gateway.connect().await;
     for _ in 0..3 {
         client.write(ASK).await;
-        let answer = client.answer().await.expect("an answer");
+        let answer = client.answer().await.expect("a response");
         assert_eq!(
             (answer.status, answer.header("connection")),
             (200, Some("keep-alive"))
         );
     }
-    assert!(
-        !gateway.running.is_finished(),
-        "the load balancer has an hour to notice"
-    );
+    assert!(!gateway.running.is_finished(), "notice does not end early");
     gateway.running.abort();
 }
 
 #[tokio::test]
-async fn operators_are_told() {
+async fn admin_listener_reports_status() {
     let gateway = Gateway::start(Manner::Answer).await;
     gateway
         .get(

@@ -4,7 +4,7 @@ use super::harness::{Gateway, PATIENCE, ROUTES};
 use super::origin::{Manner, Origin};
 
 #[tokio::test]
-async fn a_sampled_request_becomes_a_span() {
+async fn sampled_request_is_exported_as_span() {
     let (origin, collector) = (
         Origin::start(Manner::Answer).await,
         Origin::start(Manner::Answer).await,

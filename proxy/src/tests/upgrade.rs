@@ -9,7 +9,7 @@ use super::origin::Manner;
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
 
 #[tokio::test]
-async fn an_upgrade_is_authenticated_and_then_passed_through() {
+async fn upgrade_is_authenticated_and_forwarded() {
     let gateway = Gateway::start(Manner::Upgrade).await;
     assert_eq!(
         gateway.get("/socket", UPGRADE).await.code(),
@@ -26,14 +26,14 @@ async fn an_upgrade_is_authenticated_and_then_passed_through() {
             ))
             .await;
         assert_eq!(
-            client.answer().await.expect("an answer").status,
+            client.answer().await.expect("a response").status,
             101,
             "round {round}"
         );
         assert_eq!(
             client.bytes(5).await,
             "hello",
-            "what the origin sent in the packet of its 101"
+            "data in the packet of the 101"
         );
         client.write("ping").await;
         assert_eq!(client.bytes(4).await, "ping");
@@ -46,7 +46,7 @@ async fn an_upgrade_is_authenticated_and_then_passed_through() {
 }
 
 #[tokio::test]
-async fn a_route_without_websocket_forwards_no_upgrade() {
+async fn route_without_websocket_forwards_no_upgrade() {
     let gateway = Gateway::start(Manner::Answer).await;
     assert_eq!(gateway.get("/open", UPGRADE).await.status, 200);
     let seen = gateway.origin.only().to_ascii_lowercase();
@@ -56,21 +56,21 @@ async fn a_route_without_websocket_forwards_no_upgrade() {
     );
 }
 
-/// What a client says, and hears.
+/// What the client sends and receives.
 const FRAMES: &[(&str, &str)] = &[
     ("ping", "ping"),
     ("a longer frame than before", "a longer frame than before"),
 ];
 
-/// How many tunnels are opened; `POSTERN_SOAK` says another number.
+/// Returns the number of tunnels, from `POSTERN_SOAK` if set.
 fn rounds() -> usize {
     Env::of_process()
         .get("POSTERN_SOAK")
         .map_or(400, |rounds| rounds.parse().expect("a number"))
 }
 
-/// Opens tunnels at once and one after the other. Nothing of what either side says may be lost,
-/// however fast the origin answers 101 and goes on (Pingora issue 946).
+/// Opens tunnels concurrently and sequentially. No byte may be lost in either direction, however
+/// fast the origin answers 101 (Pingora issue 946).
 async fn soak(gateway: Gateway, exchange: &'static [(&'static str, &'static str)]) {
     let gateway = Arc::new(gateway);
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
@@ -105,22 +105,22 @@ async fn soak(gateway: Gateway, exchange: &'static [(&'static str, &'static str)
         })
         .collect();
     for tunnel in tunnels {
-        tunnel.await.expect("no tunnel is cut");
+        tunnel.await.expect("no tunnel is truncated");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tunnels_open_and_close_by_the_hundred_without_a_lost_byte() {
+async fn concurrent_tunnels_lose_no_byte() {
     soak(Gateway::start(Manner::Upgrade).await, FRAMES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_origin_that_says_its_piece_and_leaves_is_heard() {
+async fn data_before_close_reaches_the_client() {
     soak(Gateway::start(Manner::UpgradeAndLeave).await, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_do_tunnels_to_an_encrypted_upstream() {
+async fn concurrent_tls_tunnels_lose_no_byte() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
     let tls = format!(

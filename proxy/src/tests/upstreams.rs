@@ -8,7 +8,7 @@ use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
 use super::origin::{Manner, Origin};
 
 #[tokio::test]
-async fn an_upstream_that_lets_down_is_a_problem() {
+async fn upstream_failure_is_answered_with_a_problem() {
     let hang = Gateway::with(Manner::Hang, "", "read_timeout = \"150ms\"").await;
     let close = Gateway::start(Manner::Close).await;
     let garbage = Gateway::start(Manner::Garbage).await;
@@ -31,7 +31,7 @@ const ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\", \"POST\"]\
                      policy = \"public\"\n";
 
 #[tokio::test]
-async fn a_dead_address_costs_no_request() {
+async fn dead_address_fails_no_request() {
     let origin = Origin::start(Manner::Answer).await;
     let addresses = format!(
         "addresses = [\"127.0.0.1:1\", \"{}\"]\nretry_budget = 0",
@@ -43,14 +43,14 @@ async fn a_dead_address_costs_no_request() {
         assert_eq!(
             gateway.send(posted).await.status,
             200,
-            "nothing was sent to the dead one: any method is tried again"
+            "not sent: any method is retried"
         );
     }
     assert_eq!(gateway.origin.seen().len(), 20);
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_breaks_is_tried_again_only_for_what_may_be_repeated() {
+async fn broken_idle_connection_retries_idempotent_only() {
     for (method, status, reached) in [("GET", 200, 3), ("POST", 502, 2)] {
         for way in WAYS {
             let asked =
@@ -58,10 +58,10 @@ async fn a_kept_connection_that_breaks_is_tried_again_only_for_what_may_be_repea
             let gateway = Gateway::start(Manner::AnswerOnce).await;
             let mut client = gateway.connect().await;
             client.write(&asked).await;
-            assert_eq!(client.answer().await.expect("an answer").status, 200);
+            assert_eq!(client.answer().await.expect("a response").status, 200);
             client.write(&asked).await;
             assert_eq!(
-                client.answer().await.expect("an answer").status,
+                client.answer().await.expect("a response").status,
                 status,
                 "{method} {way}"
             );
@@ -70,7 +70,8 @@ async fn a_kept_connection_that_breaks_is_tried_again_only_for_what_may_be_repea
     }
 }
 
-/// Closes its first connection when a head has come, and answers on the others.
+/// Starts an upstream that closes its first connection after a request head, and answers on the
+/// others.
 async fn killed_once() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -96,7 +97,7 @@ async fn killed_once() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn request_in_flight_when_its_upstream_dies_is_repeated_if_it_may_be() {
+async fn request_is_retried_when_its_upstream_dies() {
     for (method, status) in [("GET", 204), ("POST", 502)] {
         for way in WAYS {
             let upstream = format!("addresses = [\"{}\"]", killed_once().await);
@@ -109,7 +110,7 @@ async fn request_in_flight_when_its_upstream_dies_is_repeated_if_it_may_be() {
 }
 
 #[tokio::test]
-async fn requests_in_flight_are_capped() {
+async fn requests_in_flight_are_limited() {
     let gateway = Gateway::with(Manner::Hang, "", "in_flight = 1\nread_timeout = \"300ms\"").await;
     let mut first = gateway.connect().await;
     first.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
@@ -121,13 +122,13 @@ async fn requests_in_flight_are_capped() {
         "upstream_unavailable"
     );
     assert_eq!(
-        first.answer().await.expect("an answer").code(),
+        first.answer().await.expect("a response").code(),
         "upstream_timeout"
     );
 }
 
 #[tokio::test]
-async fn a_response_cut_short_is_not_passed_off_as_whole() {
+async fn truncated_response_does_not_appear_complete() {
     let cut =
         Manner::Text("HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nshort");
     let gateway = Gateway::with(cut, "", "read_timeout = \"200ms\"").await;
@@ -135,12 +136,12 @@ async fn a_response_cut_short_is_not_passed_off_as_whole() {
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert!(
         client.answer().await.is_none(),
-        "the connection ends before the length that was announced"
+        "closed before Content-Length"
     );
 }
 
 #[tokio::test]
-async fn an_address_that_fails_its_checks_is_left_out() {
+async fn unhealthy_address_is_not_used() {
     for (probe, asked) in [("path = \"/livez\"\n", true), ("", false)] {
         let origin = Origin::start(Manner::Answer).await;
         let addresses = format!(
@@ -160,7 +161,7 @@ async fn an_address_that_fails_its_checks_is_left_out() {
         };
         tokio::time::timeout(PATIENCE, found)
             .await
-            .expect("found out in time");
+            .expect("detected in time");
         for _ in 0..10 {
             assert_eq!(gateway.get("/open", "").await.status, 200, "{probe}");
         }
@@ -169,11 +170,11 @@ async fn an_address_that_fails_its_checks_is_left_out() {
             .seen()
             .iter()
             .any(|request| request.starts_with("GET /livez "));
-        assert_eq!(probed, asked, "a TCP check asks nothing");
+        assert_eq!(probed, asked, "a TCP check sends no request");
     }
 }
 
-/// What one counter of the upstream says.
+/// Returns the value of a counter of the upstream.
 async fn counted(gateway: &Gateway, name: &str) -> u32 {
     let start = format!("postern_{name}_total{{upstream=\"origin\"}} ");
     let metrics = gateway.ask("/metrics").await;
@@ -184,7 +185,7 @@ async fn counted(gateway: &Gateway, name: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn a_retry_over_the_budget_is_denied_and_counted() {
+async fn retry_over_the_budget_is_denied_and_counted() {
     for (budget, status, counts) in [(0, 502, (0, 1)), (100, 204, (1, 0))] {
         let upstream = format!(
             "addresses = [\"{}\"]\nretry_budget = {budget}",
@@ -195,7 +196,7 @@ async fn a_retry_over_the_budget_is_denied_and_counted() {
         assert_eq!(
             gateway.get("/open", "").await.status,
             status,
-            "the first request is cut off"
+            "the first request fails"
         );
         let (retries, denied) = (
             counted(&gateway, "retries").await,
@@ -206,7 +207,7 @@ async fn a_retry_over_the_budget_is_denied_and_counted() {
 }
 
 #[tokio::test]
-async fn an_ejection_is_counted_once() {
+async fn ejection_is_counted_once() {
     let origin = Origin::start(Manner::Answer).await;
     let addresses = format!(
         "addresses = [\"127.0.0.1:1\", \"{}\"]\nbalance = \"round-robin\"\nretries = 0\n\
@@ -222,9 +223,9 @@ async fn an_ejection_is_counted_once() {
     assert_eq!(counted(&gateway, "ejections").await, 1);
 }
 
-/// Together with the answer, and when its connection waits for the next request.
+/// Together with the response, and while the connection is idle.
 #[tokio::test]
-async fn what_nobody_asked_for_answers_nobody() {
+async fn unsolicited_response_is_discarded() {
     for pause in [Duration::ZERO, Duration::from_millis(20)] {
         let gateway = Gateway::start(Manner::Surplus(pause)).await;
         for way in WAYS {
@@ -243,10 +244,10 @@ async fn what_nobody_asked_for_answers_nobody() {
     }
 }
 
-/// More than the system takes in for an upstream that does not read.
+/// More than the kernel buffers for an upstream that does not read.
 const MUCH: usize = 8 << 20;
 
-/// Accepts a connection, and reads nothing for so long; then a head, and answers.
+/// Starts an upstream that accepts a connection, waits, then reads a head and answers.
 async fn reluctant(pause: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -270,7 +271,7 @@ async fn reluctant(pause: Duration) -> SocketAddr {
     address
 }
 
-/// What is answered to a large request, which may not have been taken whole by then.
+/// Returns the response to a large request, which may not have been accepted completely by then.
 async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
     let unused = Origin::start(Manner::Answer).await;
     let limits = format!("head_bytes = \"9MiB\"\nbody_bytes = \"9MiB\"\n{limits}");
@@ -285,12 +286,12 @@ async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
     });
     let mut answer = Vec::new();
     let read = tokio::time::timeout(PATIENCE, near.read_to_end(&mut answer)).await;
-    let _closed_or_reset = read.expect("an end in time");
+    let _closed_or_reset = read.expect("the end in time");
     sending.abort();
     String::from_utf8(answer).expect("text")
 }
 
-/// Large in its head: the gateway carries it itself.
+/// A request with a large head, on the fast path.
 fn large_head() -> String {
     format!(
         "GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-Much: {}\r\n\r\n",
@@ -298,14 +299,14 @@ fn large_head() -> String {
     )
 }
 
-/// Large in its body: Pingora carries it.
+/// A request with a large body, on the streaming path.
 fn large_body() -> String {
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n";
     format!("{head}Content-Length: {MUCH}\r\n\r\n{}", "x".repeat(MUCH))
 }
 
 #[tokio::test]
-async fn an_upstream_that_takes_nothing_is_not_waited_for() {
+async fn write_to_stalled_upstream_times_out() {
     for request in [large_head(), large_body()] {
         let deaf = reluctant(PATIENCE * 2).await;
         let upstream =
@@ -319,7 +320,7 @@ async fn an_upstream_that_takes_nothing_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_is_slow_to_take_a_request_has_all_its_time_to_answer() {
+async fn read_timeout_starts_after_a_slow_write() {
     let slow = reluctant(Duration::from_millis(500)).await;
     let upstream =
         format!("addresses = [\"{slow}\"]\nwrite_timeout = \"20s\"\nread_timeout = \"200ms\"");

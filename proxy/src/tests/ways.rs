@@ -1,4 +1,4 @@
-//! Who carries a request makes no difference: to its upstream, to its client, to the log.
+//! Comparison of both forwarding paths: the upstream, the client and the log see no difference.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -7,10 +7,11 @@ use super::breaks::{Got, read_answer};
 use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
 use super::origin::{Manner, Origin};
 
-/// What differs between any two requests.
+/// Fields whose values differ between any two requests.
 const OWN: [&str; 4] = ["x-request-id", "traceparent", "date", "upgrade"];
 
-/// The lines of a head, but for those; in order by name, as fields of different names have none.
+/// Returns the lines of a head without these fields, sorted by name, because the order of different
+/// fields has no meaning.
 fn lines(text: &str) -> Vec<String> {
     let head = text.split("\r\n\r\n").next().unwrap_or_default();
     let field = |line: &str| match line.split_once(':') {
@@ -23,7 +24,7 @@ fn lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// What upstream and client got of one request: heads and bodies.
+/// Returns heads and bodies of one request, as received by the upstream and by the client.
 async fn carried(
     manner: Manner,
     request: &str,
@@ -42,9 +43,9 @@ async fn carried(
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
-    let _closed_or_reset = read.expect("an end in time");
+    let _closed_or_reset = read.expect("the end in time");
     let answer = String::from_utf8(bytes).expect("text");
-    // Each start has a key and a pool of its own.
+    // Each gateway has a key and a pool of its own.
     let hide = |line: String| {
         let own = ["authorization:", "x-postern-issuer:"]
             .into_iter()
@@ -68,7 +69,7 @@ fn assert_same<T: PartialEq + std::fmt::Debug>(one: &T, other: &T, what: &str) {
 }
 
 #[tokio::test]
-async fn an_upstream_gets_the_same_request() {
+async fn both_paths_send_the_same_request() {
     let end = "Connection: close\r\nWAY";
     for request in [
         format!("GET /any/7?q=%20x HTTP/1.1\r\nHost: gate:80\r\nTOKEN\r\n{end}\r\n"),
@@ -98,7 +99,7 @@ async fn an_upstream_gets_the_same_request() {
 }
 
 #[tokio::test]
-async fn a_client_gets_the_same_answer() {
+async fn both_paths_return_the_same_response() {
     for (method, answer) in [
         (
             "GET",

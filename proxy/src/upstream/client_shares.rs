@@ -58,10 +58,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_has_its_share_and_gives_it_back() {
+    fn client_share_is_limited_and_released() {
         let shares = Arc::new(ClientShares::default());
         let held: Vec<_> = (0..3)
-            .map(|_| shares.try_add(1, 3).expect("a place"))
+            .map(|_| shares.try_add(1, 3).expect("a permit"))
             .collect();
         assert!(shares.try_add(1, 3).is_none() && shares.try_add(2, 1).is_some());
         drop(held);

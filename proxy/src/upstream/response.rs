@@ -96,7 +96,7 @@ impl UpstreamResponse {
 
 /// Returns whether the connection persists after the message (RFC 9112 section 9.3).
 fn is_keep_alive(minor: u8, headers: &HeaderMap) -> bool {
-    let says = |wanted: &str| {
+    let has_option = |wanted: &str| {
         headers
             .get_all(CONNECTION)
             .iter()
@@ -107,7 +107,7 @@ fn is_keep_alive(minor: u8, headers: &HeaderMap) -> bool {
                     .any(|option| option.trim_ascii().eq_ignore_ascii_case(wanted))
             })
     };
-    !says("close") && (minor == 1 || says("keep-alive"))
+    !has_option("close") && (minor == 1 || has_option("keep-alive"))
 }
 
 // === impl ResponseBody ===
@@ -280,7 +280,8 @@ mod tests {
         is_head_request: bool,
     ) -> Result<(u16, String, bool, usize), ResponseFault> {
         let mut buffer = BytesMut::from(wire);
-        let response = UpstreamResponse::take(&mut buffer, is_head_request)?.expect("a whole head");
+        let response =
+            UpstreamResponse::take(&mut buffer, is_head_request)?.expect("a complete head");
         let (mut body, mut text) = (response.body, Vec::new());
         while let Some(data) = body.take(&mut buffer)? {
             text.extend_from_slice(&data);
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_where_its_head_says() {
+    fn response_ends_at_its_framing() {
         let ok = |text: &str, keep_alive, rest| Ok((200, text.to_owned(), keep_alive, rest));
         for (wire, is_head_request, want) in [
             (
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_end_open_is_refused() {
+    fn ambiguous_framing_is_rejected() {
         for wire in [
             "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
             "HTTP/1.1 200 OK\r\nContent-Length: +3\r\n\r\nabc",
@@ -380,15 +381,15 @@ mod tests {
     }
 
     #[test]
-    fn a_body_may_come_in_any_pieces() {
+    fn body_is_parsed_in_any_fragmentation() {
         let whole = b"5;x=y\r\nhello\r\n1\r\n!\r\n0\r\nTrailer: 1\r\n\r\n";
-        for piece in 1..whole.len() {
+        for chunk_len in 1..whole.len() {
             let (mut body, mut text, mut buffer) = (
                 ResponseBody::Chunked(ChunkState::Size(0, 0)),
                 Vec::new(),
                 BytesMut::new(),
             );
-            for part in whole.chunks(piece) {
+            for part in whole.chunks(chunk_len) {
                 buffer.extend_from_slice(part);
                 while let Some(data) = body.take(&mut buffer).expect("well formed") {
                     text.extend_from_slice(&data);
@@ -397,19 +398,19 @@ mod tests {
             assert_eq!(
                 (body, text.as_slice(), buffer.len()),
                 (ResponseBody::Done, &b"hello!"[..], 0),
-                "{piece}"
+                "{chunk_len}"
             );
             let mut body = ResponseBody::Chunked(ChunkState::Size(0, 0));
-            for part in whole.chunks(piece) {
-                assert_eq!(body.skip(part), (part.len(), None), "{piece}");
+            for part in whole.chunks(chunk_len) {
+                assert_eq!(body.skip(part), (part.len(), None), "{chunk_len}");
             }
-            assert_eq!(body, ResponseBody::Done, "{piece}");
+            assert_eq!(body, ResponseBody::Done, "{chunk_len}");
         }
         let mut body = ResponseBody::Chunked(ChunkState::Size(0, 0));
         assert_eq!(
             body.skip(b"2\r\nok\r\n\r\n"),
             (7, Some(ResponseFault)),
-            "an empty size"
+            "empty chunk size"
         );
     }
 }

@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(
             (0..100).filter(|_| budget.try_withdraw()).count(),
             10,
-            "the reserve"
+            "the initial balance"
         );
         (0..50).for_each(|_| budget.deposit());
         assert_eq!(

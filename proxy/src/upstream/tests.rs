@@ -46,23 +46,23 @@ fn round_robin_follows_the_weights() {
 }
 
 #[test]
-fn the_less_loaded_address_is_taken() {
+fn less_loaded_address_is_chosen() {
     let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
     let first = pool.pick(0, None, Instant::now()).expect("an address");
     for _ in 0..20 {
         let next = pool.pick(0, None, Instant::now()).expect("an address");
         assert_ne!(
             next.endpoint.address, first.endpoint.address,
-            "the other one has nothing in flight"
+            "the other address has nothing in flight"
         );
     }
 }
 
 #[test]
-fn requests_in_flight_are_capped() {
+fn requests_in_flight_are_limited() {
     let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
     let held: Vec<InFlightPermit> = (0..4)
-        .map(|_| pool.pick(0, None, Instant::now()).expect("a place"))
+        .map(|_| pool.pick(0, None, Instant::now()).expect("a permit"))
         .collect();
     assert_eq!(
         pool.pick(0, None, Instant::now()).err(),
@@ -73,7 +73,7 @@ fn requests_in_flight_are_capped() {
 }
 
 #[test]
-fn an_address_that_fails_is_ejected_unless_too_many_are() {
+fn failing_address_is_ejected_unless_panic() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1, 1]);
     let all = pool.endpoints();
     (0..5).for_each(|_| pool.note_failure(&all[0], Instant::now()));
@@ -82,7 +82,7 @@ fn an_address_that_fails_is_ejected_unless_too_many_are() {
     (0..5).for_each(|_| pool.note_failure(&all[1], Instant::now()));
     assert!(
         ports(&pool, 99).iter().skip(1).all(|count| *count == 33),
-        "two of three out is panic: all are used"
+        "two of three ejected: panic mode"
     );
 }
 
@@ -100,25 +100,21 @@ const BALANCES: [LoadBalancing; 3] = [
 ];
 
 #[test]
-fn ejected_address_is_the_last_resort_of_a_retry() {
+fn retry_uses_ejected_address_as_last_resort() {
     for balance in BALANCES {
         let pool = pool(balance, &[1, 1]);
         let ejected = eject(&pool, 0);
-        assert_eq!(
-            ports(&pool, 50),
-            [0, 0, 50],
-            "one of two is out: that is no panic"
-        );
+        assert_eq!(ports(&pool, 50), [0, 0, 50], "one of two ejected: no panic");
         let failed = pool.pick(0, None, Instant::now()).expect("an address");
         let retry = pool
             .pick(0, Some(&failed.endpoint), Instant::now())
-            .expect("the other one, although it is ejected");
+            .expect("the ejected address");
         assert_eq!(retry.endpoint.address, ejected.address);
     }
 }
 
 #[test]
-fn ejected_addresses_are_used_when_there_is_no_other() {
+fn ejected_addresses_are_used_without_alternative() {
     for (balance, weights) in BALANCES.into_iter().zip([[1, 1], [1, 0], [1, 0]]) {
         let mut pool = pool(balance, &weights);
         pool.config.outlier.panic_percent = 100;
@@ -128,14 +124,14 @@ fn ejected_addresses_are_used_when_there_is_no_other() {
         if weights[1] == 0 {
             let retry = pool
                 .pick(0, Some(&only), Instant::now())
-                .expect("the only one that has a weight");
+                .expect("the only weighted address");
             assert_eq!(retry.endpoint.address, only.address);
         }
     }
 }
 
 #[test]
-fn ejected_address_is_better_than_an_unhealthy_one() {
+fn ejected_address_precedes_unhealthy_one() {
     let mut pool = pool(LoadBalancing::RoundRobin, &[1, 1, 1]);
     pool.config.outlier.panic_percent = 100;
     let all = pool.endpoints();
@@ -146,12 +142,12 @@ fn ejected_address_is_better_than_an_unhealthy_one() {
     assert_eq!(ports(&pool, 10), [0, 0, 0, 10]);
     let retry = pool
         .pick(0, Some(&all[2]), Instant::now())
-        .expect("one that fails its checks");
+        .expect("an unhealthy address");
     assert_ne!(retry.endpoint.address, all[2].address);
 }
 
 #[test]
-fn retry_in_panic_takes_the_address_that_is_available() {
+fn retry_in_panic_prefers_available_address() {
     for balance in BALANCES {
         let pool = pool(balance, &[1, 1, 1]);
         let failed = [eject(&pool, 0), eject(&pool, 1)];
@@ -165,7 +161,7 @@ fn retry_in_panic_takes_the_address_that_is_available() {
 }
 
 #[test]
-fn address_without_weight_counts_for_no_panic() {
+fn zero_weight_address_does_not_count_for_panic() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1, 0, 0]);
     pool.endpoints()
         .iter()
@@ -176,7 +172,7 @@ fn address_without_weight_counts_for_no_panic() {
 }
 
 #[test]
-fn ejected_address_that_answers_again_is_back_before_its_time() {
+fn ejection_ends_early_after_successes() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let back = Arc::clone(&pool.endpoints()[0]);
     let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
@@ -185,13 +181,13 @@ fn ejected_address_that_answers_again_is_back_before_its_time() {
     (0..4).for_each(|_| pool.note_response(&back, 200, 1_000, at(1_000)));
     pool.note_failure(&back, at(1_000));
     (0..4).for_each(|_| pool.note_response(&back, 200, 1_000, at(1_000)));
-    assert!(is_out(), "as many in a row as had ejected it");
+    assert!(is_out(), "as many consecutive successes as failures");
     pool.note_response(&back, 200, 1_000, at(1_000));
     assert!(!is_out());
 }
 
 #[test]
-fn an_address_that_has_recovered_is_ejected_anew_for_no_longer_than_before() {
+fn ejection_time_resets_after_recovery() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let bad = Arc::clone(&pool.endpoints()[0]);
     let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
@@ -205,20 +201,20 @@ fn an_address_that_has_recovered_is_ejected_anew_for_no_longer_than_before() {
     fail(12_000);
     assert!(
         bad.status(21_999).ejected && !bad.status(22_000).ejected,
-        "10 s again, for it had recovered"
+        "10 s again after recovery"
     );
     // Requests that started before the ejection.
     (0..9).for_each(|_| pool.note_response(&bad, 200, 1_000_000, at(13_000)));
     fail(23_000);
     assert!(
         bad.status(42_999).ejected && !bad.status(43_000).ejected,
-        "20 s: twice in a row"
+        "20 s: second consecutive ejection"
     );
     assert_eq!(pool.ejections.get(), 3);
 }
 
 #[test]
-fn an_address_that_answers_slowly_is_chosen_less() {
+fn slow_address_is_chosen_less() {
     let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
     let (slow, fast) = (
         Arc::clone(&pool.endpoints()[0]),
@@ -230,14 +226,14 @@ fn an_address_that_answers_slowly_is_chosen_less() {
     assert_eq!(
         ports(&pool, 100),
         [0, 0, 100],
-        "nothing is in flight: the faster one is free each time"
+        "nothing in flight: the faster address"
     );
     let held = pool.pick(0, None, now).expect("an address");
     assert_eq!(held.endpoint.address, fast.address);
     assert_eq!(
         ports(&pool, 100),
         [0, 0, 100],
-        "two at the faster one take less time than one at the other"
+        "two requests at the faster address take less time"
     );
     drop(held);
     pool.note_response(&fast, 200, 50_000, now);
@@ -245,11 +241,11 @@ fn an_address_that_answers_slowly_is_chosen_less() {
     for _ in 0..30 {
         pool.note_response(&fast, 200, 1_000, now);
     }
-    assert_eq!(ports(&pool, 100), [0, 0, 100], "and is forgotten by and by");
+    assert_eq!(ports(&pool, 100), [0, 0, 100], "and decays");
 }
 
 #[test]
-fn a_retry_goes_elsewhere_and_is_bounded() {
+fn retry_uses_another_address_and_is_bounded() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let first = pool.pick(0, None, Instant::now()).expect("an address");
     let other = pool
@@ -258,15 +254,15 @@ fn a_retry_goes_elsewhere_and_is_bounded() {
     assert_ne!(first.endpoint.address, other.endpoint.address);
     assert!(pool.may_retry(1, 1, true) && !pool.may_retry(2, 1, true));
     let sent = (0..100).filter(|_| pool.may_retry(1, 1, true)).count();
-    assert!(sent < 10, "the reserve of the budget is used up: {sent}");
+    assert!(sent < 10, "the initial balance is exhausted: {sent}");
     assert!(
         pool.may_retry(1, 1, false) && !pool.may_retry(2, 1, false),
-        "nothing was sent"
+        "not sent"
     );
 }
 
 #[test]
-fn addresses_that_stay_keep_what_is_known() {
+fn unchanged_addresses_keep_their_state() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let before = pool.endpoints();
     pool.set_addresses(vec![
@@ -278,7 +274,7 @@ fn addresses_that_stay_keep_what_is_known() {
 }
 
 #[test]
-fn a_client_stays_and_only_those_of_a_lost_address_move() {
+fn client_hash_moves_only_clients_of_lost_address() {
     let pool = pool(LoadBalancing::ClientHash, &[1, 1, 2]);
     let clients: Vec<u64> = (0..4000_u64).map(|client| mix(client + 1)).collect();
     let of = |client: &u64| {
@@ -310,7 +306,7 @@ fn found(ports: &[u16]) -> Option<Vec<SocketAddr>> {
 }
 
 #[test]
-fn a_name_that_no_longer_resolves_keeps_its_addresses() {
+fn unresolved_name_keeps_its_addresses() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let now = || {
         let mut ports: Vec<u16> = pool
@@ -326,23 +322,23 @@ fn a_name_that_no_longer_resolves_keeps_its_addresses() {
     pool.endpoints()[0].note_success(777, &OutlierDetection::default(), 0);
     assert!(
         !pool.apply_resolved(vec![None, found(&[22])]),
-        "not all were found"
+        "not all names were resolved"
     );
     assert_eq!(
         now(),
         [11, 12, 22],
-        "the one keeps its addresses, the other has a new one"
+        "unresolved entries keep their addresses"
     );
     assert!(
         !pool.apply_resolved(vec![found(&[]), found(&[22])]),
-        "an empty answer is none"
+        "an empty result counts as none"
     );
     assert_eq!(now(), [11, 12, 22]);
     assert!(
         pool.endpoints()
             .iter()
             .any(|endpoint| endpoint.status(0).latency_us == 777),
-        "what is known stays"
+        "the state is kept"
     );
     assert!(pool.apply_resolved(vec![found(&[13]), found(&[22])]));
     assert_eq!(now(), [13, 22]);
@@ -360,11 +356,7 @@ async fn names_are_resolved_in_the_background() {
     let pool = Arc::new(
         UpstreamPool::new(config, &GatewayMetrics::new().expect("metrics")).expect("a pool"),
     );
-    assert_eq!(
-        pool.endpoints().len(),
-        1,
-        "what needs no look-up is there at once"
-    );
+    assert_eq!(pool.endpoints().len(), 1, "IP addresses need no look-up");
     let stop = tokio_util::sync::CancellationToken::new();
     let keeper = tokio::spawn(Arc::clone(&pool).run_resolver(stop.clone()));
     let resolved = async {
@@ -381,5 +373,5 @@ async fn names_are_resolved_in_the_background() {
             .any(|endpoint| endpoint.address.ip().is_loopback() && endpoint.config_index == 0)
     );
     stop.cancel();
-    keeper.await.expect("ends with the stop");
+    keeper.await.expect("ends after the stop");
 }

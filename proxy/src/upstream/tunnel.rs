@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_tunnel_that_is_written_to_without_a_pause_is_read_as_well() {
+    async fn continuous_writes_do_not_block_reads() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let stream = TcpStream::connect(listener.local_addr().expect("bound"))
             .await

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preface_and_a_frame_are_open_until_their_last_byte() {
+    fn frame_is_open_until_its_last_byte() {
         let mut frames = Http2FrameTracker::default();
         follow(&mut frames, b"PRI * HTTP/2.0");
         assert!(frames.deadline(FRAME_TIMEOUT).is_some());
@@ -158,13 +158,17 @@ mod tests {
     }
 
     #[test]
-    fn a_header_block_is_open_until_its_last_continuation() {
+    fn header_block_is_open_until_its_last_continuation() {
         let mut frames = open();
         let one = frame(FRAME_HEADERS, 0, 3);
         follow(&mut frames, &one);
-        let open_since = frames.open_since.expect("open");
+        let open_since = frames.open_since.expect("open_since is set");
         follow(&mut frames, &frame(FRAME_CONTINUATION, 0, 0));
-        assert_eq!(frames.open_since, Some(open_since), "from its beginning");
+        assert_eq!(
+            frames.open_since,
+            Some(open_since),
+            "timed from its beginning"
+        );
         follow(
             &mut frames,
             &[
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_may_take_its_time() {
+    fn data_frame_is_not_timed() {
         let mut frames = open();
         let body = frame(FRAME_DATA, 0, 1000);
         follow(&mut frames, &body[..500]);
@@ -194,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn preface_ends_in_settings() {
+    fn preface_without_settings_is_rejected() {
         let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
         for first in [
             frame(FRAME_HEADERS, FLAG_END_HEADERS, 3),

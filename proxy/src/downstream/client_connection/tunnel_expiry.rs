@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_end_where_their_headers_say() {
+    fn frame_boundaries_follow_the_headers() {
         let frames: [(&[u8], usize); 5] = [
             (b"\x81\x05", 5),
             (b"\x81\x85mask", 5),

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn one_authority_and_one_reading() {
+    fn ambiguous_authority_or_target_is_rejected() {
         assert_eq!(
             verdict(
                 "GET",
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_lengths_are_those_of_http_1() {
+    fn size_limits_equal_those_of_http1() {
         let long = format!("https://a/{}", "x".repeat(64));
         assert_eq!(verdict("GET", &long, &[]), Err(HeadFault::TargetTooLong));
         assert_eq!(
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(
             verdict("GET", "https://a/", &[("cookie", "a=b"); 40]),
             Ok(()),
-            "the crumbs of one field"
+            "parts of one cookie field"
         );
         let (crumb, field) = ("c".repeat(100), "y".repeat(4096));
         assert_eq!(

@@ -33,7 +33,7 @@ fn plain_requests_pass() {
 }
 
 #[test]
-fn an_absolute_target_must_name_the_host() {
+fn absolute_target_must_match_host() {
     let text = "GET http://A.example/x HTTP/1.1\r\nHost: a.example\r\n\r\n";
     let head = check(text).expect("the same authority");
     assert_eq!(&text[head.authority], "http://A.example");
@@ -55,7 +55,7 @@ fn an_absolute_target_must_name_the_host() {
             HeadFault::RequestLine,
         );
     }
-    let head = check("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").expect("about the server");
+    let head = check("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").expect("OPTIONS * is accepted");
     assert!(head.authority.is_empty());
     refused(
         "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
@@ -68,7 +68,7 @@ fn an_absolute_target_must_name_the_host() {
 }
 
 #[test]
-fn a_host_is_a_name_or_an_address_with_a_port() {
+fn host_is_a_name_or_address_with_optional_port() {
     for host in [
         "a",
         "a-b.example",
@@ -94,7 +94,7 @@ fn a_host_is_a_name_or_an_address_with_a_port() {
 }
 
 #[test]
-fn ambiguous_framing_is_refused() {
+fn ambiguous_framing_is_rejected() {
     refused(
         "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
         HeadFault::Framing,
@@ -126,7 +126,7 @@ fn ambiguous_framing_is_refused() {
 }
 
 #[test]
-fn lines_end_in_crlf_and_nothing_else() {
+fn line_without_crlf_is_rejected() {
     refused("GET / HTTP/1.1\nHost: a\r\n\r\n", HeadFault::LineEnding);
     refused("GET / HTTP/1.1\r\nHost: a\n\r\n", HeadFault::LineEnding);
     refused("GET / HTTP/1.1\r\nHost: a\r\n\n", HeadFault::LineEnding);
@@ -145,7 +145,7 @@ fn lines_end_in_crlf_and_nothing_else() {
 }
 
 #[test]
-fn fields_are_well_formed() {
+fn malformed_field_is_rejected() {
     for field in [
         "X : a", "X", ": a", "X\t: a", " X: a", "\tfolded", "X: \x01", "X:\x0ca", "X: a\x0c",
         "X: \x7f", "X(: a",
@@ -158,7 +158,7 @@ fn fields_are_well_formed() {
 }
 
 #[test]
-fn request_lines_are_exact() {
+fn malformed_request_line_is_rejected() {
     for line in [
         "GET /",
         "GET",
@@ -183,7 +183,7 @@ fn request_lines_are_exact() {
 }
 
 #[test]
-fn unsupported_version_is_refused_as_such() {
+fn unsupported_version_is_rejected_with_505() {
     for version in ["0.9", "1.2", "1.9", "2.0", "3.0"] {
         refused(
             &format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"),
@@ -194,7 +194,7 @@ fn unsupported_version_is_refused_as_such() {
 }
 
 #[test]
-fn exactly_one_host() {
+fn missing_or_repeated_host_is_rejected() {
     refused("GET / HTTP/1.1\r\n\r\n", HeadFault::Host);
     refused("GET / HTTP/1.0\r\nX: a\r\n\r\n", HeadFault::Host);
     refused(
@@ -212,7 +212,7 @@ fn exactly_one_host() {
 }
 
 #[test]
-fn connection_nominates_nothing() {
+fn unknown_connection_option_is_rejected() {
     for value in [
         "Authorization",
         "close, X-Postern-Kind",
@@ -227,7 +227,7 @@ fn connection_nominates_nothing() {
 }
 
 #[test]
-fn limits_hold() {
+fn oversized_head_is_rejected() {
     let fields = "X: a\r\n".repeat(8);
     refused(
         &format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"),

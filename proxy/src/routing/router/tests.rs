@@ -58,7 +58,7 @@ fn find(routes: &[&str], method: &str, host: &str, target: &str) -> Option<usize
 }
 
 #[test]
-fn literals_win_over_params_and_params_over_the_rest() {
+fn literal_precedes_param_and_param_precedes_wildcard() {
     let routes = [
         "GET /a/*",
         "GET /a/{x}",
@@ -85,7 +85,7 @@ fn literals_win_over_params_and_params_over_the_rest() {
 }
 
 #[test]
-fn the_method_is_part_of_the_match() {
+fn method_is_part_of_the_match() {
     let routes = ["GET /a/{x}", "POST,PUT /a/*"];
     assert_eq!(find(&routes, "POST", "h", "/a/b"), Some(1));
     assert_eq!(find(&routes, "DELETE", "h", "/a/b"), None);
@@ -110,7 +110,7 @@ fn the_method_is_part_of_the_match() {
 }
 
 #[test]
-fn hosts_go_from_named_to_none() {
+fn exact_host_precedes_wildcard_and_none() {
     let routes = [
         "GET /a",
         "GET /a @*.example.com",
@@ -133,7 +133,7 @@ fn hosts_go_from_named_to_none() {
     assert_eq!(
         find(&routes, "GET", "y.z", "/a"),
         Some(0),
-        "a host without the path falls through"
+        "falls through to routes without host"
     );
 }
 
@@ -151,7 +151,7 @@ fn conditions_narrow_a_route() {
 }
 
 #[test]
-fn templates_are_checked() {
+fn malformed_template_is_rejected() {
     for template in [
         "a", "", "/a//b", "/a*", "/*/a", "/{}", "/{a", "/a{b}", "/%61", "/a b", "/..", "/a//*",
         "/a/;",
@@ -161,7 +161,7 @@ fn templates_are_checked() {
 }
 
 #[test]
-fn a_route_that_can_never_be_taken_is_found() {
+fn shadowed_route_is_detected() {
     let routes = [
         "GET,POST /a/{x}",
         "GET /a/{y}",
@@ -249,7 +249,7 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
-    fn the_trie_agrees_with_the_naive_matcher(
+    fn trie_agrees_with_a_naive_matcher(
         routes in proptest::collection::vec(a_route(), 0..12),
         path in "(/[abc]){0,4}/?",
         host in proptest::sample::select(vec!["a.b", "x.a.b", "A.B", "x.b", "q", "z.c"]),

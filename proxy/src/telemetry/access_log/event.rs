@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_always_a_json_string() {
+    fn text_is_a_valid_json_string() {
         for value in [
             "plain",
             "quote\" back\\slash",
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_as_they_are_everywhere() {
+    fn numbers_are_formatted_as_by_std() {
         for value in [0, 7, 10, 999, 1_000, 65_536, u64::MAX] {
             let mut line = Vec::new();
             number(&mut line, br#","n":"#, value);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_cut_to_its_network() {
+    fn address_is_truncated_to_its_network() {
         let cut = |text: &str| {
             logged_address(
                 text.parse().expect("an address"),

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_full_is_rotate() {
+    fn full_file_is_rotated() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("access.log");
         let mut file = LogFile::open(path.clone(), Some(8)).expect("opens");
@@ -97,15 +97,11 @@ mod tests {
         );
         let mut again = LogFile::open(path, Some(8)).expect("opens");
         again.write(b"five\n").expect("writes");
-        assert_eq!(
-            read("access.log"),
-            "five\n",
-            "what was there before the start counts"
-        );
+        assert_eq!(read("access.log"), "five\n", "the existing size counts");
     }
 
     #[test]
-    fn a_file_that_was_taken_away_is_begun_anew() {
+    fn removed_file_is_created_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("access.log");
         let mut file = LogFile::open(path.clone(), Some(8)).expect("opens");
@@ -120,12 +116,12 @@ mod tests {
         assert_eq!(
             std::fs::read_to_string(path).expect("reads"),
             "three\n",
-            "and put aside as before"
+            "rotated as before"
         );
     }
 
     #[test]
-    fn two_processes_put_the_same_file_aside_once() {
+    fn two_processes_rotate_a_shared_file_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("access.log");
         let open = || LogFile::open(path.clone(), Some(8)).expect("opens");
@@ -142,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_a_file_is_rotate_and_a_link_stays_one() {
+    fn rotation_keeps_links_and_skips_devices() {
         let folder = tempfile::tempdir().expect("a folder");
         let (link, target) = (
             folder.path().join("access.log"),
@@ -154,7 +150,7 @@ mod tests {
         file.write(b"two and more\n").expect("writes");
         assert!(
             std::fs::symlink_metadata(&link)
-                .expect("is there")
+                .expect("exists")
                 .is_symlink()
         );
         assert_eq!(
@@ -166,10 +162,10 @@ mod tests {
             "one\n"
         );
         let mode = std::fs::metadata(target)
-            .expect("is there")
+            .expect("exists")
             .permissions()
             .mode();
-        assert_eq!(mode & 0o027, 0, "not for others: {mode:o}");
+        assert_eq!(mode & 0o027, 0, "not readable by others: {mode:o}");
         let null = LogFile::open("/dev/null".into(), Some(8)).expect("opens");
         assert_eq!(null.max_bytes, None);
     }
