@@ -12,7 +12,8 @@
 //! 6. [`telemetry`] records the result.
 //!
 //! [`state`] is shared by all requests, and [`admin`] shows it to operators. Modules depend only on
-//! modules further down in the list of each module's documentation; there are no cycles. [`config`],
+//! modules further down in the list of each module's documentation; there are no cycles.
+//! [`config`],
 //! [`message::framing`], [`message::target`], [`rate_limiter`] and [`routing`] do not use Pingora.
 
 pub mod config;

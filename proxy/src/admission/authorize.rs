@@ -11,6 +11,7 @@ use postern_common::token::Caller;
 use postern_common::{Code, Problem};
 
 use crate::admission::rate_limits;
+use crate::config::Route;
 use crate::downstream::client_exchange::ClientExchange;
 use crate::message::grpc;
 use crate::message::headers;
@@ -70,6 +71,19 @@ pub(crate) async fn authorize(
         }
         RouteMatch::NotFound => return Err(Code::NotFound.into()),
     };
+    apply_policy(state, route, ctx)?;
+    rate_limits::check_principal(state, ctx)?;
+    rate_limits::check_route(state, route, ctx).await?;
+    check_content_length(&head.headers, route.body_bytes)?;
+    set_deadline(client, route, ctx)
+}
+
+/// Evaluates the policy of the route. A report-only policy records its decision only.
+fn apply_policy(
+    state: &GatewayState,
+    route: &Route,
+    ctx: &mut RequestContext,
+) -> Result<(), Problem> {
     if let Some(Err(code)) = ctx
         .caller
         .as_ref()
@@ -85,12 +99,19 @@ pub(crate) async fn authorize(
             .with_label_values(&[route.name.as_str(), code.as_str()])
             .inc();
     }
-    rate_limits::check_principal(state, ctx)?;
-    rate_limits::check_route(state, route, ctx).await?;
-    check_content_length(&head.headers, route.body_bytes)?;
+    Ok(())
+}
+
+/// Sets the deadline of the request: that of the route, or a shorter one of a gRPC call.
+fn set_deadline(
+    client: &impl ClientExchange,
+    route: &Route,
+    ctx: &RequestContext,
+) -> Result<(), Problem> {
+    let head = client.request();
     if let Some(deadline) = client.deadline() {
         // The client's timeout applies only to calls that are forwarded as gRPC.
-        if grpc::is_call(head) && config.is_http2(route) {
+        if grpc::is_call(head) && ctx.config.is_http2(route) {
             deadline.set_timeout(grpc::effective_timeout(head, route.deadline)?, ctx.started);
             deadline.mark_grpc();
         } else {

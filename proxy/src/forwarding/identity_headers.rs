@@ -107,10 +107,10 @@ impl IdentityHeaders<'_> {
         for (name, at) in self.fields() {
             match at {
                 HeaderSource::Value(at) => {
-                    headers::append_field(head, name.as_str(), &values.bytes[values.range(at)])
+                    headers::append_field(head, name.as_str(), &values.bytes[values.range(at)]);
                 }
                 HeaderSource::Constant(text) => {
-                    headers::append_field(head, name.as_str(), text.as_bytes())
+                    headers::append_field(head, name.as_str(), text.as_bytes());
                 }
             }
         }

@@ -93,8 +93,8 @@ impl App {
         let (keys, connections) = (config.limits.keys, config.limits.connections);
         let pingora = Arc::new(pingora_settings(&config));
         let runtime_config = RuntimeConfig::new(config, None, &metrics, &clock)?;
-        metrics.config_version.set(1);
-        metrics.config_last_reload_successful.set(1);
+        metrics.config.version.set(1);
+        metrics.config.last_reload_successful.set(1);
         let status = ConfigStatus {
             version: 1,
             loaded_at: Some(clock.now()),
@@ -224,6 +224,24 @@ impl App {
         tasks
     }
 
+    /// Listens for a process that takes the sockets over, if a hot restart socket is configured.
+    fn offer_sockets(
+        &self,
+        listeners: &Listeners,
+        handed_over: &CancellationToken,
+        stop_accepting: &CancellationToken,
+    ) {
+        let Some(path) = &self.handover else { return };
+        match ListenerHandoff::listen(path, listeners) {
+            Ok(handoff) => drop(tokio::spawn(
+                handoff.run(handed_over.clone(), stop_accepting.clone()),
+            )),
+            Err(error) => {
+                tracing::error!(%error, path = %path.display(), "hot restart socket unavailable");
+            }
+        }
+    }
+
     async fn serve(
         self,
         listeners: Listeners,
@@ -236,16 +254,7 @@ impl App {
             CancellationToken::new(),
             CancellationToken::new(),
         );
-        if let Some(path) = &self.handover {
-            match ListenerHandoff::listen(path, &listeners) {
-                Ok(handoff) => drop(tokio::spawn(
-                    handoff.run(handed_over.clone(), stop_accepting.clone()),
-                )),
-                Err(error) => {
-                    tracing::error!(%error, path = %path.display(), "hot restart socket unavailable")
-                }
-            }
-        }
+        self.offer_sockets(&listeners, &handed_over, &stop_accepting);
         let admin_stop = background.child_token();
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(&self.state, self.health.clone());
@@ -275,16 +284,7 @@ impl App {
         let supervisor_task = self.supervisor.map(|supervisor| {
             tokio::spawn(supervisor.follow(self.health.clone(), shutdown.clone()))
         });
-        tokio::select! {
-            () = shutdown.cancelled() => {
-                self.running.set_failed("stopping");
-                let notice = self.state.runtime_config.load().shutdown.notice;
-                if !notice.is_zero() {
-                    let _for_no_longer = tokio::time::timeout(notice, handed_over.cancelled()).await;
-                }
-            }
-            () = handed_over.cancelled() => {}
-        }
+        wait_for_stop(&self.state, &self.running, &shutdown, &handed_over).await;
         if handed_over.is_cancelled() {
             // The new process serves the same admin socket: probes must not be told by this one
             // that it is stopping.
@@ -310,6 +310,25 @@ impl App {
         if let Some(admin) = admin {
             let _panicked = admin.await;
         }
+    }
+}
+
+/// Waits for the shutdown and its notice period, or until another process has taken over.
+async fn wait_for_stop(
+    state: &GatewayState,
+    running: &Check,
+    shutdown: &CancellationToken,
+    handed_over: &CancellationToken,
+) {
+    tokio::select! {
+        () = shutdown.cancelled() => {
+            running.set_failed("stopping");
+            let notice = state.runtime_config.load().shutdown.notice;
+            if !notice.is_zero() {
+                let _taken_over = tokio::time::timeout(notice, handed_over.cancelled()).await;
+            }
+        }
+        () = handed_over.cancelled() => {}
     }
 }
 

@@ -153,6 +153,7 @@ fn update_gauges(state: &GatewayState) {
         let count = |state: &str, is: &dyn Fn(&EndpointStatus) -> bool| {
             let count = all.iter().filter(|status| is(status)).count();
             metrics
+                .upstream
                 .endpoints
                 .with_label_values(&[pool.config.name.as_str(), state])
                 .set(number(count));

@@ -117,7 +117,7 @@ impl ListenerHandoff {
             match handed {
                 Ok(()) => return tracing::info!("hot restart completed"),
                 Err(error) => {
-                    tracing::warn!(%error, "hot restart failed")
+                    tracing::warn!(%error, "hot restart failed");
                 }
             }
             tokio::time::sleep(RETRY_DELAY).await;

@@ -83,7 +83,7 @@ fn fall_back_to_niceness(policy: Result<(), thread_priority::Error>) {
     let Err(refused) = policy else { return };
     match rustix::process::nice(LOWEST_NICENESS) {
         Ok(_) => {
-            tracing::warn!(%refused, "idle scheduling unavailable for reloads, using niceness")
+            tracing::warn!(%refused, "idle scheduling unavailable for reloads, using niceness");
         }
         Err(error) => tracing::warn!(%refused, %error, "reload thread priority not lowered"),
     }

@@ -337,8 +337,8 @@ impl ConfigReloader {
     }
 
     fn record_success(&self, hash: u64, restart_needed: &[&'static str]) {
-        self.state.metrics.config_last_reload_successful.set(1);
-        self.state.metrics.config_version.inc();
+        self.state.metrics.config.last_reload_successful.set(1);
+        self.state.metrics.config.version.inc();
         let version = self.update_status(|status| {
             status.version += 1;
             status.hash = Some(format!("{hash:016x}"));
@@ -360,8 +360,8 @@ impl ConfigReloader {
         if known {
             return;
         }
-        self.state.metrics.config_last_reload_successful.set(0);
-        self.state.metrics.config_refused.inc();
+        self.state.metrics.config.last_reload_successful.set(0);
+        self.state.metrics.config.rejected_reloads.inc();
         for line in why.lines() {
             tracing::error!(error = line, "configuration reload rejected");
         }

@@ -34,10 +34,10 @@ impl InheritedSockets {
         for number in 0..passed.len() {
             match passed.take_tcp_listener(number) {
                 Ok(Some(socket)) if socket_acceptconn(&socket).unwrap_or(false) => {
-                    sockets.push(socket)
+                    sockets.push(socket);
                 }
                 Ok(Some(_) | None) => {
-                    wrong.push(format!("socket {number} of LISTEN_FDS does not listen"))
+                    wrong.push(format!("socket {number} of LISTEN_FDS does not listen"));
                 }
                 Err(error) => wrong.push(format!("socket {number} of LISTEN_FDS: {error}")),
             }

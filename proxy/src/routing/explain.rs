@@ -59,7 +59,7 @@ pub fn explain(
     };
     match table.find(&request) {
         RouteMatch::Route(index) => {
-            write_route(&mut out, config, &table.routes[index], target.path)
+            write_route(&mut out, config, &table.routes[index], target.path);
         }
         RouteMatch::MethodNotAllowed { allow, .. } => {
             let _memory_only =

@@ -136,9 +136,9 @@ impl PathTrie {
         }
         let node = &mut self.0[at];
         if pattern.path.prefix {
-            node.prefix.push(index)
+            node.prefix.push(index);
         } else {
-            node.exact.push(index)
+            node.exact.push(index);
         }
     }
 
@@ -223,7 +223,7 @@ impl LiteralChildren {
     fn insert(&mut self, text: &str, child: usize) {
         match self {
             Self::Few(children) if children.len() < Self::MAX_LINEAR => {
-                children.push((text.into(), child))
+                children.push((text.into(), child));
             }
             Self::Few(children) => {
                 let mut many: AHashMap<Box<str>, usize> = children.drain(..).collect();

@@ -106,7 +106,7 @@ impl ConnectionAbuseTracker {
         match self.goaway_sent_at {
             None => self.idle_timeout = limits.idle_timeout,
             Some(sent_at) => {
-                self.ignored_goaway |= now.duration_since(sent_at) > limits.head_timeout
+                self.ignored_goaway |= now.duration_since(sent_at) > limits.head_timeout;
             }
         }
     }

@@ -17,7 +17,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) requests: IntCounterVec,
     pub(crate) duration: HistogramVec,
     pub(crate) overhead: Histogram,
-    pub(crate) upstream: HistogramVec,
+    pub(crate) upstream: UpstreamMetrics,
     pub(crate) rejected_before_routing: IntCounterVec,
     pub(crate) protocol_errors: IntCounter,
     pub(crate) connections: IntGauge,
@@ -28,16 +28,28 @@ pub(crate) struct GatewayMetrics {
     pub(crate) policy_report_only: IntCounterVec,
     pub(crate) events_dropped: IntCounter,
     pub(crate) spans_dropped: IntCounter,
+    pub(crate) config: ConfigMetrics,
+    pub(crate) token_cache: IntGaugeVec,
+    pub(crate) jwks_age: IntGaugeVec,
+    pub(crate) limiter_keys: IntGauge,
+}
+
+/// Metrics of upstreams, by name.
+#[derive(Debug)]
+pub(crate) struct UpstreamMetrics {
+    pub(crate) latency: HistogramVec,
     pub(crate) retries: IntCounterVec,
     pub(crate) retries_denied: IntCounterVec,
     pub(crate) ejections: IntCounterVec,
     pub(crate) endpoints: IntGaugeVec,
-    pub(crate) config_version: IntGauge,
-    pub(crate) config_refused: IntCounter,
-    pub(crate) config_last_reload_successful: IntGauge,
-    pub(crate) token_cache: IntGaugeVec,
-    pub(crate) jwks_age: IntGaugeVec,
-    pub(crate) limiter_keys: IntGauge,
+}
+
+/// Metrics of the configuration.
+#[derive(Debug)]
+pub(crate) struct ConfigMetrics {
+    pub(crate) version: IntGauge,
+    pub(crate) rejected_reloads: IntCounter,
+    pub(crate) last_reload_successful: IntGauge,
 }
 
 /// The metrics of one route, created when first used: a configuration may have ten thousand routes,
@@ -126,13 +138,9 @@ impl GatewayMetrics {
             )?,
             overhead: make.fine_seconds(
                 "postern_overhead_seconds",
-                "Time from the request head to the choice of an upstream address, without reading the body",
+                "Time from the request head to the choice of an upstream address",
             )?,
-            upstream: make.seconds(
-                "postern_upstream_seconds",
-                "Time from the choice of an upstream address to the response head",
-                "upstream",
-            )?,
+            upstream: UpstreamMetrics::new(&make)?,
             rejected_before_routing: make.counters(
                 "postern_proxy_rejected_before_routing_total",
                 "Request heads rejected before routing",
@@ -164,30 +172,12 @@ impl GatewayMetrics {
                 "Requests forwarded by a report-only policy that would have rejected them",
                 &["route", "code"],
             )?,
-            events_dropped: make
-                .counter("postern_access_events_dropped_total", "Dropped access events")?,
+            events_dropped: make.counter(
+                "postern_access_events_dropped_total",
+                "Dropped access events",
+            )?,
             spans_dropped: make.counter("postern_spans_dropped_total", "Dropped spans")?,
-            retries: make.counters("postern_retries_total", "Retries", &["upstream"])?,
-            retries_denied: make.counters(
-                "postern_retries_denied_total",
-                "Retries denied by the retry budget",
-                &["upstream"],
-            )?,
-            ejections: make.counters(
-                "postern_ejections_total",
-                "Ejections of upstream addresses",
-                &["upstream"],
-            )?,
-            endpoints: make.gauges(
-                "postern_endpoints",
-                "Upstream addresses by state",
-                &["upstream", "state"],
-            )?,
-            config_version: make.gauge("postern_config_version", "Number of the active configuration, from 1")?,
-            config_refused: make
-                .counter("postern_config_refused_total", "Rejected configuration reloads")?,
-            config_last_reload_successful: make
-                .gauge("postern_proxy_config_last_reload_successful", "1 if the configuration file is active, 0 if its last reload was rejected")?,
+            config: ConfigMetrics::new(&make)?,
             token_cache: make.gauges(
                 "postern_token_cache",
                 "Cached token verifications by unit (entries, bytes)",
@@ -198,8 +188,7 @@ impl GatewayMetrics {
                 "Time since the keys of an issuer were fetched",
                 &["issuer"],
             )?,
-            limiter_keys: make
-                .gauge("postern_limiter_keys", "Keys tracked by the rate limiter")?,
+            limiter_keys: make.gauge("postern_limiter_keys", "Keys tracked by the rate limiter")?,
             registry: make.0,
         })
     }
@@ -216,6 +205,53 @@ impl GatewayMetrics {
         self.rejected_before_routing
             .with_label_values(&[code.as_str()])
             .inc();
+    }
+}
+
+impl UpstreamMetrics {
+    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
+        Ok(Self {
+            latency: make.seconds(
+                "postern_upstream_seconds",
+                "Time from the choice of an upstream address to the response head",
+                "upstream",
+            )?,
+            retries: make.counters("postern_retries_total", "Retries", &["upstream"])?,
+            retries_denied: make.counters(
+                "postern_retries_denied_total",
+                "Retries denied by the retry budget",
+                &["upstream"],
+            )?,
+            ejections: make.counters(
+                "postern_ejections_total",
+                "Ejections of upstream addresses",
+                &["upstream"],
+            )?,
+            endpoints: make.gauges(
+                "postern_endpoints",
+                "Upstream addresses by state",
+                &["upstream", "state"],
+            )?,
+        })
+    }
+}
+
+impl ConfigMetrics {
+    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
+        Ok(Self {
+            version: make.gauge(
+                "postern_config_version",
+                "Number of the active configuration, from 1",
+            )?,
+            rejected_reloads: make.counter(
+                "postern_config_refused_total",
+                "Rejected configuration reloads",
+            )?,
+            last_reload_successful: make.gauge(
+                "postern_proxy_config_last_reload_successful",
+                "1 if the configuration file is active, 0 if its last reload was rejected",
+            )?,
+        })
     }
 }
 

@@ -6,10 +6,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::front::{Front, get};
-use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
 use super::http2_frames::{DATA, END_HEADERS, END_STREAM, HEADERS, frame, open, settled};
-use super::origin::{Manner, Origin, request_length};
+use super::origin::{OriginBehavior, TestOrigin, request_length};
+use super::tls_gateway::{TlsGateway, get};
 use crate::message::framing::BodyFraming;
 use crate::message::head::BodyKind;
 
@@ -39,7 +39,7 @@ async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
 
 /// Returns the body in the bytes of one connection, and checks that nothing follows it.
 async fn body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
-    let bytes = tokio::time::timeout(PATIENCE, reports.recv())
+    let bytes = tokio::time::timeout(STEP_TIMEOUT, reports.recv())
         .await
         .expect("a report in time")
         .expect("one");
@@ -120,8 +120,8 @@ fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> 
 #[tokio::test]
 async fn http2_body_of_any_shape_ends_once_at_the_origin() {
     let (address, mut reports) = origin().await;
-    let unused = Origin::start(Manner::Answer).await;
-    let front = Front::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let front = TlsGateway::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
     for parts in [
         &[][..],
         &[""],
@@ -157,9 +157,9 @@ async fn http2_body_of_any_shape_ends_once_at_the_origin() {
 #[tokio::test]
 async fn http1_body_of_any_shape_ends_once_at_the_origin() {
     let (address, mut reports) = origin().await;
-    let unused = Origin::start(Manner::Answer).await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let gateway =
-        Gateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
+        TestGateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
     let long = "x".repeat(40 << 10);
     let long_length = format!("Content-Length: {}\r\n", long.len());
     let chunked = "Transfer-Encoding: chunked\r\n";
@@ -187,7 +187,7 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
         ("1.0", "Content-Length: 5\r\n", "hello", "hello"),
         ("1.0", &long_length, &long, &long),
     ] {
-        for way in WAYS {
+        for way in PATH_SELECTORS {
             for piece in [1, 7, usize::MAX] {
                 let shown = &sent[..sent.len().min(60)];
                 let case =
@@ -214,8 +214,8 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
 #[tokio::test]
 async fn burst_of_small_data_frames_is_one_body() {
     let (address, mut reports) = origin().await;
-    let unused = Origin::start(Manner::Answer).await;
-    let front = Front::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let front = TlsGateway::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
     let mut stream = open(&front).await;
     stream
         .write_all(&frames(&["x"; 1000], false, false).concat())
@@ -259,8 +259,13 @@ async fn http2_response_of_any_shape_ends_once_at_the_client() {
             "addresses = [\"{}\"]\nhttp2 = true",
             http2_origin(parts).await
         );
-        let gateway =
-            Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await;
+        let gateway = TestGateway::before(
+            TestOrigin::start(OriginBehavior::Answer).await,
+            &upstream,
+            "",
+            ROUTES,
+        )
+        .await;
         let mut client = gateway.connect().await;
         client
             .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
@@ -284,7 +289,12 @@ async fn http2_response_of_any_shape_ends_once_at_the_client() {
             );
             assert_eq!(unchunked(body), parts.concat(), "{parts:?}");
         }
-        let front = Front::before(Origin::start(Manner::Answer).await, &upstream, "").await;
+        let front = TlsGateway::before(
+            TestOrigin::start(OriginBehavior::Answer).await,
+            &upstream,
+            "",
+        )
+        .await;
         let got = get(&mut front.client().await, "/open", &[]).await;
         assert_eq!(got.body, parts.concat(), "{parts:?}");
     }

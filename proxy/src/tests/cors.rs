@@ -1,24 +1,24 @@
 //! Cross-origin requests on both paths.
 
-use super::harness::{Answer, Gateway, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, RawResponse, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 /// Starts a gateway with `common` as `[cors]` and the lines `own` in the route `closed`.
-async fn gateway(common: &str, own: &str) -> Gateway {
-    gateway_before(Manner::Answer, common, own).await
+async fn gateway(common: &str, own: &str) -> TestGateway {
+    gateway_before(OriginBehavior::Answer, common, own).await
 }
 
-async fn gateway_before(manner: Manner, common: &str, own: &str) -> Gateway {
-    let origin = Origin::start(manner).await;
+async fn gateway_before(manner: OriginBehavior, common: &str, own: &str) -> TestGateway {
+    let origin = TestOrigin::start(manner).await;
     let upstream = format!("addresses = [\"{}\"]\n{common}", origin.address);
     let closed = format!(
         "[[route]]\nname = \"closed\"\npath = \"/closed\"\nmethods = [\"GET\", \"PUT\"]\nupstream = \"origin\"\n\
          policy = {{ users = \"any\" }}\n{own}\n"
     );
-    Gateway::before(origin, &upstream, "", &format!("{ROUTES}{closed}")).await
+    TestGateway::before(origin, &upstream, "", &format!("{ROUTES}{closed}")).await
 }
 
-async fn preflight(gateway: &Gateway, target: &str, origin: &str, method: &str) -> Answer {
+async fn preflight(gateway: &TestGateway, target: &str, origin: &str, method: &str) -> RawResponse {
     let fields =
         format!("Host: h\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: {method}\r\n");
     gateway
@@ -26,7 +26,7 @@ async fn preflight(gateway: &Gateway, target: &str, origin: &str, method: &str) 
         .await
 }
 
-fn allowed(answer: &Answer) -> Option<&str> {
+fn allowed(answer: &RawResponse) -> Option<&str> {
     answer.header("access-control-allow-origin")
 }
 
@@ -62,7 +62,7 @@ async fn common_cors_policy_applies_to_all_requests() {
         assert!(answer.header("x-request-id").is_some());
     }
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
-    for way in WAYS {
+    for way in PATH_SELECTORS {
         for (target, token, status) in [
             ("/closed", "", 401),
             ("/closed", bearer.as_str(), 200),
@@ -166,8 +166,8 @@ async fn unknown_path_is_readable_for_allowed_origins() {
 async fn upstream_does_not_override_the_cors_policy() {
     let text = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nContent-Length: 0\r\n\r\n";
     for (common, passed) in [(COMMON, None), ("", Some("*"))] {
-        let gateway = gateway_before(Manner::Text(text), common, "").await;
-        for way in WAYS {
+        let gateway = gateway_before(OriginBehavior::Text(text), common, "").await;
+        for way in PATH_SELECTORS {
             let answer = gateway
                 .get("/open", &format!("{way}Origin: https://evil\r\n"))
                 .await;
@@ -178,10 +178,10 @@ async fn upstream_does_not_override_the_cors_policy() {
 
 #[tokio::test]
 async fn preflights_count_for_the_address() {
-    let origin = Origin::start(Manner::Answer).await;
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]\n{COMMON}", origin.address);
     let limits = "address = { requests = 2, per = \"1h\" }";
-    let gateway = Gateway::before(origin, &upstream, limits, ROUTES).await;
+    let gateway = TestGateway::before(origin, &upstream, limits, ROUTES).await;
     for status in [204, 204, 429] {
         assert_eq!(
             preflight(&gateway, "/open", "https://app", "GET")

@@ -10,9 +10,9 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::front;
-use super::harness::{Gateway, PATIENCE};
-use super::origin::{Manner, Origin};
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway;
 
 const ROUTES: &str = r#"
 [[route]]
@@ -115,9 +115,9 @@ async fn act(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>)
     }
 }
 
-async fn gateway(upstream: &str, limits: &str) -> Gateway {
-    Gateway::h2c(
-        Origin::start(Manner::Answer).await,
+async fn gateway(upstream: &str, limits: &str) -> TestGateway {
+    TestGateway::h2c(
+        TestOrigin::start(OriginBehavior::Answer).await,
         upstream,
         limits,
         ROUTES,
@@ -125,7 +125,7 @@ async fn gateway(upstream: &str, limits: &str) -> Gateway {
     .await
 }
 
-async fn before_origin() -> Gateway {
+async fn before_origin() -> TestGateway {
     gateway(
         &format!("addresses = [\"{}\"]\nhttp2 = true", origin().await),
         "",
@@ -133,7 +133,7 @@ async fn before_origin() -> Gateway {
     .await
 }
 
-async fn connect(gateway: &Gateway) -> SendRequest<Bytes> {
+async fn connect(gateway: &TestGateway) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(gateway.address).await.expect("connects");
     let (client, connection) = h2::client::handshake(stream).await.expect("a handshake");
     tokio::spawn(connection);
@@ -141,14 +141,14 @@ async fn connect(gateway: &Gateway) -> SendRequest<Bytes> {
 }
 
 /// The result of a call: status, fields, body and trailers.
-struct Outcome {
+struct CallResult {
     status: u16,
     fields: HeaderMap,
     body: Vec<u8>,
     trailers: Option<HeaderMap>,
 }
 
-impl Outcome {
+impl CallResult {
     /// Returns the gRPC status of a response without body and trailers.
     fn trailers_only(&self) -> &str {
         assert_eq!(
@@ -161,7 +161,7 @@ impl Outcome {
     }
 }
 
-async fn call(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str)]) -> Outcome {
+async fn call(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str)]) -> CallResult {
     let mut request = Request::post(format!("http://gate{path}"))
         .header("content-type", "application/grpc+proto")
         .header("te", "trailers");
@@ -180,14 +180,14 @@ async fn call(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str
             whole.extend_from_slice(&part.expect("complete"));
         }
         let trailers = body.trailers().await.expect("complete");
-        Outcome {
+        CallResult {
             status: head.status.as_u16(),
             fields: head.headers,
             body: whole,
             trailers,
         }
     };
-    tokio::time::timeout(PATIENCE, reading)
+    tokio::time::timeout(STEP_TIMEOUT, reading)
         .await
         .expect("in time")
 }
@@ -211,7 +211,7 @@ async fn te_and_trailers_are_forwarded() {
     assert_eq!(only.fields["grpc-message"], "no such thing");
     assert_eq!((only.body.len(), only.trailers), (0, None));
     // `te` is not added if the client does not send it.
-    let plain = front::get(&mut client, "/s/reply", &[]).await;
+    let plain = tls_gateway::get(&mut client, "/s/reply", &[]).await;
     assert_eq!(plain.headers["x-te"], "none");
 }
 
@@ -256,8 +256,12 @@ async fn rejections_are_trailers_only() {
         assert_eq!(outcome.trailers_only(), status, "{path} {fields:?}");
     }
     // Other requests get an HTTP response as before.
-    let (answer, _) = front::send(&mut client, front::head("POST", "/locked/x", &[]), true);
-    let plain = front::reply(answer).await.expect("a response");
+    let (answer, _) = tls_gateway::send(
+        &mut client,
+        tls_gateway::head("POST", "/locked/x", &[]),
+        true,
+    );
+    let plain = tls_gateway::reply(answer).await.expect("a response");
     assert_eq!(
         (plain.status, plain.code().as_str()),
         (401, "authentication_required")
@@ -312,7 +316,7 @@ async fn calls_ended_by_the_server_are_not_abuse() {
         let (response, mut body) = client
             .send_request(request.body(()).expect("a request"), false)
             .expect("a stream");
-        let head = tokio::time::timeout(PATIENCE, response)
+        let head = tokio::time::timeout(STEP_TIMEOUT, response)
             .await
             .expect("in time")
             .expect("a response");
@@ -352,7 +356,7 @@ async fn h2c_listener_accepts_both_versions() {
     let settings = client.bytes(9).await;
     assert_eq!(settings.as_bytes().get(3), Some(&4), "SETTINGS");
     let mut client = connect(&gateway).await;
-    let new = front::get(&mut client, "/nowhere", &[]).await;
+    let new = tls_gateway::get(&mut client, "/nowhere", &[]).await;
     assert_eq!(
         (new.status, new.code().as_str()),
         (401, "authentication_required")
@@ -363,12 +367,12 @@ async fn h2c_listener_accepts_both_versions() {
 
 #[tokio::test]
 async fn h2c_is_forwarded_as_http_scheme() {
-    let origin = Origin::start(Manner::Answer).await;
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let gateway = Gateway::h2c(origin, &upstream, "", ROUTES).await;
+    let gateway = TestGateway::h2c(origin, &upstream, "", ROUTES).await;
     let mut client = connect(&gateway).await;
     assert_eq!(
-        front::get(&mut client, "/s/x", &[("te", "trailers")])
+        tls_gateway::get(&mut client, "/s/x", &[("te", "trailers")])
             .await
             .status,
         200
@@ -388,7 +392,7 @@ async fn slow_preface_is_rejected() {
 
 #[tokio::test]
 async fn preface_is_rejected_without_h2c() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let answer = gateway.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert_eq!(answer.status, 505);
 }

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::harness::{Gateway, PATIENCE};
-use super::origin::{Manner, Origin};
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 const ROUTES: &str = r#"
 [[route]]
@@ -47,8 +47,8 @@ deadline = "500ms"
 "#;
 
 /// A gRPC server behind a gateway.
-struct Calls {
-    gateway: Gateway,
+struct GrpcTestbed {
+    gateway: TestGateway,
     _server: Child,
 }
 
@@ -70,7 +70,7 @@ async fn serve(run: &Path) -> (Child, SocketAddr) {
         .kill_on_drop(true);
     let mut child = command.spawn().expect("the peer process runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let line = tokio::time::timeout(6 * PATIENCE, lines.next_line())
+    let line = tokio::time::timeout(6 * STEP_TIMEOUT, lines.next_line())
         .await
         .expect("in time");
     let line = line.expect("reads").expect("the peer reports its address");
@@ -82,12 +82,12 @@ async fn serve(run: &Path) -> (Child, SocketAddr) {
     (child, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-impl Calls {
+impl GrpcTestbed {
     async fn start(test: &str, limits: &str) -> Option<Self> {
         let (server, address) = serve(&peer(test)?).await;
         let upstream = format!("addresses = [\"{address}\"]\nhttp2 = true");
-        let unused = Origin::start(Manner::Answer).await;
-        let gateway = Gateway::h2c(unused, &upstream, limits, ROUTES).await;
+        let unused = TestOrigin::start(OriginBehavior::Answer).await;
+        let gateway = TestGateway::h2c(unused, &upstream, limits, ROUTES).await;
         Some(Self {
             gateway,
             _server: server,
@@ -103,7 +103,8 @@ impl Calls {
             &self.gateway.address.to_string(),
             &calls.to_string(),
         ]);
-        let output = tokio::time::timeout(6 * PATIENCE, command.kill_on_drop(true).output()).await;
+        let output =
+            tokio::time::timeout(6 * STEP_TIMEOUT, command.kill_on_drop(true).output()).await;
         let output = output.expect("in time").expect("the peer process runs");
         let text = String::from_utf8(output.stdout).expect("text");
         assert!(
@@ -126,7 +127,7 @@ fn statuses(outcomes: &[Value]) -> Vec<&str> {
 
 #[tokio::test]
 async fn unary_and_all_streaming_calls_pass() {
-    let Some(calls) = Calls::start("unary_and_all_streaming_calls_pass", "").await else {
+    let Some(calls) = GrpcTestbed::start("unary_and_all_streaming_calls_pass", "").await else {
         return;
     };
     let token = format!("Bearer {}", calls.gateway.user());
@@ -175,7 +176,8 @@ async fn unary_and_all_streaming_calls_pass() {
 
 #[tokio::test]
 async fn server_status_reaches_the_client() {
-    let Some(calls) = Calls::start("status_of_the_server_reaches_the_client", "").await else {
+    let Some(calls) = GrpcTestbed::start("status_of_the_server_reaches_the_client", "").await
+    else {
         return;
     };
     let outcomes = calls
@@ -202,7 +204,7 @@ async fn server_status_reaches_the_client() {
 
 #[tokio::test]
 async fn deadline_of_the_route_ends_a_call() {
-    let Some(calls) = Calls::start("deadline_of_the_route_ends_a_call", "").await else {
+    let Some(calls) = GrpcTestbed::start("deadline_of_the_route_ends_a_call", "").await else {
         return;
     };
     let outcomes = calls
@@ -228,7 +230,8 @@ async fn deadline_of_the_route_ends_a_call() {
 #[tokio::test]
 async fn gateway_rejections_are_grpc_statuses() {
     let limits = "[limits.address]\nrequests = 4\nper = \"1h\"\n";
-    let Some(calls) = Calls::start("refusals_of_the_gateway_are_statuses", limits).await else {
+    let Some(calls) = GrpcTestbed::start("refusals_of_the_gateway_are_statuses", limits).await
+    else {
         return;
     };
     let outcomes = calls
@@ -255,7 +258,7 @@ async fn gateway_rejections_are_grpc_statuses() {
 #[tokio::test]
 async fn long_responses_do_not_block_a_stream() {
     let test = "answers_longer_than_their_messages_do_not_stop_a_stream";
-    let Some(calls) = Calls::start(test, "").await else {
+    let Some(calls) = GrpcTestbed::start(test, "").await else {
         return;
     };
     let messages = json!([{"repeat": 20_000, "size": 20}]);
@@ -272,7 +275,7 @@ async fn long_responses_do_not_block_a_stream() {
 #[tokio::test]
 async fn client_stream_may_pause() {
     let limits = "stall_timeout = \"300ms\"\n";
-    let Some(calls) = Calls::start("client_that_streams_may_pause", limits).await else {
+    let Some(calls) = GrpcTestbed::start("client_that_streams_may_pause", limits).await else {
         return;
     };
     let outcomes = calls

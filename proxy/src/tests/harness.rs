@@ -16,14 +16,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::origin::{Manner, Origin};
+use super::origin::{OriginBehavior, TestOrigin};
 use crate::{App, Config, Listeners, PreviousProcess};
 
 /// Header fields that select the path: the fast path, or the streaming path.
-pub(super) const WAYS: [&str; 2] = ["", "Upgrade: other\r\n"];
+pub(super) const PATH_SELECTORS: [&str; 2] = ["", "Upgrade: other\r\n"];
 
 /// Maximum duration of any step in these tests.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The routes of most tests.
 pub(super) const ROUTES: &str = r#"
@@ -57,10 +57,10 @@ policy = { users = "any" }
 websocket = true
 "#;
 
-pub(super) struct Gateway {
+pub(super) struct TestGateway {
     pub(super) address: SocketAddr,
     pub(super) admin: SocketAddr,
-    pub(super) origin: Origin,
+    pub(super) origin: TestOrigin,
     pub(super) shutdown: CancellationToken,
     pub(super) running: JoinHandle<()>,
     pub(super) log: tempfile::TempDir,
@@ -69,14 +69,14 @@ pub(super) struct Gateway {
     issuer: String,
 }
 
-impl Gateway {
-    pub(super) async fn start(manner: Manner) -> Self {
+impl TestGateway {
+    pub(super) async fn start(manner: OriginBehavior) -> Self {
         Self::with(manner, "", "").await
     }
 
     /// `limits` are lines of `[limits]`, `upstream` lines of `[upstream.origin]`.
-    pub(super) async fn with(manner: Manner, limits: &str, upstream: &str) -> Self {
-        let origin = Origin::start(manner).await;
+    pub(super) async fn with(manner: OriginBehavior, limits: &str, upstream: &str) -> Self {
+        let origin = TestOrigin::start(manner).await;
         let address = origin.address;
         Self::before(
             origin,
@@ -87,13 +87,18 @@ impl Gateway {
         .await
     }
 
-    pub(super) async fn before(origin: Origin, upstream: &str, limits: &str, routes: &str) -> Self {
+    pub(super) async fn before(
+        origin: TestOrigin,
+        upstream: &str,
+        limits: &str,
+        routes: &str,
+    ) -> Self {
         Self::launch(origin, ("", upstream, limits, routes)).await
     }
 
     /// `tls` is the table `[listen.tls]`.
     pub(super) async fn behind_tls(
-        origin: Origin,
+        origin: TestOrigin,
         upstream: &str,
         limits: &str,
         tls: &str,
@@ -102,7 +107,12 @@ impl Gateway {
     }
 
     /// Starts a gateway without TLS, for clients of HTTP/1.1 and HTTP/2.
-    pub(super) async fn h2c(origin: Origin, upstream: &str, limits: &str, routes: &str) -> Self {
+    pub(super) async fn h2c(
+        origin: TestOrigin,
+        upstream: &str,
+        limits: &str,
+        routes: &str,
+    ) -> Self {
         Self::launch(origin, ("h2c = true", upstream, limits, routes)).await
     }
 
@@ -110,7 +120,7 @@ impl Gateway {
     pub(super) async fn on(
         listeners: Listeners,
         predecessor: PreviousProcess,
-        origin: Origin,
+        origin: TestOrigin,
         upstream: &str,
     ) -> Self {
         Self::run(
@@ -122,7 +132,7 @@ impl Gateway {
         .await
     }
 
-    async fn launch(origin: Origin, parts: (&str, &str, &str, &str)) -> Self {
+    async fn launch(origin: TestOrigin, parts: (&str, &str, &str, &str)) -> Self {
         let listeners = Listeners {
             public: vec![bind_narrow()],
             admin: Some(bind().await),
@@ -133,7 +143,7 @@ impl Gateway {
     async fn run(
         listeners: Listeners,
         predecessor: Option<PreviousProcess>,
-        origin: Origin,
+        origin: TestOrigin,
         (listen, upstream, limits, routes): (&str, &str, &str, &str),
     ) -> Self {
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
@@ -235,22 +245,22 @@ impl Gateway {
         format!("{text}.{}", BASE64.encode(signature))
     }
 
-    pub(super) async fn connect(&self) -> Client {
-        Client {
+    pub(super) async fn connect(&self) -> RawClient {
+        RawClient {
             stream: TcpStream::connect(self.address).await.expect("connects"),
             buffer: Vec::new(),
         }
     }
 
     /// Sends raw bytes on a new connection and reads one response.
-    pub(super) async fn send(&self, raw: &str) -> Answer {
+    pub(super) async fn send(&self, raw: &str) -> RawResponse {
         let mut client = self.connect().await;
         client.write(raw).await;
         client.answer().await.expect("a response")
     }
 
     /// Sends a request with additional header lines.
-    pub(super) async fn get(&self, target: &str, headers: &str) -> Answer {
+    pub(super) async fn get(&self, target: &str, headers: &str) -> RawResponse {
         self.send(&format!(
             "GET {target} HTTP/1.1\r\nHost: gate\r\n{headers}\r\n"
         ))
@@ -288,7 +298,7 @@ impl Gateway {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, waiting)
+        tokio::time::timeout(STEP_TIMEOUT, waiting)
             .await
             .expect("a configuration in time")
     }
@@ -296,7 +306,7 @@ impl Gateway {
     /// Stops the gateway and returns its access events.
     pub(super) async fn finish(self) -> Vec<Value> {
         self.shutdown.cancel();
-        tokio::time::timeout(PATIENCE, self.running)
+        tokio::time::timeout(STEP_TIMEOUT, self.running)
             .await
             .expect("ends")
             .expect("does not panic");
@@ -308,25 +318,25 @@ impl Gateway {
 }
 
 /// A client that sends raw bytes.
-pub(super) struct Client {
+pub(super) struct RawClient {
     pub(super) stream: TcpStream,
     pub(super) buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct RawResponse {
     pub(super) status: u16,
     pub(super) head: String,
     pub(super) body: String,
 }
 
-impl Client {
+impl RawClient {
     pub(super) async fn write(&mut self, raw: &str) {
         self.stream.write_all(raw.as_bytes()).await.expect("writes");
     }
 
     /// Returns the next response; `None` if the connection was closed before it.
-    pub(super) async fn answer(&mut self) -> Option<Answer> {
+    pub(super) async fn answer(&mut self) -> Option<RawResponse> {
         let reading = async {
             loop {
                 if let Some(answer) = self.parse() {
@@ -337,7 +347,7 @@ impl Client {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, reading)
+        tokio::time::timeout(STEP_TIMEOUT, reading)
             .await
             .expect("a response in time")
     }
@@ -349,7 +359,7 @@ impl Client {
         read
     }
 
-    fn parse(&mut self) -> Option<Answer> {
+    fn parse(&mut self) -> Option<RawResponse> {
         let head = self
             .buffer
             .windows(4)
@@ -378,7 +388,7 @@ impl Client {
             .expect("a number");
         let body = String::from_utf8_lossy(&self.buffer[head..head + length]).into_owned();
         self.buffer.drain(..head + length);
-        Some(Answer {
+        Some(RawResponse {
             status,
             head: text,
             body,
@@ -387,7 +397,7 @@ impl Client {
 
     /// Returns whether the gateway closes this connection without sending anything.
     pub(super) async fn is_closed(&mut self) -> bool {
-        tokio::time::timeout(PATIENCE, self.fill())
+        tokio::time::timeout(STEP_TIMEOUT, self.fill())
             .await
             .is_ok_and(|read| read == 0)
             && self.buffer.is_empty()
@@ -396,7 +406,7 @@ impl Client {
     /// Returns all bytes until the connection is closed; `None` if it is reset.
     pub(super) async fn rest(&mut self) -> Option<String> {
         let reading = self.stream.read_to_end(&mut self.buffer);
-        let read = tokio::time::timeout(PATIENCE, reading)
+        let read = tokio::time::timeout(STEP_TIMEOUT, reading)
             .await
             .expect("the end in time");
         read.ok()
@@ -414,7 +424,7 @@ impl Client {
                 return self.bytes(at + end.len()).await;
             }
             assert_ne!(
-                tokio::time::timeout(PATIENCE, self.fill())
+                tokio::time::timeout(STEP_TIMEOUT, self.fill())
                     .await
                     .expect("bytes in time"),
                 0
@@ -425,7 +435,7 @@ impl Client {
     /// Returns the next `count` bytes.
     pub(super) async fn bytes(&mut self, count: usize) -> String {
         while self.buffer.len() < count {
-            let read = tokio::time::timeout(PATIENCE, self.fill())
+            let read = tokio::time::timeout(STEP_TIMEOUT, self.fill())
                 .await
                 .expect("bytes in time");
             assert_ne!(read, 0, "the connection ended");
@@ -434,7 +444,7 @@ impl Client {
     }
 }
 
-impl Answer {
+impl RawResponse {
     pub(super) fn code(&self) -> String {
         let body: Value = serde_json::from_str(&self.body).expect("a problem");
         assert_eq!(body["status"], self.status, "{body}");
@@ -452,8 +462,8 @@ impl Answer {
 }
 
 /// Sends one request on a new connection. A connection closed without a response is an error.
-pub(super) async fn fetch(address: SocketAddr, target: &str) -> Answer {
-    let mut client = Client {
+pub(super) async fn fetch(address: SocketAddr, target: &str) -> RawResponse {
+    let mut client = RawClient {
         stream: TcpStream::connect(address).await.expect("connects"),
         buffer: Vec::new(),
     };

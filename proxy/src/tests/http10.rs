@@ -3,20 +3,20 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::harness::{Gateway, PATIENCE, ROUTES};
-use super::origin::{Manner, Origin};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 /// Returns all bytes that a client receives, and the end of its connection.
 async fn ask(answer: &'static str, method: &str, fields: &str) -> (String, std::io::Result<usize>) {
-    let origin = Origin::start(Manner::Text(answer)).await;
+    let origin = TestOrigin::start(OriginBehavior::Text(answer)).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let routes = ROUTES.replace("\"POST\"", "\"HEAD\", \"POST\"");
-    let gateway = Gateway::before(origin, &upstream, "", &routes).await;
+    let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
     let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
     let request = format!("{method} /open HTTP/1.0\r\nHost: gate\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;
     (
         String::from_utf8(bytes).expect("text"),
         read.expect("the end in time"),

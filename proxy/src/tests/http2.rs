@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::front::{Front, get, head, reply, send};
-use super::harness::{Gateway, PATIENCE, has_field};
-use super::origin::Manner;
+use super::harness::{STEP_TIMEOUT, TestGateway, has_field};
+use super::origin::OriginBehavior;
+use super::tls_gateway::{TlsGateway, get, head, reply, send};
 
 #[tokio::test]
 async fn stalled_body_is_rejected() {
-    let front = Front::start(Manner::Answer, "stall_timeout = \"150ms\"", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "stall_timeout = \"150ms\"", "").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(
         &mut client,
@@ -38,7 +38,7 @@ async fn stalled_body_is_rejected() {
 
 #[tokio::test]
 async fn stream_of_a_stalled_reader_is_reset() {
-    let front = Front::start(Manner::Flood, "stall_timeout = \"150ms\"", "").await;
+    let front = TlsGateway::start(OriginBehavior::Flood, "stall_timeout = \"150ms\"", "").await;
     let mut client = front.client().await;
     let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
     let mut body = answer.await.expect("a head").into_body();
@@ -52,7 +52,7 @@ async fn stream_of_a_stalled_reader_is_reset() {
         false
     };
     assert!(
-        tokio::time::timeout(PATIENCE, reading)
+        tokio::time::timeout(STEP_TIMEOUT, reading)
             .await
             .expect("the end in time"),
         "truncated"
@@ -63,22 +63,22 @@ async fn stream_of_a_stalled_reader_is_reset() {
 
 #[tokio::test]
 async fn request_and_upstream_deadlines_apply() {
-    let front = Front::start(Manner::Hang, "deadline = \"150ms\"", "").await;
+    let front = TlsGateway::start(OriginBehavior::Hang, "deadline = \"150ms\"", "").await;
     let slow = get(&mut front.client().await, "/open", &[]).await;
     assert_eq!(
         (slow.status, slow.code().as_str()),
         (504, "upstream_timeout")
     );
     // The connect timeout does not add to the read timeout once a connection is established;
-    // otherwise PATIENCE would be exceeded.
+    // otherwise STEP_TIMEOUT would be exceeded.
     let timeouts = "connect_timeout = \"30s\"\nread_timeout = \"150ms\"";
-    let front = Front::start(Manner::Hang, "", timeouts).await;
+    let front = TlsGateway::start(OriginBehavior::Hang, "", timeouts).await;
     let silent = get(&mut front.client().await, "/open", &[]).await;
     assert_eq!(
         (silent.status, silent.code().as_str()),
         (504, "upstream_timeout")
     );
-    let silent = Gateway::with(Manner::Hang, "", timeouts)
+    let silent = TestGateway::with(OriginBehavior::Hang, "", timeouts)
         .await
         .get("/open", "")
         .await;
@@ -90,7 +90,8 @@ async fn request_and_upstream_deadlines_apply() {
 
 #[tokio::test]
 async fn upload_may_exceed_the_read_timeout() {
-    let front = Front::start(Manner::AnswerPosts, "", "read_timeout = \"150ms\"").await;
+    let front =
+        TlsGateway::start(OriginBehavior::AnswerPosts, "", "read_timeout = \"150ms\"").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
     body.send_data(Bytes::from_static(b"first "), false)
@@ -109,7 +110,8 @@ async fn upload_may_exceed_the_read_timeout() {
 
 #[tokio::test]
 async fn upload_with_trailers_is_complete() {
-    let front = Front::start(Manner::AnswerPosts, "", "read_timeout = \"150ms\"").await;
+    let front =
+        TlsGateway::start(OriginBehavior::AnswerPosts, "", "read_timeout = \"150ms\"").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
     body.send_data(Bytes::from_static(b"whole"), false)
@@ -135,8 +137,8 @@ async fn upload_with_trailers_is_complete() {
 
 #[tokio::test]
 async fn idle_connection_is_closed() {
-    let front = Front::start(
-        Manner::Answer,
+    let front = TlsGateway::start(
+        OriginBehavior::Answer,
         "head_timeout = \"150ms\"\nidle_timeout = \"150ms\"",
         "",
     )
@@ -150,7 +152,7 @@ async fn idle_connection_is_closed() {
         for _ in 0..requests {
             assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
         }
-        let ended = tokio::time::timeout(PATIENCE, ended)
+        let ended = tokio::time::timeout(STEP_TIMEOUT, ended)
             .await
             .expect("the end in time");
         assert!(
@@ -162,7 +164,7 @@ async fn idle_connection_is_closed() {
 
 #[tokio::test]
 async fn concurrent_streams_are_limited() {
-    let front = Front::start(Manner::Answer, "streams = 2", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "streams = 2", "").await;
     let mut client = front.client().await;
     assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
     assert_eq!(client.current_max_send_streams(), 2);
@@ -170,7 +172,7 @@ async fn concurrent_streams_are_limited() {
 
 #[tokio::test]
 async fn repeated_resets_close_the_connection() {
-    let front = Front::start(Manner::Hang, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Hang, "", "").await;
     let (client, connection) = h2::client::handshake(front.connect().await)
         .await
         .expect("a handshake");
@@ -194,7 +196,7 @@ async fn repeated_resets_close_the_connection() {
         }
         panic!("400 streams were begun and given up");
     };
-    let (number, error) = tokio::time::timeout(PATIENCE, attack)
+    let (number, error) = tokio::time::timeout(STEP_TIMEOUT, attack)
         .await
         .expect("the end in time");
     assert!((100..140).contains(&number), "{number}");
@@ -215,7 +217,12 @@ async fn repeated_resets_close_the_connection() {
 
 #[tokio::test]
 async fn http2_heads_are_checked_as_strictly() {
-    let front = Front::start(Manner::Answer, "target_bytes = 64\nhead_fields = 10", "").await;
+    let front = TlsGateway::start(
+        OriginBehavior::Answer,
+        "target_bytes = 64\nhead_fields = 10",
+        "",
+    )
+    .await;
     let mut client = front.client().await;
     let bearer = format!("Bearer {}", front.gateway.user());
     for target in [
@@ -275,7 +282,7 @@ async fn http2_heads_are_checked_as_strictly() {
 
 #[tokio::test]
 async fn oversized_http2_head_is_answered_with_431() {
-    let front = Front::start(Manner::Answer, "head_bytes = \"2KiB\"", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "head_bytes = \"2KiB\"", "").await;
     let mut client = front.client().await;
     let large = get(&mut client, "/open", &[("x", &"y".repeat(2048))]).await;
     assert_eq!(
@@ -297,7 +304,7 @@ async fn oversized_http2_head_is_answered_with_431() {
 
 #[tokio::test]
 async fn identity_is_removed_and_cookies_are_joined() {
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut client = front.client().await;
     let forged = [
         ("x-postern-kind", "service"),
@@ -321,7 +328,7 @@ async fn identity_is_removed_and_cookies_are_joined() {
 
 #[tokio::test]
 async fn shutdown_completes_streams_and_accepts_no_more() {
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
     body.send_data(Bytes::from_static(b"a"), false)
@@ -333,7 +340,7 @@ async fn shutdown_completes_streams_and_accepts_no_more() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, refused)
+    tokio::time::timeout(STEP_TIMEOUT, refused)
         .await
         .expect("the client gets a response");
     body.send_data(Bytes::from_static(b"b"), true)

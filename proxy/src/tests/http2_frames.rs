@@ -4,9 +4,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::front::{Front, get};
-use super::harness::PATIENCE;
-use super::origin::Manner;
+use super::harness::STEP_TIMEOUT;
+use super::origin::OriginBehavior;
+use super::tls_gateway::{TlsGateway, get};
 
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -40,7 +40,7 @@ fn request(path: &str) -> Vec<u8> {
     .concat()
 }
 
-pub(super) async fn open(front: &Front) -> TlsStream<TcpStream> {
+pub(super) async fn open(front: &TlsGateway) -> TlsStream<TcpStream> {
     let mut stream = front.connect().await;
     stream
         .write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat())
@@ -65,7 +65,7 @@ async fn until_closed(stream: &mut TlsStream<TcpStream>) -> Vec<(u8, Vec<u8>)> {
         }
         frames
     };
-    tokio::time::timeout(PATIENCE, reading)
+    tokio::time::timeout(STEP_TIMEOUT, reading)
         .await
         .expect("the connection is closed in time")
 }
@@ -81,7 +81,7 @@ fn goodbye(frames: &[(u8, Vec<u8>)]) -> Option<u8> {
 
 #[tokio::test]
 async fn incomplete_head_times_out() {
-    let front = Front::start(Manner::Answer, "head_timeout = \"150ms\"", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "head_timeout = \"150ms\"", "").await;
     let whole = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
     let begun = frame(HEADERS, END_STREAM, 3, &request("/open"));
     for parts in [
@@ -110,7 +110,7 @@ async fn incomplete_head_times_out() {
 
 #[tokio::test]
 async fn continuation_flood_closes_the_connection() {
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = open(&front).await;
     // A literal field of 1,000 bytes, repeated without END_HEADERS.
     let field = [&[0x00, 1, b'x', 0x7f, 0xe9, 0x06][..], &[b'y'; 1000]].concat();
@@ -131,7 +131,7 @@ async fn continuation_flood_closes_the_connection() {
         let mut space = [0; 4096];
         while let Ok(1..) = reader.read(&mut space).await {}
     };
-    let ended = tokio::time::timeout(PATIENCE, async { tokio::join!(flood, drain).0 }).await;
+    let ended = tokio::time::timeout(STEP_TIMEOUT, async { tokio::join!(flood, drain).0 }).await;
     assert!(
         ended.expect("the end in time"),
         "100 MB of fields were accepted"
@@ -146,7 +146,7 @@ async fn continuation_flood_closes_the_connection() {
 
 #[tokio::test]
 async fn rapid_resets_close_the_connection() {
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = open(&front).await;
     let attack: Vec<u8> = (0..1000_u32)
         .flat_map(|number| {
@@ -190,7 +190,7 @@ pub(super) async fn settled(stream: &mut TlsStream<TcpStream>) -> bool {
         }
         true
     };
-    tokio::time::timeout(PATIENCE, settling)
+    tokio::time::timeout(STEP_TIMEOUT, settling)
         .await
         .expect("a response in time")
 }
@@ -214,7 +214,7 @@ async fn resets_until_closed(stream: &mut TlsStream<TcpStream>, path: &str) -> u
 
 #[tokio::test]
 async fn resets_before_rejection_are_counted() {
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     // Without a token, so that the gateway answers by itself without polling the client.
     let taken = resets_until_closed(&mut open(&front).await, "/any/1").await;
     assert!((90..150).contains(&taken), "{taken}");
@@ -229,7 +229,7 @@ async fn resets_before_rejection_are_counted() {
 
 #[tokio::test]
 async fn resets_after_goaway_are_limited() {
-    let front = Front::start(Manner::Hang, "head_timeout = \"100ms\"", "").await;
+    let front = TlsGateway::start(OriginBehavior::Hang, "head_timeout = \"100ms\"", "").await;
     let mut stream = open(&front).await;
     // The first GOAWAY is sent because of the idle timeout; the PING after it is never
     // acknowledged, so that the gateway must accept streams.
@@ -239,7 +239,7 @@ async fn resets_after_goaway_are_limited() {
         .windows(5)
         .any(|window| window == [8, GOAWAY, 0, 0, 0])
     {
-        let read = tokio::time::timeout(PATIENCE, stream.read(&mut space))
+        let read = tokio::time::timeout(STEP_TIMEOUT, stream.read(&mut space))
             .await
             .expect("notified in time");
         bytes.extend_from_slice(&space[..read.expect("reads")]);
@@ -250,7 +250,7 @@ async fn resets_after_goaway_are_limited() {
 
 #[tokio::test]
 async fn malformed_requests_close_the_connection() {
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = open(&front).await;
     let mut sent = 0;
     while sent < 100 {
@@ -283,14 +283,14 @@ fn bodies(frames: &[(u8, Vec<u8>)]) -> usize {
 }
 
 /// A response that fits into the gateway's buffers, but not into the receive buffer of the client.
-fn answer(body: usize) -> Manner {
+fn answer(body: usize) -> OriginBehavior {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n");
-    Manner::Text((head + &"x".repeat(body)).leak())
+    OriginBehavior::Text((head + &"x".repeat(body)).leak())
 }
 
 #[tokio::test]
 async fn unread_last_bytes_time_out() {
-    let front = Front::start(answer(24 << 10), "stall_timeout = \"150ms\"", "").await;
+    let front = TlsGateway::start(answer(24 << 10), "stall_timeout = \"150ms\"", "").await;
     let mut stream = front.connect_narrow("h2").await;
     let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
     stream
@@ -307,7 +307,7 @@ async fn unread_last_bytes_time_out() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone)
+    tokio::time::timeout(STEP_TIMEOUT, gone)
         .await
         .expect("the connection is closed");
     assert!(
@@ -323,7 +323,7 @@ async fn unread_last_bytes_time_out() {
 #[tokio::test]
 async fn shutdown_waits_for_slow_readers() {
     let body = 24 << 10;
-    let front = Front::start(answer(body), "", "").await;
+    let front = TlsGateway::start(answer(body), "", "").await;
     let wide = [0, 4, 0, 16, 0, 0];
     let settings = [
         PREFACE,
@@ -346,7 +346,7 @@ async fn shutdown_waits_for_slow_readers() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, over)
+    tokio::time::timeout(STEP_TIMEOUT, over)
         .await
         .expect("the gateway received the whole response");
     quick.write_all(&settings).await.expect("writes");
@@ -362,7 +362,7 @@ async fn shutdown_waits_for_slow_readers() {
 
 #[tokio::test]
 async fn malformed_frames_end_stream_or_connection() {
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let plain = request("/open");
     let with = |field: &[u8]| [&plain[..], field].concat();
     for block in [
@@ -391,7 +391,7 @@ async fn malformed_frames_end_stream_or_connection() {
 
 #[tokio::test]
 async fn empty_scheme_is_rejected() {
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = open(&front).await;
     // `:scheme` with an indexed name and an empty value.
     let block = [&[0x82, 0x06, 0, 0x04, 5][..], b"/open", &[0x01, 4], b"gate"].concat();
@@ -414,7 +414,7 @@ async fn empty_scheme_is_rejected() {
 
 #[tokio::test]
 async fn preface_without_settings_closes_the_connection() {
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
     for first in [
         Vec::new(),

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 /// The behavior of an origin.
 #[derive(Clone, Copy)]
-pub(super) enum Manner {
+pub(super) enum OriginBehavior {
     /// Sends `200` with a short JSON body and keeps the connection.
     Answer,
     /// Sends nothing.
@@ -46,18 +46,21 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// A running origin.
-pub(super) struct Origin {
+pub(super) struct TestOrigin {
     pub(super) address: SocketAddr,
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-impl Origin {
-    pub(super) async fn start(manner: Manner) -> Self {
+impl TestOrigin {
+    pub(super) async fn start(manner: OriginBehavior) -> Self {
         Self::with(manner, None).await
     }
 
     /// Starts an origin, over TLS if configured.
-    pub(super) async fn with(manner: Manner, tls: Option<Arc<rustls::ServerConfig>>) -> Self {
+    pub(super) async fn with(
+        manner: OriginBehavior,
+        tls: Option<Arc<rustls::ServerConfig>>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let address = listener.local_addr().expect("bound");
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -99,7 +102,7 @@ impl Origin {
     }
 }
 
-async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Vec<u8>>>>) {
+async fn serve(mut stream: impl Stream, manner: OriginBehavior, record: Arc<Mutex<Vec<Vec<u8>>>>) {
     let mut buffer = Vec::new();
     let mut answered = 0;
     while let Some(length) = read_request(&mut stream, &mut buffer).await {
@@ -107,29 +110,31 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
         let method = String::from_utf8_lossy(&request[..4]).into_owned();
         record.lock().expect("not poisoned").push(request);
         let answer = match manner {
-            Manner::AnswerPosts if method != "POST" => {
+            OriginBehavior::AnswerPosts if method != "POST" => {
                 std::future::pending::<()>().await;
                 return;
             }
-            Manner::AnswerOnce if answered > 0 => return,
-            Manner::Answer | Manner::AnswerPosts | Manner::AnswerOnce => {
+            OriginBehavior::AnswerOnce if answered > 0 => return,
+            OriginBehavior::Answer | OriginBehavior::AnswerPosts | OriginBehavior::AnswerOnce => {
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"ok\":true}"
             }
-            Manner::Hang => {
+            OriginBehavior::Hang => {
                 std::future::pending::<()>().await;
                 return;
             }
-            Manner::Close => return,
-            Manner::Garbage => "this is not HTTP at all\r\n\r\n",
-            Manner::Text(text) => text,
-            Manner::Events => return events(stream, &record).await,
-            Manner::LargeEvent => return large_event(stream).await,
-            Manner::Surplus(pause) => return surplus(stream, pause, &record).await,
-            Manner::Flood => return flood(stream).await,
-            Manner::Drip(pause) => return drip(stream, pause).await,
-            Manner::Upgrade if method == "GET " => return tunnel(stream, true).await,
-            Manner::UpgradeAndLeave if method == "GET " => return tunnel(stream, false).await,
-            Manner::Upgrade | Manner::UpgradeAndLeave => {
+            OriginBehavior::Close => return,
+            OriginBehavior::Garbage => "this is not HTTP at all\r\n\r\n",
+            OriginBehavior::Text(text) => text,
+            OriginBehavior::Events => return events(stream, &record).await,
+            OriginBehavior::LargeEvent => return large_event(stream).await,
+            OriginBehavior::Surplus(pause) => return surplus(stream, pause, &record).await,
+            OriginBehavior::Flood => return flood(stream).await,
+            OriginBehavior::Drip(pause) => return drip(stream, pause).await,
+            OriginBehavior::Upgrade if method == "GET " => return tunnel(stream, true).await,
+            OriginBehavior::UpgradeAndLeave if method == "GET " => {
+                return tunnel(stream, false).await;
+            }
+            OriginBehavior::Upgrade | OriginBehavior::UpgradeAndLeave => {
                 "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
             }
         };

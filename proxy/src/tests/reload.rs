@@ -3,13 +3,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use postern_common::config::{Env, load, parse};
 
-use super::harness::{Gateway, PATIENCE};
-use super::origin::Manner;
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::OriginBehavior;
 use crate::Config;
 
 #[tokio::test]
 async fn valid_file_is_activated_and_invalid_one_ignored() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     assert_eq!(gateway.get("/new", "").await.status, 401);
     let route = "\n[[route]]\nname = \"new\"\npath = \"/new\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n";
     gateway.edit(|text| format!("{text}{route}"));
@@ -50,7 +50,7 @@ async fn valid_file_is_activated_and_invalid_one_ignored() {
 
 #[tokio::test]
 async fn further_issuer_is_not_required_for_readiness() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let looked = async || {
         let metrics = gateway.ask("/metrics").await;
         metrics
@@ -74,7 +74,7 @@ async fn further_issuer_is_not_required_for_readiness() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, again)
+        tokio::time::timeout(STEP_TIMEOUT, again)
             .await
             .expect("reads again");
         assert!(
@@ -87,7 +87,7 @@ async fn further_issuer_is_not_required_for_readiness() {
 
 #[tokio::test]
 async fn temporarily_missing_file_is_accepted_again() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let (file, aside) = (
         gateway.log.path().join("proxy.toml"),
         gateway.log.path().join("aside.toml"),
@@ -117,7 +117,7 @@ async fn temporarily_missing_file_is_accepted_again() {
 
 #[tokio::test]
 async fn startup_only_changes_are_reported() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     gateway.edit(|text| text.replace("127.0.0.1:1\"", "127.0.0.1:2\""));
     let status = gateway.configured(|status| status["version"] == 2).await;
     assert_eq!(status["restartNeeded"], serde_json::json!(["listen"]));
@@ -140,7 +140,7 @@ async fn startup_only_changes_are_reported() {
 
 #[tokio::test]
 async fn reload_fails_no_request() {
-    let gateway = Arc::new(Gateway::start(Manner::Answer).await);
+    let gateway = Arc::new(TestGateway::start(OriginBehavior::Answer).await);
     let (done, served) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicU32::new(0)),

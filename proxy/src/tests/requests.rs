@@ -1,9 +1,9 @@
-use super::harness::{Gateway, has_field};
-use super::origin::Manner;
+use super::harness::{TestGateway, has_field};
+use super::origin::OriginBehavior;
 
 #[tokio::test]
 async fn request_carries_only_the_verified_identity() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let spoofed = "X-Postern-Kind: service\r\nX_Postern_Subject: eve\r\nx.postern.scopes: all\r\n\
                    X-Postern-Service: auth\r\nX_Postern_Issuer: eve\r\nX-Forwarded-For: 1.2.3.4\r\nX_FORWARDED_HOST: evil\r\n\
                    X-Request-Id: chosen\r\nForwarded: for=1.2.3.4\r\nProxy: http://evil\r\nX-Kept: yes\r\n";
@@ -46,7 +46,7 @@ async fn request_carries_only_the_verified_identity() {
 
 #[tokio::test]
 async fn public_route_forwards_no_identity() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let answer = gateway
         .get(
             "/open",
@@ -65,7 +65,7 @@ async fn public_route_forwards_no_identity() {
 
 #[tokio::test]
 async fn unauthorized_request_is_not_forwarded() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let (user, notify) = (gateway.user(), gateway.service("notify"));
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
     let (text, signature) = user.rsplit_once('.').expect("a signature");
@@ -114,7 +114,7 @@ async fn unauthorized_request_is_not_forwarded() {
 
 #[tokio::test]
 async fn unknown_method_is_reported_after_authentication() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let put = |target: &str, headers: String| {
         format!("PUT {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n")
     };
@@ -137,7 +137,7 @@ async fn unknown_method_is_reported_after_authentication() {
 
 #[tokio::test]
 async fn connection_carries_pipelined_requests() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let mut client = gateway.connect().await;
     let refused = "GET /any/1 HTTP/1.1\r\nHost: h\r\n\r\n";
     let length = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
@@ -158,7 +158,7 @@ async fn connection_carries_pipelined_requests() {
 
 #[tokio::test]
 async fn bodies_are_streamed_and_limited() {
-    let gateway = Gateway::with(Manner::Answer, "body_bytes = \"8MiB\"", "").await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, "body_bytes = \"8MiB\"", "").await;
     let body = "0123456789abcdef".repeat(5 << 16);
     let head = format!(
         "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n",
@@ -181,7 +181,7 @@ async fn bodies_are_streamed_and_limited() {
 
 #[tokio::test]
 async fn access_event_omits_the_query() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let token = gateway.user();
     let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
     gateway
@@ -233,10 +233,10 @@ async fn access_event_contains_the_upstream_code() {
     let unknown =
         "HTTP/1.1 409 Conflict\r\nX-Postern-Code: of-its-own\r\nContent-Length: 0\r\n\r\n";
     for (manner, status, code) in [
-        (Manner::Text(refusal), 401, "invalid_credentials"),
-        (Manner::Text(unknown), 409, "ok"),
+        (OriginBehavior::Text(refusal), 401, "invalid_credentials"),
+        (OriginBehavior::Text(unknown), 409, "ok"),
     ] {
-        let gateway = Gateway::start(manner).await;
+        let gateway = TestGateway::start(manner).await;
         let answer = gateway.get("/open", "").await;
         assert_eq!(
             (answer.status, answer.header("x-postern-code")),

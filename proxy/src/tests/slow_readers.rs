@@ -8,12 +8,12 @@ use h2::client::SendRequest;
 use http::Response;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::front::{head, reply, send};
-use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::{head, reply, send};
 
 /// Opens a client whose streams have a window of this size.
-async fn connect(gateway: &Gateway, window: u32) -> SendRequest<Bytes> {
+async fn connect(gateway: &TestGateway, window: u32) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(gateway.address).await.expect("connects");
     let mut builder = h2::client::Builder::new();
     let (client, connection) = builder
@@ -25,14 +25,14 @@ async fn connect(gateway: &Gateway, window: u32) -> SendRequest<Bytes> {
     client.ready().await.expect("ready")
 }
 
-async fn flood(limits: &str) -> Gateway {
-    let origin = Origin::start(Manner::Flood).await;
+async fn flood(limits: &str) -> TestGateway {
+    let origin = TestOrigin::start(OriginBehavior::Flood).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
-    Gateway::h2c(origin, &upstream, limits, ROUTES).await
+    TestGateway::h2c(origin, &upstream, limits, ROUTES).await
 }
 
 /// Sends requests until the status is `wanted`; earlier responses are dropped.
-async fn until(gateway: &Gateway, wanted: u16) {
+async fn until(gateway: &TestGateway, wanted: u16) {
     let asking = async {
         loop {
             let mut client = gateway.connect().await;
@@ -47,7 +47,7 @@ async fn until(gateway: &Gateway, wanted: u16) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let head = tokio::time::timeout(PATIENCE, asking)
+    let head = tokio::time::timeout(STEP_TIMEOUT, asking)
         .await
         .expect("in time")
         .to_ascii_lowercase();
@@ -78,7 +78,7 @@ async fn streams_above_the_buffer_budget_are_rejected() {
 
 #[tokio::test]
 async fn http1_slow_readers_count_on_both_paths() {
-    for way in WAYS {
+    for way in PATH_SELECTORS {
         let gateway = flood("response_buffer_bytes = \"512KiB\"").await;
         let mut client = gateway.connect().await;
         client
@@ -120,9 +120,9 @@ async fn origin() -> SocketAddr {
 
 #[tokio::test]
 async fn slow_reader_does_not_block_its_upstream_connection() {
-    let unused = Origin::start(Manner::Answer).await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]\nhttp2 = true", origin().await);
-    let gateway = Gateway::h2c(unused, &upstream, "", ROUTES).await;
+    let gateway = TestGateway::h2c(unused, &upstream, "", ROUTES).await;
     let token = format!("Bearer {}", gateway.user());
     let mut client = connect(&gateway, 0).await;
     let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
@@ -137,7 +137,7 @@ async fn slow_reader_does_not_block_its_upstream_connection() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waits)
+    tokio::time::timeout(STEP_TIMEOUT, waits)
         .await
         .expect("in time");
     let mut other = connect(&gateway, 1 << 20).await;

@@ -9,11 +9,11 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::harness::{Client, Gateway, PATIENCE, ROUTES};
-use super::origin::{Manner, Origin};
+use super::harness::{ROUTES, RawClient, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 /// Lifetime of a token in seconds, long enough to open a WebSocket on a busy machine.
-const LIFETIME: u32 = 4;
+const TOKEN_LIFETIME_S: u32 = 4;
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
 const ACCEPTED: &[u8] =
@@ -59,15 +59,16 @@ async fn origin(
 }
 
 /// Starts a gateway before it, with an additional line of the route.
-async fn gateway(address: SocketAddr, line: &str) -> Gateway {
-    let unused = Origin::start(Manner::Answer).await;
+async fn gateway(address: SocketAddr, line: &str) -> TestGateway {
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let routes = ROUTES.replace("websocket = true", &format!("websocket = true\n{line}"));
-    Gateway::before(unused, &format!("addresses = [\"{address}\"]"), "", &routes).await
+    TestGateway::before(unused, &format!("addresses = [\"{address}\"]"), "", &routes).await
 }
 
 /// Opens a WebSocket with a token that expires soon.
-async fn open(gateway: &Gateway) -> Client {
-    let bearer = gateway.user_until(Clock::system().now().unix_seconds() + i64::from(LIFETIME));
+async fn open(gateway: &TestGateway) -> RawClient {
+    let bearer =
+        gateway.user_until(Clock::system().now().unix_seconds() + i64::from(TOKEN_LIFETIME_S));
     let mut client = gateway.connect().await;
     client
         .write(&format!(
@@ -79,9 +80,9 @@ async fn open(gateway: &Gateway) -> Client {
 }
 
 /// Returns all bytes until the connection is closed.
-async fn rest(client: &mut Client) -> Vec<u8> {
+async fn rest(client: &mut RawClient) -> Vec<u8> {
     let mut rest = std::mem::take(&mut client.buffer);
-    let read = tokio::time::timeout(PATIENCE, client.stream.read_to_end(&mut rest)).await;
+    let read = tokio::time::timeout(STEP_TIMEOUT, client.stream.read_to_end(&mut rest)).await;
     let _closed_or_reset = read.expect("the end in time");
     rest
 }
@@ -98,7 +99,7 @@ async fn websocket_is_closed_with_1008_when_its_token_expires() {
         .expect("writes");
     drop(go_on);
     assert_eq!(rest(&mut client).await, [b"\x81\x05hello", CLOSE].concat());
-    let sent = tokio::time::timeout(PATIENCE, origin)
+    let sent = tokio::time::timeout(STEP_TIMEOUT, origin)
         .await
         .expect("the end in time")
         .expect("does not panic");
@@ -126,7 +127,7 @@ async fn websocket_is_closed_at_a_frame_boundary() {
         "{}",
         String::from_utf8_lossy(&got)
     );
-    tokio::time::timeout(PATIENCE, origin)
+    tokio::time::timeout(STEP_TIMEOUT, origin)
         .await
         .expect("the end in time")
         .expect("does not panic");
@@ -134,11 +135,11 @@ async fn websocket_is_closed_at_a_frame_boundary() {
 
 #[tokio::test]
 async fn websocket_outlives_its_token_if_configured() {
-    let origin = Origin::start(Manner::Upgrade).await;
+    let origin = TestOrigin::start(OriginBehavior::Upgrade).await;
     let gateway = gateway(origin.address, "outlives_token = true").await;
     let mut client = open(&gateway).await;
     assert_eq!(client.bytes(5).await, "hello");
-    tokio::time::sleep(Duration::from_secs(u64::from(LIFETIME) + 1)).await;
+    tokio::time::sleep(Duration::from_secs(u64::from(TOKEN_LIFETIME_S) + 1)).await;
     client.write("ping").await;
     assert_eq!(client.bytes(4).await, "ping");
 }

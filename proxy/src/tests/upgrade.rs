@@ -2,15 +2,15 @@ use std::sync::Arc;
 
 use postern_common::config::Env;
 
-use super::encrypted::{Authority, origin_behind_tls};
-use super::harness::{Gateway, ROUTES, has_field};
-use super::origin::Manner;
+use super::harness::{ROUTES, TestGateway, has_field};
+use super::origin::OriginBehavior;
+use super::tls::{CertificateAuthority, origin_behind_tls};
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
 
 #[tokio::test]
 async fn upgrade_is_authenticated_and_forwarded() {
-    let gateway = Gateway::start(Manner::Upgrade).await;
+    let gateway = TestGateway::start(OriginBehavior::Upgrade).await;
     assert_eq!(
         gateway.get("/socket", UPGRADE).await.code(),
         "authentication_required"
@@ -47,7 +47,7 @@ async fn upgrade_is_authenticated_and_forwarded() {
 
 #[tokio::test]
 async fn route_without_websocket_forwards_no_upgrade() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     assert_eq!(gateway.get("/open", UPGRADE).await.status, 200);
     let seen = gateway.origin.only().to_ascii_lowercase();
     assert!(
@@ -71,7 +71,7 @@ fn rounds() -> usize {
 
 /// Opens tunnels concurrently and sequentially. No byte may be lost in either direction, however
 /// fast the origin answers 101 (Pingora issue 946).
-async fn soak(gateway: Gateway, exchange: &'static [(&'static str, &'static str)]) {
+async fn soak(gateway: TestGateway, exchange: &'static [(&'static str, &'static str)]) {
     let gateway = Arc::new(gateway);
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let lanes = 8;
@@ -111,28 +111,38 @@ async fn soak(gateway: Gateway, exchange: &'static [(&'static str, &'static str)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_tunnels_lose_no_byte() {
-    soak(Gateway::start(Manner::Upgrade).await, FRAMES).await;
+    soak(TestGateway::start(OriginBehavior::Upgrade).await, FRAMES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_before_close_reaches_the_client() {
-    soak(Gateway::start(Manner::UpgradeAndLeave).await, &[]).await;
+    soak(
+        TestGateway::start(OriginBehavior::UpgradeAndLeave).await,
+        &[],
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_tls_tunnels_lose_no_byte() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
     let tls = format!(
         "[upstream.origin.tls]\nname = \"localhost\"\nca = \"{0}/ca.pem\"\ncertificate = \"{0}/client.pem\"\n\
          key = \"{0}/client.key\"",
         folder.path().display()
     );
-    for (manner, exchange) in [(Manner::Upgrade, FRAMES), (Manner::UpgradeAndLeave, &[])] {
+    for (manner, exchange) in [
+        (OriginBehavior::Upgrade, FRAMES),
+        (OriginBehavior::UpgradeAndLeave, &[]),
+    ] {
         let origin = origin_behind_tls(&authority, folder.path(), manner).await;
         let upstream = format!("addresses = [\"{}\"]\n{tls}", origin.address);
         soak(
-            Gateway::before(origin, &upstream, "", ROUTES).await,
+            TestGateway::before(origin, &upstream, "", ROUTES).await,
             exchange,
         )
         .await;

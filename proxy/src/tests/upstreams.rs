@@ -4,17 +4,17 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 #[tokio::test]
 async fn upstream_failure_is_answered_with_a_problem() {
-    let hang = Gateway::with(Manner::Hang, "", "read_timeout = \"150ms\"").await;
-    let close = Gateway::start(Manner::Close).await;
-    let garbage = Gateway::start(Manner::Garbage).await;
-    let unused = Origin::start(Manner::Answer).await;
-    let away = Gateway::before(unused, "addresses = [\"127.0.0.1:1\"]", "", ROUTE).await;
-    for way in WAYS {
+    let hang = TestGateway::with(OriginBehavior::Hang, "", "read_timeout = \"150ms\"").await;
+    let close = TestGateway::start(OriginBehavior::Close).await;
+    let garbage = TestGateway::start(OriginBehavior::Garbage).await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let away = TestGateway::before(unused, "addresses = [\"127.0.0.1:1\"]", "", ROUTE).await;
+    for way in PATH_SELECTORS {
         assert_eq!(hang.get("/open", way).await.code(), "upstream_timeout");
         assert_eq!(close.get("/open", way).await.code(), "upstream_failed");
         assert_eq!(garbage.get("/open", way).await.code(), "upstream_failed");
@@ -32,12 +32,12 @@ const ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\", \"POST\"]\
 
 #[tokio::test]
 async fn dead_address_fails_no_request() {
-    let origin = Origin::start(Manner::Answer).await;
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let addresses = format!(
         "addresses = [\"127.0.0.1:1\", \"{}\"]\nretry_budget = 0",
         origin.address
     );
-    let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
+    let gateway = TestGateway::before(origin, &addresses, "", ROUTE).await;
     for _ in 0..20 {
         let posted = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
         assert_eq!(
@@ -52,10 +52,10 @@ async fn dead_address_fails_no_request() {
 #[tokio::test]
 async fn broken_idle_connection_retries_idempotent_only() {
     for (method, status, reached) in [("GET", 200, 3), ("POST", 502, 2)] {
-        for way in WAYS {
+        for way in PATH_SELECTORS {
             let asked =
                 format!("{method} /open HTTP/1.1\r\nHost: h\r\n{way}Content-Length: 3\r\n\r\nabc");
-            let gateway = Gateway::start(Manner::AnswerOnce).await;
+            let gateway = TestGateway::start(OriginBehavior::AnswerOnce).await;
             let mut client = gateway.connect().await;
             client.write(&asked).await;
             assert_eq!(client.answer().await.expect("a response").status, 200);
@@ -99,10 +99,10 @@ async fn killed_once() -> SocketAddr {
 #[tokio::test]
 async fn request_is_retried_when_its_upstream_dies() {
     for (method, status) in [("GET", 204), ("POST", 502)] {
-        for way in WAYS {
+        for way in PATH_SELECTORS {
             let upstream = format!("addresses = [\"{}\"]", killed_once().await);
-            let unused = Origin::start(Manner::Answer).await;
-            let gateway = Gateway::before(unused, &upstream, "", ROUTE).await;
+            let unused = TestOrigin::start(OriginBehavior::Answer).await;
+            let gateway = TestGateway::before(unused, &upstream, "", ROUTE).await;
             let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n{way}\r\n");
             assert_eq!(gateway.send(&asked).await.status, status, "{method} {way}");
         }
@@ -111,7 +111,12 @@ async fn request_is_retried_when_its_upstream_dies() {
 
 #[tokio::test]
 async fn requests_in_flight_are_limited() {
-    let gateway = Gateway::with(Manner::Hang, "", "in_flight = 1\nread_timeout = \"300ms\"").await;
+    let gateway = TestGateway::with(
+        OriginBehavior::Hang,
+        "",
+        "in_flight = 1\nread_timeout = \"300ms\"",
+    )
+    .await;
     let mut first = gateway.connect().await;
     first.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     while gateway.origin.seen().is_empty() {
@@ -129,9 +134,10 @@ async fn requests_in_flight_are_limited() {
 
 #[tokio::test]
 async fn truncated_response_does_not_appear_complete() {
-    let cut =
-        Manner::Text("HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nshort");
-    let gateway = Gateway::with(cut, "", "read_timeout = \"200ms\"").await;
+    let cut = OriginBehavior::Text(
+        "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nshort",
+    );
+    let gateway = TestGateway::with(cut, "", "read_timeout = \"200ms\"").await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert!(
@@ -143,13 +149,13 @@ async fn truncated_response_does_not_appear_complete() {
 #[tokio::test]
 async fn unhealthy_address_is_not_used() {
     for (probe, asked) in [("path = \"/livez\"\n", true), ("", false)] {
-        let origin = Origin::start(Manner::Answer).await;
+        let origin = TestOrigin::start(OriginBehavior::Answer).await;
         let addresses = format!(
             "addresses = [\"127.0.0.1:1\", \"{}\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0\n\
              [upstream.origin.health]\n{probe}interval = \"20ms\"\nfailures = 1",
             origin.address
         );
-        let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
+        let gateway = TestGateway::before(origin, &addresses, "", ROUTE).await;
         let found = async {
             while !gateway
                 .ask("/upstreams")
@@ -159,7 +165,7 @@ async fn unhealthy_address_is_not_used() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, found)
+        tokio::time::timeout(STEP_TIMEOUT, found)
             .await
             .expect("detected in time");
         for _ in 0..10 {
@@ -175,7 +181,7 @@ async fn unhealthy_address_is_not_used() {
 }
 
 /// Returns the value of a counter of the upstream.
-async fn counted(gateway: &Gateway, name: &str) -> u32 {
+async fn counted(gateway: &TestGateway, name: &str) -> u32 {
     let start = format!("postern_{name}_total{{upstream=\"origin\"}} ");
     let metrics = gateway.ask("/metrics").await;
     let value = metrics
@@ -191,8 +197,13 @@ async fn retry_over_the_budget_is_denied_and_counted() {
             "addresses = [\"{}\"]\nretry_budget = {budget}",
             killed_once().await
         );
-        let gateway =
-            Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTE).await;
+        let gateway = TestGateway::before(
+            TestOrigin::start(OriginBehavior::Answer).await,
+            &upstream,
+            "",
+            ROUTE,
+        )
+        .await;
         assert_eq!(
             gateway.get("/open", "").await.status,
             status,
@@ -208,13 +219,13 @@ async fn retry_over_the_budget_is_denied_and_counted() {
 
 #[tokio::test]
 async fn ejection_is_counted_once() {
-    let origin = Origin::start(Manner::Answer).await;
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let addresses = format!(
         "addresses = [\"127.0.0.1:1\", \"{}\"]\nbalance = \"round-robin\"\nretries = 0\n\
          [upstream.origin.outlier]\nfailures = 1\nejection = \"1h\"",
         origin.address
     );
-    let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
+    let gateway = TestGateway::before(origin, &addresses, "", ROUTE).await;
     assert_eq!(counted(&gateway, "ejections").await, 0);
     assert_eq!(gateway.get("/open", "").await.status, 503);
     for _ in 0..5 {
@@ -227,8 +238,8 @@ async fn ejection_is_counted_once() {
 #[tokio::test]
 async fn unsolicited_response_is_discarded() {
     for pause in [Duration::ZERO, Duration::from_millis(20)] {
-        let gateway = Gateway::start(Manner::Surplus(pause)).await;
-        for way in WAYS {
+        let gateway = TestGateway::start(OriginBehavior::Surplus(pause)).await;
+        for way in PATH_SELECTORS {
             for turn in 1..=3 {
                 let before = gateway.origin.seen().len();
                 assert_eq!(
@@ -245,7 +256,7 @@ async fn unsolicited_response_is_discarded() {
 }
 
 /// More than the kernel buffers for an upstream that does not read.
-const MUCH: usize = 8 << 20;
+const LARGE_BODY_BYTES: usize = 8 << 20;
 
 /// Starts an upstream that accepts a connection, waits, then reads a head and answers.
 async fn reluctant(pause: Duration) -> SocketAddr {
@@ -273,9 +284,9 @@ async fn reluctant(pause: Duration) -> SocketAddr {
 
 /// Returns the response to a large request, which may not have been accepted completely by then.
 async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
-    let unused = Origin::start(Manner::Answer).await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let limits = format!("head_bytes = \"9MiB\"\nbody_bytes = \"9MiB\"\n{limits}");
-    let gateway = Gateway::before(unused, upstream, &limits, ROUTES).await;
+    let gateway = TestGateway::before(unused, upstream, &limits, ROUTES).await;
     let (mut near, mut far) = TcpStream::connect(gateway.address)
         .await
         .expect("connects")
@@ -285,7 +296,7 @@ async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
         far
     });
     let mut answer = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, near.read_to_end(&mut answer)).await;
+    let read = tokio::time::timeout(STEP_TIMEOUT, near.read_to_end(&mut answer)).await;
     let _closed_or_reset = read.expect("the end in time");
     sending.abort();
     String::from_utf8(answer).expect("text")
@@ -295,20 +306,23 @@ async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
 fn large_head() -> String {
     format!(
         "GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-Much: {}\r\n\r\n",
-        "x".repeat(MUCH)
+        "x".repeat(LARGE_BODY_BYTES)
     )
 }
 
 /// A request with a large body, on the streaming path.
 fn large_body() -> String {
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n";
-    format!("{head}Content-Length: {MUCH}\r\n\r\n{}", "x".repeat(MUCH))
+    format!(
+        "{head}Content-Length: {LARGE_BODY_BYTES}\r\n\r\n{}",
+        "x".repeat(LARGE_BODY_BYTES)
+    )
 }
 
 #[tokio::test]
 async fn write_to_stalled_upstream_times_out() {
     for request in [large_head(), large_body()] {
-        let deaf = reluctant(PATIENCE * 2).await;
+        let deaf = reluctant(STEP_TIMEOUT * 2).await;
         let upstream =
             format!("addresses = [\"{deaf}\"]\nwrite_timeout = \"150ms\"\nread_timeout = \"20s\"");
         let answer = ask_much(&upstream, "", request).await;

@@ -1,9 +1,9 @@
 //! A zlib for Pingora that builds without cmake.
 //!
 //! `pingora-core` uses the `zlib-ng` backend of `flate2`, whose crate `libz-ng-sys` requires cmake.
-//! This crate replaces it (`[patch.crates-io]` in the workspace manifest) by `libz-rs-sys`, the same
-//! functions written in Rust. One type differs between the two: here the allocator of a stream is
-//! never absent, so that the stream type is declared again and passed by pointer.
+//! This crate replaces it (`[patch.crates-io]` in the workspace manifest) by `libz-rs-sys`, the
+//! same functions written in Rust. One type differs between the two: here the allocator of a stream
+//! is never absent, so that the stream type is declared again and passed by pointer.
 #![no_std]
 #![expect(non_camel_case_types, non_snake_case, reason = "the names are zlib's")]
 #![expect(

@@ -10,21 +10,21 @@ use postern_common::Clock;
 use postern_common::config::{Env, parse};
 use tokio::net::TcpListener;
 
-use super::harness::{Gateway, PATIENCE, serve_keys};
-use super::origin::{Manner, Origin};
+use super::harness::{STEP_TIMEOUT, TestGateway, serve_keys};
+use super::origin::{OriginBehavior, TestOrigin};
 use crate::{App, Config, InheritedListeners, Listeners, PreviousProcess};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hot_restart_fails_no_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("proxy.sock");
-    let origin = Origin::start(Manner::Answer).await;
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let (address, extra) = (
         origin.address,
         format!("[handover]\nsocket = \"{}\"", socket.display()),
     );
     let upstream = format!("addresses = [\"{address}\"]\n{extra}");
-    let old = Gateway::before(origin, &upstream, "", super::harness::ROUTES).await;
+    let old = TestGateway::before(origin, &upstream, "", super::harness::ROUTES).await;
     let (done, served) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicU32::new(0)),
@@ -49,7 +49,7 @@ async fn hot_restart_fails_no_request() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, offered)
+    tokio::time::timeout(STEP_TIMEOUT, offered)
         .await
         .expect("the sockets are offered");
     let inheritance = tokio::task::spawn_blocking(move || path)
@@ -68,10 +68,10 @@ async fn hot_restart_fails_no_request() {
         admin: sockets.next(),
     };
     assert_eq!(listeners.public[0].local_addr().expect("bound"), front);
-    let origin = Origin::start(Manner::Answer).await;
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let new = Gateway::on(listeners, predecessor, origin, &upstream).await;
-    tokio::time::timeout(PATIENCE, old.running)
+    let new = TestGateway::on(listeners, predecessor, origin, &upstream).await;
+    tokio::time::timeout(STEP_TIMEOUT, old.running)
         .await
         .expect("the previous process exits")
         .expect("does not panic");
@@ -113,7 +113,7 @@ const NO_LISTENERS: Listeners = Listeners {
 };
 
 /// An address without a listener, so that no keys are found.
-const NOWHERE: &str = "http://127.0.0.1:1";
+const UNREACHABLE_POOL: &str = "http://127.0.0.1:1";
 
 #[track_caller]
 fn told(mut old: UnixStream) -> String {
@@ -125,7 +125,7 @@ fn told(mut old: UnixStream) -> String {
 #[tokio::test]
 async fn unready_process_does_not_take_over() {
     let (old, predecessor) = predecessor(Duration::from_millis(50));
-    let refused = app(NOWHERE)
+    let refused = app(UNREACHABLE_POOL)
         .take_over(NO_LISTENERS, predecessor, CancellationToken::new())
         .await;
     let refused = refused.expect_err("not ready");
@@ -140,9 +140,10 @@ async fn unready_process_does_not_take_over() {
 async fn stop_before_readiness_aborts_the_take_over() {
     let (old, predecessor) = predecessor(Duration::from_secs(3600));
     let shutdown = CancellationToken::new();
-    let running = tokio::spawn(app(NOWHERE).take_over(NO_LISTENERS, predecessor, shutdown.clone()));
+    let running =
+        tokio::spawn(app(UNREACHABLE_POOL).take_over(NO_LISTENERS, predecessor, shutdown.clone()));
     shutdown.cancel();
-    let ended = tokio::time::timeout(PATIENCE, running)
+    let ended = tokio::time::timeout(STEP_TIMEOUT, running)
         .await
         .expect("the end in time");
     assert_eq!(
@@ -159,15 +160,15 @@ async fn stop_before_readiness_aborts_the_take_over() {
 async fn late_process_does_not_serve() {
     let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
     let pool = format!("http://{}", serve_keys(&key).await);
-    let (old, predecessor) = predecessor(PATIENCE);
+    let (old, predecessor) = predecessor(STEP_TIMEOUT);
     drop(old);
     let running = app(&pool).take_over(NO_LISTENERS, predecessor, CancellationToken::new());
-    let refused = tokio::time::timeout(PATIENCE, running)
+    let refused = tokio::time::timeout(STEP_TIMEOUT, running)
         .await
         .expect("the end in time");
     let refused = refused.expect_err("only one process may serve");
     assert!(
-        refused.status() == 69 && refused.message().contains("does not wait"),
+        refused.status() == 69 && refused.message().contains("no confirmation"),
         "{refused}"
     );
 }
@@ -175,16 +176,16 @@ async fn late_process_does_not_serve() {
 #[tokio::test]
 async fn commit_follows_the_confirmation() {
     for answer in ["", "no\n"] {
-        let (mut old, predecessor) = predecessor(PATIENCE);
+        let (mut old, predecessor) = predecessor(STEP_TIMEOUT);
         old.write_all(answer.as_bytes()).expect("a pair");
         old.shutdown(std::net::Shutdown::Write).expect("a pair");
         let committed = predecessor
-            .commit(|| panic!("the manager is told of nobody"))
+            .commit(|| panic!("committed without a confirmation"))
             .await;
         assert!(committed.is_err(), "{answer:?}");
         assert_eq!(told(old), "ready\n");
     }
-    let (mut old, predecessor) = predecessor(PATIENCE);
+    let (mut old, predecessor) = predecessor(STEP_TIMEOUT);
     old.write_all(b"go\n").expect("a pair");
     let before = old.try_clone().expect("a descriptor");
     let committed = move || {

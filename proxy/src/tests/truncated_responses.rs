@@ -9,29 +9,29 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 
-use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 /// The end of the connection after the truncated response.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Break {
+enum ConnectionEnd {
     Close,
     Reset,
     Hang,
 }
 
 /// The response to the next request.
-type Script = Arc<Mutex<(Vec<u8>, Break)>>;
+type OriginScript = Arc<Mutex<(Vec<u8>, ConnectionEnd)>>;
 
 /// The response that a client received.
 #[derive(Debug, PartialEq)]
-pub(super) enum Got {
+pub(super) enum ReceivedResponse {
     Whole(String),
     Part,
     Problem(String),
 }
 
-async fn origin(script: Script) -> SocketAddr {
+async fn origin(script: OriginScript) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
@@ -48,9 +48,9 @@ async fn origin(script: Script) -> SocketAddr {
                 let (answer, end) = script.lock().await.clone();
                 let _gone = stream.write_all(&answer).await;
                 match end {
-                    Break::Close => {}
-                    Break::Reset => stream.set_zero_linger().expect("a socket"),
-                    Break::Hang => std::future::pending().await,
+                    ConnectionEnd::Close => {}
+                    ConnectionEnd::Reset => stream.set_zero_linger().expect("a socket"),
+                    ConnectionEnd::Hang => std::future::pending().await,
                 }
             });
         }
@@ -59,40 +59,55 @@ async fn origin(script: Script) -> SocketAddr {
 }
 
 /// Starts a gateway; `silence` is the read timeout.
-async fn gateway(script: &Script, silence: &str) -> Gateway {
+async fn gateway(script: &OriginScript, silence: &str) -> TestGateway {
     let address = origin(Arc::clone(script)).await;
     let upstream = format!(
         "addresses = [\"{address}\"]\nread_timeout = \"{silence}\"\n[upstream.origin.outlier]\nfailures = 0"
     );
-    Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await
+    TestGateway::before(
+        TestOrigin::start(OriginBehavior::Answer).await,
+        &upstream,
+        "",
+        ROUTES,
+    )
+    .await
 }
 
 /// Sends a request on each path and checks that the results are equal.
-async fn ask(gateway: &Gateway, script: &Script, answer: &[u8], end: Break) -> Got {
+async fn ask(
+    gateway: &TestGateway,
+    script: &OriginScript,
+    answer: &[u8],
+    end: ConnectionEnd,
+) -> ReceivedResponse {
     *script.lock().await = (answer.to_vec(), end);
-    let one = got(gateway, WAYS[0]).await;
-    let other = got(gateway, WAYS[1]).await;
+    let one = got(gateway, PATH_SELECTORS[0]).await;
+    let other = got(gateway, PATH_SELECTORS[1]).await;
     // The number of head bytes written before a reset is not deterministic.
-    if end != Break::Reset {
+    if end != ConnectionEnd::Reset {
         assert_eq!(one, other, "{:?}", String::from_utf8_lossy(answer));
     }
-    if one == Got::Part { other } else { one }
+    if one == ReceivedResponse::Part {
+        other
+    } else {
+        one
+    }
 }
 
-async fn got(gateway: &Gateway, way: &str) -> Got {
+async fn got(gateway: &TestGateway, way: &str) -> ReceivedResponse {
     let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
     let request = format!("GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{way}\r\n");
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;
     let _closed_or_reset = read.expect("the end in time");
     read_answer(&String::from_utf8_lossy(&bytes))
 }
 
 /// Parses a response as a strict client does.
-pub(super) fn read_answer(text: &str) -> Got {
+pub(super) fn read_answer(text: &str) -> ReceivedResponse {
     let Some((head, body)) = text.split_once("\r\n\r\n") else {
-        return Got::Part;
+        return ReceivedResponse::Part;
     };
     if head.starts_with("HTTP/1.1 1") {
         return read_answer(body);
@@ -101,7 +116,7 @@ pub(super) fn read_answer(text: &str) -> Got {
     if head.contains("application/problem+json") {
         let problem: serde_json::Value =
             serde_json::from_str(body).expect("a complete problem body");
-        return Got::Problem(problem["code"].as_str().expect("a code").to_owned());
+        return ReceivedResponse::Problem(problem["code"].as_str().expect("a code").to_owned());
     }
     if let Some(length) = head
         .lines()
@@ -109,16 +124,16 @@ pub(super) fn read_answer(text: &str) -> Got {
     {
         let whole = body.len() == length.parse::<usize>().expect("a number");
         return if whole {
-            Got::Whole(body.to_owned())
+            ReceivedResponse::Whole(body.to_owned())
         } else {
-            Got::Part
+            ReceivedResponse::Part
         };
     }
     if !head.contains("transfer-encoding: chunked") {
         return if body.is_empty() {
-            Got::Whole(String::new())
+            ReceivedResponse::Whole(String::new())
         } else {
-            Got::Part
+            ReceivedResponse::Part
         };
     }
     let (mut whole, mut rest) = (String::new(), body);
@@ -126,9 +141,9 @@ pub(super) fn read_answer(text: &str) -> Got {
         let size = usize::from_str_radix(size, 16).expect("a size");
         if size == 0 {
             return if after == "\r\n" {
-                Got::Whole(whole)
+                ReceivedResponse::Whole(whole)
             } else {
-                Got::Part
+                ReceivedResponse::Part
             };
         }
         if after.len() < size + 2 {
@@ -137,7 +152,7 @@ pub(super) fn read_answer(text: &str) -> Got {
         whole.push_str(&after[..size]);
         rest = &after[size + 2..];
     }
-    Got::Part
+    ReceivedResponse::Part
 }
 
 const LENGTH: &str = "HTTP/1.1 200 OK\r\nContent-Length: 11\r\nX-A: b\r\n\r\nhello world";
@@ -147,7 +162,7 @@ const UNTIL_CLOSED: &str = "HTTP/1.0 200 OK\r\n\r\nhello world";
 
 #[tokio::test]
 async fn truncated_response_never_appears_complete() {
-    let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
+    let script = OriginScript::new(Mutex::new((Vec::new(), ConnectionEnd::Close)));
     let gateway = gateway(&script, "5s").await;
     for answer in [LENGTH, CHUNKS, INTERIM] {
         let head = answer
@@ -155,38 +170,44 @@ async fn truncated_response_never_appears_complete() {
             .map_or_else(|| answer.find("\r\n\r\n6"), Some)
             .expect("a body")
             + 4;
-        for end in [Break::Close, Break::Reset] {
+        for end in [ConnectionEnd::Close, ConnectionEnd::Reset] {
             for at in 0..answer.len() {
                 let got = ask(&gateway, &script, &answer.as_bytes()[..at], end).await;
                 let expected = match at {
-                    _ if at < head => Got::Problem("upstream_failed".to_owned()),
-                    _ => Got::Part,
+                    _ if at < head => ReceivedResponse::Problem("upstream_failed".to_owned()),
+                    _ => ReceivedResponse::Part,
                 };
                 assert_eq!(got, expected, "{end:?} after {at}: {:?}", &answer[..at]);
             }
-            let whole = ask(&gateway, &script, answer.as_bytes(), Break::Close).await;
-            assert_eq!(whole, Got::Whole("hello world".to_owned()));
+            let whole = ask(&gateway, &script, answer.as_bytes(), ConnectionEnd::Close).await;
+            assert_eq!(whole, ReceivedResponse::Whole("hello world".to_owned()));
         }
     }
 }
 
 #[tokio::test]
 async fn body_until_close_is_complete_only_after_clean_close() {
-    let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
+    let script = OriginScript::new(Mutex::new((Vec::new(), ConnectionEnd::Close)));
     let gateway = gateway(&script, "5s").await;
-    let whole = ask(&gateway, &script, UNTIL_CLOSED.as_bytes(), Break::Close).await;
-    assert_eq!(whole, Got::Whole("hello world".to_owned()));
+    let whole = ask(
+        &gateway,
+        &script,
+        UNTIL_CLOSED.as_bytes(),
+        ConnectionEnd::Close,
+    )
+    .await;
+    assert_eq!(whole, ReceivedResponse::Whole("hello world".to_owned()));
     let head = UNTIL_CLOSED.find("hello").expect("a body");
     for at in head..UNTIL_CLOSED.len() {
         let got = ask(
             &gateway,
             &script,
             &UNTIL_CLOSED.as_bytes()[..at],
-            Break::Reset,
+            ConnectionEnd::Reset,
         )
         .await;
         assert!(
-            matches!(got, Got::Part | Got::Problem(_)),
+            matches!(got, ReceivedResponse::Part | ReceivedResponse::Problem(_)),
             "after {at}: {got:?}"
         );
     }
@@ -194,15 +215,21 @@ async fn body_until_close_is_complete_only_after_clean_close() {
 
 #[tokio::test]
 async fn stalled_response_is_aborted() {
-    let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
+    let script = OriginScript::new(Mutex::new((Vec::new(), ConnectionEnd::Close)));
     let gateway = gateway(&script, "100ms").await;
     for (at, expected) in [
-        (0, Got::Problem("upstream_timeout".to_owned())),
-        (20, Got::Problem("upstream_timeout".to_owned())),
-        (LENGTH.len() - 5, Got::Part),
+        (0, ReceivedResponse::Problem("upstream_timeout".to_owned())),
+        (20, ReceivedResponse::Problem("upstream_timeout".to_owned())),
+        (LENGTH.len() - 5, ReceivedResponse::Part),
     ] {
         let began = std::time::Instant::now();
-        let got = ask(&gateway, &script, &LENGTH.as_bytes()[..at], Break::Hang).await;
+        let got = ask(
+            &gateway,
+            &script,
+            &LENGTH.as_bytes()[..at],
+            ConnectionEnd::Hang,
+        )
+        .await;
         assert_eq!(got, expected, "after {at}");
         assert!(
             began.elapsed() > Duration::from_millis(90),
@@ -214,7 +241,7 @@ async fn stalled_response_is_aborted() {
 
 #[tokio::test]
 async fn non_http_response_is_an_upstream_failure() {
-    let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
+    let script = OriginScript::new(Mutex::new((Vec::new(), ConnectionEnd::Close)));
     let gateway = gateway(&script, "5s").await;
     let long = format!(
         "HTTP/1.1 200 OK\r\nX: {}\r\nContent-Length: 0\r\n\r\n",
@@ -240,9 +267,13 @@ async fn non_http_response_is_an_upstream_failure() {
         &long,
         &many,
     ] {
-        let got = ask(&gateway, &script, garbage.as_bytes(), Break::Close).await;
+        let got = ask(&gateway, &script, garbage.as_bytes(), ConnectionEnd::Close).await;
         let shown = &garbage[..garbage.len().min(60)];
-        assert_eq!(got, Got::Problem("upstream_failed".to_owned()), "{shown:?}");
+        assert_eq!(
+            got,
+            ReceivedResponse::Problem("upstream_failed".to_owned()),
+            "{shown:?}"
+        );
     }
     for body in [
         "zz\r\n",
@@ -252,28 +283,28 @@ async fn non_http_response_is_an_upstream_failure() {
         "ffffffffffffffffff\r\nhello",
     ] {
         let answer = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
-        let got = ask(&gateway, &script, answer.as_bytes(), Break::Close).await;
+        let got = ask(&gateway, &script, answer.as_bytes(), ConnectionEnd::Close).await;
         assert!(
-            matches!(got, Got::Part | Got::Problem(_)),
+            matches!(got, ReceivedResponse::Part | ReceivedResponse::Problem(_)),
             "{body:?}: {got:?}"
         );
     }
     assert_eq!(
-        ask(&gateway, &script, LENGTH.as_bytes(), Break::Close).await,
-        Got::Whole("hello world".to_owned())
+        ask(&gateway, &script, LENGTH.as_bytes(), ConnectionEnd::Close).await,
+        ReceivedResponse::Whole("hello world".to_owned())
     );
 }
 
 #[tokio::test]
 async fn cookie_is_removed_unless_the_route_allows_it() {
-    let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
+    let script = OriginScript::new(Mutex::new((Vec::new(), ConnectionEnd::Close)));
     let address = origin(Arc::clone(&script)).await;
     let own = "[[route]]\npath = \"/own\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\ncookies = true\n";
     let upstream = format!("addresses = [\"{address}\"]");
-    let unused = Origin::start(Manner::Answer).await;
-    let gateway = Gateway::before(unused, &upstream, "", &format!("{ROUTES}{own}")).await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let gateway = TestGateway::before(unused, &upstream, "", &format!("{ROUTES}{own}")).await;
     let answer = "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nset-cookie: c=d\r\nX-Kept: yes\r\nContent-Length: 0\r\n\r\n";
-    *script.lock().await = (answer.as_bytes().to_vec(), Break::Close);
+    *script.lock().await = (answer.as_bytes().to_vec(), ConnectionEnd::Close);
     let stripped = gateway.get("/open", "").await;
     assert_eq!(
         (stripped.header("set-cookie"), stripped.header("x-kept")),

@@ -1,25 +1,25 @@
 use serde_json::Value;
 
-use super::harness::{Gateway, PATIENCE, ROUTES};
-use super::origin::{Manner, Origin};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 #[tokio::test]
 async fn sampled_request_is_exported_as_span() {
     let (origin, collector) = (
-        Origin::start(Manner::Answer).await,
-        Origin::start(Manner::Answer).await,
+        TestOrigin::start(OriginBehavior::Answer).await,
+        TestOrigin::start(OriginBehavior::Answer).await,
     );
     let traces = format!(
         "[traces]\nendpoint = \"http://{}/v1/traces\"\nsample = 0",
         collector.address
     );
     let upstream = format!("addresses = [\"{}\"]\n{traces}", origin.address);
-    let gateway = Gateway::before(origin, &upstream, "", ROUTES).await;
+    let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
     gateway.get("/any/unsampled", "").await;
     let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
     gateway.get("/open?secret", trace).await;
     gateway.shutdown.cancel();
-    tokio::time::timeout(PATIENCE, gateway.running)
+    tokio::time::timeout(STEP_TIMEOUT, gateway.running)
         .await
         .expect("ends")
         .expect("does not panic");
@@ -53,21 +53,21 @@ async fn sampled_request_is_exported_as_span() {
 #[tokio::test]
 async fn spans_do_not_follow_a_redirect() {
     let (origin, elsewhere) = (
-        Origin::start(Manner::Answer).await,
-        Origin::start(Manner::Answer).await,
+        TestOrigin::start(OriginBehavior::Answer).await,
+        TestOrigin::start(OriginBehavior::Answer).await,
     );
     let head = "HTTP/1.1 307 Temporary Redirect\r\nContent-Length: 0\r\nLocation:";
     let redirect: &'static str = format!("{head} http://{}/\r\n\r\n", elsewhere.address).leak();
-    let collector = Origin::start(Manner::Text(redirect)).await;
+    let collector = TestOrigin::start(OriginBehavior::Text(redirect)).await;
     let traces = format!(
         "[traces]\nendpoint = \"http://{}/v1/traces\"\nsample = 1",
         collector.address
     );
     let upstream = format!("addresses = [\"{}\"]\n{traces}", origin.address);
-    let gateway = Gateway::before(origin, &upstream, "", ROUTES).await;
+    let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
     assert_eq!(gateway.get("/open", "").await.status, 200);
     gateway.shutdown.cancel();
-    tokio::time::timeout(PATIENCE, gateway.running)
+    tokio::time::timeout(STEP_TIMEOUT, gateway.running)
         .await
         .expect("ends")
         .expect("does not panic");

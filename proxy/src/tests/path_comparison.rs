@@ -3,12 +3,12 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::breaks::{Got, read_answer};
-use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::truncated_responses::{ReceivedResponse, read_answer};
 
 /// Fields whose values differ between any two requests.
-const OWN: [&str; 4] = ["x-request-id", "traceparent", "date", "upgrade"];
+const VARYING_FIELDS: [&str; 4] = ["x-request-id", "traceparent", "date", "upgrade"];
 
 /// Returns the lines of a head without these fields, sorted by name, because the order of different
 /// fields has no meaning.
@@ -19,30 +19,30 @@ fn lines(text: &str) -> Vec<String> {
         None => line.to_owned(),
     };
     let mut lines: Vec<String> = head.split("\r\n").map(field).collect();
-    lines.retain(|line| !OWN.iter().any(|own| line.starts_with(own)));
+    lines.retain(|line| !VARYING_FIELDS.iter().any(|own| line.starts_with(own)));
     lines.sort_by(|one, other| one.split(':').next().cmp(&other.split(':').next()));
     lines
 }
 
 /// Returns heads and bodies of one request, as received by the upstream and by the client.
 async fn carried(
-    manner: Manner,
+    manner: OriginBehavior,
     request: &str,
     way: &str,
-) -> (Vec<(Vec<String>, String)>, Vec<String>, Got) {
-    let origin = Origin::start(manner).await;
+) -> (Vec<(Vec<String>, String)>, Vec<String>, ReceivedResponse) {
+    let origin = TestOrigin::start(manner).await;
     let upstream = format!(
         "addresses = [\"{}\"]\nread_timeout = \"300ms\"",
         origin.address
     );
     let routes = ROUTES.replace("\"POST\"", "\"HEAD\", \"POST\"");
-    let gateway = Gateway::before(origin, &upstream, "", &routes).await;
+    let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let request = request.replace("TOKEN\r\n", &bearer).replace("WAY", way);
     let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;
     let _closed_or_reset = read.expect("the end in time");
     let answer = String::from_utf8(bytes).expect("text");
     // Each gateway has a key and a pool of its own.
@@ -92,7 +92,7 @@ async fn both_paths_send_the_same_request() {
         format!("GET /any/7 HTTP/1.1\r\nHost: gate\r\n{end}\r\n"),
         format!("BREW /any/7 HTTP/1.1\r\nHost: gate\r\nTOKEN\r\n{end}\r\n"),
     ] {
-        let [one, other] = WAYS.map(|way| carried(Manner::Answer, &request, way));
+        let [one, other] = PATH_SELECTORS.map(|way| carried(OriginBehavior::Answer, &request, way));
         let (one, other) = tokio::join!(one, other);
         assert_same(&one, &other, &request);
     }
@@ -151,7 +151,8 @@ async fn both_paths_return_the_same_response() {
     ] {
         let request =
             format!("{method} /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nWAY\r\n");
-        let [one, other] = WAYS.map(|way| carried(Manner::Text(answer), &request, way));
+        let [one, other] =
+            PATH_SELECTORS.map(|way| carried(OriginBehavior::Text(answer), &request, way));
         let (one, other) = tokio::join!(one, other);
         assert_same(&one, &other, answer);
         let of_connection = ["keep-alive:", "trailer:", "proxy-"];

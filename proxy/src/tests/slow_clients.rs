@@ -3,12 +3,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
-use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 #[tokio::test]
 async fn incomplete_head_is_answered_with_408() {
-    let gateway = Gateway::with(Manner::Answer, "head_timeout = \"150ms\"", "").await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, "head_timeout = \"150ms\"", "").await;
     let mut silent = gateway.connect().await;
     assert!(silent.is_closed().await, "no first request");
     let mut slow = gateway.connect().await;
@@ -22,8 +22,8 @@ async fn incomplete_head_is_answered_with_408() {
 
 #[tokio::test]
 async fn second_request_has_the_same_deadline() {
-    let gateway = Gateway::with(
-        Manner::Answer,
+    let gateway = TestGateway::with(
+        OriginBehavior::Answer,
         "head_timeout = \"150ms\"\nidle_timeout = \"300ms\"",
         "",
     )
@@ -44,7 +44,7 @@ async fn second_request_has_the_same_deadline() {
 
 #[tokio::test]
 async fn stalled_body_is_rejected() {
-    let gateway = Gateway::with(Manner::Answer, "stall_timeout = \"150ms\"", "").await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, "stall_timeout = \"150ms\"", "").await;
     let mut client = gateway.connect().await;
     client
         .write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
@@ -59,7 +59,7 @@ async fn stalled_body_is_rejected() {
 
 #[tokio::test]
 async fn request_has_a_total_deadline() {
-    let gateway = Gateway::with(Manner::Hang, "deadline = \"150ms\"", "").await;
+    let gateway = TestGateway::with(OriginBehavior::Hang, "deadline = \"150ms\"", "").await;
     let answer = gateway.get("/open", "").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
@@ -69,7 +69,7 @@ async fn request_has_a_total_deadline() {
 
 #[tokio::test]
 async fn stalled_reader_is_disconnected() {
-    let gateway = Gateway::with(Manner::Flood, "stall_timeout = \"200ms\"", "").await;
+    let gateway = TestGateway::with(OriginBehavior::Flood, "stall_timeout = \"200ms\"", "").await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     let gone = async {
@@ -85,14 +85,14 @@ async fn stalled_reader_is_disconnected() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone)
+    tokio::time::timeout(STEP_TIMEOUT, gone)
         .await
         .expect("the connection is closed");
 }
 
 #[tokio::test]
 async fn events_are_forwarded_without_delay() {
-    let gateway = Gateway::start(Manner::Events).await;
+    let gateway = TestGateway::start(OriginBehavior::Events).await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     let head = client.until("\r\n\r\n").await;
@@ -116,13 +116,13 @@ async fn events_are_forwarded_without_delay() {
 
 #[tokio::test]
 async fn response_cut_at_deadline_is_an_upstream_timeout() {
-    for way in WAYS {
-        let origin = Origin::start(Manner::Events).await;
+    for way in PATH_SELECTORS {
+        let origin = TestOrigin::start(OriginBehavior::Events).await;
         let upstream = format!(
             "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1",
             origin.address
         );
-        let gateway = Gateway::before(origin, &upstream, "deadline = \"300ms\"", ROUTES).await;
+        let gateway = TestGateway::before(origin, &upstream, "deadline = \"300ms\"", ROUTES).await;
         let mut client = gateway.connect().await;
         client
             .write(&format!("GET /open HTTP/1.1\r\nHost: h\r\n{way}\r\n"))
@@ -145,12 +145,12 @@ async fn response_cut_at_deadline_is_an_upstream_timeout() {
 
 #[tokio::test]
 async fn slow_reader_is_not_an_upstream_failure() {
-    let origin = Origin::start(Manner::Flood).await;
+    let origin = TestOrigin::start(OriginBehavior::Flood).await;
     let upstream = format!(
         "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1",
         origin.address
     );
-    let gateway = Gateway::before(origin, &upstream, "deadline = \"200ms\"", ROUTES).await;
+    let gateway = TestGateway::before(origin, &upstream, "deadline = \"200ms\"", ROUTES).await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     client.until("\r\n\r\n").await;
@@ -163,7 +163,7 @@ async fn slow_reader_is_not_an_upstream_failure() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, over)
+    tokio::time::timeout(STEP_TIMEOUT, over)
         .await
         .expect("the client gets 408");
     let upstreams = gateway.ask("/upstreams").await;
@@ -174,25 +174,25 @@ async fn slow_reader_is_not_an_upstream_failure() {
 /// end.
 #[tokio::test]
 async fn dripping_upstream_does_not_time_out() {
-    let drip = Manner::Drip(Duration::from_millis(100));
-    let gateway = Gateway::with(drip, "", "read_timeout = \"400ms\"").await;
+    let drip = OriginBehavior::Drip(Duration::from_millis(100));
+    let gateway = TestGateway::with(drip, "", "read_timeout = \"400ms\"").await;
     let answer = gateway.get("/open", "").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, ".........."));
 }
 
 /// Interval between the transfers of the slow clients below.
-const TICK: Duration = Duration::from_millis(20);
+const TICK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sends a body of 3,000 bytes in pieces of `bytes` per tick. Returns the response.
 async fn trickle(bytes: usize) -> String {
     let limits = "min_rate = 1000\nstall_timeout = \"500ms\"";
-    let gateway = Gateway::with(Manner::Answer, limits, "").await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
     let (mut near, mut far) = gateway.connect().await.stream.into_split();
     let sending = tokio::spawn(async move {
         let head =
             b"POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3000\r\n\r\n";
         let mut written = far.write_all(head).await;
-        let (mut pace, mut left) = (tokio::time::interval(TICK), 3000);
+        let (mut pace, mut left) = (tokio::time::interval(TICK_INTERVAL), 3000);
         while left > 0 && written.is_ok() {
             pace.tick().await;
             written = far.write_all(&vec![b'x'; bytes.min(left)]).await;
@@ -201,7 +201,7 @@ async fn trickle(bytes: usize) -> String {
         far
     });
     let mut answer = String::new();
-    let read = tokio::time::timeout(PATIENCE, near.read_to_string(&mut answer))
+    let read = tokio::time::timeout(STEP_TIMEOUT, near.read_to_string(&mut answer))
         .await
         .expect("the end in time");
     read.expect("a response and the end of the connection");
@@ -226,7 +226,7 @@ async fn body_below_the_minimum_rate_is_aborted() {
 /// Reads `bytes` per tick. Returns the number of bytes read.
 async fn sip(bytes: usize, ticks: usize) -> usize {
     let limits = "min_rate = 200000\nstall_timeout = \"500ms\"";
-    let gateway = Gateway::with(Manner::Flood, limits, "").await;
+    let gateway = TestGateway::with(OriginBehavior::Flood, limits, "").await;
     let socket = TcpSocket::new_v4().expect("a socket");
     // A small receive buffer, so that the client's rate is the rate of the connection.
     socket.set_recv_buffer_size(8 << 10).expect("a size");
@@ -235,10 +235,10 @@ async fn sip(bytes: usize, ticks: usize) -> usize {
         .write_all(b"GET /open HTTP/1.1\r\nHost: h\r\n\r\n")
         .await
         .expect("writes");
-    let (mut pace, mut got, mut space) = (tokio::time::interval(TICK), 0, vec![0; bytes]);
+    let (mut pace, mut got, mut space) = (tokio::time::interval(TICK_INTERVAL), 0, vec![0; bytes]);
     for _ in 0..ticks {
         pace.tick().await;
-        let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut space))
+        let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_exact(&mut space))
             .await
             .expect("in time");
         match read {

@@ -1,9 +1,9 @@
 //! Responses of an origin that are not forwarded, on both paths.
 
-use super::encrypted::{Authority, origin_behind_tls};
-use super::front::{Front, get, head, reply, send};
-use super::harness::{Answer, Gateway, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, RawResponse, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls::{CertificateAuthority, origin_behind_tls};
+use super::tls_gateway::{TlsGateway, get, head, reply, send};
 
 /// Several consecutive failures are intended; no address is ejected for them.
 const NO_EJECTION: &str = "[upstream.origin.outlier]\nfailures = 0\n";
@@ -22,7 +22,7 @@ fn requests() -> [String; 5] {
 }
 
 #[track_caller]
-fn assert_failed(answer: &Answer, case: &str) {
+fn assert_failed(answer: &RawResponse, case: &str) {
     assert_eq!(
         (answer.status, answer.code().as_str()),
         (502, "upstream_failed"),
@@ -31,8 +31,11 @@ fn assert_failed(answer: &Answer, case: &str) {
 }
 
 /// Starts a gateway before an origin that uses TLS.
-async fn before_tls(manner: Manner) -> (Gateway, tempfile::TempDir) {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+async fn before_tls(manner: OriginBehavior) -> (TestGateway, tempfile::TempDir) {
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
     let origin = origin_behind_tls(&authority, folder.path(), manner).await;
     let text = format!(
@@ -41,15 +44,16 @@ async fn before_tls(manner: Manner) -> (Gateway, tempfile::TempDir) {
         origin.address,
         folder.path().display()
     );
-    (Gateway::before(origin, &text, "", ROUTES).await, folder)
+    (TestGateway::before(origin, &text, "", ROUTES).await, folder)
 }
 
 /// Sends every kind of request to an origin with this response; each must be rejected and logged.
 async fn refused_for_every_request(answer: &'static str) {
-    let upstream = |origin: &Origin| format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
-    let origin = Origin::start(Manner::Text(answer)).await;
+    let upstream =
+        |origin: &TestOrigin| format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
+    let origin = TestOrigin::start(OriginBehavior::Text(answer)).await;
     let text = upstream(&origin);
-    let gateway = Gateway::before(origin, &text, "", ROUTES).await;
+    let gateway = TestGateway::before(origin, &text, "", ROUTES).await;
     let mut sent = 0;
     for request in requests() {
         assert_failed(
@@ -66,9 +70,9 @@ async fn refused_for_every_request(answer: &'static str) {
     let events = gateway.finish().await;
     assert_eq!(events.len(), sent + 1);
 
-    let origin = Origin::start(Manner::Text(answer)).await;
+    let origin = TestOrigin::start(OriginBehavior::Text(answer)).await;
     let text = upstream(&origin);
-    let front = Front::before(origin, &text, "").await;
+    let front = TlsGateway::before(origin, &text, "").await;
     let reply = get(&mut front.client().await, "/open", &[]).await;
     assert_eq!(
         (reply.status, reply.code().as_str()),
@@ -76,7 +80,7 @@ async fn refused_for_every_request(answer: &'static str) {
         "{answer:?} to HTTP/2"
     );
 
-    let (gateway, _folder) = before_tls(Manner::Text(answer)).await;
+    let (gateway, _folder) = before_tls(OriginBehavior::Text(answer)).await;
     assert_failed(
         &gateway.get("/open", "").await,
         &format!("{answer:?} over TLS"),
@@ -117,7 +121,7 @@ async fn response_with_ambiguous_framing_is_rejected() {
 
 #[tokio::test]
 async fn upgrade_to_another_protocol_is_rejected() {
-    let gateway = Gateway::with(Manner::Upgrade, "", NO_EJECTION).await;
+    let gateway = TestGateway::with(OriginBehavior::Upgrade, "", NO_EJECTION).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     for (version, upgrade) in [("1.1", "h2c"), ("1.1", "other"), ("1.0", "websocket")] {
         let request = format!(
@@ -134,8 +138,8 @@ async fn upgrade_to_another_protocol_is_rejected() {
 async fn hop_by_hop_and_identity_fields_are_not_forwarded() {
     let answer = "HTTP/1.1 200 OK\r\nConnection: keep-alive, X-Hop\r\nConnection: x-other , Content-Length\r\nX-Hop: 1\r\n\
                   X-Other: 2\r\nX-Kept: 3\r\nX-Postern-Code: rate_limited\r\nX-Postern-Subject: eve\r\nContent-Length: 2\r\n\r\nok";
-    let gateway = Gateway::start(Manner::Text(answer)).await;
-    for way in WAYS {
+    let gateway = TestGateway::start(OriginBehavior::Text(answer)).await;
+    for way in PATH_SELECTORS {
         let got = gateway.get("/open", way).await;
         assert_eq!(
             (got.status, got.body.as_str(), got.header("x-kept")),
@@ -146,7 +150,7 @@ async fn hop_by_hop_and_identity_fields_are_not_forwarded() {
             assert_eq!(got.header(name), None, "{name} {way:?}");
         }
     }
-    let front = Front::start(Manner::Text(answer), "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Text(answer), "", "").await;
     let got = get(&mut front.client().await, "/open", &[]).await;
     let names: Vec<&str> = got.headers.keys().map(http::HeaderName::as_str).collect();
     assert!(
@@ -160,7 +164,7 @@ async fn hop_by_hop_and_identity_fields_are_not_forwarded() {
         "{names:?}"
     );
     let upgraded = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade, X-Hop\r\nX-Hop: 1\r\n\r\n";
-    let gateway = Gateway::start(Manner::Text(upgraded)).await;
+    let gateway = TestGateway::start(OriginBehavior::Text(upgraded)).await;
     let fields = format!(
         "Authorization: Bearer {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n",
         gateway.user()
@@ -179,9 +183,9 @@ async fn empty_chunk_size_does_not_end_a_response() {
         let answer =
             format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n{rest}");
         let answer: &'static str = answer.leak();
-        let origin = Origin::start(Manner::Text(answer)).await;
+        let origin = TestOrigin::start(OriginBehavior::Text(answer)).await;
         let upstream = format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
-        let gateway = Gateway::before(origin, &upstream, "", ROUTES).await;
+        let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
         for request in requests() {
             let mut client = gateway.connect().await;
             client.write(&request).await;
@@ -193,15 +197,15 @@ async fn empty_chunk_size_does_not_end_a_response() {
                 .is_none_or(|got| got.contains("upstream_failed") || is_part(got));
             assert!(is_refused, "{rest:?} to {:?}: {got:?}", &request[..20]);
         }
-        let origin = Origin::start(Manner::Text(answer)).await;
+        let origin = TestOrigin::start(OriginBehavior::Text(answer)).await;
         let upstream = format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
-        let front = Front::before(origin, &upstream, "").await;
+        let front = TlsGateway::before(origin, &upstream, "").await;
         let (got, _) = send(&mut front.client().await, head("GET", "/open", &[]), true);
         assert!(
             !reply(got).await.is_ok_and(|got| got.status == 200),
             "{rest:?} to HTTP/2"
         );
-        let (gateway, _folder) = before_tls(Manner::Text(answer)).await;
+        let (gateway, _folder) = before_tls(OriginBehavior::Text(answer)).await;
         let mut client = gateway.connect().await;
         client.write(&requests()[0]).await;
         assert!(
@@ -216,7 +220,7 @@ async fn empty_chunk_size_does_not_end_a_response() {
 
 #[tokio::test]
 async fn idle_tls_connection_is_reused_and_retried() {
-    let (gateway, _folder) = before_tls(Manner::AnswerOnce).await;
+    let (gateway, _folder) = before_tls(OriginBehavior::AnswerOnce).await;
     for reached in [1, 3] {
         assert_eq!(gateway.get("/open", "").await.status, 200);
         assert_eq!(
@@ -225,7 +229,7 @@ async fn idle_tls_connection_is_reused_and_retried() {
             "the second request finds a closed connection"
         );
     }
-    let (gateway, _folder) = before_tls(Manner::AnswerOnce).await;
+    let (gateway, _folder) = before_tls(OriginBehavior::AnswerOnce).await;
     let post = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok";
     assert_eq!(gateway.send(post).await.status, 200);
     assert_eq!(gateway.send(post).await.status, 502, "not sent twice");
@@ -239,9 +243,9 @@ async fn malformed_response_fails_the_upstream_over_http2() {
         "HTTP/1.1 abc\r\n\r\n",
         "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
     ] {
-        let origin = Origin::start(Manner::Text(answer)).await;
+        let origin = TestOrigin::start(OriginBehavior::Text(answer)).await;
         let upstream = format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
-        let front = Front::before(origin, &upstream, "").await;
+        let front = TlsGateway::before(origin, &upstream, "").await;
         let got = get(&mut front.client().await, "/open", &[]).await;
         assert_eq!(
             (got.status, got.code().as_str()),

@@ -5,27 +5,27 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::front::{Front, get};
-use super::harness::{Answer, Gateway, WAYS, has_field};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, RawResponse, TestGateway, has_field};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::{TlsGateway, get};
 use crate::config::TestToken;
 use crate::explain;
 use crate::{ASSUMED_POOLS, CallerSource, Config};
 
-async fn gateway(limits: &str, route: &str) -> Gateway {
-    let origin = Origin::start(Manner::Answer).await;
+async fn gateway(limits: &str, route: &str) -> TestGateway {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let route = format!(
         "[[route]]\nname = \"limited\"\npath = \"/limited\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
          policy = {{ users = \"any\", services = \"any\" }}\n{route}"
     );
-    Gateway::before(origin, &upstream, limits, &route).await
+    TestGateway::before(origin, &upstream, limits, &route).await
 }
 
 #[tokio::test]
 async fn rates_are_limited_by_address() {
-    let gateway = Gateway::with(
-        Manner::Answer,
+    let gateway = TestGateway::with(
+        OriginBehavior::Answer,
         "address = { requests = 1, per = \"1h\", burst = 2 }",
         "",
     )
@@ -47,7 +47,7 @@ async fn rates_are_limited_by_address() {
 }
 
 /// Checks the response when a burst of two and a rate of one per hour are exhausted.
-fn told_what_is_left(answer: &Answer) {
+fn told_what_is_left(answer: &RawResponse) {
     assert!(answer.header("retry-after").is_some(), "{answer:?}");
     assert_eq!(
         answer.header("ratelimit-policy"),
@@ -167,7 +167,7 @@ async fn exhausted_window_is_not_queried_again() {
 #[tokio::test]
 async fn rejected_heads_count_for_their_address() {
     let limits = "address = { requests = 1, per = \"1h\", burst = 2 }";
-    let gateway = Gateway::with(Manner::Answer, limits, "").await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
     let broken = "GET /open HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n";
     assert_eq!(gateway.send(broken).await.status, 400);
     assert_eq!(gateway.get("/open", "").await.status, 200);
@@ -178,7 +178,7 @@ async fn rejected_heads_count_for_their_address() {
     );
     told_what_is_left(&refused);
 
-    let front = Front::start(Manner::Answer, limits, "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, limits, "").await;
     let mut client = front.client().await;
     for code in ["invalid_target", "invalid_target", "rate_limited"] {
         assert_eq!(get(&mut client, "/open//twice", &[]).await.code(), code);
@@ -200,11 +200,11 @@ async fn rejected_heads_count_for_their_address() {
 
 #[tokio::test]
 async fn route_rewrites_path_and_sets_headers() {
-    let origin = Origin::start(Manner::Answer).await;
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let route = "[[route]]\npath = \"/v1/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
                  rewrite = { strip = \"/v1\", add = \"/api\" }\nresponse_headers = { X-Frame-Options = \"DENY\" }\n";
-    let gateway = Gateway::before(origin, &upstream, "", route).await;
+    let gateway = TestGateway::before(origin, &upstream, "", route).await;
     let answer = gateway.get("/v1/a/b?c=d", "").await;
     assert_eq!(
         (answer.status, answer.header("x-frame-options")),
@@ -239,14 +239,14 @@ async fn explain_names_the_path_that_is_forwarded() {
         ("/v1/*", "strip = \"/v1\"", "/v1/a", "/a"),
         ("/v1", "add = \"/api\"", "/v1", "/api/v1"),
     ] {
-        let origin = Origin::start(Manner::Answer).await;
+        let origin = TestOrigin::start(OriginBehavior::Answer).await;
         let upstream = format!("addresses = [\"{}\"]", origin.address);
         let route = format!(
             "[[route]]\npath = \"{path}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
              rewrite = {{ {rewrite} }}\n"
         );
-        let gateway = Gateway::before(origin, &upstream, "", &route).await;
-        for way in WAYS {
+        let gateway = TestGateway::before(origin, &upstream, "", &route).await;
+        for way in PATH_SELECTORS {
             assert_eq!(gateway.get(target, way).await.status, 200, "{target}");
             let sent = gateway.origin.seen().pop().expect("a request");
             assert_eq!(
@@ -268,7 +268,7 @@ async fn explain_names_the_path_that_is_forwarded() {
 #[tokio::test]
 async fn clients_behind_trusted_proxy_are_distinguished() {
     let limits = "trusted_proxies = [\"127.0.0.0/8\"]\naddress = { requests = 1, per = \"1h\" }";
-    let gateway = Gateway::with(Manner::Answer, limits, "").await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
     let from = |address: &str| {
         format!("X-Forwarded-For: 6.6.6.6, {address}\r\nX-Forwarded-Proto: https\r\n")
     };
@@ -316,7 +316,7 @@ async fn gateways_count_locally_after_redis_fails() {
     let (url, road) = road_to_redis().await;
     let limits = format!("store = \"{url}\"\ntrusted_proxies = [\"127.0.0.0/8\"]");
     let (one, other) = (gateway(&limits, limit).await, gateway(&limits, limit).await);
-    let ask = async |gateway: &Gateway, from: &str| {
+    let ask = async |gateway: &TestGateway, from: &str| {
         let bearer = format!(
             "Authorization: Bearer {}\r\nX-Forwarded-For: {from}\r\n",
             gateway.user()

@@ -8,14 +8,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::front::Front;
-use super::harness::{Gateway, PATIENCE, has_field};
-use super::origin::{Manner, Origin};
+use super::harness::{STEP_TIMEOUT, TestGateway, has_field};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::TlsGateway;
 
 /// A certificate authority for one test.
-pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(super) struct CertificateAuthority(CertifiedIssuer<'static, KeyPair>);
 
-impl Authority {
+impl CertificateAuthority {
     pub(super) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -49,26 +49,26 @@ impl Authority {
     }
 }
 
-async fn gateway(folder: &Path, extra: &str) -> Gateway {
-    let origin = Origin::start(Manner::Answer).await;
+async fn gateway(folder: &Path, extra: &str) -> TestGateway {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let tls = format!(
         "[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n{extra}",
         folder.display()
     );
     let upstream = format!("addresses = [\"{}\"]", origin.address);
-    Gateway::behind_tls(origin, &upstream, "", &tls).await
+    TestGateway::behind_tls(origin, &upstream, "", &tls).await
 }
 
 fn client(
-    gateway: &Gateway,
-    authority: &Authority,
+    gateway: &TestGateway,
+    authority: &CertificateAuthority,
     identity: Option<(String, String)>,
 ) -> reqwest::Client {
     let root = reqwest::Certificate::from_pem(authority.pem().as_bytes()).expect("a certificate");
     let mut builder = reqwest::Client::builder()
         .tls_certs_only([root])
         .no_proxy()
-        .timeout(PATIENCE)
+        .timeout(STEP_TIMEOUT)
         .resolve("localhost", gateway.address);
     if let Some((certificate, key)) = identity {
         let both = format!("{certificate}{key}");
@@ -78,13 +78,16 @@ fn client(
     builder.build().expect("a client")
 }
 
-fn url(gateway: &Gateway, path: &str) -> String {
+fn url(gateway: &TestGateway, path: &str) -> String {
     format!("https://localhost:{}{path}", gateway.address.port())
 }
 
 #[tokio::test]
 async fn http2_requests_follow_the_same_rules() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
     let gateway = gateway(folder.path(), "").await;
     let client = client(&gateway, &authority, None);
@@ -134,7 +137,10 @@ async fn http2_requests_follow_the_same_rules() {
 
 #[tokio::test]
 async fn client_certificate_is_required_if_configured() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
     let asked = format!("client_ca = \"{}/ca.pem\"\n", folder.path().display());
     let gateway = gateway(folder.path(), &asked).await;
@@ -145,7 +151,7 @@ async fn client_certificate_is_required_if_configured() {
             .await
             .is_err()
     );
-    let stranger = Authority::new().issue("me");
+    let stranger = CertificateAuthority::new().issue("me");
     assert!(
         client(&gateway, &authority, Some(stranger))
             .get(url(&gateway, "/open"))
@@ -168,10 +174,13 @@ async fn client_certificate_is_required_if_configured() {
 
 #[tokio::test]
 async fn new_certificate_is_used_without_restart() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
     let gateway = gateway(folder.path(), "").await;
-    let next = Authority::new();
+    let next = CertificateAuthority::new();
     next.write(folder.path());
     let renewed = async {
         while client(&gateway, &next, None)
@@ -183,7 +192,7 @@ async fn new_certificate_is_used_without_restart() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, renewed)
+    tokio::time::timeout(STEP_TIMEOUT, renewed)
         .await
         .expect("the new certificate in time");
     assert!(
@@ -197,10 +206,10 @@ async fn new_certificate_is_used_without_restart() {
 
 /// Starts an origin that requires a client certificate, `client.pem` in the folder.
 pub(super) async fn origin_behind_tls(
-    authority: &Authority,
+    authority: &CertificateAuthority,
     folder: &Path,
-    manner: Manner,
-) -> Origin {
+    manner: OriginBehavior,
+) -> TestOrigin {
     let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = rustls::RootCertStore::empty();
     let pem = |path: &str| folder.join(path);
@@ -223,12 +232,15 @@ pub(super) async fn origin_behind_tls(
             PrivateKeyDer::from_pem_file(pem("server.key")).expect("a key"),
         )
         .expect("a configuration");
-    Origin::with(manner, Some(std::sync::Arc::new(config))).await
+    TestOrigin::with(manner, Some(std::sync::Arc::new(config))).await
 }
 
 #[tokio::test]
 async fn upstream_requires_mutual_tls() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
     let tls = |name: &str, ca: &str| {
         format!(
@@ -237,15 +249,19 @@ async fn upstream_requires_mutual_tls() {
             folder.path().display()
         )
     };
-    std::fs::write(folder.path().join("other.pem"), Authority::new().pem()).expect("writes");
+    std::fs::write(
+        folder.path().join("other.pem"),
+        CertificateAuthority::new().pem(),
+    )
+    .expect("writes");
     for (name, ca, status) in [
         ("localhost", "ca.pem", 200),
         ("elsewhere", "ca.pem", 502),
         ("localhost", "other.pem", 502),
     ] {
-        let origin = origin_behind_tls(&authority, folder.path(), Manner::Answer).await;
+        let origin = origin_behind_tls(&authority, folder.path(), OriginBehavior::Answer).await;
         let upstream = format!("addresses = [\"{}\"]\n{}", origin.address, tls(name, ca));
-        let gateway = Gateway::before(origin, &upstream, "", super::harness::ROUTES).await;
+        let gateway = TestGateway::before(origin, &upstream, "", super::harness::ROUTES).await;
         assert_eq!(gateway.get("/open", "").await.status, status, "{name} {ca}");
         assert_eq!(gateway.origin.seen().len(), usize::from(status == 200));
     }
@@ -253,11 +269,14 @@ async fn upstream_requires_mutual_tls() {
 
 #[tokio::test]
 async fn new_upstream_authority_is_used_without_restart() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
-    let origin = origin_behind_tls(&authority, folder.path(), Manner::Answer).await;
+    let origin = origin_behind_tls(&authority, folder.path(), OriginBehavior::Answer).await;
     let ours = folder.path().join("upstream.pem");
-    std::fs::write(&ours, Authority::new().pem()).expect("writes");
+    std::fs::write(&ours, CertificateAuthority::new().pem()).expect("writes");
     let upstream = format!(
         "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 0\n[upstream.origin.tls]\nname = \"localhost\"\n\
          ca = \"{}\"\ncertificate = \"{2}/client.pem\"\nkey = \"{2}/client.key\"",
@@ -265,7 +284,7 @@ async fn new_upstream_authority_is_used_without_restart() {
         ours.display(),
         folder.path().display()
     );
-    let gateway = Gateway::before(origin, &upstream, "", super::harness::ROUTES).await;
+    let gateway = TestGateway::before(origin, &upstream, "", super::harness::ROUTES).await;
     assert_eq!(gateway.get("/open", "").await.status, 502);
     std::fs::write(&ours, authority.pem()).expect("writes");
     gateway.configured(|status| status["version"] == 2).await;
@@ -274,7 +293,7 @@ async fn new_upstream_authority_is_used_without_restart() {
 
 #[tokio::test]
 async fn written_data_is_flushed_while_the_upstream_is_silent() {
-    let front = Front::start(Manner::LargeEvent, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::LargeEvent, "", "").await;
     let mut client = front.connect_narrow("http/1.1").await;
     client
         .write_all(b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
@@ -294,7 +313,7 @@ async fn written_data_is_flushed_while_the_upstream_is_silent() {
             );
         }
     };
-    tokio::time::timeout(PATIENCE, reading)
+    tokio::time::timeout(STEP_TIMEOUT, reading)
         .await
         .expect("the rest");
 }

@@ -13,28 +13,28 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::encrypted::Authority;
-use super::harness::{Gateway, PATIENCE};
-use super::origin::{Manner, Origin};
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls::CertificateAuthority;
 
 /// The gateway and the authority of its certificate.
-pub(super) struct Front {
-    pub(super) gateway: Gateway,
-    authority: Authority,
+pub(super) struct TlsGateway {
+    pub(super) gateway: TestGateway,
+    authority: CertificateAuthority,
     _certificates: tempfile::TempDir,
 }
 
 /// The response on a stream.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct StreamResponse {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-impl Front {
-    pub(super) async fn start(manner: Manner, limits: &str, upstream: &str) -> Self {
-        let origin = Origin::start(manner).await;
+impl TlsGateway {
+    pub(super) async fn start(manner: OriginBehavior, limits: &str, upstream: &str) -> Self {
+        let origin = TestOrigin::start(manner).await;
         let address = origin.address;
         Self::before(
             origin,
@@ -44,14 +44,17 @@ impl Front {
         .await
     }
 
-    pub(super) async fn before(origin: Origin, upstream: &str, limits: &str) -> Self {
-        let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    pub(super) async fn before(origin: TestOrigin, upstream: &str, limits: &str) -> Self {
+        let (folder, authority) = (
+            tempfile::tempdir().expect("a folder"),
+            CertificateAuthority::new(),
+        );
         authority.write(folder.path());
         let tls = format!(
             "[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n",
             folder.path().display()
         );
-        let gateway = Gateway::behind_tls(origin, upstream, limits, &tls).await;
+        let gateway = TestGateway::behind_tls(origin, upstream, limits, &tls).await;
         Self {
             gateway,
             authority,
@@ -139,13 +142,13 @@ pub(super) async fn get(
     client: &mut SendRequest<Bytes>,
     path: &str,
     fields: &[(&str, &str)],
-) -> Reply {
+) -> StreamResponse {
     let (answer, _) = send(client, head("GET", path, fields), true);
     reply(answer).await.expect("a response")
 }
 
 /// Reads a whole response.
-pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<Reply, h2::Error> {
+pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<StreamResponse, h2::Error> {
     let reading = async {
         let (head, mut body): (http::response::Parts, RecvStream) =
             Response::into_parts(answer.await?);
@@ -155,18 +158,18 @@ pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<Reply, h
             body.flow_control().release_capacity(part.len())?;
             whole.extend_from_slice(&part);
         }
-        Ok(Reply {
+        Ok(StreamResponse {
             status: head.status.as_u16(),
             headers: head.headers,
             body: whole.into(),
         })
     };
-    tokio::time::timeout(PATIENCE, reading)
+    tokio::time::timeout(STEP_TIMEOUT, reading)
         .await
         .expect("a response in time")
 }
 
-impl Reply {
+impl StreamResponse {
     pub(super) fn code(&self) -> String {
         let body: Value = serde_json::from_slice(&self.body).expect("a problem");
         body["code"].as_str().expect("a code").to_owned()

@@ -2,14 +2,14 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
-use super::harness::{Client, Gateway};
-use super::origin::Manner;
+use super::harness::{RawClient, TestGateway};
+use super::origin::OriginBehavior;
 
 /// Requests that are rejected before anything is forwarded, and after which the connection is
 /// closed.
 #[tokio::test]
 async fn malformed_request_closes_the_connection() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let bearer = format!("Authorization: Bearer {}", gateway.user());
     for raw in [
         "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -49,7 +49,7 @@ async fn malformed_request_closes_the_connection() {
 
 #[tokio::test]
 async fn absolute_target_is_forwarded_in_origin_form() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     assert_eq!(
         gateway
             .send("GET http://h/open?a HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -67,7 +67,7 @@ async fn absolute_target_is_forwarded_in_origin_form() {
 
 #[tokio::test]
 async fn ambiguous_targets_are_rejected() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     for target in [
         "/any/a%2fb",
@@ -97,8 +97,8 @@ async fn ambiguous_targets_are_rejected() {
 
 #[tokio::test]
 async fn head_size_is_limited() {
-    let gateway = Gateway::with(
-        Manner::Answer,
+    let gateway = TestGateway::with(
+        OriginBehavior::Answer,
         "head_bytes = 4096\ntarget_bytes = 512\nhead_fields = 20",
         "",
     )
@@ -122,7 +122,7 @@ async fn head_size_is_limited() {
 
 #[tokio::test]
 async fn malformed_chunk_ends_the_request() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
     for body in [
         "3\nabc\n0\n\n",
@@ -177,7 +177,7 @@ const HIDDEN: &str = "GET /open?hidden HTTP/1.1\r\nHost: h\r\n\r\n";
 
 /// Requests that are rejected before their body is read: the body contains requests. Returns
 /// status, head and body.
-fn refused(gateway: &Gateway, times: usize) -> [(u16, String, String); 3] {
+fn refused(gateway: &TestGateway, times: usize) -> [(u16, String, String); 3] {
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let body = HIDDEN.repeat(times);
     let rest = format!("HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n", body.len());
@@ -195,7 +195,7 @@ fn refused(gateway: &Gateway, times: usize) -> [(u16, String, String); 3] {
 /// A long body is handled by Pingora, which closes the connection instead of reading it.
 #[tokio::test]
 async fn late_body_of_rejected_request_is_not_a_request() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     for (times, connection) in [(1, "keep-alive"), (500, "close")] {
         for (status, head, body) in refused(&gateway, times) {
             for cut in [0, 1, HIDDEN.len() - 1, body.len()] {
@@ -237,7 +237,7 @@ async fn late_body_of_rejected_request_is_not_a_request() {
 #[tokio::test]
 async fn body_of_rejected_request_has_the_same_limits() {
     for limits in ["stall_timeout = \"150ms\"", "deadline = \"150ms\""] {
-        let gateway = Gateway::with(Manner::Answer, limits, "").await;
+        let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
         let requests = refused(&gateway, 1);
         for (status, head, body) in &requests {
             let began = Instant::now();
@@ -263,7 +263,7 @@ async fn body_of_rejected_request_has_the_same_limits() {
 
 #[tokio::test]
 async fn admin_listener_rejects_foreign_hosts() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     for (host, status) in [
         ("localhost", 200),
         ("127.0.0.1:8509", 200),
@@ -271,7 +271,7 @@ async fn admin_listener_rejects_foreign_hosts() {
         ("10.0.0.5", 400),
     ] {
         let stream = TcpStream::connect(gateway.admin).await.expect("connects");
-        let mut client = Client {
+        let mut client = RawClient {
             stream,
             buffer: Vec::new(),
         };

@@ -3,8 +3,8 @@
 use postern_common::config::{Env, parse};
 use postern_common::exit::Exit;
 
-use super::harness::Gateway;
-use super::origin::{Manner, Origin};
+use super::harness::TestGateway;
+use super::origin::{OriginBehavior, TestOrigin};
 use crate::Config;
 
 fn read(text: &str) -> Result<Config, Exit> {
@@ -252,9 +252,9 @@ fn missing_files_are_reported_at_their_lines() {
 async fn report_only_decision_is_logged_and_forwarded() {
     let route = "[[route]]\nname = \"watched\"\npath = \"/watched\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
                  policy = { services = [\"auth\"], audit = true }\n";
-    let origin = Origin::start(Manner::Answer).await;
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let gateway = Gateway::before(origin, &upstream, "", route).await;
+    let gateway = TestGateway::before(origin, &upstream, "", route).await;
     let ask = async |token: String| {
         gateway
             .get("/watched", &format!("Authorization: Bearer {token}\r\n"))

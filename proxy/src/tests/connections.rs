@@ -3,13 +3,14 @@
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 
-use super::front::{Front, reply, send};
-use super::harness::{Gateway, PATIENCE, ROUTES};
-use super::origin::{Manner, Origin};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::{TlsGateway, reply, send};
 
 #[tokio::test]
 async fn connections_above_the_address_limit_are_closed() {
-    let gateway = Gateway::with(Manner::Answer, "connections_per_address = 2", "").await;
+    let gateway =
+        TestGateway::with(OriginBehavior::Answer, "connections_per_address = 2", "").await;
     let (mut one, two) = (gateway.connect().await, gateway.connect().await);
     one.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert_eq!(one.answer().await.expect("a response").status, 200);
@@ -31,14 +32,14 @@ async fn connections_above_the_address_limit_are_closed() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, again)
+    tokio::time::timeout(STEP_TIMEOUT, again)
         .await
         .expect("a released permit");
 }
 
 #[tokio::test]
 async fn connections_above_the_total_limit_wait() {
-    let gateway = Gateway::with(Manner::Answer, "connections = 1", "").await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, "connections = 1", "").await;
     let mut first = gateway.connect().await;
     first.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert_eq!(first.answer().await.expect("a response").status, 200);
@@ -64,11 +65,11 @@ async fn connections_above_the_total_limit_wait() {
 
 #[tokio::test]
 async fn target_is_forwarded_and_logged_unchanged() {
-    let origin = Origin::start(Manner::Answer).await;
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let address = origin.address;
     let route = "[[route]]\npath = \"/any/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
     let upstream = format!("addresses = [\"{address}\"]");
-    let gateway = Gateway::before(
+    let gateway = TestGateway::before(
         origin,
         &upstream,
         "",
@@ -140,7 +141,8 @@ async fn target_is_forwarded_and_logged_unchanged() {
 
 #[tokio::test]
 async fn idle_tunnel_is_closed_and_active_one_kept() {
-    let gateway = Gateway::with(Manner::Upgrade, "tunnel_timeout = \"200ms\"", "").await;
+    let gateway =
+        TestGateway::with(OriginBehavior::Upgrade, "tunnel_timeout = \"200ms\"", "").await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let upgrade = format!(
         "GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
@@ -165,7 +167,7 @@ async fn idle_tunnel_is_closed_and_active_one_kept() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, closed)
+    tokio::time::timeout(STEP_TIMEOUT, closed)
         .await
         .expect("the idle tunnel is closed in time");
     speaking.write("still here").await;
@@ -174,7 +176,7 @@ async fn idle_tunnel_is_closed_and_active_one_kept() {
 
 #[tokio::test]
 async fn route_overrides_read_timeout_and_retries() {
-    let origin = Origin::start(Manner::Hang).await;
+    let origin = TestOrigin::start(OriginBehavior::Hang).await;
     let route = |name: &str, more: &str| {
         format!(
             "[[route]]\npath = \"/{name}\"\nmethods = [\"GET\"]\nupstream = \"{name}\"\npolicy = \"public\"\n{more}\n"
@@ -185,7 +187,7 @@ async fn route_overrides_read_timeout_and_retries() {
         origin.address, origin.address
     );
     let routes = route("quick", "read_timeout = \"100ms\"") + &route("once", "retries = 0");
-    let gateway = Gateway::before(origin, &upstream, "", &routes).await;
+    let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
     assert_eq!(gateway.get("/quick", "").await.code(), "upstream_timeout");
     assert_eq!(
         gateway.get("/once", "").await.code(),
@@ -207,7 +209,7 @@ async fn route_overrides_read_timeout_and_retries() {
 
 #[tokio::test]
 async fn server_options_request_is_answered() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let mut client = gateway.connect().await;
     for _ in 0..2 {
         client
@@ -231,7 +233,7 @@ async fn server_options_request_is_answered() {
             .status,
         400
     );
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let star = http::Request::builder()
         .method("OPTIONS")
         .uri("*")
@@ -240,8 +242,8 @@ async fn server_options_request_is_answered() {
     let (answer, _) = send(&mut front.client().await, star.expect("a request"), true);
     assert_eq!(reply(answer).await.expect("a response").status, 204);
     assert!(gateway.origin.seen().is_empty() && front.gateway.origin.seen().is_empty());
-    let limited = Gateway::with(
-        Manner::Answer,
+    let limited = TestGateway::with(
+        OriginBehavior::Answer,
         "address = { requests = 1, per = \"1h\", burst = 1 }",
         "",
     )
@@ -263,7 +265,7 @@ async fn server_options_request_is_answered() {
 
 #[tokio::test]
 async fn unsupported_version_is_answered_with_505() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let answer = gateway.send("GET /open HTTP/1.2\r\nHost: h\r\n\r\n").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),

@@ -1,20 +1,20 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use super::front::{Front, get};
-use super::harness::{Gateway, PATIENCE, fetch};
-use super::origin::Manner;
+use super::harness::{STEP_TIMEOUT, TestGateway, fetch};
+use super::origin::OriginBehavior;
+use super::tls_gateway::{TlsGateway, get};
 
-const ASK: &str = "GET /open HTTP/1.1\r\nHost: h\r\n\r\n";
+const REQUEST: &str = "GET /open HTTP/1.1\r\nHost: h\r\n\r\n";
 
 /// Idle connections are closed at once.
-const HURRY: &str = "[stop]\nlinger = \"0s\"";
+const NO_LINGER: &str = "[stop]\nlinger = \"0s\"";
 
 #[tokio::test]
 async fn idle_gateway_stops_at_once() {
-    let gateway = Gateway::with(Manner::Answer, "", HURRY).await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", NO_LINGER).await;
     let mut client = gateway.connect().await;
-    client.write(ASK).await;
+    client.write(REQUEST).await;
     assert_eq!(client.answer().await.expect("a response").status, 200);
     let began = Instant::now();
     gateway.finish().await;
@@ -28,13 +28,13 @@ async fn idle_gateway_stops_at_once() {
 
 #[tokio::test]
 async fn request_in_flight_is_answered_before_exit() {
-    let gateway = Gateway::with(Manner::Answer, "", HURRY).await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", NO_LINGER).await;
     let mut client = gateway.connect().await;
     client
         .write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\na")
         .await;
     let mut warm = gateway.connect().await;
-    warm.write(ASK).await;
+    warm.write(REQUEST).await;
     assert_eq!(warm.answer().await.expect("a response").status, 200);
     gateway.shutdown.cancel();
     assert!(warm.is_closed().await, "idle connections are closed first");
@@ -44,7 +44,7 @@ async fn request_in_flight_is_answered_before_exit() {
         (answer.status, answer.header("connection")),
         (200, Some("close"))
     );
-    tokio::time::timeout(PATIENCE, gateway.running)
+    tokio::time::timeout(STEP_TIMEOUT, gateway.running)
         .await
         .expect("ends")
         .expect("does not panic");
@@ -52,10 +52,10 @@ async fn request_in_flight_is_answered_before_exit() {
 
 #[tokio::test]
 async fn keep_alive_client_gets_connection_close() {
-    let gateway = Gateway::with(Manner::Answer, "", "[stop]\nlinger = \"10s\"").await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", "[stop]\nlinger = \"10s\"").await;
     let (mut warm, mut late) = (gateway.connect().await, gateway.connect().await);
     for client in [&mut warm, &mut late] {
-        client.write(ASK).await;
+        client.write(REQUEST).await;
         assert_eq!(
             client
                 .answer()
@@ -68,7 +68,7 @@ async fn keep_alive_client_gets_connection_close() {
     let began = Instant::now();
     gateway.shutdown.cancel();
     loop {
-        warm.write(ASK).await;
+        warm.write(REQUEST).await;
         if warm
             .answer()
             .await
@@ -83,7 +83,7 @@ async fn keep_alive_client_gets_connection_close() {
     let ending = tokio::time::timeout(Duration::from_millis(200), late.is_closed()).await;
     assert!(ending.is_err(), "a new connection may still send a request");
     // Of pipelined requests, only the first is answered.
-    late.write(&ASK.repeat(3)).await;
+    late.write(&REQUEST.repeat(3)).await;
     assert_eq!(
         late.answer()
             .await
@@ -92,7 +92,7 @@ async fn keep_alive_client_gets_connection_close() {
         Some("close")
     );
     assert!(late.is_closed().await);
-    tokio::time::timeout(PATIENCE, gateway.running)
+    tokio::time::timeout(STEP_TIMEOUT, gateway.running)
         .await
         .expect("ends")
         .expect("does not panic");
@@ -104,19 +104,21 @@ async fn keep_alive_client_gets_connection_close() {
 
 #[tokio::test]
 async fn queued_connections_are_served() {
-    let gateway = Gateway::with(Manner::Answer, "", HURRY).await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", NO_LINGER).await;
     gateway.get("/open", "").await;
     // The gateway runs on this thread and accepts none of these before the shutdown.
     let waiting: Vec<_> = (0..32)
         .map(|_| {
             let mut client = std::net::TcpStream::connect(gateway.address).expect("connects");
-            client.write_all(ASK.as_bytes()).expect("writes");
+            client.write_all(REQUEST.as_bytes()).expect("writes");
             client
         })
         .collect();
     gateway.finish().await;
     for mut client in waiting {
-        client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        client
+            .set_read_timeout(Some(STEP_TIMEOUT))
+            .expect("a timeout");
         let mut text = String::new();
         client
             .read_to_string(&mut text)
@@ -130,7 +132,7 @@ async fn queued_connections_are_served() {
 
 #[tokio::test]
 async fn http2_client_gets_goaway_after_its_first_request() {
-    let front = Front::start(Manner::Answer, "", "").await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let (warm, connection) = h2::client::handshake(front.connect().await)
         .await
         .expect("a handshake");
@@ -143,7 +145,7 @@ async fn http2_client_gets_goaway_after_its_first_request() {
     let young_ended = tokio::spawn(connection);
     let mut young = young.ready().await.expect("ready");
     front.gateway.shutdown.cancel();
-    let ended = tokio::time::timeout(PATIENCE, warm_ended)
+    let ended = tokio::time::timeout(STEP_TIMEOUT, warm_ended)
         .await
         .expect("the end in time");
     assert!(
@@ -156,7 +158,7 @@ async fn http2_client_gets_goaway_after_its_first_request() {
         200,
         "a new connection may send a request"
     );
-    let ended = tokio::time::timeout(PATIENCE, young_ended)
+    let ended = tokio::time::timeout(STEP_TIMEOUT, young_ended)
         .await
         .expect("the end in time");
     assert!(
@@ -168,14 +170,14 @@ async fn http2_client_gets_goaway_after_its_first_request() {
 
 #[tokio::test]
 async fn unready_gateway_still_serves_during_notice() {
-    let gateway = Gateway::with(Manner::Answer, "", "[stop]\nnotice = \"1h\"").await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", "[stop]\nnotice = \"1h\"").await;
     let ready = async |wanted: u16| {
         let turning = async {
             while fetch(gateway.admin, "/readyz").await.status != wanted {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, turning)
+        tokio::time::timeout(STEP_TIMEOUT, turning)
             .await
             .expect("readiness in time");
     };
@@ -184,7 +186,7 @@ async fn unready_gateway_still_serves_during_notice() {
     ready(503).await;
     let mut client = gateway.connect().await;
     for _ in 0..3 {
-        client.write(ASK).await;
+        client.write(REQUEST).await;
         let answer = client.answer().await.expect("a response");
         assert_eq!(
             (answer.status, answer.header("connection")),
@@ -197,7 +199,7 @@ async fn unready_gateway_still_serves_during_notice() {
 
 #[tokio::test]
 async fn admin_listener_reports_status() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     gateway
         .get(
             "/any/1",
@@ -225,7 +227,7 @@ async fn admin_listener_reports_status() {
         assert_eq!(line("count", label), 1.0, "{metrics}");
         let seconds = line("sum", label);
         assert!(
-            seconds > 0.0 && seconds < PATIENCE.as_secs_f64(),
+            seconds > 0.0 && seconds < STEP_TIMEOUT.as_secs_f64(),
             "{sampled}: {seconds}"
         );
     }
