@@ -3,8 +3,8 @@
 //! - **Enters:** a checked head and a [`RequestContext`].
 //! - **Leaves:** the context with route, caller and rate limit status; or a response that has been
 //!   written (rejection, CORS preflight, `OPTIONS *`).
-//! - **May depend on:** [`crate::routing`], [`crate::downstream`], [`crate::state`],
-//!   [`crate::message`] and [`crate::config`].
+//! - **May depend on:** [`crate::routing`], [`crate::rate_limiter`], [`crate::downstream`],
+//!   [`crate::message`], [`crate::state`], [`crate::telemetry`] and [`crate::config`].
 
 pub(crate) mod authorize;
 pub(crate) mod cors;

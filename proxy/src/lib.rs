@@ -2,19 +2,18 @@
 //!
 //! A request passes these modules, in the order in which they are listed below:
 //!
-//! 1. [`lifecycle`] builds the gateway from a [`config::Config`] and runs it ([`App`]);
-//! 2. [`server`] accepts the connection and reads the head through [`downstream`];
+//! 1. `lifecycle` builds the gateway from a [`config::Config`] and runs it ([`App`]);
+//! 2. `server` accepts the connection and reads the head through `downstream`;
 //! 3. [`message`] rejects what is malformed or ambiguous;
-//! 4. [`admission`] finds the route ([`routing`]), applies rate limits ([`rate_limiter`]), verifies
+//! 4. `admission` finds the route ([`routing`]), applies rate limits ([`rate_limiter`]), verifies
 //!    the token and evaluates the policy;
-//! 5. [`forwarding`] adds the identity headers, sends the request to an [`upstream`] address, and
+//! 5. [`forwarding`] adds the identity headers, sends the request to an `upstream` address, and
 //!    returns the response;
 //! 6. [`telemetry`] records the result.
 //!
-//! [`state`] is shared by all requests, and [`admin`] shows it to operators. Modules depend only on
-//! modules further down in the list of each module's documentation; there are no cycles.
-//! [`config`],
-//! [`message::framing`], [`message::target`], [`rate_limiter`] and [`routing`] do not use Pingora.
+//! `state` is shared by all requests, and `admin` shows it to operators. The documentation of each
+//! module lists the modules that it may depend on; there are no dependency cycles. [`config`],
+//! [`rate_limiter`], [`routing`], [`message::framing`] and [`message::target`] do not use Pingora.
 
 pub mod config;
 

@@ -89,7 +89,7 @@ fn apply_policy(
         .as_ref()
         .map(|caller| route.policy.decide(caller))
     {
-        if !route.policy.is_audit_only() {
+        if !route.policy.is_report_only() {
             return Err(code.into());
         }
         ctx.report_only_code = Some(code);

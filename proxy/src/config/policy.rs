@@ -66,7 +66,7 @@ impl RoutePolicy {
     /// Returns whether decisions of [`RoutePolicy::decide`] are logged without rejecting the
     /// request.
     #[must_use]
-    pub fn is_audit_only(&self) -> bool {
+    pub fn is_report_only(&self) -> bool {
         matches!(self, Self::Protected(CallerRules { audit: true, .. }))
     }
 }

@@ -61,11 +61,12 @@ pub(crate) struct ClientConnection {
     framing: BodyFraming,
     slow_client: SlowClientGuard,
     deadline: RequestDeadline,
+    /// Whether the connection has become a tunnel.
     tunnel: AtomicBool,
     /// The expiry of a tunnel's token, if the tunnel ends with it.
     expires_at: OnceLock<Instant>,
     expiry: Option<Box<TunnelExpiry>>,
-    expiry_alarm: DeadlineTimer,
+    expiry_timer: DeadlineTimer,
     /// Whether the process is shutting down.
     stopping: bool,
     /// Whether a head was passed to Pingora and none of its hooks has been called yet.
@@ -109,7 +110,7 @@ impl ClientConnection {
             tunnel: AtomicBool::new(false),
             expires_at: OnceLock::new(),
             expiry: None,
-            expiry_alarm: DeadlineTimer::default(),
+            expiry_timer: DeadlineTimer::default(),
             stopping: false,
             awaiting_hook: AtomicBool::new(false),
             reset_on_close: AtomicBool::new(false),

@@ -46,7 +46,7 @@ pub(crate) struct ConfigSource {
     path: PathBuf,
     env: Env,
     /// Hash of the text at startup.
-    first: Option<u64>,
+    initial_hash: Option<u64>,
 }
 
 /// Watches the configuration file and activates changes.
@@ -56,7 +56,7 @@ pub(crate) struct ConfigReloader {
     pools: Arc<PoolTasks>,
     tls: Vec<Arc<ReloadableTls>>,
     /// The startup-only settings with which the process started.
-    first: StartupOnlySettings,
+    startup_settings: StartupOnlySettings,
     /// Hash of the text that was tried last.
     last_tried: Mutex<Option<u64>>,
     /// Previous configurations that requests still use. They are dropped on the idle thread,
@@ -108,9 +108,9 @@ impl ConfigSource {
         let mut source = Self {
             path,
             env,
-            first: None,
+            initial_hash: None,
         };
-        source.first = source.text().ok().map(|text| hash(&text));
+        source.initial_hash = source.text().ok().map(|text| hash(&text));
         source
     }
 
@@ -172,10 +172,10 @@ impl ConfigReloader {
         state: Arc<GatewayState>,
         pools: Arc<PoolTasks>,
         tls: Vec<Arc<ReloadableTls>>,
-        first: StartupOnlySettings,
+        startup_settings: StartupOnlySettings,
     ) -> Self {
-        let last_tried = Mutex::new(source.first);
-        let hash = source.first.map(|hash| format!("{hash:016x}"));
+        let last_tried = Mutex::new(source.initial_hash);
+        let hash = source.initial_hash.map(|hash| format!("{hash:016x}"));
         state
             .config_status
             .lock()
@@ -186,7 +186,7 @@ impl ConfigReloader {
             state,
             pools,
             tls,
-            first,
+            startup_settings,
             last_tried,
             retired: Mutex::default(),
         }
@@ -233,7 +233,7 @@ impl ConfigReloader {
     /// Starts the reload thread, which ends when the sender is dropped. The receiver is notified
     /// when it has ended.
     fn start_thread(self) -> std::io::Result<(mpsc::Sender<ReloadRequest>, oneshot::Receiver<()>)> {
-        let (requests, asked) = mpsc::channel::<ReloadRequest>();
+        let (requests, received) = mpsc::channel::<ReloadRequest>();
         let (end, ended) = oneshot::channel();
         let (runtime, idle_thread) = (Handle::current(), IdlePriorityThread::start()?);
         thread::Builder::new()
@@ -243,7 +243,7 @@ impl ConfigReloader {
                 if let Err(error) = rustix::process::nice(RELOAD_THREAD_NICENESS) {
                     tracing::warn!(%error, "reload thread priority not lowered");
                 }
-                for ReloadRequest { forced, done } in asked {
+                for ReloadRequest { forced, done } in received {
                     // On a panic, the requester is notified by its dropped channel.
                     if catch_unwind(AssertUnwindSafe(|| self.poll(forced, &idle_thread))).is_ok() {
                         let _ = done.send(());
@@ -333,7 +333,7 @@ impl ConfigReloader {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(before);
-        Ok(self.first.differences(&startup_settings))
+        Ok(self.startup_settings.differences(&startup_settings))
     }
 
     fn record_success(&self, hash: u64, restart_needed: &[&'static str]) {

@@ -29,7 +29,7 @@ pub(crate) fn decide(
                 None => Err(Code::AuthenticationRequired),
                 Some(caller) => policy
                     .decide(caller)
-                    .or_else(|code| policy.is_audit_only().then_some(()).ok_or(code)),
+                    .or_else(|code| policy.is_report_only().then_some(()).ok_or(code)),
             };
             RouteDecision {
                 route: Some(route),

@@ -187,14 +187,16 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
         ("1.0", "Content-Length: 5\r\n", "hello", "hello"),
         ("1.0", &long_length, &long, &long),
     ] {
-        for way in PATH_SELECTORS {
+        for selector in PATH_SELECTORS {
             for piece in [1, 7, usize::MAX] {
                 let shown = &sent[..sent.len().min(60)];
-                let case =
-                    format!("HTTP/{version} {framing:?} {shown:?} {way:?} in pieces of {piece}");
+                let case = format!(
+                    "HTTP/{version} {framing:?} {shown:?} {selector:?} in pieces of {piece}"
+                );
                 let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
                 stream.set_nodelay(true).expect("a socket");
-                let head = format!("POST /open HTTP/{version}\r\nHost: gate\r\n{framing}{way}\r\n");
+                let head =
+                    format!("POST /open HTTP/{version}\r\nHost: gate\r\n{framing}{selector}\r\n");
                 stream.write_all(head.as_bytes()).await.expect("writes");
                 // The long request is sent in larger pieces.
                 for part in sent.as_bytes().chunks(if sent.len() > 100 {

@@ -8,8 +8,8 @@ async fn gateway(common: &str, own: &str) -> TestGateway {
     gateway_before(OriginBehavior::Answer, common, own).await
 }
 
-async fn gateway_before(manner: OriginBehavior, common: &str, own: &str) -> TestGateway {
-    let origin = TestOrigin::start(manner).await;
+async fn gateway_before(behavior: OriginBehavior, common: &str, own: &str) -> TestGateway {
+    let origin = TestOrigin::start(behavior).await;
     let upstream = format!("addresses = [\"{}\"]\n{common}", origin.address);
     let closed = format!(
         "[[route]]\nname = \"closed\"\npath = \"/closed\"\nmethods = [\"GET\", \"PUT\"]\nupstream = \"origin\"\n\
@@ -62,7 +62,7 @@ async fn common_cors_policy_applies_to_all_requests() {
         assert!(answer.header("x-request-id").is_some());
     }
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
-    for way in PATH_SELECTORS {
+    for selector in PATH_SELECTORS {
         for (target, token, status) in [
             ("/closed", "", 401),
             ("/closed", bearer.as_str(), 200),
@@ -71,12 +71,12 @@ async fn common_cors_policy_applies_to_all_requests() {
             ("/open", "", 200),
         ] {
             let answer = gateway
-                .get(target, &format!("{token}{way}Origin: https://app\r\n"))
+                .get(target, &format!("{token}{selector}Origin: https://app\r\n"))
                 .await;
             assert_eq!(
                 (answer.status, allowed(&answer)),
                 (status, Some("https://app")),
-                "{target} {way}"
+                "{target} {selector}"
             );
             assert!(
                 answer
@@ -84,18 +84,21 @@ async fn common_cors_policy_applies_to_all_requests() {
                     .is_some_and(|all| all.contains("Retry-After"))
             );
             let answer = gateway
-                .get(target, &format!("{token}{way}Origin: https://evil\r\n"))
+                .get(
+                    target,
+                    &format!("{token}{selector}Origin: https://evil\r\n"),
+                )
                 .await;
             assert_eq!(
                 (answer.status, allowed(&answer)),
                 (status, None),
-                "{target} {way}"
+                "{target} {selector}"
             );
-            let answer = gateway.get(target, &format!("{token}{way}")).await;
+            let answer = gateway.get(target, &format!("{token}{selector}")).await;
             assert_eq!(
                 answer.header("vary"),
                 Some("Origin"),
-                "varies by origin: {target} {way}"
+                "varies by origin: {target} {selector}"
             );
         }
     }
@@ -167,11 +170,11 @@ async fn upstream_does_not_override_the_cors_policy() {
     let text = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nContent-Length: 0\r\n\r\n";
     for (common, passed) in [(COMMON, None), ("", Some("*"))] {
         let gateway = gateway_before(OriginBehavior::Text(text), common, "").await;
-        for way in PATH_SELECTORS {
+        for selector in PATH_SELECTORS {
             let answer = gateway
-                .get("/open", &format!("{way}Origin: https://evil\r\n"))
+                .get("/open", &format!("{selector}Origin: https://evil\r\n"))
                 .await;
-            assert_eq!(allowed(&answer), passed, "{way}");
+            assert_eq!(allowed(&answer), passed, "{selector}");
         }
     }
 }

@@ -57,6 +57,18 @@ policy = { users = "any" }
 websocket = true
 "#;
 
+/// Parts of the configuration file of a [`TestGateway`].
+struct ConfigParts<'a> {
+    /// Lines of `[[listen]]`.
+    listen: &'a str,
+    /// Lines of `[upstream.origin]`.
+    upstream: &'a str,
+    /// Lines of `[limits]`.
+    limits: &'a str,
+    routes: &'a str,
+}
+
+/// A running gateway, its origin and its user pool.
 pub(super) struct TestGateway {
     pub(super) address: SocketAddr,
     pub(super) admin: SocketAddr,
@@ -64,19 +76,19 @@ pub(super) struct TestGateway {
     pub(super) shutdown: CancellationToken,
     pub(super) running: JoinHandle<()>,
     pub(super) log: tempfile::TempDir,
-    asking: reqwest::Client,
+    admin_client: reqwest::Client,
     key: Arc<EcdsaKeyPair>,
     issuer: String,
 }
 
 impl TestGateway {
-    pub(super) async fn start(manner: OriginBehavior) -> Self {
-        Self::with(manner, "", "").await
+    pub(super) async fn start(behavior: OriginBehavior) -> Self {
+        Self::with(behavior, "", "").await
     }
 
     /// `limits` are lines of `[limits]`, `upstream` lines of `[upstream.origin]`.
-    pub(super) async fn with(manner: OriginBehavior, limits: &str, upstream: &str) -> Self {
-        let origin = TestOrigin::start(manner).await;
+    pub(super) async fn with(behavior: OriginBehavior, limits: &str, upstream: &str) -> Self {
+        let origin = TestOrigin::start(behavior).await;
         let address = origin.address;
         Self::before(
             origin,
@@ -93,7 +105,13 @@ impl TestGateway {
         limits: &str,
         routes: &str,
     ) -> Self {
-        Self::launch(origin, ("", upstream, limits, routes)).await
+        let parts = ConfigParts {
+            listen: "",
+            upstream,
+            limits,
+            routes,
+        };
+        Self::launch(origin, parts).await
     }
 
     /// `tls` is the table `[listen.tls]`.
@@ -103,7 +121,13 @@ impl TestGateway {
         limits: &str,
         tls: &str,
     ) -> Self {
-        Self::launch(origin, (tls, upstream, limits, ROUTES)).await
+        let parts = ConfigParts {
+            listen: tls,
+            upstream,
+            limits,
+            routes: ROUTES,
+        };
+        Self::launch(origin, parts).await
     }
 
     /// Starts a gateway without TLS, for clients of HTTP/1.1 and HTTP/2.
@@ -113,7 +137,13 @@ impl TestGateway {
         limits: &str,
         routes: &str,
     ) -> Self {
-        Self::launch(origin, ("h2c = true", upstream, limits, routes)).await
+        let parts = ConfigParts {
+            listen: "h2c = true",
+            upstream,
+            limits,
+            routes,
+        };
+        Self::launch(origin, parts).await
     }
 
     /// Starts a gateway on sockets inherited from another one.
@@ -127,12 +157,17 @@ impl TestGateway {
             listeners,
             Some(predecessor),
             origin,
-            ("", upstream, "", ROUTES),
+            ConfigParts {
+                listen: "",
+                upstream,
+                limits: "",
+                routes: ROUTES,
+            },
         )
         .await
     }
 
-    async fn launch(origin: TestOrigin, parts: (&str, &str, &str, &str)) -> Self {
+    async fn launch(origin: TestOrigin, parts: ConfigParts<'_>) -> Self {
         let listeners = Listeners {
             public: vec![bind_narrow()],
             admin: Some(bind().await),
@@ -144,8 +179,14 @@ impl TestGateway {
         listeners: Listeners,
         predecessor: Option<PreviousProcess>,
         origin: TestOrigin,
-        (listen, upstream, limits, routes): (&str, &str, &str, &str),
+        parts: ConfigParts<'_>,
     ) -> Self {
+        let ConfigParts {
+            listen,
+            upstream,
+            limits,
+            routes,
+        } = parts;
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
         let pool = serve_keys(&key).await;
         let log = tempfile::tempdir().expect("a folder");
@@ -187,7 +228,7 @@ impl TestGateway {
             }
         };
         let issuer = endpoint;
-        let asking = reqwest::Client::builder()
+        let admin_client = reqwest::Client::builder()
             .no_proxy()
             .tls_certs_only([])
             .build()
@@ -200,7 +241,7 @@ impl TestGateway {
             shutdown,
             running,
             log,
-            asking,
+            admin_client,
             key,
             issuer,
         }
@@ -270,7 +311,7 @@ impl TestGateway {
     /// Returns a response body of the admin listener.
     pub(super) async fn ask(&self, path: &str) -> String {
         let url = format!("http://{}{path}", self.admin);
-        self.asking
+        self.admin_client
             .get(url)
             .send()
             .await

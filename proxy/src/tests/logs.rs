@@ -65,8 +65,8 @@ async fn connect_error_is_logged_with_its_cause() {
     let upstream =
         "addresses = [\"127.0.0.1:1\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0";
     let gateway = TestGateway::before(unused, upstream, "", ROUTES).await;
-    for way in PATH_SELECTORS {
-        let answer = gateway.get("/open", way).await;
+    for selector in PATH_SELECTORS {
+        let answer = gateway.get("/open", selector).await;
         assert_eq!(
             (answer.status, answer.code().as_str()),
             (503, "upstream_unavailable")
@@ -79,7 +79,7 @@ async fn connect_error_is_logged_with_its_cause() {
             "ConnectRefused",
             "Connection refused",
         ];
-        assert_eq!(lines(&log, &words), 1, "{way} {}", log.text());
+        assert_eq!(lines(&log, &words), 1, "{selector} {}", log.text());
     }
     let failed = "upstream attempt failed";
     assert_eq!(
@@ -95,7 +95,7 @@ async fn connect_error_is_logged_with_its_cause() {
 
 #[tokio::test]
 async fn failed_exchange_is_logged_without_response_bytes() {
-    for (manner, reason) in [
+    for (behavior, reason) in [
         (OriginBehavior::Close, "closed"),
         (
             OriginBehavior::Text(
@@ -104,10 +104,13 @@ async fn failed_exchange_is_logged_without_response_bytes() {
             "invalid",
         ),
     ] {
-        for way in PATH_SELECTORS {
+        for selector in PATH_SELECTORS {
             let (log, _guard) = capture();
-            let gateway = TestGateway::with(manner, "", "retries = 0").await;
-            assert_eq!(gateway.get("/open", way).await.code(), "upstream_failed");
+            let gateway = TestGateway::with(behavior, "", "retries = 0").await;
+            assert_eq!(
+                gateway.get("/open", selector).await.code(),
+                "upstream_failed"
+            );
             let failed = log.text().to_ascii_lowercase();
             let mut failed = failed
                 .lines()
@@ -115,7 +118,7 @@ async fn failed_exchange_is_logged_without_response_bytes() {
             let line = failed.next().expect("one line");
             assert!(
                 line.contains(reason) && failed.next().is_none(),
-                "{way} {line}"
+                "{selector} {line}"
             );
             let own = log
                 .text()

@@ -52,13 +52,13 @@ pub(super) struct TestOrigin {
 }
 
 impl TestOrigin {
-    pub(super) async fn start(manner: OriginBehavior) -> Self {
-        Self::with(manner, None).await
+    pub(super) async fn start(behavior: OriginBehavior) -> Self {
+        Self::with(behavior, None).await
     }
 
     /// Starts an origin, over TLS if configured.
     pub(super) async fn with(
-        manner: OriginBehavior,
+        behavior: OriginBehavior,
         tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
@@ -70,12 +70,12 @@ impl TestOrigin {
                 let (record, tls) = (Arc::clone(&record), tls.clone());
                 tokio::spawn(async move {
                     match tls {
-                        None => serve(stream, manner, record).await,
+                        None => serve(stream, behavior, record).await,
                         Some(tls) => {
                             if let Ok(stream) =
                                 tokio_rustls::TlsAcceptor::from(tls).accept(stream).await
                             {
-                                serve(stream, manner, record).await;
+                                serve(stream, behavior, record).await;
                             }
                         }
                     }
@@ -102,14 +102,18 @@ impl TestOrigin {
     }
 }
 
-async fn serve(mut stream: impl Stream, manner: OriginBehavior, record: Arc<Mutex<Vec<Vec<u8>>>>) {
+async fn serve(
+    mut stream: impl Stream,
+    behavior: OriginBehavior,
+    record: Arc<Mutex<Vec<Vec<u8>>>>,
+) {
     let mut buffer = Vec::new();
     let mut answered = 0;
     while let Some(length) = read_request(&mut stream, &mut buffer).await {
         let request: Vec<u8> = buffer.drain(..length).collect();
         let method = String::from_utf8_lossy(&request[..4]).into_owned();
         record.lock().expect("not poisoned").push(request);
-        let answer = match manner {
+        let answer = match behavior {
             OriginBehavior::AnswerPosts if method != "POST" => {
                 std::future::pending::<()>().await;
                 return;

@@ -25,12 +25,12 @@ fn lines(text: &str) -> Vec<String> {
 }
 
 /// Returns heads and bodies of one request, as received by the upstream and by the client.
-async fn carried(
-    manner: OriginBehavior,
+async fn exchange(
+    behavior: OriginBehavior,
     request: &str,
-    way: &str,
+    selector: &str,
 ) -> (Vec<(Vec<String>, String)>, Vec<String>, ReceivedResponse) {
-    let origin = TestOrigin::start(manner).await;
+    let origin = TestOrigin::start(behavior).await;
     let upstream = format!(
         "addresses = [\"{}\"]\nread_timeout = \"300ms\"",
         origin.address
@@ -38,7 +38,9 @@ async fn carried(
     let routes = ROUTES.replace("\"POST\"", "\"HEAD\", \"POST\"");
     let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
-    let request = request.replace("TOKEN\r\n", &bearer).replace("WAY", way);
+    let request = request
+        .replace("TOKEN\r\n", &bearer)
+        .replace("WAY", selector);
     let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
@@ -92,7 +94,8 @@ async fn both_paths_send_the_same_request() {
         format!("GET /any/7 HTTP/1.1\r\nHost: gate\r\n{end}\r\n"),
         format!("BREW /any/7 HTTP/1.1\r\nHost: gate\r\nTOKEN\r\n{end}\r\n"),
     ] {
-        let [one, other] = PATH_SELECTORS.map(|way| carried(OriginBehavior::Answer, &request, way));
+        let [one, other] =
+            PATH_SELECTORS.map(|selector| exchange(OriginBehavior::Answer, &request, selector));
         let (one, other) = tokio::join!(one, other);
         assert_same(&one, &other, &request);
     }
@@ -151,8 +154,8 @@ async fn both_paths_return_the_same_response() {
     ] {
         let request =
             format!("{method} /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nWAY\r\n");
-        let [one, other] =
-            PATH_SELECTORS.map(|way| carried(OriginBehavior::Text(answer), &request, way));
+        let [one, other] = PATH_SELECTORS
+            .map(|selector| exchange(OriginBehavior::Text(answer), &request, selector));
         let (one, other) = tokio::join!(one, other);
         assert_same(&one, &other, answer);
         let of_connection = ["keep-alive:", "trailer:", "proxy-"];

@@ -246,13 +246,13 @@ async fn explain_names_the_path_that_is_forwarded() {
              rewrite = {{ {rewrite} }}\n"
         );
         let gateway = TestGateway::before(origin, &upstream, "", &route).await;
-        for way in PATH_SELECTORS {
-            assert_eq!(gateway.get(target, way).await.status, 200, "{target}");
+        for selector in PATH_SELECTORS {
+            assert_eq!(gateway.get(target, selector).await.status, 200, "{target}");
             let sent = gateway.origin.seen().pop().expect("a request");
             assert_eq!(
                 sent.split(' ').nth(1),
                 Some(forwarded),
-                "{path} {rewrite} {way}"
+                "{path} {rewrite} {selector}"
             );
         }
         let nobody = CallerSource::Assumed(TestToken::None);

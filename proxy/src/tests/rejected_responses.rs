@@ -31,13 +31,13 @@ fn assert_failed(answer: &RawResponse, case: &str) {
 }
 
 /// Starts a gateway before an origin that uses TLS.
-async fn before_tls(manner: OriginBehavior) -> (TestGateway, tempfile::TempDir) {
+async fn before_tls(behavior: OriginBehavior) -> (TestGateway, tempfile::TempDir) {
     let (folder, authority) = (
         tempfile::tempdir().expect("a folder"),
         CertificateAuthority::new(),
     );
     authority.write(folder.path());
-    let origin = origin_behind_tls(&authority, folder.path(), manner).await;
+    let origin = origin_behind_tls(&authority, folder.path(), behavior).await;
     let text = format!(
         "addresses = [\"{0}\"]\n{NO_EJECTION}[upstream.origin.tls]\nname = \"localhost\"\nca = \"{1}/ca.pem\"\n\
          certificate = \"{1}/client.pem\"\nkey = \"{1}/client.key\"",
@@ -139,15 +139,15 @@ async fn hop_by_hop_and_identity_fields_are_not_forwarded() {
     let answer = "HTTP/1.1 200 OK\r\nConnection: keep-alive, X-Hop\r\nConnection: x-other , Content-Length\r\nX-Hop: 1\r\n\
                   X-Other: 2\r\nX-Kept: 3\r\nX-Postern-Code: rate_limited\r\nX-Postern-Subject: eve\r\nContent-Length: 2\r\n\r\nok";
     let gateway = TestGateway::start(OriginBehavior::Text(answer)).await;
-    for way in PATH_SELECTORS {
-        let got = gateway.get("/open", way).await;
+    for selector in PATH_SELECTORS {
+        let got = gateway.get("/open", selector).await;
         assert_eq!(
             (got.status, got.body.as_str(), got.header("x-kept")),
             (200, "ok", Some("3")),
-            "{way:?}"
+            "{selector:?}"
         );
         for name in ["x-hop", "x-other", "x-postern-code", "x-postern-subject"] {
-            assert_eq!(got.header(name), None, "{name} {way:?}");
+            assert_eq!(got.header(name), None, "{name} {selector:?}");
         }
     }
     let front = TlsGateway::start(OriginBehavior::Text(answer), "", "").await;

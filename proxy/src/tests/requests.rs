@@ -232,11 +232,11 @@ async fn access_event_contains_the_upstream_code() {
     let refusal = "HTTP/1.1 401 Unauthorized\r\nX-Postern-Code: invalid_credentials\r\nContent-Length: 0\r\n\r\n";
     let unknown =
         "HTTP/1.1 409 Conflict\r\nX-Postern-Code: of-its-own\r\nContent-Length: 0\r\n\r\n";
-    for (manner, status, code) in [
+    for (behavior, status, code) in [
         (OriginBehavior::Text(refusal), 401, "invalid_credentials"),
         (OriginBehavior::Text(unknown), 409, "ok"),
     ] {
-        let gateway = TestGateway::start(manner).await;
+        let gateway = TestGateway::start(behavior).await;
         let answer = gateway.get("/open", "").await;
         assert_eq!(
             (answer.status, answer.header("x-postern-code")),

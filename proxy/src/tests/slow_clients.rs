@@ -116,7 +116,7 @@ async fn events_are_forwarded_without_delay() {
 
 #[tokio::test]
 async fn response_cut_at_deadline_is_an_upstream_timeout() {
-    for way in PATH_SELECTORS {
+    for selector in PATH_SELECTORS {
         let origin = TestOrigin::start(OriginBehavior::Events).await;
         let upstream = format!(
             "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1",
@@ -125,10 +125,10 @@ async fn response_cut_at_deadline_is_an_upstream_timeout() {
         let gateway = TestGateway::before(origin, &upstream, "deadline = \"300ms\"", ROUTES).await;
         let mut client = gateway.connect().await;
         client
-            .write(&format!("GET /open HTTP/1.1\r\nHost: h\r\n{way}\r\n"))
+            .write(&format!("GET /open HTTP/1.1\r\nHost: h\r\n{selector}\r\n"))
             .await;
         client.until("first..\n\r\n").await;
-        assert!(client.is_closed().await, "{way}");
+        assert!(client.is_closed().await, "{selector}");
         let upstreams = gateway.ask("/upstreams").await;
         assert!(
             upstreams.contains("\"ejected\":false"),
@@ -138,7 +138,7 @@ async fn response_cut_at_deadline_is_an_upstream_timeout() {
         assert_eq!(
             (&events[0]["status"], &events[0]["code"]),
             (&200.into(), &"upstream_timeout".into()),
-            "{way}"
+            "{selector}"
         );
     }
 }

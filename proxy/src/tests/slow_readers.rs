@@ -78,11 +78,13 @@ async fn streams_above_the_buffer_budget_are_rejected() {
 
 #[tokio::test]
 async fn http1_slow_readers_count_on_both_paths() {
-    for way in PATH_SELECTORS {
+    for selector in PATH_SELECTORS {
         let gateway = flood("response_buffer_bytes = \"512KiB\"").await;
         let mut client = gateway.connect().await;
         client
-            .write(&format!("GET /open HTTP/1.1\r\nHost: gate\r\n{way}\r\n"))
+            .write(&format!(
+                "GET /open HTTP/1.1\r\nHost: gate\r\n{selector}\r\n"
+            ))
             .await;
         until(&gateway, 503).await;
         drop(client);

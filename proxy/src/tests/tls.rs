@@ -208,7 +208,7 @@ async fn new_certificate_is_used_without_restart() {
 pub(super) async fn origin_behind_tls(
     authority: &CertificateAuthority,
     folder: &Path,
-    manner: OriginBehavior,
+    behavior: OriginBehavior,
 ) -> TestOrigin {
     let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = rustls::RootCertStore::empty();
@@ -232,7 +232,7 @@ pub(super) async fn origin_behind_tls(
             PrivateKeyDer::from_pem_file(pem("server.key")).expect("a key"),
         )
         .expect("a configuration");
-    TestOrigin::with(manner, Some(std::sync::Arc::new(config))).await
+    TestOrigin::with(behavior, Some(std::sync::Arc::new(config))).await
 }
 
 #[tokio::test]

@@ -33,8 +33,8 @@ pub(super) struct StreamResponse {
 }
 
 impl TlsGateway {
-    pub(super) async fn start(manner: OriginBehavior, limits: &str, upstream: &str) -> Self {
-        let origin = TestOrigin::start(manner).await;
+    pub(super) async fn start(behavior: OriginBehavior, limits: &str, upstream: &str) -> Self {
+        let origin = TestOrigin::start(behavior).await;
         let address = origin.address;
         Self::before(
             origin,

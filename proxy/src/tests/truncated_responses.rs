@@ -94,9 +94,9 @@ async fn ask(
     }
 }
 
-async fn got(gateway: &TestGateway, way: &str) -> ReceivedResponse {
+async fn got(gateway: &TestGateway, selector: &str) -> ReceivedResponse {
     let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
-    let request = format!("GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{way}\r\n");
+    let request = format!("GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{selector}\r\n");
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;

@@ -135,11 +135,11 @@ async fn concurrent_tls_tunnels_lose_no_byte() {
          key = \"{0}/client.key\"",
         folder.path().display()
     );
-    for (manner, exchange) in [
+    for (behavior, exchange) in [
         (OriginBehavior::Upgrade, FRAMES),
         (OriginBehavior::UpgradeAndLeave, &[]),
     ] {
-        let origin = origin_behind_tls(&authority, folder.path(), manner).await;
+        let origin = origin_behind_tls(&authority, folder.path(), behavior).await;
         let upstream = format!("addresses = [\"{}\"]\n{tls}", origin.address);
         soak(
             TestGateway::before(origin, &upstream, "", ROUTES).await,

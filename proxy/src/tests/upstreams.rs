@@ -14,11 +14,14 @@ async fn upstream_failure_is_answered_with_a_problem() {
     let garbage = TestGateway::start(OriginBehavior::Garbage).await;
     let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let away = TestGateway::before(unused, "addresses = [\"127.0.0.1:1\"]", "", ROUTE).await;
-    for way in PATH_SELECTORS {
-        assert_eq!(hang.get("/open", way).await.code(), "upstream_timeout");
-        assert_eq!(close.get("/open", way).await.code(), "upstream_failed");
-        assert_eq!(garbage.get("/open", way).await.code(), "upstream_failed");
-        let answer = away.get("/open", way).await;
+    for selector in PATH_SELECTORS {
+        assert_eq!(hang.get("/open", selector).await.code(), "upstream_timeout");
+        assert_eq!(close.get("/open", selector).await.code(), "upstream_failed");
+        assert_eq!(
+            garbage.get("/open", selector).await.code(),
+            "upstream_failed"
+        );
+        let answer = away.get("/open", selector).await;
         assert_eq!(
             (answer.status, answer.code().as_str()),
             (503, "upstream_unavailable")
@@ -52,9 +55,10 @@ async fn dead_address_fails_no_request() {
 #[tokio::test]
 async fn broken_idle_connection_retries_idempotent_only() {
     for (method, status, reached) in [("GET", 200, 3), ("POST", 502, 2)] {
-        for way in PATH_SELECTORS {
-            let asked =
-                format!("{method} /open HTTP/1.1\r\nHost: h\r\n{way}Content-Length: 3\r\n\r\nabc");
+        for selector in PATH_SELECTORS {
+            let asked = format!(
+                "{method} /open HTTP/1.1\r\nHost: h\r\n{selector}Content-Length: 3\r\n\r\nabc"
+            );
             let gateway = TestGateway::start(OriginBehavior::AnswerOnce).await;
             let mut client = gateway.connect().await;
             client.write(&asked).await;
@@ -63,9 +67,9 @@ async fn broken_idle_connection_retries_idempotent_only() {
             assert_eq!(
                 client.answer().await.expect("a response").status,
                 status,
-                "{method} {way}"
+                "{method} {selector}"
             );
-            assert_eq!(gateway.origin.seen().len(), reached, "{method} {way}");
+            assert_eq!(gateway.origin.seen().len(), reached, "{method} {selector}");
         }
     }
 }
@@ -99,12 +103,16 @@ async fn killed_once() -> SocketAddr {
 #[tokio::test]
 async fn request_is_retried_when_its_upstream_dies() {
     for (method, status) in [("GET", 204), ("POST", 502)] {
-        for way in PATH_SELECTORS {
+        for selector in PATH_SELECTORS {
             let upstream = format!("addresses = [\"{}\"]", killed_once().await);
             let unused = TestOrigin::start(OriginBehavior::Answer).await;
             let gateway = TestGateway::before(unused, &upstream, "", ROUTE).await;
-            let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n{way}\r\n");
-            assert_eq!(gateway.send(&asked).await.status, status, "{method} {way}");
+            let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n{selector}\r\n");
+            assert_eq!(
+                gateway.send(&asked).await.status,
+                status,
+                "{method} {selector}"
+            );
         }
     }
 }
@@ -239,13 +247,13 @@ async fn ejection_is_counted_once() {
 async fn unsolicited_response_is_discarded() {
     for pause in [Duration::ZERO, Duration::from_millis(20)] {
         let gateway = TestGateway::start(OriginBehavior::Surplus(pause)).await;
-        for way in PATH_SELECTORS {
+        for selector in PATH_SELECTORS {
             for turn in 1..=3 {
                 let before = gateway.origin.seen().len();
                 assert_eq!(
-                    gateway.get("/open", way).await.body,
+                    gateway.get("/open", selector).await.body,
                     "own",
-                    "{turn} {way} {pause:?}"
+                    "{turn} {selector} {pause:?}"
                 );
                 while gateway.origin.seen().len() < before + 2 {
                     tokio::task::yield_now().await;

@@ -131,7 +131,7 @@ impl ClientConnection {
         if expiry.close_deadline.is_some() {
             return true;
         }
-        if self.expiry_alarm.poll(expiry.expires_at, cx).is_pending() {
+        if self.expiry_timer.poll(expiry.expires_at, cx).is_pending() {
             return false;
         }
         expiry.close_deadline = Some(Instant::now() + CLOSE_TIMEOUT);
@@ -167,7 +167,7 @@ impl ClientConnection {
             .as_deref()
             .and_then(|expiry| expiry.close_deadline)
             .unwrap_or_else(Instant::now);
-        match self.expiry_alarm.poll(until, cx) {
+        match self.expiry_timer.poll(until, cx) {
             Poll::Ready(()) => self.abort(AbortReason::TokenExpired),
             Poll::Pending => Poll::Pending,
         }
