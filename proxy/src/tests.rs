@@ -17,6 +17,7 @@ mod logs;
 mod origin;
 mod path_comparison;
 mod rate_limits;
+mod raw_client;
 mod rejected_requests;
 mod rejected_responses;
 mod reload;
