@@ -7,7 +7,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
-use super::http2_frames::{DATA, END_HEADERS, END_STREAM, HEADERS, frame, open, settled};
+use super::http2_frames::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, frame, is_open_after_ping, open,
+};
 use super::origin::{OriginBehavior, TestOrigin, request_length};
 use super::tls_gateway::{TlsGateway, get};
 use crate::message::framing::BodyFraming;
@@ -146,7 +148,7 @@ async fn http2_body_of_any_shape_ends_once_at_the_origin() {
             } else {
                 for frame in frames {
                     stream.write_all(&frame).await.expect("writes");
-                    assert!(settled(&mut stream).await, "{case}");
+                    assert!(is_open_after_ping(&mut stream).await, "{case}");
                 }
             }
             assert_eq!(body(&mut reports, &case).await, parts.concat(), "{case}");

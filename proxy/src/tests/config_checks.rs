@@ -270,7 +270,7 @@ async fn report_only_decision_is_logged_and_forwarded() {
     assert_eq!(ask(gateway.service("notify")).await, 200);
     assert_eq!(ask(gateway.service("auth")).await, 200);
     assert_eq!(gateway.origin.seen().len(), 3);
-    let metrics = gateway.ask("/metrics").await;
+    let metrics = gateway.admin_get("/metrics").await;
     let counted =
         "postern_proxy_policy_report_only_total{code=\"service_not_allowed\",route=\"watched\"} 2";
     assert!(metrics.contains(counted), "{metrics}");

@@ -13,12 +13,12 @@ async fn connections_above_the_address_limit_are_closed() {
         TestGateway::with(OriginBehavior::Answer, "connections_per_address = 2", "").await;
     let (mut one, two) = (gateway.connect().await, gateway.connect().await);
     one.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(one.answer().await.expect("a response").status, 200);
+    assert_eq!(one.response().await.expect("a response").status, 200);
     let mut third = gateway.connect().await;
     assert!(third.is_closed().await, "above the limit");
     assert!(
         gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_connections_refused_total 1")
     );
@@ -27,7 +27,7 @@ async fn connections_above_the_address_limit_are_closed() {
         loop {
             let mut client = gateway.connect().await;
             client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-            if client.answer().await.is_some() {
+            if client.response().await.is_some() {
                 return;
             }
         }
@@ -42,7 +42,7 @@ async fn connections_above_the_total_limit_wait() {
     let gateway = TestGateway::with(OriginBehavior::Answer, "connections = 1", "").await;
     let mut first = gateway.connect().await;
     first.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(first.answer().await.expect("a response").status, 200);
+    assert_eq!(first.response().await.expect("a response").status, 200);
     let mut second = gateway.connect().await;
     second.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert_eq!(gateway.origin.seen().len(), 1, "queued by the kernel");
@@ -52,12 +52,12 @@ async fn connections_above_the_total_limit_wait() {
         "nothing is sent"
     );
     drop(first);
-    assert_eq!(second.answer().await.expect("a response").status, 200);
+    assert_eq!(second.response().await.expect("a response").status, 200);
     let mut third = gateway.connect().await;
     third.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     gateway.edit(|text| text.replace("connections = 1", "connections = 2"));
     assert_eq!(
-        third.answer().await.expect("a response").status,
+        third.response().await.expect("a response").status,
         200,
         "a reload adds a permit"
     );
@@ -150,7 +150,7 @@ async fn idle_tunnel_is_closed_and_active_one_kept() {
     let (mut silent, mut speaking) = (gateway.connect().await, gateway.connect().await);
     for client in [&mut silent, &mut speaking] {
         client.write(&upgrade).await;
-        assert_eq!(client.answer().await.expect("a response").status, 101);
+        assert_eq!(client.response().await.expect("a response").status, 101);
         assert_eq!(client.bytes(5).await, "hello");
     }
     let mut rest = Vec::new();
@@ -195,7 +195,7 @@ async fn route_overrides_read_timeout_and_retries() {
     );
     assert!(
         !gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_retries_total{upstream=\"once\"} 1")
     );
@@ -215,7 +215,7 @@ async fn server_options_request_is_answered() {
         client
             .write("OPTIONS * HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok")
             .await;
-        let answer = client.answer().await.expect("a response");
+        let answer = client.response().await.expect("a response");
         assert_eq!((answer.status, answer.body.as_str()), (204, ""));
         assert!(answer.header("x-request-id").is_some());
     }

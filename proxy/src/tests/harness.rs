@@ -298,7 +298,7 @@ impl TestGateway {
     pub(super) async fn send(&self, raw: &str) -> RawResponse {
         let mut client = self.connect().await;
         client.write(raw).await;
-        client.answer().await.expect("a response")
+        client.response().await.expect("a response")
     }
 
     /// Sends a request with additional header lines.
@@ -310,7 +310,7 @@ impl TestGateway {
     }
 
     /// Returns a response body of the admin listener.
-    pub(super) async fn ask(&self, path: &str) -> String {
+    pub(super) async fn admin_get(&self, path: &str) -> String {
         let url = format!("http://{}{path}", self.admin);
         self.admin_client
             .get(url)
@@ -330,10 +330,11 @@ impl TestGateway {
     }
 
     /// Waits until `/config/status` satisfies the condition.
-    pub(super) async fn configured(&self, is: impl Fn(&Value) -> bool) -> Value {
+    pub(super) async fn wait_for_config_status(&self, is: impl Fn(&Value) -> bool) -> Value {
         let waiting = async {
             loop {
-                let status = serde_json::from_str(&self.ask("/config/status").await).expect("JSON");
+                let status =
+                    serde_json::from_str(&self.admin_get("/config/status").await).expect("JSON");
                 if is(&status) {
                     return status;
                 }

@@ -116,10 +116,10 @@ const NO_LISTENERS: Listeners = Listeners {
 const UNREACHABLE_POOL: &str = "http://127.0.0.1:1";
 
 #[track_caller]
-fn told(mut old: UnixStream) -> String {
-    let mut told = String::new();
-    old.read_to_string(&mut told).expect("an end");
-    told
+fn read_messages(mut old: UnixStream) -> String {
+    let mut messages = String::new();
+    old.read_to_string(&mut messages).expect("an end");
+    messages
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn unready_process_does_not_take_over() {
         refused.status() == 69 && refused.message().contains("keys"),
         "{refused}"
     );
-    assert_eq!(told(old), "", "the previous process keeps serving");
+    assert_eq!(read_messages(old), "", "the previous process keeps serving");
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn stop_before_readiness_aborts_the_take_over() {
             .status(),
         69
     );
-    assert_eq!(told(old), "", "the previous process keeps serving");
+    assert_eq!(read_messages(old), "", "the previous process keeps serving");
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn commit_follows_the_confirmation() {
             .commit(|| panic!("committed without a confirmation"))
             .await;
         assert!(committed.is_err(), "{answer:?}");
-        assert_eq!(told(old), "ready\n");
+        assert_eq!(read_messages(old), "ready\n");
     }
     let (mut old, predecessor) = predecessor(STEP_TIMEOUT);
     old.write_all(b"go\n").expect("a pair");
@@ -200,5 +200,5 @@ async fn commit_follows_the_confirmation() {
         before.set_nonblocking(false).expect("a pair");
     };
     predecessor.commit(committed).await.expect("committed");
-    assert_eq!(told(old), "serving\n");
+    assert_eq!(read_messages(old), "serving\n");
 }

@@ -208,7 +208,7 @@ async fn repeated_resets_close_the_connection() {
     assert!(
         front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_http2_rapid_resets_total 1")
     );
@@ -255,7 +255,7 @@ async fn http2_heads_are_checked_as_strictly() {
     );
     let unheard = "postern_proxy_protocol_errors_total 1";
     assert!(
-        front.gateway.ask("/metrics").await.contains(unheard),
+        front.gateway.admin_get("/metrics").await.contains(unheard),
         "Pingora's own response is counted"
     );
     let twice = [("content-length", "0"), ("content-length", "0")];
@@ -267,7 +267,7 @@ async fn http2_heads_are_checked_as_strictly() {
     assert!(
         front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_proxy_rejected_before_routing_total{code=\"target_too_long\"} 1")
     );

@@ -71,7 +71,7 @@ async fn until_closed(stream: &mut TlsStream<TcpStream>) -> Vec<(u8, Vec<u8>)> {
 }
 
 /// Returns the error code of the last GOAWAY.
-fn goodbye(frames: &[(u8, Vec<u8>)]) -> Option<u8> {
+fn goaway_error(frames: &[(u8, Vec<u8>)]) -> Option<u8> {
     frames
         .iter()
         .rev()
@@ -160,7 +160,11 @@ async fn rapid_resets_close_the_connection() {
         .collect();
     let _cut_off = stream.write_all(&attack).await;
     let frames = until_closed(&mut stream).await;
-    assert_eq!(goodbye(&frames), Some(11), "ENHANCE_YOUR_CALM: {frames:?}");
+    assert_eq!(
+        goaway_error(&frames),
+        Some(11),
+        "ENHANCE_YOUR_CALM: {frames:?}"
+    );
     assert!(
         front.gateway.origin.seen().len() < 200,
         "{}",
@@ -175,7 +179,7 @@ async fn rapid_resets_close_the_connection() {
 
 /// Returns whether the connection is still open after all sent frames were processed, by means of a
 /// PING.
-pub(super) async fn settled(stream: &mut TlsStream<TcpStream>) -> bool {
+pub(super) async fn is_open_after_ping(stream: &mut TlsStream<TcpStream>) -> bool {
     let settling = async {
         if stream.write_all(&frame(PING, 0, 0, &[7; 8])).await.is_err() {
             return false;
@@ -205,7 +209,7 @@ async fn resets_until_closed(stream: &mut TlsStream<TcpStream>, path: &str) -> u
                 [begun, frame(RST_STREAM, 0, id, &[0, 0, 0, 8])].concat()
             })
             .collect();
-        if stream.write_all(&attack).await.is_err() || !settled(stream).await {
+        if stream.write_all(&attack).await.is_err() || !is_open_after_ping(stream).await {
             return 5 * round;
         }
     }
@@ -221,7 +225,7 @@ async fn resets_before_rejection_are_counted() {
     assert!(
         front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_http2_rapid_resets_total 1")
     );
@@ -260,13 +264,13 @@ async fn malformed_requests_close_the_connection() {
             2 * sent + 1,
             &request("//open"),
         );
-        if stream.write_all(&bad).await.is_err() || !settled(&mut stream).await {
+        if stream.write_all(&bad).await.is_err() || !is_open_after_ping(&mut stream).await {
             break;
         }
         sent += 1;
     }
     assert!((32..40).contains(&sent), "{sent}");
-    let refused = front.gateway.ask("/metrics").await;
+    let refused = front.gateway.admin_get("/metrics").await;
     assert!(
         refused.contains("postern_proxy_rejected_before_routing_total{code=\"invalid_target\"} 33"),
         "{refused}"
@@ -300,7 +304,7 @@ async fn unread_last_bytes_time_out() {
     let gone = async {
         while !front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_connections 0")
         {
@@ -313,7 +317,7 @@ async fn unread_last_bytes_time_out() {
     assert!(
         front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("code=\"ok\",route=\"open\"} 1"),
         "after the response"
@@ -339,7 +343,7 @@ async fn shutdown_waits_for_slow_readers() {
     let over = async {
         while !front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("code=\"ok\",route=\"open\"} 1")
         {
@@ -350,14 +354,14 @@ async fn shutdown_waits_for_slow_readers() {
         .await
         .expect("the gateway received the whole response");
     quick.write_all(&settings).await.expect("writes");
-    assert!(settled(&mut quick).await);
+    assert!(is_open_after_ping(&mut quick).await);
     front.gateway.shutdown.cancel();
     // A client without pending data is disconnected one second after GOAWAY; the other one would be
     // as well if its backlog were not considered.
     until_closed(&mut quick).await;
     let frames = until_closed(&mut slow).await;
     assert_eq!(bodies(&frames), body);
-    assert_eq!(goodbye(&frames), Some(0));
+    assert_eq!(goaway_error(&frames), Some(0));
 }
 
 #[tokio::test]
@@ -380,7 +384,7 @@ async fn malformed_frames_end_stream_or_connection() {
             .write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block))
             .await
             .expect("writes");
-        settled(&mut stream).await;
+        is_open_after_ping(&mut stream).await;
     }
     assert!(
         front.gateway.origin.seen().is_empty(),
@@ -399,13 +403,16 @@ async fn empty_scheme_is_rejected() {
         .write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block))
         .await
         .expect("writes");
-    assert!(settled(&mut stream).await, "only the stream is rejected");
+    assert!(
+        is_open_after_ping(&mut stream).await,
+        "only the stream is rejected"
+    );
     assert!(
         front.gateway.origin.seen().is_empty(),
         "{:?}",
         front.gateway.origin.seen()
     );
-    let refused = front.gateway.ask("/metrics").await;
+    let refused = front.gateway.admin_get("/metrics").await;
     assert!(
         refused.contains("postern_proxy_rejected_before_routing_total{code=\"invalid_target\"} 1"),
         "{refused}"

@@ -5,7 +5,7 @@ use tokio::net::TcpStream;
 
 use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
-use super::truncated_responses::{ReceivedResponse, read_answer};
+use super::truncated_responses::{ReceivedResponse, parse_response};
 
 /// Fields whose values differ between any two requests.
 const VARYING_FIELDS: [&str; 4] = ["x-request-id", "traceparent", "date", "upgrade"];
@@ -61,7 +61,7 @@ async fn exchange(
             .unwrap_or_default();
         (lines(&request).into_iter().map(hide).collect(), body)
     });
-    let got = read_answer(&answer);
+    let got = parse_response(&answer);
     (seen.collect(), lines(&answer), got)
 }
 

@@ -43,11 +43,11 @@ async fn rates_are_limited_by_address() {
         .parse()
         .expect("seconds");
     assert!((3500..=3600).contains(&wait), "{wait}");
-    told_what_is_left(&answer);
+    assert_rate_limit_fields(&answer);
 }
 
 /// Checks the response when a burst of two and a rate of one per hour are exhausted.
-fn told_what_is_left(answer: &RawResponse) {
+fn assert_rate_limit_fields(answer: &RawResponse) {
     assert!(answer.header("retry-after").is_some(), "{answer:?}");
     assert_eq!(
         answer.header("ratelimit-policy"),
@@ -176,7 +176,7 @@ async fn rejected_heads_count_for_their_address() {
         (refused.code().as_str(), refused.header("connection")),
         ("rate_limited", Some("close"))
     );
-    told_what_is_left(&refused);
+    assert_rate_limit_fields(&refused);
 
     let front = TlsGateway::start(OriginBehavior::Answer, limits, "").await;
     let mut client = front.client().await;
@@ -283,7 +283,7 @@ async fn clients_behind_trusted_proxy_are_distinguished() {
 }
 
 /// A proxy before Redis, so that it can become unavailable.
-async fn road_to_redis() -> (String, tokio::task::JoinHandle<()>) {
+async fn redis_proxy() -> (String, tokio::task::JoinHandle<()>) {
     let server = Env::of_process()
         .get("POSTERN_TEST_REDIS")
         .expect("POSTERN_TEST_REDIS is set")
@@ -313,7 +313,7 @@ async fn road_to_redis() -> (String, tokio::task::JoinHandle<()>) {
 #[tokio::test]
 async fn gateways_count_locally_after_redis_fails() {
     let limit = "limits = [{ by = \"address\", requests = 3, per = \"1h\", global = true }]";
-    let (url, road) = road_to_redis().await;
+    let (url, road) = redis_proxy().await;
     let limits = format!("store = \"{url}\"\ntrusted_proxies = [\"127.0.0.0/8\"]");
     let (one, other) = (gateway(&limits, limit).await, gateway(&limits, limit).await);
     let ask = async |gateway: &TestGateway, from: &str| {

@@ -27,7 +27,7 @@ impl RawClient {
     }
 
     /// Returns the next response; `None` if the connection was closed before it.
-    pub(super) async fn answer(&mut self) -> Option<RawResponse> {
+    pub(super) async fn response(&mut self) -> Option<RawResponse> {
         let reading = async {
             loop {
                 if let Some(answer) = self.parse() {
@@ -163,7 +163,7 @@ pub(super) async fn fetch(address: SocketAddr, target: &str) -> RawResponse {
             "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         ))
         .await;
-    client.answer().await.expect("a response")
+    client.response().await.expect("a response")
 }
 
 /// Returns whether a request contains this field line, ignoring case.

@@ -34,7 +34,7 @@ async fn malformed_request_closes_the_connection() {
     ] {
         let mut client = gateway.connect().await;
         client.write(&raw).await;
-        let answer = client.answer().await.expect("a response");
+        let answer = client.response().await.expect("a response");
         assert_eq!(answer.status, 400, "{raw:?} {answer:?}");
         assert_eq!(answer.header("connection"), Some("close"), "{raw:?}");
         assert!(answer.code().starts_with("invalid_"), "{answer:?}");
@@ -138,7 +138,7 @@ async fn malformed_chunk_ends_the_request() {
                 "{head}{body}GET /open HTTP/1.1\r\nHost: h\r\n\r\n"
             ))
             .await;
-        let answer = client.answer().await.expect("a response");
+        let answer = client.response().await.expect("a response");
         assert_eq!(
             (answer.status, answer.code().as_str()),
             (400, "invalid_request"),
@@ -155,7 +155,7 @@ async fn malformed_chunk_ends_the_request() {
         .await;
     for _ in 0..2 {
         assert_eq!(
-            client.answer().await.expect("a response").status,
+            client.response().await.expect("a response").status,
             200,
             "trailers are dropped"
         );
@@ -173,13 +173,13 @@ async fn malformed_chunk_ends_the_request() {
 }
 
 /// A body that looks like a request and must not be treated as one.
-const HIDDEN: &str = "GET /open?hidden HTTP/1.1\r\nHost: h\r\n\r\n";
+const SMUGGLED_REQUEST: &str = "GET /open?hidden HTTP/1.1\r\nHost: h\r\n\r\n";
 
 /// Requests that are rejected before their body is read: the body contains requests. Returns
 /// status, head and body.
 fn refused(gateway: &TestGateway, times: usize) -> [(u16, String, String); 3] {
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
-    let body = HIDDEN.repeat(times);
+    let body = SMUGGLED_REQUEST.repeat(times);
     let rest = format!("HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n", body.len());
     [
         (401, format!("POST /any/1 {rest}\r\n"), body.clone()),
@@ -198,12 +198,12 @@ async fn late_body_of_rejected_request_is_not_a_request() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
     for (times, connection) in [(1, "keep-alive"), (500, "close")] {
         for (status, head, body) in refused(&gateway, times) {
-            for cut in [0, 1, HIDDEN.len() - 1, body.len()] {
+            for cut in [0, 1, SMUGGLED_REQUEST.len() - 1, body.len()] {
                 let before = gateway.origin.seen().len();
                 let (early, late) = body.split_at(cut);
                 let mut client = gateway.connect().await;
                 client.write(&format!("{head}{early}")).await;
-                let answer = client.answer().await.expect("a response before the body");
+                let answer = client.response().await.expect("a response before the body");
                 assert_eq!(answer.status, status, "{head}");
                 assert_eq!(answer.header("connection"), Some(connection), "{head}");
                 client
@@ -212,7 +212,7 @@ async fn late_body_of_rejected_request_is_not_a_request() {
                 match connection {
                     "close" => assert!(client.is_closed().await, "{head}"),
                     _ => assert_eq!(
-                        client.answer().await.expect("a response").status,
+                        client.response().await.expect("a response").status,
                         200,
                         "{head}"
                     ),
@@ -244,7 +244,7 @@ async fn body_of_rejected_request_has_the_same_limits() {
             let mut client = gateway.connect().await;
             client.write(head).await;
             assert_eq!(
-                client.answer().await.expect("a response").status,
+                client.response().await.expect("a response").status,
                 *status,
                 "{head}"
             );
@@ -281,7 +281,7 @@ async fn admin_listener_rejects_foreign_hosts() {
             ))
             .await;
         assert_eq!(
-            client.answer().await.expect("a response").status,
+            client.response().await.expect("a response").status,
             status,
             "{host}"
         );

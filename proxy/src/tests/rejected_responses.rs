@@ -48,7 +48,7 @@ async fn before_tls(behavior: OriginBehavior) -> (TestGateway, tempfile::TempDir
 }
 
 /// Sends every kind of request to an origin with this response; each must be rejected and logged.
-async fn refused_for_every_request(answer: &'static str) {
+async fn assert_rejected_for_all_requests(answer: &'static str) {
     let upstream =
         |origin: &TestOrigin| format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
     let origin = TestOrigin::start(OriginBehavior::Text(answer)).await;
@@ -96,7 +96,7 @@ async fn refused_for_every_request(answer: &'static str) {
 #[tokio::test]
 async fn unrequested_upgrade_is_rejected() {
     let head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw bytes";
-    refused_for_every_request(head).await;
+    assert_rejected_for_all_requests(head).await;
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn response_with_ambiguous_framing_is_rejected() {
         "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         "HTTP/1.1 204 No Content\r\nTransfer-Encoding: gzip\r\n\r\n",
     ] {
-        refused_for_every_request(answer).await;
+        assert_rejected_for_all_requests(answer).await;
     }
 }
 

@@ -14,7 +14,7 @@ async fn valid_file_is_activated_and_invalid_one_ignored() {
     let route = "\n[[route]]\nname = \"new\"\npath = \"/new\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n";
     gateway.edit(|text| format!("{text}{route}"));
     let status = gateway
-        .configured(|status| !status["lastError"].is_null())
+        .wait_for_config_status(|status| !status["lastError"].is_null())
         .await;
     assert_eq!(status["version"], 1);
     let error = status["lastError"].as_str().expect("a string");
@@ -24,19 +24,21 @@ async fn valid_file_is_activated_and_invalid_one_ignored() {
     );
     assert!(
         gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_proxy_config_last_reload_successful 0")
     );
     assert_eq!(gateway.get("/new", "").await.status, 401);
     gateway.edit(|text| format!("{text}policy = \"public\"\n"));
-    let status = gateway.configured(|status| status["version"] == 2).await;
+    let status = gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
     assert!(status["lastError"].is_null(), "{status}");
     assert_eq!(gateway.get("/new", "").await.status, 200);
     let test = "\n[[test]]\nrequest = \"GET /new\"\ndecision = \"not_found\"\n";
     gateway.edit(|text| format!("{text}{test}"));
     let status = gateway
-        .configured(|status| !status["lastError"].is_null())
+        .wait_for_config_status(|status| !status["lastError"].is_null())
         .await;
     assert!(
         status["lastError"]
@@ -52,7 +54,7 @@ async fn valid_file_is_activated_and_invalid_one_ignored() {
 async fn further_issuer_is_not_required_for_readiness() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let looked = async || {
-        let metrics = gateway.ask("/metrics").await;
+        let metrics = gateway.admin_get("/metrics").await;
         metrics
             .lines()
             .find(|line| line.starts_with("postern_jwks_age_seconds{"))
@@ -60,8 +62,10 @@ async fn further_issuer_is_not_required_for_readiness() {
     };
     let partner = "\n[[identity.issuer]]\nkind = \"user\"\nissuer = \"http://127.0.0.1:1\"\nclients = [\"web\"]\n";
     gateway.edit(|text| format!("{text}{partner}"));
-    gateway.configured(|status| status["version"] == 2).await;
-    let keys = gateway.ask("/jwks/status").await;
+    gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
+    let keys = gateway.admin_get("/jwks/status").await;
     assert!(
         keys.contains("the server cannot be reached"),
         "keys were fetched before: {keys}"
@@ -78,9 +82,9 @@ async fn further_issuer_is_not_required_for_readiness() {
             .await
             .expect("reads again");
         assert!(
-            !gateway.ask("/readyz").await.contains("keys of"),
+            !gateway.admin_get("/readyz").await.contains("keys of"),
             "{}",
-            gateway.ask("/readyz").await
+            gateway.admin_get("/readyz").await
         );
     }
 }
@@ -94,7 +98,7 @@ async fn temporarily_missing_file_is_accepted_again() {
     );
     std::fs::rename(&file, &aside).expect("moves");
     let status = gateway
-        .configured(|status| !status["lastError"].is_null())
+        .wait_for_config_status(|status| !status["lastError"].is_null())
         .await;
     assert!(
         status["lastError"]
@@ -105,11 +109,11 @@ async fn temporarily_missing_file_is_accepted_again() {
     );
     std::fs::rename(&aside, &file).expect("moves back");
     gateway
-        .configured(|status| status["lastError"].is_null())
+        .wait_for_config_status(|status| status["lastError"].is_null())
         .await;
     assert!(
         gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_proxy_config_last_reload_successful 1")
     );
@@ -119,7 +123,9 @@ async fn temporarily_missing_file_is_accepted_again() {
 async fn startup_only_changes_are_reported() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
     gateway.edit(|text| text.replace("127.0.0.1:1\"", "127.0.0.1:2\""));
-    let status = gateway.configured(|status| status["version"] == 2).await;
+    let status = gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
     assert_eq!(status["restartNeeded"], serde_json::json!(["listen"]));
     let more = "[tokens]\ncache_bytes = \"1MiB\"\n[handover]\nsocket = \"/tmp/none\"\n[stop]\ndrain = \"1s\"\n";
     let tls = "[upstream.far]\naddresses = [\"127.0.0.1:9\"]\n[upstream.far.tls]\n";
@@ -130,7 +136,9 @@ async fn startup_only_changes_are_reported() {
                 .replace("[limits]", "[limits]\nconnections = 7\nkeys = 2000")
         )
     });
-    let status = gateway.configured(|status| status["version"] == 3).await;
+    let status = gateway
+        .wait_for_config_status(|status| status["version"] == 3)
+        .await;
     let needed = serde_json::json!(["tokens", "handover", "upstream.tls.ca"]);
     assert_eq!(
         status["restartNeeded"], needed,
@@ -153,7 +161,7 @@ async fn reload_fails_no_request() {
                 let mut client = gateway.connect().await;
                 while !done.load(Ordering::Relaxed) {
                     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-                    assert_eq!(client.answer().await.expect("a response").status, 200);
+                    assert_eq!(client.response().await.expect("a response").status, 200);
                     served.fetch_add(1, Ordering::Relaxed);
                 }
             })
@@ -162,7 +170,7 @@ async fn reload_fails_no_request() {
     for version in 2..5 {
         gateway.edit(|text| format!("{text}\n# {version}\n"));
         gateway
-            .configured(|status| status["version"] == version)
+            .wait_for_config_status(|status| status["version"] == version)
             .await;
     }
     done.store(true, Ordering::Relaxed);

@@ -147,10 +147,10 @@ async fn connection_carries_pipelined_requests() {
         .write(&format!("{refused}{length}{chunked}{refused}{length}"))
         .await;
     for status in [401, 200, 200, 401, 200] {
-        assert_eq!(client.answer().await.expect("a response").status, status);
+        assert_eq!(client.response().await.expect("a response").status, status);
     }
     client.write(length).await;
-    assert_eq!(client.answer().await.expect("a response").status, 200);
+    assert_eq!(client.response().await.expect("a response").status, 200);
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 4);
     assert!(seen[1].ends_with("3\r\nxyz\r\n0\r\n\r\n"), "{}", seen[1]);

@@ -15,7 +15,7 @@ async fn idle_gateway_stops_at_once() {
     let gateway = TestGateway::with(OriginBehavior::Answer, "", NO_LINGER).await;
     let mut client = gateway.connect().await;
     client.write(REQUEST).await;
-    assert_eq!(client.answer().await.expect("a response").status, 200);
+    assert_eq!(client.response().await.expect("a response").status, 200);
     let began = Instant::now();
     gateway.finish().await;
     assert!(
@@ -35,11 +35,11 @@ async fn request_in_flight_is_answered_before_exit() {
         .await;
     let mut warm = gateway.connect().await;
     warm.write(REQUEST).await;
-    assert_eq!(warm.answer().await.expect("a response").status, 200);
+    assert_eq!(warm.response().await.expect("a response").status, 200);
     gateway.shutdown.cancel();
     assert!(warm.is_closed().await, "idle connections are closed first");
     client.write("bc").await;
-    let answer = client.answer().await.expect("a response");
+    let answer = client.response().await.expect("a response");
     assert_eq!(
         (answer.status, answer.header("connection")),
         (200, Some("close"))
@@ -58,7 +58,7 @@ async fn keep_alive_client_gets_connection_close() {
         client.write(REQUEST).await;
         assert_eq!(
             client
-                .answer()
+                .response()
                 .await
                 .expect("a response")
                 .header("connection"),
@@ -70,7 +70,7 @@ async fn keep_alive_client_gets_connection_close() {
     loop {
         warm.write(REQUEST).await;
         if warm
-            .answer()
+            .response()
             .await
             .expect("a response on an open connection")
             .header("connection")
@@ -85,7 +85,7 @@ async fn keep_alive_client_gets_connection_close() {
     // Of pipelined requests, only the first is answered.
     late.write(&REQUEST.repeat(3)).await;
     assert_eq!(
-        late.answer()
+        late.response()
             .await
             .expect("a response")
             .header("connection"),
@@ -187,7 +187,7 @@ async fn unready_gateway_still_serves_during_notice() {
     let mut client = gateway.connect().await;
     for _ in 0..3 {
         client.write(REQUEST).await;
-        let answer = client.answer().await.expect("a response");
+        let answer = client.response().await.expect("a response");
         assert_eq!(
             (answer.status, answer.header("connection")),
             (200, Some("keep-alive"))
@@ -206,7 +206,7 @@ async fn admin_listener_reports_status() {
             &format!("Authorization: Bearer {}\r\n", gateway.user()),
         )
         .await;
-    let metrics = gateway.ask("/metrics").await;
+    let metrics = gateway.admin_get("/metrics").await;
     assert!(
         metrics.contains(r#"postern_requests_total{class="2xx",code="ok",route="any"} 1"#),
         "{metrics}"
@@ -231,7 +231,12 @@ async fn admin_listener_reports_status() {
             "{sampled}: {seconds}"
         );
     }
-    assert!(gateway.ask("/upstreams").await.contains("\"healthy\":true"));
-    assert!(gateway.ask("/jwks/status").await.contains("services"));
-    assert!(gateway.ask("/livez").await.contains("ok"));
+    assert!(
+        gateway
+            .admin_get("/upstreams")
+            .await
+            .contains("\"healthy\":true")
+    );
+    assert!(gateway.admin_get("/jwks/status").await.contains("services"));
+    assert!(gateway.admin_get("/livez").await.contains("ok"));
 }

@@ -14,7 +14,7 @@ async fn incomplete_head_is_answered_with_408() {
     let mut slow = gateway.connect().await;
     slow.write("GET /open HTTP/1.1\r\nHo").await;
     assert_eq!(
-        slow.answer().await.expect("a response").code(),
+        slow.response().await.expect("a response").code(),
         "request_timeout"
     );
     assert!(slow.is_closed().await);
@@ -30,15 +30,15 @@ async fn second_request_has_the_same_deadline() {
     .await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(client.answer().await.expect("a response").status, 200);
+    assert_eq!(client.response().await.expect("a response").status, 200);
     client.write("GET /open HTTP/1.1\r\nHo").await;
     assert_eq!(
-        client.answer().await.expect("a response").code(),
+        client.response().await.expect("a response").code(),
         "request_timeout"
     );
     let mut idle = gateway.connect().await;
     idle.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(idle.answer().await.expect("a response").status, 200);
+    assert_eq!(idle.response().await.expect("a response").status, 200);
     assert!(idle.is_closed().await, "an idle connection");
 }
 
@@ -49,7 +49,7 @@ async fn stalled_body_is_rejected() {
     client
         .write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
         .await;
-    let answer = client.answer().await.expect("a response");
+    let answer = client.response().await.expect("a response");
     assert_eq!(
         (answer.status, answer.code().as_str()),
         (400, "request_timeout")
@@ -74,11 +74,11 @@ async fn stalled_reader_is_disconnected() {
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     let gone = async {
         while !gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("code=\"client_closed\"")
             && !gateway
-                .ask("/metrics")
+                .admin_get("/metrics")
                 .await
                 .contains("code=\"request_timeout\"")
         {
@@ -129,7 +129,7 @@ async fn response_cut_at_deadline_is_an_upstream_timeout() {
             .await;
         client.until("first..\n\r\n").await;
         assert!(client.is_closed().await, "{selector}");
-        let upstreams = gateway.ask("/upstreams").await;
+        let upstreams = gateway.admin_get("/upstreams").await;
         assert!(
             upstreams.contains("\"ejected\":false"),
             "not counted as a failure: {upstreams}"
@@ -156,7 +156,7 @@ async fn slow_reader_is_not_an_upstream_failure() {
     client.until("\r\n\r\n").await;
     let over = async {
         while !gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("code=\"request_timeout\",route=\"open\"} 1")
         {
@@ -166,7 +166,7 @@ async fn slow_reader_is_not_an_upstream_failure() {
     tokio::time::timeout(STEP_TIMEOUT, over)
         .await
         .expect("the client gets 408");
-    let upstreams = gateway.ask("/upstreams").await;
+    let upstreams = gateway.admin_get("/upstreams").await;
     assert!(upstreams.contains("\"ejected\":false"), "{upstreams}");
 }
 
@@ -184,7 +184,7 @@ async fn dripping_upstream_does_not_time_out() {
 const TICK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sends a body of 3,000 bytes in pieces of `bytes` per tick. Returns the response.
-async fn trickle(bytes: usize) -> String {
+async fn send_slowly(bytes: usize) -> String {
     let limits = "min_rate = 1000\nstall_timeout = \"500ms\"";
     let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
     let (mut near, mut far) = gateway.connect().await.stream.into_split();
@@ -211,12 +211,12 @@ async fn trickle(bytes: usize) -> String {
 
 #[tokio::test]
 async fn body_below_the_minimum_rate_is_aborted() {
-    let above = trickle(30).await;
+    let above = send_slowly(30).await;
     assert!(
         above.starts_with("HTTP/1.1 200 "),
         "1,500 bytes a second: {above}"
     );
-    let below = trickle(10).await;
+    let below = send_slowly(10).await;
     assert!(
         below.starts_with("HTTP/1.1 400 ") && below.contains("request_timeout"),
         "500 a second: {below}"
@@ -224,7 +224,7 @@ async fn body_below_the_minimum_rate_is_aborted() {
 }
 
 /// Reads `bytes` per tick. Returns the number of bytes read.
-async fn sip(bytes: usize, ticks: usize) -> usize {
+async fn read_slowly(bytes: usize, ticks: usize) -> usize {
     let limits = "min_rate = 200000\nstall_timeout = \"500ms\"";
     let gateway = TestGateway::with(OriginBehavior::Flood, limits, "").await;
     let socket = TcpSocket::new_v4().expect("a socket");
@@ -251,7 +251,11 @@ async fn sip(bytes: usize, ticks: usize) -> usize {
 
 #[tokio::test]
 async fn reader_below_the_minimum_rate_is_aborted() {
-    assert_eq!(sip(8_000, 100).await, 800_000, "400,000 bytes a second");
-    let got = sip(2_000, 400).await;
+    assert_eq!(
+        read_slowly(8_000, 100).await,
+        800_000,
+        "400,000 bytes a second"
+    );
+    let got = read_slowly(2_000, 400).await;
     assert!(got < 400_000, "100,000 a second: aborted after {got} bytes");
 }

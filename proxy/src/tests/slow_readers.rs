@@ -132,7 +132,7 @@ async fn slow_reader_does_not_block_its_upstream_connection() {
     // The upstream has sent all that flow control allows when the gauge reports a slow reader.
     let waits = async {
         while gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_response_buffer_bytes 0\n")
         {

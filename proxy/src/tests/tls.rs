@@ -287,7 +287,9 @@ async fn new_upstream_authority_is_used_without_restart() {
     let gateway = TestGateway::before(origin, &upstream, "", super::harness::ROUTES).await;
     assert_eq!(gateway.get("/open", "").await.status, 502);
     std::fs::write(&ours, authority.pem()).expect("writes");
-    gateway.configured(|status| status["version"] == 2).await;
+    gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
     assert_eq!(gateway.get("/open", "").await.status, 200);
 }
 

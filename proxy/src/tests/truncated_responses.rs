@@ -101,16 +101,16 @@ async fn got(gateway: &TestGateway, selector: &str) -> ReceivedResponse {
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;
     let _closed_or_reset = read.expect("the end in time");
-    read_answer(&String::from_utf8_lossy(&bytes))
+    parse_response(&String::from_utf8_lossy(&bytes))
 }
 
 /// Parses a response as a strict client does.
-pub(super) fn read_answer(text: &str) -> ReceivedResponse {
+pub(super) fn parse_response(text: &str) -> ReceivedResponse {
     let Some((head, body)) = text.split_once("\r\n\r\n") else {
         return ReceivedResponse::Part;
     };
     if head.starts_with("HTTP/1.1 1") {
-        return read_answer(body);
+        return parse_response(body);
     }
     let head = head.to_ascii_lowercase();
     if head.contains("application/problem+json") {

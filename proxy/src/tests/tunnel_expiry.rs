@@ -75,7 +75,7 @@ async fn open(gateway: &TestGateway) -> RawClient {
             "GET /socket HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {bearer}\r\n{UPGRADE}\r\n"
         ))
         .await;
-    assert_eq!(client.answer().await.expect("a response").status, 101);
+    assert_eq!(client.response().await.expect("a response").status, 101);
     client
 }
 

@@ -26,7 +26,7 @@ async fn upgrade_is_authenticated_and_forwarded() {
             ))
             .await;
         assert_eq!(
-            client.answer().await.expect("a response").status,
+            client.response().await.expect("a response").status,
             101,
             "round {round}"
         );
@@ -86,7 +86,7 @@ async fn soak(gateway: TestGateway, exchange: &'static [(&'static str, &'static 
                             "GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}{UPGRADE}\r\n"
                         ))
                         .await;
-                    let answer = client.answer().await;
+                    let answer = client.response().await;
                     assert_eq!(
                         answer.map(|answer| answer.status),
                         Some(101),

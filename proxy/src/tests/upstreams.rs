@@ -62,10 +62,10 @@ async fn broken_idle_connection_retries_idempotent_only() {
             let gateway = TestGateway::start(OriginBehavior::AnswerOnce).await;
             let mut client = gateway.connect().await;
             client.write(&asked).await;
-            assert_eq!(client.answer().await.expect("a response").status, 200);
+            assert_eq!(client.response().await.expect("a response").status, 200);
             client.write(&asked).await;
             assert_eq!(
-                client.answer().await.expect("a response").status,
+                client.response().await.expect("a response").status,
                 status,
                 "{method} {selector}"
             );
@@ -76,7 +76,7 @@ async fn broken_idle_connection_retries_idempotent_only() {
 
 /// Starts an upstream that closes its first connection after a request head, and answers on the
 /// others.
-async fn killed_once() -> SocketAddr {
+async fn closes_first_connection() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
@@ -104,7 +104,7 @@ async fn killed_once() -> SocketAddr {
 async fn request_is_retried_when_its_upstream_dies() {
     for (method, status) in [("GET", 204), ("POST", 502)] {
         for selector in PATH_SELECTORS {
-            let upstream = format!("addresses = [\"{}\"]", killed_once().await);
+            let upstream = format!("addresses = [\"{}\"]", closes_first_connection().await);
             let unused = TestOrigin::start(OriginBehavior::Answer).await;
             let gateway = TestGateway::before(unused, &upstream, "", ROUTE).await;
             let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n{selector}\r\n");
@@ -135,7 +135,7 @@ async fn requests_in_flight_are_limited() {
         "upstream_unavailable"
     );
     assert_eq!(
-        first.answer().await.expect("a response").code(),
+        first.response().await.expect("a response").code(),
         "upstream_timeout"
     );
 }
@@ -149,7 +149,7 @@ async fn truncated_response_does_not_appear_complete() {
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert!(
-        client.answer().await.is_none(),
+        client.response().await.is_none(),
         "closed before Content-Length"
     );
 }
@@ -166,7 +166,7 @@ async fn unhealthy_address_is_not_used() {
         let gateway = TestGateway::before(origin, &addresses, "", ROUTE).await;
         let found = async {
             while !gateway
-                .ask("/upstreams")
+                .admin_get("/upstreams")
                 .await
                 .contains("\"healthy\":false")
             {
@@ -189,9 +189,9 @@ async fn unhealthy_address_is_not_used() {
 }
 
 /// Returns the value of a counter of the upstream.
-async fn counted(gateway: &TestGateway, name: &str) -> u32 {
+async fn counter(gateway: &TestGateway, name: &str) -> u32 {
     let start = format!("postern_{name}_total{{upstream=\"origin\"}} ");
-    let metrics = gateway.ask("/metrics").await;
+    let metrics = gateway.admin_get("/metrics").await;
     let value = metrics
         .lines()
         .find_map(|line| line.strip_prefix(start.as_str()));
@@ -203,7 +203,7 @@ async fn retry_over_the_budget_is_denied_and_counted() {
     for (budget, status, counts) in [(0, 502, (0, 1)), (100, 204, (1, 0))] {
         let upstream = format!(
             "addresses = [\"{}\"]\nretry_budget = {budget}",
-            killed_once().await
+            closes_first_connection().await
         );
         let gateway = TestGateway::before(
             TestOrigin::start(OriginBehavior::Answer).await,
@@ -218,8 +218,8 @@ async fn retry_over_the_budget_is_denied_and_counted() {
             "the first request fails"
         );
         let (retries, denied) = (
-            counted(&gateway, "retries").await,
-            counted(&gateway, "retries_denied").await,
+            counter(&gateway, "retries").await,
+            counter(&gateway, "retries_denied").await,
         );
         assert_eq!((retries, denied), counts, "budget {budget}");
     }
@@ -234,12 +234,12 @@ async fn ejection_is_counted_once() {
         origin.address
     );
     let gateway = TestGateway::before(origin, &addresses, "", ROUTE).await;
-    assert_eq!(counted(&gateway, "ejections").await, 0);
+    assert_eq!(counter(&gateway, "ejections").await, 0);
     assert_eq!(gateway.get("/open", "").await.status, 503);
     for _ in 0..5 {
         assert_eq!(gateway.get("/open", "").await.status, 200);
     }
-    assert_eq!(counted(&gateway, "ejections").await, 1);
+    assert_eq!(counter(&gateway, "ejections").await, 1);
 }
 
 /// Together with the response, and while the connection is idle.
@@ -267,7 +267,7 @@ async fn unsolicited_response_is_discarded() {
 const LARGE_BODY_BYTES: usize = 8 << 20;
 
 /// Starts an upstream that accepts a connection, waits, then reads a head and answers.
-async fn reluctant(pause: Duration) -> SocketAddr {
+async fn slow_to_read(pause: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
@@ -291,7 +291,7 @@ async fn reluctant(pause: Duration) -> SocketAddr {
 }
 
 /// Returns the response to a large request, which may not have been accepted completely by then.
-async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
+async fn send_large_request(upstream: &str, limits: &str, request: String) -> String {
     let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let limits = format!("head_bytes = \"9MiB\"\nbody_bytes = \"9MiB\"\n{limits}");
     let gateway = TestGateway::before(unused, upstream, &limits, ROUTES).await;
@@ -330,10 +330,10 @@ fn large_body() -> String {
 #[tokio::test]
 async fn write_to_stalled_upstream_times_out() {
     for request in [large_head(), large_body()] {
-        let deaf = reluctant(STEP_TIMEOUT * 2).await;
+        let deaf = slow_to_read(STEP_TIMEOUT * 2).await;
         let upstream =
             format!("addresses = [\"{deaf}\"]\nwrite_timeout = \"150ms\"\nread_timeout = \"20s\"");
-        let answer = ask_much(&upstream, "", request).await;
+        let answer = send_large_request(&upstream, "", request).await;
         assert!(
             answer.starts_with("HTTP/1.1 504 ") && answer.contains("upstream_timeout"),
             "{answer}"
@@ -343,9 +343,9 @@ async fn write_to_stalled_upstream_times_out() {
 
 #[tokio::test]
 async fn read_timeout_starts_after_a_slow_write() {
-    let slow = reluctant(Duration::from_millis(500)).await;
+    let slow = slow_to_read(Duration::from_millis(500)).await;
     let upstream =
         format!("addresses = [\"{slow}\"]\nwrite_timeout = \"20s\"\nread_timeout = \"200ms\"");
-    let answer = ask_much(&upstream, "", large_head()).await;
+    let answer = send_large_request(&upstream, "", large_head()).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
