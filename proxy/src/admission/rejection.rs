@@ -43,7 +43,7 @@ pub(crate) async fn write_rejection(
         .await
 }
 
-/// Ends a gRPC call whose response has begun. The trailers carry the reason, which a reset would
+/// Ends a gRPC call whose response has started. The trailers carry the reason, which a reset would
 /// not.
 pub(crate) async fn end_grpc_call(client: &mut impl ClientExchange, code: Code) -> Result<()> {
     let trailers = grpc_status(client, code).trailers(code.title());

@@ -116,7 +116,7 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
         .map(io::Error::kind)
 }
 
-/// Writes the error response, if the client is connected and no response has begun.
+/// Writes the error response, if the client is connected and no response has started.
 pub(super) async fn write_error_response(
     client: &mut impl ClientExchange,
     error: &Error,

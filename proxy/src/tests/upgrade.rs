@@ -56,7 +56,7 @@ async fn route_without_websocket_forwards_no_upgrade() {
     );
 }
 
-/// What the client sends and receives.
+/// Messages that the client sends, and those that it receives.
 const FRAMES: &[(&str, &str)] = &[
     ("ping", "ping"),
     ("a longer frame than before", "a longer frame than before"),

@@ -14,7 +14,7 @@ pub(super) struct Http2FrameTracker {
     header_filled: usize,
     /// Remaining bytes of the current payload.
     payload_left: usize,
-    /// Whether the SETTINGS frame that ends the preface has begun.
+    /// Whether the SETTINGS frame that ends the preface has started.
     has_settings: bool,
     /// Whether a header block continues in the next frame.
     in_header_block: bool,
