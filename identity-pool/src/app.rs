@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use postern_common::database::{Database, Options};
+use postern_common::database::{Database, DatabaseOptions};
 use postern_common::exit::Exit;
 use postern_common::http::{AllowedHosts, Limits};
 use postern_common::{Clock, admin};
@@ -62,8 +62,11 @@ impl App {
     /// Status 64 for a database URL that names no store; 69 when the store is away or the data
     /// folder cannot be written.
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
-        let database =
-            Database::open(&config.database, Options::new("postern-identity-pool")).await?;
+        let database = Database::open(
+            &config.database,
+            DatabaseOptions::new("postern-identity-pool"),
+        )
+        .await?;
         let store = Store::open(database).await?;
         let server = Box::pin(assemble(&config, clock, store))
             .await

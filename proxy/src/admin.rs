@@ -1,4 +1,4 @@
-//! What operators ask: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`,
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`,
 //! `/jwks/status`.
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use postern_common::http::Limits;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use crate::state::State;
+use crate::state::GatewayState;
 use crate::upstream::EndpointStatus;
 
-pub(crate) fn router(state: &Arc<State>, health: Health) -> Router {
+pub(crate) fn router(state: &Arc<GatewayState>, health: Health) -> Router {
     let own = Router::new()
         .route("/config/status", get(config_status))
         .route("/upstreams", get(upstreams))
@@ -34,9 +34,9 @@ pub(crate) async fn serve(
     postern_common::admin::serve(listener, router, Limits::default(), &hosts, stop).await;
 }
 
-async fn config_status(Shared(state): Shared<Arc<State>>) -> Json<Value> {
+async fn config_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {
     let status = state
-        .config
+        .config_status
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
@@ -44,10 +44,10 @@ async fn config_status(Shared(state): Shared<Arc<State>>) -> Json<Value> {
 }
 
 async fn upstreams(
-    Shared(state): Shared<Arc<State>>,
+    Shared(state): Shared<Arc<GatewayState>>,
 ) -> Json<BTreeMap<String, Vec<EndpointStatus>>> {
-    let live = state.live.load();
-    let pools = live.pools.iter().map(|pool| {
+    let config = state.runtime_config.load();
+    let pools = config.pools.iter().map(|pool| {
         let now = pool.now_ms();
         let endpoints = pool
             .endpoints()
@@ -59,6 +59,6 @@ async fn upstreams(
     Json(pools.collect())
 }
 
-async fn jwks_status(Shared(state): Shared<Arc<State>>) -> Json<Value> {
+async fn jwks_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {
     Json(serde_json::to_value(state.verifier.status()).unwrap_or_default())
 }

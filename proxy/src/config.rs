@@ -1,14 +1,20 @@
-//! The gateway's configuration: plain data, read from TOML with every mistake told at once.
+//! The configuration of the gateway, read from TOML.
 //!
-//! Nothing here does anything: [`crate::App::build`] makes the gateway out of it. A mistake has
-//! file, line and key; unknown keys are refused; a route without a policy does not load.
+//! - **Enters:** a parsed TOML document and the environment.
+//! - **Leaves:** [`Config`], plain data without behaviour; or all mistakes at once, each with file,
+//!   line and key. Unknown keys are rejected, and a route without a policy does not load.
+//! - **May depend on:** [`crate::message`] for syntax checks and [`crate::rate_limiter`] for rates.
 
+mod assumed_pools;
 mod cors;
 mod limits;
 mod listen;
+mod network;
+mod pattern;
 mod policy;
 mod route;
-mod test;
+pub(crate) mod route_test;
+mod schema;
 mod upstream;
 
 use std::net::SocketAddr;
@@ -22,89 +28,101 @@ use postern_common::identity::IdentityConfig;
 use postern_common::token::Issuer;
 use url::Url;
 
-pub use cors::{Cors, OriginPattern};
-pub use limits::{Limits, RateBy, RateLimit};
-pub use listen::{AccessLog, AccessLogTo, ClientAddress, Listen, Tls};
-pub use route::{Rewrite, Route, Target};
-pub use test::{RouteTest, TestToken};
-pub use upstream::{Address, Balance, Health, HealthProbe, Outlier, Upstream, UpstreamTls};
+pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
+pub use cors::{CorsPolicy, OriginPattern};
+pub use limits::{ClientLimits, RateLimit, RateLimitKey};
+pub use listen::{
+    AccessLogConfig, AccessLogSink, ClientAddressDetail, ListenerConfig, ListenerTlsConfig,
+};
+pub use network::IpNetwork;
+pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
+pub use policy::{CallerRules, RoutePolicy, ServiceRule, UserRule};
+pub use route::{PathRewrite, Route, RouteTarget};
+pub use route_test::{RouteTest, TestToken};
+pub use schema::SCHEMA;
+pub use upstream::{
+    HealthCheckConfig, HealthProbe, LoadBalancing, OutlierDetection, UpstreamAddress,
+    UpstreamConfig, UpstreamTlsConfig,
+};
 
-/// Everything that `conf/proxy.toml` says.
+/// The contents of `proxy.toml`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where clients come in; at least one.
-    pub listen: Vec<Listen>,
-    /// Where operators ask; `None` for nowhere.
+    /// Listening addresses for clients; at least one.
+    pub listen: Vec<ListenerConfig>,
+    /// The address of the admin listener; `None` for no admin listener.
     pub admin: Option<SocketAddr>,
-    /// `[admin] hosts`: names by which operators may call it, besides loopback names and, where it
-    /// does not listen on a loopback address, IP addresses; default none. Any other `Host` is
-    /// refused.
+    /// `[admin] hosts`: additional `Host` values that the admin listener accepts, default none.
+    /// Loopback names are always accepted, and IP addresses if it does not listen on a loopback
+    /// address. Other hosts are rejected.
     pub admin_hosts: Vec<String>,
-    /// Worker threads; `None` for one per core. Read at start only.
+    /// Worker threads; `None` for one per core. Read at startup only.
     pub workers: Option<usize>,
-    /// Pools whose tokens are trusted.
+    /// The user pools whose tokens are trusted.
     pub identity: IdentityConfig,
-    /// How tokens are remembered.
-    pub tokens: Tokens,
-    /// What clients may ask of the gateway.
-    pub limits: Limits,
-    /// How the process ends.
-    pub stop: Stop,
-    /// `[handover] socket`: the Unix socket over which a new process takes over; default none.
+    /// The token cache.
+    pub tokens: TokenConfig,
+    /// Limits on clients.
+    pub limits: ClientLimits,
+    /// Graceful shutdown.
+    pub stop: ShutdownConfig,
+    /// `[handover] socket`: the Unix socket for hot restarts; default none.
     pub handover: Option<PathBuf>,
-    /// Where access events go.
-    pub access_log: AccessLog,
-    /// Where spans go; default nowhere.
-    pub traces: Option<Traces>,
-    /// The services behind the gateway.
-    pub upstreams: Vec<Upstream>,
+    /// The access log.
+    pub access_log: AccessLogConfig,
+    /// Trace export; default none.
+    pub traces: Option<TraceConfig>,
+    /// The upstreams.
+    pub upstreams: Vec<UpstreamConfig>,
     /// The routes, in the order of the file.
     pub routes: Vec<Route>,
-    /// Cross-origin rules for requests that no route takes.
-    pub cors: Option<Arc<Cors>>,
-    /// Requests whose outcome must be as written here before the configuration goes live.
+    /// The CORS policy for requests that match no route.
+    pub cors: Option<Arc<CorsPolicy>>,
+    /// Requests whose decision must be as specified before the configuration is activated.
     pub tests: Vec<RouteTest>,
 }
 
-/// `[tokens]`: how tokens are remembered.
+/// `[tokens]`: the token cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tokens {
-    /// Bytes that verified tokens may take; default 40 MiB, some 100,000 tokens, which are not
-    /// kept: who sent each one is.
+pub struct TokenConfig {
+    /// Memory for results of token verification in bytes; default 40 MiB, about 100,000 tokens. The
+    /// identity is cached under a digest of the token, not the token itself.
     pub cache_bytes: usize,
-    /// Folder where the last good keys of each issuer are kept across restarts; default none.
+    /// Directory in which the last valid keys of each issuer are stored across restarts; default
+    /// none.
     pub jwks_dir: Option<PathBuf>,
 }
 
-/// `[traces]`: spans for OpenTelemetry.
+/// `[traces]`: export of OpenTelemetry spans.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Traces {
-    /// Where OTLP over HTTP in JSON is taken, such as `http://127.0.0.1:4318/v1/traces`.
+pub struct TraceConfig {
+    /// The OTLP/HTTP endpoint for JSON, such as `http://127.0.0.1:4318/v1/traces`.
     pub endpoint: Url,
-    /// The share of traces that begin here which are sampled; default 0.01. A trace that comes in
-    /// sampled goes on so.
+    /// The sampled fraction of new traces; default 0.01. The sampling decision of an incoming trace
+    /// is kept.
     pub sample: f64,
 }
 
-/// `[stop]`: how the process ends.
+/// `[stop]`: graceful shutdown.
 #[derive(Clone, Copy, Debug)]
-pub struct Stop {
-    /// How long readiness is red while requests are still accepted, so that a load balancer sees it
-    /// first; default 0.
+pub struct ShutdownConfig {
+    /// Time for which the process reports not ready but still accepts requests, so that load
+    /// balancers stop sending first; default 0.
     pub notice: Duration,
-    /// How long an idle HTTP/1.1 connection may still bring a request after that, whose answer says
-    /// `Connection: close`; less than `drain`, or 0; default 1 s, but at most half of `drain`, so
-    /// that a busy client is told rather than cut off (RFC 9112 section 9.6).
+    /// Time for which an idle HTTP/1.1 connection may still send a request after `notice`. Its
+    /// response carries `Connection: close`. Less than `drain`, or 0; default 1 s, but at most half
+    /// of `drain`. A busy client is thus not disconnected without notice (RFC 9112 section 9.6).
     pub linger: Duration,
-    /// How long requests in flight may take, from the same moment on; default 30 s. The process
-    /// ends as soon as no connection is left.
+    /// Maximum time for requests in flight, from the same moment; default 30 s. The process exits
+    /// as soon as no connection is open.
     pub drain: Duration,
 }
 
 impl Config {
-    /// Reads the root of the file. `None`, with the mistakes noted, if it is not good.
-    pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let listen = root.list("listen", |field| field.object(Listen::read));
+    /// Decodes the root of the document, without running the route tests. Returns `None`, with the
+    /// mistakes recorded, if it is invalid.
+    pub(crate) fn decode(root: &Object<'_>, env: &Env) -> Option<Self> {
+        let listen = root.list("listen", |field| field.object(ListenerConfig::read));
         let none = |field: Field<'_>| {
             Some(matches!(field.value(), Value::Array(items) if items.is_empty()))
         };
@@ -112,7 +130,7 @@ impl Config {
             root.fail("missing_field", "at least one [[listen]] is required");
         }
         let admin = root.section("admin", |admin| {
-            let hosts = admin.or("hosts", Vec::new(), texts);
+            let hosts = admin.or("hosts", Vec::new(), short_texts);
             Some((
                 admin.required("address", |field| field.socket_addr())?,
                 hosts,
@@ -123,23 +141,28 @@ impl Config {
             .unwrap_or_default();
         let workers = root.optional("workers", |field| field.integer(1..=256));
         let identity = IdentityConfig::read(root, env);
-        let tokens = root.section("tokens", Tokens::read).unwrap_or_default();
-        let limits = root.section("limits", |section| Limits::read(section, env));
-        let limits = limits.unwrap_or_else(|| Limits::from_env(env));
-        let stop = root.section("stop", Stop::read).unwrap_or_default();
+        let tokens = root
+            .section("tokens", TokenConfig::read)
+            .unwrap_or_default();
+        let limits = root.section("limits", |section| ClientLimits::read(section, env));
+        let limits = limits.unwrap_or_else(|| ClientLimits::from_env(env));
+        let stop = root
+            .section("stop", ShutdownConfig::read)
+            .unwrap_or_default();
         let handover = root.section("handover", |section| {
             section.required("socket", |f| f.text(1..=100))
         });
         let access_log = root
-            .section("access_log", AccessLog::read)
+            .section("access_log", AccessLogConfig::read)
             .unwrap_or_default();
-        let traces = root.section("traces", Traces::read);
-        let upstreams = root.section("upstream", |section| Some(section.entries(Upstream::read)));
+        let traces = root.section("traces", TraceConfig::read);
+        let upstreams = root.section("upstream", |section| {
+            Some(section.entries(UpstreamConfig::read))
+        });
         let upstreams = upstreams.unwrap_or_default();
-        let cors = root.section("cors", Cors::read).map(Arc::new);
+        let cors = root.section("cors", CorsPolicy::read).map(Arc::new);
         let routes = route::read_all(root, &upstreams, &limits, cors.as_ref());
-        let tests = root.list("test", |field| test::read(field, &routes, &upstreams));
-        let routes = crate::check::run_tests(root, routes, &upstreams, &tests);
+        let tests = root.list("test", |field| route_test::read(field, &routes, &upstreams));
         Some(Self {
             listen,
             admin,
@@ -153,7 +176,7 @@ impl Config {
             access_log,
             traces,
             upstreams,
-            cors: Cors::without_route(cors, &routes),
+            cors: CorsPolicy::fallback(cors, &routes),
             routes,
             tests,
         })
@@ -161,8 +184,8 @@ impl Config {
 }
 
 impl Config {
-    /// Whose tokens are accepted. Of what they say is kept what the policies of these routes ask
-    /// for, and those of `before`, under which requests may be that go on.
+    /// Returns the trusted issuers. The verifier keeps the claims that the policies of these routes
+    /// evaluate, and those of `before`, the routes under which requests may still be in flight.
     #[must_use]
     pub fn issuers(&self, before: &[Route]) -> Vec<Issuer> {
         let routes = self.routes.iter().chain(before);
@@ -176,8 +199,9 @@ impl Config {
         self.identity.issuers().into_iter().map(asked).collect()
     }
 
-    /// Whether an upstream's certificate is checked with the authorities of the machine.
-    pub(crate) fn needs_roots(&self) -> bool {
+    /// Returns whether an upstream certificate is verified against the system's certificate
+    /// authorities.
+    pub(crate) fn needs_system_roots(&self) -> bool {
         self.upstreams
             .iter()
             .filter_map(|upstream| upstream.tls.as_ref())
@@ -185,11 +209,11 @@ impl Config {
     }
 }
 
-impl Tokens {
+impl TokenConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
         Some(Self {
-            cache_bytes: section.or("cache_bytes", default.cache_bytes, size),
+            cache_bytes: section.or("cache_bytes", default.cache_bytes, memory_size),
             jwks_dir: section
                 .optional("jwks_dir", |field| field.text(1..=4096))
                 .map(PathBuf::from),
@@ -197,7 +221,7 @@ impl Tokens {
     }
 }
 
-impl Default for Tokens {
+impl Default for TokenConfig {
     fn default() -> Self {
         Self {
             cache_bytes: 40 << 20,
@@ -206,7 +230,7 @@ impl Default for Tokens {
     }
 }
 
-impl Traces {
+impl TraceConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let sample = section.or("sample", 0.01, |field| match field.number()? {
             share if (0.0..=1.0).contains(&share) => Some(share),
@@ -218,7 +242,7 @@ impl Traces {
     }
 }
 
-impl Stop {
+impl ShutdownConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
         let drain = section.or("drain", default.drain, |field| field.duration());
@@ -235,7 +259,7 @@ impl Stop {
     }
 }
 
-impl Default for Stop {
+impl Default for ShutdownConfig {
     fn default() -> Self {
         Self {
             notice: Duration::ZERO,
@@ -245,31 +269,32 @@ impl Default for Stop {
     }
 }
 
-/// A size that memory can hold.
-fn size(field: Field<'_>) -> Option<usize> {
+/// Reads a size that fits into memory.
+fn memory_size(field: Field<'_>) -> Option<usize> {
     let bytes = field.bytes()?;
     usize::try_from(bytes)
         .ok()
         .or_else(|| field.fail("out_of_range", "is more than this machine can hold"))
 }
 
-/// A duration that is not zero: a timeout of zero would refuse everything, and none is never meant.
-fn timeout(field: Field<'_>) -> Option<Duration> {
+/// Reads a duration that is not zero: a timeout of zero would reject everything.
+fn nonzero_duration(field: Field<'_>) -> Option<Duration> {
     match field.duration()? {
         Duration::ZERO => field.fail("out_of_range", "must be more than 0"),
         duration => Some(duration),
     }
 }
 
-/// A list that is not empty. One whose items are all wrong is not told to be empty as well.
-fn some<T>(field: Field<'_>, read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
+/// Reads a list that is not empty. A list whose items are all invalid is not reported as empty as
+/// well.
+fn non_empty<T>(field: Field<'_>, read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
     if matches!(field.value(), Value::Array(items) if items.is_empty()) {
         return field.fail("invalid_length", "must not be empty");
     }
     field.array(read)
 }
 
-/// A list of short texts.
-fn texts(field: Field<'_>) -> Option<Vec<String>> {
+/// Reads a list of strings of 1 to 256 bytes.
+fn short_texts(field: Field<'_>) -> Option<Vec<String>> {
     field.array(|item| item.text(1..=256))
 }

@@ -1,60 +1,52 @@
-//! The gateway: who may reach what, decided once; carried on its connection, or by Pingora.
+//! The edge gateway of Postern, built on Pingora.
 //!
-//! A request's way: [`head`] checks it byte by byte, [`target`] refuses what has two readings,
-//! [`route`] finds where it belongs, the token is verified, [`policy`] decides, [`limit`] counts,
-//! and then it is forwarded with the identity of its caller. [`App`] is all of it, made from a
-//! [`Config`].
+//! A request passes these modules, in the order in which they are listed below:
 //!
-//! The modules in this list are plain Rust without Pingora, so that a test, a fuzzer or a benchmark
-//! calls them.
+//! 1. `lifecycle` builds the gateway from a [`config::Config`] and runs it ([`App`]);
+//! 2. `server` accepts the connection and reads the head through `downstream`;
+//! 3. [`message`] rejects what is malformed or ambiguous;
+//! 4. `admission` finds the route ([`routing`]), applies rate limits ([`rate_limiter`]), verifies
+//!    the token and evaluates the policy;
+//! 5. [`forwarding`] adds the identity headers, sends the request to an `upstream` address, and
+//!    returns the response;
+//! 6. [`telemetry`] records the result.
+//!
+//! `state` is shared by all requests, and `admin` shows it to operators. The documentation of each
+//! module lists the modules that it may depend on; there are no dependency cycles. [`config`],
+//! [`rate_limiter`], [`routing`], [`message::framing`] and [`message::target`] do not use Pingora.
 
-pub mod access;
-mod admin;
-mod app;
-mod check;
-pub mod client;
 pub mod config;
-mod connection;
-mod context;
-mod explain;
-pub mod framing;
-mod gateway;
-mod grpc;
-mod handover;
-pub mod head;
-pub mod headers;
-mod ids;
-pub mod injection;
-mod keep;
-pub mod limit;
-mod listener;
-mod live;
-mod metrics;
-mod patience;
-mod places;
-pub mod policy;
-mod reload;
-mod response_buffers;
-pub mod route;
-mod schema;
-mod sockets;
-mod spare;
-mod state;
-mod stream;
-pub mod target;
-mod tls;
-mod traces;
-mod upstream;
-mod wire;
 
-pub use app::{App, Listeners};
-pub use check::{ASSUMED_POOLS, assumed_settings, check_files};
-pub use config::Config;
-pub use context::Trace;
-pub use explain::{Sender, explain};
-pub use handover::{Inheritance, Predecessor};
-pub use schema::SCHEMA;
-pub use sockets::Sockets;
+mod lifecycle;
+
+mod server;
+
+mod downstream;
+
+pub mod message;
+
+mod admission;
+
+pub mod rate_limiter;
+
+pub mod routing;
+
+pub mod forwarding;
+
+mod upstream;
+
+pub mod telemetry;
+
+mod state;
+
+mod admin;
+
+pub use config::{ASSUMED_POOLS, Config, SCHEMA, assumed_settings};
+pub use lifecycle::{
+    App, InheritedListeners, InheritedSockets, Listeners, PreviousProcess, check_files,
+};
+pub use routing::explain::{CallerSource, explain};
+pub use telemetry::TraceContext;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! The gateway as a process of its own.
+//! The gateway executable.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,49 +7,52 @@ use clap::{Parser, Subcommand};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
-use postern_common::supervisor::Supervisor;
+use postern_common::service_manager::ServiceManager;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, log};
 use postern_proxy::config::TestToken;
-use postern_proxy::{ASSUMED_POOLS, App, Config, Inheritance, Sender, Sockets, assumed_settings};
+use postern_proxy::{
+    ASSUMED_POOLS, App, CallerSource, Config, InheritedListeners, InheritedSockets,
+    assumed_settings,
+};
 
-/// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator
-/// tidies up all it has.
+/// mimalloc, because Pingora allocates and frees 64 KiB per response body, for which the system
+/// allocator returns memory to the kernel each time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Postern's gateway.
+/// Postern's edge gateway.
 #[derive(Parser)]
 #[command(version, name = "postern-proxy")]
-struct Arguments {
-    /// The configuration.
+struct CliArguments {
+    /// Path of the configuration file.
     #[arg(long, global = true, default_value = "conf/proxy.toml")]
     config: PathBuf,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<CliCommand>,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    /// Serve (the default).
+enum CliCommand {
+    /// Run the gateway (default).
     Run {
-        /// Take the sockets over from the process that runs with the same `handover.socket`; it
-        /// then ends.
+        /// Take over the listening sockets from the process with the same `handover.socket`,
+        /// which then drains and exits (hot restart).
         #[arg(long)]
         take_over: bool,
     },
-    /// Say everything that is wrong with the configuration, and run its tests.
+    /// Check the configuration and run its tests.
     Check,
-    /// Say which route a request takes, why, and what its policy decides.
+    /// Explain the route and the policy decision of a request.
     Explain {
-        /// Such as GET.
+        /// HTTP method, such as GET.
         method: String,
-        /// A path, or an absolute URL.
+        /// Path or absolute URL.
         url: String,
-        /// none, user, service:NAME, or a real token, which is verified.
+        /// Caller: none, user, service:NAME, or a real token, which is verified.
         #[arg(long, default_value = "none")]
         token: String,
-        /// A field that the request carries, such as `X-Beta: 1`; may be given again.
+        /// Request header, such as `X-Beta: 1`; can be repeated.
         #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
         headers: Vec<(HeaderName, HeaderValue)>,
     },
@@ -57,8 +60,16 @@ enum Command {
     Schema,
 }
 
+/// The arguments of the `explain` command.
+struct ExplainRequest {
+    method: String,
+    url: String,
+    headers: HeaderMap,
+    token: String,
+}
+
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match CliArguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => {
             return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
@@ -73,20 +84,25 @@ fn main() -> ExitCode {
     Exit::report(
         match arguments
             .command
-            .unwrap_or(Command::Run { take_over: false })
+            .unwrap_or(CliCommand::Run { take_over: false })
         {
-            Command::Run { take_over } => run(&arguments.config, &env, take_over),
-            Command::Check => check(&arguments.config, &env),
-            Command::Explain {
+            CliCommand::Run { take_over } => run(&arguments.config, &env, take_over),
+            CliCommand::Check => check(&arguments.config, &env),
+            CliCommand::Explain {
                 method,
                 url,
                 token,
                 headers,
             } => {
-                let headers = headers.into_iter().collect();
-                explain(&arguments.config, &env, (&method, &url, &headers), &token)
+                let request = ExplainRequest {
+                    method,
+                    url,
+                    headers: headers.into_iter().collect(),
+                    token,
+                };
+                explain(&arguments.config, &env, &request)
             }
-            Command::Schema => schema(),
+            CliCommand::Schema => schema(),
         },
     )
 }
@@ -95,7 +111,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     let filter = env.get("POSTERN_LOG").unwrap_or("info");
     log::check(filter).map_err(|reason| Exit::usage(format!("POSTERN_LOG: {reason}")))?;
     log::init(log::Format::Json, filter);
-    let passed = Sockets::of_process()?;
+    let inherited = InheritedSockets::from_environment()?;
     let config = load(path, env)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = config.workers {
@@ -104,28 +120,29 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     let runtime = runtime
         .enable_all()
         .build()
-        .map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
+        .map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
     runtime.block_on(async {
-        let shutdown = postern_common::signals::on_termination()
-            .map_err(|error| Exit::unavailable(format!("no signals: {error}")))?;
+        let shutdown = postern_common::signals::on_termination().map_err(|error| {
+            Exit::unavailable(format!("cannot register signal handlers: {error}"))
+        })?;
         let (sockets, predecessor) = if take_over {
-            if !passed.is_empty() {
+            if !inherited.is_empty() {
                 return Err(Exit::usage(
-                    "--take-over brings sockets of its own: none may be passed",
+                    "--take-over cannot be combined with LISTEN_FDS",
                 ));
             }
             let path = config
                 .handover
                 .as_ref()
                 .ok_or_else(|| Exit::usage("--take-over needs [handover] socket"))?;
-            let (sockets, predecessor) = Inheritance::take(path)?.into_parts();
+            let (sockets, predecessor) = InheritedListeners::take(path)?.into_parts();
             (sockets, Some(predecessor))
         } else {
-            (passed, None)
+            (inherited, None)
         };
-        let listeners = sockets.listeners(&config).await?;
+        let listeners = sockets.bind_listeners(&config).await?;
         let app = App::build(config, Clock::system())?.watch(path.to_owned(), env.clone());
-        let app = app.supervised(Supervisor::of(env));
+        let app = app.supervised(ServiceManager::from_env(env));
         match predecessor {
             Some(predecessor) => app.take_over(listeners, predecessor, shutdown).await?,
             None => app.run(listeners, shutdown).await,
@@ -134,7 +151,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     })
 }
 
-/// Reads the file, runs its tests and looks at the files that it names.
+/// Reads the file, runs its route tests and checks the files that it names.
 fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
     config::load(path, |root| {
         let config = Config::read(root, env)?;
@@ -146,7 +163,7 @@ fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
 #[expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "the answer of a command"
+    reason = "the output of a command"
 )]
 fn check(path: &Path, env: &Env) -> Result<(), Exit> {
     let config = load(path, &env.clone().assuming(&ASSUMED_POOLS))?;
@@ -162,37 +179,39 @@ fn check(path: &Path, env: &Env) -> Result<(), Exit> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command")]
-fn explain(
-    path: &Path,
-    env: &Env,
-    (method, url, headers): (&str, &str, &HeaderMap),
-    token: &str,
-) -> Result<(), Exit> {
-    let sender = match (token, token.strip_prefix("service:")) {
+#[expect(clippy::print_stdout, reason = "the output of a command")]
+fn explain(path: &Path, env: &Env, request: &ExplainRequest) -> Result<(), Exit> {
+    let token = request.token.as_str();
+    let assumed = match (token, token.strip_prefix("service:")) {
         ("none", _) => Some(TestToken::None),
         ("user", _) => Some(TestToken::user()),
         (_, name) => name.map(|name| TestToken::Service(name.to_owned())),
     };
-    // Only a real token needs the pools.
-    let env = if sender.is_some() {
+    // The pools are needed for verifying a real token only.
+    let env = if assumed.is_some() {
         env.clone().assuming(&ASSUMED_POOLS)
     } else {
         env.clone()
     };
     let config = config::load(path, |root| Config::read(root, &env))?;
-    let sender = match sender {
-        Some(made_up) => Sender::MadeUp(made_up),
+    let caller = match assumed {
+        Some(assumed) => CallerSource::Assumed(assumed),
         None => verify(&config, token)?,
     };
+    let ExplainRequest {
+        method,
+        url,
+        headers,
+        ..
+    } = request;
     print!(
         "{}",
-        postern_proxy::explain(&config, method, url, headers, &sender)
+        postern_proxy::explain(&config, method, url, headers, &caller)
     );
     Ok(())
 }
 
-/// `NAME: VALUE`, as in a request.
+/// Parses `NAME: VALUE`.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let field = text.split_once(':').and_then(|(name, value)| {
         Some((
@@ -204,19 +223,20 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 }
 
 /// Verifies a real token with the keys of its issuer.
-fn verify(config: &Config, token: &str) -> Result<Sender, Exit> {
+fn verify(config: &Config, token: &str) -> Result<CallerSource, Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let runtime = runtime.map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
+    let runtime =
+        runtime.map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
     let verifier = Verifier::new(config.issuers(&[]), VerifierOptions::default());
     Ok(match runtime.block_on(verifier.verify(token)) {
-        Ok(caller) => Sender::Verified(caller),
-        Err(refusal) => Sender::Refused(refusal.code().as_str()),
+        Ok(caller) => CallerSource::Verified(caller),
+        Err(refusal) => CallerSource::Rejected(refusal.code().as_str()),
     })
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command")]
+#[expect(clippy::print_stdout, reason = "the output of a command")]
 fn schema() -> Result<(), Exit> {
     print!("{}", postern_proxy::SCHEMA);
     Ok(())

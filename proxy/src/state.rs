@@ -1,4 +1,14 @@
-//! What all requests of one gateway share.
+//! State that all requests of the gateway share, and the state of one request.
+//!
+//! - **Contains:** the runtime configuration in force, the token verifier, limiters, metrics and
+//!   logs; and [`request_context::RequestContext`], which travels with a request through admission
+//!   and forwarding.
+//! - **May depend on:** [`crate::config`], [`crate::routing`], [`crate::rate_limiter`],
+//!   [`crate::upstream`], [`crate::downstream`] and [`crate::telemetry`].
+
+pub(crate) mod config_status;
+pub(crate) mod request_context;
+pub(crate) mod runtime_config;
 
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
@@ -11,77 +21,77 @@ use postern_common::token::Verifier;
 use postern_common::{Clock, Code};
 use uuid::Uuid;
 
-use crate::access::{AccessLog, Event};
-use crate::context::Context;
-use crate::ids::Ids;
-use crate::limit::Limiter;
-use crate::live::Live;
-use crate::metrics::Metrics;
-use crate::places::Places;
-use crate::reload::ConfigStatus;
-use crate::response_buffers::ResponseBuffers;
-use crate::traces::Traces;
+use crate::downstream::connection_limit::ConnectionLimit;
+use crate::downstream::response_buffers::ResponseBufferBudget;
+use crate::rate_limiter::RateLimiter;
+use crate::state::config_status::ConfigStatus;
+use crate::state::request_context::RequestContext;
+use crate::state::runtime_config::RuntimeConfig;
+use crate::telemetry::access_log::{AccessEvent, AccessLog};
+use crate::telemetry::ids::IdGenerator;
+use crate::telemetry::metrics::GatewayMetrics;
+use crate::telemetry::spans::SpanSender;
 
-/// Shared by the connections, Pingora's hooks, the reload and the admin listener.
-pub(crate) struct State {
-    pub(crate) live: ArcSwap<Live>,
+/// The state shared by connections, Pingora hooks, reloads and the admin listener.
+pub(crate) struct GatewayState {
+    pub(crate) runtime_config: ArcSwap<RuntimeConfig>,
     pub(crate) verifier: Arc<Verifier>,
-    pub(crate) limiter: Limiter,
-    pub(crate) places: Arc<Places>,
-    pub(crate) response_buffers: Arc<ResponseBuffers>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) access: AccessLog,
-    pub(crate) traces: Option<Arc<Traces>>,
-    pub(crate) ids: Ids,
+    pub(crate) limiter: RateLimiter,
+    pub(crate) connection_limit: Arc<ConnectionLimit>,
+    pub(crate) response_buffers: Arc<ResponseBufferBudget>,
+    pub(crate) metrics: Arc<GatewayMetrics>,
+    pub(crate) access_log: AccessLog,
+    pub(crate) spans: Option<Arc<SpanSender>>,
+    pub(crate) ids: IdGenerator,
     pub(crate) clock: Clock,
-    /// The seed of rate limit keys: clients cannot aim at one another's.
-    pub(crate) keys: RandomState,
-    pub(crate) born: Instant,
-    /// Whether every answer closes its connection from now on.
-    pub(crate) stopping: AtomicBool,
-    /// What `/config/status` says.
-    pub(crate) config: Mutex<ConfigStatus>,
+    /// The hash seed of rate limit keys, so that clients cannot cause collisions.
+    pub(crate) key_seed: RandomState,
+    pub(crate) started_at: Instant,
+    /// Whether every response closes its connection.
+    pub(crate) is_draining: AtomicBool,
+    /// The status that `/config/status` returns.
+    pub(crate) config_status: Mutex<ConfigStatus>,
 }
 
-impl State {
-    /// A request that begins now.
-    pub(crate) fn begin(&self) -> Context {
+impl GatewayState {
+    /// Creates the context of a new request.
+    pub(crate) fn new_context(&self) -> RequestContext {
         let now = self.clock.now();
-        Context::new(self.live.load_full(), self.ids.next(now), now)
+        RequestContext::new(self.runtime_config.load_full(), self.ids.next_id(now), now)
     }
 
-    /// Nanoseconds of a clock that only goes forward.
-    pub(crate) fn nanos(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)
+    /// Returns nanoseconds of a monotonic clock.
+    pub(crate) fn monotonic_ns(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.started_at).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The key of a client address: of its /64 for IPv6, of which one client has all.
+    /// Returns the rate limit key of a client address (of its /64 for IPv6).
     pub(crate) fn address_key(&self, address: IpAddr, salt: u64) -> u64 {
         let bits = match address {
             IpAddr::V4(address) => u128::from(address.to_bits()),
             IpAddr::V6(address) => address.to_bits() >> 64 | 1 << 127,
         };
-        self.keys.hash_one((bits, salt))
+        self.key_seed.hash_one((bits, salt))
     }
 
-    /// Counts and logs what was refused before it became a request.
-    pub(crate) fn note_at_door(
+    /// Counts and logs a rejected head.
+    pub(crate) fn record_rejected_head(
         &self,
         id: Uuid,
         code: Code,
         protocol: &'static str,
         client: Option<IpAddr>,
     ) {
-        self.metrics.count_at_door(code);
+        self.metrics.count_rejected_head(code);
         let mut text = Uuid::encode_buffer();
-        let event = Event {
+        let event = AccessEvent {
             request_id: id.hyphenated().encode_lower(&mut text),
             status: code.status().as_u16(),
             code: code.as_str(),
             protocol,
             client,
-            ..Event::default()
+            ..AccessEvent::default()
         };
-        event.write(&self.access, self.clock.now());
+        event.write(&self.access_log, self.clock.now());
     }
 }

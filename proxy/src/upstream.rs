@@ -1,16 +1,20 @@
-//! The services behind the gateway: where they are, which of several addresses is next, which ones
-//! are out.
+//! Upstreams: pools of addresses, load balancing, health and connections.
+//!
+//! - **Enters:** an upstream of the configuration; a client hash per request.
+//! - **Leaves:** an [`InFlightPermit`] for an address, and connections to it; parsed responses.
+//! - **May depend on:** [`crate::config`], [`crate::message`] for framing, and [`crate::telemetry`]
+//!   for metrics.
 
-mod answer;
-mod budget;
+pub(crate) mod checked_connection;
+mod client_shares;
 mod endpoint;
-pub(crate) mod guard;
 mod health;
-mod link;
+mod http1_connection;
 mod log_throttle;
 mod resolve;
-mod shares;
-mod tls;
+mod response;
+mod retry_budget;
+mod tls_material;
 pub(crate) mod tunnel;
 
 use std::fmt;
@@ -25,100 +29,99 @@ use pingora_core::upstreams::peer::{HttpPeer, PeerOptions};
 use postern_common::exit::Exit;
 use prometheus::{Histogram, IntCounter};
 
-use crate::config::{Balance, Upstream};
-use crate::metrics::Metrics;
-pub(crate) use answer::Body;
-use budget::Budget;
+use crate::config::{LoadBalancing, UpstreamConfig};
+use crate::telemetry::metrics::GatewayMetrics;
+use client_shares::ClientShares;
 use endpoint::Availability;
-pub(crate) use endpoint::{Endpoint, EndpointStatus, Ticket};
-pub(crate) use link::Link;
+pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
+pub(crate) use http1_connection::UpstreamConnection;
 use log_throttle::LogThrottle;
-use shares::ClientShares;
-pub(crate) use tls::NO_ROOTS;
-use tls::TlsParts;
+pub(crate) use response::ResponseBody;
+use retry_budget::RetryBudget;
+pub(crate) use tls_material::NO_ROOTS;
+use tls_material::TlsMaterial;
 
-/// How long a connection may be silent before the kernel asks whether the other side is still
-/// there.
+/// Idle time after which TCP keep-alive probes are sent.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
-/// Between two such questions.
+/// Interval between keep-alive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Questions without an answer after which a connection is dead.
+/// Unanswered keep-alive probes after which a connection is closed.
 const KEEPALIVE_PROBES: usize = 3;
 
-/// Streams that share one HTTP/2 connection to an upstream.
+/// Maximum concurrent streams on one HTTP/2 connection to an upstream.
 const MAX_UPSTREAM_STREAMS: u16 = 64;
 
-/// What an upstream may send on one HTTP/2 stream before it is taken. The connection has as much
-/// for each of its streams: readers that take nothing must not stop the others. No frame is longer,
-/// although Pingora allows frames of 64 KiB, so that the ten frames that it holds of a response are
-/// bounded by this as well.
+/// Flow-control window of an HTTP/2 stream from an upstream. The connection window is the sum over
+/// all streams, so that slow readers do not block others. It also bounds the frame size: Pingora
+/// allows frames of 64 KiB and buffers ten frames per response.
 const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 16 << 10;
 
-/// One client may have this part of the requests in flight once half of them are taken.
-const CLIENT_SHARE: usize = 8;
+/// Fraction of the requests in flight that one client may have once half of them are in use.
+const CLIENT_SHARE_DIVISOR: usize = 8;
 
-/// One upstream with its addresses. Kept over a reload that does not change it.
+/// An upstream with its addresses. Kept across reloads that do not change it.
 #[derive(Debug)]
-pub(crate) struct Pool {
-    pub(crate) config: Upstream,
+pub(crate) struct UpstreamPool {
+    pub(crate) config: UpstreamConfig,
     endpoints: ArcSwap<Vec<Arc<Endpoint>>>,
     turn: AtomicU64,
-    budget: Budget,
-    shares: Arc<ClientShares>,
-    born: Instant,
-    tls: Option<TlsParts>,
+    retry_budget: RetryBudget,
+    client_shares: Arc<ClientShares>,
+    created_at: Instant,
+    tls: Option<TlsMaterial>,
     pub(crate) latency: Histogram,
     retries: IntCounter,
     retries_denied: IntCounter,
     ejections: IntCounter,
-    /// Of warnings that no address can be had.
+    /// Rate limit of warnings that no address is available.
     pub(crate) warnings: LogThrottle,
 }
 
-/// Why no address can be had.
+/// The reason for which no address is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoEndpoint {
-    /// No name has been resolved yet, or every address is out.
-    Away,
-    /// Every address has as many requests in flight as it may.
-    Full,
-    /// At least half of the requests that may be in flight are, and the client has its share of
-    /// them.
-    Share,
+    /// No name has been resolved yet, or all addresses are excluded.
+    Unavailable,
+    /// All addresses have the maximum number of requests in flight.
+    AtCapacity,
+    /// At least half of the requests in flight are in use, and the client has used its share.
+    ClientShareUsed,
 }
 
 impl fmt::Display for NoEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Away => "no name is resolved, or every address is unhealthy or ejected",
-            Self::Full => "every address has as many requests in flight as in_flight allows",
-            Self::Share => "half of in_flight is taken, and the client has an eighth of it",
+            Self::Unavailable => "no name is resolved, or every address is unhealthy or ejected",
+            Self::AtCapacity => "every address has as many requests in flight as in_flight allows",
+            Self::ClientShareUsed => {
+                "half of in_flight is taken, and the client has an eighth of it"
+            }
         })
     }
 }
 
-// === impl Pool ===
+// === impl UpstreamPool ===
 
-impl Pool {
-    /// A pool whose IP addresses are there at once; names are resolved in the background.
+impl UpstreamPool {
+    /// Creates a pool. IP addresses are available at once; names are resolved in the background.
     ///
     /// # Errors
-    /// Status 64 if a file of its TLS settings cannot be read.
-    pub(crate) fn new(config: Upstream, metrics: &Metrics) -> Result<Self, Exit> {
+    /// Status 64 if a TLS file cannot be read.
+    pub(crate) fn new(config: UpstreamConfig, metrics: &GatewayMetrics) -> Result<Self, Exit> {
         let label = [config.name.as_str()];
         let pool = Self {
             endpoints: ArcSwap::default(),
             turn: AtomicU64::new(0),
-            budget: Budget::new(config.retry_budget),
-            shares: Arc::default(),
-            born: Instant::now(),
-            tls: config.tls.as_ref().map(TlsParts::load).transpose()?,
-            latency: metrics.upstream.with_label_values(&label),
-            retries: metrics.retries.with_label_values(&label),
-            retries_denied: metrics.retries_denied.with_label_values(&label),
-            ejections: metrics.ejections.with_label_values(&label),
+            retry_budget: RetryBudget::new(config.retry_budget),
+            client_shares: Arc::default(),
+            created_at: Instant::now(),
+            tls: config.tls.as_ref().map(TlsMaterial::load).transpose()?,
+            latency: metrics.upstream.latency.with_label_values(&label),
+            retries: metrics.upstream.retries.with_label_values(&label),
+            retries_denied: metrics.upstream.retries_denied.with_label_values(&label),
+            ejections: metrics.upstream.ejections.with_label_values(&label),
             warnings: LogThrottle::default(),
             config,
         };
@@ -138,15 +141,15 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Whether a file of its TLS settings has been written since it was read. One that has failed
-    /// to be read is tried again.
-    pub(crate) fn has_new_files(&self) -> bool {
+    /// Returns whether a TLS file was modified since it was read. Files that could not be read are
+    /// tried again.
+    pub(crate) fn has_changed_files(&self) -> bool {
         let tls = self.tls.as_ref().zip(self.config.tls.as_ref());
-        tls.is_some_and(|(parts, config)| parts.is_old(config))
+        tls.is_some_and(|(material, config)| material.has_changed(config))
     }
 
-    /// Takes over a set of addresses, each with the position of its entry in the configuration.
-    /// What is known about an address that stays is kept.
+    /// Replaces the addresses; each has the position of its entry in the configuration. The state
+    /// of unchanged addresses is kept.
     pub(crate) fn set_addresses(&self, mut addresses: Vec<(usize, SocketAddr)>) {
         addresses.sort_unstable();
         addresses.dedup_by_key(|(_, address)| *address);
@@ -154,7 +157,7 @@ impl Pool {
         let endpoints = addresses.into_iter().map(|(at, address)| {
             let known = old
                 .iter()
-                .find(|endpoint| endpoint.address == address && endpoint.entry == at);
+                .find(|endpoint| endpoint.address == address && endpoint.config_index == at);
             known
                 .cloned()
                 .unwrap_or_else(|| Arc::new(Endpoint::new(address, at, self.peer(at, address))))
@@ -162,53 +165,54 @@ impl Pool {
         self.endpoints.store(Arc::new(endpoints.collect()));
     }
 
-    /// The addresses as they are now.
+    /// Returns the current addresses.
     pub(crate) fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
         self.endpoints.load_full()
     }
 
-    /// Whether its addresses are spoken to in plain HTTP/1.1.
-    pub(crate) fn is_plain(&self) -> bool {
+    /// Returns whether the upstream is spoken to in plain HTTP/1.1.
+    pub(crate) fn is_plain_http1(&self) -> bool {
         self.config.tls.is_none() && !self.config.http2
     }
 
-    /// Closes connections that are not needed any more.
-    pub(crate) fn sweep(&self) {
+    /// Closes expired idle connections.
+    pub(crate) fn evict_idle_connections(&self) {
         for endpoint in &*self.endpoints() {
-            endpoint.kept.sweep(self.config.idle_timeout);
-            endpoint.encrypted.sweep(self.config.idle_timeout);
+            endpoint.idle_plain.evict(self.config.idle_timeout);
+            endpoint.idle_tls.evict(self.config.idle_timeout);
         }
     }
 
-    /// Milliseconds of this pool's own clock.
+    /// Returns milliseconds of this pool's clock.
     pub(crate) fn now_ms(&self) -> u64 {
         self.ms_at(Instant::now())
     }
 
     pub(crate) fn ms_at(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(now.saturating_duration_since(self.created_at).as_millis())
+            .unwrap_or(u64::MAX)
     }
 
-    /// Chooses an address for a client that may not have all requests in flight: once half of them
-    /// are taken, it gets
-    /// [`CLIENT_SHARE`] of them. The others are as for [`Self::pick`].
-    pub(crate) fn pick_shared(
+    /// Chooses an address as [`Self::pick`] does, for a client that is subject to a share: once
+    /// half of the requests in flight are in use, it may have one [`CLIENT_SHARE_DIVISOR`]th of
+    /// them.
+    pub(crate) fn pick_for_client(
         &self,
         client: u64,
         avoid: Option<&Endpoint>,
         now: Instant,
-    ) -> Result<Ticket, NoEndpoint> {
+    ) -> Result<InFlightPermit, NoEndpoint> {
         let share = self
-            .shares
-            .enter(client, self.most_of_a_client(now))
-            .ok_or(NoEndpoint::Share)?;
-        let ticket = self.pick(client, avoid, now)?;
-        ticket.count_for(share);
-        Ok(ticket)
+            .client_shares
+            .try_add(client, self.client_limit(now))
+            .ok_or(NoEndpoint::ClientShareUsed)?;
+        let permit = self.pick(client, avoid, now)?;
+        permit.attach_client_share(share);
+        Ok(permit)
     }
 
-    /// Returns how many requests one client may have in flight.
-    fn most_of_a_client(&self, now: Instant) -> usize {
+    /// Returns the maximum requests in flight of one client.
+    fn client_limit(&self, now: Instant) -> usize {
         let (endpoints, now) = (self.endpoints.load(), self.ms_at(now));
         let weighing = endpoints
             .iter()
@@ -224,22 +228,22 @@ impl Pool {
         if taken < all / 2 {
             usize::MAX
         } else {
-            (all / CLIENT_SHARE).max(1)
+            (all / CLIENT_SHARE_DIVISOR).max(1)
         }
     }
 
-    /// Chooses an address, not `avoid` if there is another. `client` is a hash of the client's
+    /// Chooses an address, other than `avoid` if possible. `client` is a hash of the client
     /// address.
     ///
-    /// The best there are: those that are available, else ejected ones, else those that fail their
-    /// checks. While more than `panic_percent` are out, a first attempt takes any, so that the few
-    /// that are left are not overrun; a further one knows better.
+    /// Available addresses are preferred to ejected ones, and those to unhealthy ones. If more than
+    /// `panic_percent` of the addresses are excluded, a first attempt may use any (panic mode), so
+    /// that the remaining ones are not overloaded; a retry prefers available addresses.
     pub(crate) fn pick(
         &self,
         client: u64,
         avoid: Option<&Endpoint>,
         now: Instant,
-    ) -> Result<Ticket, NoEndpoint> {
+    ) -> Result<InFlightPermit, NoEndpoint> {
         let endpoints = self.endpoints.load();
         let now = self.ms_at(now);
         let weighs = |endpoint: &Endpoint| endpoint.weight_in(&self.config) > 0;
@@ -266,22 +270,24 @@ impl Pool {
         let best = candidates()
             .map(|endpoint| rank(endpoint))
             .min()
-            .ok_or(NoEndpoint::Away)?;
+            .ok_or(NoEndpoint::Unavailable)?;
         let usable = |endpoint: &Endpoint| candidate(endpoint) && rank(endpoint) == best;
         let chosen = self.balance(&endpoints, usable, client);
-        if let Some(ticket) = chosen.and_then(|chosen| Ticket::take(chosen, self.config.in_flight))
+        if let Some(permit) =
+            chosen.and_then(|chosen| InFlightPermit::try_acquire(chosen, self.config.in_flight))
         {
-            return Ok(ticket);
+            return Ok(permit);
         }
-        // It is full; or another request has just changed what is known, and any will do.
+        // The address is at capacity; or a concurrent request has changed its state, and any
+        // address is acceptable.
         let has_changed = chosen.is_none();
         candidates()
             .filter(|endpoint| has_changed || usable(endpoint))
-            .find_map(|endpoint| Ticket::take(endpoint, self.config.in_flight))
-            .ok_or(NoEndpoint::Full)
+            .find_map(|endpoint| InFlightPermit::try_acquire(endpoint, self.config.in_flight))
+            .ok_or(NoEndpoint::AtCapacity)
     }
 
-    /// One of the usable addresses, as the configuration says.
+    /// Applies the configured load balancing algorithm to the usable addresses.
     fn balance<'e>(
         &self,
         endpoints: &'e [Arc<Endpoint>],
@@ -294,14 +300,14 @@ impl Pool {
             endpoints.iter().filter(|endpoint| usable(endpoint)).nth(at)
         };
         match self.config.balance {
-            Balance::RoundRobin => self.weighted(
+            LoadBalancing::RoundRobin => self.weighted(
                 endpoints,
                 &usable,
                 self.turn.fetch_add(1, Ordering::Relaxed),
             ),
-            Balance::ClientHash => self.rendezvous(endpoints, &usable, client),
-            Balance::LeastLoaded if count == 1 => nth(0),
-            Balance::LeastLoaded => {
+            LoadBalancing::ClientHash => self.rendezvous(endpoints, &usable, client),
+            LoadBalancing::LeastLoaded if count == 1 => nth(0),
+            LoadBalancing::LeastLoaded => {
                 let random = self.random();
                 let (one, other) = (nth(random), nth(random.rotate_left(32)));
                 let other = if one.map(Arc::as_ptr) == other.map(Arc::as_ptr) {
@@ -316,7 +322,7 @@ impl Pool {
         }
     }
 
-    /// The entry at `turn` when each stands there as often as it weighs.
+    /// Returns the address at `turn` of a sequence in which each occurs as often as its weight.
     fn weighted<'e>(
         &self,
         endpoints: &'e [Arc<Endpoint>],
@@ -341,8 +347,8 @@ impl Pool {
             })
     }
 
-    /// The address with the highest weighted score for this client (rendezvous hashing): when one
-    /// goes, only its own clients move.
+    /// Returns the address with the highest weighted score for this client (rendezvous hashing):
+    /// when an address is removed, only its own clients move.
     fn rendezvous<'e>(
         &self,
         endpoints: &'e [Arc<Endpoint>],
@@ -359,7 +365,7 @@ impl Pool {
             .max_by(|one, other| score(one).total_cmp(&score(other)))
     }
 
-    /// Good enough to spread load: a counter, mixed.
+    /// Returns a pseudo-random number, sufficient for load balancing.
     fn random(&self) -> u64 {
         mix(self
             .turn
@@ -367,32 +373,38 @@ impl Pool {
             >> 1
     }
 
-    /// A request reached its answer, `micros` after the choice of its address.
-    pub(crate) fn note_answer(&self, endpoint: &Endpoint, status: u16, micros: u64, now: Instant) {
-        self.budget.note_request();
+    /// Records a response head, received `micros` after the choice of its address.
+    pub(crate) fn note_response(
+        &self,
+        endpoint: &Endpoint,
+        status: u16,
+        micros: u64,
+        now: Instant,
+    ) {
+        self.retry_budget.deposit();
         if (502..=504).contains(&status) {
             self.note_failure(endpoint, now);
         } else {
-            endpoint.succeeded(micros, &self.config.outlier, self.ms_at(now));
+            endpoint.note_success(micros, &self.config.outlier, self.ms_at(now));
         }
     }
 
-    /// An attempt failed at the upstream.
+    /// Records a failed attempt at the upstream.
     pub(crate) fn note_failure(&self, endpoint: &Endpoint, now: Instant) {
-        if endpoint.failed(&self.config.outlier, self.ms_at(now)) {
+        if endpoint.note_failure(&self.config.outlier, self.ms_at(now)) {
             self.ejections.inc();
-            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, "address ejected for failing");
+            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, "upstream address ejected");
         }
     }
 
-    /// Whether one more attempt may be made after so many, of which `most` may be further ones. One
-    /// that follows an attempt of which nothing was sent costs nothing of the budget: it puts no
-    /// load on the upstream.
-    pub(crate) fn may_retry(&self, attempts: u32, most: u32, was_sent: bool) -> bool {
-        if attempts > most {
+    /// Returns whether another attempt may be made after `attempts`, of which `limit` may be
+    /// retries. A retry of a request that was not sent does not use the budget, because it adds no
+    /// load to the upstream.
+    pub(crate) fn may_retry(&self, attempts: u32, limit: u32, was_sent: bool) -> bool {
+        if attempts > limit {
             return false;
         }
-        let may = !was_sent || self.budget.take();
+        let may = !was_sent || self.retry_budget.try_withdraw();
         let counter = if may {
             &self.retries
         } else {
@@ -402,7 +414,8 @@ impl Pool {
         may
     }
 
-    /// How one address is spoken to. Every timeout is set: Pingora's defaults are none.
+    /// Builds the Pingora peer of an address. All timeouts are set, because Pingora's defaults are
+    /// unlimited.
     fn peer(&self, at: usize, address: SocketAddr) -> HttpPeer {
         let config = &self.config;
         let name = match &config.tls {
@@ -418,8 +431,8 @@ impl Pool {
             idle: KEEPALIVE_IDLE,
             interval: KEEPALIVE_INTERVAL,
             count: KEEPALIVE_PROBES,
-            // Pingora waits for an answer even after a write of a body that took too long: the
-            // kernel ends the connection then, and with it the wait.
+            // Pingora waits for a response even after a body write has timed out. The kernel closes
+            // the connection, which ends the wait.
             #[cfg(target_os = "linux")]
             user_timeout: config.write_timeout,
         });
@@ -428,7 +441,7 @@ impl Pool {
         options.read_timeout = Some(config.read_timeout);
         options.write_timeout = Some(config.write_timeout);
         options.idle_timeout = Some(config.idle_timeout);
-        // An answer over HTTP/1.1 would pass by the parser of the guarded connections.
+        // A negotiated HTTP/1.1 response would bypass the response check of [`checked_connection`].
         options.alpn = if config.http2 { ALPN::H2 } else { ALPN::H1 };
         options.max_h2_streams = if config.http2 {
             usize::from(MAX_UPSTREAM_STREAMS)
@@ -447,7 +460,7 @@ impl Pool {
     }
 }
 
-/// The finaliser of splitmix64: every bit of the input moves every bit of the output.
+/// The finalizer of splitmix64, in which every input bit affects every output bit.
 fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -10,7 +10,7 @@ use aws_smithy_async::time::{SharedTimeSource, TimeSource};
 use postern_common::config::{self, Env};
 use postern_common::database::testing::{self, TestDatabase};
 use postern_common::identity::{AwsCredentials, IdentityConfig, Pool};
-use postern_common::token::{Caller, Refusal, Verifier, VerifierOptions};
+use postern_common::token::{Caller, TokenError, Verifier, VerifierOptions};
 use postern_common::{Clock, Secret};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -228,7 +228,7 @@ impl Running {
     }
 
     /// What Postern's own verifier says of a token.
-    pub(super) async fn verify(&self, token: &str) -> Result<Caller, Refusal> {
+    pub(super) async fn verify(&self, token: &str) -> Result<Caller, TokenError> {
         let options = VerifierOptions {
             clock: self.clock.clone(),
             ..VerifierOptions::default()

@@ -1,5 +1,5 @@
 use postern_common::identity::secret_hash;
-use postern_common::token::Refusal;
+use postern_common::token::TokenError;
 
 use super::harness::{EMAIL, PASSWORD, claims, over_both, refusal, with};
 use crate::PoolSettings;
@@ -47,7 +47,7 @@ async fn a_registered_user_gets_tokens_in_cognitos_shape_that_postern_accepts() 
             .verify(tokens.id_token().expect("ID token"))
             .await
             .expect_err("not for calls");
-        assert_eq!(id, Refusal::TokenUse);
+        assert_eq!(id, TokenError::TokenUse);
     })
     .await;
 }

@@ -3,33 +3,34 @@ use std::time::Duration;
 
 use postern_common::decode::{Field, Object};
 
-use super::{Route, texts};
+use crate::config::{Route, short_texts};
 
-/// `[cors]` and `[route.cors]`: which pages of other origins may read answers (the Fetch standard's
-/// CORS protocol).
+/// `[cors]` and `[route.cors]`: the origins whose pages may read responses (CORS protocol of the
+/// Fetch standard).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cors {
-    /// Whose pages may; empty for none.
+pub struct CorsPolicy {
+    /// Allowed origins; empty for none.
     pub origins: Vec<OriginPattern>,
-    /// Request fields that scripts may send; default `authorization`, `content-type`,
+    /// Request header fields that scripts may send; default `authorization`, `content-type`,
     /// `idempotency-key` and `traceparent`.
     pub headers: Vec<String>,
-    /// How long a browser may remember the answer to a preflight; default 10 min.
+    /// Time for which a browser may cache a preflight response; default 10 min.
     pub max_age: Duration,
 }
 
-/// Origins of one entry.
+/// A pattern of origins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginPattern {
     /// `*`.
     Any,
-    /// `https://app.example.com`.
+    /// A single origin, such as `https://app.example.com`.
     Exact(String),
-    /// `http://localhost:*`: this scheme and host with any port. Without the colon and the star.
+    /// `http://localhost:*`: a scheme and host with any port. Stored without the colon and the
+    /// star.
     AnyPort(String),
 }
 
-/// Fields that scripts may send where a table names none.
+/// Default of [`CorsPolicy::headers`].
 const DEFAULT_HEADERS: [&str; 4] = [
     "authorization",
     "content-type",
@@ -37,15 +38,15 @@ const DEFAULT_HEADERS: [&str; 4] = [
     "traceparent",
 ];
 
-// === impl Cors ===
+// === impl CorsPolicy ===
 
-impl Cors {
+impl CorsPolicy {
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let origins = section.required("origins", |field| field.array(OriginPattern::read));
         let headers = section.or(
             "headers",
             DEFAULT_HEADERS.map(str::to_owned).to_vec(),
-            texts,
+            short_texts,
         );
         let max_age = section.or("max_age", Duration::from_secs(600), |field| {
             field.duration()
@@ -57,20 +58,20 @@ impl Cors {
         })
     }
 
-    /// Whether pages of this origin may read answers.
+    /// Returns whether pages of this origin may read responses.
     #[must_use]
     pub fn allows(&self, origin: &[u8]) -> bool {
         self.origins.iter().any(|pattern| pattern.matches(origin))
     }
 
-    /// Whether pages of every origin may.
+    /// Returns whether pages of every origin are allowed.
     pub(crate) fn allows_any(&self) -> bool {
         self.origins.contains(&OriginPattern::Any)
     }
 
-    /// The rules for requests that no route takes: those of `[cors]`, or else of all routes
-    /// together, so that a page can read why it was refused.
-    pub(super) fn without_route(common: Option<Arc<Self>>, routes: &[Route]) -> Option<Arc<Self>> {
+    /// Returns the policy for requests that match no route: `[cors]`, or else the union of the
+    /// policies of all routes, so that a page can read the error response.
+    pub(super) fn fallback(common: Option<Arc<Self>>, routes: &[Route]) -> Option<Arc<Self>> {
         if common.is_some() {
             return common;
         }
@@ -130,7 +131,8 @@ impl OriginPattern {
     }
 }
 
-/// Whether this is how browsers write an origin: lower case, no path, no default port.
+/// Returns whether the text is an origin as browsers serialize it: lower case, without path and
+/// default port.
 fn is_origin(text: &str) -> bool {
     let Some((scheme, authority)) = text.split_once("://") else {
         return false;
@@ -146,11 +148,11 @@ fn is_origin(text: &str) -> bool {
         && scheme.bytes().all(known)
         && !authority.starts_with(':')
         && !authority.contains(|c: char| c.is_ascii_uppercase() || "/?#@*".contains(c))
-        && crate::head::is_authority(authority.as_bytes())
+        && crate::message::head::is_authority(authority.as_bytes())
         && (default.is_none() || port(text) != default)
 }
 
-/// The port of an origin, if it names one.
+/// Returns the port of an origin, if it names one.
 fn port(origin: &str) -> Option<&str> {
     let (_, port) = origin.split_once("://")?.1.rsplit_once(':')?;
     port.bytes()
@@ -176,13 +178,13 @@ mod tests {
 
     fn read(origin: &str) -> Option<OriginPattern> {
         let text = format!("origins = [\"{origin}\"]\n");
-        parse("x.toml", &text, Cors::read)
+        parse("x.toml", &text, CorsPolicy::read)
             .ok()
             .map(|mut cors| cors.origins.remove(0))
     }
 
     #[test]
-    fn pattern_matches_origins_as_browsers_send_them() {
+    fn origin_pattern_matches_serialized_origins() {
         for (pattern, origin, matches) in [
             ("*", "https://any", true),
             ("https://app", "https://app", true),
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn origin_that_no_browser_sends_is_refused() {
+    fn malformed_origin_is_rejected() {
         for wrong in [
             "app",
             "https://",

@@ -4,90 +4,94 @@ use std::time::Duration;
 use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
 
-use super::{size, timeout};
-use crate::client::Network;
-use crate::head::HeadLimits;
-use crate::limit::Rate;
+use crate::config::IpNetwork;
+use crate::config::{memory_size, nonzero_duration};
+use crate::message::head::HeadLimits;
+use crate::rate_limiter::Rate;
 
-/// `[limits]`: what clients may ask of the gateway. Every one has a default; none can be switched
-/// off but the rates, which are off until they are set.
+/// `[limits]`: limits on clients. Every limit has a default and none can be disabled, except the
+/// rate limits, which are off until they are set.
 #[derive(Clone, Debug)]
-pub struct Limits {
-    /// Open connections in all; default 20,000. Above it, new ones wait in the kernel's queue. A
-    /// reload ends none.
+pub struct ClientLimits {
+    /// Maximum open client connections; default 20,000. Connections above the limit wait in the
+    /// kernel's accept queue. A reload closes none.
     pub connections: usize,
-    /// Open connections from one address; default 1,000. Above it, new ones are closed.
+    /// Maximum open connections of one client address; default 1,000. Connections above the limit
+    /// are closed.
     pub connections_per_address: usize,
-    /// Streams that are open at once on one HTTP/2 connection; default 100.
+    /// Maximum concurrent streams of one HTTP/2 connection; default 100.
     pub streams: u32,
-    /// The head of a request: default 32 KiB, 100 fields, 8 KiB of target.
+    /// Limits of a request head: default 32 KiB, 100 fields, 8 KiB of target.
     pub head: HeadLimits,
-    /// From the first byte of a head (or from the connection) to its last; default 10 s.
+    /// Time from the first byte of a head (for the first request: from the connection) to its last
+    /// byte; default 10 s.
     pub head_timeout: Duration,
-    /// How long a connection may be idle between requests; default 60 s.
+    /// Time for which a connection may be idle between requests; default 60 s.
     pub idle_timeout: Duration,
-    /// How long a connection that has become a tunnel (WebSocket) may be silent in both directions;
-    /// default 10 min.
+    /// Time for which a tunnel (WebSocket) may transfer nothing in either direction; default 10
+    /// min.
     pub tunnel_timeout: Duration,
-    /// The largest request body; default 1 MiB. A route can have its own.
+    /// Maximum bytes of a request body; default 1 MiB. A route can override it.
     pub body_bytes: u64,
-    /// Bytes per second below which a body that is being sent or read counts as stalled; default
+    /// Minimum transfer rate of a body in bytes per second, for sending and for reading; default
     /// 512.
     pub min_rate: u32,
-    /// How long a body may stay below that rate; default 20 s.
+    /// Time for which a body may stay below `min_rate`; default 20 s.
     pub stall_timeout: Duration,
-    /// Bytes that responses may hold in all while their readers are slow, an eighth of it for the
-    /// readers of one address; default 256 MiB. A response reserves 64 KiB, and 192 KiB if its
-    /// upstream speaks HTTP/2. Above it, new requests get 503, and a response that its reader makes
-    /// wait is cut.
+    /// Maximum bytes of responses that are buffered for slow readers; default 256 MiB. The readers
+    /// of one address may use an eighth of it. A response reserves 64 KiB, and 192 KiB if its
+    /// upstream speaks HTTP/2. Above the limit, new requests get 503, and a response whose reader is
+    /// slow is aborted.
     pub response_buffer_bytes: usize,
-    /// From the head of a request to the end of its response; default 60 s. A route can have its
-    /// own.
+    /// Time from the head of a request to the end of its response; default 60 s. A route can
+    /// override it.
     pub deadline: Duration,
-    /// Requests from one client address, those whose head is refused included; default none.
+    /// Rate limit of one client address; default none. Requests with a rejected head are counted as
+    /// well.
     pub address: Option<Rate>,
-    /// Requests of one user or service; default none.
+    /// Rate limit of one user or service; default none.
     pub principal: Option<Rate>,
-    /// Proxies in front, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; default
-    /// none.
-    pub trusted_proxies: Vec<Network>,
-    /// Keys that the rate limits remember; default 200,000.
+    /// Reverse proxies in front of the gateway whose `X-Forwarded-For` and `X-Forwarded-Proto` are
+    /// trusted; default none.
+    pub trusted_proxies: Vec<IpNetwork>,
+    /// Maximum keys that the rate limiter tracks; default 200,000.
     pub keys: usize,
-    /// `redis://…` where rates marked `global` are counted across gateways; default none. With a
-    /// password it comes from the variable POSTERN_LIMITS_STORE, which goes before the file.
+    /// `redis://…` URL of the store for rate limits marked `global`; default none. The environment
+    /// variable POSTERN_LIMITS_STORE takes precedence and may contain a password.
     pub store: Option<String>,
 }
 
 /// A rate limit of a route.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
-    /// Whose requests are counted together.
-    pub by: RateBy,
-    /// How many.
+    /// The key by which requests are counted.
+    pub by: RateLimitKey,
+    /// The token bucket.
     pub rate: Rate,
-    /// Requests per window, as written; for the count across gateways.
+    /// Requests per window as configured, for counting across gateways.
     pub requests: u32,
-    /// The window, as written.
+    /// The window as configured.
     pub per: Duration,
-    /// Whether it is counted across gateways, in `limits.store`; locally while that is away.
+    /// Whether requests are counted across gateways in `limits.store`. While the store is
+    /// unavailable, they are counted locally.
     pub global: bool,
 }
 
-/// Whose requests are counted together.
+/// The key by which a rate limit counts requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateBy {
-    /// Those from one client address (the /64 for IPv6).
+pub enum RateLimitKey {
+    /// The client address (the /64 for IPv6).
     Address,
-    /// Those of one user or service.
+    /// The user or service.
     Principal,
-    /// All of the route.
+    /// The route, for all its requests together.
     Route,
 }
 
-// === impl Limits ===
+// === impl ClientLimits ===
 
-impl Limits {
-    /// The defaults, with what the environment says.
+impl ClientLimits {
+    /// Returns the defaults, overridden by the environment.
     pub(super) fn from_env(env: &Env) -> Self {
         Self {
             store: env.get("POSTERN_LIMITS_STORE").map(str::to_owned),
@@ -95,14 +99,16 @@ impl Limits {
         }
     }
 
-    /// What has to move of a body within `stall_timeout`, at the least rate.
-    pub(crate) fn least_bytes(&self) -> u64 {
+    /// Returns the bytes of a body that must be transferred per `stall_timeout` at the minimum
+    /// rate; at least 1.
+    pub(crate) fn min_bytes_per_window(&self) -> u64 {
         let window_ms = u64::try_from(self.stall_timeout.as_millis()).unwrap_or(u64::MAX);
         (u64::from(self.min_rate).saturating_mul(window_ms) / 1000).max(1)
     }
 
-    /// Whether this is the address of a trusted proxy, which brings many clients.
-    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+    /// Returns whether the address is a trusted proxy, whose connections carry requests of many
+    /// clients.
+    pub(crate) fn is_trusted_proxy(&self, address: IpAddr) -> bool {
         self.trusted_proxies
             .iter()
             .any(|network| network.contains(address))
@@ -111,11 +117,11 @@ impl Limits {
     pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {
         let default = Self::from_env(env);
         let head = HeadLimits {
-            bytes: section.or("head_bytes", default.head.bytes, size),
+            bytes: section.or("head_bytes", default.head.bytes, memory_size),
             fields: section.or("head_fields", default.head.fields, |field| {
                 field.integer(8..=240)
             }),
-            target: section.or("target_bytes", default.head.target, size),
+            target: section.or("target_bytes", default.head.target, memory_size),
         };
         Some(Self {
             connections: section.or("connections", default.connections, |f| {
@@ -130,24 +136,24 @@ impl Limits {
                 field.integer(1..=10_000)
             }),
             head,
-            head_timeout: section.or("head_timeout", default.head_timeout, timeout),
-            idle_timeout: section.or("idle_timeout", default.idle_timeout, timeout),
-            tunnel_timeout: section.or("tunnel_timeout", default.tunnel_timeout, timeout),
+            head_timeout: section.or("head_timeout", default.head_timeout, nonzero_duration),
+            idle_timeout: section.or("idle_timeout", default.idle_timeout, nonzero_duration),
+            tunnel_timeout: section.or("tunnel_timeout", default.tunnel_timeout, nonzero_duration),
             body_bytes: section.or("body_bytes", default.body_bytes, |field| field.bytes()),
             min_rate: section.or("min_rate", default.min_rate, |field| {
                 field.integer(1..=1_000_000)
             }),
-            stall_timeout: section.or("stall_timeout", default.stall_timeout, timeout),
+            stall_timeout: section.or("stall_timeout", default.stall_timeout, nonzero_duration),
             response_buffer_bytes: section.or(
                 "response_buffer_bytes",
                 default.response_buffer_bytes,
-                size,
+                memory_size,
             ),
-            deadline: section.or("deadline", default.deadline, timeout),
+            deadline: section.or("deadline", default.deadline, nonzero_duration),
             address: section.section("address", read_rate),
             principal: section.section("principal", read_rate),
             trusted_proxies: section.list("trusted_proxies", |item| {
-                Network::parse(item.string()?)
+                IpNetwork::parse(item.string()?)
                     .or_else(|| item.fail("invalid_format", "must be a network such as 10.0.0.0/8"))
             }),
             keys: section.or("keys", default.keys, |field| {
@@ -158,7 +164,7 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
             connections: 20_000,
@@ -186,7 +192,7 @@ impl Default for Limits {
     }
 }
 
-/// A URL without a password: the file holds no secrets.
+/// Reads a URL without a password: configuration files contain no secrets.
 fn read_store(field: Field<'_>) -> Option<String> {
     let text = field.text(1..=2048)?;
     let authority = text.split("://").nth(1).unwrap_or_default();
@@ -203,14 +209,14 @@ fn read_store(field: Field<'_>) -> Option<String> {
     Some(text)
 }
 
-/// `{ requests = 100, per = "1s", burst = 200 }`.
+/// Reads `{ requests = 100, per = "1s", burst = 200 }`.
 fn read_rate(section: &Object<'_>) -> Option<Rate> {
     read_parts(section).map(|(rate, ..)| rate)
 }
 
 fn read_parts(section: &Object<'_>) -> Option<(Rate, u32, Duration)> {
     let requests = section.required("requests", |field| field.integer(1..=10_000_000));
-    let per = section.or("per", Duration::from_secs(1), timeout);
+    let per = section.or("per", Duration::from_secs(1), nonzero_duration);
     let burst = section.optional("burst", |field| field.integer(1..=10_000_000));
     requests.map(|requests| (Rate::new(requests, per, burst), requests, per))
 }
@@ -219,9 +225,9 @@ impl RateLimit {
     pub(super) fn read(field: Field<'_>, has_store: bool) -> Option<Self> {
         field.object(|limit| {
             let choices = [
-                ("address", RateBy::Address),
-                ("principal", RateBy::Principal),
-                ("route", RateBy::Route),
+                ("address", RateLimitKey::Address),
+                ("principal", RateLimitKey::Principal),
+                ("route", RateLimitKey::Route),
             ];
             let by = limit.required("by", |field| field.one_of(&choices));
             let global = limit.or("global", false, |field| match field.boolean()? {

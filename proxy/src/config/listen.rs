@@ -3,76 +3,77 @@ use std::path::PathBuf;
 
 use postern_common::decode::Object;
 
-/// `[[listen]]`: where clients come in.
+/// `[[listen]]`: a listening address for clients.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listen {
-    /// Address and port.
+pub struct ListenerConfig {
+    /// IP address and port.
     pub address: SocketAddr,
-    /// TLS; plain HTTP without.
-    pub tls: Option<Tls>,
-    /// Whether clients without TLS may begin with HTTP/2 (prior knowledge, RFC 9113 section 3.3);
+    /// TLS settings; plain HTTP without.
+    pub tls: Option<ListenerTlsConfig>,
+    /// Whether clients without TLS may use HTTP/2 with prior knowledge (RFC 9113 section 3.3);
     /// default false.
     pub h2c: bool,
 }
 
-/// `[listen.tls]`: files in PEM, read again when they change.
+/// `[listen.tls]`: PEM files, which are reloaded when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
-    /// The certificate and its chain.
+pub struct ListenerTlsConfig {
+    /// The certificate chain, leaf first.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: PathBuf,
-    /// Authorities of which one must have signed the client's certificate; none is asked for
-    /// without.
+    /// Certificate authorities for client certificates. If set, clients must present a certificate
+    /// that one of them has signed.
     pub client_ca: Option<PathBuf>,
-    /// Whether HTTP/2 is offered besides HTTP/1.1; default true.
+    /// Whether HTTP/2 is offered in addition to HTTP/1.1; default true.
     pub http2: bool,
 }
 
-/// `[access_log]`: where access events go, one JSON object a line.
+/// `[access_log]`: the destination of access events, one JSON object per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessLog {
-    /// Default `stdout`.
-    pub to: AccessLogTo,
-    /// How much of the client's address an event holds; default nothing.
-    pub client_address: ClientAddress,
-    /// Bytes after which a file is put aside as `….1`, in the place of the one before; default
-    /// none, for a rotation from outside with SIGUSR1.
+pub struct AccessLogConfig {
+    /// The destination; default `stdout`.
+    pub to: AccessLogSink,
+    /// Detail of the client address in an event; default none.
+    pub client_address: ClientAddressDetail,
+    /// File size in bytes after which the file is rotated to `….1`, replacing the previous one;
+    /// default none, for external rotation with SIGUSR1.
     pub max_bytes: Option<u64>,
-    /// Bytes that wait for a slow disk before events are dropped and counted; default 8 MiB.
+    /// Bytes buffered while the disk is slow, above which events are dropped and counted; default 8
+    /// MiB.
     pub buffer_bytes: usize,
 }
 
-/// A sink of access events.
+/// A destination of access events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AccessLogTo {
-    /// Nowhere.
+pub enum AccessLogSink {
+    /// Disabled.
     Off,
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
-    /// A file, opened again on SIGUSR1.
+    /// A file, which is reopened on SIGUSR1.
     File(PathBuf),
 }
 
-/// How much of an address is written down.
+/// Detail in which client addresses are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientAddress {
-    /// Nothing.
+pub enum ClientAddressDetail {
+    /// Not logged.
     Off,
-    /// The /24 (IPv4) or /48 (IPv6).
+    /// The /24 (IPv4) or /48 (IPv6) network.
     Network,
-    /// All of it.
+    /// The full address.
     Full,
 }
 
-// === impl Listen ===
+// === impl ListenerConfig ===
 
-impl Listen {
+impl ListenerConfig {
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let address = section.required("address", |field| field.socket_addr());
-        let tls = section.section("tls", Tls::read);
+        let tls = section.section("tls", ListenerTlsConfig::read);
         let h2c = section.or("h2c", false, |field| match field.boolean()? {
             true if tls.is_some() => field.fail(
                 "invalid_choice",
@@ -88,7 +89,7 @@ impl Listen {
     }
 }
 
-impl Tls {
+impl ListenerTlsConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let certificate = section.required("certificate", |field| field.text(1..=4096));
         let key = section.required("key", |field| field.text(1..=4096));
@@ -103,17 +104,17 @@ impl Tls {
     }
 }
 
-// === impl AccessLog ===
+// === impl AccessLogConfig ===
 
-impl AccessLog {
+impl AccessLogConfig {
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
         let to = section.or("to", default.to, |field| {
             match field.text(1..=4096)?.as_str() {
-                "off" => Some(AccessLogTo::Off),
-                "stdout" => Some(AccessLogTo::Stdout),
-                "stderr" => Some(AccessLogTo::Stderr),
-                path if path.contains('/') => Some(AccessLogTo::File(path.into())),
+                "off" => Some(AccessLogSink::Off),
+                "stdout" => Some(AccessLogSink::Stdout),
+                "stderr" => Some(AccessLogSink::Stderr),
+                path if path.contains('/') => Some(AccessLogSink::File(path.into())),
                 _ => field.fail(
                     "invalid_choice",
                     "must be off, stdout, stderr or a path with a slash",
@@ -121,14 +122,14 @@ impl AccessLog {
             }
         });
         let choices = [
-            ("off", ClientAddress::Off),
-            ("network", ClientAddress::Network),
-            ("full", ClientAddress::Full),
+            ("off", ClientAddressDetail::Off),
+            ("network", ClientAddressDetail::Network),
+            ("full", ClientAddressDetail::Full),
         ];
         let client_address = section.or("client_address", default.client_address, |f| {
             f.one_of(&choices)
         });
-        let buffer_bytes = section.or("buffer_bytes", default.buffer_bytes, super::size);
+        let buffer_bytes = section.or("buffer_bytes", default.buffer_bytes, super::memory_size);
         let max_bytes = section.optional("max_bytes", |field| match field.bytes()? {
             0 => field.fail("out_of_range", "must be more than 0"),
             bytes => Some(bytes),
@@ -142,11 +143,11 @@ impl AccessLog {
     }
 }
 
-impl Default for AccessLog {
+impl Default for AccessLogConfig {
     fn default() -> Self {
         Self {
-            to: AccessLogTo::Stdout,
-            client_address: ClientAddress::Off,
+            to: AccessLogSink::Stdout,
+            client_address: ClientAddressDetail::Off,
             max_bytes: None,
             buffer_bytes: 8 << 20,
         }

@@ -5,73 +5,75 @@ use ahash::{AHashMap, AHashSet};
 use http::{HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
 
-use super::{Cors, Limits, RateBy, RateLimit, Upstream, policy, timeout};
-use crate::headers;
-use crate::policy::Policy;
-use crate::route::{Condition, HostPattern, Methods, PathPattern, Pattern};
+use crate::config::RoutePolicy;
+use crate::config::{
+    ClientLimits, CorsPolicy, RateLimit, RateLimitKey, UpstreamConfig, nonzero_duration, policy,
+};
+use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
+use crate::message::headers;
 
-/// `[[route]]`: which requests go where, and who may send them.
+/// `[[route]]`: a match, an upstream and a policy.
 #[derive(Clone, Debug)]
 pub struct Route {
     /// The name in tests, logs and metrics; default the methods and the path.
     pub name: String,
-    /// What it matches.
-    pub pattern: Pattern,
-    /// Where it goes: positions in [`super::Config::upstreams`] with their shares.
-    pub targets: Vec<Target>,
-    /// Who may take it.
-    pub policy: Policy,
-    /// The largest request body.
+    /// The match conditions.
+    pub pattern: RoutePattern,
+    /// The upstreams, as positions in [`super::Config::upstreams`] with weights.
+    pub targets: Vec<RouteTarget>,
+    /// The authorization policy.
+    pub policy: RoutePolicy,
+    /// Maximum bytes of a request body.
     pub body_bytes: u64,
-    /// From the head of the request to the end of the response.
+    /// Time from the head of the request to the end of the response.
     pub deadline: Duration,
-    /// How long its upstream may be silent, as in `upstream.NAME.read_timeout`; default what stands
-    /// there.
+    /// Overrides `upstream.NAME.read_timeout`.
     pub read_timeout: Option<Duration>,
-    /// Further attempts, as in `upstream.NAME.retries`; default what stands there.
+    /// Overrides `upstream.NAME.retries`.
     pub retries: Option<u32>,
-    /// Further rates.
+    /// Rate limits in addition to those of the gateway.
     pub limits: Vec<RateLimit>,
-    /// What is forwarded in place of the path; default the path as it came.
-    pub rewrite: Option<Rewrite>,
-    /// Whether a WebSocket upgrade is passed on; default false.
+    /// Replacement of the beginning of the path; default none.
+    pub rewrite: Option<PathRewrite>,
+    /// Whether WebSocket upgrades are forwarded; default false.
     pub websocket: bool,
-    /// Whether a WebSocket stays open when the token that opened it expires; default false: both
-    /// sides are told 1008 (policy violation), and the connection ends.
+    /// Whether a WebSocket stays open after its token has expired; default false: both sides get
+    /// close code 1008 (policy violation), and the connection is closed.
     pub outlives_token: bool,
-    /// Whether its upstream may set cookies; default false, for no session is kept in one.
+    /// Whether the upstream may set cookies; default false, because sessions are not kept in
+    /// cookies.
     pub cookies: bool,
-    /// Fields that every response of the route carries.
+    /// Header fields that are set on every response of the route.
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
-    /// Cross-origin rules; default those of `[cors]`.
-    pub cors: Option<Arc<Cors>>,
+    /// The CORS policy; default `[cors]`.
+    pub cors: Option<Arc<CorsPolicy>>,
 }
 
-/// One upstream of a route.
+/// An upstream of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct RouteTarget {
     /// Position in [`super::Config::upstreams`].
     pub upstream: usize,
-    /// Its share against the others.
+    /// Weight relative to the other upstreams of the route.
     pub weight: u32,
 }
 
-/// `{ strip = "/v1" }` or `{ strip = "/v1", add = "/api" }`: the beginning of the path is replaced.
+/// A path prefix rewrite: `{ strip = "/v1" }` or `{ strip = "/v1", add = "/api" }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rewrite {
-    /// What every path of the route begins with.
+pub struct PathRewrite {
+    /// The prefix to remove; every path of the route begins with it.
     pub strip: String,
-    /// What stands there instead.
+    /// The prefix to insert.
     pub add: String,
 }
 
-/// Reads every route. What makes a route useless (an unknown upstream, a name twice, a route that
-/// an earlier one shadows) is told at its line.
+/// Reads all routes. A route with an unknown upstream or a duplicate name, or one that an earlier
+/// route shadows, is reported at its line.
 pub(super) fn read_all(
     root: &Object<'_>,
-    upstreams: &[Upstream],
-    limits: &Limits,
-    cors: Option<&Arc<Cors>>,
+    upstreams: &[UpstreamConfig],
+    limits: &ClientLimits,
+    cors: Option<&Arc<CorsPolicy>>,
 ) -> Vec<Route> {
     let mut earlier: Vec<Route> = Vec::new();
     let mut names: AHashSet<String> = AHashSet::new();
@@ -105,9 +107,9 @@ pub(super) fn read_all(
 impl Route {
     fn read(
         field: Field<'_>,
-        upstreams: &[Upstream],
-        limits: &Limits,
-        cors: Option<&Arc<Cors>>,
+        upstreams: &[UpstreamConfig],
+        limits: &ClientLimits,
+        cors: Option<&Arc<CorsPolicy>>,
     ) -> Option<Self> {
         field.object(|route| {
             let pattern = read_pattern(route);
@@ -116,15 +118,15 @@ impl Route {
             let policy = route.required("policy", policy::read);
             let has_store = limits.store.is_some();
             let rates = route.list("limits", |field| RateLimit::read(field, has_store));
-            if matches!(policy, Some(Policy::Public))
-                && rates.iter().any(|rate| rate.by == RateBy::Principal)
+            if matches!(policy, Some(RoutePolicy::Public))
+                && rates.iter().any(|rate| rate.by == RateLimitKey::Principal)
             {
                 route.fail(
                     "invalid_choice",
                     "a public route has no principal to limit by",
                 );
             }
-            let rewrite = route.section("rewrite", Rewrite::read);
+            let rewrite = route.section("rewrite", PathRewrite::read);
             let pattern = pattern?;
             if rewrite
                 .as_ref()
@@ -139,8 +141,8 @@ impl Route {
                 targets: targets?,
                 policy: policy?,
                 body_bytes: route.or("body_bytes", limits.body_bytes, |field| field.bytes()),
-                deadline: route.or("deadline", limits.deadline, timeout),
-                read_timeout: route.optional("read_timeout", timeout),
+                deadline: route.or("deadline", limits.deadline, nonzero_duration),
+                read_timeout: route.optional("read_timeout", nonzero_duration),
                 retries: route.optional("retries", |field| field.integer(0..=5)),
                 limits: rates,
                 rewrite,
@@ -151,7 +153,7 @@ impl Route {
                     .section("response_headers", read_fields)
                     .unwrap_or_default(),
                 cors: route
-                    .section("cors", Cors::read)
+                    .section("cors", CorsPolicy::read)
                     .map(Arc::new)
                     .or_else(|| cors.cloned()),
                 pattern,
@@ -160,28 +162,28 @@ impl Route {
     }
 }
 
-fn read_pattern(route: &Object<'_>) -> Option<Pattern> {
+fn read_pattern(route: &Object<'_>) -> Option<RoutePattern> {
     let path = route.required("path", |field| {
         PathPattern::parse(field.string()?)
             .or_else(|detail| field.fail("invalid_format", detail).ok_or(()))
             .ok()
     });
     let methods = route.required("methods", |field| {
-        let all = super::some(field, |item| {
+        let all = super::non_empty(field, |item| {
             let name = item.string()?;
             let known = if name == "*" {
-                Some(Methods::ALL)
+                Some(MethodSet::ALL)
             } else {
-                Methods::of(name)
+                MethodSet::of(name)
             };
             known.or_else(|| {
                 item.fail(
                     "invalid_choice",
-                    format!("must be * or one of {}", Methods::ALL),
+                    format!("must be * or one of {}", MethodSet::ALL),
                 )
             })
         })?;
-        Some(all.into_iter().fold(Methods::default(), Methods::union))
+        Some(all.into_iter().fold(MethodSet::default(), MethodSet::union))
     });
     let hosts = route.list("hosts", |item| {
         HostPattern::parse(item.string()?).or_else(|| {
@@ -193,7 +195,7 @@ fn read_pattern(route: &Object<'_>) -> Option<Pattern> {
     });
     let headers = route.section("headers", |section| Some(read_conditions(section, true)));
     let queries = route.section("query", |section| Some(read_conditions(section, false)));
-    Some(Pattern {
+    Some(RoutePattern {
         hosts,
         path: path?,
         methods: methods?,
@@ -202,8 +204,8 @@ fn read_pattern(route: &Object<'_>) -> Option<Pattern> {
     })
 }
 
-/// `{ name = "value" }`, or `{ name = true }` for any value.
-fn read_conditions(section: &Object<'_>, lower_case: bool) -> Vec<Condition> {
+/// Reads `{ name = "value" }`, or `{ name = true }` for any value.
+fn read_conditions(section: &Object<'_>, lower_case: bool) -> Vec<MatchCondition> {
     section.entries(|name, field| {
         let name = if lower_case {
             name.to_ascii_lowercase()
@@ -225,18 +227,18 @@ fn read_conditions(section: &Object<'_>, lower_case: bool) -> Vec<Condition> {
                 return field.fail("invalid_type", "must be a string, or true for any value");
             }
         };
-        Some(Condition { name, value })
+        Some(MatchCondition { name, value })
     })
 }
 
-/// `"name"`, or `{ name = weight, other = weight }`.
-fn read_targets(field: Field<'_>, upstreams: &[Upstream]) -> Option<Vec<Target>> {
+/// Reads `"name"`, or `{ name = weight, other = weight }`.
+fn read_targets(field: Field<'_>, upstreams: &[UpstreamConfig]) -> Option<Vec<RouteTarget>> {
     let find = |name: &str, field: Field<'_>| {
         let found = upstreams.iter().position(|upstream| upstream.name == name);
         found.or_else(|| field.fail("unknown_upstream", format!("there is no [upstream.{name}]")))
     };
     if let Value::String(name) = field.value() {
-        return Some(vec![Target {
+        return Some(vec![RouteTarget {
             upstream: find(name, field)?,
             weight: 1,
         }]);
@@ -249,7 +251,7 @@ fn read_targets(field: Field<'_>, upstreams: &[Upstream]) -> Option<Vec<Target>>
     };
     let targets = field.object(|targets| {
         Some(targets.entries(|name, field| {
-            Some(Target {
+            Some(RouteTarget {
                 upstream: find(name, field)?,
                 weight: field.integer(0..=1000)?,
             })
@@ -268,9 +270,7 @@ fn read_fields(section: &Object<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
     Some(section.entries(|name, field| {
         let value = field.text(0..=4096)?;
         let may = |name: &str| {
-            !headers::is_reserved(name)
-                && !headers::is_of_connection(name)
-                && name != "content-length"
+            !headers::is_reserved(name) && !headers::is_hop_by_hop(name) && name != "content-length"
         };
         let name = HeaderName::from_bytes(name.as_bytes())
             .ok()
@@ -282,7 +282,7 @@ fn read_fields(section: &Object<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
     }))
 }
 
-impl Rewrite {
+impl PathRewrite {
     fn read(section: &Object<'_>) -> Option<Self> {
         let path = |name: &'static str| {
             section.optional(name, |field| {
@@ -305,15 +305,15 @@ impl Rewrite {
         Some(rewrite)
     }
 
-    /// Whether the route's path begins with whole segments of what is stripped.
+    /// Returns whether `strip` consists of the first whole segments of the template.
     fn fits(&self, template: &str) -> bool {
         template
             .strip_prefix(&self.strip)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || self.strip.is_empty())
     }
 
-    /// The target that is forwarded: `/api` and `/api/x?y` for `/v1` and `/v1/x?y` under
-    /// `{ strip = "/v1", add = "/api" }`, and `/` where nothing else is left.
+    /// Returns the rewritten request target: `/api` and `/api/x?y` for `/v1` and `/v1/x?y` under `{
+    /// strip = "/v1", add = "/api" }`, and `/` if nothing remains.
     #[must_use]
     pub fn apply(&self, target: &[u8]) -> Vec<u8> {
         let rest = target.strip_prefix(self.strip.as_bytes()).unwrap_or(target);
@@ -332,7 +332,7 @@ mod tests {
 
     use crate::config::Config;
 
-    /// Whether a route for `/v1x` with these further lines is good.
+    /// Returns whether a route for `/v1x` with these additional lines is accepted.
     fn is_good(lines: &str) -> bool {
         let env = Env::from([
             ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_says_neither_how_long_an_answer_is_nor_what_only_the_gateway_says() {
+    fn route_cannot_set_framing_or_identity_headers() {
         let reads = |name: &str| is_good(&format!("response_headers = {{ {name} = \"5\" }}"));
         assert!(reads("X-Frame-Options"));
         for name in [

@@ -3,121 +3,122 @@ use std::time::Duration;
 
 use postern_common::decode::{Field, Object, Value};
 
-use super::timeout;
+use crate::config::nonzero_duration;
 
-/// `[upstream.NAME]`: a service behind the gateway.
+/// `[upstream.NAME]`: a backend service.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Upstream {
+pub struct UpstreamConfig {
     /// The name that routes use.
     pub name: String,
-    /// Where it is; at least one.
-    pub addresses: Vec<Address>,
-    /// How one of several is chosen; default the less loaded of two.
-    pub balance: Balance,
-    /// From the first packet to the connection, TLS included; default 2 s.
+    /// The addresses; at least one.
+    pub addresses: Vec<UpstreamAddress>,
+    /// The load balancing algorithm; default least-loaded.
+    pub balance: LoadBalancing,
+    /// Time to establish a connection, including the TLS handshake; default 2 s.
     pub connect_timeout: Duration,
-    /// From the end of the request to the first byte of the response, and between any two reads
-    /// after that; default 30 s.
+    /// Time from the end of the request to the first byte of the response, and between two reads of
+    /// the response; default 30 s.
     pub read_timeout: Duration,
-    /// How long one write may take; default 30 s.
+    /// Time for one write; default 30 s.
     pub write_timeout: Duration,
-    /// How long an unused connection is kept; default 60 s.
+    /// Time for which an idle connection is kept open; default 60 s.
     pub idle_timeout: Duration,
-    /// Requests in flight to one address, those that still wait for their connection among them:
-    /// above it, 503 at once, for nothing queues. While half of them are taken, one client address
-    /// gets an eighth (a trusted proxy brings many clients, and is not bound by it). Default 1,024.
+    /// Maximum requests in flight to one address, including those that wait for a connection;
+    /// default 1,024. Requests above the limit get 503 at once, without queueing. While half of the
+    /// limit is in use, one client address may use an eighth of it; trusted proxies are exempt,
+    /// because they carry requests of many clients.
     pub in_flight: usize,
-    /// Further attempts where a request was not sent or can be repeated; default 1.
+    /// Maximum retries of a request that was not sent or that is idempotent; default 1.
     pub retries: u32,
-    /// Retries of requests that were sent, in percent of requests, over which none is made; default
-    /// 20.
+    /// Retry budget: retries of requests that were sent, in percent of requests; default 20.
     pub retry_budget: u32,
     /// Active health checks; default none.
-    pub health: Option<Health>,
-    /// Passive ejection of addresses that fail; on by default.
-    pub outlier: Outlier,
+    pub health: Option<HealthCheckConfig>,
+    /// Outlier detection; on by default.
+    pub outlier: OutlierDetection,
     /// TLS to the upstream; default none.
-    pub tls: Option<UpstreamTls>,
-    /// Whether HTTP/2 is spoken to it; default false.
+    pub tls: Option<UpstreamTlsConfig>,
+    /// Whether the upstream is spoken to in HTTP/2; default false.
     pub http2: bool,
 }
 
-/// An IP address or DNS name with a port.
+/// A host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// An IP address, or a name that is resolved in the background.
+pub struct UpstreamAddress {
+    /// An IP address, or a DNS name that is resolved in the background.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// The share of requests, against that of the others; default 1.
+    /// Weight relative to the other addresses; default 1.
     pub weight: u32,
 }
 
-/// How one of several addresses is chosen.
+/// A load balancing algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Balance {
-    /// Two at random, the one with less load (requests in flight times peak-sensitive latency).
+pub enum LoadBalancing {
+    /// Power of two choices: the less loaded of two random addresses (requests in flight times
+    /// latency, which follows peaks at once).
     LeastLoaded,
-    /// One after the other.
+    /// Round robin.
     RoundRobin,
-    /// By client address, so that one client stays with one address.
+    /// Consistent hashing of the client address, so that a client keeps using the same address.
     ClientHash,
 }
 
-/// `[upstream.NAME.health]`: active checks.
+/// `[upstream.NAME.health]`: active health checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Health {
-    /// What is tried.
+pub struct HealthCheckConfig {
+    /// The kind of check.
     pub probe: HealthProbe,
-    /// How often; default 5 s.
+    /// Time between two checks; default 5 s.
     pub interval: Duration,
-    /// How long one may take; default 2 s.
+    /// Time for one check; default 2 s.
     pub timeout: Duration,
-    /// Failures in a row after which an address is out; default 2.
+    /// Consecutive failures after which an address is unhealthy; default 2.
     pub failures: u32,
-    /// Successes in a row after which it is back; default 2.
+    /// Consecutive successes after which an address is healthy again; default 2.
     pub successes: u32,
 }
 
-/// What an active check tries.
+/// A kind of health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HealthProbe {
     /// A TCP connection.
     Tcp,
-    /// `GET` of this path, answered with 200 to 399.
+    /// `GET` of this path with a status of 200 to 399.
     Http(String),
 }
 
-/// `[upstream.NAME.outlier]`: passive ejection.
+/// `[upstream.NAME.outlier]`: outlier detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outlier {
-    /// Failures in a row (no connection, a reset, a timeout, 502 to 504) that eject an address; 0
-    /// switches it off; default 5.
+pub struct OutlierDetection {
+    /// Consecutive failures (connection failure, reset, timeout, 502 to 504) after which an address
+    /// is ejected; 0 disables ejection; default 5.
     pub failures: u32,
-    /// How long it stays out, times the number of ejections in a row; default 10 s.
+    /// Duration of an ejection, multiplied by the number of consecutive ejections; default 10 s.
     pub ejection: Duration,
-    /// Percent of the addresses that may be out, ejected or failing their checks; above it, first
-    /// attempts go to any of them. Where all are out they are used whatever stands here. Default
-    /// 50.
+    /// Percentage of ejected or unhealthy addresses above which first attempts ignore ejections and
+    /// health (panic mode); default 50. If all addresses are ejected or unhealthy, they are used at
+    /// any percentage.
     pub panic_percent: u32,
 }
 
-/// `[upstream.NAME.tls]`.
+/// `[upstream.NAME.tls]`: TLS to an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpstreamTls {
-    /// The name in its certificate; default the host of the address.
+pub struct UpstreamTlsConfig {
+    /// The expected name in the certificate; default the host of the address.
     pub name: Option<String>,
-    /// Authorities of its certificate, in PEM; default those of the machine.
+    /// PEM file of certificate authorities; default the system's.
     pub ca: Option<PathBuf>,
-    /// The client certificate and its chain, in PEM.
+    /// PEM file of the client certificate chain.
     pub certificate: Option<PathBuf>,
-    /// The key of that certificate.
+    /// PEM file of the client certificate's private key.
     pub key: Option<PathBuf>,
 }
 
-// === impl Upstream ===
+// === impl UpstreamConfig ===
 
-impl Upstream {
+impl UpstreamConfig {
     pub(super) fn read(name: &str, field: Field<'_>) -> Option<Self> {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || name.len() > 64 || !name.bytes().all(known) {
@@ -128,30 +129,31 @@ impl Upstream {
         }
         field.object(|upstream| {
             let seconds = Duration::from_secs;
-            let addresses =
-                upstream.required("addresses", |field| super::some(field, Address::read));
+            let addresses = upstream.required("addresses", |field| {
+                super::non_empty(field, UpstreamAddress::read)
+            });
             let choices = [
-                ("least-loaded", Balance::LeastLoaded),
-                ("round-robin", Balance::RoundRobin),
-                ("client-hash", Balance::ClientHash),
+                ("least-loaded", LoadBalancing::LeastLoaded),
+                ("round-robin", LoadBalancing::RoundRobin),
+                ("client-hash", LoadBalancing::ClientHash),
             ];
             Some(Self {
                 name: name.to_owned(),
-                balance: upstream.or("balance", Balance::LeastLoaded, |field| {
+                balance: upstream.or("balance", LoadBalancing::LeastLoaded, |field| {
                     field.one_of(&choices)
                 }),
-                connect_timeout: upstream.or("connect_timeout", seconds(2), timeout),
-                read_timeout: upstream.or("read_timeout", seconds(30), timeout),
-                write_timeout: upstream.or("write_timeout", seconds(30), timeout),
-                idle_timeout: upstream.or("idle_timeout", seconds(60), timeout),
+                connect_timeout: upstream.or("connect_timeout", seconds(2), nonzero_duration),
+                read_timeout: upstream.or("read_timeout", seconds(30), nonzero_duration),
+                write_timeout: upstream.or("write_timeout", seconds(30), nonzero_duration),
+                idle_timeout: upstream.or("idle_timeout", seconds(60), nonzero_duration),
                 in_flight: upstream.or("in_flight", 1024, |field| field.integer(1..=1_000_000)),
                 retries: upstream.or("retries", 1, |field| field.integer(0..=5)),
                 retry_budget: upstream.or("retry_budget", 20, |field| field.integer(0..=100)),
-                health: upstream.section("health", Health::read),
+                health: upstream.section("health", HealthCheckConfig::read),
                 outlier: upstream
-                    .section("outlier", Outlier::read)
+                    .section("outlier", OutlierDetection::read)
                     .unwrap_or_default(),
-                tls: upstream.section("tls", UpstreamTls::read),
+                tls: upstream.section("tls", UpstreamTlsConfig::read),
                 http2: upstream.or("http2", false, |field| field.boolean()),
                 addresses: addresses?,
             })
@@ -159,8 +161,8 @@ impl Upstream {
     }
 }
 
-impl Address {
-    /// `"host:port"`, or `{ address = "host:port", weight = 2 }`.
+impl UpstreamAddress {
+    /// Reads `"host:port"`, or `{ address = "host:port", weight = 2 }`.
     fn read(field: Field<'_>) -> Option<Self> {
         if let Value::String(text) = field.value() {
             return Self::parse(text, 1).or_else(|| field.fail("invalid_format", Self::FORMAT));
@@ -180,11 +182,11 @@ impl Address {
 
     const FORMAT: &str = "must be an address such as 127.0.0.1:8501 or auth.internal:8501";
 
-    /// Reads `host:port`.
+    /// Parses `host:port`.
     #[must_use]
     pub fn parse(text: &str, weight: u32) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        if !crate::head::is_authority(text.as_bytes()) || host.is_empty() {
+        if !crate::message::head::is_authority(text.as_bytes()) || host.is_empty() {
             return None;
         }
         let host = host
@@ -199,7 +201,7 @@ impl Address {
     }
 }
 
-impl Health {
+impl HealthCheckConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let path = section.optional("path", |field| match field.text(1..=1024)? {
             path if path.starts_with('/') => Some(path),
@@ -207,22 +209,22 @@ impl Health {
         });
         Some(Self {
             probe: path.map_or(HealthProbe::Tcp, HealthProbe::Http),
-            interval: section.or("interval", Duration::from_secs(5), timeout),
-            timeout: section.or("timeout", Duration::from_secs(2), timeout),
+            interval: section.or("interval", Duration::from_secs(5), nonzero_duration),
+            timeout: section.or("timeout", Duration::from_secs(2), nonzero_duration),
             failures: section.or("failures", 2, |field| field.integer(1..=100)),
             successes: section.or("successes", 2, |field| field.integer(1..=100)),
         })
     }
 }
 
-impl Outlier {
+impl OutlierDetection {
     fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
         Some(Self {
             failures: section.or("failures", default.failures, |field| {
                 field.integer(0..=1000)
             }),
-            ejection: section.or("ejection", default.ejection, timeout),
+            ejection: section.or("ejection", default.ejection, nonzero_duration),
             panic_percent: section.or("panic_percent", default.panic_percent, |f| {
                 f.integer(0..=100)
             }),
@@ -230,7 +232,7 @@ impl Outlier {
     }
 }
 
-impl Default for Outlier {
+impl Default for OutlierDetection {
     fn default() -> Self {
         Self {
             failures: 5,
@@ -240,7 +242,7 @@ impl Default for Outlier {
     }
 }
 
-impl UpstreamTls {
+impl UpstreamTlsConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let path = |name: &'static str| {
             section

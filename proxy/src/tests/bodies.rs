@@ -1,5 +1,4 @@
-//! Every shape of a request body, and the bytes of it that reach an origin: one body, that ends
-//! once.
+//! Request bodies of every framing, and the bytes that reach an origin: one body with one end.
 
 use std::net::SocketAddr;
 
@@ -7,17 +6,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::front::{Front, get};
-use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
-use super::http2_frames::{DATA, END_HEADERS, END_STREAM, HEADERS, frame, open, settled};
-use super::origin::{Manner, Origin, request_length};
-use crate::framing::Framing;
-use crate::head::BodyKind;
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
+use super::http2_frames::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, frame, is_open_after_ping, open,
+};
+use super::origin::{OriginBehavior, TestOrigin, request_length};
+use super::tls_gateway::{TlsGateway, get};
+use crate::message::framing::BodyFraming;
+use crate::message::head::BodyKind;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// An origin that answers one request on each connection, and reports every byte that came on it
-/// until its end.
+/// Starts an origin that answers one request per connection and reports all bytes received on it.
 async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -39,9 +39,9 @@ async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
     (address, reports)
 }
 
-/// The body in the bytes of one connection, after which nothing may come.
+/// Returns the body in the bytes of one connection, and checks that nothing follows it.
 async fn body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
-    let bytes = tokio::time::timeout(PATIENCE, reports.recv())
+    let bytes = tokio::time::timeout(STEP_TIMEOUT, reports.recv())
         .await
         .expect("a report in time")
         .expect("one");
@@ -61,13 +61,13 @@ async fn body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
         );
         return rest.to_owned();
     }
-    let mut framing = Framing::begin(BodyKind::Chunked);
+    let mut framing = BodyFraming::begin(BodyKind::Chunked);
     assert_eq!(
         framing.advance(rest.as_bytes()),
         Ok(rest.len()),
         "{case}: something follows the body: {text}"
     );
-    assert_eq!(framing, Framing::Done, "{case}: {text}");
+    assert_eq!(framing, BodyFraming::Done, "{case}: {text}");
     unchunked(rest)
 }
 
@@ -82,7 +82,7 @@ fn unchunked(mut rest: &str) -> String {
     body
 }
 
-/// `POST /open` in HPACK, with a `content-length` if there is one to be sent.
+/// Returns `POST /open` in HPACK, with an optional `content-length`.
 fn post(length: Option<usize>) -> Vec<u8> {
     let mut block = [&[0x83, 0x87, 0x04, 5][..], b"/open", &[0x01, 4], b"gate"].concat();
     if let Some(length) = length {
@@ -93,8 +93,7 @@ fn post(length: Option<usize>) -> Vec<u8> {
     block
 }
 
-/// One request as HTTP/2 frames: its DATA frames, of which the last ends the stream, unless
-/// trailers do.
+/// Returns one request as HTTP/2 frames. The last DATA frame ends the stream, unless trailers do.
 fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> {
     let length = has_length.then(|| parts.iter().map(|part| part.len()).sum());
     let ends_with_head = parts.is_empty() && !has_trailers;
@@ -123,8 +122,8 @@ fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> 
 #[tokio::test]
 async fn http2_body_of_any_shape_ends_once_at_the_origin() {
     let (address, mut reports) = origin().await;
-    let unused = Origin::start(Manner::Answer).await;
-    let front = Front::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let front = TlsGateway::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
     for parts in [
         &[][..],
         &[""],
@@ -149,7 +148,7 @@ async fn http2_body_of_any_shape_ends_once_at_the_origin() {
             } else {
                 for frame in frames {
                     stream.write_all(&frame).await.expect("writes");
-                    assert!(settled(&mut stream).await, "{case}");
+                    assert!(is_open_after_ping(&mut stream).await, "{case}");
                 }
             }
             assert_eq!(body(&mut reports, &case).await, parts.concat(), "{case}");
@@ -160,9 +159,9 @@ async fn http2_body_of_any_shape_ends_once_at_the_origin() {
 #[tokio::test]
 async fn http1_body_of_any_shape_ends_once_at_the_origin() {
     let (address, mut reports) = origin().await;
-    let unused = Origin::start(Manner::Answer).await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let gateway =
-        Gateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
+        TestGateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
     let long = "x".repeat(40 << 10);
     let long_length = format!("Content-Length: {}\r\n", long.len());
     let chunked = "Transfer-Encoding: chunked\r\n";
@@ -190,16 +189,18 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
         ("1.0", "Content-Length: 5\r\n", "hello", "hello"),
         ("1.0", &long_length, &long, &long),
     ] {
-        for way in WAYS {
+        for selector in PATH_SELECTORS {
             for piece in [1, 7, usize::MAX] {
                 let shown = &sent[..sent.len().min(60)];
-                let case =
-                    format!("HTTP/{version} {framing:?} {shown:?} {way:?} in pieces of {piece}");
+                let case = format!(
+                    "HTTP/{version} {framing:?} {shown:?} {selector:?} in pieces of {piece}"
+                );
                 let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
                 stream.set_nodelay(true).expect("a socket");
-                let head = format!("POST /open HTTP/{version}\r\nHost: gate\r\n{framing}{way}\r\n");
+                let head =
+                    format!("POST /open HTTP/{version}\r\nHost: gate\r\n{framing}{selector}\r\n");
                 stream.write_all(head.as_bytes()).await.expect("writes");
-                // The long one in pieces that are larger.
+                // The long request is sent in larger pieces.
                 for part in sent.as_bytes().chunks(if sent.len() > 100 {
                     piece.max(999)
                 } else {
@@ -217,8 +218,8 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
 #[tokio::test]
 async fn burst_of_small_data_frames_is_one_body() {
     let (address, mut reports) = origin().await;
-    let unused = Origin::start(Manner::Answer).await;
-    let front = Front::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let front = TlsGateway::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
     let mut stream = open(&front).await;
     stream
         .write_all(&frames(&["x"; 1000], false, false).concat())
@@ -227,7 +228,7 @@ async fn burst_of_small_data_frames_is_one_body() {
     assert_eq!(body(&mut reports, "1,000 frames").await, "x".repeat(1000));
 }
 
-/// An origin over HTTP/2 without TLS whose answers are DATA frames of these payloads.
+/// Starts an HTTP/2 origin without TLS that answers with DATA frames of these payloads.
 async fn http2_origin(parts: &'static [&'static str]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -251,7 +252,7 @@ async fn http2_origin(parts: &'static [&'static str]) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn http2_answer_of_any_shape_ends_once_at_the_client() {
+async fn http2_response_of_any_shape_ends_once_at_the_client() {
     for parts in [
         &[""][..],
         &["hello", ""],
@@ -262,8 +263,13 @@ async fn http2_answer_of_any_shape_ends_once_at_the_client() {
             "addresses = [\"{}\"]\nhttp2 = true",
             http2_origin(parts).await
         );
-        let gateway =
-            Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await;
+        let gateway = TestGateway::before(
+            TestOrigin::start(OriginBehavior::Answer).await,
+            &upstream,
+            "",
+            ROUTES,
+        )
+        .await;
         let mut client = gateway.connect().await;
         client
             .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
@@ -276,18 +282,23 @@ async fn http2_answer_of_any_shape_ends_once_at_the_client() {
         client
             .write("GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n")
             .await;
-        let rest = client.rest().await.expect("an end in order");
+        let rest = client.rest().await.expect("an orderly end");
         let (head, second) = rest.split_once("\r\n\r\n").expect("a head");
         assert!(head.starts_with("HTTP/1.1 200"), "{parts:?}: {rest}");
         for body in [&first, second] {
             assert_eq!(
-                Framing::begin(BodyKind::Chunked).advance(body.as_bytes()),
+                BodyFraming::begin(BodyKind::Chunked).advance(body.as_bytes()),
                 Ok(body.len()),
                 "{body}"
             );
             assert_eq!(unchunked(body), parts.concat(), "{parts:?}");
         }
-        let front = Front::before(Origin::start(Manner::Answer).await, &upstream, "").await;
+        let front = TlsGateway::before(
+            TestOrigin::start(OriginBehavior::Answer).await,
+            &upstream,
+            "",
+        )
+        .await;
         let got = get(&mut front.client().await, "/open", &[]).await;
         assert_eq!(got.body, parts.concat(), "{parts:?}");
     }

@@ -1,24 +1,24 @@
-//! Cross-origin requests: what a browser is told, over both paths.
+//! Cross-origin requests on both paths.
 
-use super::harness::{Answer, Gateway, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, RawResponse, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
-/// A gateway with `[cors]` as `common`, and the lines of `own` at the route `closed`.
-async fn gateway(common: &str, own: &str) -> Gateway {
-    gateway_before(Manner::Answer, common, own).await
+/// Starts a gateway with `common` as `[cors]` and the lines `own` in the route `closed`.
+async fn gateway(common: &str, own: &str) -> TestGateway {
+    gateway_before(OriginBehavior::Answer, common, own).await
 }
 
-async fn gateway_before(manner: Manner, common: &str, own: &str) -> Gateway {
-    let origin = Origin::start(manner).await;
+async fn gateway_before(behavior: OriginBehavior, common: &str, own: &str) -> TestGateway {
+    let origin = TestOrigin::start(behavior).await;
     let upstream = format!("addresses = [\"{}\"]\n{common}", origin.address);
     let closed = format!(
         "[[route]]\nname = \"closed\"\npath = \"/closed\"\nmethods = [\"GET\", \"PUT\"]\nupstream = \"origin\"\n\
          policy = {{ users = \"any\" }}\n{own}\n"
     );
-    Gateway::before(origin, &upstream, "", &format!("{ROUTES}{closed}")).await
+    TestGateway::before(origin, &upstream, "", &format!("{ROUTES}{closed}")).await
 }
 
-async fn preflight(gateway: &Gateway, target: &str, origin: &str, method: &str) -> Answer {
+async fn preflight(gateway: &TestGateway, target: &str, origin: &str, method: &str) -> RawResponse {
     let fields =
         format!("Host: h\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: {method}\r\n");
     gateway
@@ -26,7 +26,7 @@ async fn preflight(gateway: &Gateway, target: &str, origin: &str, method: &str) 
         .await
 }
 
-fn allowed(answer: &Answer) -> Option<&str> {
+fn allowed(answer: &RawResponse) -> Option<&str> {
     answer.header("access-control-allow-origin")
 }
 
@@ -34,7 +34,7 @@ const COMMON: &str =
     "[cors]\norigins = [\"https://app\", \"http://localhost:*\"]\nmax_age = \"1m\"";
 
 #[tokio::test]
-async fn common_rules_hold_for_every_route_and_for_none() {
+async fn common_cors_policy_applies_to_all_requests() {
     let gateway = gateway(COMMON, "").await;
     for (target, method) in [
         ("/closed", "PUT"),
@@ -62,7 +62,7 @@ async fn common_rules_hold_for_every_route_and_for_none() {
         assert!(answer.header("x-request-id").is_some());
     }
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
-    for way in WAYS {
+    for selector in PATH_SELECTORS {
         for (target, token, status) in [
             ("/closed", "", 401),
             ("/closed", bearer.as_str(), 200),
@@ -71,12 +71,12 @@ async fn common_rules_hold_for_every_route_and_for_none() {
             ("/open", "", 200),
         ] {
             let answer = gateway
-                .get(target, &format!("{token}{way}Origin: https://app\r\n"))
+                .get(target, &format!("{token}{selector}Origin: https://app\r\n"))
                 .await;
             assert_eq!(
                 (answer.status, allowed(&answer)),
                 (status, Some("https://app")),
-                "{target} {way}"
+                "{target} {selector}"
             );
             assert!(
                 answer
@@ -84,25 +84,28 @@ async fn common_rules_hold_for_every_route_and_for_none() {
                     .is_some_and(|all| all.contains("Retry-After"))
             );
             let answer = gateway
-                .get(target, &format!("{token}{way}Origin: https://evil\r\n"))
+                .get(
+                    target,
+                    &format!("{token}{selector}Origin: https://evil\r\n"),
+                )
                 .await;
             assert_eq!(
                 (answer.status, allowed(&answer)),
                 (status, None),
-                "{target} {way}"
+                "{target} {selector}"
             );
-            let answer = gateway.get(target, &format!("{token}{way}")).await;
+            let answer = gateway.get(target, &format!("{token}{selector}")).await;
             assert_eq!(
                 answer.header("vary"),
                 Some("Origin"),
-                "a cache keeps it for no page: {target} {way}"
+                "varies by origin: {target} {selector}"
             );
         }
     }
 }
 
 #[tokio::test]
-async fn preflight_of_a_disallowed_origin_is_answered_without_permission() {
+async fn preflight_of_disallowed_origin_gets_no_permission() {
     for (common, own) in [(COMMON, ""), ("", "cors = { origins = [\"https://app\"] }")] {
         let gateway = gateway(common, own).await;
         for target in ["/closed", "/nowhere"] {
@@ -114,7 +117,7 @@ async fn preflight_of_a_disallowed_origin_is_answered_without_permission() {
 }
 
 #[tokio::test]
-async fn rules_of_a_route_replace_the_common_ones() {
+async fn route_cors_policy_replaces_the_common_one() {
     let gateway = gateway(
         COMMON,
         "cors = { origins = [\"https://other\"], headers = [\"x-own\"] }",
@@ -139,7 +142,7 @@ async fn rules_of_a_route_replace_the_common_ones() {
 }
 
 #[tokio::test]
-async fn unknown_path_is_readable_for_origins_of_some_route() {
+async fn unknown_path_is_readable_for_allowed_origins() {
     let gateway = gateway(
         "",
         "cors = { origins = [\"https://app\"], max_age = \"1m\" }",
@@ -159,33 +162,29 @@ async fn unknown_path_is_readable_for_origins_of_some_route() {
         );
     }
     let open = gateway.get("/open", "Origin: https://app\r\n").await;
-    assert_eq!(
-        (open.status, allowed(&open)),
-        (200, None),
-        "a route without rules has none"
-    );
+    assert_eq!((open.status, allowed(&open)), (200, None), "no policy");
 }
 
 #[tokio::test]
-async fn upstream_does_not_override_the_rules() {
+async fn upstream_does_not_override_the_cors_policy() {
     let text = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nContent-Length: 0\r\n\r\n";
     for (common, passed) in [(COMMON, None), ("", Some("*"))] {
-        let gateway = gateway_before(Manner::Text(text), common, "").await;
-        for way in WAYS {
+        let gateway = gateway_before(OriginBehavior::Text(text), common, "").await;
+        for selector in PATH_SELECTORS {
             let answer = gateway
-                .get("/open", &format!("{way}Origin: https://evil\r\n"))
+                .get("/open", &format!("{selector}Origin: https://evil\r\n"))
                 .await;
-            assert_eq!(allowed(&answer), passed, "{way}");
+            assert_eq!(allowed(&answer), passed, "{selector}");
         }
     }
 }
 
 #[tokio::test]
 async fn preflights_count_for_the_address() {
-    let origin = Origin::start(Manner::Answer).await;
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]\n{COMMON}", origin.address);
     let limits = "address = { requests = 2, per = \"1h\" }";
-    let gateway = Gateway::before(origin, &upstream, limits, ROUTES).await;
+    let gateway = TestGateway::before(origin, &upstream, limits, ROUTES).await;
     for status in [204, 204, 429] {
         assert_eq!(
             preflight(&gateway, "/open", "https://app", "GET")

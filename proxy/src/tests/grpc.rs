@@ -1,4 +1,4 @@
-//! gRPC as it goes over the wire, and HTTP/2 without TLS.
+//! gRPC on the wire, and HTTP/2 without TLS.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::front;
-use super::harness::{Gateway, PATIENCE};
-use super::origin::{Manner, Origin};
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway;
 
 const ROUTES: &str = r#"
 [[route]]
@@ -35,8 +35,8 @@ policy = "public"
 deadline = "300ms"
 "#;
 
-/// An origin that acts as the last segment of the path says, and answers `te` with what it got of
-/// it.
+/// Starts an origin whose behavior is the last segment of the path, and which reports the `te`
+/// field that it received.
 async fn origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -115,9 +115,9 @@ async fn act(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>)
     }
 }
 
-async fn gateway(upstream: &str, limits: &str) -> Gateway {
-    Gateway::h2c(
-        Origin::start(Manner::Answer).await,
+async fn gateway(upstream: &str, limits: &str) -> TestGateway {
+    TestGateway::h2c(
+        TestOrigin::start(OriginBehavior::Answer).await,
         upstream,
         limits,
         ROUTES,
@@ -125,7 +125,7 @@ async fn gateway(upstream: &str, limits: &str) -> Gateway {
     .await
 }
 
-async fn before_origin() -> Gateway {
+async fn before_origin() -> TestGateway {
     gateway(
         &format!("addresses = [\"{}\"]\nhttp2 = true", origin().await),
         "",
@@ -133,23 +133,23 @@ async fn before_origin() -> Gateway {
     .await
 }
 
-async fn connect(gateway: &Gateway) -> SendRequest<Bytes> {
+async fn connect(gateway: &TestGateway) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(gateway.address).await.expect("connects");
     let (client, connection) = h2::client::handshake(stream).await.expect("a handshake");
     tokio::spawn(connection);
     client.ready().await.expect("ready")
 }
 
-/// What came back of a call: status, fields, body, and the trailers.
-struct Outcome {
+/// The result of a call: status, fields, body and trailers.
+struct CallResult {
     status: u16,
     fields: HeaderMap,
     body: Vec<u8>,
     trailers: Option<HeaderMap>,
 }
 
-impl Outcome {
-    /// The status in the head, of a response that has neither body nor trailers.
+impl CallResult {
+    /// Returns the gRPC status of a response without body and trailers.
     fn trailers_only(&self) -> &str {
         assert_eq!(
             (self.status, self.body.len(), &self.trailers),
@@ -161,7 +161,7 @@ impl Outcome {
     }
 }
 
-async fn call(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str)]) -> Outcome {
+async fn call(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str)]) -> CallResult {
     let mut request = Request::post(format!("http://gate{path}"))
         .header("content-type", "application/grpc+proto")
         .header("te", "trailers");
@@ -177,23 +177,23 @@ async fn call(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str
         let (head, mut body) = response.await.expect("a response").into_parts();
         let mut whole = Vec::new();
         while let Some(part) = body.data().await {
-            whole.extend_from_slice(&part.expect("whole"));
+            whole.extend_from_slice(&part.expect("complete"));
         }
-        let trailers = body.trailers().await.expect("whole");
-        Outcome {
+        let trailers = body.trailers().await.expect("complete");
+        CallResult {
             status: head.status.as_u16(),
             fields: head.headers,
             body: whole,
             trailers,
         }
     };
-    tokio::time::timeout(PATIENCE, reading)
+    tokio::time::timeout(STEP_TIMEOUT, reading)
         .await
         .expect("in time")
 }
 
 #[tokio::test]
-async fn te_goes_on_and_trailers_come_back() {
+async fn te_and_trailers_are_forwarded() {
     let gateway = before_origin().await;
     let mut client = connect(&gateway).await;
     let outcome = call(&mut client, "/s/reply", &[]).await;
@@ -201,13 +201,17 @@ async fn te_goes_on_and_trailers_come_back() {
     assert_eq!(outcome.fields["x-te"], "trailers");
     let trailers = outcome.trailers.expect("trailers");
     assert_eq!(trailers["grpc-status"], "0");
-    assert_eq!(trailers.len(), 1, "neither cookies nor codes: {trailers:?}");
+    assert_eq!(
+        trailers.len(),
+        1,
+        "no cookies and no gateway fields: {trailers:?}"
+    );
     let only = call(&mut client, "/s/only", &[]).await;
     assert_eq!(only.fields["grpc-status"], "5");
     assert_eq!(only.fields["grpc-message"], "no such thing");
     assert_eq!((only.body.len(), only.trailers), (0, None));
-    // One that takes no trailers is not said to.
-    let plain = front::get(&mut client, "/s/reply", &[]).await;
+    // `te` is not added if the client does not send it.
+    let plain = tls_gateway::get(&mut client, "/s/reply", &[]).await;
     assert_eq!(plain.headers["x-te"], "none");
 }
 
@@ -237,7 +241,7 @@ async fn call_ends_at_the_smaller_deadline() {
 }
 
 #[tokio::test]
-async fn refusals_are_trailers_only() {
+async fn rejections_are_trailers_only() {
     let gateway = before_origin().await;
     let token = format!("Bearer {}", gateway.user());
     let mut client = connect(&gateway).await;
@@ -251,9 +255,13 @@ async fn refusals_are_trailers_only() {
         let outcome = call(&mut client, path, fields).await;
         assert_eq!(outcome.trailers_only(), status, "{path} {fields:?}");
     }
-    // Others get what they got before.
-    let (answer, _) = front::send(&mut client, front::head("POST", "/locked/x", &[]), true);
-    let plain = front::reply(answer).await.expect("an answer");
+    // Other requests get an HTTP response as before.
+    let (answer, _) = tls_gateway::send(
+        &mut client,
+        tls_gateway::head("POST", "/locked/x", &[]),
+        true,
+    );
+    let plain = tls_gateway::reply(answer).await.expect("a response");
     assert_eq!(
         (plain.status, plain.code().as_str()),
         (401, "authentication_required")
@@ -266,7 +274,7 @@ async fn refusals_are_trailers_only() {
 }
 
 #[tokio::test]
-async fn rates_and_silent_upstreams_are_unavailable() {
+async fn rate_limit_and_timeout_are_unavailable() {
     let limits = "[limits.address]\nrequests = 2\nper = \"1h\"\n";
     let dead = TcpListener::bind("127.0.0.1:0")
         .await
@@ -299,7 +307,7 @@ async fn rates_and_silent_upstreams_are_unavailable() {
 }
 
 #[tokio::test]
-async fn calls_that_the_server_ends_early_are_no_abuse() {
+async fn calls_ended_by_the_server_are_not_abuse() {
     let gateway = before_origin().await;
     let mut client = connect(&gateway).await;
     for _ in 0..150 {
@@ -308,7 +316,7 @@ async fn calls_that_the_server_ends_early_are_no_abuse() {
         let (response, mut body) = client
             .send_request(request.body(()).expect("a request"), false)
             .expect("a stream");
-        let head = tokio::time::timeout(PATIENCE, response)
+        let head = tokio::time::timeout(STEP_TIMEOUT, response)
             .await
             .expect("in time")
             .expect("a response");
@@ -326,14 +334,14 @@ async fn calls_that_the_server_ends_early_are_no_abuse() {
 }
 
 #[tokio::test]
-async fn one_listener_speaks_both_versions_without_tls() {
+async fn h2c_listener_accepts_both_versions() {
     let gateway = before_origin().await;
     let old = gateway.get("/nowhere", "").await;
     assert_eq!(
         (old.status, old.code().as_str()),
         (401, "authentication_required")
     );
-    // The preface may come byte by byte.
+    // The preface may arrive byte by byte.
     let mut client = gateway.connect().await;
     client.stream.set_nodelay(true).expect("a socket");
     for byte in b"PRI * HTTP/2.0\r\n" {
@@ -348,7 +356,7 @@ async fn one_listener_speaks_both_versions_without_tls() {
     let settings = client.bytes(9).await;
     assert_eq!(settings.as_bytes().get(3), Some(&4), "SETTINGS");
     let mut client = connect(&gateway).await;
-    let new = front::get(&mut client, "/nowhere", &[]).await;
+    let new = tls_gateway::get(&mut client, "/nowhere", &[]).await;
     assert_eq!(
         (new.status, new.code().as_str()),
         (401, "authentication_required")
@@ -358,24 +366,24 @@ async fn one_listener_speaks_both_versions_without_tls() {
 }
 
 #[tokio::test]
-async fn upstreams_learn_that_h2c_is_not_encrypted() {
-    let origin = Origin::start(Manner::Answer).await;
+async fn h2c_is_forwarded_as_http_scheme() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let gateway = Gateway::h2c(origin, &upstream, "", ROUTES).await;
+    let gateway = TestGateway::h2c(origin, &upstream, "", ROUTES).await;
     let mut client = connect(&gateway).await;
     assert_eq!(
-        front::get(&mut client, "/s/x", &[("te", "trailers")])
+        tls_gateway::get(&mut client, "/s/x", &[("te", "trailers")])
             .await
             .status,
         200
     );
     let seen = gateway.origin.only().to_ascii_lowercase();
     assert!(seen.contains("x-forwarded-proto: http\r\n"), "{seen}");
-    assert!(!seen.contains("\r\nte:"), "a field of one hop: {seen}");
+    assert!(!seen.contains("\r\nte:"), "hop-by-hop field: {seen}");
 }
 
 #[tokio::test]
-async fn slow_opening_is_refused() {
+async fn slow_preface_is_rejected() {
     let gateway = gateway("addresses = [\"127.0.0.1:1\"]", "head_timeout = \"200ms\"").await;
     let mut silent = gateway.connect().await;
     silent.write("PRI * HT").await;
@@ -383,8 +391,8 @@ async fn slow_opening_is_refused() {
 }
 
 #[tokio::test]
-async fn preface_is_refused_where_h2c_is_off() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn preface_is_rejected_without_h2c() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let answer = gateway.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert_eq!(answer.status, 505);
 }

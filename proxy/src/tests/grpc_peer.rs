@@ -1,5 +1,5 @@
-//! The official client and server of gRPC with the gateway between them (`tests/peers/grpc`; its
-//! `install` brings them).
+//! The official gRPC client and server with the gateway between them (`tests/peers/grpc`, installed
+//! by its `install` script).
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::harness::{Gateway, PATIENCE};
-use super::origin::{Manner, Origin};
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 const ROUTES: &str = r#"
 [[route]]
@@ -46,9 +46,9 @@ policy = "public"
 deadline = "500ms"
 "#;
 
-/// A peer that listens, with the gateway before it.
-struct Calls {
-    gateway: Gateway,
+/// A gRPC server behind a gateway.
+struct GrpcTestbed {
+    gateway: TestGateway,
     _server: Child,
 }
 
@@ -61,21 +61,19 @@ fn peer(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// The server, and where it listens.
+/// Starts the server. Returns its process and address.
 async fn serve(run: &Path) -> (Child, SocketAddr) {
     let mut command = Command::new(run);
     let command = command
         .arg("server")
         .stdout(Stdio::piped())
         .kill_on_drop(true);
-    let mut child = command.spawn().expect("the peer runs");
+    let mut child = command.spawn().expect("the peer process runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let line = tokio::time::timeout(6 * PATIENCE, lines.next_line())
+    let line = tokio::time::timeout(6 * STEP_TIMEOUT, lines.next_line())
         .await
         .expect("in time");
-    let line = line
-        .expect("reads")
-        .expect("the peer says where it listens");
+    let line = line.expect("reads").expect("the peer reports its address");
     let port = line
         .strip_prefix("listening ")
         .expect("a port")
@@ -84,19 +82,19 @@ async fn serve(run: &Path) -> (Child, SocketAddr) {
     (child, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-impl Calls {
+impl GrpcTestbed {
     async fn start(test: &str, limits: &str) -> Option<Self> {
         let (server, address) = serve(&peer(test)?).await;
         let upstream = format!("addresses = [\"{address}\"]\nhttp2 = true");
-        let unused = Origin::start(Manner::Answer).await;
-        let gateway = Gateway::h2c(unused, &upstream, limits, ROUTES).await;
+        let unused = TestOrigin::start(OriginBehavior::Answer).await;
+        let gateway = TestGateway::h2c(unused, &upstream, limits, ROUTES).await;
         Some(Self {
             gateway,
             _server: server,
         })
     }
 
-    /// What came of each call.
+    /// Makes calls. Returns their results.
     async fn make(&self, calls: Value) -> Vec<Value> {
         let run = peer("").expect("installed");
         let mut command = Command::new(run);
@@ -105,8 +103,9 @@ impl Calls {
             &self.gateway.address.to_string(),
             &calls.to_string(),
         ]);
-        let output = tokio::time::timeout(6 * PATIENCE, command.kill_on_drop(true).output()).await;
-        let output = output.expect("in time").expect("the peer runs");
+        let output =
+            tokio::time::timeout(6 * STEP_TIMEOUT, command.kill_on_drop(true).output()).await;
+        let output = output.expect("in time").expect("the peer process runs");
         let text = String::from_utf8(output.stdout).expect("text");
         assert!(
             output.status.success(),
@@ -128,7 +127,7 @@ fn statuses(outcomes: &[Value]) -> Vec<&str> {
 
 #[tokio::test]
 async fn unary_and_all_streaming_calls_pass() {
-    let Some(calls) = Calls::start("unary_and_all_streaming_calls_pass", "").await else {
+    let Some(calls) = GrpcTestbed::start("unary_and_all_streaming_calls_pass", "").await else {
         return;
     };
     let token = format!("Bearer {}", calls.gateway.user());
@@ -176,8 +175,9 @@ async fn unary_and_all_streaming_calls_pass() {
 }
 
 #[tokio::test]
-async fn status_of_the_server_reaches_the_client() {
-    let Some(calls) = Calls::start("status_of_the_server_reaches_the_client", "").await else {
+async fn server_status_reaches_the_client() {
+    let Some(calls) = GrpcTestbed::start("status_of_the_server_reaches_the_client", "").await
+    else {
         return;
     };
     let outcomes = calls
@@ -204,7 +204,7 @@ async fn status_of_the_server_reaches_the_client() {
 
 #[tokio::test]
 async fn deadline_of_the_route_ends_a_call() {
-    let Some(calls) = Calls::start("deadline_of_the_route_ends_a_call", "").await else {
+    let Some(calls) = GrpcTestbed::start("deadline_of_the_route_ends_a_call", "").await else {
         return;
     };
     let outcomes = calls
@@ -224,13 +224,14 @@ async fn deadline_of_the_route_ends_a_call() {
         (&outcomes[1]["replies"], &outcomes[3]["replies"]),
         (&json!(["yes"]), &json!(["yes"]))
     );
-    assert_eq!(outcomes[2]["number"], 3, "what came before it");
+    assert_eq!(outcomes[2]["number"], 3, "messages before the error");
 }
 
 #[tokio::test]
-async fn refusals_of_the_gateway_are_statuses() {
+async fn gateway_rejections_are_grpc_statuses() {
     let limits = "[limits.address]\nrequests = 4\nper = \"1h\"\n";
-    let Some(calls) = Calls::start("refusals_of_the_gateway_are_statuses", limits).await else {
+    let Some(calls) = GrpcTestbed::start("refusals_of_the_gateway_are_statuses", limits).await
+    else {
         return;
     };
     let outcomes = calls
@@ -255,9 +256,9 @@ async fn refusals_of_the_gateway_are_statuses() {
 }
 
 #[tokio::test]
-async fn answers_longer_than_their_messages_do_not_stop_a_stream() {
+async fn long_responses_do_not_block_a_stream() {
     let test = "answers_longer_than_their_messages_do_not_stop_a_stream";
-    let Some(calls) = Calls::start(test, "").await else {
+    let Some(calls) = GrpcTestbed::start(test, "").await else {
         return;
     };
     let messages = json!([{"repeat": 20_000, "size": 20}]);
@@ -272,9 +273,9 @@ async fn answers_longer_than_their_messages_do_not_stop_a_stream() {
 }
 
 #[tokio::test]
-async fn client_that_streams_may_pause() {
+async fn client_stream_may_pause() {
     let limits = "stall_timeout = \"300ms\"\n";
-    let Some(calls) = Calls::start("client_that_streams_may_pause", limits).await else {
+    let Some(calls) = GrpcTestbed::start("client_that_streams_may_pause", limits).await else {
         return;
     };
     let outcomes = calls

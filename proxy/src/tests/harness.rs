@@ -1,4 +1,4 @@
-//! A gateway in front of one origin, with a pool that signs tokens.
+//! A gateway in front of one origin, with a user pool that signs tokens.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,14 +16,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::origin::{Manner, Origin};
-use crate::{App, Config, Listeners, Predecessor};
+use super::origin::{OriginBehavior, TestOrigin};
+pub(super) use super::raw_client::{RawClient, RawResponse, fetch, has_field};
+use crate::{App, Config, Listeners, PreviousProcess};
 
-/// Fields that make no difference, but for who carries the request: the gateway itself, or Pingora.
-pub(super) const WAYS: [&str; 2] = ["", "Upgrade: other\r\n"];
+/// Header fields that select the path: the fast path, or the streaming path.
+pub(super) const PATH_SELECTORS: [&str; 2] = ["", "Upgrade: other\r\n"];
 
-/// Nothing in these tests takes longer, unless it hangs.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum duration of any step in these tests.
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The routes of most tests.
 pub(super) const ROUTES: &str = r#"
@@ -57,26 +58,38 @@ policy = { users = "any" }
 websocket = true
 "#;
 
-pub(super) struct Gateway {
+/// Parts of the configuration file of a [`TestGateway`].
+struct ConfigParts<'a> {
+    /// Lines of `[[listen]]`.
+    listen: &'a str,
+    /// Lines of `[upstream.origin]`.
+    upstream: &'a str,
+    /// Lines of `[limits]`.
+    limits: &'a str,
+    routes: &'a str,
+}
+
+/// A running gateway, its origin and its user pool.
+pub(super) struct TestGateway {
     pub(super) address: SocketAddr,
     pub(super) admin: SocketAddr,
-    pub(super) origin: Origin,
+    pub(super) origin: TestOrigin,
     pub(super) shutdown: CancellationToken,
     pub(super) running: JoinHandle<()>,
     pub(super) log: tempfile::TempDir,
-    asking: reqwest::Client,
+    admin_client: reqwest::Client,
     key: Arc<EcdsaKeyPair>,
     issuer: String,
 }
 
-impl Gateway {
-    pub(super) async fn start(manner: Manner) -> Self {
-        Self::with(manner, "", "").await
+impl TestGateway {
+    pub(super) async fn start(behavior: OriginBehavior) -> Self {
+        Self::with(behavior, "", "").await
     }
 
     /// `limits` are lines of `[limits]`, `upstream` lines of `[upstream.origin]`.
-    pub(super) async fn with(manner: Manner, limits: &str, upstream: &str) -> Self {
-        let origin = Origin::start(manner).await;
+    pub(super) async fn with(behavior: OriginBehavior, limits: &str, upstream: &str) -> Self {
+        let origin = TestOrigin::start(behavior).await;
         let address = origin.address;
         Self::before(
             origin,
@@ -87,42 +100,75 @@ impl Gateway {
         .await
     }
 
-    pub(super) async fn before(origin: Origin, upstream: &str, limits: &str, routes: &str) -> Self {
-        Self::launch(origin, ("", upstream, limits, routes)).await
+    pub(super) async fn before(
+        origin: TestOrigin,
+        upstream: &str,
+        limits: &str,
+        routes: &str,
+    ) -> Self {
+        let parts = ConfigParts {
+            listen: "",
+            upstream,
+            limits,
+            routes,
+        };
+        Self::launch(origin, parts).await
     }
 
     /// `tls` is the table `[listen.tls]`.
     pub(super) async fn behind_tls(
-        origin: Origin,
+        origin: TestOrigin,
         upstream: &str,
         limits: &str,
         tls: &str,
     ) -> Self {
-        Self::launch(origin, (tls, upstream, limits, ROUTES)).await
+        let parts = ConfigParts {
+            listen: tls,
+            upstream,
+            limits,
+            routes: ROUTES,
+        };
+        Self::launch(origin, parts).await
     }
 
-    /// Without TLS, for clients of both HTTP/1.1 and HTTP/2.
-    pub(super) async fn h2c(origin: Origin, upstream: &str, limits: &str, routes: &str) -> Self {
-        Self::launch(origin, ("h2c = true", upstream, limits, routes)).await
+    /// Starts a gateway without TLS, for clients of HTTP/1.1 and HTTP/2.
+    pub(super) async fn h2c(
+        origin: TestOrigin,
+        upstream: &str,
+        limits: &str,
+        routes: &str,
+    ) -> Self {
+        let parts = ConfigParts {
+            listen: "h2c = true",
+            upstream,
+            limits,
+            routes,
+        };
+        Self::launch(origin, parts).await
     }
 
-    /// On sockets that another gateway handed over.
+    /// Starts a gateway on sockets inherited from another one.
     pub(super) async fn on(
         listeners: Listeners,
-        predecessor: Predecessor,
-        origin: Origin,
+        predecessor: PreviousProcess,
+        origin: TestOrigin,
         upstream: &str,
     ) -> Self {
         Self::run(
             listeners,
             Some(predecessor),
             origin,
-            ("", upstream, "", ROUTES),
+            ConfigParts {
+                listen: "",
+                upstream,
+                limits: "",
+                routes: ROUTES,
+            },
         )
         .await
     }
 
-    async fn launch(origin: Origin, parts: (&str, &str, &str, &str)) -> Self {
+    async fn launch(origin: TestOrigin, parts: ConfigParts<'_>) -> Self {
         let listeners = Listeners {
             public: vec![bind_narrow()],
             admin: Some(bind().await),
@@ -132,10 +178,16 @@ impl Gateway {
 
     async fn run(
         listeners: Listeners,
-        predecessor: Option<Predecessor>,
-        origin: Origin,
-        (listen, upstream, limits, routes): (&str, &str, &str, &str),
+        predecessor: Option<PreviousProcess>,
+        origin: TestOrigin,
+        parts: ConfigParts<'_>,
     ) -> Self {
+        let ConfigParts {
+            listen,
+            upstream,
+            limits,
+            routes,
+        } = parts;
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
         let pool = serve_keys(&key).await;
         let log = tempfile::tempdir().expect("a folder");
@@ -156,7 +208,7 @@ impl Gateway {
             ("IDP_SERVICE_CLIENT_ID", "machines"),
         ]);
         let config = parse("test.toml", &text, |root| Config::read(root, &env))
-            .expect("a good configuration");
+            .expect("a valid configuration");
         let file = log.path().join("proxy.toml");
         std::fs::write(&file, &text).expect("writes");
         let app = App::build(config, Clock::system())
@@ -177,7 +229,7 @@ impl Gateway {
             }
         };
         let issuer = endpoint;
-        let asking = reqwest::Client::builder()
+        let admin_client = reqwest::Client::builder()
             .no_proxy()
             .tls_certs_only([])
             .build()
@@ -190,7 +242,7 @@ impl Gateway {
             shutdown,
             running,
             log,
-            asking,
+            admin_client,
             key,
             issuer,
         }
@@ -204,7 +256,7 @@ impl Gateway {
         self.user_until(4_000_000_000)
     }
 
-    /// A user whose token expires then, in seconds of Unix time.
+    /// Returns a user token that expires at this Unix time in seconds.
     pub(super) fn user_until(&self, exp: i64) -> String {
         let claims = json!({
             "iss": self.user_issuer(), "sub": "ada", "username": "ada", "token_use": "access",
@@ -235,68 +287,69 @@ impl Gateway {
         format!("{text}.{}", BASE64.encode(signature))
     }
 
-    pub(super) async fn connect(&self) -> Client {
-        Client {
+    pub(super) async fn connect(&self) -> RawClient {
+        RawClient {
             stream: TcpStream::connect(self.address).await.expect("connects"),
             buffer: Vec::new(),
         }
     }
 
-    /// Sends raw bytes on a connection of their own and reads one answer.
-    pub(super) async fn send(&self, raw: &str) -> Answer {
+    /// Sends raw bytes on a new connection and reads one response.
+    pub(super) async fn send(&self, raw: &str) -> RawResponse {
         let mut client = self.connect().await;
         client.write(raw).await;
-        client.answer().await.expect("an answer")
+        client.response().await.expect("a response")
     }
 
-    /// A plain request with extra header lines.
-    pub(super) async fn get(&self, target: &str, headers: &str) -> Answer {
+    /// Sends a request with additional header lines.
+    pub(super) async fn get(&self, target: &str, headers: &str) -> RawResponse {
         self.send(&format!(
             "GET {target} HTTP/1.1\r\nHost: gate\r\n{headers}\r\n"
         ))
         .await
     }
 
-    /// What the admin listener says.
-    pub(super) async fn ask(&self, path: &str) -> String {
+    /// Returns a response body of the admin listener.
+    pub(super) async fn admin_get(&self, path: &str) -> String {
         let url = format!("http://{}{path}", self.admin);
-        self.asking
+        self.admin_client
             .get(url)
             .send()
             .await
-            .expect("an answer")
+            .expect("a response")
             .text()
             .await
             .expect("text")
     }
 
-    /// Changes the file of the configuration.
+    /// Edits the configuration file.
     pub(super) fn edit(&self, change: impl FnOnce(String) -> String) {
         let file = self.log.path().join("proxy.toml");
         let text = std::fs::read_to_string(&file).expect("reads");
         std::fs::write(file, change(text)).expect("writes");
     }
 
-    /// Waits until `/config/status` is so.
-    pub(super) async fn configured(&self, is: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until `/config/status` satisfies the condition.
+    pub(super) async fn wait_for_config_status(&self, is: impl Fn(&Value) -> bool) -> Value {
         let waiting = async {
             loop {
-                let status = serde_json::from_str(&self.ask("/config/status").await).expect("JSON");
+                let status =
+                    serde_json::from_str(&self.admin_get("/config/status").await).expect("JSON");
                 if is(&status) {
                     return status;
                 }
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, waiting)
+        tokio::time::timeout(STEP_TIMEOUT, waiting)
             .await
             .expect("a configuration in time")
     }
 
-    /// Ends the gateway; the access events that it wrote.
+    /// Stops the gateway and returns its access events.
     pub(super) async fn finish(self) -> Vec<Value> {
         self.shutdown.cancel();
-        tokio::time::timeout(PATIENCE, self.running)
+        tokio::time::timeout(STEP_TIMEOUT, self.running)
             .await
             .expect("ends")
             .expect("does not panic");
@@ -307,170 +360,11 @@ impl Gateway {
     }
 }
 
-/// A raw client.
-pub(super) struct Client {
-    pub(super) stream: TcpStream,
-    pub(super) buffer: Vec<u8>,
-}
-
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) head: String,
-    pub(super) body: String,
-}
-
-impl Client {
-    pub(super) async fn write(&mut self, raw: &str) {
-        self.stream.write_all(raw.as_bytes()).await.expect("writes");
-    }
-
-    /// The next answer; `None` if the connection ended before one.
-    pub(super) async fn answer(&mut self) -> Option<Answer> {
-        let reading = async {
-            loop {
-                if let Some(answer) = self.parse() {
-                    return Some(answer);
-                }
-                if self.fill().await == 0 {
-                    return None;
-                }
-            }
-        };
-        tokio::time::timeout(PATIENCE, reading)
-            .await
-            .expect("an answer in time")
-    }
-
-    async fn fill(&mut self) -> usize {
-        let mut space = vec![0; 64 << 10];
-        let read = self.stream.read(&mut space).await.unwrap_or(0);
-        self.buffer.extend_from_slice(&space[..read]);
-        read
-    }
-
-    fn parse(&mut self) -> Option<Answer> {
-        let head = self
-            .buffer
-            .windows(4)
-            .position(|window| window == b"\r\n\r\n")?
-            + 4;
-        let text = String::from_utf8_lossy(&self.buffer[..head]).into_owned();
-        let length = text
-            .to_ascii_lowercase()
-            .split("content-length: ")
-            .nth(1)
-            .map_or(0, |rest| {
-                rest.split("\r\n")
-                    .next()
-                    .expect("a line")
-                    .parse()
-                    .expect("a length")
-            });
-        if self.buffer.len() < head + length {
-            return None;
-        }
-        let status = text
-            .split(' ')
-            .nth(1)
-            .expect("a status")
-            .parse()
-            .expect("a number");
-        let body = String::from_utf8_lossy(&self.buffer[head..head + length]).into_owned();
-        self.buffer.drain(..head + length);
-        Some(Answer {
-            status,
-            head: text,
-            body,
-        })
-    }
-
-    /// Whether the gateway closes this connection, with nothing more to say.
-    pub(super) async fn is_closed(&mut self) -> bool {
-        tokio::time::timeout(PATIENCE, self.fill())
-            .await
-            .is_ok_and(|read| read == 0)
-            && self.buffer.is_empty()
-    }
-
-    /// All that comes until the connection ends, unless it ends with a reset.
-    pub(super) async fn rest(&mut self) -> Option<String> {
-        let reading = self.stream.read_to_end(&mut self.buffer);
-        let read = tokio::time::timeout(PATIENCE, reading)
-            .await
-            .expect("an end in time");
-        read.ok()
-            .map(|_| String::from_utf8_lossy(&std::mem::take(&mut self.buffer)).into_owned())
-    }
-
-    /// The next bytes up to and with `end`.
-    pub(super) async fn until(&mut self, end: &str) -> String {
-        loop {
-            let found = self
-                .buffer
-                .windows(end.len())
-                .position(|window| window == end.as_bytes());
-            if let Some(at) = found {
-                return self.bytes(at + end.len()).await;
-            }
-            assert_ne!(
-                tokio::time::timeout(PATIENCE, self.fill())
-                    .await
-                    .expect("bytes in time"),
-                0
-            );
-        }
-    }
-
-    /// The next bytes, whatever they are.
-    pub(super) async fn bytes(&mut self, count: usize) -> String {
-        while self.buffer.len() < count {
-            let read = tokio::time::timeout(PATIENCE, self.fill())
-                .await
-                .expect("bytes in time");
-            assert_ne!(read, 0, "the connection ended");
-        }
-        String::from_utf8_lossy(&self.buffer.drain(..count).collect::<Vec<u8>>()).into_owned()
-    }
-}
-
-impl Answer {
-    pub(super) fn code(&self) -> String {
-        let body: Value = serde_json::from_str(&self.body).expect("a problem");
-        assert_eq!(body["status"], self.status, "{body}");
-        body["code"].as_str().expect("a code").to_owned()
-    }
-
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
-        let line = self.head.lines().find(|line| {
-            line.split(':')
-                .next()
-                .is_some_and(|known| known.eq_ignore_ascii_case(name))
-        })?;
-        line.split_once(": ").map(|(_, value)| value)
-    }
-}
-
-/// One request on a connection of its own; a connection that ends without an answer is a failure.
-pub(super) async fn fetch(address: SocketAddr, target: &str) -> Answer {
-    let mut client = Client {
-        stream: TcpStream::connect(address).await.expect("connects"),
-        buffer: Vec::new(),
-    };
-    client
-        .write(&format!(
-            "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        ))
-        .await;
-    client.answer().await.expect("an answer")
-}
-
 async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("binds")
 }
 
-/// The system keeps little for clients that do not read, so that what waits for them waits in the
-/// gateway.
+/// Binds a socket with small buffers, so that unread data is queued in the gateway.
 fn bind_narrow() -> TcpListener {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_send_buffer_size(8 << 10).expect("a size");
@@ -478,16 +372,7 @@ fn bind_narrow() -> TcpListener {
     socket.listen(64).expect("listens")
 }
 
-/// Whether a request has this field, its name in any case.
-pub(super) fn has_field(request: &str, field: &str) -> bool {
-    let (name, value) = field.split_once(": ").expect("a field");
-    request.lines().any(|line| {
-        line.split_once(": ")
-            .is_some_and(|(known, text)| known.eq_ignore_ascii_case(name) && text == value)
-    })
-}
-
-/// Answers everything with the key set.
+/// Serves the key set for every request.
 pub(super) async fn serve_keys(key: &EcdsaKeyPair) -> SocketAddr {
     let point = key.public_key().as_ref();
     let jwks = json!({"keys": [{

@@ -1,25 +1,25 @@
-//! Clients of HTTP/1.0, which knows neither chunks nor interim responses.
+//! HTTP/1.0 clients, which support neither chunked framing nor interim responses.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::harness::{Gateway, PATIENCE, ROUTES};
-use super::origin::{Manner, Origin};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
-/// All that a client gets, and how its connection ended.
+/// Returns all bytes that a client receives, and the end of its connection.
 async fn ask(answer: &'static str, method: &str, fields: &str) -> (String, std::io::Result<usize>) {
-    let origin = Origin::start(Manner::Text(answer)).await;
+    let origin = TestOrigin::start(OriginBehavior::Text(answer)).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let routes = ROUTES.replace("\"POST\"", "\"HEAD\", \"POST\"");
-    let gateway = Gateway::before(origin, &upstream, "", &routes).await;
+    let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
     let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
     let request = format!("{method} /open HTTP/1.0\r\nHost: gate\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;
     (
         String::from_utf8(bytes).expect("text"),
-        read.expect("an end in time"),
+        read.expect("the end in time"),
     )
 }
 
@@ -66,13 +66,13 @@ async fn http10_client_gets_no_chunks() {
             "{answer:?}: {got}"
         );
         assert_eq!(rest, body, "{answer:?}: {got}");
-        assert!(end.is_ok(), "{answer:?}: closed in order: {end:?}");
+        assert!(end.is_ok(), "{answer:?}: closed without reset: {end:?}");
     }
 }
 
 #[tokio::test]
-async fn http10_client_gets_no_part_as_a_whole() {
-    // The origin breaks the framing in the middle.
+async fn http10_client_detects_truncation() {
+    // The origin violates the framing in the middle of the body.
     let cut = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n";
     let (got, end) = ask(cut, "GET", "").await;
     assert!(end.is_err() || got.contains("upstream_failed"), "{got}");

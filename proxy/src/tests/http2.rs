@@ -1,16 +1,16 @@
-//! Requests over HTTP/2: the deadlines, bounds and checks that HTTP/1 has.
+//! HTTP/2 requests: the same deadlines, limits and checks as for HTTP/1.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::front::{Front, get, head, reply, send};
-use super::harness::{Gateway, PATIENCE, has_field};
-use super::origin::Manner;
+use super::harness::{STEP_TIMEOUT, TestGateway, has_field};
+use super::origin::OriginBehavior;
+use super::tls_gateway::{TlsGateway, get, head, reply, send};
 
 #[tokio::test]
-async fn a_body_that_stalls_is_refused() {
-    let front = Front::start(Manner::Answer, "stall_timeout = \"150ms\"", "").await;
+async fn stalled_body_is_rejected() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "stall_timeout = \"150ms\"", "").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(
         &mut client,
@@ -19,7 +19,7 @@ async fn a_body_that_stalls_is_refused() {
     );
     body.send_data(Bytes::from_static(b"a"), false)
         .expect("sends");
-    let reply = reply(answer).await.expect("an answer");
+    let reply = reply(answer).await.expect("a response");
     assert_eq!(
         (reply.status, reply.code().as_str()),
         (400, "request_timeout")
@@ -27,7 +27,7 @@ async fn a_body_that_stalls_is_refused() {
     assert_eq!(
         get(&mut client, "/open", &[]).await.status,
         200,
-        "the other streams go on"
+        "other streams are not affected"
     );
     let events = front.gateway.finish().await;
     assert_eq!(
@@ -37,13 +37,13 @@ async fn a_body_that_stalls_is_refused() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_loses_its_stream() {
-    let front = Front::start(Manner::Flood, "stall_timeout = \"150ms\"", "").await;
+async fn stream_of_a_stalled_reader_is_reset() {
+    let front = TlsGateway::start(OriginBehavior::Flood, "stall_timeout = \"150ms\"", "").await;
     let mut client = front.client().await;
     let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
     let mut body = answer.await.expect("a head").into_body();
     let reading = async {
-        // What is read is not released, so that the window closes.
+        // Flow-control capacity is not released, so that the window is exhausted.
         while let Some(part) = body.data().await {
             if part.is_err() {
                 return true;
@@ -52,33 +52,33 @@ async fn a_client_that_takes_nothing_loses_its_stream() {
         false
     };
     assert!(
-        tokio::time::timeout(PATIENCE, reading)
+        tokio::time::timeout(STEP_TIMEOUT, reading)
             .await
-            .expect("an end in time"),
-        "cut, not complete"
+            .expect("the end in time"),
+        "truncated"
     );
     let events = front.gateway.finish().await;
     assert_eq!(events[0]["code"], "request_timeout");
 }
 
 #[tokio::test]
-async fn a_request_has_a_deadline_and_so_has_the_upstream() {
-    let front = Front::start(Manner::Hang, "deadline = \"150ms\"", "").await;
+async fn request_and_upstream_deadlines_apply() {
+    let front = TlsGateway::start(OriginBehavior::Hang, "deadline = \"150ms\"", "").await;
     let slow = get(&mut front.client().await, "/open", &[]).await;
     assert_eq!(
         (slow.status, slow.code().as_str()),
         (504, "upstream_timeout")
     );
-    // Once there is a connection, the time to make one is not waited for as well: PATIENCE would
-    // end before.
+    // The connect timeout does not add to the read timeout once a connection is established;
+    // otherwise STEP_TIMEOUT would be exceeded.
     let timeouts = "connect_timeout = \"30s\"\nread_timeout = \"150ms\"";
-    let front = Front::start(Manner::Hang, "", timeouts).await;
+    let front = TlsGateway::start(OriginBehavior::Hang, "", timeouts).await;
     let silent = get(&mut front.client().await, "/open", &[]).await;
     assert_eq!(
         (silent.status, silent.code().as_str()),
         (504, "upstream_timeout")
     );
-    let silent = Gateway::with(Manner::Hang, "", timeouts)
+    let silent = TestGateway::with(OriginBehavior::Hang, "", timeouts)
         .await
         .get("/open", "")
         .await;
@@ -89,32 +89,34 @@ async fn a_request_has_a_deadline_and_so_has_the_upstream() {
 }
 
 #[tokio::test]
-async fn an_upload_may_take_longer_than_the_upstream_may_be_silent() {
-    let front = Front::start(Manner::AnswerPosts, "", "read_timeout = \"150ms\"").await;
+async fn upload_may_exceed_the_read_timeout() {
+    let front =
+        TlsGateway::start(OriginBehavior::AnswerPosts, "", "read_timeout = \"150ms\"").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
     body.send_data(Bytes::from_static(b"first "), false)
         .expect("sends");
-    // This one begins later, and its time is over first.
+    // This request starts later, and its deadline passes first.
     assert_eq!(
         get(&mut client, "/open", &[]).await.code(),
         "upstream_timeout"
     );
     body.send_data(Bytes::from_static(b"second"), true)
         .expect("sends");
-    assert_eq!(reply(answer).await.expect("an answer").status, 200);
+    assert_eq!(reply(answer).await.expect("a response").status, 200);
     let seen = front.gateway.origin.seen().concat();
     assert!(seen.contains("first ") && seen.contains("second"), "{seen}");
 }
 
 #[tokio::test]
-async fn an_upload_that_ends_in_trailers_has_ended() {
-    let front = Front::start(Manner::AnswerPosts, "", "read_timeout = \"150ms\"").await;
+async fn upload_with_trailers_is_complete() {
+    let front =
+        TlsGateway::start(OriginBehavior::AnswerPosts, "", "read_timeout = \"150ms\"").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
     body.send_data(Bytes::from_static(b"whole"), false)
         .expect("sends");
-    // This one begins later, and its time is over first.
+    // This request starts later, and its deadline passes first.
     assert_eq!(
         get(&mut client, "/open", &[]).await.code(),
         "upstream_timeout"
@@ -123,20 +125,20 @@ async fn an_upload_that_ends_in_trailers_has_ended() {
         .into_iter()
         .collect();
     body.send_trailers(trailers).expect("sends");
-    assert_eq!(reply(answer).await.expect("an answer").status, 200);
+    assert_eq!(reply(answer).await.expect("a response").status, 200);
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
     body.send_trailers(http::HeaderMap::new()).expect("sends");
     assert_eq!(
-        reply(answer).await.expect("an answer").status,
+        reply(answer).await.expect("a response").status,
         200,
         "without a body"
     );
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_closed() {
-    let front = Front::start(
-        Manner::Answer,
+async fn idle_connection_is_closed() {
+    let front = TlsGateway::start(
+        OriginBehavior::Answer,
         "head_timeout = \"150ms\"\nidle_timeout = \"150ms\"",
         "",
     )
@@ -150,27 +152,27 @@ async fn an_idle_connection_is_closed() {
         for _ in 0..requests {
             assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
         }
-        let ended = tokio::time::timeout(PATIENCE, ended)
+        let ended = tokio::time::timeout(STEP_TIMEOUT, ended)
             .await
-            .expect("an end in time");
+            .expect("the end in time");
         assert!(
             ended.expect("does not panic").is_ok(),
-            "with a GOAWAY without an error"
+            "GOAWAY with NO_ERROR"
         );
     }
 }
 
 #[tokio::test]
-async fn streams_are_counted() {
-    let front = Front::start(Manner::Answer, "streams = 2", "").await;
+async fn concurrent_streams_are_limited() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "streams = 2", "").await;
     let mut client = front.client().await;
     assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
     assert_eq!(client.current_max_send_streams(), 2);
 }
 
 #[tokio::test]
-async fn a_client_that_gives_up_what_it_began_again_and_again_is_sent_away() {
-    let front = Front::start(Manner::Hang, "", "").await;
+async fn repeated_resets_close_the_connection() {
+    let front = TlsGateway::start(OriginBehavior::Hang, "", "").await;
     let (client, connection) = h2::client::handshake(front.connect().await)
         .await
         .expect("a handshake");
@@ -186,7 +188,7 @@ async fn a_client_that_gives_up_what_it_began_again_and_again_is_sent_away() {
             else {
                 continue;
             };
-            // Each is let through to the origin, so that it costs as much as it can.
+            // Each request is forwarded to the origin, which is the most expensive case.
             while front.gateway.origin.seen().len() < number && !ended.is_finished() {
                 tokio::task::yield_now().await;
             }
@@ -194,9 +196,9 @@ async fn a_client_that_gives_up_what_it_began_again_and_again_is_sent_away() {
         }
         panic!("400 streams were begun and given up");
     };
-    let (number, error) = tokio::time::timeout(PATIENCE, attack)
+    let (number, error) = tokio::time::timeout(STEP_TIMEOUT, attack)
         .await
-        .expect("an end in time");
+        .expect("the end in time");
     assert!((100..140).contains(&number), "{number}");
     assert_eq!(
         error.reason(),
@@ -206,7 +208,7 @@ async fn a_client_that_gives_up_what_it_began_again_and_again_is_sent_away() {
     assert!(
         front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_http2_rapid_resets_total 1")
     );
@@ -214,8 +216,13 @@ async fn a_client_that_gives_up_what_it_began_again_and_again_is_sent_away() {
 }
 
 #[tokio::test]
-async fn heads_are_as_strict_as_over_http_1() {
-    let front = Front::start(Manner::Answer, "target_bytes = 64\nhead_fields = 10", "").await;
+async fn http2_heads_are_checked_as_strictly() {
+    let front = TlsGateway::start(
+        OriginBehavior::Answer,
+        "target_bytes = 64\nhead_fields = 10",
+        "",
+    )
+    .await;
     let mut client = front.client().await;
     let bearer = format!("Bearer {}", front.gateway.user());
     for target in [
@@ -246,10 +253,10 @@ async fn heads_are_as_strict_as_over_http_1() {
             .status,
         400
     );
-    let unheard = "postern_unheard_total 1";
+    let unheard = "postern_proxy_protocol_errors_total 1";
     assert!(
-        front.gateway.ask("/metrics").await.contains(unheard),
-        "Pingora's own answer is counted"
+        front.gateway.admin_get("/metrics").await.contains(unheard),
+        "Pingora's own response is counted"
     );
     let twice = [("content-length", "0"), ("content-length", "0")];
     assert_eq!(
@@ -260,9 +267,9 @@ async fn heads_are_as_strict_as_over_http_1() {
     assert!(
         front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
-            .contains("postern_refused_at_door_total{code=\"target_too_long\"} 1")
+            .contains("postern_proxy_rejected_before_routing_total{code=\"target_too_long\"} 1")
     );
     let events = front.gateway.finish().await;
     assert!(
@@ -274,8 +281,8 @@ async fn heads_are_as_strict_as_over_http_1() {
 }
 
 #[tokio::test]
-async fn a_head_with_too_many_bytes_is_told_so_as_over_http_1() {
-    let front = Front::start(Manner::Answer, "head_bytes = \"2KiB\"", "").await;
+async fn oversized_http2_head_is_answered_with_431() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "head_bytes = \"2KiB\"", "").await;
     let mut client = front.client().await;
     let large = get(&mut client, "/open", &[("x", &"y".repeat(2048))]).await;
     assert_eq!(
@@ -296,8 +303,8 @@ async fn a_head_with_too_many_bytes_is_told_so_as_over_http_1() {
 }
 
 #[tokio::test]
-async fn no_identity_comes_in_and_cookies_arrive_whole() {
-    let front = Front::start(Manner::Answer, "", "").await;
+async fn identity_is_removed_and_cookies_are_joined() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut client = front.client().await;
     let forged = [
         ("x-postern-kind", "service"),
@@ -320,8 +327,8 @@ async fn no_identity_comes_in_and_cookies_arrive_whole() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_streams_end_and_takes_no_more() {
-    let front = Front::start(Manner::Answer, "", "").await;
+async fn shutdown_completes_streams_and_accepts_no_more() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
     body.send_data(Bytes::from_static(b"a"), false)
@@ -333,12 +340,12 @@ async fn a_stop_lets_streams_end_and_takes_no_more() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, refused)
+    tokio::time::timeout(STEP_TIMEOUT, refused)
         .await
-        .expect("the client is told");
+        .expect("the client gets a response");
     body.send_data(Bytes::from_static(b"b"), true)
         .expect("sends");
-    assert_eq!(reply(answer).await.expect("an answer").status, 200);
+    assert_eq!(reply(answer).await.expect("a response").status, 200);
     let ended = tokio::time::timeout(Duration::from_secs(5), front.gateway.running).await;
     ended.expect("ends").expect("does not panic");
 }

@@ -1,12 +1,12 @@
-//! What no proper client sends over HTTP/2, frame by frame.
+//! Malformed and abusive HTTP/2 frame sequences.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::front::{Front, get};
-use super::harness::PATIENCE;
-use super::origin::Manner;
+use super::harness::STEP_TIMEOUT;
+use super::origin::OriginBehavior;
+use super::tls_gateway::{TlsGateway, get};
 
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -28,7 +28,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&head, payload].concat()
 }
 
-/// `GET path` in HPACK (RFC 7541): indexed fields and literals without indexing.
+/// Returns `GET path` in HPACK (RFC 7541), with indexed fields and literals without indexing.
 fn request(path: &str) -> Vec<u8> {
     let length = u8::try_from(path.len()).expect("short");
     [
@@ -40,7 +40,7 @@ fn request(path: &str) -> Vec<u8> {
     .concat()
 }
 
-pub(super) async fn open(front: &Front) -> TlsStream<TcpStream> {
+pub(super) async fn open(front: &TlsGateway) -> TlsStream<TcpStream> {
     let mut stream = front.connect().await;
     stream
         .write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat())
@@ -49,7 +49,7 @@ pub(super) async fn open(front: &Front) -> TlsStream<TcpStream> {
     stream
 }
 
-/// Everything until the end of the connection, as (kind, payload).
+/// Reads all frames until the connection is closed, as (kind, payload).
 async fn until_closed(stream: &mut TlsStream<TcpStream>) -> Vec<(u8, Vec<u8>)> {
     let reading = async {
         let mut bytes = Vec::new();
@@ -65,13 +65,13 @@ async fn until_closed(stream: &mut TlsStream<TcpStream>) -> Vec<(u8, Vec<u8>)> {
         }
         frames
     };
-    tokio::time::timeout(PATIENCE, reading)
+    tokio::time::timeout(STEP_TIMEOUT, reading)
         .await
         .expect("the connection is closed in time")
 }
 
-/// The error code of the last GOAWAY.
-fn goodbye(frames: &[(u8, Vec<u8>)]) -> Option<u8> {
+/// Returns the error code of the last GOAWAY.
+fn goaway_error(frames: &[(u8, Vec<u8>)]) -> Option<u8> {
     frames
         .iter()
         .rev()
@@ -80,18 +80,18 @@ fn goodbye(frames: &[(u8, Vec<u8>)]) -> Option<u8> {
 }
 
 #[tokio::test]
-async fn a_head_that_never_ends_is_not_waited_for() {
-    let front = Front::start(Manner::Answer, "head_timeout = \"150ms\"", "").await;
+async fn incomplete_head_times_out() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "head_timeout = \"150ms\"", "").await;
     let whole = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
     let begun = frame(HEADERS, END_STREAM, 3, &request("/open"));
     for parts in [
-        // A connection that says nothing, or only half a preface.
+        // A connection that sends nothing, or half a preface.
         Vec::new(),
         PREFACE[..10].to_vec(),
-        // A header block without its end, first on a connection, and after a whole request.
+        // An unfinished header block, as the first frame and after a whole request.
         [PREFACE, &frame(SETTINGS, 0, 0, &[]), &begun].concat(),
         [PREFACE, &frame(SETTINGS, 0, 0, &[]), &whole, &begun].concat(),
-        // Half of a frame, and a frame after an unfinished block that goes on.
+        // Half a frame, and another frame type within a header block.
         [PREFACE, &frame(SETTINGS, 0, 0, &[]), &whole, &begun[..12]].concat(),
         [
             PREFACE,
@@ -109,10 +109,10 @@ async fn a_head_that_never_ends_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_flood_of_continuations_ends_the_connection() {
-    let front = Front::start(Manner::Answer, "", "").await;
+async fn continuation_flood_closes_the_connection() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = open(&front).await;
-    // A literal field of 1,000 bytes, again and again, and never END_HEADERS.
+    // A literal field of 1,000 bytes, repeated without END_HEADERS.
     let field = [&[0x00, 1, b'x', 0x7f, 0xe9, 0x06][..], &[b'y'; 1000]].concat();
     let (mut reader, mut writer) = tokio::io::split(&mut stream);
     let flood = async {
@@ -131,10 +131,10 @@ async fn a_flood_of_continuations_ends_the_connection() {
         let mut space = [0; 4096];
         while let Ok(1..) = reader.read(&mut space).await {}
     };
-    let ended = tokio::time::timeout(PATIENCE, async { tokio::join!(flood, drain).0 }).await;
+    let ended = tokio::time::timeout(STEP_TIMEOUT, async { tokio::join!(flood, drain).0 }).await;
     assert!(
-        ended.expect("an end in time"),
-        "100 MB of fields were taken"
+        ended.expect("the end in time"),
+        "100 MB of fields were accepted"
     );
     assert!(front.gateway.origin.seen().is_empty());
     assert_eq!(
@@ -145,8 +145,8 @@ async fn a_flood_of_continuations_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn streams_that_are_reset_as_they_come_end_the_connection() {
-    let front = Front::start(Manner::Answer, "", "").await;
+async fn rapid_resets_close_the_connection() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = open(&front).await;
     let attack: Vec<u8> = (0..1000_u32)
         .flat_map(|number| {
@@ -160,7 +160,11 @@ async fn streams_that_are_reset_as_they_come_end_the_connection() {
         .collect();
     let _cut_off = stream.write_all(&attack).await;
     let frames = until_closed(&mut stream).await;
-    assert_eq!(goodbye(&frames), Some(11), "ENHANCE_YOUR_CALM: {frames:?}");
+    assert_eq!(
+        goaway_error(&frames),
+        Some(11),
+        "ENHANCE_YOUR_CALM: {frames:?}"
+    );
     assert!(
         front.gateway.origin.seen().len() < 200,
         "{}",
@@ -173,9 +177,9 @@ async fn streams_that_are_reset_as_they_come_end_the_connection() {
     );
 }
 
-/// Whether the connection lives on after everything sent so far has been dealt with: the answer to
-/// a PING says so.
-pub(super) async fn settled(stream: &mut TlsStream<TcpStream>) -> bool {
+/// Returns whether the connection is still open after all sent frames were processed, by means of a
+/// PING.
+pub(super) async fn is_open_after_ping(stream: &mut TlsStream<TcpStream>) -> bool {
     let settling = async {
         if stream.write_all(&frame(PING, 0, 0, &[7; 8])).await.is_err() {
             return false;
@@ -190,12 +194,12 @@ pub(super) async fn settled(stream: &mut TlsStream<TcpStream>) -> bool {
         }
         true
     };
-    tokio::time::timeout(PATIENCE, settling)
+    tokio::time::timeout(STEP_TIMEOUT, settling)
         .await
-        .expect("an answer in time")
+        .expect("a response in time")
 }
 
-/// Begins streams and gives each up at once, until the connection ends. How many it took.
+/// Opens and resets streams until the connection is closed. Returns their number.
 async fn resets_until_closed(stream: &mut TlsStream<TcpStream>, path: &str) -> u32 {
     for round in 0..200_u32 {
         let attack: Vec<u8> = (0..5)
@@ -205,7 +209,7 @@ async fn resets_until_closed(stream: &mut TlsStream<TcpStream>, path: &str) -> u
                 [begun, frame(RST_STREAM, 0, id, &[0, 0, 0, 8])].concat()
             })
             .collect();
-        if stream.write_all(&attack).await.is_err() || !settled(stream).await {
+        if stream.write_all(&attack).await.is_err() || !is_open_after_ping(stream).await {
             return 5 * round;
         }
     }
@@ -213,36 +217,35 @@ async fn resets_until_closed(stream: &mut TlsStream<TcpStream>, path: &str) -> u
 }
 
 #[tokio::test]
-async fn streams_that_are_reset_before_they_are_refused_count_as_well() {
-    let front = Front::start(Manner::Answer, "", "").await;
-    // Without a token, so that the gateway answers by itself before it ever looks whether the
-    // client is there.
+async fn resets_before_rejection_are_counted() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
+    // Without a token, so that the gateway answers by itself without polling the client.
     let taken = resets_until_closed(&mut open(&front).await, "/any/1").await;
     assert!((90..150).contains(&taken), "{taken}");
     assert!(
         front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_http2_rapid_resets_total 1")
     );
 }
 
 #[tokio::test]
-async fn a_client_that_was_told_to_go_cannot_reset_more_than_another() {
-    let front = Front::start(Manner::Hang, "head_timeout = \"100ms\"", "").await;
+async fn resets_after_goaway_are_limited() {
+    let front = TlsGateway::start(OriginBehavior::Hang, "head_timeout = \"100ms\"", "").await;
     let mut stream = open(&front).await;
-    // The first GOAWAY comes because nothing was asked; the PING with it is never acknowledged, so
-    // that the gateway must take streams.
+    // The first GOAWAY is sent because of the idle timeout; the PING after it is never
+    // acknowledged, so that the gateway must accept streams.
     let mut space = [0; 4096];
     let mut bytes = Vec::new();
     while !bytes
         .windows(5)
         .any(|window| window == [8, GOAWAY, 0, 0, 0])
     {
-        let read = tokio::time::timeout(PATIENCE, stream.read(&mut space))
+        let read = tokio::time::timeout(STEP_TIMEOUT, stream.read(&mut space))
             .await
-            .expect("told in time");
+            .expect("notified in time");
         bytes.extend_from_slice(&space[..read.expect("reads")]);
     }
     let taken = resets_until_closed(&mut stream, "/open").await;
@@ -250,8 +253,8 @@ async fn a_client_that_was_told_to_go_cannot_reset_more_than_another() {
 }
 
 #[tokio::test]
-async fn malformed_requests_end_the_connection() {
-    let front = Front::start(Manner::Answer, "", "").await;
+async fn malformed_requests_close_the_connection() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = open(&front).await;
     let mut sent = 0;
     while sent < 100 {
@@ -261,20 +264,20 @@ async fn malformed_requests_end_the_connection() {
             2 * sent + 1,
             &request("//open"),
         );
-        if stream.write_all(&bad).await.is_err() || !settled(&mut stream).await {
+        if stream.write_all(&bad).await.is_err() || !is_open_after_ping(&mut stream).await {
             break;
         }
         sent += 1;
     }
     assert!((32..40).contains(&sent), "{sent}");
-    let refused = front.gateway.ask("/metrics").await;
+    let refused = front.gateway.admin_get("/metrics").await;
     assert!(
-        refused.contains("postern_refused_at_door_total{code=\"invalid_target\"} 33"),
+        refused.contains("postern_proxy_rejected_before_routing_total{code=\"invalid_target\"} 33"),
         "{refused}"
     );
 }
 
-/// Bytes of all bodies.
+/// Returns the bytes of all bodies.
 fn bodies(frames: &[(u8, Vec<u8>)]) -> usize {
     frames
         .iter()
@@ -283,16 +286,15 @@ fn bodies(frames: &[(u8, Vec<u8>)]) -> usize {
         .sum()
 }
 
-/// An answer that fits into the gateway's buffers, and not into what the system keeps for a client
-/// that is narrow.
-fn answer(body: usize) -> Manner {
+/// A response that fits into the gateway's buffers, but not into the receive buffer of the client.
+fn answer(body: usize) -> OriginBehavior {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n");
-    Manner::Text((head + &"x".repeat(body)).leak())
+    OriginBehavior::Text((head + &"x".repeat(body)).leak())
 }
 
 #[tokio::test]
-async fn the_last_bytes_must_be_taken_as_well() {
-    let front = Front::start(answer(24 << 10), "stall_timeout = \"150ms\"", "").await;
+async fn unread_last_bytes_time_out() {
+    let front = TlsGateway::start(answer(24 << 10), "stall_timeout = \"150ms\"", "").await;
     let mut stream = front.connect_narrow("h2").await;
     let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
     stream
@@ -302,30 +304,30 @@ async fn the_last_bytes_must_be_taken_as_well() {
     let gone = async {
         while !front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_connections 0")
         {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone)
+    tokio::time::timeout(STEP_TIMEOUT, gone)
         .await
-        .expect("the connection is let go");
+        .expect("the connection is closed");
     assert!(
         front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("code=\"ok\",route=\"open\"} 1"),
-        "after its answer"
+        "after the response"
     );
 }
 
 #[tokio::test]
-async fn a_stop_waits_for_those_who_read_slowly() {
+async fn shutdown_waits_for_slow_readers() {
     let body = 24 << 10;
-    let front = Front::start(answer(body), "", "").await;
+    let front = TlsGateway::start(answer(body), "", "").await;
     let wide = [0, 4, 0, 16, 0, 0];
     let settings = [
         PREFACE,
@@ -341,30 +343,30 @@ async fn a_stop_waits_for_those_who_read_slowly() {
     let over = async {
         while !front
             .gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("code=\"ok\",route=\"open\"} 1")
         {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, over)
+    tokio::time::timeout(STEP_TIMEOUT, over)
         .await
-        .expect("the gateway has the whole answer");
+        .expect("the gateway received the whole response");
     quick.write_all(&settings).await.expect("writes");
-    assert!(settled(&mut quick).await);
+    assert!(is_open_after_ping(&mut quick).await);
     front.gateway.shutdown.cancel();
-    // Who has nothing to wait for is let go, a second after it was told to; the other one by then
-    // as well, if nobody looked what it has not taken yet.
+    // A client without pending data is disconnected one second after GOAWAY; the other one would be
+    // as well if its backlog were not considered.
     until_closed(&mut quick).await;
     let frames = until_closed(&mut slow).await;
     assert_eq!(bodies(&frames), body);
-    assert_eq!(goodbye(&frames), Some(0));
+    assert_eq!(goaway_error(&frames), Some(0));
 }
 
 #[tokio::test]
-async fn what_is_malformed_ends_the_stream_or_the_connection() {
-    let front = Front::start(Manner::Answer, "", "").await;
+async fn malformed_frames_end_stream_or_connection() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let plain = request("/open");
     let with = |field: &[u8]| [&plain[..], field].concat();
     for block in [
@@ -382,7 +384,7 @@ async fn what_is_malformed_ends_the_stream_or_the_connection() {
             .write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block))
             .await
             .expect("writes");
-        settled(&mut stream).await;
+        is_open_after_ping(&mut stream).await;
     }
     assert!(
         front.gateway.origin.seen().is_empty(),
@@ -392,34 +394,34 @@ async fn what_is_malformed_ends_the_stream_or_the_connection() {
 }
 
 #[tokio::test]
-async fn empty_scheme_is_refused() {
-    let front = Front::start(Manner::Answer, "", "").await;
+async fn empty_scheme_is_rejected() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = open(&front).await;
-    // `:scheme` with its name indexed, and no value.
+    // `:scheme` with an indexed name and an empty value.
     let block = [&[0x82, 0x06, 0, 0x04, 5][..], b"/open", &[0x01, 4], b"gate"].concat();
     stream
         .write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block))
         .await
         .expect("writes");
     assert!(
-        settled(&mut stream).await,
-        "the stream is refused, and not the connection"
+        is_open_after_ping(&mut stream).await,
+        "only the stream is rejected"
     );
     assert!(
         front.gateway.origin.seen().is_empty(),
         "{:?}",
         front.gateway.origin.seen()
     );
-    let refused = front.gateway.ask("/metrics").await;
+    let refused = front.gateway.admin_get("/metrics").await;
     assert!(
-        refused.contains("postern_refused_at_door_total{code=\"invalid_target\"} 1"),
+        refused.contains("postern_proxy_rejected_before_routing_total{code=\"invalid_target\"} 1"),
         "{refused}"
     );
 }
 
 #[tokio::test]
-async fn preface_without_settings_ends_the_connection() {
-    let front = Front::start(Manner::Answer, "", "").await;
+async fn preface_without_settings_closes_the_connection() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
     for first in [
         Vec::new(),

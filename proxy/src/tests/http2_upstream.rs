@@ -1,4 +1,4 @@
-//! HTTP/2 towards upstreams, from clients of either version.
+//! HTTP/2 to upstreams, from clients of both versions.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,19 +10,22 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-use super::encrypted::Authority;
-use super::front::{Front, get};
-use super::harness::{Gateway, ROUTES};
-use super::origin::{Manner, Origin};
+use super::harness::{ROUTES, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls::CertificateAuthority;
+use super::tls_gateway::{TlsGateway, get};
 
-/// What an origin got: pseudo-fields as text, and the fields.
-type Seen = Arc<Mutex<Vec<(String, HeaderMap)>>>;
+/// The requests that an origin received: pseudo-header fields as text, and fields.
+type SeenRequests = Arc<Mutex<Vec<(String, HeaderMap)>>>;
 
-/// Speaks HTTP/2 from the first byte, over TLS if there is a configuration for it; echoes the body,
-/// and ends with a trailer.
-async fn origin(tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, Seen) {
+/// Starts an origin that speaks HTTP/2 with prior knowledge, or over TLS if configured. It echoes
+/// the body and sends a trailer.
+async fn origin(tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, SeenRequests) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let (address, seen) = (listener.local_addr().expect("bound"), Seen::default());
+    let (address, seen) = (
+        listener.local_addr().expect("bound"),
+        SeenRequests::default(),
+    );
     let record = Arc::clone(&seen);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -44,7 +47,7 @@ async fn origin(tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, Seen) {
     (address, seen)
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, record: Seen) {
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, record: SeenRequests) {
     let Ok(mut connection) = h2::server::handshake(stream).await else {
         return;
     };
@@ -80,10 +83,10 @@ fn upstream(address: SocketAddr) -> String {
 }
 
 #[tokio::test]
-async fn a_request_of_http_1_goes_on_over_http_2() {
+async fn http1_request_is_forwarded_over_http2() {
     let (address, seen) = origin(None).await;
-    let unused = Origin::start(Manner::Answer).await;
-    let gateway = Gateway::before(unused, &upstream(address), "", ROUTES).await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let gateway = TestGateway::before(unused, &upstream(address), "", ROUTES).await;
     let bearer = format!(
         "Authorization: Bearer {}\r\nX_Postern_Subject: eve\r\n",
         gateway.user()
@@ -114,26 +117,37 @@ async fn a_request_of_http_1_goes_on_over_http_2() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_as_a_stream_with_its_trailers() {
+async fn http2_stream_is_forwarded_with_trailers() {
     let (address, seen) = origin(None).await;
-    let front = Front::before(Origin::start(Manner::Answer).await, &upstream(address), "").await;
+    let front = TlsGateway::before(
+        TestOrigin::start(OriginBehavior::Answer).await,
+        &upstream(address),
+        "",
+    )
+    .await;
     let mut client = front.client().await;
     assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
     let (answer, mut body) = client
-        .send_request(super::front::head("POST", "/open", &[]), false)
+        .send_request(super::tls_gateway::head("POST", "/open", &[]), false)
         .expect("a stream");
     body.send_data(Bytes::from_static(b"ping"), true)
         .expect("sends");
-    let mut body = answer.await.expect("an answer").into_body();
-    assert_eq!(body.data().await.expect("a part").expect("whole"), "ping");
-    let trailers = body.trailers().await.expect("whole").expect("trailers");
+    let mut body = answer.await.expect("a response").into_body();
+    assert_eq!(
+        body.data().await.expect("a part").expect("complete"),
+        "ping"
+    );
+    let trailers = body.trailers().await.expect("complete").expect("trailers");
     assert_eq!(trailers["grpc-status"], "0");
     assert_eq!(seen.lock().expect("not poisoned").len(), 2);
 }
 
 #[tokio::test]
-async fn an_encrypted_upstream_that_speaks_http_2_is_spoken_to_so() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+async fn tls_upstream_negotiates_http2() {
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
     let pem = |name: &str| folder.path().join(name);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -153,7 +167,13 @@ async fn an_encrypted_upstream_that_speaks_http_2_is_spoken_to_so() {
         pem("ca.pem").display()
     );
     let upstream = format!("{}\n{tls}", upstream(address));
-    let gateway = Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await;
+    let gateway = TestGateway::before(
+        TestOrigin::start(OriginBehavior::Answer).await,
+        &upstream,
+        "",
+        ROUTES,
+    )
+    .await;
     let mut client = gateway.connect().await;
     client
         .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
@@ -167,12 +187,17 @@ async fn an_encrypted_upstream_that_speaks_http_2_is_spoken_to_so() {
 }
 
 #[tokio::test]
-async fn a_stream_keeps_its_authority_on_the_way_rewritten_or_not() {
+async fn http2_authority_is_forwarded() {
     let (address, seen) = origin(None).await;
     let route = "[[route]]\npath = \"/api/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
                  rewrite = { strip = \"/api\", add = \"/v1\" }\n";
     let upstream = format!("{}\n{route}", upstream(address));
-    let front = Front::before(Origin::start(Manner::Answer).await, &upstream, "").await;
+    let front = TlsGateway::before(
+        TestOrigin::start(OriginBehavior::Answer).await,
+        &upstream,
+        "",
+    )
+    .await;
     let mut client = front.client().await;
     for path in ["/open?q", "/api/things?q"] {
         assert_eq!(get(&mut client, path, &[]).await.status, 200);

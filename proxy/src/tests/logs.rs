@@ -1,24 +1,24 @@
-//! What the log of the process tells an operator about an upstream that fails.
+//! Log events about failing upstreams.
 
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::harness::{Gateway, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
-/// Lines of the log of this thread, which is the only one of a test's runtime.
+/// Captures log lines of this thread, the only one of the test's runtime.
 #[derive(Clone, Default)]
-struct Captured(Arc<Mutex<Vec<u8>>>);
+struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl Captured {
+impl CapturedLog {
     fn text(&self) -> String {
         String::from_utf8(self.0.lock().expect("not poisoned").clone()).expect("text")
     }
 }
 
-impl io::Write for Captured {
+impl io::Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0
             .lock()
@@ -32,7 +32,7 @@ impl io::Write for Captured {
     }
 }
 
-impl<'a> MakeWriter<'a> for Captured {
+impl<'a> MakeWriter<'a> for CapturedLog {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {
@@ -40,8 +40,8 @@ impl<'a> MakeWriter<'a> for Captured {
     }
 }
 
-fn capture() -> (Captured, tracing::subscriber::DefaultGuard) {
-    let captured = Captured::default();
+fn capture() -> (CapturedLog, tracing::subscriber::DefaultGuard) {
+    let captured = CapturedLog::default();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_max_level(tracing::Level::DEBUG)
@@ -50,8 +50,8 @@ fn capture() -> (Captured, tracing::subscriber::DefaultGuard) {
     (captured, tracing::subscriber::set_default(subscriber))
 }
 
-/// The lines that hold all of these words.
-fn lines(log: &Captured, words: &[&str]) -> usize {
+/// Returns the number of lines that contain all words.
+fn lines(log: &CapturedLog, words: &[&str]) -> usize {
     log.text()
         .lines()
         .filter(|line| words.iter().all(|word| line.contains(word)))
@@ -61,12 +61,12 @@ fn lines(log: &Captured, words: &[&str]) -> usize {
 #[tokio::test]
 async fn connect_error_is_logged_with_its_cause() {
     let (log, _guard) = capture();
-    let unused = Origin::start(Manner::Answer).await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream =
         "addresses = [\"127.0.0.1:1\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0";
-    let gateway = Gateway::before(unused, upstream, "", ROUTES).await;
-    for way in WAYS {
-        let answer = gateway.get("/open", way).await;
+    let gateway = TestGateway::before(unused, upstream, "", ROUTES).await;
+    for selector in PATH_SELECTORS {
+        let answer = gateway.get("/open", selector).await;
         assert_eq!(
             (answer.status, answer.code().as_str()),
             (503, "upstream_unavailable")
@@ -79,7 +79,7 @@ async fn connect_error_is_logged_with_its_cause() {
             "ConnectRefused",
             "Connection refused",
         ];
-        assert_eq!(lines(&log, &words), 1, "{way} {}", log.text());
+        assert_eq!(lines(&log, &words), 1, "{selector} {}", log.text());
     }
     let failed = "upstream attempt failed";
     assert_eq!(
@@ -94,18 +94,23 @@ async fn connect_error_is_logged_with_its_cause() {
 }
 
 #[tokio::test]
-async fn failed_exchange_is_logged_without_bytes_of_the_answer() {
-    for (manner, reason) in [
-        (Manner::Close, "closed"),
+async fn failed_exchange_is_logged_without_response_bytes() {
+    for (behavior, reason) in [
+        (OriginBehavior::Close, "closed"),
         (
-            Manner::Text("HTTP/1.1 200 OK\r\nSet-Cookie: secret\r\nContent-Length: x\r\n\r\n"),
+            OriginBehavior::Text(
+                "HTTP/1.1 200 OK\r\nSet-Cookie: secret\r\nContent-Length: x\r\n\r\n",
+            ),
             "invalid",
         ),
     ] {
-        for way in WAYS {
+        for selector in PATH_SELECTORS {
             let (log, _guard) = capture();
-            let gateway = Gateway::with(manner, "", "retries = 0").await;
-            assert_eq!(gateway.get("/open", way).await.code(), "upstream_failed");
+            let gateway = TestGateway::with(behavior, "", "retries = 0").await;
+            assert_eq!(
+                gateway.get("/open", selector).await.code(),
+                "upstream_failed"
+            );
             let failed = log.text().to_ascii_lowercase();
             let mut failed = failed
                 .lines()
@@ -113,7 +118,7 @@ async fn failed_exchange_is_logged_without_bytes_of_the_answer() {
             let line = failed.next().expect("one line");
             assert!(
                 line.contains(reason) && failed.next().is_none(),
-                "{way} {line}"
+                "{selector} {line}"
             );
             let own = log
                 .text()
@@ -128,9 +133,9 @@ async fn failed_exchange_is_logged_without_bytes_of_the_answer() {
 #[tokio::test]
 async fn request_without_an_available_address_is_logged() {
     let (log, _guard) = capture();
-    let away = Origin::start(Manner::Answer).await;
+    let away = TestOrigin::start(OriginBehavior::Answer).await;
     let nowhere =
-        Gateway::before(away, "addresses = [\"no-such-name.invalid:1\"]", "", ROUTES).await;
+        TestGateway::before(away, "addresses = [\"no-such-name.invalid:1\"]", "", ROUTES).await;
     assert_eq!(
         nowhere.get("/open", "").await.code(),
         "upstream_unavailable"

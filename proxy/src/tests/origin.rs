@@ -1,4 +1,4 @@
-//! An origin that writes down every byte that reaches it.
+//! An origin that records every byte that it receives.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -7,57 +7,60 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// How an origin answers.
+/// The behavior of an origin.
 #[derive(Clone, Copy)]
-pub(super) enum Manner {
-    /// `200` with a short JSON body, keeping the connection.
+pub(super) enum OriginBehavior {
+    /// Sends `200` with a short JSON body and keeps the connection.
     Answer,
-    /// Never.
+    /// Sends nothing.
     Hang,
-    /// POST as `Answer`, anything else never.
+    /// Answers POST only.
     AnswerPosts,
-    /// Closes after the request.
+    /// Closes the connection after the request.
     Close,
-    /// The first request of a connection as `Answer`, and closes after the second.
+    /// Answers the first request of a connection and closes after the second.
     AnswerOnce,
-    /// Something that is not HTTP.
+    /// Sends bytes that are not HTTP.
     Garbage,
-    /// `101`, with the first bytes of the tunnel in the same packet; then echoes.
+    /// Sends `101` with the first bytes of the tunnel in the same packet, then echoes.
     Upgrade,
-    /// The same, and it ends at once.
+    /// Like `Upgrade`, and closes at once.
     UpgradeAndLeave,
-    /// As told by a test.
+    /// Sends this text.
     Text(&'static str),
-    /// The head and a first event, and the second one after another request has come.
+    /// Sends the head and a first event, and a second one after another request was received.
     Events,
-    /// The head and one event of 64 KiB, and nothing more.
+    /// Sends the head and one event of 64 KiB, and nothing more.
     LargeEvent,
-    /// An answer, and so much later one more that nobody asked for.
+    /// Sends a response, and an unsolicited one after this time.
     Surplus(Duration),
-    /// A body of 64 MiB.
+    /// Sends a body of 64 MiB.
     Flood,
-    /// Ten bytes of known length, each long after the one before.
+    /// Sends ten bytes of known length at this interval.
     Drip(Duration),
 }
 
-/// Plain or encrypted.
+/// A plain or TLS stream.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// A running origin.
-pub(super) struct Origin {
+pub(super) struct TestOrigin {
     pub(super) address: SocketAddr,
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-impl Origin {
-    pub(super) async fn start(manner: Manner) -> Self {
-        Self::with(manner, None).await
+impl TestOrigin {
+    pub(super) async fn start(behavior: OriginBehavior) -> Self {
+        Self::with(behavior, None).await
     }
 
-    /// Over TLS if there is a configuration for it.
-    pub(super) async fn with(manner: Manner, tls: Option<Arc<rustls::ServerConfig>>) -> Self {
+    /// Starts an origin, over TLS if configured.
+    pub(super) async fn with(
+        behavior: OriginBehavior,
+        tls: Option<Arc<rustls::ServerConfig>>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let address = listener.local_addr().expect("bound");
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -67,12 +70,12 @@ impl Origin {
                 let (record, tls) = (Arc::clone(&record), tls.clone());
                 tokio::spawn(async move {
                     match tls {
-                        None => serve(stream, manner, record).await,
+                        None => serve(stream, behavior, record).await,
                         Some(tls) => {
                             if let Ok(stream) =
                                 tokio_rustls::TlsAcceptor::from(tls).accept(stream).await
                             {
-                                serve(stream, manner, record).await;
+                                serve(stream, behavior, record).await;
                             }
                         }
                     }
@@ -82,7 +85,7 @@ impl Origin {
         Self { address, seen }
     }
 
-    /// Every request so far, as it came.
+    /// Returns all requests so far, as received.
     pub(super) fn seen(&self) -> Vec<String> {
         let seen = self.seen.lock().expect("not poisoned");
         seen.iter()
@@ -90,7 +93,7 @@ impl Origin {
             .collect()
     }
 
-    /// The only request so far.
+    /// Returns the only request so far.
     #[track_caller]
     pub(super) fn only(&self) -> String {
         let mut seen = self.seen();
@@ -99,37 +102,43 @@ impl Origin {
     }
 }
 
-async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Vec<u8>>>>) {
+async fn serve(
+    mut stream: impl Stream,
+    behavior: OriginBehavior,
+    record: Arc<Mutex<Vec<Vec<u8>>>>,
+) {
     let mut buffer = Vec::new();
     let mut answered = 0;
     while let Some(length) = read_request(&mut stream, &mut buffer).await {
         let request: Vec<u8> = buffer.drain(..length).collect();
         let method = String::from_utf8_lossy(&request[..4]).into_owned();
         record.lock().expect("not poisoned").push(request);
-        let answer = match manner {
-            Manner::AnswerPosts if method != "POST" => {
+        let answer = match behavior {
+            OriginBehavior::AnswerPosts if method != "POST" => {
                 std::future::pending::<()>().await;
                 return;
             }
-            Manner::AnswerOnce if answered > 0 => return,
-            Manner::Answer | Manner::AnswerPosts | Manner::AnswerOnce => {
+            OriginBehavior::AnswerOnce if answered > 0 => return,
+            OriginBehavior::Answer | OriginBehavior::AnswerPosts | OriginBehavior::AnswerOnce => {
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"ok\":true}"
             }
-            Manner::Hang => {
+            OriginBehavior::Hang => {
                 std::future::pending::<()>().await;
                 return;
             }
-            Manner::Close => return,
-            Manner::Garbage => "this is not HTTP at all\r\n\r\n",
-            Manner::Text(text) => text,
-            Manner::Events => return events(stream, &record).await,
-            Manner::LargeEvent => return large_event(stream).await,
-            Manner::Surplus(pause) => return surplus(stream, pause, &record).await,
-            Manner::Flood => return flood(stream).await,
-            Manner::Drip(pause) => return drip(stream, pause).await,
-            Manner::Upgrade if method == "GET " => return tunnel(stream, true).await,
-            Manner::UpgradeAndLeave if method == "GET " => return tunnel(stream, false).await,
-            Manner::Upgrade | Manner::UpgradeAndLeave => {
+            OriginBehavior::Close => return,
+            OriginBehavior::Garbage => "this is not HTTP at all\r\n\r\n",
+            OriginBehavior::Text(text) => text,
+            OriginBehavior::Events => return events(stream, &record).await,
+            OriginBehavior::LargeEvent => return large_event(stream).await,
+            OriginBehavior::Surplus(pause) => return surplus(stream, pause, &record).await,
+            OriginBehavior::Flood => return flood(stream).await,
+            OriginBehavior::Drip(pause) => return drip(stream, pause).await,
+            OriginBehavior::Upgrade if method == "GET " => return tunnel(stream, true).await,
+            OriginBehavior::UpgradeAndLeave if method == "GET " => {
+                return tunnel(stream, false).await;
+            }
+            OriginBehavior::Upgrade | OriginBehavior::UpgradeAndLeave => {
                 "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
             }
         };
@@ -166,8 +175,8 @@ async fn large_event(mut stream: impl Stream) {
     }
 }
 
-/// What is surplus is there before the next request is; on another connection that one gets the
-/// same.
+/// The unsolicited response is sent before the next request arrives; a request on another
+/// connection gets the same response.
 async fn surplus(mut stream: impl Stream, pause: Duration, record: &Mutex<Vec<Vec<u8>>>) {
     let [own, other] =
         ["own", "EVE"].map(|body| format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{body}"));
@@ -209,7 +218,7 @@ async fn drip(mut stream: impl Stream, pause: Duration) {
             written = stream.write_all(b".").await;
         }
     }
-    // It stays, so that nothing but the length ends the body.
+    // The connection stays open, so that only the length ends the body.
     std::future::pending::<()>().await;
 }
 
@@ -225,7 +234,7 @@ async fn tunnel(mut stream: impl Stream, stays: bool) {
     }
 }
 
-/// Reads until a whole request is there; its length.
+/// Reads a whole request. Returns its length.
 async fn read_request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<usize> {
     let mut space = vec![0; 64 << 10];
     loop {
@@ -243,9 +252,10 @@ pub(super) fn request_length(buffer: &[u8]) -> Option<usize> {
     let head = buffer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&buffer[..head]).to_ascii_lowercase();
     let body = if text.contains("transfer-encoding: chunked") {
-        let mut framing = crate::framing::Framing::begin(crate::head::BodyKind::Chunked);
+        let mut framing =
+            crate::message::framing::BodyFraming::begin(crate::message::head::BodyKind::Chunked);
         let taken = framing.advance(&buffer[head..]).expect("well framed");
-        (framing == crate::framing::Framing::Done).then_some(taken)?
+        (framing == crate::message::framing::BodyFraming::Done).then_some(taken)?
     } else {
         let length = text
             .split("content-length: ")

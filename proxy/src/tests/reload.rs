@@ -3,45 +3,47 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use postern_common::config::{Env, load, parse};
 
-use super::harness::{Gateway, PATIENCE};
-use super::origin::Manner;
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::OriginBehavior;
 use crate::Config;
 
 #[tokio::test]
-async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn valid_file_is_activated_and_invalid_one_ignored() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     assert_eq!(gateway.get("/new", "").await.status, 401);
     let route = "\n[[route]]\nname = \"new\"\npath = \"/new\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n";
     gateway.edit(|text| format!("{text}{route}"));
     let status = gateway
-        .configured(|status| !status["lastError"].is_null())
+        .wait_for_config_status(|status| !status["lastError"].is_null())
         .await;
     assert_eq!(status["version"], 1);
-    let error = status["lastError"].as_str().expect("words");
+    let error = status["lastError"].as_str().expect("a string");
     assert!(
         error.contains("policy: is required") && error.contains("proxy.toml:"),
         "{error}"
     );
     assert!(
         gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
-            .contains("postern_config_bad 1")
+            .contains("postern_proxy_config_last_reload_successful 0")
     );
     assert_eq!(gateway.get("/new", "").await.status, 401);
     gateway.edit(|text| format!("{text}policy = \"public\"\n"));
-    let status = gateway.configured(|status| status["version"] == 2).await;
+    let status = gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
     assert!(status["lastError"].is_null(), "{status}");
     assert_eq!(gateway.get("/new", "").await.status, 200);
     let test = "\n[[test]]\nrequest = \"GET /new\"\ndecision = \"not_found\"\n";
     gateway.edit(|text| format!("{text}{test}"));
     let status = gateway
-        .configured(|status| !status["lastError"].is_null())
+        .wait_for_config_status(|status| !status["lastError"].is_null())
         .await;
     assert!(
         status["lastError"]
             .as_str()
-            .expect("words")
+            .expect("a string")
             .contains("is decided allow, not not_found"),
         "{status}"
     );
@@ -49,10 +51,10 @@ async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_further_issuer_that_is_away_takes_no_gateway_out_of_service() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn further_issuer_is_not_required_for_readiness() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let looked = async || {
-        let metrics = gateway.ask("/metrics").await;
+        let metrics = gateway.admin_get("/metrics").await;
         metrics
             .lines()
             .find(|line| line.starts_with("postern_jwks_age_seconds{"))
@@ -60,13 +62,15 @@ async fn a_further_issuer_that_is_away_takes_no_gateway_out_of_service() {
     };
     let partner = "\n[[identity.issuer]]\nkind = \"user\"\nissuer = \"http://127.0.0.1:1\"\nclients = [\"web\"]\n";
     gateway.edit(|text| format!("{text}{partner}"));
-    gateway.configured(|status| status["version"] == 2).await;
-    let keys = gateway.ask("/jwks/status").await;
+    gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
+    let keys = gateway.admin_get("/jwks/status").await;
     assert!(
         keys.contains("the server cannot be reached"),
-        "it was asked before: {keys}"
+        "keys were fetched before: {keys}"
     );
-    // Readiness is judged once a second, and the age of the keys is told after it.
+    // Readiness is evaluated once per second, and the age of the keys is updated after it.
     for _ in 0..2 {
         let before = looked().await;
         let again = async {
@@ -74,52 +78,54 @@ async fn a_further_issuer_that_is_away_takes_no_gateway_out_of_service() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, again)
+        tokio::time::timeout(STEP_TIMEOUT, again)
             .await
-            .expect("looks again");
+            .expect("reads again");
         assert!(
-            !gateway.ask("/readyz").await.contains("keys of"),
+            !gateway.admin_get("/readyz").await.contains("keys of"),
             "{}",
-            gateway.ask("/readyz").await
+            gateway.admin_get("/readyz").await
         );
     }
 }
 
 #[tokio::test]
-async fn a_file_that_was_away_for_a_moment_is_good_again() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn temporarily_missing_file_is_accepted_again() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let (file, aside) = (
         gateway.log.path().join("proxy.toml"),
         gateway.log.path().join("aside.toml"),
     );
     std::fs::rename(&file, &aside).expect("moves");
     let status = gateway
-        .configured(|status| !status["lastError"].is_null())
+        .wait_for_config_status(|status| !status["lastError"].is_null())
         .await;
     assert!(
         status["lastError"]
             .as_str()
-            .expect("words")
+            .expect("a string")
             .contains("cannot read"),
         "{status}"
     );
     std::fs::rename(&aside, &file).expect("moves back");
     gateway
-        .configured(|status| status["lastError"].is_null())
+        .wait_for_config_status(|status| status["lastError"].is_null())
         .await;
     assert!(
         gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
-            .contains("postern_config_bad 0")
+            .contains("postern_proxy_config_last_reload_successful 1")
     );
 }
 
 #[tokio::test]
-async fn what_is_read_at_the_start_only_is_said() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn startup_only_changes_are_reported() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     gateway.edit(|text| text.replace("127.0.0.1:1\"", "127.0.0.1:2\""));
-    let status = gateway.configured(|status| status["version"] == 2).await;
+    let status = gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
     assert_eq!(status["restartNeeded"], serde_json::json!(["listen"]));
     let more = "[tokens]\ncache_bytes = \"1MiB\"\n[handover]\nsocket = \"/tmp/none\"\n[stop]\ndrain = \"1s\"\n";
     let tls = "[upstream.far]\naddresses = [\"127.0.0.1:9\"]\n[upstream.far.tls]\n";
@@ -130,17 +136,19 @@ async fn what_is_read_at_the_start_only_is_said() {
                 .replace("[limits]", "[limits]\nconnections = 7\nkeys = 2000")
         )
     });
-    let status = gateway.configured(|status| status["version"] == 3).await;
+    let status = gateway
+        .wait_for_config_status(|status| status["version"] == 3)
+        .await;
     let needed = serde_json::json!(["tokens", "handover", "upstream.tls.ca"]);
     assert_eq!(
         status["restartNeeded"], needed,
-        "what can change while it runs is not among them"
+        "reloadable settings are not reported"
     );
 }
 
 #[tokio::test]
-async fn no_request_fails_while_configurations_change() {
-    let gateway = Arc::new(Gateway::start(Manner::Answer).await);
+async fn reload_fails_no_request() {
+    let gateway = Arc::new(TestGateway::start(OriginBehavior::Answer).await);
     let (done, served) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicU32::new(0)),
@@ -153,7 +161,7 @@ async fn no_request_fails_while_configurations_change() {
                 let mut client = gateway.connect().await;
                 while !done.load(Ordering::Relaxed) {
                     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-                    assert_eq!(client.answer().await.expect("an answer").status, 200);
+                    assert_eq!(client.response().await.expect("a response").status, 200);
                     served.fetch_add(1, Ordering::Relaxed);
                 }
             })
@@ -162,7 +170,7 @@ async fn no_request_fails_while_configurations_change() {
     for version in 2..5 {
         gateway.edit(|text| format!("{text}\n# {version}\n"));
         gateway
-            .configured(|status| status["version"] == version)
+            .wait_for_config_status(|status| status["version"] == version)
             .await;
     }
     done.store(true, Ordering::Relaxed);
@@ -182,13 +190,13 @@ fn env() -> Env {
 }
 
 #[test]
-fn the_shipped_configuration_is_good() {
+fn shipped_configuration_is_valid() {
     let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../conf/proxy.toml"));
-    load(path, |root| Config::read(root, &env())).expect("reads, and its tests hold");
+    load(path, |root| Config::read(root, &env())).expect("valid configuration with passing tests");
 }
 
 #[test]
-fn what_it_shows_as_a_comment_is_good_as_well() {
+fn commented_examples_are_valid() {
     let text = include_str!("../../../conf/proxy.toml");
     let shown = |line: &&str| {
         line.starts_with("# [")
@@ -221,7 +229,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn every_mistake_is_told_at_once_with_its_line() {
+fn all_mistakes_are_reported_with_their_lines() {
     let text = r#"
 [[listen]]
 address = "nowhere"

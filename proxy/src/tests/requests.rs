@@ -1,9 +1,9 @@
-use super::harness::{Gateway, has_field};
-use super::origin::Manner;
+use super::harness::{TestGateway, has_field};
+use super::origin::OriginBehavior;
 
 #[tokio::test]
-async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn request_carries_only_the_verified_identity() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let spoofed = "X-Postern-Kind: service\r\nX_Postern_Subject: eve\r\nx.postern.scopes: all\r\n\
                    X-Postern-Service: auth\r\nX_Postern_Issuer: eve\r\nX-Forwarded-For: 1.2.3.4\r\nX_FORWARDED_HOST: evil\r\n\
                    X-Request-Id: chosen\r\nForwarded: for=1.2.3.4\r\nProxy: http://evil\r\nX-Kept: yes\r\n";
@@ -38,15 +38,15 @@ async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
             .split("authorization")
             .next()
             .is_some_and(|head| head.contains(text));
-        assert!(!found, "{text} got through: {seen}");
+        assert!(!found, "{text} was forwarded: {seen}");
     }
     let id = answer.header("x-request-id").expect("an id");
     assert!(has_field(&seen, &format!("X-Request-Id: {id}")), "{seen}");
 }
 
 #[tokio::test]
-async fn nothing_is_injected_or_let_through_on_public_routes() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn public_route_forwards_no_identity() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let answer = gateway
         .get(
             "/open",
@@ -64,8 +64,8 @@ async fn nothing_is_injected_or_let_through_on_public_routes() {
 }
 
 #[tokio::test]
-async fn who_may_not_is_told_why_and_reaches_nothing() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn unauthorized_request_is_not_forwarded() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let (user, notify) = (gateway.user(), gateway.service("notify"));
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
     let (text, signature) = user.rsplit_once('.').expect("a signature");
@@ -113,8 +113,8 @@ async fn who_may_not_is_told_why_and_reaches_nothing() {
 }
 
 #[tokio::test]
-async fn an_unknown_method_is_told_after_the_token() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn unknown_method_is_reported_after_authentication() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let put = |target: &str, headers: String| {
         format!("PUT {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n")
     };
@@ -136,8 +136,8 @@ async fn an_unknown_method_is_told_after_the_token() {
 }
 
 #[tokio::test]
-async fn a_connection_carries_many_requests_pipelined_or_not() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn connection_carries_pipelined_requests() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let mut client = gateway.connect().await;
     let refused = "GET /any/1 HTTP/1.1\r\nHost: h\r\n\r\n";
     let length = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
@@ -147,10 +147,10 @@ async fn a_connection_carries_many_requests_pipelined_or_not() {
         .write(&format!("{refused}{length}{chunked}{refused}{length}"))
         .await;
     for status in [401, 200, 200, 401, 200] {
-        assert_eq!(client.answer().await.expect("an answer").status, status);
+        assert_eq!(client.response().await.expect("a response").status, status);
     }
     client.write(length).await;
-    assert_eq!(client.answer().await.expect("an answer").status, 200);
+    assert_eq!(client.response().await.expect("a response").status, 200);
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 4);
     assert!(seen[1].ends_with("3\r\nxyz\r\n0\r\n\r\n"), "{}", seen[1]);
@@ -158,7 +158,7 @@ async fn a_connection_carries_many_requests_pipelined_or_not() {
 
 #[tokio::test]
 async fn bodies_are_streamed_and_limited() {
-    let gateway = Gateway::with(Manner::Answer, "body_bytes = \"8MiB\"", "").await;
+    let gateway = TestGateway::with(OriginBehavior::Answer, "body_bytes = \"8MiB\"", "").await;
     let body = "0123456789abcdef".repeat(5 << 16);
     let head = format!(
         "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n",
@@ -180,8 +180,8 @@ async fn bodies_are_streamed_and_limited() {
 }
 
 #[tokio::test]
-async fn an_event_is_written_for_each_request_without_its_query() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn access_event_omits_the_query() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let token = gateway.user();
     let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
     gateway
@@ -228,15 +228,15 @@ async fn an_event_is_written_for_each_request_without_its_query() {
 }
 
 #[tokio::test]
-async fn an_event_says_why_the_upstream_refused_and_the_client_reads_it_in_the_body_alone() {
+async fn access_event_contains_the_upstream_code() {
     let refusal = "HTTP/1.1 401 Unauthorized\r\nX-Postern-Code: invalid_credentials\r\nContent-Length: 0\r\n\r\n";
     let unknown =
         "HTTP/1.1 409 Conflict\r\nX-Postern-Code: of-its-own\r\nContent-Length: 0\r\n\r\n";
-    for (manner, status, code) in [
-        (Manner::Text(refusal), 401, "invalid_credentials"),
-        (Manner::Text(unknown), 409, "ok"),
+    for (behavior, status, code) in [
+        (OriginBehavior::Text(refusal), 401, "invalid_credentials"),
+        (OriginBehavior::Text(unknown), 409, "ok"),
     ] {
-        let gateway = Gateway::start(manner).await;
+        let gateway = TestGateway::start(behavior).await;
         let answer = gateway.get("/open", "").await;
         assert_eq!(
             (answer.status, answer.header("x-postern-code")),

@@ -13,9 +13,9 @@ use h2::client::{ResponseFuture, SendRequest};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use super::front::{head, reply, send};
-use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::{head, reply, send};
 
 /// The longest response of the origin of these tests.
 const BODY_BYTES: usize = 8 << 20;
@@ -139,7 +139,7 @@ fn queued(port: u16) -> usize {
 /// What the gateway holds once nothing moves any more: written by the origin, neither taken by a
 /// client nor waiting in the kernel.
 async fn held_bytes(
-    gateway: &Gateway,
+    gateway: &TestGateway,
     origin: SocketAddr,
     (written, bodies): (&AtomicUsize, usize),
 ) -> usize {
@@ -160,7 +160,7 @@ async fn held_bytes(
             };
         }
     };
-    tokio::time::timeout(PATIENCE, settling)
+    tokio::time::timeout(STEP_TIMEOUT, settling)
         .await
         .expect("at rest in time");
     assert!(
@@ -170,8 +170,8 @@ async fn held_bytes(
     known.0
 }
 
-async fn gauge(gateway: &Gateway) -> usize {
-    let metrics = gateway.ask("/metrics").await;
+async fn gauge(gateway: &TestGateway) -> usize {
+    let metrics = gateway.admin_get("/metrics").await;
     let line = metrics
         .lines()
         .find(|line| line.starts_with("postern_response_buffer_bytes "));
@@ -182,7 +182,7 @@ async fn gauge(gateway: &Gateway) -> usize {
 }
 
 /// An HTTP/2 client without a window.
-async fn without_window(gateway: &Gateway) -> SendRequest<Bytes> {
+async fn without_window(gateway: &TestGateway) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(gateway.address).await.expect("connects");
     let mut builder = h2::client::Builder::new();
     let shaking = builder.initial_window_size(0).handshake(stream);
@@ -191,16 +191,16 @@ async fn without_window(gateway: &Gateway) -> SendRequest<Bytes> {
     client.ready().await.expect("ready")
 }
 
-async fn before(address: SocketAddr, is_http2: bool, limits: &str) -> Gateway {
-    let unused = Origin::start(Manner::Answer).await;
+async fn before(address: SocketAddr, is_http2: bool, limits: &str) -> TestGateway {
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{address}\"]\nhttp2 = {is_http2}");
-    Gateway::h2c(unused, &upstream, limits, ROUTES).await
+    TestGateway::h2c(unused, &upstream, limits, ROUTES).await
 }
 
 #[tokio::test]
 async fn http1_reader_makes_the_gateway_hold_64_kib() {
     for (is_http2, most) in [(false, STREAM_BYTES), (true, HTTP2_STREAM_BYTES)] {
-        for way in WAYS {
+        for way in PATH_SELECTORS {
             let (address, written) = counting_origin(is_http2).await;
             let gateway = before(address, is_http2, "").await;
             let socket = TcpSocket::new_v4().expect("a socket");
@@ -241,7 +241,7 @@ async fn http2_stream_makes_the_gateway_hold_64_kib() {
 
 /// Waits until so much is held, and looks for a while whether it becomes more: the gauge is set
 /// every second.
-async fn until_held(gateway: &Gateway, wanted: usize, case: &str) {
+async fn until_held(gateway: &TestGateway, wanted: usize, case: &str) {
     let (mut held, mut looks) = (0, 0);
     let waiting = async {
         while looks < 60 {
@@ -251,7 +251,7 @@ async fn until_held(gateway: &Gateway, wanted: usize, case: &str) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let waited = tokio::time::timeout(PATIENCE, waiting).await;
+    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
     assert!(waited.is_ok(), "{held} bytes, {wanted} expected: {case}");
 }
 
@@ -264,13 +264,13 @@ const BUDGETS: [(&str, usize); 2] = [
     ),
 ];
 
-async fn answers_again(gateway: &Gateway) {
+async fn answers_again(gateway: &TestGateway) {
     let waiting = async {
         while gauge(gateway).await != 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting)
+    tokio::time::timeout(STEP_TIMEOUT, waiting)
         .await
         .expect("all is given back");
 }
@@ -306,7 +306,7 @@ async fn burst_of_streams_does_not_pass_the_budget() {
 #[tokio::test]
 async fn burst_over_http1_does_not_pass_the_budget() {
     for (limits, units) in BUDGETS {
-        for way in WAYS {
+        for way in PATH_SELECTORS {
             let (address, _) = counting_origin(false).await;
             let gateway = before(address, false, limits).await;
             let request = format!("GET /open HTTP/1.1\r\nHost: gate\r\n{way}\r\n");

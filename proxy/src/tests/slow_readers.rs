@@ -1,4 +1,4 @@
-//! Responses whose readers take nothing: what they hold is bounded, and others are served.
+//! Responses to slow readers: their memory is bounded, and other clients are served.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use h2::client::SendRequest;
 use http::Response;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::front::{head, reply, send};
-use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::{head, reply, send};
 
-/// A client whose streams have a window of so many bytes.
-async fn connect(gateway: &Gateway, window: u32) -> SendRequest<Bytes> {
+/// Opens a client whose streams have a window of this size.
+async fn connect(gateway: &TestGateway, window: u32) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(gateway.address).await.expect("connects");
     let mut builder = h2::client::Builder::new();
     let (client, connection) = builder
@@ -25,14 +25,14 @@ async fn connect(gateway: &Gateway, window: u32) -> SendRequest<Bytes> {
     client.ready().await.expect("ready")
 }
 
-async fn flood(limits: &str) -> Gateway {
-    let origin = Origin::start(Manner::Flood).await;
+async fn flood(limits: &str) -> TestGateway {
+    let origin = TestOrigin::start(OriginBehavior::Flood).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
-    Gateway::h2c(origin, &upstream, limits, ROUTES).await
+    TestGateway::h2c(origin, &upstream, limits, ROUTES).await
 }
 
-/// Asks until the status is this one; what has been answered is given up.
-async fn until(gateway: &Gateway, wanted: u16) {
+/// Sends requests until the status is `wanted`; earlier responses are dropped.
+async fn until(gateway: &TestGateway, wanted: u16) {
     let asking = async {
         loop {
             let mut client = gateway.connect().await;
@@ -47,7 +47,7 @@ async fn until(gateway: &Gateway, wanted: u16) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let head = tokio::time::timeout(PATIENCE, asking)
+    let head = tokio::time::timeout(STEP_TIMEOUT, asking)
         .await
         .expect("in time")
         .to_ascii_lowercase();
@@ -55,7 +55,7 @@ async fn until(gateway: &Gateway, wanted: u16) {
 }
 
 #[tokio::test]
-async fn streams_are_refused_above_the_budget() {
+async fn streams_above_the_buffer_budget_are_rejected() {
     let gateway = flood("response_buffer_bytes = \"1MiB\"").await;
     let mut client = connect(&gateway, 0).await;
     let mut held = Vec::new();
@@ -63,11 +63,11 @@ async fn streams_are_refused_above_the_budget() {
         let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
         held.push(answer.await.expect("a head").into_body());
     }
-    // An eighth of the whole is held for this address.
+    // An eighth of the budget is reserved for this address.
     until(&gateway, 503).await;
     let mut other = connect(&gateway, 1 << 20).await;
     let (answer, _) = send(&mut other, head("GET", "/open", &[]), true);
-    let refused = reply(answer).await.expect("an answer");
+    let refused = reply(answer).await.expect("a response");
     assert_eq!(
         (refused.status, refused.code().as_str()),
         (503, "unavailable")
@@ -77,12 +77,14 @@ async fn streams_are_refused_above_the_budget() {
 }
 
 #[tokio::test]
-async fn readers_of_http_1_count_on_both_ways() {
-    for way in WAYS {
+async fn http1_slow_readers_count_on_both_paths() {
+    for selector in PATH_SELECTORS {
         let gateway = flood("response_buffer_bytes = \"512KiB\"").await;
         let mut client = gateway.connect().await;
         client
-            .write(&format!("GET /open HTTP/1.1\r\nHost: gate\r\n{way}\r\n"))
+            .write(&format!(
+                "GET /open HTTP/1.1\r\nHost: gate\r\n{selector}\r\n"
+            ))
             .await;
         until(&gateway, 503).await;
         drop(client);
@@ -90,7 +92,8 @@ async fn readers_of_http_1_count_on_both_ways() {
     }
 }
 
-/// An HTTP/2 origin that answers `/any/long` with 10 MiB, and others with little.
+/// Starts an HTTP/2 origin that answers `/any/long` with 10 MiB, and other requests with a short
+/// body.
 async fn origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -118,26 +121,25 @@ async fn origin() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn one_reader_does_not_stop_others_of_its_upstream_connection() {
-    let unused = Origin::start(Manner::Answer).await;
+async fn slow_reader_does_not_block_its_upstream_connection() {
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]\nhttp2 = true", origin().await);
-    let gateway = Gateway::h2c(unused, &upstream, "", ROUTES).await;
+    let gateway = TestGateway::h2c(unused, &upstream, "", ROUTES).await;
     let token = format!("Bearer {}", gateway.user());
     let mut client = connect(&gateway, 0).await;
     let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
     let held = answer.await.expect("a head").into_body();
-    // What the upstream may send has all been sent by the time that the gauge shows a reader that
-    // is waited for.
+    // The upstream has sent all that flow control allows when the gauge reports a slow reader.
     let waits = async {
         while gateway
-            .ask("/metrics")
+            .admin_get("/metrics")
             .await
             .contains("postern_response_buffer_bytes 0\n")
         {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waits)
+    tokio::time::timeout(STEP_TIMEOUT, waits)
         .await
         .expect("in time");
     let mut other = connect(&gateway, 1 << 20).await;
@@ -147,7 +149,7 @@ async fn one_reader_does_not_stop_others_of_its_upstream_connection() {
             head("GET", "/any/1", &[("authorization", token.as_str())]),
             true,
         );
-        let answer = reply(answer).await.expect("an answer");
+        let answer = reply(answer).await.expect("a response");
         assert_eq!((answer.status, &*answer.body), (200, &b"xxxxx"[..]));
     }
     drop(held);

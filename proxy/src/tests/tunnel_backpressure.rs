@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::harness::{Gateway, PATIENCE, ROUTES};
-use super::origin::{Manner, Origin};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 /// How long the token lives, in seconds.
 const LIFETIME: u32 = 3;
@@ -42,9 +42,9 @@ async fn flooding_origin() -> (SocketAddr, JoinHandle<Instant>) {
 #[tokio::test]
 async fn websocket_that_is_not_read_ends_with_its_token() {
     let (address, origin) = flooding_origin().await;
-    let unused = Origin::start(Manner::Answer).await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let gateway =
-        Gateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
+        TestGateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
     let now = Clock::system().now().unix_seconds();
     let bearer = gateway.user_until(now + i64::from(LIFETIME));
     let mut client = gateway.connect().await;
@@ -55,7 +55,7 @@ async fn websocket_that_is_not_read_ends_with_its_token() {
         ))
         .await;
     let opened = Instant::now();
-    assert_eq!(client.answer().await.expect("an answer").status, 101);
+    assert_eq!(client.response().await.expect("an answer").status, 101);
     let most = Duration::from_secs(LIFETIME.into()) + CLOSE_WITHIN;
     let ended = tokio::time::timeout(most, origin)
         .await
@@ -67,7 +67,7 @@ async fn websocket_that_is_not_read_ends_with_its_token() {
     );
     let mut rest = Vec::new();
     let reading = client.stream.read_to_end(&mut rest);
-    let _closed_or_reset = tokio::time::timeout(PATIENCE, reading)
+    let _closed_or_reset = tokio::time::timeout(STEP_TIMEOUT, reading)
         .await
         .expect("an end");
     let events = gateway.finish().await;

@@ -1,4 +1,4 @@
-//! A WebSocket ends with the token that opened it.
+//! WebSockets end with the token that opened them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::harness::{Client, Gateway, PATIENCE, ROUTES};
-use super::origin::{Manner, Origin};
+use super::harness::{ROUTES, RawClient, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
-/// How long a token lives, in seconds: enough to open a WebSocket on a busy machine.
-const LIFETIME: u32 = 4;
+/// Lifetime of a token in seconds, long enough to open a WebSocket on a busy machine.
+const TOKEN_LIFETIME_S: u32 = 4;
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
 const ACCEPTED: &[u8] =
@@ -21,8 +21,8 @@ const ACCEPTED: &[u8] =
 const CLOSE: &[u8] = b"\x88\x0f\x03\xf0token expired";
 const MASKED_CLOSE: &[u8] = b"\x88\x8f\0\0\0\0\x03\xf0token expired";
 
-/// An origin that accepts one WebSocket, says `first`, and `second` when it is told to. What it was
-/// sent.
+/// Starts an origin that accepts one WebSocket and sends `first`, then `second` when triggered.
+/// Returns the bytes that it received.
 async fn origin(
     first: &'static [u8],
     second: &'static [u8],
@@ -58,31 +58,32 @@ async fn origin(
     (address, go_on, origin)
 }
 
-/// A gateway before it, with a further line of the route.
-async fn gateway(address: SocketAddr, line: &str) -> Gateway {
-    let unused = Origin::start(Manner::Answer).await;
+/// Starts a gateway before it, with an additional line of the route.
+async fn gateway(address: SocketAddr, line: &str) -> TestGateway {
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let routes = ROUTES.replace("websocket = true", &format!("websocket = true\n{line}"));
-    Gateway::before(unused, &format!("addresses = [\"{address}\"]"), "", &routes).await
+    TestGateway::before(unused, &format!("addresses = [\"{address}\"]"), "", &routes).await
 }
 
 /// Opens a WebSocket with a token that expires soon.
-async fn open(gateway: &Gateway) -> Client {
-    let bearer = gateway.user_until(Clock::system().now().unix_seconds() + i64::from(LIFETIME));
+async fn open(gateway: &TestGateway) -> RawClient {
+    let bearer =
+        gateway.user_until(Clock::system().now().unix_seconds() + i64::from(TOKEN_LIFETIME_S));
     let mut client = gateway.connect().await;
     client
         .write(&format!(
             "GET /socket HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {bearer}\r\n{UPGRADE}\r\n"
         ))
         .await;
-    assert_eq!(client.answer().await.expect("an answer").status, 101);
+    assert_eq!(client.response().await.expect("a response").status, 101);
     client
 }
 
-/// All that comes until the end of the connection.
-async fn rest(client: &mut Client) -> Vec<u8> {
+/// Returns all bytes until the connection is closed.
+async fn rest(client: &mut RawClient) -> Vec<u8> {
     let mut rest = std::mem::take(&mut client.buffer);
-    let read = tokio::time::timeout(PATIENCE, client.stream.read_to_end(&mut rest)).await;
-    let _closed_or_reset = read.expect("an end in time");
+    let read = tokio::time::timeout(STEP_TIMEOUT, client.stream.read_to_end(&mut rest)).await;
+    let _closed_or_reset = read.expect("the end in time");
     rest
 }
 
@@ -98,9 +99,9 @@ async fn websocket_is_closed_with_1008_when_its_token_expires() {
         .expect("writes");
     drop(go_on);
     assert_eq!(rest(&mut client).await, [b"\x81\x05hello", CLOSE].concat());
-    let sent = tokio::time::timeout(PATIENCE, origin)
+    let sent = tokio::time::timeout(STEP_TIMEOUT, origin)
         .await
-        .expect("an end in time")
+        .expect("the end in time")
         .expect("does not panic");
     assert_eq!(sent, [b"\x81\x82mask\x05\x08", MASKED_CLOSE].concat());
     let events = gateway.finish().await;
@@ -111,12 +112,12 @@ async fn websocket_is_closed_with_1008_when_its_token_expires() {
 }
 
 #[tokio::test]
-async fn websocket_is_closed_at_the_end_of_a_frame_only() {
+async fn websocket_is_closed_at_a_frame_boundary() {
     let (address, go_on, origin) = origin(b"\x81\x0ahello", b"world\x81\x04next").await;
     let gateway = gateway(address, "").await;
     let mut client = open(&gateway).await;
     tokio::spawn(async move {
-        // The origin goes on once it has been told to close, and has said so.
+        // The origin continues after it has received the close frame and answered it.
         let _told = go_on.send(());
     });
     let got = rest(&mut client).await;
@@ -126,19 +127,19 @@ async fn websocket_is_closed_at_the_end_of_a_frame_only() {
         "{}",
         String::from_utf8_lossy(&got)
     );
-    tokio::time::timeout(PATIENCE, origin)
+    tokio::time::timeout(STEP_TIMEOUT, origin)
         .await
-        .expect("an end in time")
+        .expect("the end in time")
         .expect("does not panic");
 }
 
 #[tokio::test]
-async fn websocket_may_outlive_its_token_where_the_route_says_so() {
-    let origin = Origin::start(Manner::Upgrade).await;
+async fn websocket_outlives_its_token_if_configured() {
+    let origin = TestOrigin::start(OriginBehavior::Upgrade).await;
     let gateway = gateway(origin.address, "outlives_token = true").await;
     let mut client = open(&gateway).await;
     assert_eq!(client.bytes(5).await, "hello");
-    tokio::time::sleep(Duration::from_secs(u64::from(LIFETIME) + 1)).await;
+    tokio::time::sleep(Duration::from_secs(u64::from(TOKEN_LIFETIME_S) + 1)).await;
     client.write("ping").await;
     assert_eq!(client.bytes(4).await, "ping");
 }

@@ -2,15 +2,15 @@ use std::sync::Arc;
 
 use postern_common::config::Env;
 
-use super::encrypted::{Authority, origin_behind_tls};
-use super::harness::{Gateway, ROUTES, has_field};
-use super::origin::Manner;
+use super::harness::{ROUTES, TestGateway, has_field};
+use super::origin::OriginBehavior;
+use super::tls::{CertificateAuthority, origin_behind_tls};
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
 
 #[tokio::test]
-async fn an_upgrade_is_authenticated_and_then_passed_through() {
-    let gateway = Gateway::start(Manner::Upgrade).await;
+async fn upgrade_is_authenticated_and_forwarded() {
+    let gateway = TestGateway::start(OriginBehavior::Upgrade).await;
     assert_eq!(
         gateway.get("/socket", UPGRADE).await.code(),
         "authentication_required"
@@ -26,14 +26,14 @@ async fn an_upgrade_is_authenticated_and_then_passed_through() {
             ))
             .await;
         assert_eq!(
-            client.answer().await.expect("an answer").status,
+            client.response().await.expect("a response").status,
             101,
             "round {round}"
         );
         assert_eq!(
             client.bytes(5).await,
             "hello",
-            "what the origin sent in the packet of its 101"
+            "data in the packet of the 101"
         );
         client.write("ping").await;
         assert_eq!(client.bytes(4).await, "ping");
@@ -46,8 +46,8 @@ async fn an_upgrade_is_authenticated_and_then_passed_through() {
 }
 
 #[tokio::test]
-async fn a_route_without_websocket_forwards_no_upgrade() {
-    let gateway = Gateway::start(Manner::Answer).await;
+async fn route_without_websocket_forwards_no_upgrade() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
     assert_eq!(gateway.get("/open", UPGRADE).await.status, 200);
     let seen = gateway.origin.only().to_ascii_lowercase();
     assert!(
@@ -56,22 +56,22 @@ async fn a_route_without_websocket_forwards_no_upgrade() {
     );
 }
 
-/// What a client says, and hears.
+/// Messages that the client sends, and those that it receives.
 const FRAMES: &[(&str, &str)] = &[
     ("ping", "ping"),
     ("a longer frame than before", "a longer frame than before"),
 ];
 
-/// How many tunnels are opened; `POSTERN_SOAK` says another number.
+/// Returns the number of tunnels, from `POSTERN_SOAK` if set.
 fn rounds() -> usize {
     Env::of_process()
         .get("POSTERN_SOAK")
         .map_or(400, |rounds| rounds.parse().expect("a number"))
 }
 
-/// Opens tunnels at once and one after the other. Nothing of what either side says may be lost,
-/// however fast the origin answers 101 and goes on (Pingora issue 946).
-async fn soak(gateway: Gateway, exchange: &'static [(&'static str, &'static str)]) {
+/// Opens tunnels concurrently and sequentially. No byte may be lost in either direction, however
+/// fast the origin answers 101 (Pingora issue 946).
+async fn soak(gateway: TestGateway, exchange: &'static [(&'static str, &'static str)]) {
     let gateway = Arc::new(gateway);
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let lanes = 8;
@@ -86,7 +86,7 @@ async fn soak(gateway: Gateway, exchange: &'static [(&'static str, &'static str)
                             "GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}{UPGRADE}\r\n"
                         ))
                         .await;
-                    let answer = client.answer().await;
+                    let answer = client.response().await;
                     assert_eq!(
                         answer.map(|answer| answer.status),
                         Some(101),
@@ -105,34 +105,44 @@ async fn soak(gateway: Gateway, exchange: &'static [(&'static str, &'static str)
         })
         .collect();
     for tunnel in tunnels {
-        tunnel.await.expect("no tunnel is cut");
+        tunnel.await.expect("no tunnel is truncated");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tunnels_open_and_close_by_the_hundred_without_a_lost_byte() {
-    soak(Gateway::start(Manner::Upgrade).await, FRAMES).await;
+async fn concurrent_tunnels_lose_no_byte() {
+    soak(TestGateway::start(OriginBehavior::Upgrade).await, FRAMES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_origin_that_says_its_piece_and_leaves_is_heard() {
-    soak(Gateway::start(Manner::UpgradeAndLeave).await, &[]).await;
+async fn data_before_close_reaches_the_client() {
+    soak(
+        TestGateway::start(OriginBehavior::UpgradeAndLeave).await,
+        &[],
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_do_tunnels_to_an_encrypted_upstream() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+async fn concurrent_tls_tunnels_lose_no_byte() {
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
     let tls = format!(
         "[upstream.origin.tls]\nname = \"localhost\"\nca = \"{0}/ca.pem\"\ncertificate = \"{0}/client.pem\"\n\
          key = \"{0}/client.key\"",
         folder.path().display()
     );
-    for (manner, exchange) in [(Manner::Upgrade, FRAMES), (Manner::UpgradeAndLeave, &[])] {
-        let origin = origin_behind_tls(&authority, folder.path(), manner).await;
+    for (behavior, exchange) in [
+        (OriginBehavior::Upgrade, FRAMES),
+        (OriginBehavior::UpgradeAndLeave, &[]),
+    ] {
+        let origin = origin_behind_tls(&authority, folder.path(), behavior).await;
         let upstream = format!("addresses = [\"{}\"]\n{tls}", origin.address);
         soak(
-            Gateway::before(origin, &upstream, "", ROUTES).await,
+            TestGateway::before(origin, &upstream, "", ROUTES).await,
             exchange,
         )
         .await;

@@ -1,10 +1,10 @@
 //! Answers to WebSocket requests before the upgrade, and upstreams that do not speak HTTP/2 although
 //! they should.
 
-use super::encrypted::{Authority, origin_behind_tls};
-use super::front::{Front, get};
-use super::harness::{Gateway, ROUTES};
-use super::origin::{Manner, Origin};
+use super::harness::{ROUTES, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls::{CertificateAuthority, origin_behind_tls};
+use super::tls_gateway::{TlsGateway, get};
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
 
@@ -21,21 +21,24 @@ fn tls_lines(folder: &tempfile::TempDir) -> String {
 }
 
 /// Gateways before an origin that answers so, without TLS and with it.
-async fn gateways(answer: &'static str) -> ([Gateway; 2], tempfile::TempDir) {
-    let plain = Gateway::with(Manner::Text(answer), "", NO_EJECTION).await;
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+async fn gateways(answer: &'static str) -> ([TestGateway; 2], tempfile::TempDir) {
+    let plain = TestGateway::with(OriginBehavior::Text(answer), "", NO_EJECTION).await;
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
-    let origin = origin_behind_tls(&authority, folder.path(), Manner::Text(answer)).await;
+    let origin = origin_behind_tls(&authority, folder.path(), OriginBehavior::Text(answer)).await;
     let upstream = format!(
         "addresses = [\"{}\"]\n{}",
         origin.address,
         tls_lines(&folder)
     );
-    let encrypted = Gateway::before(origin, &upstream, "", ROUTES).await;
+    let encrypted = TestGateway::before(origin, &upstream, "", ROUTES).await;
     ([plain, encrypted], folder)
 }
 
-fn upgrade_of(gateway: &Gateway) -> String {
+fn upgrade_of(gateway: &TestGateway) -> String {
     format!(
         "GET /socket HTTP/1.1\r\nHost: gate\r\nAuthorization: Bearer {}\r\n{UPGRADE}\r\n",
         gateway.user()
@@ -91,9 +94,9 @@ async fn refusal_of_an_upgrade_is_forwarded() {
         for gateway in gateways {
             let mut client = gateway.connect().await;
             client.write(&upgrade_of(&gateway)).await;
-            let mut got = client.answer().await.expect("an answer");
+            let mut got = client.response().await.expect("an answer");
             if got.status == 103 {
-                got = client.answer().await.expect("an answer");
+                got = client.response().await.expect("an answer");
             }
             assert_eq!((got.status, got.body.as_str()), (403, "no"), "{answer:?}");
         }
@@ -102,18 +105,21 @@ async fn refusal_of_an_upgrade_is_forwarded() {
 
 #[tokio::test]
 async fn upstream_that_falls_back_to_http1_is_refused() {
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    let (folder, authority) = (
+        tempfile::tempdir().expect("a folder"),
+        CertificateAuthority::new(),
+    );
     authority.write(folder.path());
-    let upstream = |origin: &Origin| {
+    let upstream = |origin: &TestOrigin| {
         format!(
             "addresses = [\"{}\"]\nhttp2 = true\n{}",
             origin.address,
             tls_lines(&folder)
         )
     };
-    let origin = origin_behind_tls(&authority, folder.path(), Manner::Answer).await;
+    let origin = origin_behind_tls(&authority, folder.path(), OriginBehavior::Answer).await;
     let lines = upstream(&origin);
-    let gateway = Gateway::before(origin, &lines, "", ROUTES).await;
+    let gateway = TestGateway::before(origin, &lines, "", ROUTES).await;
     let refused = gateway.get("/open", "").await;
     assert_eq!(
         (refused.status, refused.code().as_str()),
@@ -125,9 +131,9 @@ async fn upstream_that_falls_back_to_http1_is_refused() {
         "nothing is sent"
     );
 
-    let origin = origin_behind_tls(&authority, folder.path(), Manner::Answer).await;
+    let origin = origin_behind_tls(&authority, folder.path(), OriginBehavior::Answer).await;
     let lines = upstream(&origin);
-    let front = Front::before(origin, &lines, "").await;
+    let front = TlsGateway::before(origin, &lines, "").await;
     let refused = get(&mut front.client().await, "/open", &[]).await;
     assert_eq!(
         (refused.status, refused.code().as_str()),

@@ -8,12 +8,12 @@ use h2::client::SendRequest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use super::front::{head, reply, send};
-use super::harness::{Client, Gateway, PATIENCE, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, RawClient, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::{head, reply, send};
 
 /// A connection from 127.0.0.`last`.
-async fn connect_from(gateway: &Gateway, last: u8) -> TcpStream {
+async fn connect_from(gateway: &TestGateway, last: u8) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket
         .bind((Ipv4Addr::new(127, 0, 0, last), 0).into())
@@ -21,15 +21,15 @@ async fn connect_from(gateway: &Gateway, last: u8) -> TcpStream {
     socket.connect(gateway.address).await.expect("connects")
 }
 
-async fn client_from(gateway: &Gateway, last: u8) -> Client {
-    Client {
+async fn client_from(gateway: &TestGateway, last: u8) -> RawClient {
+    RawClient {
         stream: connect_from(gateway, last).await,
         buffer: Vec::new(),
     }
 }
 
 /// An HTTP/2 client from 127.0.0.`last` whose streams have a window of so many bytes.
-async fn http2_from(gateway: &Gateway, last: u8, window: u32) -> SendRequest<Bytes> {
+async fn http2_from(gateway: &TestGateway, last: u8, window: u32) -> SendRequest<Bytes> {
     let stream = connect_from(gateway, last).await;
     let mut builder = h2::client::Builder::new();
     let shaking = builder.initial_window_size(window).handshake(stream);
@@ -39,8 +39,8 @@ async fn http2_from(gateway: &Gateway, last: u8, window: u32) -> SendRequest<Byt
 }
 
 /// Requests in flight to the only address of the upstream.
-async fn in_flight(gateway: &Gateway) -> usize {
-    let text = gateway.ask("/upstreams").await;
+async fn in_flight(gateway: &TestGateway) -> usize {
+    let text = gateway.admin_get("/upstreams").await;
     let rest = text.split("\"inFlight\":").nth(1).expect("a number");
     let digits = rest
         .trim_start()
@@ -50,13 +50,13 @@ async fn in_flight(gateway: &Gateway) -> usize {
 }
 
 /// Waits until so many requests are in flight.
-async fn until_in_flight(gateway: &Gateway, wanted: usize) {
+async fn until_in_flight(gateway: &TestGateway, wanted: usize) {
     let waiting = async {
         while in_flight(gateway).await != wanted {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let waited = tokio::time::timeout(PATIENCE, waiting).await;
+    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
     assert!(
         waited.is_ok(),
         "{wanted} wanted, {} in flight",
@@ -65,8 +65,8 @@ async fn until_in_flight(gateway: &Gateway, wanted: usize) {
 }
 
 /// Whether a response waits for its reader.
-async fn is_held(gateway: &Gateway) -> bool {
-    let metrics = gateway.ask("/metrics").await;
+async fn is_held(gateway: &TestGateway) -> bool {
+    let metrics = gateway.admin_get("/metrics").await;
     !metrics.contains("postern_response_buffer_bytes 0\n")
 }
 
@@ -74,7 +74,10 @@ async fn is_held(gateway: &Gateway) -> bool {
 fn unfinished_requests() -> [String; 3] {
     [
         "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n".to_owned(),
-        format!("GET /open HTTP/1.1\r\nHost: gate\r\n{}\r\n", WAYS[1]),
+        format!(
+            "GET /open HTTP/1.1\r\nHost: gate\r\n{}\r\n",
+            PATH_SELECTORS[1]
+        ),
         "POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: 100000\r\n\r\nx".to_owned(),
     ]
 }
@@ -82,7 +85,7 @@ fn unfinished_requests() -> [String; 3] {
 #[tokio::test]
 async fn address_gets_an_eighth_of_a_half_full_upstream() {
     for request in unfinished_requests() {
-        let gateway = Gateway::with(Manner::Hang, "", "in_flight = 8").await;
+        let gateway = TestGateway::with(OriginBehavior::Hang, "", "in_flight = 8").await;
         let mut held = Vec::new();
         for (last, added) in [(1, 4), (2, 1), (3, 1)] {
             for _ in 0..added {
@@ -93,7 +96,7 @@ async fn address_gets_an_eighth_of_a_half_full_upstream() {
             }
             let mut surplus = client_from(&gateway, last).await;
             surplus.write(&request).await;
-            let refused = surplus.answer().await.expect("an answer");
+            let refused = surplus.response().await.expect("an answer");
             assert_eq!(
                 (refused.status, refused.code().as_str()),
                 (503, "upstream_unavailable"),
@@ -113,9 +116,9 @@ async fn address_gets_an_eighth_of_a_half_full_upstream() {
 async fn address_gets_an_eighth_over_http2() {
     for ends in [true, false] {
         let method = if ends { "GET" } else { "POST" };
-        let origin = Origin::start(Manner::Hang).await;
+        let origin = TestOrigin::start(OriginBehavior::Hang).await;
         let upstream = format!("addresses = [\"{}\"]\nin_flight = 8", origin.address);
-        let gateway = Gateway::h2c(origin, &upstream, "", ROUTES).await;
+        let gateway = TestGateway::h2c(origin, &upstream, "", ROUTES).await;
         let mut held = Vec::new();
         for (last, added) in [(1, 4), (2, 1)] {
             let mut client = http2_from(&gateway, last, 65_535).await;
@@ -138,7 +141,7 @@ async fn address_gets_an_eighth_over_http2() {
 async fn trusted_proxy_has_no_share_but_its_clients_have() {
     let limits = "trusted_proxies = [\"127.0.0.1/32\"]";
     for (forwarded, most) in [("", 8), ("X-Forwarded-For: 192.0.2.1\r\n", 4)] {
-        let gateway = Gateway::with(Manner::Hang, limits, "in_flight = 8").await;
+        let gateway = TestGateway::with(OriginBehavior::Hang, limits, "in_flight = 8").await;
         let request = format!("GET /open HTTP/1.1\r\nHost: gate\r\n{forwarded}\r\n");
         let mut held = Vec::new();
         for count in 1..=most {
@@ -197,7 +200,7 @@ async fn answer_sized(mut stream: TcpStream) {
 
 /// Asks for growing answers that the client does not read, until one waits for its reader although
 /// the upstream has nothing more to do with it.
-async fn hold_answered(gateway: &Gateway, fields: &str) -> Option<TcpStream> {
+async fn hold_answered(gateway: &TestGateway, fields: &str) -> Option<TcpStream> {
     for length in (4..=96).map(|kib| kib << 10) {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4 << 10).expect("a size");
@@ -218,10 +221,10 @@ async fn hold_answered(gateway: &Gateway, fields: &str) -> Option<TcpStream> {
 
 #[tokio::test]
 async fn place_is_free_once_the_upstream_has_answered() {
-    for way in WAYS {
-        let unused = Origin::start(Manner::Answer).await;
+    for way in PATH_SELECTORS {
+        let unused = TestOrigin::start(OriginBehavior::Answer).await;
         let upstream = format!("addresses = [\"{}\"]\nin_flight = 1", sized_origin().await);
-        let gateway = Gateway::before(unused, &upstream, "", ROUTES).await;
+        let gateway = TestGateway::before(unused, &upstream, "", ROUTES).await;
         let fields = format!("Authorization: Bearer {}\r\n{way}", gateway.user());
         let held = hold_answered(&gateway, &fields).await;
         assert!(
@@ -257,14 +260,14 @@ async fn http2_origin() -> SocketAddr {
 #[tokio::test]
 async fn place_is_free_beside_a_stream_without_a_window() {
     for is_http2 in [false, true] {
-        let origin = Origin::start(Manner::Answer).await;
+        let origin = TestOrigin::start(OriginBehavior::Answer).await;
         let address = if is_http2 {
             http2_origin().await
         } else {
             origin.address
         };
         let upstream = format!("addresses = [\"{address}\"]\nhttp2 = {is_http2}\nin_flight = 1");
-        let gateway = Gateway::h2c(origin, &upstream, "", ROUTES).await;
+        let gateway = TestGateway::h2c(origin, &upstream, "", ROUTES).await;
         let mut slow = http2_from(&gateway, 1, 0).await;
         let (answer, _) = send(&mut slow, head("GET", "/open", &[]), true);
         let held = answer.await.expect("a head").into_body();
@@ -273,7 +276,7 @@ async fn place_is_free_beside_a_stream_without_a_window() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
         waited.expect("its reader is waited for");
         until_in_flight(&gateway, 0).await;
         let mut other = http2_from(&gateway, 2, 65_535).await;

@@ -4,21 +4,24 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
-use super::origin::{Manner, Origin};
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
 
 #[tokio::test]
-async fn an_upstream_that_lets_down_is_a_problem() {
-    let hang = Gateway::with(Manner::Hang, "", "read_timeout = \"150ms\"").await;
-    let close = Gateway::start(Manner::Close).await;
-    let garbage = Gateway::start(Manner::Garbage).await;
-    let unused = Origin::start(Manner::Answer).await;
-    let away = Gateway::before(unused, "addresses = [\"127.0.0.1:1\"]", "", ROUTE).await;
-    for way in WAYS {
-        assert_eq!(hang.get("/open", way).await.code(), "upstream_timeout");
-        assert_eq!(close.get("/open", way).await.code(), "upstream_failed");
-        assert_eq!(garbage.get("/open", way).await.code(), "upstream_failed");
-        let answer = away.get("/open", way).await;
+async fn upstream_failure_is_answered_with_a_problem() {
+    let hang = TestGateway::with(OriginBehavior::Hang, "", "read_timeout = \"150ms\"").await;
+    let close = TestGateway::start(OriginBehavior::Close).await;
+    let garbage = TestGateway::start(OriginBehavior::Garbage).await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let away = TestGateway::before(unused, "addresses = [\"127.0.0.1:1\"]", "", ROUTE).await;
+    for selector in PATH_SELECTORS {
+        assert_eq!(hang.get("/open", selector).await.code(), "upstream_timeout");
+        assert_eq!(close.get("/open", selector).await.code(), "upstream_failed");
+        assert_eq!(
+            garbage.get("/open", selector).await.code(),
+            "upstream_failed"
+        );
+        let answer = away.get("/open", selector).await;
         assert_eq!(
             (answer.status, answer.code().as_str()),
             (503, "upstream_unavailable")
@@ -31,47 +34,49 @@ const ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\", \"POST\"]\
                      policy = \"public\"\n";
 
 #[tokio::test]
-async fn a_dead_address_costs_no_request() {
-    let origin = Origin::start(Manner::Answer).await;
+async fn dead_address_fails_no_request() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let addresses = format!(
         "addresses = [\"127.0.0.1:1\", \"{}\"]\nretry_budget = 0",
         origin.address
     );
-    let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
+    let gateway = TestGateway::before(origin, &addresses, "", ROUTE).await;
     for _ in 0..20 {
         let posted = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
         assert_eq!(
             gateway.send(posted).await.status,
             200,
-            "nothing was sent to the dead one: any method is tried again"
+            "not sent: any method is retried"
         );
     }
     assert_eq!(gateway.origin.seen().len(), 20);
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_breaks_is_tried_again_only_for_what_may_be_repeated() {
+async fn broken_idle_connection_retries_idempotent_only() {
     for (method, status, reached) in [("GET", 200, 3), ("POST", 502, 2)] {
-        for way in WAYS {
-            let asked =
-                format!("{method} /open HTTP/1.1\r\nHost: h\r\n{way}Content-Length: 3\r\n\r\nabc");
-            let gateway = Gateway::start(Manner::AnswerOnce).await;
+        for selector in PATH_SELECTORS {
+            let asked = format!(
+                "{method} /open HTTP/1.1\r\nHost: h\r\n{selector}Content-Length: 3\r\n\r\nabc"
+            );
+            let gateway = TestGateway::start(OriginBehavior::AnswerOnce).await;
             let mut client = gateway.connect().await;
             client.write(&asked).await;
-            assert_eq!(client.answer().await.expect("an answer").status, 200);
+            assert_eq!(client.response().await.expect("a response").status, 200);
             client.write(&asked).await;
             assert_eq!(
-                client.answer().await.expect("an answer").status,
+                client.response().await.expect("a response").status,
                 status,
-                "{method} {way}"
+                "{method} {selector}"
             );
-            assert_eq!(gateway.origin.seen().len(), reached, "{method} {way}");
+            assert_eq!(gateway.origin.seen().len(), reached, "{method} {selector}");
         }
     }
 }
 
-/// Closes its first connection when a head has come, and answers on the others.
-async fn killed_once() -> SocketAddr {
+/// Starts an upstream that closes its first connection after a request head, and answers on the
+/// others.
+async fn closes_first_connection() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
@@ -96,21 +101,30 @@ async fn killed_once() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn request_in_flight_when_its_upstream_dies_is_repeated_if_it_may_be() {
+async fn request_is_retried_when_its_upstream_dies() {
     for (method, status) in [("GET", 204), ("POST", 502)] {
-        for way in WAYS {
-            let upstream = format!("addresses = [\"{}\"]", killed_once().await);
-            let unused = Origin::start(Manner::Answer).await;
-            let gateway = Gateway::before(unused, &upstream, "", ROUTE).await;
-            let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n{way}\r\n");
-            assert_eq!(gateway.send(&asked).await.status, status, "{method} {way}");
+        for selector in PATH_SELECTORS {
+            let upstream = format!("addresses = [\"{}\"]", closes_first_connection().await);
+            let unused = TestOrigin::start(OriginBehavior::Answer).await;
+            let gateway = TestGateway::before(unused, &upstream, "", ROUTE).await;
+            let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n{selector}\r\n");
+            assert_eq!(
+                gateway.send(&asked).await.status,
+                status,
+                "{method} {selector}"
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn requests_in_flight_are_capped() {
-    let gateway = Gateway::with(Manner::Hang, "", "in_flight = 1\nread_timeout = \"300ms\"").await;
+async fn requests_in_flight_are_limited() {
+    let gateway = TestGateway::with(
+        OriginBehavior::Hang,
+        "",
+        "in_flight = 1\nread_timeout = \"300ms\"",
+    )
+    .await;
     let mut first = gateway.connect().await;
     first.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     while gateway.origin.seen().is_empty() {
@@ -121,46 +135,47 @@ async fn requests_in_flight_are_capped() {
         "upstream_unavailable"
     );
     assert_eq!(
-        first.answer().await.expect("an answer").code(),
+        first.response().await.expect("a response").code(),
         "upstream_timeout"
     );
 }
 
 #[tokio::test]
-async fn a_response_cut_short_is_not_passed_off_as_whole() {
-    let cut =
-        Manner::Text("HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nshort");
-    let gateway = Gateway::with(cut, "", "read_timeout = \"200ms\"").await;
+async fn truncated_response_does_not_appear_complete() {
+    let cut = OriginBehavior::Text(
+        "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nshort",
+    );
+    let gateway = TestGateway::with(cut, "", "read_timeout = \"200ms\"").await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert!(
-        client.answer().await.is_none(),
-        "the connection ends before the length that was announced"
+        client.response().await.is_none(),
+        "closed before Content-Length"
     );
 }
 
 #[tokio::test]
-async fn an_address_that_fails_its_checks_is_left_out() {
+async fn unhealthy_address_is_not_used() {
     for (probe, asked) in [("path = \"/livez\"\n", true), ("", false)] {
-        let origin = Origin::start(Manner::Answer).await;
+        let origin = TestOrigin::start(OriginBehavior::Answer).await;
         let addresses = format!(
             "addresses = [\"127.0.0.1:1\", \"{}\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0\n\
              [upstream.origin.health]\n{probe}interval = \"20ms\"\nfailures = 1",
             origin.address
         );
-        let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
+        let gateway = TestGateway::before(origin, &addresses, "", ROUTE).await;
         let found = async {
             while !gateway
-                .ask("/upstreams")
+                .admin_get("/upstreams")
                 .await
                 .contains("\"healthy\":false")
             {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, found)
+        tokio::time::timeout(STEP_TIMEOUT, found)
             .await
-            .expect("found out in time");
+            .expect("detected in time");
         for _ in 0..10 {
             assert_eq!(gateway.get("/open", "").await.status, 200, "{probe}");
         }
@@ -169,14 +184,14 @@ async fn an_address_that_fails_its_checks_is_left_out() {
             .seen()
             .iter()
             .any(|request| request.starts_with("GET /livez "));
-        assert_eq!(probed, asked, "a TCP check asks nothing");
+        assert_eq!(probed, asked, "a TCP check sends no request");
     }
 }
 
-/// What one counter of the upstream says.
-async fn counted(gateway: &Gateway, name: &str) -> u32 {
+/// Returns the value of a counter of the upstream.
+async fn counter(gateway: &TestGateway, name: &str) -> u32 {
     let start = format!("postern_{name}_total{{upstream=\"origin\"}} ");
-    let metrics = gateway.ask("/metrics").await;
+    let metrics = gateway.admin_get("/metrics").await;
     let value = metrics
         .lines()
         .find_map(|line| line.strip_prefix(start.as_str()));
@@ -184,56 +199,61 @@ async fn counted(gateway: &Gateway, name: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn a_retry_over_the_budget_is_denied_and_counted() {
+async fn retry_over_the_budget_is_denied_and_counted() {
     for (budget, status, counts) in [(0, 502, (0, 1)), (100, 204, (1, 0))] {
         let upstream = format!(
             "addresses = [\"{}\"]\nretry_budget = {budget}",
-            killed_once().await
+            closes_first_connection().await
         );
-        let gateway =
-            Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTE).await;
+        let gateway = TestGateway::before(
+            TestOrigin::start(OriginBehavior::Answer).await,
+            &upstream,
+            "",
+            ROUTE,
+        )
+        .await;
         assert_eq!(
             gateway.get("/open", "").await.status,
             status,
-            "the first request is cut off"
+            "the first request fails"
         );
         let (retries, denied) = (
-            counted(&gateway, "retries").await,
-            counted(&gateway, "retries_denied").await,
+            counter(&gateway, "retries").await,
+            counter(&gateway, "retries_denied").await,
         );
         assert_eq!((retries, denied), counts, "budget {budget}");
     }
 }
 
 #[tokio::test]
-async fn an_ejection_is_counted_once() {
-    let origin = Origin::start(Manner::Answer).await;
+async fn ejection_is_counted_once() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let addresses = format!(
         "addresses = [\"127.0.0.1:1\", \"{}\"]\nbalance = \"round-robin\"\nretries = 0\n\
          [upstream.origin.outlier]\nfailures = 1\nejection = \"1h\"",
         origin.address
     );
-    let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
-    assert_eq!(counted(&gateway, "ejections").await, 0);
+    let gateway = TestGateway::before(origin, &addresses, "", ROUTE).await;
+    assert_eq!(counter(&gateway, "ejections").await, 0);
     assert_eq!(gateway.get("/open", "").await.status, 503);
     for _ in 0..5 {
         assert_eq!(gateway.get("/open", "").await.status, 200);
     }
-    assert_eq!(counted(&gateway, "ejections").await, 1);
+    assert_eq!(counter(&gateway, "ejections").await, 1);
 }
 
-/// Together with the answer, and when its connection waits for the next request.
+/// Together with the response, and while the connection is idle.
 #[tokio::test]
-async fn what_nobody_asked_for_answers_nobody() {
+async fn unsolicited_response_is_discarded() {
     for pause in [Duration::ZERO, Duration::from_millis(20)] {
-        let gateway = Gateway::start(Manner::Surplus(pause)).await;
-        for way in WAYS {
+        let gateway = TestGateway::start(OriginBehavior::Surplus(pause)).await;
+        for selector in PATH_SELECTORS {
             for turn in 1..=3 {
                 let before = gateway.origin.seen().len();
                 assert_eq!(
-                    gateway.get("/open", way).await.body,
+                    gateway.get("/open", selector).await.body,
                     "own",
-                    "{turn} {way} {pause:?}"
+                    "{turn} {selector} {pause:?}"
                 );
                 while gateway.origin.seen().len() < before + 2 {
                     tokio::task::yield_now().await;
@@ -243,11 +263,11 @@ async fn what_nobody_asked_for_answers_nobody() {
     }
 }
 
-/// More than the system takes in for an upstream that does not read.
-const MUCH: usize = 8 << 20;
+/// More than the kernel buffers for an upstream that does not read.
+const LARGE_BODY_BYTES: usize = 8 << 20;
 
-/// Accepts a connection, and reads nothing for so long; then a head, and answers.
-async fn reluctant(pause: Duration) -> SocketAddr {
+/// Starts an upstream that accepts a connection, waits, then reads a head and answers.
+async fn slow_to_read(pause: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
@@ -270,11 +290,11 @@ async fn reluctant(pause: Duration) -> SocketAddr {
     address
 }
 
-/// What is answered to a large request, which may not have been taken whole by then.
-async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
-    let unused = Origin::start(Manner::Answer).await;
+/// Returns the response to a large request, which may not have been accepted completely by then.
+async fn send_large_request(upstream: &str, limits: &str, request: String) -> String {
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let limits = format!("head_bytes = \"9MiB\"\nbody_bytes = \"9MiB\"\n{limits}");
-    let gateway = Gateway::before(unused, upstream, &limits, ROUTES).await;
+    let gateway = TestGateway::before(unused, upstream, &limits, ROUTES).await;
     let (mut near, mut far) = TcpStream::connect(gateway.address)
         .await
         .expect("connects")
@@ -284,33 +304,36 @@ async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
         far
     });
     let mut answer = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, near.read_to_end(&mut answer)).await;
-    let _closed_or_reset = read.expect("an end in time");
+    let read = tokio::time::timeout(STEP_TIMEOUT, near.read_to_end(&mut answer)).await;
+    let _closed_or_reset = read.expect("the end in time");
     sending.abort();
     String::from_utf8(answer).expect("text")
 }
 
-/// Large in its head: the gateway carries it itself.
+/// A request with a large head, on the fast path.
 fn large_head() -> String {
     format!(
         "GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-Much: {}\r\n\r\n",
-        "x".repeat(MUCH)
+        "x".repeat(LARGE_BODY_BYTES)
     )
 }
 
-/// Large in its body: Pingora carries it.
+/// A request with a large body, on the streaming path.
 fn large_body() -> String {
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n";
-    format!("{head}Content-Length: {MUCH}\r\n\r\n{}", "x".repeat(MUCH))
+    format!(
+        "{head}Content-Length: {LARGE_BODY_BYTES}\r\n\r\n{}",
+        "x".repeat(LARGE_BODY_BYTES)
+    )
 }
 
 #[tokio::test]
-async fn an_upstream_that_takes_nothing_is_not_waited_for() {
+async fn write_to_stalled_upstream_times_out() {
     for request in [large_head(), large_body()] {
-        let deaf = reluctant(PATIENCE * 2).await;
+        let deaf = slow_to_read(STEP_TIMEOUT * 2).await;
         let upstream =
             format!("addresses = [\"{deaf}\"]\nwrite_timeout = \"150ms\"\nread_timeout = \"20s\"");
-        let answer = ask_much(&upstream, "", request).await;
+        let answer = send_large_request(&upstream, "", request).await;
         assert!(
             answer.starts_with("HTTP/1.1 504 ") && answer.contains("upstream_timeout"),
             "{answer}"
@@ -319,10 +342,10 @@ async fn an_upstream_that_takes_nothing_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_is_slow_to_take_a_request_has_all_its_time_to_answer() {
-    let slow = reluctant(Duration::from_millis(500)).await;
+async fn read_timeout_starts_after_a_slow_write() {
+    let slow = slow_to_read(Duration::from_millis(500)).await;
     let upstream =
         format!("addresses = [\"{slow}\"]\nwrite_timeout = \"20s\"\nread_timeout = \"200ms\"");
-    let answer = ask_much(&upstream, "", large_head()).await;
+    let answer = send_large_request(&upstream, "", large_head()).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }

@@ -6,44 +6,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pingora_core::upstreams::peer::HttpPeer;
 use serde::Serialize;
 
-use super::guard::Encrypted;
-use super::link::{Kept, Link};
-use super::log_throttle::LogThrottle;
-use super::shares::ClientShare;
-use crate::config::{Outlier, Upstream};
+use crate::config::{OutlierDetection, UpstreamConfig};
+use crate::upstream::checked_connection::TlsConnection;
+use crate::upstream::client_shares::ClientShare;
+use crate::upstream::http1_connection::{IdlePool, UpstreamConnection};
+use crate::upstream::log_throttle::LogThrottle;
 
-/// One address of an upstream and what is known about it.
+/// An address of an upstream and its state.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
     /// Position of its entry in the configuration.
-    pub(crate) entry: usize,
-    /// A hash of the address, the same in every process.
+    pub(crate) config_index: usize,
+    /// A hash of the address that is equal in all processes.
     pub(super) key: u64,
-    /// How it is spoken to.
+    /// The Pingora peer.
     pub(crate) peer: HttpPeer,
     in_flight: AtomicUsize,
-    /// Microseconds to the head of a response: rises at once, falls slowly.
+    /// Microseconds to the response head: rises at once, decays slowly.
     latency_us: AtomicU64,
     failures: AtomicU32,
-    /// In a row: without an answer in between.
+    /// Consecutive ejections.
     ejections: AtomicU32,
-    /// Milliseconds of the pool's clock.
+    /// Times in milliseconds of the pool's clock.
     ejected_at: AtomicU64,
     ejected_until: AtomicU64,
-    /// Answers in a row to requests that came after its ejection.
-    answers: AtomicU32,
-    /// What active checks say.
+    /// Consecutive successes of requests that started during the ejection.
+    successes_while_ejected: AtomicU32,
+    /// Result of the active health checks.
     pub(crate) healthy: AtomicBool,
-    /// Idle connections over plain HTTP/1.1.
-    pub(crate) kept: Kept<Link>,
-    /// The same within TLS.
-    pub(super) encrypted: Kept<Encrypted>,
-    /// Of warnings that an attempt failed.
+    /// Idle connections without TLS.
+    pub(crate) idle_plain: IdlePool<UpstreamConnection>,
+    /// Idle connections with TLS.
+    pub(super) idle_tls: IdlePool<TlsConnection>,
+    /// Rate limit of warnings about failed attempts.
     pub(crate) warnings: LogThrottle,
 }
 
-/// An endpoint as `/upstreams` shows it.
+/// The state of an endpoint in `/upstreams`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EndpointStatus {
@@ -54,36 +54,36 @@ pub(crate) struct EndpointStatus {
     pub(crate) latency_us: u64,
 }
 
-/// Whether requests should go to an address, the best first.
+/// The availability of an address, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Availability {
-    /// Neither ejected nor found unhealthy.
+    /// Neither ejected nor unhealthy.
     Available,
-    /// Requests have failed there.
+    /// Ejected by outlier detection.
     Ejected,
-    /// It fails its active checks.
+    /// Failing its health checks.
     Unhealthy,
 }
 
-/// One request in flight to an address; over when it is released or dropped.
+/// A request in flight to an address, until it is released or dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct InFlightPermit {
     pub(crate) endpoint: Arc<Endpoint>,
-    /// Counts it for its client.
+    /// The client share of the request.
     share: Mutex<Option<ClientShare>>,
     is_released: AtomicBool,
 }
 
-/// The share of a slower sample that is forgotten with each faster one: one eighth.
-const DECAY: u64 = 8;
+/// Each faster sample reduces the latency estimate by this fraction of the difference.
+const LATENCY_DECAY_DIVISOR: u64 = 8;
 
 impl Endpoint {
-    pub(super) fn new(address: SocketAddr, entry: usize, peer: HttpPeer) -> Self {
+    pub(super) fn new(address: SocketAddr, config_index: usize, peer: HttpPeer) -> Self {
         let mut key = DefaultHasher::new();
         address.hash(&mut key);
         Self {
             address,
-            entry,
+            config_index,
             key: key.finish(),
             peer,
             in_flight: AtomicUsize::new(0),
@@ -92,18 +92,18 @@ impl Endpoint {
             ejections: AtomicU32::new(0),
             ejected_at: AtomicU64::new(0),
             ejected_until: AtomicU64::new(0),
-            answers: AtomicU32::new(0),
+            successes_while_ejected: AtomicU32::new(0),
             healthy: AtomicBool::new(true),
-            kept: Kept::default(),
-            encrypted: Kept::default(),
+            idle_plain: IdlePool::default(),
+            idle_tls: IdlePool::default(),
             warnings: LogThrottle::default(),
         }
     }
 
-    pub(super) fn weight_in(&self, config: &Upstream) -> u32 {
+    pub(super) fn weight_in(&self, config: &UpstreamConfig) -> u32 {
         config
             .addresses
-            .get(self.entry)
+            .get(self.config_index)
             .map_or(0, |address| address.weight)
     }
 
@@ -117,23 +117,23 @@ impl Endpoint {
         }
     }
 
-    /// What is compared: requests in flight times latency, by weight.
-    pub(super) fn load(&self, config: &Upstream) -> u64 {
+    /// Returns the load: requests in flight times latency, divided by weight.
+    pub(super) fn load(&self, config: &UpstreamConfig) -> u64 {
         let queue = self.in_flight.load(Ordering::Relaxed) as u64 + 1;
         let latency = self.latency_us.load(Ordering::Relaxed).max(100);
         queue.saturating_mul(latency).saturating_mul(1000)
             / u64::from(self.weight_in(config).max(1))
     }
 
-    /// An address that is used although it is ejected is back after as many answers in a row as
-    /// failures had ejected it. An answer to a request from before proves nothing of what is to
-    /// come.
-    pub(super) fn succeeded(&self, micros: u64, outlier: &Outlier, now_ms: u64) {
+    /// Records a success. An ejected address that is still used becomes available after as many
+    /// consecutive successes as failures had ejected it. Responses to requests from before the
+    /// ejection do not count.
+    pub(super) fn note_success(&self, micros: u64, outlier: &OutlierDetection, now_ms: u64) {
         let known = self.latency_us.load(Ordering::Relaxed);
         let next = if micros >= known {
             micros
         } else {
-            known - (known - micros) / DECAY
+            known - (known - micros) / LATENCY_DECAY_DIVISOR
         };
         self.latency_us.store(next, Ordering::Relaxed);
         if self.failures.load(Ordering::Relaxed) != 0 {
@@ -145,7 +145,8 @@ impl Endpoint {
         if self.ejected_until.load(Ordering::Relaxed) > now_ms {
             let began = now_ms.saturating_sub(micros.div_ceil(1000));
             if began <= self.ejected_at.load(Ordering::Relaxed)
-                || self.answers.fetch_add(1, Ordering::Relaxed) + 1 < outlier.failures
+                || self.successes_while_ejected.fetch_add(1, Ordering::Relaxed) + 1
+                    < outlier.failures
             {
                 return;
             }
@@ -154,9 +155,9 @@ impl Endpoint {
         self.ejections.store(0, Ordering::Relaxed);
     }
 
-    /// Whether that was one failure too many.
-    pub(super) fn failed(&self, outlier: &Outlier, now_ms: u64) -> bool {
-        self.answers.store(0, Ordering::Relaxed);
+    /// Records a failure. Returns whether the address was ejected.
+    pub(super) fn note_failure(&self, outlier: &OutlierDetection, now_ms: u64) -> bool {
+        self.successes_while_ejected.store(0, Ordering::Relaxed);
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if outlier.failures == 0
             || failures < outlier.failures
@@ -175,7 +176,7 @@ impl Endpoint {
         true
     }
 
-    /// Requests that it has in flight.
+    /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
@@ -191,10 +192,10 @@ impl Endpoint {
     }
 }
 
-impl Ticket {
-    /// One more request to this address, unless it has `most`.
-    pub(super) fn take(endpoint: &Arc<Endpoint>, most: usize) -> Option<Self> {
-        if endpoint.in_flight.fetch_add(1, Ordering::Relaxed) >= most {
+impl InFlightPermit {
+    /// Acquires a slot in flight, unless the address has `limit` requests.
+    pub(super) fn try_acquire(endpoint: &Arc<Endpoint>, limit: usize) -> Option<Self> {
+        if endpoint.in_flight.fetch_add(1, Ordering::Relaxed) >= limit {
             endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
@@ -206,12 +207,13 @@ impl Ticket {
         })
     }
 
-    /// Counts the request for its client as well.
-    pub(super) fn count_for(&self, share: ClientShare) {
+    /// Attaches the share of the client, which is released together with the permit.
+    pub(super) fn attach_client_share(&self, share: ClientShare) {
         *self.share.lock().unwrap_or_else(PoisonError::into_inner) = Some(share);
     }
 
-    /// The upstream has done with the request, whoever still reads its answer.
+    /// Releases the slot: the upstream has completed its response, even if the client is still
+    /// reading it.
     pub(crate) fn release(&self) {
         if !self.is_released.swap(true, Ordering::Relaxed) {
             self.endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
@@ -223,7 +225,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.release();
     }

@@ -1,4 +1,4 @@
-//! Active checks, by Pingora's own probes.
+//! Active health checks, with Pingora's probes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,31 +12,31 @@ use pingora_core::{Error, ErrorType};
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHealthCheck};
 
-use super::tls::NO_ROOTS;
-use super::{Endpoint, Pool};
-use crate::config::{Health, HealthProbe};
+use crate::config::{HealthCheckConfig, HealthProbe};
+use crate::upstream::tls_material::NO_ROOTS;
+use crate::upstream::{Endpoint, UpstreamPool};
 
-/// How often in a row an address has been found so.
+/// Consecutive results of an address.
 #[derive(Clone, Copy, Debug, Default)]
-struct Streak {
+struct ProbeStreak {
     good: u32,
     bad: u32,
 }
 
-impl Pool {
-    /// Checks every address again and again, if the configuration asks for it.
-    pub(crate) async fn keep_checked(self: Arc<Self>, stop: CancellationToken) {
+impl UpstreamPool {
+    /// Checks all addresses periodically, if the configuration contains health checks.
+    pub(crate) async fn run_health_checks(self: Arc<Self>, stop: CancellationToken) {
         let Some(health) = self.config.health.clone() else {
             return;
         };
-        let Some(probe) = self.probe(&health) else {
+        let Some(probe) = self.build_probe(&health) else {
             return;
         };
         let mut streaks = HashMap::new();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.check(&health, &*probe, &mut streaks) => {}
+                () = self.check_all(&health, &*probe, &mut streaks) => {}
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -45,12 +45,12 @@ impl Pool {
         }
     }
 
-    /// One round over all addresses.
-    async fn check(
+    /// Checks all addresses once.
+    async fn check_all(
         &self,
-        health: &Health,
+        health: &HealthCheckConfig,
         probe: &(dyn HealthCheck + Send + Sync),
-        streaks: &mut HashMap<SocketAddr, Streak>,
+        streaks: &mut HashMap<SocketAddr, ProbeStreak>,
     ) {
         let endpoints = self.endpoints();
         streaks.retain(|address, _| {
@@ -72,21 +72,21 @@ impl Pool {
         for (endpoint, good) in endpoints.iter().zip(found) {
             let streak = streaks.entry(endpoint.address).or_default();
             *streak = if good {
-                Streak {
+                ProbeStreak {
                     good: streak.good.saturating_add(1),
                     bad: 0,
                 }
             } else {
-                Streak {
+                ProbeStreak {
                     good: 0,
                     bad: streak.bad.saturating_add(1),
                 }
             };
-            self.judge(endpoint, health, *streak);
+            self.update_health(endpoint, health, *streak);
         }
     }
 
-    fn judge(&self, endpoint: &Endpoint, health: &Health, streak: Streak) {
+    fn update_health(&self, endpoint: &Endpoint, health: &HealthCheckConfig, streak: ProbeStreak) {
         let was = endpoint.healthy.load(Ordering::Relaxed);
         let is = if was {
             streak.bad < health.failures
@@ -95,11 +95,14 @@ impl Pool {
         };
         if was != is {
             endpoint.healthy.store(is, Ordering::Relaxed);
-            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, healthy = is, "health changed");
+            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, healthy = is, "upstream address health changed");
         }
     }
 
-    fn probe(&self, health: &Health) -> Option<Box<dyn HealthCheck + Send + Sync>> {
+    fn build_probe(
+        &self,
+        health: &HealthCheckConfig,
+    ) -> Option<Box<dyn HealthCheck + Send + Sync>> {
         let template = self
             .endpoints()
             .first()

@@ -1,19 +1,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Milliseconds between two warnings about the same object.
-const INTERVAL_MS: u64 = 10_000;
+const WARNING_INTERVAL_MS: u64 = 10_000;
 
-/// Keeps an outage from filling the log: one warning per interval, with the number of those that
-/// were left out.
+/// A rate limiter for warnings, so that an outage does not flood the log. Counts suppressed
+/// warnings.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
-    /// Milliseconds of the pool's clock from which on a warning may be written.
+    /// Earliest time of the next warning, in milliseconds of the pool's clock.
     next_ms: AtomicU64,
     suppressed: AtomicU64,
 }
 
 impl LogThrottle {
-    /// The number of warnings left out since the last one, if one may be written now.
+    /// Returns the number of warnings suppressed since the last one, if a warning may be logged
+    /// now.
     pub(crate) fn take(&self, now_ms: u64) -> Option<u64> {
         let next = self.next_ms.load(Ordering::Relaxed);
         let claimed = next <= now_ms
@@ -21,7 +22,7 @@ impl LogThrottle {
                 .next_ms
                 .compare_exchange(
                     next,
-                    now_ms + INTERVAL_MS,
+                    now_ms + WARNING_INTERVAL_MS,
                     Ordering::Relaxed,
                     Ordering::Relaxed,
                 )

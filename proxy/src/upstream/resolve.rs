@@ -4,22 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use super::Pool;
+use crate::upstream::UpstreamPool;
 
-/// How often names are looked up. The system's resolver does not tell how long an answer may be
-/// kept.
-const INTERVAL: Duration = Duration::from_secs(15);
+/// Interval of DNS look-ups. The system's resolver does not report how long an answer is valid.
+const RESOLVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How soon again while nothing is known yet.
-const RETRY: Duration = Duration::from_secs(1);
+/// Interval of look-ups while a name has not been resolved.
+const RESOLVE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long one look-up may take.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of a DNS look-up.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Pool {
-    /// Keeps the addresses of names up to date; the last good answer stays in use while there is no
-    /// better one.
-    pub(crate) async fn keep_resolved(self: Arc<Self>, stop: CancellationToken) {
+impl UpstreamPool {
+    /// Resolves names periodically. The last addresses stay in use if a look-up fails.
+    pub(crate) async fn run_resolver(self: Arc<Self>, stop: CancellationToken) {
         if self
             .config
             .addresses
@@ -30,7 +28,11 @@ impl Pool {
         }
         loop {
             let complete = self.resolve().await;
-            let pause = if complete { INTERVAL } else { RETRY };
+            let pause = if complete {
+                RESOLVE_INTERVAL
+            } else {
+                RESOLVE_RETRY_INTERVAL
+            };
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
@@ -38,7 +40,7 @@ impl Pool {
         }
     }
 
-    /// Looks every name up once. Whether all were found.
+    /// Resolves all names once. Returns whether all were found.
     async fn resolve(&self) -> bool {
         let mut found = Vec::new();
         for address in &self.config.addresses {
@@ -47,12 +49,12 @@ impl Pool {
                 Err(_) => look_up(&address.host, address.port).await,
             });
         }
-        self.adopt(found)
+        self.apply_resolved(found)
     }
 
-    /// Takes over what was found for each entry of the configuration. One for which nothing was
-    /// found keeps the addresses that it had. Whether something was found for all.
-    pub(super) fn adopt(&self, found: Vec<Option<Vec<SocketAddr>>>) -> bool {
+    /// Applies the addresses found for each entry of the configuration. Entries without a result
+    /// keep their addresses. Returns whether all entries have a result.
+    pub(super) fn apply_resolved(&self, found: Vec<Option<Vec<SocketAddr>>>) -> bool {
         let old = self.endpoints.load();
         let (mut addresses, mut complete) = (Vec::new(), true);
         for (at, found) in found.into_iter().enumerate() {
@@ -61,8 +63,8 @@ impl Pool {
                 None => {
                     complete = false;
                     let host = &self.config.addresses[at].host;
-                    tracing::warn!(upstream = %self.config.name, %host, "name not resolved; its last addresses stay");
-                    let kept = old.iter().filter(|endpoint| endpoint.entry == at);
+                    tracing::warn!(upstream = %self.config.name, %host, "upstream name not resolved, keeping last addresses");
+                    let kept = old.iter().filter(|endpoint| endpoint.config_index == at);
                     addresses.extend(kept.map(|endpoint| (at, endpoint.address)));
                 }
             }
@@ -73,11 +75,12 @@ impl Pool {
 }
 
 async fn look_up(host: &str, port: u16) -> Option<Vec<SocketAddr>> {
-    let error = match tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((host, port))).await {
-        Ok(Ok(found)) => return Some(found.collect()),
-        Ok(Err(error)) => error,
-        Err(_) => io::ErrorKind::TimedOut.into(),
-    };
-    tracing::debug!(%host, %error, "name look-up failed");
+    let error =
+        match tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, port))).await {
+            Ok(Ok(found)) => return Some(found.collect()),
+            Ok(Err(error)) => error,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
+    tracing::debug!(%host, %error, "upstream name lookup failed");
     None
 }

@@ -1,13 +1,13 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::config::{Address, Outlier};
+use crate::config::{OutlierDetection, UpstreamAddress};
 
-fn pool(balance: Balance, weights: &[u32]) -> Pool {
+fn pool(balance: LoadBalancing, weights: &[u32]) -> UpstreamPool {
     let addresses = weights.iter().zip(1..).map(|(weight, port)| {
-        Address::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address")
+        UpstreamAddress::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address")
     });
-    let config = Upstream {
+    let config = UpstreamConfig {
         name: "test".to_owned(),
         addresses: addresses.collect(),
         balance,
@@ -19,20 +19,20 @@ fn pool(balance: Balance, weights: &[u32]) -> Pool {
         retries: 1,
         retry_budget: 20,
         health: None,
-        outlier: Outlier::default(),
+        outlier: OutlierDetection::default(),
         tls: None,
         http2: false,
     };
-    Pool::new(config, &Metrics::new().expect("metrics")).expect("a pool")
+    UpstreamPool::new(config, &GatewayMetrics::new().expect("metrics")).expect("a pool")
 }
 
-fn ports(pool: &Pool, picks: usize) -> Vec<usize> {
+fn ports(pool: &UpstreamPool, picks: usize) -> Vec<usize> {
     let mut count = vec![0; pool.endpoints().len() + 1];
     for turn in 0..picks {
-        let ticket = pool
+        let permit = pool
             .pick(turn as u64, None, Instant::now())
             .expect("an address");
-        count[usize::from(ticket.endpoint.address.port())] += 1;
+        count[usize::from(permit.endpoint.address.port())] += 1;
     }
     count
 }
@@ -40,41 +40,41 @@ fn ports(pool: &Pool, picks: usize) -> Vec<usize> {
 #[test]
 fn round_robin_follows_the_weights() {
     assert_eq!(
-        ports(&pool(Balance::RoundRobin, &[1, 2, 0]), 300),
+        ports(&pool(LoadBalancing::RoundRobin, &[1, 2, 0]), 300),
         [0, 100, 200, 0]
     );
 }
 
 #[test]
-fn the_less_loaded_address_is_taken() {
-    let pool = pool(Balance::LeastLoaded, &[1, 1]);
+fn less_loaded_address_is_chosen() {
+    let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
     let first = pool.pick(0, None, Instant::now()).expect("an address");
     for _ in 0..20 {
         let next = pool.pick(0, None, Instant::now()).expect("an address");
         assert_ne!(
             next.endpoint.address, first.endpoint.address,
-            "the other one has nothing in flight"
+            "the other address has nothing in flight"
         );
     }
 }
 
 #[test]
-fn requests_in_flight_are_capped() {
-    let pool = pool(Balance::LeastLoaded, &[1, 1]);
-    let held: Vec<Ticket> = (0..4)
-        .map(|_| pool.pick(0, None, Instant::now()).expect("a place"))
+fn requests_in_flight_are_limited() {
+    let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
+    let held: Vec<InFlightPermit> = (0..4)
+        .map(|_| pool.pick(0, None, Instant::now()).expect("a permit"))
         .collect();
     assert_eq!(
         pool.pick(0, None, Instant::now()).err(),
-        Some(NoEndpoint::Full)
+        Some(NoEndpoint::AtCapacity)
     );
     drop(held);
     assert!(pool.pick(0, None, Instant::now()).is_ok());
 }
 
 #[test]
-fn an_address_that_fails_is_ejected_unless_too_many_are() {
-    let pool = pool(Balance::RoundRobin, &[1, 1, 1]);
+fn failing_address_is_ejected_unless_panic() {
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1, 1]);
     let all = pool.endpoints();
     (0..5).for_each(|_| pool.note_failure(&all[0], Instant::now()));
     let count = ports(&pool, 100);
@@ -82,43 +82,39 @@ fn an_address_that_fails_is_ejected_unless_too_many_are() {
     (0..5).for_each(|_| pool.note_failure(&all[1], Instant::now()));
     assert!(
         ports(&pool, 99).iter().skip(1).all(|count| *count == 33),
-        "two of three out is panic: all are used"
+        "two of three ejected: panic mode"
     );
 }
 
-fn eject(pool: &Pool, at: usize) -> Arc<Endpoint> {
+fn eject(pool: &UpstreamPool, at: usize) -> Arc<Endpoint> {
     let endpoint = Arc::clone(&pool.endpoints()[at]);
     (0..5).for_each(|_| pool.note_failure(&endpoint, Instant::now()));
     assert!(endpoint.status(pool.now_ms()).ejected);
     endpoint
 }
 
-const BALANCES: [Balance; 3] = [
-    Balance::RoundRobin,
-    Balance::LeastLoaded,
-    Balance::ClientHash,
+const BALANCES: [LoadBalancing; 3] = [
+    LoadBalancing::RoundRobin,
+    LoadBalancing::LeastLoaded,
+    LoadBalancing::ClientHash,
 ];
 
 #[test]
-fn ejected_address_is_the_last_resort_of_a_retry() {
+fn retry_uses_ejected_address_as_last_resort() {
     for balance in BALANCES {
         let pool = pool(balance, &[1, 1]);
         let ejected = eject(&pool, 0);
-        assert_eq!(
-            ports(&pool, 50),
-            [0, 0, 50],
-            "one of two is out: that is no panic"
-        );
+        assert_eq!(ports(&pool, 50), [0, 0, 50], "one of two ejected: no panic");
         let failed = pool.pick(0, None, Instant::now()).expect("an address");
         let retry = pool
             .pick(0, Some(&failed.endpoint), Instant::now())
-            .expect("the other one, although it is ejected");
+            .expect("the ejected address");
         assert_eq!(retry.endpoint.address, ejected.address);
     }
 }
 
 #[test]
-fn ejected_addresses_are_used_when_there_is_no_other() {
+fn ejected_addresses_are_used_without_alternative() {
     for (balance, weights) in BALANCES.into_iter().zip([[1, 1], [1, 0], [1, 0]]) {
         let mut pool = pool(balance, &weights);
         pool.config.outlier.panic_percent = 100;
@@ -128,15 +124,15 @@ fn ejected_addresses_are_used_when_there_is_no_other() {
         if weights[1] == 0 {
             let retry = pool
                 .pick(0, Some(&only), Instant::now())
-                .expect("the only one that has a weight");
+                .expect("the only weighted address");
             assert_eq!(retry.endpoint.address, only.address);
         }
     }
 }
 
 #[test]
-fn ejected_address_is_better_than_an_unhealthy_one() {
-    let mut pool = pool(Balance::RoundRobin, &[1, 1, 1]);
+fn ejected_address_precedes_unhealthy_one() {
+    let mut pool = pool(LoadBalancing::RoundRobin, &[1, 1, 1]);
     pool.config.outlier.panic_percent = 100;
     let all = pool.endpoints();
     all.iter()
@@ -146,12 +142,12 @@ fn ejected_address_is_better_than_an_unhealthy_one() {
     assert_eq!(ports(&pool, 10), [0, 0, 0, 10]);
     let retry = pool
         .pick(0, Some(&all[2]), Instant::now())
-        .expect("one that fails its checks");
+        .expect("an unhealthy address");
     assert_ne!(retry.endpoint.address, all[2].address);
 }
 
 #[test]
-fn retry_in_panic_takes_the_address_that_is_available() {
+fn retry_in_panic_prefers_available_address() {
     for balance in BALANCES {
         let pool = pool(balance, &[1, 1, 1]);
         let failed = [eject(&pool, 0), eject(&pool, 1)];
@@ -165,8 +161,8 @@ fn retry_in_panic_takes_the_address_that_is_available() {
 }
 
 #[test]
-fn address_without_weight_counts_for_no_panic() {
-    let pool = pool(Balance::RoundRobin, &[1, 1, 0, 0]);
+fn zero_weight_address_does_not_count_for_panic() {
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1, 0, 0]);
     pool.endpoints()
         .iter()
         .skip(2)
@@ -176,81 +172,81 @@ fn address_without_weight_counts_for_no_panic() {
 }
 
 #[test]
-fn ejected_address_that_answers_again_is_back_before_its_time() {
-    let pool = pool(Balance::RoundRobin, &[1, 1]);
+fn ejection_ends_early_after_successes() {
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let back = Arc::clone(&pool.endpoints()[0]);
-    let at = |millis: u64| pool.born + Duration::from_millis(millis);
+    let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
     let is_out = || back.status(2_000).ejected;
     (0..5).for_each(|_| pool.note_failure(&back, at(0)));
-    (0..4).for_each(|_| pool.note_answer(&back, 200, 1_000, at(1_000)));
+    (0..4).for_each(|_| pool.note_response(&back, 200, 1_000, at(1_000)));
     pool.note_failure(&back, at(1_000));
-    (0..4).for_each(|_| pool.note_answer(&back, 200, 1_000, at(1_000)));
-    assert!(is_out(), "as many in a row as had ejected it");
-    pool.note_answer(&back, 200, 1_000, at(1_000));
+    (0..4).for_each(|_| pool.note_response(&back, 200, 1_000, at(1_000)));
+    assert!(is_out(), "as many consecutive successes as failures");
+    pool.note_response(&back, 200, 1_000, at(1_000));
     assert!(!is_out());
 }
 
 #[test]
-fn an_address_that_has_recovered_is_ejected_anew_for_no_longer_than_before() {
-    let pool = pool(Balance::RoundRobin, &[1, 1]);
+fn ejection_time_resets_after_recovery() {
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let bad = Arc::clone(&pool.endpoints()[0]);
-    let at = |millis: u64| pool.born + Duration::from_millis(millis);
+    let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
     let fail = |millis| (0..5).for_each(|_| pool.note_failure(&bad, at(millis)));
     fail(0);
     assert!(
         bad.status(9_999).ejected && !bad.status(10_000).ejected,
         "10 s"
     );
-    pool.note_answer(&bad, 200, 1_000, at(11_000));
+    pool.note_response(&bad, 200, 1_000, at(11_000));
     fail(12_000);
     assert!(
         bad.status(21_999).ejected && !bad.status(22_000).ejected,
-        "10 s again, for it had recovered"
+        "10 s again after recovery"
     );
-    // Asked before it was ejected.
-    (0..9).for_each(|_| pool.note_answer(&bad, 200, 1_000_000, at(13_000)));
+    // Requests that started before the ejection.
+    (0..9).for_each(|_| pool.note_response(&bad, 200, 1_000_000, at(13_000)));
     fail(23_000);
     assert!(
         bad.status(42_999).ejected && !bad.status(43_000).ejected,
-        "20 s: twice in a row"
+        "20 s: second consecutive ejection"
     );
     assert_eq!(pool.ejections.get(), 3);
 }
 
 #[test]
-fn an_address_that_answers_slowly_is_chosen_less() {
-    let pool = pool(Balance::LeastLoaded, &[1, 1]);
+fn slow_address_is_chosen_less() {
+    let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
     let (slow, fast) = (
         Arc::clone(&pool.endpoints()[0]),
         Arc::clone(&pool.endpoints()[1]),
     );
     let now = Instant::now();
-    pool.note_answer(&slow, 200, 5_000, now);
-    pool.note_answer(&fast, 200, 2_000, now);
+    pool.note_response(&slow, 200, 5_000, now);
+    pool.note_response(&fast, 200, 2_000, now);
     assert_eq!(
         ports(&pool, 100),
         [0, 0, 100],
-        "nothing is in flight: the faster one is free each time"
+        "nothing in flight: the faster address"
     );
     let held = pool.pick(0, None, now).expect("an address");
     assert_eq!(held.endpoint.address, fast.address);
     assert_eq!(
         ports(&pool, 100),
         [0, 0, 100],
-        "two at the faster one take less time than one at the other"
+        "two requests at the faster address take less time"
     );
     drop(held);
-    pool.note_answer(&fast, 200, 50_000, now);
+    pool.note_response(&fast, 200, 50_000, now);
     assert_eq!(ports(&pool, 100), [0, 100, 0], "a peak counts at once");
     for _ in 0..30 {
-        pool.note_answer(&fast, 200, 1_000, now);
+        pool.note_response(&fast, 200, 1_000, now);
     }
-    assert_eq!(ports(&pool, 100), [0, 0, 100], "and is forgotten by and by");
+    assert_eq!(ports(&pool, 100), [0, 0, 100], "and decays");
 }
 
 #[test]
-fn a_retry_goes_elsewhere_and_is_bounded() {
-    let pool = pool(Balance::RoundRobin, &[1, 1]);
+fn retry_uses_another_address_and_is_bounded() {
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let first = pool.pick(0, None, Instant::now()).expect("an address");
     let other = pool
         .pick(0, Some(&first.endpoint), Instant::now())
@@ -258,16 +254,16 @@ fn a_retry_goes_elsewhere_and_is_bounded() {
     assert_ne!(first.endpoint.address, other.endpoint.address);
     assert!(pool.may_retry(1, 1, true) && !pool.may_retry(2, 1, true));
     let sent = (0..100).filter(|_| pool.may_retry(1, 1, true)).count();
-    assert!(sent < 10, "the reserve of the budget is used up: {sent}");
+    assert!(sent < 10, "the initial balance is exhausted: {sent}");
     assert!(
         pool.may_retry(1, 1, false) && !pool.may_retry(2, 1, false),
-        "nothing was sent"
+        "not sent"
     );
 }
 
 #[test]
-fn addresses_that_stay_keep_what_is_known() {
-    let pool = pool(Balance::RoundRobin, &[1, 1]);
+fn unchanged_addresses_keep_their_state() {
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let before = pool.endpoints();
     pool.set_addresses(vec![
         (0, before[0].address),
@@ -278,8 +274,8 @@ fn addresses_that_stay_keep_what_is_known() {
 }
 
 #[test]
-fn a_client_stays_and_only_those_of_a_lost_address_move() {
-    let pool = pool(Balance::ClientHash, &[1, 1, 2]);
+fn client_hash_moves_only_clients_of_lost_address() {
+    let pool = pool(LoadBalancing::ClientHash, &[1, 1, 2]);
     let clients: Vec<u64> = (0..4000_u64).map(|client| mix(client + 1)).collect();
     let of = |client: &u64| {
         pool.pick(*client, None, Instant::now())
@@ -299,7 +295,7 @@ fn a_client_stays_and_only_those_of_a_lost_address_move() {
     }
 }
 
-/// What a resolver would say, without one: `None` where it says nothing.
+/// Addresses as returned by a resolver.
 fn found(ports: &[u16]) -> Option<Vec<SocketAddr>> {
     Some(
         ports
@@ -310,8 +306,8 @@ fn found(ports: &[u16]) -> Option<Vec<SocketAddr>> {
 }
 
 #[test]
-fn a_name_that_no_longer_resolves_keeps_its_addresses() {
-    let pool = pool(Balance::RoundRobin, &[1, 1]);
+fn unresolved_name_keeps_its_addresses() {
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let now = || {
         let mut ports: Vec<u16> = pool
             .endpoints()
@@ -321,47 +317,48 @@ fn a_name_that_no_longer_resolves_keeps_its_addresses() {
         ports.sort_unstable();
         ports
     };
-    assert!(pool.adopt(vec![found(&[11, 12]), found(&[21])]));
+    assert!(pool.apply_resolved(vec![found(&[11, 12]), found(&[21])]));
     assert_eq!(now(), [11, 12, 21]);
-    pool.endpoints()[0].succeeded(777, &Outlier::default(), 0);
-    assert!(!pool.adopt(vec![None, found(&[22])]), "not all were found");
+    pool.endpoints()[0].note_success(777, &OutlierDetection::default(), 0);
+    assert!(
+        !pool.apply_resolved(vec![None, found(&[22])]),
+        "not all names were resolved"
+    );
     assert_eq!(
         now(),
         [11, 12, 22],
-        "the one keeps its addresses, the other has a new one"
+        "unresolved entries keep their addresses"
     );
     assert!(
-        !pool.adopt(vec![found(&[]), found(&[22])]),
-        "an empty answer is none"
+        !pool.apply_resolved(vec![found(&[]), found(&[22])]),
+        "an empty result counts as none"
     );
     assert_eq!(now(), [11, 12, 22]);
     assert!(
         pool.endpoints()
             .iter()
             .any(|endpoint| endpoint.status(0).latency_us == 777),
-        "what is known stays"
+        "the state is kept"
     );
-    assert!(pool.adopt(vec![found(&[13]), found(&[22])]));
+    assert!(pool.apply_resolved(vec![found(&[13]), found(&[22])]));
     assert_eq!(now(), [13, 22]);
 }
 
 #[tokio::test]
 async fn names_are_resolved_in_the_background() {
-    let address = |text: &str| Address::parse(text, 1).expect("an address");
-    let mut config = pool(Balance::RoundRobin, &[1]).config.clone();
+    let address = |text: &str| UpstreamAddress::parse(text, 1).expect("an address");
+    let mut config = pool(LoadBalancing::RoundRobin, &[1]).config.clone();
     config.addresses = vec![
         address("localhost:80"),
         address("name.invalid:80"),
         address("127.0.0.7:80"),
     ];
-    let pool = Arc::new(Pool::new(config, &Metrics::new().expect("metrics")).expect("a pool"));
-    assert_eq!(
-        pool.endpoints().len(),
-        1,
-        "what needs no look-up is there at once"
+    let pool = Arc::new(
+        UpstreamPool::new(config, &GatewayMetrics::new().expect("metrics")).expect("a pool"),
     );
+    assert_eq!(pool.endpoints().len(), 1, "IP addresses need no look-up");
     let stop = tokio_util::sync::CancellationToken::new();
-    let keeper = tokio::spawn(Arc::clone(&pool).keep_resolved(stop.clone()));
+    let keeper = tokio::spawn(Arc::clone(&pool).run_resolver(stop.clone()));
     let resolved = async {
         while pool.endpoints().len() < 2 {
             tokio::task::yield_now().await;
@@ -373,8 +370,8 @@ async fn names_are_resolved_in_the_background() {
     assert!(
         pool.endpoints()
             .iter()
-            .any(|endpoint| endpoint.address.ip().is_loopback() && endpoint.entry == 0)
+            .any(|endpoint| endpoint.address.ip().is_loopback() && endpoint.config_index == 0)
     );
     stop.cancel();
-    keeper.await.expect("ends with the stop");
+    keeper.await.expect("ends after the stop");
 }

@@ -1,9 +1,9 @@
-//! Connections for requests that ask for an upgrade.
+//! Connections for upgrade requests.
 //!
 //! Pingora (issue 946) takes the end of the upgrade request's empty body for the end of the tunnel
-//! when it reads the 101 before it has passed that end on. It looks at both in one turn, so a
-//! connection that has nothing to read in the turns right after a write lets the end of the body
-//! through first.
+//! if it reads the 101 response before it has forwarded that end. It polls both in one iteration,
+//! so that a connection that is not readable in the iterations after a write lets the end of the
+//! body through first.
 
 use std::io;
 use std::pin::Pin;
@@ -21,85 +21,85 @@ use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSo
 use pingora_core::upstreams::peer::HttpPeer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::endpoint::Ticket;
-use super::guard;
-use crate::config::Upstream;
+use crate::config::UpstreamConfig;
+use crate::upstream::checked_connection;
+use crate::upstream::endpoint::InFlightPermit;
 
-/// Turns without anything to read after a write. One is enough unless the turn ends early, as the
-/// runtime does with a task that has done much.
-const TURNS: u8 = 2;
+/// Polls after a write during which the connection is not readable. One would suffice, but the
+/// runtime may end an iteration early.
+const SKIPPED_POLLS: u8 = 2;
 
-/// A key of their own, so that no other connection is taken for one of these.
-const GROUP: u64 = 1;
+/// A separate group key, so that Pingora does not use other connections for tunnels.
+const TUNNEL_GROUP_KEY: u64 = 1;
 
-/// Makes a peer's connections fit for tunnels. They carry one request each, and what is answered
-/// before the 101 passes the parser of [`super::guard`].
-pub(crate) fn prepare(peer: &mut HttpPeer, ticket: &Arc<Ticket>, config: &Upstream) {
+/// Prepares a peer for tunnels. Each connection carries one request, and responses before the 101
+/// are checked by [`super::checked_connection`].
+pub(crate) fn prepare(peer: &mut HttpPeer, permit: &Arc<InFlightPermit>, config: &UpstreamConfig) {
     peer.options.alpn = ALPN::H1;
-    let connector = guard::Connector::new(peer, ticket, config);
-    peer.options.custom_l4 = Some(Arc::new(Connector(connector)));
-    // How long it may be silent is the client's side to say.
+    let connector = checked_connection::CheckedConnector::new(peer, permit, config);
+    peer.options.custom_l4 = Some(Arc::new(TunnelConnector(connector)));
+    // The client side limits the idle time of tunnels.
     peer.options.read_timeout = None;
     peer.options.idle_timeout = Some(Duration::from_millis(1));
-    peer.group_key = GROUP;
+    peer.group_key = TUNNEL_GROUP_KEY;
 }
 
 #[derive(Debug)]
-struct Connector(guard::Connector);
+struct TunnelConnector(checked_connection::CheckedConnector);
 
-/// A connection that lets others speak before it is read.
+/// A stream that is not readable during the polls after a write.
 #[derive(Debug)]
-struct Patient<S> {
+struct DelayedReadStream<S> {
     stream: S,
-    turns: u8,
-    /// Whether it has been read since a write last made others speak first: who writes without a
-    /// pause must not keep it from being read.
-    was_read: bool,
+    polls_to_skip: u8,
+    /// Whether the stream was read since reads were last delayed, so that continuous writes do not
+    /// block reading.
+    read_since_skip: bool,
 }
 
 #[async_trait]
-impl Connect for Connector {
+impl Connect for TunnelConnector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
         let stream = self.0.connect_for_upgrade().await?;
-        Ok(VirtualSocketStream::new(Box::new(Patient {
+        Ok(VirtualSocketStream::new(Box::new(DelayedReadStream {
             stream,
-            turns: 0,
-            was_read: true,
+            polls_to_skip: 0,
+            read_since_skip: true,
         }))
         .into())
     }
 }
 
-impl<S: VirtualSocket> VirtualSocket for Patient<S> {
+impl<S: VirtualSocket> VirtualSocket for DelayedReadStream<S> {
     fn set_socket_option(&self, option: VirtualSockOpt) -> io::Result<()> {
         self.stream.set_socket_option(option)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for DelayedReadStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.turns > 0 {
-            self.turns -= 1;
+        if self.polls_to_skip > 0 {
+            self.polls_to_skip -= 1;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        self.was_read = true;
+        self.read_since_skip = true;
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for DelayedReadStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if std::mem::take(&mut self.was_read) {
-            self.turns = TURNS;
+        if std::mem::take(&mut self.read_since_skip) {
+            self.polls_to_skip = SKIPPED_POLLS;
         }
         Pin::new(&mut self.stream).poll_write(cx, data)
     }
@@ -121,16 +121,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_tunnel_that_is_written_to_without_a_pause_is_read_as_well() {
+    async fn continuous_writes_do_not_block_reads() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let stream = TcpStream::connect(listener.local_addr().expect("bound"))
             .await
             .expect("connects");
         let (mut other, _) = listener.accept().await.expect("accepts");
-        let mut tunnel = Patient {
+        let mut tunnel = DelayedReadStream {
             stream,
-            turns: 0,
-            was_read: true,
+            polls_to_skip: 0,
+            read_since_skip: true,
         };
         tunnel.write_all(b"GET /").await.expect("writes");
         other.write_all(b"101").await.expect("writes");
@@ -138,8 +138,7 @@ mod tests {
         assert_eq!(tunnel.read(&mut space).await.expect("reads"), 3);
         other.write_all(b"frames").await.expect("writes");
         tunnel.stream.readable().await.expect("something to read");
-        // As in a turn of Pingora's loop: a look whether there is something to read, and then the
-        // next write.
+        // As in Pingora's loop: a poll for reading, then the next write.
         for _ in 0..100 {
             tunnel.write_all(b"x").await.expect("writes");
             tokio::select! {

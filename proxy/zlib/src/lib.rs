@@ -1,10 +1,9 @@
-//! zlib for Pingora on a machine that has no cmake.
+//! A zlib for Pingora that builds without cmake.
 //!
-//! `pingora-core` asks `flate2` for its `zlib-ng` backend, whose crate `libz-ng-sys` is built by
-//! cmake; a fresh machine has a Rust toolchain and a C compiler only. This crate takes that name
-//! (`[patch.crates-io]` in the workspace manifest) and answers with `libz-rs-sys`, the same
-//! functions written in Rust. The two crates differ in one type: here the allocator of a stream is
-//! never absent, so the stream is declared once more and handed over by pointer.
+//! `pingora-core` uses the `zlib-ng` backend of `flate2`, whose crate `libz-ng-sys` requires cmake.
+//! This crate replaces it (`[patch.crates-io]` in the workspace manifest) by `libz-rs-sys`, the
+//! same functions written in Rust. One type differs between the two: here the allocator of a stream
+//! is never absent, so that the stream type is declared again and passed by pointer.
 #![no_std]
 #![expect(non_camel_case_types, non_snake_case, reason = "the names are zlib's")]
 #![expect(

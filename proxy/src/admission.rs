@@ -1,0 +1,44 @@
+//! Admission: everything that decides whether a request is forwarded.
+//!
+//! - **Enters:** a checked head and a [`RequestContext`].
+//! - **Leaves:** the context with route, caller and rate limit status; or a response that has been
+//!   written (rejection, CORS preflight, `OPTIONS *`).
+//! - **May depend on:** [`crate::routing`], [`crate::rate_limiter`], [`crate::downstream`],
+//!   [`crate::message`], [`crate::state`], [`crate::telemetry`] and [`crate::config`].
+
+pub(crate) mod authorize;
+pub(crate) mod cors;
+pub(crate) mod rate_limits;
+pub(crate) mod rejection;
+pub(crate) mod response_headers;
+mod server_options;
+
+use pingora_core::Result;
+
+use crate::downstream::client_exchange::ClientExchange;
+use crate::state::GatewayState;
+use crate::state::request_context::RequestContext;
+
+/// Admits the request, or answers it. Returns whether it was answered.
+pub(crate) async fn admit_or_answer(
+    state: &GatewayState,
+    client: &mut impl ClientExchange,
+    ctx: &mut RequestContext,
+) -> Result<bool> {
+    if let Some(connection) = client.connection() {
+        connection.note_hook_called();
+    }
+    rate_limits::identify_client(client, ctx);
+    if server_options::answer(state, client, ctx).await?
+        || cors::preflight(state, client, ctx).await?
+    {
+        return Ok(true);
+    }
+    match authorize::authorize(state, client, ctx).await {
+        Ok(()) => Ok(false),
+        Err(problem) => {
+            rejection::write_rejection(client, ctx, &problem).await?;
+            Ok(true)
+        }
+    }
+}

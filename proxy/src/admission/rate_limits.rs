@@ -1,0 +1,340 @@
+//! Rate limits of requests.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use http::{HeaderName, HeaderValue};
+use postern_common::cache::Cache;
+use postern_common::problem::Rendered;
+use postern_common::{Code, Problem};
+
+use crate::config::{ClientLimits, RateLimitKey, Route};
+use crate::downstream::client_address;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::rate_limiter::{Rate, RateDecision};
+use crate::state::GatewayState;
+use crate::state::request_context::{RateLimitStatus, RequestContext};
+
+/// Salts that keep the keys of different limits apart.
+const ADDRESS_SALT: u64 = 1;
+const PRINCIPAL_SALT: u64 = 2;
+const ROUTE_SALT: u64 = 16;
+const EXHAUSTED_SALT: u64 = 32;
+
+/// The name of a rate limit in the `RateLimit` fields, and whether a route defines it.
+#[derive(Clone, Copy)]
+struct LimitScope {
+    name: &'static str,
+    is_route_limit: bool,
+}
+
+impl LimitScope {
+    fn gateway(name: &'static str) -> Self {
+        Self {
+            name,
+            is_route_limit: false,
+        }
+    }
+
+    fn route(name: &'static str) -> Self {
+        Self {
+            name,
+            is_route_limit: true,
+        }
+    }
+}
+
+/// Determines the client address and whether the client uses TLS, also behind trusted proxies.
+pub(crate) fn identify_client(client: &impl ClientExchange, ctx: &mut RequestContext) {
+    ctx.is_tls = client.is_tls();
+    let peer = client.peer_address();
+    ctx.client_address = peer;
+    let trusted = &ctx.config.limits.trusted_proxies;
+    let Some(peer) = peer.filter(|peer| trusted.iter().any(|network| network.contains(*peer)))
+    else {
+        return;
+    };
+    let headers = &client.request().headers;
+    let forwarded: Vec<&str> = headers
+        .get_all("x-forwarded-for")
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .collect();
+    ctx.client_address = Some(client_address::resolve_client_address(
+        peer,
+        forwarded.into_iter(),
+        trusted,
+    ));
+    ctx.is_tls |= headers
+        .get("x-forwarded-proto")
+        .is_some_and(|scheme| scheme == "https");
+}
+
+/// Applies `limits.address`.
+pub(crate) fn check_address(state: &GatewayState, ctx: &mut RequestContext) -> Result<(), Problem> {
+    let Some(address) = ctx.client_address else {
+        return Ok(());
+    };
+    ctx.client_key = state.address_key(address, ADDRESS_SALT);
+    match ctx.config.limits.address {
+        Some(rate) => take_token(
+            state,
+            ctx,
+            LimitScope::gateway("address"),
+            rate,
+            ctx.client_key,
+            ctx.started,
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Applies `limits.address` to a rejected head. Returns the code and the response: those of
+/// `problem`, or 429 if the limit is exceeded. Trusted proxies are exempt, because the forwarded
+/// address of a rejected head is not trusted.
+pub(crate) fn reject_head(
+    state: &GatewayState,
+    limits: &ClientLimits,
+    sender: Option<IpAddr>,
+    problem: &Problem,
+    request_id: &str,
+) -> (Code, Rendered) {
+    let trusted = |address: &IpAddr| {
+        limits
+            .trusted_proxies
+            .iter()
+            .any(|network| network.contains(*address))
+    };
+    if let (Some(rate), Some(sender)) = (limits.address, sender.filter(|sender| !trusted(sender))) {
+        let key = state.address_key(sender, ADDRESS_SALT);
+        let verdict = state
+            .limiter
+            .take(rate, key, state.monotonic_ns(Instant::now()));
+        if let RateDecision::Refused { retry_after } = verdict {
+            let mut rendered = rate_limited(retry_after).render(request_id);
+            for (name, value) in
+                limit_status(rate, verdict, LimitScope::gateway("address")).header_fields()
+            {
+                if let (Ok(name), Ok(value)) =
+                    (HeaderName::try_from(name), HeaderValue::try_from(value))
+                {
+                    rendered.headers.insert(name, value);
+                }
+            }
+            return (Code::RateLimited, rendered);
+        }
+    }
+    (problem.code(), problem.render(request_id))
+}
+
+/// Applies `limits.principal`.
+pub(crate) fn check_principal(
+    state: &GatewayState,
+    ctx: &mut RequestContext,
+) -> Result<(), Problem> {
+    match (
+        ctx.config.limits.principal,
+        principal_key(state, ctx, PRINCIPAL_SALT),
+    ) {
+        // The clock is read again, because token verification may have waited for keys.
+        (Some(rate), Some(key)) => take_token(
+            state,
+            ctx,
+            LimitScope::gateway("principal"),
+            rate,
+            key,
+            Instant::now(),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Applies the limits of the route.
+pub(crate) async fn check_route(
+    state: &GatewayState,
+    route: &Route,
+    ctx: &mut RequestContext,
+) -> Result<(), Problem> {
+    for (index, limit) in route.limits.iter().enumerate() {
+        let store = ctx.config.rate_limit_store.clone().filter(|_| limit.global);
+        if let Some(store) = store
+            && let Some(counted) = count_in_store(state, ctx, &store, route, index).await
+        {
+            counted?;
+            continue;
+        }
+        let salt = state.key_seed.hash_one((ROUTE_SALT, &route.name, index));
+        let key = match limit.by {
+            RateLimitKey::Address => ctx
+                .client_address
+                .map(|address| state.address_key(address, salt)),
+            RateLimitKey::Principal => principal_key(state, ctx, salt),
+            RateLimitKey::Route => Some(salt),
+        };
+        if let Some(key) = key {
+            take_token(
+                state,
+                ctx,
+                LimitScope::route(key_name(limit.by)),
+                limit.rate,
+                key,
+                Instant::now(),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Counts the request across gateways, in fixed windows of the store. Returns `None` if the store
+/// is unavailable; the caller then counts locally. Once a window is exhausted, the store is not
+/// queried again until it ends.
+async fn count_in_store(
+    state: &GatewayState,
+    ctx: &mut RequestContext,
+    store: &Cache,
+    route: &Route,
+    index: usize,
+) -> Option<Result<(), Problem>> {
+    let limit = &route.limits[index];
+    // All gateways must compute the same key, so that this hash has no random seed.
+    let mut hasher = DefaultHasher::new();
+    (route.name.as_str(), index).hash(&mut hasher);
+    match limit.by {
+        RateLimitKey::Address => {
+            client_address::client_network(ctx.client_address?).hash(&mut hasher);
+        }
+        RateLimitKey::Principal => {
+            ctx.caller
+                .as_ref()
+                .map(|caller| (caller.issuer(), caller.subject()))
+                .hash(&mut hasher);
+        }
+        RateLimitKey::Route => {}
+    }
+    let window_ms = i64::try_from(limit.per.as_millis())
+        .unwrap_or(i64::MAX)
+        .max(1);
+    let now_ms = state.clock.now().0;
+    let key = format!("limit:{:016x}:{}", hasher.finish(), now_ms / window_ms);
+    let left_ms = u64::try_from(window_ms - now_ms % window_ms).unwrap_or(0);
+    let max_requests = u64::from(limit.requests);
+    let (exhausted_key, now) = (
+        state
+            .key_seed
+            .hash_one((EXHAUSTED_SALT, &key, max_requests)),
+        state.monotonic_ns(Instant::now()),
+    );
+    let counted = if state.limiter.is_exhausted(exhausted_key, now) {
+        max_requests + 1
+    } else {
+        let counted = store
+            .increment(&key, limit.per.saturating_mul(2))
+            .await
+            .ok()?;
+        if counted >= max_requests {
+            state.limiter.mark_exhausted(
+                exhausted_key,
+                now.saturating_add(left_ms.saturating_mul(1_000_000)),
+                now,
+            );
+        }
+        counted
+    };
+    ctx.rate_limit = Some(RateLimitStatus {
+        name: key_name(limit.by),
+        limit: limit.requests,
+        window_s: round_up_seconds(limit.per).max(1),
+        remaining: u32::try_from(max_requests.saturating_sub(counted)).unwrap_or(0),
+        reset_s: left_ms.div_ceil(1000),
+        is_route_limit: true,
+    });
+    Some(if counted > max_requests {
+        Err(rate_limited(Duration::from_millis(left_ms)))
+    } else {
+        Ok(())
+    })
+}
+
+fn key_name(by: RateLimitKey) -> &'static str {
+    match by {
+        RateLimitKey::Address => "address",
+        RateLimitKey::Principal => "principal",
+        RateLimitKey::Route => "route",
+    }
+}
+
+fn principal_key(state: &GatewayState, ctx: &RequestContext, salt: u64) -> Option<u64> {
+    ctx.caller.as_ref().map(|caller| {
+        state
+            .key_seed
+            .hash_one((caller.issuer(), caller.subject(), salt))
+    })
+}
+
+fn take_token(
+    state: &GatewayState,
+    ctx: &mut RequestContext,
+    scope: LimitScope,
+    rate: Rate,
+    key: u64,
+    now: Instant,
+) -> Result<(), Problem> {
+    let verdict = state.limiter.take(rate, key, state.monotonic_ns(now));
+    let status = limit_status(rate, verdict, scope);
+    if ctx
+        .rate_limit
+        .is_none_or(|known| status.remaining <= known.remaining)
+    {
+        ctx.rate_limit = Some(status);
+    }
+    match verdict {
+        RateDecision::Allowed { .. } => Ok(()),
+        RateDecision::Refused { retry_after } => Err(rate_limited(retry_after)),
+    }
+}
+
+fn limit_status(rate: Rate, verdict: RateDecision, scope: LimitScope) -> RateLimitStatus {
+    let (remaining, reset) = match verdict {
+        RateDecision::Allowed { remaining } => (remaining, Duration::from_nanos(rate.interval_ns)),
+        RateDecision::Refused { retry_after } => (0, retry_after),
+    };
+    let (limit, window_s) = (rate.burst, rate.window_s);
+    RateLimitStatus {
+        name: scope.name,
+        limit,
+        window_s,
+        remaining,
+        reset_s: round_up_seconds(reset),
+        is_route_limit: scope.is_route_limit,
+    }
+}
+
+fn rate_limited(retry_after: Duration) -> Problem {
+    Problem::new(Code::RateLimited)
+        .retry_after(u32::try_from(round_up_seconds(retry_after)).unwrap_or(u32::MAX))
+}
+
+/// Returns the duration in seconds, rounded up, so that a client that waits for it is not too
+/// early.
+fn round_up_seconds(duration: Duration) -> u64 {
+    duration
+        .as_secs()
+        .saturating_add(u64::from(duration.subsec_nanos() > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_rounded_up() {
+        for (nanos, whole) in [(0, 0), (1, 1), (1_000_000_000, 1), (1_000_400_000, 2)] {
+            assert_eq!(
+                round_up_seconds(Duration::from_nanos(nanos)),
+                whole,
+                "{nanos}"
+            );
+        }
+    }
+}

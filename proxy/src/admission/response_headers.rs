@@ -1,0 +1,31 @@
+//! Header fields that the gateway adds to all responses, including rejections.
+
+use pingora::http::ResponseHeader;
+use pingora_core::Result;
+use postern_common::Code;
+
+use crate::admission::cors;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::state::request_context::RequestContext;
+
+/// Sets the CORS fields, the route's response headers and the rate limit status.
+pub(crate) fn apply_common_headers(
+    client: &impl ClientExchange,
+    response: &mut ResponseHeader,
+    ctx: &RequestContext,
+) -> Result<()> {
+    cors::apply_headers(ctx, &client.request().headers, response)?;
+    if let Some(route) = ctx.route() {
+        for (name, value) in &route.response_headers {
+            response.insert_header(name, value)?;
+        }
+    }
+    if let Some(rate_limit) = ctx.rate_limit
+        && (rate_limit.is_route_limit || ctx.error_code == Some(Code::RateLimited))
+    {
+        for (name, value) in rate_limit.header_fields() {
+            response.insert_header(name, value)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+/// The conditions under which a request matches a route.
+#[derive(Clone, Debug)]
+pub struct RoutePattern {
+    /// Host patterns, one of which must match; empty for any host.
+    pub hosts: Vec<HostPattern>,
+    /// The path.
+    pub path: PathPattern,
+    /// The methods.
+    pub methods: MethodSet,
+    /// Required header fields; names in lower case.
+    pub headers: Vec<MatchCondition>,
+    /// Required query parameters, compared in their encoded form.
+    pub queries: Vec<MatchCondition>,
+}
+
+/// A pattern of host names, in lower case and without a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostPattern {
+    /// A single name.
+    Exact(String),
+    /// Any subdomain of this name (`*.example.com` is stored as `example.com`).
+    Subdomains(String),
+}
+
+/// A path template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPattern {
+    /// The template as configured; the route label of metrics and access events.
+    pub template: String,
+    /// The segments, without a trailing `*`.
+    pub segments: Vec<PathSegment>,
+    /// Whether the template ends in `/*` and matches all paths below.
+    pub prefix: bool,
+}
+
+/// A segment of a path template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathSegment {
+    /// Exactly this text.
+    Literal(String),
+    /// Any text that is not empty.
+    Param(String),
+}
+
+/// A set of HTTP methods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MethodSet(u8);
+
+/// A required header field or query parameter.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MatchCondition {
+    /// The name.
+    pub name: String,
+    /// The required value; `None` for any value.
+    pub value: Option<String>,
+}
+
+/// Methods that routes can use, in the order of the `Allow` field.
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+
+// === impl MethodSet ===
+
+impl MethodSet {
+    /// All methods that routes can use.
+    pub const ALL: Self = Self(0x7f);
+
+    /// Returns the set of one method; `None` if routes cannot use it.
+    #[must_use]
+    pub fn of(method: &str) -> Option<Self> {
+        METHODS
+            .iter()
+            .position(|known| *known == method)
+            .map(|bit| Self(1 << bit))
+    }
+
+    /// Returns the union of both sets.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns whether the sets intersect.
+    #[must_use]
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Returns whether the other set is a subset of this one.
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::fmt::Display for MethodSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut names = METHODS
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| self.0 & (1 << bit) != 0);
+        if let Some((_, first)) = names.next() {
+            f.write_str(first)?;
+        }
+        names.try_for_each(|(_, name)| write!(f, ", {name}"))
+    }
+}
+
+// === impl HostPattern ===
+
+impl HostPattern {
+    /// Parses `example.com` or `*.example.com`; `None` for anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.to_ascii_lowercase();
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name.split('.').all(|label| {
+                    !label.is_empty()
+                        && label
+                            .bytes()
+                            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                })
+        };
+        match text.strip_prefix("*.") {
+            Some(below) => is_name(below).then(|| Self::Subdomains(below.to_owned())),
+            None => is_name(&text).then_some(Self::Exact(text)),
+        }
+    }
+}
+
+// === impl PathPattern ===
+
+impl PathPattern {
+    /// Parses a template such as `/actors/{id}` or `/files/*`.
+    ///
+    /// Literals are limited to letters, digits and `-._~`, which have exactly one spelling in a
+    /// canonical path: an escaped path cannot be equivalent to a literal without being equal to it.
+    ///
+    /// # Errors
+    /// A description of the mistake.
+    pub fn parse(template: &str) -> Result<Self, String> {
+        let Some(rest) = template.strip_prefix('/') else {
+            return Err("must begin with /".to_owned());
+        };
+        let (rest, prefix) = match rest.strip_suffix('*') {
+            Some("") => {
+                return Ok(Self {
+                    template: template.to_owned(),
+                    segments: Vec::new(),
+                    prefix: true,
+                });
+            }
+            Some(rest) if rest.ends_with('/') => (&rest[..rest.len() - 1], true),
+            Some(_) => return Err("may use * only as the whole last segment".to_owned()),
+            None => (rest, false),
+        };
+        let mut segments = Vec::new();
+        let parts: Vec<&str> = rest.split('/').collect();
+        for (at, part) in parts.iter().enumerate() {
+            if part.is_empty() && (at + 1 < parts.len() || prefix) {
+                return Err("must not contain an empty segment".to_owned());
+            }
+            segments.push(PathSegment::parse(part)?);
+        }
+        Ok(Self {
+            template: template.to_owned(),
+            segments,
+            prefix,
+        })
+    }
+}
+
+// === impl PathSegment ===
+
+impl PathSegment {
+    fn parse(text: &str) -> Result<Self, String> {
+        let is_plain = |text: &str| {
+            text.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b))
+        };
+        if let Some(name) = text
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'))
+        {
+            let named = !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            return if named {
+                Ok(Self::Param(name.to_owned()))
+            } else {
+                Err(format!("has a bad name in {text}"))
+            };
+        }
+        match text {
+            "." | ".." => Err("must not contain the segments . and ..".to_owned()),
+            _ if is_plain(text) => Ok(Self::Literal(text.to_owned())),
+            _ => Err(format!(
+                "may hold letters, digits and -._~ or a whole {{param}} in a segment, not {text}"
+            )),
+        }
+    }
+}
+
+// === impl RoutePattern ===
+
+impl RoutePattern {
+    pub(crate) fn condition_count(&self) -> usize {
+        self.headers.len() + self.queries.len()
+    }
+
+    /// Returns the path and conditions without parameter names. Patterns with the same shape match
+    /// the same requests, apart from methods and hosts.
+    #[must_use]
+    pub fn shape(&self) -> String {
+        let mut shape = String::new();
+        for segment in &self.path.segments {
+            shape.push('/');
+            shape.push_str(match segment {
+                PathSegment::Literal(text) => text,
+                PathSegment::Param(_) => "{}",
+            });
+        }
+        shape.push_str(if self.path.prefix { "/*" } else { "" });
+        if self.condition_count() == 0 {
+            return shape;
+        }
+        let mut conditions: Vec<_> = self
+            .headers
+            .iter()
+            .map(|condition| ('h', condition))
+            .collect();
+        conditions.extend(self.queries.iter().map(|condition| ('q', condition)));
+        conditions.sort();
+        format!("{shape} {conditions:?}")
+    }
+
+    /// Returns whether this pattern matches every request that another pattern of the same shape
+    /// matches.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.methods.covers(other.methods) && self.covers_hosts(other)
+    }
+
+    fn covers_hosts(&self, other: &Self) -> bool {
+        if self.hosts.is_empty() || other.hosts.is_empty() {
+            return self.hosts.is_empty() && other.hosts.is_empty();
+        }
+        other.hosts.iter().all(|host| self.hosts.contains(host))
+    }
+}

@@ -1,0 +1,166 @@
+use http::{HeaderMap, HeaderName, HeaderValue};
+use postern_common::decode::{Field, Object, Value};
+
+use crate::config::{Route, UpstreamConfig, policy, short_texts};
+
+/// `[[test]]`: a request and its expected decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteTest {
+    /// The method.
+    pub method: String,
+    /// The request target.
+    pub target: String,
+    /// The host; default `localhost`.
+    pub host: String,
+    /// Header fields; default none.
+    pub headers: HeaderMap,
+    /// The token of the caller; default none.
+    pub token: TestToken,
+    /// The name of the expected route; not checked if absent.
+    pub route: Option<String>,
+    /// The name of an upstream that the route must be able to use; not checked if absent.
+    pub upstream: Option<String>,
+    /// The expected decision: `allow`, or a problem code.
+    pub decision: String,
+}
+
+/// The assumed caller of a test request. These tokens are not signed and exist within tests only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TestToken {
+    /// No token.
+    None,
+    /// A user.
+    User {
+        /// Group memberships.
+        groups: Vec<String>,
+        /// Granted scopes.
+        scopes: Vec<String>,
+        /// Additional claims.
+        claims: Vec<(String, serde_json::Value)>,
+    },
+    /// A service, by name.
+    Service(String),
+}
+
+pub(super) fn read(
+    field: Field<'_>,
+    routes: &[Route],
+    upstreams: &[UpstreamConfig],
+) -> Option<RouteTest> {
+    field.object(|test| {
+        let request = test.required("request", |field| {
+            let text = field.string()?;
+            let words = text
+                .split_once(' ')
+                .filter(|(_, target)| !target.contains(' '));
+            let words = words.map(|(method, target)| (method.to_owned(), target.to_owned()));
+            words.or_else(|| {
+                field.fail(
+                    "invalid_format",
+                    "must be a method and a target, such as GET /a?b=c",
+                )
+            })
+        });
+        let host = test.or("host", "localhost".to_owned(), |field| field.text(1..=253));
+        let headers = test
+            .section("headers", |section| Some(read_headers(section)))
+            .unwrap_or_default();
+        let token = test.or("token", TestToken::None, TestToken::read);
+        let route = test.optional("route", |field| {
+            let name = field.text(1..=100)?;
+            let known = routes.iter().any(|route| route.name == name);
+            if known {
+                Some(name)
+            } else {
+                field.fail("unknown_route", format!("there is no route called {name}"))
+            }
+        });
+        let upstream = test.optional("upstream", |field| {
+            let name = field.text(1..=64)?;
+            let known = upstreams.iter().any(|upstream| upstream.name == name);
+            if known {
+                Some(name)
+            } else {
+                field.fail("unknown_upstream", format!("there is no [upstream.{name}]"))
+            }
+        });
+        let decision = test.required("decision", |field| {
+            let code = field.text(1..=64)?;
+            let known = code == "allow"
+                || postern_common::Code::ALL
+                    .iter()
+                    .any(|known| known.as_str() == code);
+            if known {
+                Some(code)
+            } else {
+                field.fail("invalid_choice", "must be allow or a code of PROBLEMS.md")
+            }
+        });
+        let (method, target) = request?;
+        Some(RouteTest {
+            method,
+            target,
+            host,
+            headers,
+            token,
+            route,
+            upstream,
+            decision: decision?,
+        })
+    })
+}
+
+/// Reads `{ X-Beta = "1" }`.
+fn read_headers(section: &Object<'_>) -> HeaderMap {
+    let fields = section.entries(|name, field| {
+        let value = field.text(0..=4096)?;
+        match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            (Ok(name), Ok(value)) => Some((name, value)),
+            (Err(_), _) | (_, Err(_)) => field.fail("invalid_format", "is not a header"),
+        }
+    });
+    fields.into_iter().collect()
+}
+
+impl TestToken {
+    /// Returns a user without groups, scopes and claims.
+    #[must_use]
+    pub const fn user() -> Self {
+        Self::User {
+            groups: Vec::new(),
+            scopes: Vec::new(),
+            claims: Vec::new(),
+        }
+    }
+
+    /// Reads `"none"`, `"user"`, `"service:NAME"` or, for a user, `{ groups = […], scopes = […],
+    /// claims = { … } }`.
+    fn read(field: Field<'_>) -> Option<Self> {
+        if let Value::String(text) = field.value() {
+            return match (text.as_str(), text.strip_prefix("service:")) {
+                ("none", _) => Some(Self::None),
+                ("user", _) => Some(Self::user()),
+                (_, Some(name)) if !name.is_empty() => Some(Self::Service(name.to_owned())),
+                _ => field.fail(
+                    "invalid_choice",
+                    "must be none, user, service:NAME or a table",
+                ),
+            };
+        }
+        if !matches!(field.value(), Value::Object(_)) {
+            return field.fail(
+                "invalid_choice",
+                "must be none, user, service:NAME or a table",
+            );
+        }
+        field.object(|user| {
+            Some(Self::User {
+                groups: user.or("groups", Vec::new(), short_texts),
+                scopes: user.or("scopes", Vec::new(), short_texts),
+                claims: user
+                    .section("claims", policy::read_claims)
+                    .unwrap_or_default(),
+            })
+        })
+    }
+}

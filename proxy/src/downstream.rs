@@ -1,0 +1,16 @@
+//! The client side of the gateway: connections, streams and their limits.
+//!
+//! - **Enters:** accepted sockets, after a connection permit has been acquired.
+//! - **Leaves:** one checked request at a time, with a [`deadline::RequestDeadline`]; responses,
+//!   under the memory budget for slow readers.
+//! - **May depend on:** [`crate::config`] and [`crate::message`].
+
+pub(crate) mod client_address;
+pub(crate) mod client_connection;
+pub(crate) mod client_exchange;
+pub(crate) mod connection_limit;
+pub(crate) mod connection_permit;
+pub(crate) mod deadline;
+pub(crate) mod http2_stream;
+pub(crate) mod response_buffers;
+pub(crate) mod tls;

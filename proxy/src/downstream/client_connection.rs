@@ -1,0 +1,343 @@
+//! A client connection (HTTP/1, or the transport of HTTP/2) with its buffers and deadlines.
+//!
+//! Reading from a [`ClientConnection`] returns exactly one checked message: the head after
+//! [`crate::message::head`] has accepted it, and the body up to the end that
+//! [`crate::message::framing`] determines. Later bytes are buffered here, so that an idle
+//! connection uses no other memory than this struct.
+//!
+//! Deadlines are enforced here because Pingora has no hook for them: while it waits for an
+//! upstream, it polls the client connection for reading, and that poll returns an error when a
+//! deadline has passed.
+
+mod backlog;
+mod close;
+mod http2_frames;
+mod pingora_io;
+mod preface;
+mod read_head;
+mod transport;
+mod tunnel_expiry;
+mod write;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::{Buf, BytesMut};
+use pingora_core::protocols::{ALPN, SocketDigest, Ssl};
+use tokio::io::{AsyncRead, ReadBuf};
+
+use crate::config::ClientLimits;
+use crate::downstream::connection_permit::ConnectionPermit;
+use crate::downstream::deadline::{AbortReason, DeadlineTimer, RequestDeadline, SlowClientGuard};
+use crate::downstream::response_buffers::BufferReservation;
+use crate::message::framing::BodyFraming;
+pub(crate) use backlog::WriteBacklog;
+use http2_frames::Http2FrameTracker;
+pub(crate) use preface::DetectedProtocol;
+pub(crate) use read_head::{FIRST_REQUEST_GRACE, HeadEvent};
+pub(crate) use transport::ClientTransport;
+use tunnel_expiry::TunnelExpiry;
+
+/// Writes up to this size are coalesced, so that head and body are sent in one packet.
+const WRITE_COALESCE_BYTES: usize = 16 << 10;
+
+/// Buffers with a larger capacity are freed when the connection becomes idle.
+const MAX_IDLE_BUFFER_BYTES: usize = 4 << 10;
+
+/// A client connection.
+pub(crate) struct ClientConnection {
+    /// `None` only while the connection is being dropped.
+    transport: Option<ClientTransport>,
+    limits: Arc<ClientLimits>,
+    inbound: BytesMut,
+    outbound: BytesMut,
+    /// Bytes of a checked head at the beginning of `inbound`.
+    head_left: usize,
+    framing: BodyFraming,
+    slow_client: SlowClientGuard,
+    deadline: RequestDeadline,
+    /// Whether the connection has become a tunnel.
+    tunnel: AtomicBool,
+    /// The expiry of a tunnel's token, if the tunnel ends with it.
+    expires_at: OnceLock<Instant>,
+    expiry: Option<Box<TunnelExpiry>>,
+    expiry_timer: DeadlineTimer,
+    /// Whether the process is shutting down.
+    stopping: bool,
+    /// Whether a head was passed to Pingora and none of its hooks has been called yet.
+    awaiting_hook: AtomicBool,
+    /// Whether the connection is closed with a reset, so that a truncated response is not taken for
+    /// a complete one.
+    reset_on_close: AtomicBool,
+    /// HTTP/2 only: the frame tracker, for frames that arrive too slowly, and the write backlog.
+    frames: Option<Box<(Http2FrameTracker, WriteBacklog)>>,
+    digest: Arc<SocketDigest>,
+    permit: Option<ConnectionPermit>,
+    /// HTTP/1 only: the reservation for a response while its reader is slow.
+    buffer_reservation: Option<BufferReservation>,
+}
+
+// === impl ClientConnection ===
+
+impl ClientConnection {
+    pub(crate) fn new(
+        transport: ClientTransport,
+        peer: SocketAddr,
+        limits: Arc<ClientLimits>,
+        permit: Option<ConnectionPermit>,
+    ) -> Self {
+        let digest = SocketDigest::from_raw_fd(transport.raw_fd());
+        let _first =
+            digest
+                .peer_addr
+                .set(Some(pingora_core::protocols::l4::socket::SocketAddr::Inet(
+                    peer,
+                )));
+        Self {
+            transport: Some(transport),
+            limits,
+            inbound: BytesMut::new(),
+            outbound: BytesMut::new(),
+            head_left: 0,
+            framing: BodyFraming::Done,
+            slow_client: SlowClientGuard::default(),
+            deadline: RequestDeadline::new(),
+            tunnel: AtomicBool::new(false),
+            expires_at: OnceLock::new(),
+            expiry: None,
+            expiry_timer: DeadlineTimer::default(),
+            stopping: false,
+            awaiting_hook: AtomicBool::new(false),
+            reset_on_close: AtomicBool::new(false),
+            frames: None,
+            digest: Arc::new(digest),
+            permit,
+            buffer_reservation: None,
+        }
+    }
+
+    /// Returns whether the connection uses TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self.transport, Some(ClientTransport::Tls(_)))
+    }
+
+    /// Returns whether HTTP/2 was negotiated with ALPN.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.selected_alpn_proto() == Some(ALPN::H2)
+    }
+
+    /// Returns the IP address of the peer.
+    pub(crate) fn peer_address(&self) -> Option<IpAddr> {
+        self.digest.peer_addr()?.as_inet().map(SocketAddr::ip)
+    }
+
+    /// Returns the checked head that has not been consumed yet.
+    pub(crate) fn pending_head(&self) -> &[u8] {
+        &self.inbound[..self.head_left]
+    }
+
+    /// Removes the head from the buffer.
+    pub(crate) fn consume_head(&mut self) {
+        self.inbound.advance(self.head_left);
+        self.head_left = 0;
+    }
+
+    /// Returns the remaining bytes of a body with a length; `None` if the body is chunked.
+    pub(crate) fn body_remaining(&self) -> Option<u64> {
+        match self.framing {
+            BodyFraming::Done => Some(0),
+            BodyFraming::Length(left) => Some(left),
+            BodyFraming::Chunked(_) | BodyFraming::Tunnel => None,
+        }
+    }
+
+    /// Returns whether data waits to be sent, in the write buffer or in the TLS layer.
+    pub(crate) fn has_unsent_data(&self) -> bool {
+        let is_waiting = |transport: &ClientTransport| match transport {
+            ClientTransport::Tcp(_) => false,
+            ClientTransport::Tls(stream) => stream.get_ref().1.wants_write(),
+        };
+        !self.outbound.is_empty() || self.transport.as_ref().is_some_and(is_waiting)
+    }
+
+    /// Returns the deadline of the current request.
+    pub(crate) fn deadline(&self) -> &RequestDeadline {
+        &self.deadline
+    }
+
+    /// Switches to tunnel mode after an upgrade: all bytes pass, without a request deadline.
+    pub(crate) fn open_tunnel(&self) {
+        self.deadline.clear();
+        self.tunnel.store(true, Ordering::Release);
+    }
+
+    /// Makes the tunnel, a WebSocket, end at this time.
+    pub(crate) fn set_tunnel_expiry(&self, at: Instant) {
+        let _once = self.expires_at.set(at);
+    }
+
+    /// Switches to HTTP/2: all bytes pass, and the time per frame is limited. The returned backlog
+    /// is exact whenever the HTTP/2 layer is waiting, because it has then written all that it may.
+    pub(crate) fn switch_to_http2(&mut self) -> WriteBacklog {
+        self.open_tunnel();
+        let backlog = WriteBacklog::default();
+        self.frames = Some(Box::new((Http2FrameTracker::default(), backlog.clone())));
+        backlog
+    }
+
+    /// Returns the socket digest that Pingora requires for HTTP/2 streams.
+    pub(crate) fn socket_digest(&self) -> Arc<SocketDigest> {
+        Arc::clone(&self.digest)
+    }
+
+    /// Makes the connection be closed with a reset when it is dropped.
+    pub(crate) fn reset_on_drop(&self) {
+        self.reset_on_close.store(true, Ordering::Relaxed);
+    }
+
+    /// Records that a Pingora hook was called for the request.
+    pub(crate) fn note_hook_called(&self) {
+        self.awaiting_hook.store(false, Ordering::Relaxed);
+    }
+
+    fn abort<T>(&self, reason: AbortReason) -> Poll<io::Result<T>> {
+        self.deadline.set_abort_reason(reason);
+        let kind = match reason {
+            AbortReason::InvalidFraming => io::ErrorKind::InvalidData,
+            AbortReason::BufferExhausted => io::ErrorKind::QuotaExceeded,
+            AbortReason::ClientStalled
+            | AbortReason::ClientDeadline
+            | AbortReason::UpstreamTimeout
+            | AbortReason::UpstreamDeadline
+            | AbortReason::TokenExpired => io::ErrorKind::TimedOut,
+        };
+        Poll::Ready(Err(kind.into()))
+    }
+
+    fn transport_mut(&mut self) -> io::Result<Pin<&mut ClientTransport>> {
+        self.transport
+            .as_mut()
+            .map(Pin::new)
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Reads body bytes from the buffer, then from the socket, up to the end of the message.
+    fn poll_body(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.inbound.is_empty() {
+            let available = self.inbound.len().min(buf.remaining());
+            let Ok(taken) = self.framing.advance(&self.inbound[..available]) else {
+                return self.abort(AbortReason::InvalidFraming);
+            };
+            if let Some((frames, _)) = self.frames.as_deref_mut()
+                && frames.advance(&self.inbound[..taken]).is_err()
+            {
+                return self.abort(AbortReason::InvalidFraming);
+            }
+            buf.put_slice(&self.inbound[..taken]);
+            self.inbound.advance(taken);
+            self.note_body_end();
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        if let Poll::Ready(done) = self.transport_mut()?.poll_read(cx, buf) {
+            done?;
+            let fresh = buf.filled().len() - before;
+            self.slow_client.bytes_received += fresh as u64;
+            let Ok(taken) = self.framing.advance(&buf.filled()[before..]) else {
+                return self.abort(AbortReason::InvalidFraming);
+            };
+            if let Some((frames, _)) = self.frames.as_deref_mut()
+                && frames.advance(&buf.filled()[before..]).is_err()
+            {
+                return self.abort(AbortReason::InvalidFraming);
+            }
+            self.inbound
+                .extend_from_slice(&buf.filled()[before + taken..]);
+            buf.set_filled(before + taken);
+            self.note_body_end();
+            return Poll::Ready(Ok(()));
+        }
+        let reason = ready!(self.poll_idle_sender(cx));
+        self.abort(reason)
+    }
+
+    /// Polls the limits that apply while the client sends nothing.
+    fn poll_idle_sender(&mut self, cx: &mut Context<'_>) -> Poll<AbortReason> {
+        if self.framing != BodyFraming::Tunnel {
+            self.slow_client.wait_for_body();
+            return self.slow_client.poll(&self.deadline, &self.limits, cx);
+        }
+        match self.frames.as_deref() {
+            None => self
+                .slow_client
+                .poll_tunnel(&self.deadline, &self.limits, cx),
+            Some((frames, _)) => match frames.deadline(self.limits.head_timeout) {
+                Some(due) => self
+                    .slow_client
+                    .timer
+                    .poll(due, cx)
+                    .map(|()| AbortReason::ClientStalled),
+                None => self.slow_client.poll(&self.deadline, &self.limits, cx),
+            },
+        }
+    }
+
+    fn note_body_end(&mut self) {
+        if self.framing == BodyFraming::Done {
+            self.slow_client.reading = None;
+            self.deadline.note_request_complete();
+        }
+    }
+
+    /// Polls for a disconnect of the client after the end of the request. Bytes that arrive belong
+    /// to the next request and are buffered.
+    fn poll_client_presence(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.inbound.is_empty() {
+            let mut space = [0; 512];
+            let mut buf = ReadBuf::new(&mut space);
+            if let Poll::Ready(done) = self.transport_mut()?.poll_read(cx, &mut buf) {
+                done?;
+                if buf.filled().is_empty() {
+                    return Poll::Ready(Ok(()));
+                }
+                self.inbound.extend_from_slice(buf.filled());
+            }
+        }
+        let reason = ready!(
+            self.slow_client
+                .poll_upstream(&self.deadline, &self.limits, cx)
+        );
+        self.abort(reason)
+    }
+}
+
+impl AsyncRead for ClientConnection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.head_left > 0 {
+            let taken = this.head_left.min(buf.remaining());
+            buf.put_slice(&this.inbound[..taken]);
+            this.inbound.advance(taken);
+            this.head_left -= taken;
+            return Poll::Ready(Ok(()));
+        }
+        if this.tunnel.load(Ordering::Acquire) {
+            this.enter_tunnel();
+            return this.poll_read_expiring(cx, buf);
+        }
+        if this.framing == BodyFraming::Done {
+            this.poll_client_presence(cx)
+        } else {
+            this.poll_body(cx, buf)
+        }
+    }
+}

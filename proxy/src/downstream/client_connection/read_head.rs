@@ -1,0 +1,137 @@
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, ReadBuf};
+
+use crate::downstream::client_connection::{ClientConnection, MAX_IDLE_BUFFER_BYTES};
+use crate::message::framing::BodyFraming;
+use crate::message::head::{HeadFault, HeadScanner, RequestHead};
+
+/// During shutdown, a new connection without a request is closed only after this time, because its
+/// client is about to send one.
+pub(crate) const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(1);
+
+/// Size of one read. The buffer is on the stack, so that waiting for a request uses no memory.
+const READ_BUFFER_BYTES: usize = 8 << 10;
+
+/// The result of waiting for a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum HeadEvent {
+    /// A checked head is available.
+    Ready,
+    /// The client disconnected or was idle for too long, or the process is shutting down.
+    Closed,
+    /// The head was not complete in time.
+    TimedOut,
+    /// The head was rejected.
+    Rejected(HeadFault),
+}
+
+impl ClientConnection {
+    /// Waits for a complete head and checks it. An idle connection is closed when `stop` completes.
+    pub(crate) async fn read_head<F: Future<Output = ()>>(
+        &mut self,
+        first: bool,
+        mut stop: Pin<&mut F>,
+    ) -> HeadEvent {
+        self.release_idle_buffers();
+        let waiting_since = if first {
+            self.deadline.created_at()
+        } else {
+            Instant::now()
+        };
+        let mut head_since = first.then_some(waiting_since);
+        let mut progress = HeadScanner::default();
+        poll_fn(|cx| {
+            loop {
+                match progress.find_end(&self.inbound, &self.limits.head) {
+                    Ok(Some(end)) => return Poll::Ready(self.accept_head(end)),
+                    Ok(None) => {}
+                    Err(fault) => return Poll::Ready(HeadEvent::Rejected(fault)),
+                }
+                match self.poll_fill(cx) {
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(HeadEvent::Closed),
+                    Poll::Ready(Ok(_)) => continue,
+                    Poll::Pending => {}
+                }
+                let idle = self.inbound.is_empty();
+                self.stopping = self.stopping || stop.as_mut().poll(cx).is_ready();
+                let young = first.then_some(waiting_since + FIRST_REQUEST_GRACE);
+                if idle && self.stopping && young.is_none_or(|until| until <= Instant::now()) {
+                    return Poll::Ready(HeadEvent::Closed);
+                }
+                if !idle && head_since.is_none() {
+                    head_since = Some(Instant::now());
+                }
+                let due = match (head_since, young) {
+                    (Some(_), Some(young)) if idle && self.stopping => young,
+                    (Some(since), _) => since + self.limits.head_timeout,
+                    (None, _) => waiting_since + self.limits.idle_timeout,
+                };
+                if self.slow_client.timer.poll(due, cx).is_pending() {
+                    return Poll::Pending;
+                }
+                return Poll::Ready(if idle {
+                    HeadEvent::Closed
+                } else {
+                    HeadEvent::TimedOut
+                });
+            }
+        })
+        .await
+    }
+
+    fn release_idle_buffers(&mut self) {
+        self.slow_client.reset();
+        for buffer in [&mut self.inbound, &mut self.outbound] {
+            if buffer.is_empty() && buffer.capacity() > MAX_IDLE_BUFFER_BYTES {
+                *buffer = BytesMut::new();
+            }
+        }
+    }
+
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut space = [std::mem::MaybeUninit::uninit(); READ_BUFFER_BYTES];
+        let mut buf = ReadBuf::uninit(&mut space);
+        std::task::ready!(self.transport_mut()?.poll_read(cx, &mut buf))?;
+        self.inbound.extend_from_slice(buf.filled());
+        self.slow_client.bytes_received += buf.filled().len() as u64;
+        Poll::Ready(Ok(buf.filled().len()))
+    }
+
+    fn accept_head(&mut self, end: usize) -> HeadEvent {
+        match RequestHead::check(&self.inbound[..end], &self.limits.head) {
+            Ok(head) => {
+                self.strip_authority(&head);
+                self.framing = BodyFraming::begin(head.body);
+                self.deadline
+                    .start_request(self.limits.deadline, self.framing == BodyFraming::Done);
+                self.awaiting_hook.store(true, Ordering::Relaxed);
+                HeadEvent::Ready
+            }
+            Err(fault) => HeadEvent::Rejected(fault),
+        }
+    }
+
+    /// Converts an absolute target into origin form, so that only one form is matched and
+    /// forwarded.
+    fn strip_authority(&mut self, head: &RequestHead) {
+        let authority_len = head.authority.len();
+        if authority_len > 0 {
+            self.inbound
+                .copy_within(head.authority.end.., head.authority.start);
+            self.inbound.truncate(self.inbound.len() - authority_len);
+        }
+        self.head_left = head.len - authority_len;
+    }
+
+    /// Marks the remaining input as unread, so that the connection lingers when it is dropped.
+    pub(crate) fn linger_on_close(&mut self) {
+        self.framing = BodyFraming::Length(u64::MAX);
+    }
+}

@@ -1,0 +1,137 @@
+//! Writing to a client connection.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use bytes::Buf;
+use tokio::io::AsyncWrite;
+
+use crate::downstream::client_connection::{ClientConnection, WRITE_COALESCE_BYTES};
+use crate::downstream::deadline::AbortReason;
+
+impl ClientConnection {
+    /// Coalesces small writes. A large write goes to the socket, as far as that accepts it.
+    pub(super) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.deadline.note_progress();
+        if self.outbound.len() + data.len() <= WRITE_COALESCE_BYTES {
+            self.outbound.extend_from_slice(data);
+            return Poll::Ready(Ok(data.len()));
+        }
+        ready!(self.poll_drain(cx))?;
+        match self.transport_mut()?.poll_write(cx, data) {
+            Poll::Ready(written) => {
+                let length = *written.as_ref().unwrap_or(&0);
+                self.slow_client.bytes_sent += length as u64;
+                if length == data.len() {
+                    self.buffer_reservation = None;
+                    self.slow_client.pause_reader_wait();
+                }
+                Poll::Ready(written)
+            }
+            Poll::Pending => self.poll_slow_reader(cx),
+        }
+    }
+
+    pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // An empty buffer is not progress: a stalled write stays stalled.
+        if self.outbound.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        while !self.outbound.is_empty() {
+            let Some(transport) = self.transport.as_mut() else {
+                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+            };
+            match Pin::new(transport).poll_write(cx, &self.outbound) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(written)) => {
+                    self.outbound.advance(written);
+                    self.slow_client.bytes_sent += written as u64;
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return self.poll_slow_reader(cx),
+            }
+        }
+        self.buffer_reservation = None;
+        // The upstream was not waited for while the reader was slow.
+        if self.slow_client.pause_reader_wait() {
+            self.deadline.note_progress();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_slow_reader<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.set_backlog(true);
+        self.slow_client.wait_for_reader();
+        // HTTP/2 reservations are made per stream.
+        if let (None, None, Some(permit)) = (&self.frames, &self.buffer_reservation, &self.permit) {
+            self.buffer_reservation =
+                permit.reserve_buffer(&self.limits, self.deadline.buffer_units());
+            if self.buffer_reservation.is_none() {
+                return self.abort(AbortReason::BufferExhausted);
+            }
+        }
+        let reason = ready!(self.slow_client.poll(&self.deadline, &self.limits, cx));
+        self.abort(reason)
+    }
+
+    /// Handles the result of flushing the transport. The last data may still be in the buffer of
+    /// the TLS layer, so that the reader is waited for. Plain TCP has no such buffer, and its flush
+    /// has no meaning.
+    fn poll_tls_flush(
+        &mut self,
+        flushed: Poll<io::Result<()>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if flushed.is_pending() {
+            return self.poll_slow_reader(cx);
+        }
+        if self.is_tls() {
+            self.buffer_reservation = None;
+            self.slow_client.pause_reader_wait();
+            self.set_backlog(false);
+        }
+        flushed
+    }
+
+    fn set_backlog(&self, waits: bool) {
+        if let Some((_, backlog)) = self.frames.as_deref() {
+            backlog.set(waits);
+        }
+    }
+}
+
+impl AsyncWrite for ClientConnection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        if this.tunnel.load(Ordering::Acquire) {
+            this.enter_tunnel();
+            return this.poll_write_expiring(cx, data);
+        }
+        this.poll_send(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Poll::Ready(overdue) = self.poll_expired(cx) {
+            return Poll::Ready(overdue);
+        }
+        ready!(self.poll_drain(cx))?;
+        let flushed = self.transport_mut()?.poll_flush(cx);
+        self.poll_tls_flush(flushed, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        let closed = self.transport_mut()?.poll_shutdown(cx);
+        self.poll_tls_flush(closed, cx)
+    }
+}

@@ -1,0 +1,71 @@
+//! Permits of open client connections, in total and per client address.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::config::ClientLimits;
+use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
+
+/// The permit of an open connection, returned when it is dropped.
+#[derive(Debug)]
+pub(crate) struct ConnectionPermit {
+    pub(crate) _total: OwnedSemaphorePermit,
+    pub(crate) connections_by_address: Arc<ConnectionsByAddress>,
+    pub(crate) address: IpAddr,
+    pub(crate) response_buffers: Arc<ResponseBufferBudget>,
+    pub(crate) gauge: prometheus::IntGauge,
+    /// Counts requests that Pingora answered before any hook was called.
+    pub(crate) protocol_errors: prometheus::IntCounter,
+}
+
+/// The number of open connections per client address.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionsByAddress(Mutex<HashMap<IpAddr, usize, ahash::RandomState>>);
+
+// === impl ConnectionsByAddress ===
+
+impl ConnectionsByAddress {
+    /// Adds a connection of this address, unless it has `limit` already.
+    pub(crate) fn try_add(&self, address: IpAddr, limit: usize) -> bool {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        let may = *count < limit;
+        if may {
+            *count += 1;
+        }
+        may
+    }
+
+    fn remove_one(&self, address: IpAddr) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&address) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                open.remove(&address);
+            }
+        }
+    }
+}
+
+impl ConnectionPermit {
+    /// Reserves buffer space for a response whose reader is slow. Returns `None` if the budget is
+    /// exhausted.
+    pub(crate) fn reserve_buffer(
+        &self,
+        limits: &ClientLimits,
+        units: usize,
+    ) -> Option<BufferReservation> {
+        self.response_buffers
+            .reserve(limits, Some(self.address), units)
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.connections_by_address.remove_one(self.address);
+        self.gauge.dec();
+    }
+}

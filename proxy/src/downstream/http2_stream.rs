@@ -1,0 +1,308 @@
+//! An HTTP/2 stream as a Pingora session.
+//!
+//! Pingora waits without a limit for the body of a stream and for its flow-control window. It
+//! therefore gets a [`ClientStream`] instead of its own session: a wrapper whose reads and writes
+//! are subject to the limits of [`crate::downstream::deadline`], as they are for HTTP/1.
+
+mod session;
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::COOKIE;
+use http::{HeaderMap, HeaderValue};
+use pingora::http::RequestHeader;
+use pingora_core::protocols::http::HttpTask;
+use pingora_core::protocols::http::v2::server::HttpSession;
+use pingora_core::{Error, ErrorType, Result};
+
+use crate::config::ClientLimits;
+use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
+use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
+
+/// A request extension: whether the connection of the stream uses TLS.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IsTls(pub(crate) bool);
+
+/// Chunk size in which the messages of a gRPC call are forwarded. Pingora does not read the
+/// response while the upstream does not accept a chunk of the request, and a server that answers
+/// each message does not accept any while its responses are not read. With this size, both make
+/// progress unless the responses to one chunk exceed the upstream's window.
+const GRPC_CHUNK_BYTES: usize = 1 << 10;
+
+/// Properties of the connection that its streams share.
+#[derive(Clone, Debug)]
+pub(crate) struct Http2ConnectionInfo {
+    pub(crate) is_tls: bool,
+    pub(crate) buffers: Arc<ResponseBufferBudget>,
+}
+
+/// A stream with its deadlines.
+pub(crate) struct ClientStream {
+    session: HttpSession,
+    limits: Arc<ClientLimits>,
+    slow_client: SlowClientGuard,
+    deadline: Arc<RequestDeadline>,
+    buffers: Arc<ResponseBufferBudget>,
+    /// The reservation while the reader of the response is slow.
+    buffer_reservation: Option<BufferReservation>,
+    /// Received data of a gRPC call that has not been forwarded.
+    pending_grpc_data: Bytes,
+}
+
+impl ClientStream {
+    /// Creates a stream whose deadline starts now. Hooks find its [`RequestDeadline`] in the
+    /// request extensions.
+    pub(crate) fn new(
+        mut session: HttpSession,
+        limits: Arc<ClientLimits>,
+        connection: &Http2ConnectionInfo,
+    ) -> Self {
+        let deadline = Arc::new(RequestDeadline::new());
+        deadline.start_request(limits.deadline, session.is_body_done());
+        let empty = http::Request::new(()).into_parts().0;
+        let header = std::mem::replace(session.req_header_mut(), RequestHeader::from(empty));
+        let mut parts = http::request::Parts::from(header);
+        parts.extensions.insert(Arc::clone(&deadline));
+        parts.extensions.insert(IsTls(connection.is_tls));
+        join_cookies(&mut parts.headers);
+        *session.req_header_mut() = RequestHeader::from(parts);
+        let buffers = Arc::clone(&connection.buffers);
+        Self {
+            session,
+            limits,
+            slow_client: SlowClientGuard::default(),
+            deadline,
+            buffers,
+            buffer_reservation: None,
+            pending_grpc_data: Bytes::new(),
+        }
+    }
+
+    /// Returns the deadline of this stream.
+    pub(crate) fn deadline(&self) -> Arc<RequestDeadline> {
+        Arc::clone(&self.deadline)
+    }
+
+    /// Returns the next part of the body, which is never empty, and `None` at its end. (Pingora
+    /// would encode an empty part for an HTTP/1 upstream as the last chunk, and then send the last
+    /// chunk again.)
+    ///
+    /// # Errors
+    /// The client reset the stream or was too slow.
+    async fn read(&mut self) -> Result<Option<Bytes>> {
+        if self.deadline.is_grpc() && self.deadline.is_response_complete() {
+            return Err(Error::explain(
+                ErrorType::ConnectionClosed,
+                "the gRPC call has been answered",
+            )
+            .into_down());
+        }
+        loop {
+            if !self.pending_grpc_data.is_empty() {
+                return Ok(Some(
+                    self.pending_grpc_data
+                        .split_to(self.pending_grpc_data.len().min(GRPC_CHUNK_BYTES)),
+                ));
+            }
+            let frame = self.read_frame().await?;
+            // If trailers follow (RFC 9113 section 8.1), the body has ended and the stream has not.
+            let is_over = frame.is_none() || self.session.is_body_done();
+            if is_over {
+                self.slow_client.reading = None;
+                self.deadline.note_request_complete();
+            }
+            match frame.filter(|data| !data.is_empty()) {
+                None if !is_over => {}
+                Some(data) if self.deadline.is_grpc() => self.pending_grpc_data = data,
+                part => return Ok(part),
+            }
+        }
+    }
+
+    /// Returns the payload of the next DATA frame, which may be empty, or an error if the client is
+    /// too slow.
+    async fn read_frame(&mut self) -> Result<Option<Bytes>> {
+        let Self {
+            session,
+            limits,
+            slow_client,
+            deadline,
+            ..
+        } = self;
+        let mut reading = pin!(session.read_body_bytes());
+        let read = poll_fn(|cx| match reading.as_mut().poll(cx) {
+            Poll::Ready(read) => {
+                deadline.note_client_aborted(read.is_err());
+                Poll::Ready(read)
+            }
+            Poll::Pending => {
+                if !deadline.is_grpc() {
+                    slow_client.wait_for_body();
+                }
+                slow_client
+                    .poll(deadline, limits, cx)
+                    .map(|reason| Err(abort_error(deadline, reason)))
+            }
+        })
+        .await?;
+        slow_client.bytes_received += read.as_ref().map_or(0, Bytes::len) as u64;
+        Ok(read)
+    }
+
+    /// Waits, after the end of the request, until the client resets the stream or a deadline
+    /// passes.
+    async fn wait_for_abort(&mut self) -> Box<Error> {
+        let Self {
+            session,
+            limits,
+            slow_client,
+            deadline,
+            ..
+        } = self;
+        let mut idle = pin!(session.idle());
+        poll_fn(|cx: &mut Context<'_>| match idle.as_mut().poll(cx) {
+            Poll::Ready(end) => {
+                deadline.note_client_aborted(true);
+                Poll::Ready(end.map_or_else(
+                    |error| error,
+                    |reason| {
+                        Error::explain(
+                            ErrorType::H2Error,
+                            format!("the client reset the stream: {reason}"),
+                        )
+                    },
+                ))
+            }
+            Poll::Pending => slow_client
+                .poll_upstream(deadline, limits, cx)
+                .map(|reason| abort_error(deadline, reason)),
+        })
+        .await
+    }
+
+    /// Writes data in chunks, each of which must be accepted within the time that the minimum rate
+    /// allows.
+    async fn write(&mut self, mut data: Bytes, end: bool) -> Result<()> {
+        // At least one second at the minimum rate, to avoid a flood of small frames.
+        let chunk_len = self
+            .limits
+            .min_bytes_per_window()
+            .max(self.limits.min_rate.into());
+        let chunk_len = usize::try_from(chunk_len).unwrap_or(usize::MAX);
+        self.deadline.note_progress();
+        while data.len() > chunk_len {
+            let part = data.split_to(chunk_len);
+            self.write_chunk(part, false).await?;
+        }
+        self.write_chunk(data, end).await
+    }
+
+    async fn write_chunk(&mut self, data: Bytes, end: bool) -> Result<()> {
+        let Self {
+            session,
+            limits,
+            slow_client,
+            deadline,
+            buffers,
+            buffer_reservation,
+            ..
+        } = self;
+        let address = session
+            .client_addr()
+            .and_then(|address| address.as_inet())
+            .map(std::net::SocketAddr::ip);
+        let length = data.len() as u64;
+        let mut writing = pin!(session.write_body(data, end));
+        poll_fn(|cx| match writing.as_mut().poll(cx) {
+            Poll::Ready(written) => {
+                deadline.note_client_aborted(written.is_err());
+                Poll::Ready(written)
+            }
+            Poll::Pending => {
+                slow_client.wait_for_reader();
+                if buffer_reservation.is_none() {
+                    *buffer_reservation = buffers.reserve(limits, address, deadline.buffer_units());
+                }
+                if buffer_reservation.is_none() {
+                    return Poll::Ready(Err(abort_error(deadline, AbortReason::BufferExhausted)));
+                }
+                slow_client
+                    .poll(deadline, limits, cx)
+                    .map(|reason| Err(abort_error(deadline, reason)))
+            }
+        })
+        .await?;
+        *buffer_reservation = None;
+        slow_client.bytes_sent += length;
+        deadline.note_response_complete(end);
+        // The upstream was not waited for while the reader was slow.
+        if slow_client.pause_reader_wait() {
+            deadline.note_progress();
+        }
+        Ok(())
+    }
+
+    /// Writes data that is not subject to flow control, possibly the end of the response. Fails
+    /// only if the client has reset the stream.
+    fn write_control(
+        &mut self,
+        last: bool,
+        write: impl FnOnce(&mut HttpSession) -> Result<()>,
+    ) -> Result<()> {
+        let written = write(&mut self.session);
+        self.deadline.note_client_aborted(written.is_err());
+        self.deadline.note_response_complete(
+            last && written.is_ok() && self.session.response_written().is_some(),
+        );
+        written
+    }
+
+    /// Applies one step of a response. Returns whether it was the last.
+    async fn apply_task(&mut self, task: HttpTask) -> Result<bool> {
+        match task {
+            HttpTask::Header(header, end) => {
+                self.deadline.note_progress();
+                self.write_control(end, |session| session.write_response_header(header, end))?;
+                Ok(end)
+            }
+            HttpTask::Body(Some(data), end) if !data.is_empty() => {
+                self.write(data, end).await?;
+                Ok(end)
+            }
+            HttpTask::Body(_, end) => Ok(end),
+            HttpTask::UpgradedBody(..) => {
+                Error::e_explain(ErrorType::InternalError, "upgrade over an HTTP/2 stream")
+            }
+            HttpTask::Trailer(Some(trailers)) => {
+                self.write_control(true, |session| session.write_trailers(*trailers))?;
+                Ok(true)
+            }
+            HttpTask::Trailer(None) | HttpTask::Done => Ok(true),
+            HttpTask::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// Records the reason and returns the error of a request that the gateway aborted.
+fn abort_error(deadline: &RequestDeadline, reason: AbortReason) -> Box<Error> {
+    deadline.set_abort_reason(reason);
+    Error::explain(ErrorType::ReadTimedout, "request aborted by the gateway").into_down()
+}
+
+/// Joins split `Cookie` fields, which HTTP/1 does not allow (RFC 9113 section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    if crumbs.len() > 1
+        && let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, whole);
+    }
+}

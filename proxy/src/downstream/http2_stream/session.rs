@@ -1,0 +1,209 @@
+//! The session trait of Pingora.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::HeaderMap;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora_core::protocols::Digest;
+use pingora_core::protocols::http::HttpTask;
+use pingora_core::protocols::http::custom::CustomMessageWrite;
+use pingora_core::protocols::http::custom::server::Session;
+use pingora_core::protocols::http::v2::server::HttpSession;
+use pingora_core::protocols::l4::socket::SocketAddr;
+use pingora_core::{Error, ErrorType, Result};
+
+use crate::downstream::http2_stream::ClientStream;
+
+/// A reader of custom messages, which HTTP/2 does not have.
+type CustomMessages =
+    Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+
+#[async_trait]
+impl Session for ClientStream {
+    fn req_header(&self) -> &RequestHeader {
+        self.session.req_header()
+    }
+
+    fn req_header_mut(&mut self) -> &mut RequestHeader {
+        self.session.req_header_mut()
+    }
+
+    async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
+        self.read().await
+    }
+
+    async fn drain_request_body(&mut self) -> Result<()> {
+        while self.read().await?.is_some() {}
+        Ok(())
+    }
+
+    async fn read_body_or_idle(&mut self, no_body_expected: bool) -> Result<Option<Bytes>> {
+        if no_body_expected || self.is_body_done() {
+            return Err(self.wait_for_abort().await);
+        }
+        self.read().await
+    }
+
+    async fn write_response_header(
+        &mut self,
+        response: Box<ResponseHeader>,
+        end: bool,
+    ) -> Result<()> {
+        self.write_control(end, |session| session.write_response_header(response, end))
+    }
+
+    async fn write_response_header_ref(
+        &mut self,
+        response: &ResponseHeader,
+        end: bool,
+    ) -> Result<()> {
+        self.write_control(end, |session| {
+            session.write_response_header_ref(response, end)
+        })
+    }
+
+    async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
+        if self.deadline.is_response_complete() {
+            return Ok(());
+        }
+        self.write(data, end).await
+    }
+
+    async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
+        // Trailers would be queued behind unread data, without a limit on the time.
+        if self.slow_client.is_waiting_for_reader() {
+            return Err(
+                Error::explain(ErrorType::WriteTimedout, "trailers for a slow reader").into_down(),
+            );
+        }
+        self.write_control(true, |session| session.write_trailers(trailers))
+    }
+
+    async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        let mut end = false;
+        for task in tasks {
+            // A failure of the upstream is reported as such; all other errors are the client's.
+            if let HttpTask::Failed(error) = task {
+                return Err(error);
+            }
+            end |= self.apply_task(task).await.map_err(Error::into_down)?;
+        }
+        if end {
+            self.write_control(true, HttpSession::finish)
+                .map_err(Error::into_down)?;
+        }
+        Ok(end)
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        self.write_control(true, HttpSession::finish)
+    }
+
+    async fn finish_custom(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn shutdown(&mut self, _code: u32, _context: &str) {
+        self.session.shutdown();
+    }
+
+    fn response_written(&self) -> Option<&ResponseHeader> {
+        self.session.response_written()
+    }
+
+    fn is_body_done(&mut self) -> bool {
+        self.pending_grpc_data.is_empty() && self.session.is_body_done()
+    }
+
+    fn is_body_empty(&mut self) -> bool {
+        self.session.is_body_empty()
+    }
+
+    fn body_bytes_sent(&self) -> usize {
+        self.session.body_bytes_sent()
+    }
+
+    fn body_bytes_read(&self) -> usize {
+        self.session.body_bytes_read()
+    }
+
+    fn enable_retry_buffering(&mut self) {
+        self.session.enable_retry_buffering();
+    }
+
+    fn retry_buffer_truncated(&self) -> bool {
+        self.session.retry_buffer_truncated()
+    }
+
+    fn get_retry_buffer(&self) -> Option<Bytes> {
+        self.session.get_retry_buffer()
+    }
+
+    fn request_summary(&self) -> String {
+        self.session.request_summary()
+    }
+
+    fn pseudo_raw_h1_request_header(&self) -> Bytes {
+        self.session.pseudo_raw_h1_request_header()
+    }
+
+    fn digest(&self) -> Option<&Digest> {
+        self.session.digest()
+    }
+
+    fn digest_mut(&mut self) -> Option<&mut Digest> {
+        self.session.digest_mut()
+    }
+
+    fn client_addr(&self) -> Option<&SocketAddr> {
+        self.session.client_addr()
+    }
+
+    fn server_addr(&self) -> Option<&SocketAddr> {
+        self.session.server_addr()
+    }
+
+    // The limits of [`SlowClientGuard`](crate::downstream::deadline::SlowClientGuard) replace these
+    // timeouts.
+
+    fn set_read_timeout(&mut self, _timeout: Option<Duration>) {}
+
+    fn get_read_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn set_write_timeout(&mut self, _timeout: Option<Duration>) {}
+
+    fn get_write_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn set_total_drain_timeout(&mut self, _timeout: Option<Duration>) {}
+
+    fn get_total_drain_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    // HTTP/2 has no custom messages.
+
+    fn take_custom_message_reader(&mut self) -> Option<CustomMessages> {
+        None
+    }
+
+    fn restore_custom_message_reader(&mut self, _reader: CustomMessages) -> Result<()> {
+        Ok(())
+    }
+
+    fn take_custom_message_writer(&mut self) -> Option<Box<dyn CustomMessageWrite>> {
+        None
+    }
+
+    fn restore_custom_message_writer(
+        &mut self,
+        _writer: Box<dyn CustomMessageWrite>,
+    ) -> Result<()> {
+        Ok(())
+    }
+}

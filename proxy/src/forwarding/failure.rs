@@ -1,0 +1,238 @@
+//! Failures of requests: retries, logs and error responses.
+
+use std::fmt;
+use std::io;
+use std::time::Instant;
+
+use http::Version;
+use pingora_core::{Error, ErrorSource, ErrorType};
+use pingora_proxy::FailToProxy;
+use postern_common::{Code, Problem};
+
+use crate::admission::rejection;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::downstream::deadline::{AbortReason, RequestDeadline};
+use crate::message::grpc;
+use crate::state::request_context::{RequestContext, UpstreamAttempt};
+
+/// Handles a failed connection attempt. Nothing was sent, so that a request of any method may be
+/// retried at another address.
+pub(super) fn on_connect_error(ctx: &RequestContext, mut error: Box<Error>) -> Box<Error> {
+    let Some(attempt) = &ctx.attempt else {
+        return error;
+    };
+    record_attempt_failure(attempt, ctx, &error);
+    error.set_retry(ctx.may_retry(&attempt.pool, false));
+    error
+}
+
+/// Handles a failure during an exchange. The request is retried only if no byte of a response was
+/// received, the method is idempotent (RFC 9110 section 9.2.2) and the body can be sent again. A
+/// failure of a reused connection is not counted for its address, because origins close idle
+/// connections.
+pub(super) fn on_exchange_error(
+    client: &impl ClientExchange,
+    mut error: Box<Error>,
+    ctx: &RequestContext,
+    connection_reused: bool,
+) -> Box<Error> {
+    let at_upstream = matches!(error.esource(), ErrorSource::Upstream);
+    let was_idle = connection_reused
+        || ctx
+            .attempt
+            .as_ref()
+            .is_some_and(UpstreamAttempt::used_idle_connection);
+    let can_repeat = client.request().method.is_idempotent() && client.can_replay_body();
+    if can_repeat {
+        // Retryable as Pingora would allow on a reused connection only: no response was received.
+        error.retry.decide_reuse(true);
+    } else {
+        error.set_retry(false);
+    }
+    if let Some(attempt) = &ctx.attempt
+        && at_upstream
+    {
+        if error.retry() && was_idle {
+            tracing::debug!(
+                request_id = %ctx.id,
+                upstream = %attempt.pool.config.name,
+                address = %attempt.permit.endpoint.address,
+                error = %ErrorSummary(&error),
+                "idle upstream connection closed"
+            );
+        } else {
+            record_attempt_failure(attempt, ctx, &error);
+        }
+        if error.retry() {
+            error.set_retry(ctx.may_retry(&attempt.pool, true));
+        }
+    }
+    error
+}
+
+/// Counts the failure of an attempt for its address and logs the cause. Warnings are rate-limited,
+/// so that an outage does not flood the log; further failures are logged at debug level.
+fn record_attempt_failure(attempt: &UpstreamAttempt, ctx: &RequestContext, error: &Error) {
+    let now = Instant::now();
+    let (pool, endpoint) = (&attempt.pool, &attempt.permit.endpoint);
+    pool.note_failure(endpoint, now);
+    let (upstream, address, request_id, reason) = (
+        &pool.config.name,
+        endpoint.address,
+        ctx.id,
+        ErrorSummary(error),
+    );
+    match endpoint.warnings.take(pool.ms_at(now)) {
+        Some(suppressed) => {
+            tracing::warn!(%request_id, %upstream, %address, error = %reason, suppressed, "upstream attempt failed");
+        }
+        None => {
+            tracing::debug!(%request_id, %upstream, %address, error = %reason, "upstream attempt failed");
+        }
+    }
+}
+
+/// The cause of a failed attempt: the type of the error and its root cause. The context in between
+/// is omitted, because it may contain bytes of a response.
+struct ErrorSummary<'a>(&'a Error);
+
+impl fmt::Display for ErrorSummary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.etype().as_str())?;
+        let cause = self.0.root_cause();
+        if cause.is::<Error>() {
+            Ok(())
+        } else {
+            write!(f, ": {cause}")
+        }
+    }
+}
+
+/// Returns the kind of the underlying I/O error.
+fn io_kind(error: &Error) -> Option<io::ErrorKind> {
+    error
+        .root_cause()
+        .downcast_ref::<io::Error>()
+        .map(io::Error::kind)
+}
+
+/// Writes the error response, if the client is connected and no response has started.
+pub(super) async fn write_error_response(
+    client: &mut impl ClientExchange,
+    error: &Error,
+    ctx: &mut RequestContext,
+) -> FailToProxy {
+    // A reset after the whole response does not affect it.
+    if client
+        .deadline()
+        .is_some_and(RequestDeadline::is_response_complete)
+    {
+        return FailToProxy {
+            error_code: 0,
+            can_reuse_downstream: false,
+        };
+    }
+    // In a tunnel, an error response would be taken for data of the peer.
+    let response_started = client.is_tunnel()
+        || client
+            .response_status()
+            .is_some_and(|status| !status.is_informational());
+    let code = ctx.error_code.or_else(|| problem_code(client, error));
+    // A response that is still streaming at the deadline of its route is not a failure of the
+    // origin: an event stream may be endless.
+    let is_overdue = client.deadline().and_then(RequestDeadline::abort_reason)
+        == Some(AbortReason::UpstreamDeadline);
+    // The same applies to a deadline that the client of a gRPC call has set.
+    let is_cut = is_overdue && (response_started || grpc::has_client_timeout(client.request()));
+    if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.error_code, &ctx.attempt)
+        && !matches!(error.esource(), ErrorSource::Upstream)
+        && !is_cut
+    {
+        record_attempt_failure(attempt, ctx, error);
+    }
+    // For HTTP/1.0, the end of the connection may be the end of the body: a truncated response
+    // would appear to be complete.
+    if let (true, Version::HTTP_10, Some(connection)) = (
+        response_started,
+        client.request().version,
+        client.connection(),
+    ) {
+        connection.reset_on_drop();
+    }
+    ctx.error_code = code;
+    ctx.client_aborted = code.is_none();
+    let status = code.map_or(0, |code| code.status().as_u16());
+    if let (Some(code), false) = (code, response_started) {
+        client.disable_keep_alive();
+        if rejection::write_rejection(client, ctx, &Problem::new(code))
+            .await
+            .is_err()
+        {
+            ctx.client_aborted = true;
+        }
+    }
+    if let (Some(code), true) = (code, response_started)
+        && grpc::is_call(client.request())
+    {
+        // If writing fails, the stream is reset, as for any other request.
+        let _gone_or_slow = rejection::end_grpc_call(client, code).await;
+    }
+    FailToProxy {
+        error_code: status,
+        can_reuse_downstream: false,
+    }
+}
+
+/// Returns the problem code of an error; `None` if the client has disconnected. Whether a deadline
+/// counts as a timeout of the client or of the upstream depends on which of them the gateway was
+/// waiting for.
+fn problem_code(client: &impl ClientExchange, error: &Error) -> Option<Code> {
+    match client.deadline().and_then(RequestDeadline::abort_reason) {
+        Some(AbortReason::InvalidFraming) => return Some(Code::InvalidRequest),
+        Some(AbortReason::ClientStalled | AbortReason::ClientDeadline) => {
+            return Some(Code::RequestTimeout);
+        }
+        Some(AbortReason::UpstreamDeadline | AbortReason::UpstreamTimeout) => {
+            return Some(Code::UpstreamTimeout);
+        }
+        Some(AbortReason::TokenExpired) => return Some(Code::TokenExpired),
+        Some(AbortReason::BufferExhausted) => return Some(Code::Unavailable),
+        None => {}
+    }
+    let kind = error.etype();
+    let timed_out = matches!(
+        kind,
+        ErrorType::ConnectTimedout
+            | ErrorType::ReadTimedout
+            | ErrorType::WriteTimedout
+            | ErrorType::TLSHandshakeTimedout
+    ) || io_kind(error) == Some(io::ErrorKind::TimedOut);
+    let unreachable = matches!(
+        kind,
+        ErrorType::ConnectRefused
+            | ErrorType::ConnectNoRoute
+            | ErrorType::ConnectError
+            | ErrorType::BindError
+            | ErrorType::SocketError
+    );
+    match error.esource() {
+        ErrorSource::Upstream if timed_out => Some(Code::UpstreamTimeout),
+        ErrorSource::Upstream if unreachable => Some(Code::UpstreamUnavailable),
+        ErrorSource::Upstream => Some(Code::UpstreamFailed),
+        ErrorSource::Downstream => {
+            let client_disconnected = matches!(
+                kind,
+                ErrorType::ReadError
+                    | ErrorType::WriteError
+                    | ErrorType::ConnectionClosed
+                    | ErrorType::H2Error
+            );
+            if client_disconnected {
+                None
+            } else {
+                Some(Code::InvalidRequest)
+            }
+        }
+        ErrorSource::Internal | ErrorSource::Unset => Some(Code::Internal),
+    }
+}

@@ -1,0 +1,180 @@
+//! The record of a completed request: metrics, span and access event.
+
+use std::time::{Duration, Instant};
+
+use http::Version;
+use pingora_core::Error;
+use postern_common::Code;
+use postern_common::token::Caller;
+use uuid::Uuid;
+
+use crate::downstream::client_exchange::ClientExchange;
+use crate::downstream::deadline::{AbortReason, RequestDeadline};
+use crate::state::GatewayState;
+use crate::state::request_context::RequestContext;
+use crate::telemetry::access_log::AccessEvent;
+use crate::telemetry::metrics::{NO_ROUTE, OK_CODE};
+use crate::telemetry::spans::RequestSpan;
+
+/// The code of a request whose client disconnected.
+const CLIENT_CLOSED_CODE: &str = "client_closed";
+
+/// The final status, code and duration of a request.
+struct RequestOutcome {
+    status: u16,
+    code: &'static str,
+    elapsed: Duration,
+}
+
+/// Records a completed request.
+pub(super) fn record_request(
+    state: &GatewayState,
+    client: &impl ClientExchange,
+    error: Option<&Error>,
+    ctx: &RequestContext,
+) {
+    let written = client.response_status().map(|status| status.as_u16());
+    let abandoned = ctx.client_aborted
+        || (error.is_some()
+            && ctx.error_code.is_none()
+            && !client
+                .deadline()
+                .is_some_and(RequestDeadline::is_response_complete));
+    let is_expired = client.deadline().and_then(RequestDeadline::abort_reason)
+        == Some(AbortReason::TokenExpired);
+    let (status, code) = match (ctx.error_code, written) {
+        (Some(code), written) => (written.unwrap_or(0), code.as_str()),
+        (None, written) if abandoned => (written.unwrap_or(499), CLIENT_CLOSED_CODE),
+        (None, Some(status)) if is_expired => (status, Code::TokenExpired.as_str()),
+        (None, Some(status)) => (status, ctx.upstream_code.map_or(OK_CODE, Code::as_str)),
+        (None, None) => (499, CLIENT_CLOSED_CODE),
+    };
+    let outcome = RequestOutcome {
+        status,
+        code,
+        elapsed: ctx.started.elapsed(),
+    };
+    match ctx.route {
+        Some(route) => {
+            let (metrics, name) = (
+                &ctx.config.route_metrics[route],
+                ctx.config.route_table.routes[route].name.as_str(),
+            );
+            metrics.observe(&state.metrics, name, outcome.elapsed.as_secs_f64());
+            if code == OK_CODE {
+                metrics.count_ok(&state.metrics, name, status);
+            } else {
+                state.metrics.count(name, status, code);
+            }
+        }
+        None => state.metrics.count(NO_ROUTE, status, code),
+    }
+    if let Some(attempt) = &ctx.attempt {
+        let upstream_s = ctx.upstream_latency_us.map_or_else(
+            || seconds_since(attempt.started),
+            |micros| micros as f64 / 1e6,
+        );
+        attempt.pool.latency.observe(upstream_s);
+    }
+    if let Some(spans) = state.spans.as_ref().filter(|_| ctx.trace.is_sampled()) {
+        spans.send(build_span(state, client, ctx, &outcome));
+    }
+    if state.access_log.is_enabled() {
+        write_access_event(state, client, ctx, &outcome);
+    }
+}
+
+fn seconds_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64()
+}
+
+fn build_span(
+    state: &GatewayState,
+    client: &impl ClientExchange,
+    ctx: &RequestContext,
+    outcome: &RequestOutcome,
+) -> RequestSpan {
+    let end = u128::try_from(state.clock.now().0).unwrap_or(0) * 1_000_000;
+    RequestSpan {
+        trace_id: ctx.trace.id,
+        span_id: ctx.trace.span,
+        parent_id: ctx.trace.parent,
+        method: client.request().method.as_str().chars().take(16).collect(),
+        route: ctx
+            .route()
+            .map_or(NO_ROUTE, |route| &route.pattern.path.template)
+            .to_owned(),
+        status: outcome.status,
+        code: outcome.code,
+        upstream: ctx
+            .attempt
+            .as_ref()
+            .map(|attempt| attempt.pool.config.name.clone()),
+        start_ns: end.saturating_sub(outcome.elapsed.as_nanos()),
+        end_ns: end,
+    }
+}
+
+fn write_access_event(
+    state: &GatewayState,
+    client: &impl ClientExchange,
+    ctx: &RequestContext,
+    outcome: &RequestOutcome,
+) {
+    let (mut id, mut trace) = (Uuid::encode_buffer(), Uuid::encode_buffer());
+    let head = client.request();
+    let path = head.raw_path();
+    let path = path
+        .split(|byte| *byte == b'?')
+        .next()
+        .filter(|_| ctx.has_canonical_target);
+    let service = ctx
+        .caller
+        .as_ref()
+        .and_then(Caller::service)
+        .map(|service| &*service.service_id);
+    let (request_bytes, response_bytes) = client.body_bytes();
+    let event = AccessEvent {
+        request_id: ctx.id.hyphenated().encode_lower(&mut id),
+        method: Some(head.method.as_str()).filter(|method| method.len() <= 16),
+        path: path.and_then(|path| std::str::from_utf8(path).ok()),
+        route: ctx
+            .route()
+            .map(|route| route.pattern.path.template.as_str()),
+        status: outcome.status,
+        code: outcome.code,
+        audit: ctx.report_only_code.map(Code::as_str),
+        kind: ctx.caller.as_ref().map(|caller| match caller {
+            Caller::User(_) => "user",
+            Caller::Service(_) => "service",
+        }),
+        issuer: ctx.caller.as_ref().map(Caller::issuer),
+        subject: ctx.caller.as_ref().map(Caller::subject),
+        service,
+        upstream: ctx
+            .attempt
+            .as_ref()
+            .map(|attempt| attempt.pool.config.name.as_str()),
+        attempts: ctx.attempts,
+        duration_us: u64::try_from(outcome.elapsed.as_micros()).unwrap_or(u64::MAX),
+        upstream_us: ctx.upstream_latency_us,
+        request_bytes,
+        response_bytes,
+        protocol: protocol_name(head.version),
+        trace_id: Some(
+            Uuid::from_u128(ctx.trace.id)
+                .simple()
+                .encode_lower(&mut trace),
+        ),
+        client: ctx.client_address,
+    };
+    event.write(&state.access_log, ctx.start_time.plus(outcome.elapsed));
+}
+
+fn protocol_name(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_2 => "HTTP/2",
+        Version::HTTP_10 => "HTTP/1.0",
+        _ => "HTTP/1.1",
+    }
+}

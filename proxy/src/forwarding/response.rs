@@ -1,0 +1,207 @@
+//! Responses of upstreams: checks, statistics and header fields.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use http::header::{CONNECTION, CONTENT_LENGTH, SET_COOKIE, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+use pingora::http::ResponseHeader;
+use pingora_core::{Error, ErrorType, Result};
+use pingora_proxy::Session;
+use postern_common::Code;
+use postern_common::clock::Timestamp;
+use postern_common::http::PROBLEM_CODE;
+use uuid::Uuid;
+
+use crate::admission::response_headers::apply_common_headers;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::downstream::deadline::RequestDeadline;
+use crate::forwarding::identity_headers::REQUEST_ID;
+use crate::message::headers;
+use crate::state::GatewayState;
+use crate::state::request_context::RequestContext;
+use crate::upstream::ResponseBody;
+
+/// Checks the head of a response that Pingora has read, as the fast path does for its responses.
+///
+/// # Errors
+/// A failure of the upstream: the end of the response is ambiguous (RFC 9112 section 6.3), or it
+/// switches protocols although the request or the route does not allow that (RFC 9110 section
+/// 15.2.2).
+pub(super) fn check_response(
+    session: &Session,
+    response: &ResponseHeader,
+    ctx: &RequestContext,
+) -> Result<()> {
+    let request = session.req_header();
+    let may_upgrade = headers::is_websocket_upgrade(request)
+        && headers::names_websocket(&response.headers)
+        && response.version == Version::HTTP_11
+        && ctx.route().is_some_and(|route| route.websocket);
+    if response.status == StatusCode::SWITCHING_PROTOCOLS && !may_upgrade {
+        return Err(invalid_response("unrequested protocol upgrade"));
+    }
+    let minor = u8::from(response.version != Version::HTTP_10);
+    match ResponseBody::of(
+        response.status,
+        minor,
+        &response.headers,
+        request.method == Method::HEAD,
+    ) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(invalid_response("response with ambiguous framing")),
+    }
+}
+
+/// Returns the error for a response that is not forwarded.
+pub(super) fn invalid_response(reason: &'static str) -> Box<Error> {
+    Error::explain(ErrorType::InvalidHTTPHeader, reason).into_up()
+}
+
+/// Records a response head in the statistics of the upstream, and opens the tunnel after an
+/// upgrade.
+pub(super) fn note_response_head(
+    client: &impl ClientExchange,
+    response: &ResponseHeader,
+    ctx: &mut RequestContext,
+) {
+    let status = response.status;
+    if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+        return;
+    }
+    if let Some(attempt) = &ctx.attempt {
+        let now = Instant::now();
+        let micros = u64::try_from((now - attempt.started).as_micros()).unwrap_or(u64::MAX);
+        attempt
+            .pool
+            .note_response(&attempt.permit.endpoint, status.as_u16(), micros, now);
+        if let Some(deadline) = client.deadline() {
+            deadline.note_response_head(ctx.read_timeout(&attempt.pool), now);
+        }
+        ctx.upstream_latency_us = Some(micros);
+    }
+    if is_error_status(status) {
+        let code = response
+            .headers
+            .get(&PROBLEM_CODE)
+            .and_then(|code| code.to_str().ok());
+        ctx.upstream_code = code.and_then(Code::named);
+    }
+    if status == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(connection) = client.connection()
+    {
+        if let Some(at) = tunnel_expiry(ctx) {
+            connection.set_tunnel_expiry(at);
+        }
+        connection.open_tunnel();
+    }
+}
+
+/// Records the end of a response. The upstream's slot in flight is freed if it has received the
+/// whole request.
+pub(super) fn note_response_complete(client: &impl ClientExchange, ctx: &RequestContext) {
+    if client
+        .deadline()
+        .is_some_and(RequestDeadline::is_request_complete)
+    {
+        ctx.note_response_complete();
+    }
+}
+
+/// Returns the time at which a WebSocket ends because its token expires, unless the route lets it
+/// outlive the token.
+fn tunnel_expiry(ctx: &RequestContext) -> Option<Instant> {
+    let caller = ctx
+        .caller
+        .as_ref()
+        .filter(|_| !ctx.route().is_some_and(|route| route.outlives_token))?;
+    let now = ctx.start_time.plus(ctx.started.elapsed());
+    let left = Timestamp::from_unix_seconds(caller.expires_at()).since(now);
+    Instant::now().checked_add(left)
+}
+
+fn is_error_status(status: StatusCode) -> bool {
+    status.is_client_error() || status.is_server_error()
+}
+
+/// Sets the header fields of a forwarded response.
+pub(super) fn apply_response_headers(
+    state: &GatewayState,
+    client: &mut impl ClientExchange,
+    response: &mut ResponseHeader,
+    ctx: &RequestContext,
+) -> Result<()> {
+    if response.headers.contains_key(SET_COOKIE) && !ctx.route().is_some_and(|route| route.cookies)
+    {
+        response.remove_header(&SET_COOKIE);
+    }
+    strip_connection_headers(response)?;
+    if response.status.is_informational() {
+        return Ok(());
+    }
+    // HTTP/1.0 has no chunked framing (RFC 9112 section 6.1): the end of the connection ends the
+    // body.
+    if client.request().version == Version::HTTP_10
+        && response.remove_header(&TRANSFER_ENCODING).is_some()
+    {
+        client.disable_keep_alive();
+    }
+    if state.is_draining.load(Ordering::Relaxed) {
+        client.disable_keep_alive();
+    }
+    apply_common_headers(client, response, ctx)?;
+    // Inserted into the `http` header map, which is cheaper than through Pingora.
+    let empty = http::Response::new(()).into_parts().0;
+    let mut parts =
+        http::response::Parts::from(std::mem::replace(response, ResponseHeader::from(empty)));
+    let mut text = Uuid::encode_buffer();
+    let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
+    if let Ok(id) = HeaderValue::from_str(id) {
+        parts.headers.reserve(3);
+        parts.headers.insert(&REQUEST_ID, id);
+    }
+    *response = ResponseHeader::from(parts);
+    Ok(())
+}
+
+/// Removes hop-by-hop fields, including those that `Connection` lists (RFC 9110 section 7.6.1), and
+/// fields that only the gateway may set. The framing of a body is kept.
+fn strip_connection_headers(response: &mut ResponseHeader) -> Result<()> {
+    let has_body = !response.status.is_informational() && response.status != StatusCode::NO_CONTENT;
+    let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
+    let named = headers::connection_options(&response.headers);
+    let is_removed = |name: &HeaderName| match *name {
+        TRANSFER_ENCODING | CONTENT_LENGTH => !has_body,
+        CONNECTION | UPGRADE if is_upgrade => false,
+        _ => {
+            let text = name.as_str();
+            headers::is_hop_by_hop(text)
+                || headers::is_identity_header(text)
+                || named.contains(name)
+        }
+    };
+    while let Some(name) = response
+        .headers
+        .keys()
+        .find(|name| is_removed(name))
+        .cloned()
+    {
+        response.remove_header(&name);
+    }
+    if is_upgrade {
+        response.insert_header(CONNECTION, "Upgrade")?;
+    }
+    Ok(())
+}
+
+/// Removes trailer fields that a response head must not contain either.
+pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
+    let is_removed = |name: &HeaderName| {
+        *name == SET_COOKIE
+            || headers::is_identity_header(name.as_str())
+            || headers::is_hop_by_hop(name.as_str())
+    };
+    while let Some(name) = trailers.keys().find(|name| is_removed(name)).cloned() {
+        trailers.remove(&name);
+    }
+}

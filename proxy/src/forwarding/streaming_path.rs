@@ -1,0 +1,205 @@
+//! The streaming path: Pingora's hooks, each of which delegates to another module.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, Version};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora_core::modules::http::HttpModules;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, Result};
+use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use postern_common::Code;
+
+use crate::admission::admit_or_answer;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::forwarding::{failure, request_record, response, upstream_request};
+use crate::state::GatewayState;
+use crate::state::request_context::RequestContext;
+
+/// The implementation of Pingora's proxy hooks.
+pub(crate) struct StreamingProxy {
+    state: Arc<GatewayState>,
+}
+
+impl StreamingProxy {
+    pub(crate) fn new(state: Arc<GatewayState>) -> Self {
+        Self { state }
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for StreamingProxy {
+    type CTX = RequestContext;
+
+    fn new_ctx(&self) -> RequestContext {
+        self.state.new_context()
+    }
+
+    /// Installs no modules. Pingora's default adds compression.
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
+
+    async fn request_filter(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+    ) -> Result<bool> {
+        // HTTP/1.0 has no interim responses (RFC 9110 section 15.2).
+        if session.req_header().version == Version::HTTP_10 {
+            session.set_ignore_info_resp(true);
+        }
+        admit_or_answer(&self.state, session, ctx).await
+    }
+
+    async fn upstream_peer(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+    ) -> Result<Box<HttpPeer>> {
+        upstream_request::choose_endpoint(&self.state, session, ctx)?;
+        upstream_request::build_peer(session, ctx)
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        upstream_request: &mut RequestHeader,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        // The connection is established: from now on the read timeout applies.
+        if let (Some(deadline), Some(attempt)) = (session.deadline(), &ctx.attempt) {
+            deadline.expect_upstream(ctx.read_timeout(&attempt.pool), Instant::now());
+        }
+        upstream_request::check_protocol(session.req_header(), upstream_request, ctx)?;
+        upstream_request::prepare_headers(session.req_header(), upstream_request, ctx)
+    }
+
+    async fn request_body_filter(
+        &self,
+        session: &mut Session,
+        body: &mut Option<Bytes>,
+        _end_of_stream: bool,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        ctx.body_bytes += body.as_ref().map_or(0, Bytes::len) as u64;
+        let limit = ctx.route().map_or(0, |route| route.body_bytes);
+        if ctx.body_bytes > limit && !session.was_upgraded() {
+            return Err(upstream_request::fail_with(ctx, Code::BodyTooLarge));
+        }
+        Ok(())
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        response::check_response(session, response, ctx)?;
+        response::note_response_head(session, response, ctx);
+        Ok(())
+    }
+
+    fn upstream_response_body_filter(
+        &self,
+        session: &mut Session,
+        _body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut RequestContext,
+    ) -> Result<Option<Duration>> {
+        if end_of_stream {
+            response::note_response_complete(session, ctx);
+        }
+        Ok(None)
+    }
+
+    fn upstream_response_trailer_filter(
+        &self,
+        session: &mut Session,
+        _trailers: &mut HeaderMap,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        response::note_response_complete(session, ctx);
+        Ok(())
+    }
+
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        response::apply_response_headers(&self.state, session, response, ctx)
+    }
+
+    async fn response_trailer_filter(
+        &self,
+        _session: &mut Session,
+        trailers: &mut HeaderMap,
+        _ctx: &mut RequestContext,
+    ) -> Result<Option<Bytes>> {
+        response::strip_trailers(trailers);
+        Ok(None)
+    }
+
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        ctx: &mut RequestContext,
+        error: Box<Error>,
+    ) -> Box<Error> {
+        failure::on_connect_error(ctx, error)
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        error: Box<Error>,
+        ctx: &mut RequestContext,
+        client_reused: bool,
+    ) -> Box<Error> {
+        failure::on_exchange_error(session, error, ctx, client_reused)
+    }
+
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        ctx: &mut RequestContext,
+    ) -> FailToProxy {
+        failure::write_error_response(session, error, ctx).await
+    }
+
+    async fn logging(
+        &self,
+        session: &mut Session,
+        error: Option<&Error>,
+        ctx: &mut RequestContext,
+    ) {
+        request_record::record_request(&self.state, session, error, ctx);
+    }
+
+    /// Suppresses Pingora's error log: the access event contains the problem code.
+    fn suppress_error_log(
+        &self,
+        _session: &Session,
+        _ctx: &RequestContext,
+        _error: &Error,
+    ) -> bool {
+        true
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _ctx: &RequestContext,
+        _error: &Error,
+        _context: ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+}

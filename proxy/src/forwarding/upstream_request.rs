@@ -1,0 +1,218 @@
+//! Requests to upstreams: choice of an address and the forwarded message.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use http::header::{HOST, TE};
+use http::{HeaderValue, Version};
+use pingora::http::RequestHeader;
+use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
+use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora_proxy::Session;
+use postern_common::Code;
+
+use crate::downstream::client_exchange::ClientExchange;
+use crate::downstream::response_buffers::HTTP2_UPSTREAM_UNITS;
+use crate::forwarding::REFUSED;
+use crate::forwarding::identity_headers::IdentityHeaders;
+use crate::message::grpc;
+use crate::message::headers;
+use crate::state::GatewayState;
+use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::upstream::{NoEndpoint, UpstreamPool, checked_connection, tunnel};
+
+/// The error type for an upstream with `http2 = true` that does not speak HTTP/2.
+const NOT_HTTP2: ErrorType = ErrorType::new("upstream with http2 = true does not speak HTTP/2");
+
+/// Records the problem code and returns the error that ends the request.
+pub(super) fn fail_with(ctx: &mut RequestContext, code: Code) -> Box<Error> {
+    ctx.error_code = Some(code);
+    Error::explain(REFUSED, code.as_str())
+}
+
+/// Chooses the address of the next attempt.
+pub(super) fn choose_endpoint(
+    state: &GatewayState,
+    client: &impl ClientExchange,
+    ctx: &mut RequestContext,
+) -> Result<()> {
+    let config = Arc::clone(&ctx.config);
+    let Some(route) = ctx.route.map(|index| &config.route_table.routes[index]) else {
+        return Err(fail_with(ctx, Code::Internal));
+    };
+    let before = ctx.attempt.take();
+    let pool = match &before {
+        Some(attempt) => &attempt.pool,
+        None => config.pool(route, state.ids.random_u64()),
+    };
+    ctx.attempts += 1;
+    ctx.body_bytes = 0;
+    if let Some(before) = &before {
+        before.permit.release();
+    }
+    let avoid = before.as_ref().map(|attempt| &*attempt.permit.endpoint);
+    let began = Instant::now();
+    let is_one_client = ctx
+        .client_address
+        .is_some_and(|address| !config.limits.is_trusted_proxy(address));
+    let permit = match is_one_client {
+        true => pool.pick_for_client(ctx.client_key, avoid, began),
+        false => pool.pick(ctx.client_key, avoid, began),
+    };
+    let permit = Arc::new(permit.map_err(|reason| {
+        log_no_endpoint(pool, ctx, reason, began);
+        fail_with(ctx, Code::UpstreamUnavailable)
+    })?);
+    if before.is_none() {
+        let overhead = (began - ctx.started).saturating_sub(ctx.body_read_time);
+        state.metrics.overhead.observe(overhead.as_secs_f64());
+    }
+    if let Some(deadline) = client.deadline() {
+        deadline.set_buffer_units(if pool.config.http2 {
+            HTTP2_UPSTREAM_UNITS
+        } else {
+            1
+        });
+        deadline.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
+    }
+    ctx.attempt = Some(UpstreamAttempt {
+        pool: Arc::clone(pool),
+        permit,
+        started: began,
+        is_reused: None,
+    });
+    Ok(())
+}
+
+/// Logs that no upstream address is available, as a rate-limited warning.
+fn log_no_endpoint(pool: &UpstreamPool, ctx: &RequestContext, reason: NoEndpoint, now: Instant) {
+    let (request_id, upstream) = (ctx.id, &pool.config.name);
+    match pool.warnings.take(pool.ms_at(now)) {
+        Some(suppressed) => {
+            tracing::warn!(%request_id, %upstream, %reason, suppressed, "no upstream address available");
+        }
+        None => tracing::debug!(%request_id, %upstream, %reason, "no upstream address available"),
+    }
+}
+
+/// Builds the Pingora peer for the chosen address.
+pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
+    let config = Arc::clone(&ctx.config);
+    let route = ctx.route.map(|index| &config.route_table.routes[index]);
+    let (Some(attempt), Some(route)) = (&mut ctx.attempt, route) else {
+        return Err(fail_with(ctx, Code::Internal));
+    };
+    let mut peer = Box::new(attempt.permit.endpoint.peer.clone());
+    if let Some(deadline) = session.deadline() {
+        // The client side enforces this timeout without a timer per read, and only from the end of
+        // the request; Pingora's own would run while the client is still sending. While an upstream
+        // does not accept a request body, the client side is not polled: then the kernel closes the
+        // connection after `write_timeout`.
+        peer.options.read_timeout = (!deadline.is_request_complete()).then_some(route.deadline);
+    }
+    if route.websocket && headers::is_websocket_upgrade(session.req_header()) {
+        peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::WebSocketOnly;
+        tunnel::prepare(&mut peer, &attempt.permit, &attempt.pool.config);
+    } else {
+        peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
+        if !attempt.pool.config.http2 {
+            attempt.is_reused = Some(checked_connection::prepare(
+                &mut peer,
+                &attempt.permit,
+                &attempt.pool.config,
+            ));
+        }
+    }
+    Ok(peer)
+}
+
+/// Checks that an upstream with `http2 = true` is spoken to in HTTP/2. With TLS it may have
+/// negotiated HTTP/1.1, or nothing.
+///
+/// # Errors
+/// A failure of the upstream.
+pub(super) fn check_protocol(
+    client: &RequestHeader,
+    request: &RequestHeader,
+    ctx: &RequestContext,
+) -> Result<()> {
+    let wants_http2 = ctx
+        .attempt
+        .as_ref()
+        .is_some_and(|attempt| attempt.pool.config.http2);
+    let is_tunnel =
+        ctx.route().is_some_and(|route| route.websocket) && headers::is_websocket_upgrade(client);
+    if wants_http2 && !is_tunnel && request.version != Version::HTTP_2 {
+        return Err(Error::new_up(NOT_HTTP2));
+    }
+    Ok(())
+}
+
+/// Replaces reserved fields by those of the gateway and rewrites the path. Runs after Pingora has
+/// removed hop-by-hop fields, so that a client cannot make it remove these.
+pub(super) fn prepare_headers(
+    client: &RequestHeader,
+    request: &mut RequestHeader,
+    ctx: &RequestContext,
+) -> Result<()> {
+    let empty = http::Request::new(()).into_parts().0;
+    let mut parts =
+        http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
+    // For HTTP/2, Pingora keeps the authority in the target only, where a rewrite would lose it.
+    // From `Host` it builds the authority and the scheme again.
+    if let (None, Some(authority)) = (parts.headers.get(HOST), parts.uri.authority()) {
+        let authority =
+            HeaderValue::from_str(authority.as_str()).or_err(REFUSED, "invalid authority")?;
+        parts.headers.insert(HOST, authority);
+    }
+    identity_headers(ctx)
+        .write(&mut parts.headers)
+        .or_err(REFUSED, "identity is not a valid header value")?;
+    // `TE` is hop-by-hop, so that Pingora has removed it. gRPC servers reject calls without it.
+    if parts.version == Version::HTTP_2 && grpc::accepts_trailers(client) {
+        parts
+            .headers
+            .insert(TE, HeaderValue::from_static("trailers"));
+    }
+    *request = RequestHeader::from(parts);
+    match ctx.route().and_then(|route| route.rewrite.as_ref()) {
+        Some(rewrite) => {
+            let target = rewrite.apply(request.raw_path());
+            request.set_raw_path(&target)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Serializes the whole request as HTTP/1.1.
+pub(super) fn serialize_request(
+    request: &RequestHeader,
+    body: &[u8],
+    ctx: &RequestContext,
+) -> Result<BytesMut> {
+    let mut message = BytesMut::with_capacity(2 << 10);
+    message.extend_from_slice(request.method.as_str().as_bytes());
+    message.extend_from_slice(b" ");
+    match ctx.route().and_then(|route| route.rewrite.as_ref()) {
+        Some(rewrite) => message.extend_from_slice(&rewrite.apply(request.raw_path())),
+        None => message.extend_from_slice(request.raw_path()),
+    }
+    message.extend_from_slice(b" HTTP/1.1\r\n");
+    identity_headers(ctx)
+        .append(&request.headers, &mut message)
+        .or_err(REFUSED, "identity is not a valid header value")?;
+    message.extend_from_slice(b"\r\n");
+    message.extend_from_slice(body);
+    Ok(message)
+}
+
+fn identity_headers(ctx: &RequestContext) -> IdentityHeaders<'_> {
+    IdentityHeaders {
+        id: ctx.id,
+        trace: ctx.trace,
+        client: ctx.client_address,
+        is_tls: ctx.is_tls,
+        caller: ctx.caller.as_ref(),
+    }
+}

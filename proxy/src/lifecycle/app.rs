@@ -1,0 +1,366 @@
+//! The assembled gateway: built from a configuration and run on bound sockets.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use ahash::RandomState;
+use arc_swap::ArcSwap;
+use pingora_core::server::configuration::ServerConf;
+use pingora_proxy::http_proxy;
+use postern_common::Clock;
+use postern_common::admin::{Check, Health};
+use postern_common::config::Env;
+use postern_common::exit::Exit;
+use postern_common::service_manager::ServiceManager;
+use postern_common::token::{Verifier, VerifierOptions};
+use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
+
+use crate::admin;
+use crate::config::{Config, ShutdownConfig};
+use crate::downstream::connection_limit::ConnectionLimit;
+use crate::forwarding::streaming_path::StreamingProxy;
+use crate::lifecycle::background_tasks;
+use crate::lifecycle::background_tasks::BackgroundTasks;
+use crate::lifecycle::hot_restart::{ListenerHandoff, PreviousProcess};
+use crate::lifecycle::listeners::Listeners;
+use crate::lifecycle::reload::{ConfigReloader, ConfigSource};
+use crate::lifecycle::startup_settings::StartupOnlySettings;
+use crate::rate_limiter::RateLimiter;
+use crate::server::acceptor::{ConnectionAcceptor, ListenerProtocol};
+use crate::server::connection_handler::ConnectionHandler;
+use crate::state::GatewayState;
+use crate::state::config_status::ConfigStatus;
+use crate::state::runtime_config::RuntimeConfig;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::ids::IdGenerator;
+use crate::telemetry::metrics::GatewayMetrics;
+use crate::telemetry::spans;
+use crate::telemetry::spans::SpanExporter;
+use crate::upstream::NO_ROOTS;
+
+/// A gateway that is ready to run.
+pub struct App {
+    state: Arc<GatewayState>,
+    connections: Arc<ConnectionHandler>,
+    protocols: Vec<ListenerProtocol>,
+    health: Health,
+    running: Check,
+    startup_settings: StartupOnlySettings,
+    source: Option<ConfigSource>,
+    handover: Option<PathBuf>,
+    admin_hosts: Vec<String>,
+    service_manager: Option<ServiceManager>,
+    exporter: Option<SpanExporter>,
+}
+
+/// Pingora's own limit on attempts. The effective limit is `retries` of the upstream.
+const MAX_PINGORA_RETRIES: usize = 8;
+
+/// Maximum idle connections of Pingora to all upstreams, per worker.
+const PINGORA_IDLE_CONNECTIONS: usize = 512;
+
+impl App {
+    /// Builds the gateway. Sockets, DNS and key requests are not used before [`App::run`].
+    ///
+    /// # Errors
+    /// Status 64 if a file that the configuration names is invalid, 69 if the access log cannot be
+    /// opened.
+    pub fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
+        let metrics = GatewayMetrics::new()
+            .map_err(|error| Exit::usage(format!("cannot register metrics: {error}")))?;
+        let metrics = Arc::new(metrics);
+        let options = VerifierOptions {
+            clock: clock.clone(),
+            cache_bytes: config.tokens.cache_bytes,
+            jwks_dir: config.tokens.jwks_dir.clone(),
+            ..VerifierOptions::default()
+        };
+        let verifier = Verifier::new(config.issuers(&[]), options);
+        let protocols = config
+            .listen
+            .iter()
+            .map(ListenerProtocol::load)
+            .collect::<Result<_, _>>()?;
+        let (spans, exporter) = spans::build(config.traces.as_ref(), &metrics.spans_dropped);
+        let access_log = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
+        let (startup_settings, handover) =
+            (StartupOnlySettings::of(&config), config.handover.clone());
+        let admin_hosts = config.admin_hosts.clone();
+        let (keys, connections) = (config.limits.keys, config.limits.connections);
+        let pingora = Arc::new(pingora_settings(&config));
+        let runtime_config = RuntimeConfig::new(config, None, &metrics, &clock)?;
+        metrics.config.version.set(1);
+        metrics.config.last_reload_successful.set(1);
+        let status = ConfigStatus {
+            version: 1,
+            loaded_at: Some(clock.now()),
+            ..ConfigStatus::default()
+        };
+        let state = Arc::new(GatewayState {
+            runtime_config: ArcSwap::from_pointee(runtime_config),
+            verifier,
+            limiter: RateLimiter::new(keys),
+            connection_limit: Arc::new(ConnectionLimit::new(connections)),
+            response_buffers: Arc::default(),
+            metrics,
+            access_log,
+            spans,
+            ids: IdGenerator::new(),
+            clock,
+            key_seed: RandomState::new(),
+            started_at: Instant::now(),
+            is_draining: AtomicBool::new(false),
+            config_status: Mutex::new(status),
+        });
+        let proxy = http_proxy(&pingora, StreamingProxy::new(Arc::clone(&state)));
+        let connections = Arc::new(ConnectionHandler::new(proxy, Arc::clone(&state)));
+        let health = Health::new();
+        let running = health.check("gateway");
+        Ok(Self {
+            state,
+            connections,
+            protocols,
+            health,
+            running,
+            startup_settings,
+            source: None,
+            handover,
+            admin_hosts,
+            service_manager: None,
+            exporter,
+        })
+    }
+
+    /// Follows the configuration file: a modification, or SIGHUP, triggers a reload. SIGUSR1
+    /// reopens the access log.
+    #[must_use]
+    pub fn watch(mut self, path: PathBuf, env: Env) -> Self {
+        self.source = Some(ConfigSource::new(path, env));
+        self
+    }
+
+    /// Reports the state to the service manager once the gateway serves.
+    #[must_use]
+    pub fn supervised(mut self, service_manager: Option<ServiceManager>) -> Self {
+        self.service_manager = service_manager;
+        self
+    }
+
+    /// Serves until `shutdown`, then until no request is in flight or the drain time is over.
+    pub async fn run(mut self, listeners: Listeners, shutdown: CancellationToken) {
+        let background = CancellationToken::new();
+        let tasks = self.start_background(&background);
+        self.serve(listeners, tasks, background, shutdown).await;
+    }
+
+    /// Serves in place of a previous process, which serves alone until this one is ready.
+    ///
+    /// # Errors
+    /// Status 69 if this process is not ready within 20 s or is stopped before, or if the previous
+    /// process no longer waits for it. The previous process then continues to serve.
+    pub async fn take_over(
+        mut self,
+        listeners: Listeners,
+        predecessor: PreviousProcess,
+        shutdown: CancellationToken,
+    ) -> Result<(), Exit> {
+        let background = CancellationToken::new();
+        let tasks = self.start_background(&background);
+        self.running.set_ok();
+        let mut parts = self.health.watch();
+        let ready = parts.wait_for(|parts| parts.values().all(Option::is_none));
+        let is_ready = tokio::select! {
+            () = shutdown.cancelled() => false,
+            ready = tokio::time::timeout_at(predecessor.ready_deadline.into(), ready) => ready.is_ok_and(|ready| ready.is_ok()),
+        };
+        if !is_ready {
+            background.cancel();
+            return Err(Exit::unavailable(format!(
+                "hot restart aborted, not ready: {}",
+                self.health
+            )));
+        }
+        // The manager must learn of its new main process before the previous one exits, and only if
+        // it does.
+        let committed = predecessor.commit(|| {
+            if let Some(service_manager) = &self.service_manager {
+                service_manager.notify_ready();
+            }
+        });
+        if let Err(error) = committed.await {
+            background.cancel();
+            return Err(Exit::unavailable(format!(
+                "hot restart aborted, no confirmation from the running process: {error}"
+            )));
+        }
+        self.serve(listeners, tasks, background, shutdown).await;
+        Ok(())
+    }
+
+    /// Starts the background tasks.
+    fn start_background(&mut self, background: &CancellationToken) -> BackgroundTasks {
+        let tasks = background_tasks::start(&self.state, &self.health, background);
+        let (connection_limit, stop) =
+            (Arc::clone(&self.state.connection_limit), background.clone());
+        tasks.spawn(async move { connection_limit.run(stop).await });
+        if let Some(exporter) = self.exporter.take() {
+            tasks.spawn(exporter.run(background.clone()));
+        }
+        if let Some(source) = self.source.take() {
+            let tls = self
+                .protocols
+                .iter()
+                .filter_map(|protocol| protocol.tls.clone())
+                .collect();
+            let (state, pools) = (Arc::clone(&self.state), Arc::clone(&tasks.pools));
+            let reloader =
+                ConfigReloader::new(source, state, pools, tls, self.startup_settings.clone());
+            tasks.spawn(reloader.run(background.clone()));
+        }
+        tasks
+    }
+
+    /// Listens for a process that takes the sockets over, if a hot restart socket is configured.
+    fn offer_sockets(
+        &self,
+        listeners: &Listeners,
+        handed_over: &CancellationToken,
+        stop_accepting: &CancellationToken,
+    ) {
+        let Some(path) = &self.handover else { return };
+        match ListenerHandoff::listen(path, listeners) {
+            Ok(handoff) => drop(tokio::spawn(
+                handoff.run(handed_over.clone(), stop_accepting.clone()),
+            )),
+            Err(error) => {
+                tracing::error!(%error, path = %path.display(), "hot restart socket unavailable");
+            }
+        }
+    }
+
+    async fn serve(
+        self,
+        listeners: Listeners,
+        tasks: BackgroundTasks,
+        background: CancellationToken,
+        shutdown: CancellationToken,
+    ) {
+        let (stop_accepting, close_idle, handed_over) = (
+            CancellationToken::new(),
+            CancellationToken::new(),
+            CancellationToken::new(),
+        );
+        self.offer_sockets(&listeners, &handed_over, &stop_accepting);
+        let admin_stop = background.child_token();
+        let admin = listeners.admin.map(|listener| {
+            let router = admin::router(&self.state, self.health.clone());
+            tokio::spawn(admin::serve(
+                listener,
+                router,
+                self.admin_hosts.clone(),
+                admin_stop.clone(),
+            ))
+        });
+        let acceptor = ConnectionAcceptor {
+            connections: Arc::clone(&self.connections),
+            connection_limit: Arc::clone(&self.state.connection_limit),
+            connections_by_address: Arc::default(),
+            tasks: TaskTracker::new(),
+            close_idle: close_idle.clone(),
+        };
+        let mut accept_loops = JoinSet::new();
+        for (listener, protocol) in listeners.public.into_iter().zip(self.protocols) {
+            accept_loops.spawn(
+                acceptor
+                    .clone()
+                    .run(listener, protocol, stop_accepting.clone()),
+            );
+        }
+        self.running.set_ok();
+        let supervisor_task = self.service_manager.map(|service_manager| {
+            tokio::spawn(service_manager.report_health(self.health.clone(), shutdown.clone()))
+        });
+        wait_for_stop(&self.state, &self.running, &shutdown, &handed_over).await;
+        if handed_over.is_cancelled() {
+            // The new process serves the same admin socket: probes must not be told by this one
+            // that it is stopping.
+            admin_stop.cancel();
+            // This process is no longer the main process of its unit and must not notify the
+            // manager.
+            if let Some(supervisor_task) = supervisor_task {
+                supervisor_task.abort();
+            }
+        }
+        self.connections.disable_keep_alive();
+        stop_accepting.cancel();
+        // Connections accepted last are tracked only after their accept loop has ended.
+        while accept_loops.join_next().await.is_some() {}
+        drain(
+            &acceptor.tasks,
+            self.state.runtime_config.load().shutdown,
+            &close_idle,
+        )
+        .await;
+        background.cancel();
+        tasks.wait().await;
+        if let Some(admin) = admin {
+            let _panicked = admin.await;
+        }
+    }
+}
+
+/// Waits for the shutdown and its notice period, or until another process has taken over.
+async fn wait_for_stop(
+    state: &GatewayState,
+    running: &Check,
+    shutdown: &CancellationToken,
+    handed_over: &CancellationToken,
+) {
+    tokio::select! {
+        () = shutdown.cancelled() => {
+            running.set_failed("stopping");
+            let notice = state.runtime_config.load().shutdown.notice;
+            if !notice.is_zero() {
+                let _taken_over = tokio::time::timeout(notice, handed_over.cancelled()).await;
+            }
+        }
+        () = handed_over.cancelled() => {}
+    }
+}
+
+/// Waits until no connection is open. Idle connections are closed after `linger`; waiting ends
+/// after `drain`.
+async fn drain(tasks: &TaskTracker, stop: ShutdownConfig, close_idle: &CancellationToken) {
+    tasks.close();
+    let empty = async {
+        if tokio::time::timeout(stop.linger, tasks.wait())
+            .await
+            .is_err()
+        {
+            close_idle.cancel();
+            tasks.wait().await;
+        }
+    };
+    if tokio::time::timeout(stop.drain, empty).await.is_err() {
+        tracing::warn!(
+            connections = tasks.len(),
+            drain_s = stop.drain.as_secs(),
+            "drain timeout exceeded, closing connections"
+        );
+    }
+}
+
+fn pingora_settings(config: &Config) -> ServerConf {
+    ServerConf {
+        threads: config.workers.unwrap_or(1),
+        max_retries: MAX_PINGORA_RETRIES,
+        upstream_keepalive_pool_size: PINGORA_IDLE_CONNECTIONS,
+        // An empty file, so that the system's certificate authorities are read only if required.
+        ca_file: (!config.needs_system_roots()).then(|| NO_ROOTS.to_owned()),
+        ..ServerConf::default()
+    }
+}

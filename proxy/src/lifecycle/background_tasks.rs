@@ -1,0 +1,165 @@
+//! Background tasks: token keys, name resolution, health checks and gauges.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use postern_common::admin::{Check, Health};
+use tokio_util::task::TaskTracker;
+
+use crate::state::GatewayState;
+use crate::upstream::{EndpointStatus, UpstreamPool};
+
+/// Interval at which gauges are updated.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Interval at which readiness is checked until the gateway is ready for the first time.
+const STARTUP_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The background tasks of the gateway.
+pub(crate) struct BackgroundTasks {
+    tasks: TaskTracker,
+    pub(crate) pools: Arc<PoolTasks>,
+}
+
+/// The background tasks of each active upstream pool.
+pub(crate) struct PoolTasks {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    running: Mutex<Vec<(Arc<UpstreamPool>, CancellationToken)>>,
+}
+
+pub(crate) fn start(
+    state: &Arc<GatewayState>,
+    health: &Health,
+    stop: &CancellationToken,
+) -> BackgroundTasks {
+    let tasks = TaskTracker::new();
+    tasks.spawn(Arc::clone(&state.verifier).run(stop.clone()));
+    tasks.spawn(run_observer(
+        Arc::clone(state),
+        health.check("keys"),
+        stop.clone(),
+    ));
+    let pools = PoolTasks {
+        tasks: tasks.clone(),
+        stop: stop.clone(),
+        running: Mutex::default(),
+    };
+    pools.sync(&state.runtime_config.load().pools);
+    BackgroundTasks {
+        tasks,
+        pools: Arc::new(pools),
+    }
+}
+
+impl BackgroundTasks {
+    /// Spawns a task, which must end with the shutdown.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    /// Waits until all tasks have ended.
+    pub(crate) async fn wait(self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl PoolTasks {
+    /// Starts tasks for new pools and stops those of removed pools.
+    pub(crate) fn sync(&self, pools: &[Arc<UpstreamPool>]) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|(pool, stop)| {
+            let stays = pools.iter().any(|live| Arc::ptr_eq(live, pool));
+            if !stays {
+                stop.cancel();
+            }
+            stays
+        });
+        for pool in pools {
+            if running.iter().any(|(known, _)| Arc::ptr_eq(known, pool)) {
+                continue;
+            }
+            let stop = self.stop.child_token();
+            self.tasks
+                .spawn(Arc::clone(pool).run_resolver(stop.clone()));
+            self.tasks
+                .spawn(Arc::clone(pool).run_health_checks(stop.clone()));
+            running.push((Arc::clone(pool), stop));
+        }
+    }
+}
+
+async fn run_observer(state: Arc<GatewayState>, keys: Check, stop: CancellationToken) {
+    let mut pause = STARTUP_POLL_INTERVAL;
+    loop {
+        // Keys of further issuers are not required: all gateways share them, so that an unavailable
+        // partner would make every gateway unready. `/jwks/status` reports them.
+        if state
+            .runtime_config
+            .load()
+            .issuers
+            .iter()
+            .all(|issuer| state.verifier.can_verify(issuer))
+        {
+            keys.set_ok();
+            pause = UPDATE_INTERVAL;
+        } else {
+            keys.set_failed("the keys of a pool have not been fetched");
+        }
+        update_gauges(&state);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+fn update_gauges(state: &GatewayState) {
+    let metrics = &state.metrics;
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let (entries, bytes) = state.verifier.cache_size();
+    metrics
+        .token_cache
+        .with_label_values(&["entries"])
+        .set(number(entries));
+    metrics
+        .token_cache
+        .with_label_values(&["bytes"])
+        .set(number(bytes));
+    metrics
+        .response_buffers
+        .set(number(state.response_buffers.bytes()));
+    metrics.limiter_keys.set(number(state.limiter.key_count()));
+    for keys in state.verifier.status() {
+        if let Some(age_s) = keys.age_s {
+            let age_s = i64::try_from(age_s).unwrap_or(i64::MAX);
+            metrics
+                .jwks_age
+                .with_label_values(&[keys.issuer.as_str()])
+                .set(age_s);
+        }
+    }
+    for pool in &state.runtime_config.load().pools {
+        pool.evict_idle_connections();
+        let now = pool.now_ms();
+        let all: Vec<_> = pool
+            .endpoints()
+            .iter()
+            .map(|endpoint| endpoint.status(now))
+            .collect();
+        let count = |state: &str, is: &dyn Fn(&EndpointStatus) -> bool| {
+            let count = all.iter().filter(|status| is(status)).count();
+            metrics
+                .upstream
+                .endpoints
+                .with_label_values(&[pool.config.name.as_str(), state])
+                .set(number(count));
+        };
+        count("healthy", &|status| status.healthy && !status.ejected);
+        count("unhealthy", &|status| !status.healthy);
+        count("ejected", &|status| status.ejected);
+    }
+}

@@ -1,0 +1,61 @@
+//! Checks of the files that a configuration names.
+
+use std::path::Path;
+
+use postern_common::decode::Object;
+
+use crate::config::{AccessLogSink, Config};
+use crate::downstream::tls;
+use crate::lifecycle::hot_restart;
+
+/// Records each file that would prevent the gateway from starting, at the line that names it.
+pub fn check_files(root: &Object<'_>, config: &Config) {
+    // With other mistakes, list positions differ from those of the file.
+    if !root.is_good() {
+        return;
+    }
+    for (at, listen) in config.listen.iter().enumerate() {
+        for (key, wrong) in listen
+            .tls
+            .as_ref()
+            .map(tls::check_listener_files)
+            .unwrap_or_default()
+        {
+            root.fail_at(&format!("listen.{at}.tls{key}"), "unreadable_file", wrong);
+        }
+    }
+    for upstream in &config.upstreams {
+        for (key, wrong) in upstream
+            .tls
+            .as_ref()
+            .map(tls::check_upstream_files)
+            .unwrap_or_default()
+        {
+            root.fail_at(
+                &format!("upstream.{}.tls{key}", upstream.name),
+                "unreadable_file",
+                wrong,
+            );
+        }
+    }
+    if let Some(wrong) = config
+        .handover
+        .as_deref()
+        .and_then(hot_restart::check_folder)
+    {
+        root.fail_at("handover.socket", "unsafe_folder", wrong);
+    }
+    if let AccessLogSink::File(path) = &config.access_log.to
+        && let Some(wrong) = missing_folder(path)
+    {
+        root.fail_at("access_log.to", "unreadable_file", wrong);
+    }
+}
+
+/// Returns a message if the folder of a file to be written does not exist.
+fn missing_folder(path: &Path) -> Option<String> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())?;
+    (!folder.is_dir()).then(|| format!("{}: there is no such folder", folder.display()))
+}

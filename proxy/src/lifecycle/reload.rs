@@ -1,0 +1,417 @@
+//! Configuration reload: a new configuration is read, tested and prepared, and then activated
+//! atomically.
+//!
+//! An invalid file changes nothing. The error is reported in the log, the metrics and
+//! `/config/status`.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use postern_common::Clock;
+use postern_common::config::{self, Env};
+use postern_common::exit::Exit;
+use postern_common::token::Issuer;
+use tokio::runtime::Handle;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+
+use crate::config::Config;
+use crate::downstream::tls::ReloadableTls;
+use crate::lifecycle::background_tasks::PoolTasks;
+use crate::lifecycle::idle_thread::IdlePriorityThread;
+use crate::lifecycle::startup_settings::StartupOnlySettings;
+use crate::state::GatewayState;
+use crate::state::config_status::ConfigStatus;
+use crate::state::runtime_config::RuntimeConfig;
+use crate::telemetry::metrics::GatewayMetrics;
+
+/// Interval at which the file is checked for changes.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Niceness of the reload thread, which gives it about a tenth of the CPU share of a worker.
+const RELOAD_THREAD_NICENESS: i32 = 10;
+/// Time for which preparation is left to the [`IdlePriorityThread`]: several times the time that
+/// ten thousand routes take on an idle core. After it, the reload thread prepares the
+/// configuration.
+const IDLE_THREAD_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The configuration file and the environment.
+#[derive(Clone, Debug)]
+pub(crate) struct ConfigSource {
+    path: PathBuf,
+    env: Env,
+    /// Hash of the text at startup.
+    initial_hash: Option<u64>,
+}
+
+/// Watches the configuration file and activates changes.
+pub(crate) struct ConfigReloader {
+    source: Arc<ConfigSource>,
+    state: Arc<GatewayState>,
+    pools: Arc<PoolTasks>,
+    tls: Vec<Arc<ReloadableTls>>,
+    /// The startup-only settings with which the process started.
+    startup_settings: StartupOnlySettings,
+    /// Hash of the text that was tried last.
+    last_tried: Mutex<Option<u64>>,
+    /// Previous configurations that requests still use. They are dropped on the idle thread,
+    /// because dropping ten thousand routes takes milliseconds.
+    retired: Mutex<Vec<Arc<RuntimeConfig>>>,
+}
+
+/// A request to check the file.
+struct ReloadRequest {
+    forced: bool,
+    done: oneshot::Sender<()>,
+}
+
+/// The result of checking the file.
+enum ReloadOutcome {
+    /// The text is the one that was tried last.
+    Unchanged,
+    /// The file cannot be read.
+    Unreadable(Exit),
+    /// The configuration is invalid. Contains the hash of the text.
+    Invalid(u64, Exit),
+    /// The configuration can be activated. Contains the hash of the text.
+    Valid(u64, Box<PreparedConfig>),
+}
+
+/// A configuration that is ready to be activated.
+struct PreparedConfig {
+    startup_settings: StartupOnlySettings,
+    issuers: Vec<Issuer>,
+    runtime_config: RuntimeConfig,
+}
+
+impl ReloadOutcome {
+    /// Reads a configuration. A panic makes it invalid, so that it is not tried again every second.
+    fn of(hash: u64, read: impl FnOnce() -> Result<PreparedConfig, Exit>) -> Self {
+        match catch_unwind(AssertUnwindSafe(read)) {
+            Ok(Ok(prepared)) => Self::Valid(hash, Box::new(prepared)),
+            Ok(Err(exit)) => Self::Invalid(hash, exit),
+            Err(_) => Self::Invalid(
+                hash,
+                Exit::usage("reading the configuration panicked, which is a defect of the gateway"),
+            ),
+        }
+    }
+}
+
+impl ConfigSource {
+    pub(crate) fn new(path: PathBuf, env: Env) -> Self {
+        let mut source = Self {
+            path,
+            env,
+            initial_hash: None,
+        };
+        source.initial_hash = source.text().ok().map(|text| hash(&text));
+        source
+    }
+
+    fn text(&self) -> Result<String, Exit> {
+        std::fs::read_to_string(&self.path)
+            .map_err(|error| Exit::usage(format!("{}: cannot read: {error}", self.path.display())))
+    }
+
+    /// Reads the file and prepares the configuration, unless its hash is `last_tried`. Has no side
+    /// effects.
+    fn check(
+        &self,
+        last_tried: Option<u64>,
+        before: &RuntimeConfig,
+        metrics: &GatewayMetrics,
+        clock: &Clock,
+    ) -> ReloadOutcome {
+        let text = match self.text() {
+            Ok(text) => text,
+            Err(exit) => return ReloadOutcome::Unreadable(exit),
+        };
+        let hash = hash(&text);
+        if last_tried == Some(hash) {
+            return ReloadOutcome::Unchanged;
+        }
+        ReloadOutcome::of(hash, || self.prepare(&text, before, metrics, clock))
+    }
+
+    fn prepare(
+        &self,
+        text: &str,
+        before: &RuntimeConfig,
+        metrics: &GatewayMetrics,
+        clock: &Clock,
+    ) -> Result<PreparedConfig, Exit> {
+        let name = self.path.display().to_string();
+        let config = config::parse(&name, text, |root| Config::read(root, &self.env))?;
+        let startup_settings = StartupOnlySettings::of(&config);
+        let issuers = config.issuers(&before.route_table.routes);
+        let runtime_config = RuntimeConfig::new(config, Some(before), metrics, clock)?;
+        Ok(PreparedConfig {
+            startup_settings,
+            issuers,
+            runtime_config,
+        })
+    }
+}
+
+impl ReloadRequest {
+    fn new(forced: bool) -> (Self, oneshot::Receiver<()>) {
+        let (done, completed) = oneshot::channel();
+        (Self { forced, done }, completed)
+    }
+}
+
+impl ConfigReloader {
+    pub(crate) fn new(
+        source: ConfigSource,
+        state: Arc<GatewayState>,
+        pools: Arc<PoolTasks>,
+        tls: Vec<Arc<ReloadableTls>>,
+        startup_settings: StartupOnlySettings,
+    ) -> Self {
+        let last_tried = Mutex::new(source.initial_hash);
+        let hash = source.initial_hash.map(|hash| format!("{hash:016x}"));
+        state
+            .config_status
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .hash = hash;
+        Self {
+            source: Arc::new(source),
+            state,
+            pools,
+            tls,
+            startup_settings,
+            last_tried,
+            retired: Mutex::default(),
+        }
+    }
+
+    /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until
+    /// `stop`.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let (Ok(mut hangup), Ok(mut user)) = (
+            signal(SignalKind::hangup()),
+            signal(SignalKind::user_defined1()),
+        ) else {
+            tracing::error!("signal handler registration failed, configuration reload disabled");
+            return;
+        };
+        let state = Arc::clone(&self.state);
+        let (requests, ended) = match self.start_thread() {
+            Ok(watching) => watching,
+            Err(error) => {
+                tracing::error!(%error, "reload thread start failed, configuration reload disabled");
+                return;
+            }
+        };
+        loop {
+            let forced = tokio::select! {
+                () = stop.cancelled() => break,
+                _ = user.recv() => {
+                    state.access_log.reopen();
+                    continue;
+                }
+                _ = hangup.recv() => true,
+                () = tokio::time::sleep(POLL_INTERVAL) => false,
+            };
+            let (request, completed) = ReloadRequest::new(forced);
+            if requests.send(request).is_err() || completed.await.is_err() {
+                tracing::error!("configuration reload panicked");
+            }
+        }
+        drop(requests);
+        // The thread holds the access log, whose last lines are written when it is dropped.
+        let _ = ended.await;
+    }
+
+    /// Starts the reload thread, which ends when the sender is dropped. The receiver is notified
+    /// when it has ended.
+    fn start_thread(self) -> std::io::Result<(mpsc::Sender<ReloadRequest>, oneshot::Receiver<()>)> {
+        let (requests, received) = mpsc::channel::<ReloadRequest>();
+        let (end, ended) = oneshot::channel();
+        let (runtime, idle_thread) = (Handle::current(), IdlePriorityThread::start()?);
+        thread::Builder::new()
+            .name("reload".to_owned())
+            .spawn(move || {
+                let _runtime = runtime.enter();
+                if let Err(error) = rustix::process::nice(RELOAD_THREAD_NICENESS) {
+                    tracing::warn!(%error, "reload thread priority not lowered");
+                }
+                for ReloadRequest { forced, done } in received {
+                    // On a panic, the requester is notified by its dropped channel.
+                    if catch_unwind(AssertUnwindSafe(|| self.poll(forced, &idle_thread))).is_ok() {
+                        let _ = done.send(());
+                    }
+                }
+                drop(self);
+                let _ = end.send(());
+            })?;
+        Ok((requests, ended))
+    }
+
+    /// Reloads the certificates, and the configuration if its file or a file that it names has
+    /// changed.
+    fn poll(&self, forced: bool, idle_thread: &IdlePriorityThread) {
+        self.reload_certificates(forced);
+        let renewed = self
+            .state
+            .runtime_config
+            .load()
+            .pools
+            .iter()
+            .any(|pool| pool.has_changed_files());
+        self.reload(forced || renewed, idle_thread);
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        for unused in
+            retired.extract_if(.., |runtime_config| Arc::strong_count(runtime_config) == 1)
+        {
+            idle_thread.spawn(move || drop(unused));
+        }
+    }
+
+    /// Loads the file if it has changed since the last attempt, or if `forced`.
+    fn reload(&self, forced: bool, idle_thread: &IdlePriorityThread) {
+        let last_tried = if forced { None } else { *self.last_tried() };
+        let (source, before) = (
+            Arc::clone(&self.source),
+            self.state.runtime_config.load_full(),
+        );
+        let (metrics, clock) = (Arc::clone(&self.state.metrics), self.state.clock.clone());
+        match idle_thread.run(IDLE_THREAD_TIMEOUT, move || {
+            source.check(last_tried, &before, &metrics, &clock)
+        }) {
+            ReloadOutcome::Unchanged => {}
+            ReloadOutcome::Unreadable(exit) => {
+                // A readable file is tried again, even if it has not changed.
+                *self.last_tried() = None;
+                self.record_failure(exit.message());
+            }
+            ReloadOutcome::Invalid(hash, exit) => {
+                *self.last_tried() = Some(hash);
+                self.record_failure(exit.message());
+            }
+            ReloadOutcome::Valid(hash, prepared) => {
+                *self.last_tried() = Some(hash);
+                match self.activate(*prepared) {
+                    Ok(restart_needed) => self.record_success(hash, &restart_needed),
+                    Err(exit) => self.record_failure(exit.message()),
+                }
+            }
+        }
+    }
+
+    fn activate(&self, prepared: PreparedConfig) -> Result<Vec<&'static str>, Exit> {
+        let PreparedConfig {
+            startup_settings,
+            issuers,
+            runtime_config,
+        } = prepared;
+        // Blocking is allowed on this thread. The verifier runs on the runtime, because threads
+        // that it starts would inherit the niceness of this one.
+        let (runtime, verifier) = (Handle::current(), Arc::clone(&self.state.verifier));
+        let prepared =
+            runtime.block_on(runtime.spawn(async move { verifier.prepare(issuers).await }));
+        let trust = prepared.map_err(|error| {
+            Exit::unavailable(format!("cannot prepare the token keys: {error}"))
+        })?;
+        self.pools.sync(&runtime_config.pools);
+        self.state.limiter.set_capacity(runtime_config.limits.keys);
+        self.state
+            .connection_limit
+            .resize(runtime_config.limits.connections);
+        // Trust is updated first, so that requests under the new policies find the claims that
+        // these evaluate.
+        self.state.verifier.adopt(trust);
+        let before = self.state.runtime_config.swap(Arc::new(runtime_config));
+        self.retired
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(before);
+        Ok(self.startup_settings.differences(&startup_settings))
+    }
+
+    fn record_success(&self, hash: u64, restart_needed: &[&'static str]) {
+        self.state.metrics.config.last_reload_successful.set(1);
+        self.state.metrics.config.version.inc();
+        let version = self.update_status(|status| {
+            status.version += 1;
+            status.hash = Some(format!("{hash:016x}"));
+            status.loaded_at = Some(self.state.clock.now());
+            status.last_error = None;
+            status.restart_needed = restart_needed.to_vec();
+            status.version
+        });
+        tracing::info!(version, ?restart_needed, "configuration reloaded");
+    }
+
+    fn record_failure(&self, why: &str) {
+        let known = self.update_status(|status| {
+            status
+                .last_error
+                .replace(why.to_owned())
+                .is_some_and(|last| last == why)
+        });
+        if known {
+            return;
+        }
+        self.state.metrics.config.last_reload_successful.set(0);
+        self.state.metrics.config.rejected_reloads.inc();
+        for line in why.lines() {
+            tracing::error!(error = line, "configuration reload rejected");
+        }
+    }
+
+    fn reload_certificates(&self, forced: bool) {
+        for files in &self.tls {
+            if let Err(exit) = files.refresh(forced) {
+                tracing::error!(error = exit.message(), "certificate reload rejected");
+            }
+        }
+    }
+
+    fn last_tried(&self) -> MutexGuard<'_, Option<u64>> {
+        self.last_tried
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn update_status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {
+        change(
+            &mut self
+                .state
+                .config_status
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_while_reading_makes_the_text_invalid() {
+        let ReloadOutcome::Invalid(7, exit) = ReloadOutcome::of(7, || panic!("as a test wants it"))
+        else {
+            panic!("it is not bad");
+        };
+        assert!(
+            exit.message().contains("defect of the gateway"),
+            "{}",
+            exit.message()
+        );
+    }
+}

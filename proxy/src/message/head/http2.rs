@@ -1,0 +1,234 @@
+//! The check of an HTTP/2 request head (RFC 9113 section 8), with the same rules as for HTTP/1.
+
+use http::header::{CONTENT_LENGTH, COOKIE, HOST};
+use http::request::Parts;
+
+use crate::message::head::{HeadFault, HeadLimits, is_authority, is_server_options};
+use crate::message::headers;
+use crate::message::target::RequestTarget;
+
+/// Checks a head that the HTTP/2 layer has decoded. That layer rejects connection-specific fields.
+///
+/// # Errors
+/// The first fault.
+pub fn check(head: &Parts, limits: &HeadLimits) -> Result<(), HeadFault> {
+    // The parts of a split cookie (section 8.2.3) count as one field.
+    let crumbs = head
+        .headers
+        .get_all(COOKIE)
+        .iter()
+        .count()
+        .saturating_sub(1);
+    if head.headers.len() - crumbs > limits.fields || size(head) > limits.bytes {
+        return Err(HeadFault::TooLarge);
+    }
+    let method = head.method.as_str().as_bytes();
+    if method == b"CONNECT" || method.len() > 32 || !headers::is_token(method) {
+        return Err(HeadFault::RequestLine);
+    }
+    let target = head
+        .uri
+        .path_and_query()
+        .map(|target| target.as_str())
+        .unwrap_or_default();
+    if target.len() > limits.target {
+        return Err(HeadFault::TargetTooLong);
+    }
+    if !is_server_options(method, target.as_bytes()) {
+        RequestTarget::parse(target.as_bytes()).map_err(HeadFault::Target)?;
+    }
+    check_scheme(head)?;
+    check_authority(head)?;
+    check_fields(head)
+}
+
+/// Returns the size of the head in HTTP/1 representation, in bytes.
+fn size(head: &Parts) -> usize {
+    let target = head
+        .uri
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
+    let host = head
+        .uri
+        .authority()
+        .map_or(0, |authority| "host: \r\n".len() + authority.as_str().len());
+    let fields = head
+        .headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + ": \r\n".len() + value.len());
+    head.method.as_str().len() + target + "  HTTP/1.1\r\n\r\n".len() + host + fields.sum::<usize>()
+}
+
+/// Checks that the scheme is `http` or `https` (section 8.3.1). The HTTP/2 layer drops the scheme
+/// of a head without `:authority`.
+fn check_scheme(head: &Parts) -> Result<(), HeadFault> {
+    let is_http = |scheme: &str| {
+        ["http", "https"]
+            .iter()
+            .any(|known| scheme.eq_ignore_ascii_case(known))
+    };
+    if head.uri.scheme_str().is_none_or(is_http) {
+        Ok(())
+    } else {
+        Err(HeadFault::Scheme)
+    }
+}
+
+/// Checks that there is one authority, in `:authority` or in `Host`; if both are present, they must
+/// be equal (section 8.3.1).
+fn check_authority(head: &Parts) -> Result<(), HeadFault> {
+    let authority = head
+        .uri
+        .authority()
+        .map(|authority| authority.as_str().as_bytes());
+    let mut hosts = head
+        .headers
+        .get_all(HOST)
+        .iter()
+        .map(|host| host.as_bytes());
+    let (host, more) = (hosts.next(), hosts.next());
+    let only = authority.or(host).ok_or(HeadFault::Host)?;
+    if more.is_some() || !is_authority(only) {
+        return Err(HeadFault::Host);
+    }
+    match host {
+        Some(host) if !host.eq_ignore_ascii_case(only) => Err(HeadFault::Authority),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn check_fields(head: &Parts) -> Result<(), HeadFault> {
+    if !head
+        .headers
+        .keys()
+        .all(|name| headers::is_token(name.as_str().as_bytes()))
+    {
+        return Err(HeadFault::Field);
+    }
+    let mut lengths = head
+        .headers
+        .get_all(CONTENT_LENGTH)
+        .iter()
+        .map(|length| length.as_bytes());
+    match (lengths.next(), lengths.next()) {
+        (None, _) => Ok(()),
+        (Some(one), None)
+            if (1..=18).contains(&one.len()) && one.iter().all(u8::is_ascii_digit) =>
+        {
+            Ok(())
+        }
+        (Some(_), _) => Err(HeadFault::Framing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    const LIMITS: HeadLimits = HeadLimits {
+        bytes: 4096,
+        fields: 8,
+        target: 64,
+    };
+
+    fn verdict(method: &str, uri: &str, fields: &[(&str, &str)]) -> Result<(), HeadFault> {
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        check(
+            &request.body(()).expect("a request").into_parts().0,
+            &LIMITS,
+        )
+    }
+
+    #[test]
+    fn ambiguous_authority_or_target_is_rejected() {
+        assert_eq!(
+            verdict(
+                "GET",
+                "https://a.example:8500/x?y",
+                &[("host", "A.example:8500")]
+            ),
+            Ok(())
+        );
+        assert_eq!(verdict("GET", "/x", &[("host", "a")]), Ok(()));
+        assert_eq!(verdict("GET", "/x", &[]), Err(HeadFault::Host));
+        assert_eq!(verdict("GET", "https://u@a/x", &[]), Err(HeadFault::Host));
+        assert_eq!(
+            verdict("GET", "https://a/x", &[("host", "a"), ("host", "a")]),
+            Err(HeadFault::Host)
+        );
+        assert_eq!(
+            verdict("GET", "https://a/x", &[("host", "b")]),
+            Err(HeadFault::Authority)
+        );
+        assert_eq!(
+            verdict("CONNECT", "a:443", &[]),
+            Err(HeadFault::RequestLine)
+        );
+        assert_eq!(verdict("GET", "ftp://a/x", &[]), Err(HeadFault::Scheme));
+        assert_eq!(verdict("OPTIONS", "*", &[("host", "a")]), Ok(()));
+        assert!(matches!(
+            verdict("GET", "*", &[("host", "a")]),
+            Err(HeadFault::Target(_))
+        ));
+        for target in [
+            "https://a/x//y",
+            "https://a/%2e%2e/x",
+            "https://a/x;y",
+            "https://a/%6fpen",
+        ] {
+            assert!(
+                matches!(verdict("GET", target, &[]), Err(HeadFault::Target(_))),
+                "{target}"
+            );
+        }
+    }
+
+    #[test]
+    fn size_limits_equal_those_of_http1() {
+        let long = format!("https://a/{}", "x".repeat(64));
+        assert_eq!(verdict("GET", &long, &[]), Err(HeadFault::TargetTooLong));
+        assert_eq!(
+            verdict("GET", "https://a/", &[("x", "y"); 9]),
+            Err(HeadFault::TooLarge)
+        );
+        assert_eq!(
+            verdict("GET", "https://a/", &[("cookie", "a=b"); 40]),
+            Ok(()),
+            "parts of one cookie field"
+        );
+        let (crumb, field) = ("c".repeat(100), "y".repeat(4096));
+        assert_eq!(
+            verdict("GET", "https://a/", &[("cookie", &*crumb); 41]),
+            Err(HeadFault::TooLarge)
+        );
+        assert_eq!(
+            verdict("GET", "https://a/", &[("x", &*field)]),
+            Err(HeadFault::TooLarge)
+        );
+        assert_eq!(
+            verdict("POST", "https://a/", &[("content-length", "12")]),
+            Ok(())
+        );
+        for lengths in [
+            &["1", "1"][..],
+            &["1, 1"],
+            &["+1"],
+            &[""],
+            &["9999999999999999999"],
+        ] {
+            let fields: Vec<_> = lengths
+                .iter()
+                .map(|length| ("content-length", *length))
+                .collect();
+            assert_eq!(
+                verdict("POST", "https://a/", &fields),
+                Err(HeadFault::Framing),
+                "{lengths:?}"
+            );
+        }
+    }
+}

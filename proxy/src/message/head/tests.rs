@@ -1,0 +1,265 @@
+use super::*;
+
+const LIMITS: HeadLimits = HeadLimits {
+    bytes: 4096,
+    fields: 8,
+    target: 64,
+};
+
+fn check(text: &str) -> Result<RequestHead, HeadFault> {
+    let mut progress = HeadScanner::default();
+    match progress.find_end(text.as_bytes(), &LIMITS)? {
+        Some(end) => RequestHead::check(&text.as_bytes()[..end], &LIMITS),
+        None => panic!("the head is not complete: {text:?}"),
+    }
+}
+
+#[track_caller]
+fn refused(text: &str, fault: HeadFault) {
+    assert_eq!(check(text), Err(fault), "{text:?}");
+}
+
+#[test]
+fn plain_requests_pass() {
+    let head = check("GET /a?b=c HTTP/1.1\r\nHost: a.example:80\r\n\r\n").expect("plain");
+    assert_eq!(head.body, BodyKind::Length(0));
+    assert!(head.authority.is_empty());
+    let head =
+        check("POST / HTTP/1.1\r\nhost: [::1]:8500\r\nContent-Length: 12\r\n\r\n").expect("length");
+    assert_eq!(head.body, BodyKind::Length(12));
+    let head =
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").expect("chunked");
+    assert_eq!(head.body, BodyKind::Chunked);
+}
+
+#[test]
+fn absolute_target_must_match_host() {
+    let text = "GET http://A.example/x HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    let head = check(text).expect("the same authority");
+    assert_eq!(&text[head.authority], "http://A.example");
+    refused(
+        "GET http://b/x HTTP/1.1\r\nHost: a\r\n\r\n",
+        HeadFault::Authority,
+    );
+    refused(
+        "GET http://a@b/x HTTP/1.1\r\nHost: b\r\n\r\n",
+        HeadFault::Authority,
+    );
+    refused(
+        "GET ftp://a/x HTTP/1.1\r\nHost: a\r\n\r\n",
+        HeadFault::RequestLine,
+    );
+    for request in ["GET *", "OPTIONS **", "OPTIONS *?x", "options *"] {
+        refused(
+            &format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"),
+            HeadFault::RequestLine,
+        );
+    }
+    let head = check("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").expect("OPTIONS * is accepted");
+    assert!(head.authority.is_empty());
+    refused(
+        "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
+        HeadFault::RequestLine,
+    );
+    refused(
+        "CONNECT /x HTTP/1.1\r\nHost: a\r\n\r\n",
+        HeadFault::RequestLine,
+    );
+}
+
+#[test]
+fn host_is_a_name_or_address_with_optional_port() {
+    for host in [
+        "a",
+        "a-b.example",
+        "10.0.0.1:65535",
+        "[::1]",
+        "[2001:db8::1]:8500",
+        "a:",
+    ] {
+        assert!(
+            check(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")).is_ok(),
+            "{host}"
+        );
+    }
+    for host in [
+        "", ":80", "a:65536", "a:99999", "a:080000", "a:x", "a:1:2", "a@b", "a/b", "a,b", "[::1",
+        "[:::]", "[a]", "[]", "[::1]x",
+    ] {
+        refused(
+            &format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            HeadFault::Host,
+        );
+    }
+}
+
+#[test]
+fn ambiguous_framing_is_rejected() {
+    refused(
+        "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+        HeadFault::Framing,
+    );
+    for framing in [
+        "Content-Length: 1\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 1",
+        "Transfer-Encoding: gzip, chunked",
+        "Transfer-Encoding: chunked, chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: \"chunked\"",
+        "Transfer-Encoding: identity",
+        "Transfer-Encoding:",
+        "Transfer-Encoding: xchunked",
+        "Content-Length: 1\r\nContent-Length: 1",
+        "Content-Length: 1, 1",
+        "Content-Length: +1",
+        "Content-Length: -1",
+        "Content-Length: 0x1",
+        "Content-Length: 1 1",
+        "Content-Length:",
+        "Content-Length: 9999999999999999999",
+    ] {
+        refused(
+            &format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"),
+            HeadFault::Framing,
+        );
+    }
+}
+
+#[test]
+fn line_without_crlf_is_rejected() {
+    refused("GET / HTTP/1.1\nHost: a\r\n\r\n", HeadFault::LineEnding);
+    refused("GET / HTTP/1.1\r\nHost: a\n\r\n", HeadFault::LineEnding);
+    refused("GET / HTTP/1.1\r\nHost: a\r\n\n", HeadFault::LineEnding);
+    refused(
+        "GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n",
+        HeadFault::LineEnding,
+    );
+    refused(
+        "GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n",
+        HeadFault::LineEnding,
+    );
+    refused(
+        "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        HeadFault::RequestLine,
+    );
+}
+
+#[test]
+fn malformed_field_is_rejected() {
+    for field in [
+        "X : a", "X", ": a", "X\t: a", " X: a", "\tfolded", "X: \x01", "X:\x0ca", "X: a\x0c",
+        "X: \x7f", "X(: a",
+    ] {
+        refused(
+            &format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n"),
+            HeadFault::Field,
+        );
+    }
+}
+
+#[test]
+fn malformed_request_line_is_rejected() {
+    for line in [
+        "GET /",
+        "GET",
+        "GET  / HTTP/1.1",
+        "GET /  HTTP/1.1",
+        "GET / HTTP/1.1 ",
+        " GET / HTTP/1.1",
+        "GET / http/1.1",
+        "GET / HTTP/1.10",
+        "GET / HTTP/1",
+        "GET\t/\tHTTP/1.1",
+        "G(T / HTTP/1.1",
+        "GET /a b HTTP/1.1",
+        "GET /\u{e9} HTTP/1.1",
+        "GET / HTTP/1.1x",
+    ] {
+        refused(
+            &format!("{line}\r\nHost: a\r\n\r\n"),
+            HeadFault::RequestLine,
+        );
+    }
+}
+
+#[test]
+fn unsupported_version_is_rejected_with_505() {
+    for version in ["0.9", "1.2", "1.9", "2.0", "3.0"] {
+        refused(
+            &format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"),
+            HeadFault::Version,
+        );
+    }
+    assert_eq!(HeadFault::Version.code().status(), 505);
+}
+
+#[test]
+fn missing_or_repeated_host_is_rejected() {
+    refused("GET / HTTP/1.1\r\n\r\n", HeadFault::Host);
+    refused("GET / HTTP/1.0\r\nX: a\r\n\r\n", HeadFault::Host);
+    refused(
+        "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+        HeadFault::Host,
+    );
+    for host in [
+        "", "a, b", "a@b", "a/b", "a b", "[::1", "a:b", "a:1:2", ":80", "[]", "a#b",
+    ] {
+        refused(
+            &format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            HeadFault::Host,
+        );
+    }
+}
+
+#[test]
+fn unknown_connection_option_is_rejected() {
+    for value in [
+        "Authorization",
+        "close, X-Postern-Kind",
+        "keep-alive, te",
+        "\"close\"",
+        "x",
+    ] {
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {value}\r\n\r\n");
+        refused(&text, HeadFault::Connection);
+    }
+    check("GET / HTTP/1.1\r\nHost: a\r\nConnection: Keep-Alive, Upgrade\r\n\r\n").expect("plain");
+}
+
+#[test]
+fn oversized_head_is_rejected() {
+    let fields = "X: a\r\n".repeat(8);
+    refused(
+        &format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"),
+        HeadFault::TooLarge,
+    );
+    let target = "a".repeat(64);
+    refused(
+        &format!("GET /{target} HTTP/1.1\r\nHost: a\r\n\r\n"),
+        HeadFault::TargetTooLong,
+    );
+    let mut progress = HeadScanner::default();
+    assert_eq!(
+        progress.find_end(&[b'a'; 4097], &LIMITS),
+        Err(HeadFault::TooLarge)
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic_and_split_reads_agree(
+        bytes in proptest::collection::vec(
+            proptest::sample::select(b"GET / HTTP/1.1\r\nHost: a:\t \0chunked,Content-Length".to_vec()), 0..200),
+        cut in 0_usize..200,
+    ) {
+        let mut whole = HeadScanner::default();
+        let at_once = whole.find_end(&bytes, &LIMITS);
+        let mut parts = HeadScanner::default();
+        let first = parts.find_end(&bytes[..cut.min(bytes.len())], &LIMITS);
+        let in_two = match first { Ok(None) => parts.find_end(&bytes, &LIMITS), known => known };
+        proptest::prop_assert_eq!(at_once, in_two);
+        if let Ok(Some(end)) = at_once {
+            let _verdict = RequestHead::check(&bytes[..end], &LIMITS);
+        }
+    }
+}

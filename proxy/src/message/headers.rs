@@ -1,0 +1,268 @@
+//! Names and values of header fields that the gateway controls.
+//!
+//! Names are compared with case folded and with `_` and `.` read as `-`, because some upstreams
+//! fold these characters (CGI, WSGI, PHP).
+
+use bytes::BytesMut;
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderMap, HeaderName, Version};
+use pingora::http::RequestHeader;
+
+/// Field names, folded, that clients must not send: identity, client address and routing
+/// information of this gateway, or of other proxies that upstreams may trust.
+const RESERVED_NAMES: [&[u8]; 9] = [
+    b"forwarded",
+    b"proxy",
+    b"remote-user",
+    b"traceparent",
+    b"true-client-ip",
+    b"x-original-url",
+    b"x-real-ip",
+    b"x-request-id",
+    b"x-rewrite-url",
+];
+
+/// Returns whether a field applies to one connection only and is not forwarded (RFC 9110 section
+/// 7.6.1). Other fields named by `Connection` have been rejected by the head check.
+#[must_use]
+pub fn is_hop_by_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "http2-settings"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// Returns the field names that `Connection` lists, which are hop-by-hop as well.
+pub(crate) fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(CONNECTION).iter();
+    let options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    options
+        .filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok())
+        .collect()
+}
+
+/// Returns whether a request asks for a WebSocket upgrade (RFC 6455 section 4.1). Other values of
+/// `Upgrade` are removed and the request is forwarded without an upgrade (RFC 9110 section 7.8).
+pub(crate) fn is_websocket_upgrade(request: &RequestHeader) -> bool {
+    request.version == Version::HTTP_11 && names_websocket(&request.headers)
+}
+
+/// Returns whether there is exactly one `Upgrade` field and it names the WebSocket protocol only.
+pub(crate) fn names_websocket(headers: &HeaderMap) -> bool {
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let first = protocols.next();
+    first.is_some_and(|protocol| {
+        protocol
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"websocket")
+    }) && protocols.next().is_none()
+}
+
+/// Returns whether a field is an identity header of the gateway, which upstreams must not set.
+pub(crate) fn is_identity_header(name: &str) -> bool {
+    name.starts_with("x-postern-")
+}
+
+/// Prefixes of reserved names, folded.
+const RESERVED_PREFIXES: [&[u8]; 2] = [b"x-postern-", b"x-forwarded-"];
+
+/// Returns whether a byte may occur in an HTTP token (RFC 9110 section 5.6.2).
+const fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
+}
+
+/// Returns whether a name or method is an HTTP token. Uses a lookup table, because every field of
+/// every head is checked.
+#[must_use]
+pub fn is_token(text: &[u8]) -> bool {
+    static IS_TOKEN_BYTE: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            table[byte] = is_token_byte(byte as u8);
+            byte += 1;
+        }
+        table
+    };
+    !text.is_empty() && text.iter().all(|byte| IS_TOKEN_BYTE[usize::from(*byte)])
+}
+
+/// Returns whether only the gateway may set a field of this name.
+#[must_use]
+pub fn is_reserved(name: &str) -> bool {
+    let name = name.as_bytes();
+    if !matches!(
+        name.first(),
+        Some(b'x' | b'X' | b'f' | b'F' | b'p' | b'P' | b'r' | b'R' | b't' | b'T')
+    ) {
+        return false;
+    }
+    RESERVED_PREFIXES.iter().any(|prefix| {
+        name.get(..prefix.len())
+            .is_some_and(|start| folds_to(start, prefix))
+    }) || RESERVED_NAMES
+        .iter()
+        .any(|reserved| folds_to(name, reserved))
+}
+
+/// Returns whether the folded name equals `wanted`.
+fn folds_to(name: &[u8], wanted: &[u8]) -> bool {
+    name.len() == wanted.len()
+        && name.iter().zip(wanted).all(|(byte, wanted)| match byte {
+            b'_' | b'.' => *wanted == b'-',
+            byte => byte.to_ascii_lowercase() == *wanted,
+        })
+}
+
+/// Appends a field line to a message head.
+pub(crate) fn append_field(head: &mut BytesMut, name: &str, value: &[u8]) {
+    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+        head.extend_from_slice(part);
+    }
+}
+
+/// Returns whether a `Connection` value lists nothing but keep-alive, close and upgrade. Other
+/// listed fields would be removed on the way, after they have been checked.
+#[must_use]
+pub fn has_only_known_options(value: &[u8]) -> bool {
+    value.split(|byte| *byte == b',').all(|option| {
+        let option = option.trim_ascii();
+        ["keep-alive", "close", "upgrade"]
+            .iter()
+            .any(|known| option.eq_ignore_ascii_case(known.as_bytes()))
+            || option.is_empty()
+    })
+}
+
+/// Returns whether the value is a `traceparent` of version 00 with non-zero trace and parent IDs
+/// (W3C Trace Context section 3.2).
+#[must_use]
+pub fn is_traceparent(value: &[u8]) -> bool {
+    let hex = |range: std::ops::Range<usize>| {
+        value[range]
+            .iter()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let zero = |range: std::ops::Range<usize>| value[range].iter().all(|byte| *byte == b'0');
+    value.len() == 55
+        && value.starts_with(b"00-")
+        && value[35] == b'-'
+        && value[52] == b'-'
+        && hex(3..35)
+        && hex(36..52)
+        && hex(53..55)
+        && !zero(3..35)
+        && !zero(36..52)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn trusted_proxy_fields_are_reserved() {
+        for name in [
+            "X-Forwarded-User",
+            "x_forwarded_email",
+            "Remote-User",
+            "remote_user",
+            "X-Original-URL",
+            "X-Rewrite-URL",
+            "True-Client-IP",
+            "X-Real-IP",
+            "Forwarded",
+            "Proxy",
+            "traceparent",
+            "X-Request-Id",
+        ] {
+            assert!(is_reserved(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_fields_are_not_reserved() {
+        for name in [
+            "authorization",
+            "x-postern",
+            "x-forwarded",
+            "content-type",
+            "x-custom",
+            "traceparents",
+        ] {
+            assert!(!is_reserved(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn malformed_traceparent_is_rejected() {
+        assert!(is_traceparent(
+            b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        ));
+        assert!(!is_traceparent(
+            b"00-00000000000000000000000000000000-b7ad6b7169203331-01"
+        ));
+        assert!(!is_traceparent(
+            b"00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        ));
+        assert!(!is_traceparent(
+            b"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        ));
+        assert!(!is_traceparent(b""));
+    }
+
+    fn spelling(name: &'static str) -> impl Strategy<Value = String> {
+        proptest::collection::vec((any::<bool>(), 0..3_usize), name.len()).prop_map(
+            move |choices| {
+                name.chars()
+                    .zip(choices)
+                    .map(|(letter, (upper, dash))| match letter {
+                        '-' => ['-', '_', '.'][dash],
+                        letter if upper => letter.to_ascii_uppercase(),
+                        letter => letter,
+                    })
+                    .collect()
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn every_spelling_is_reserved(
+            kind in spelling("x-postern-kind"),
+            made_up in spelling("x-postern-anything"),
+            forwarded in spelling("x-forwarded-for"),
+        ) {
+            prop_assert!(is_reserved(&kind), "{}", kind);
+            prop_assert!(is_reserved(&made_up), "{}", made_up);
+            prop_assert!(is_reserved(&forwarded), "{}", forwarded);
+        }
+    }
+}

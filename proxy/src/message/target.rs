@@ -1,0 +1,366 @@
+//! The canonical request target.
+//!
+//! A path that an upstream interprets differently could bypass the policy of its route. Targets are
+//! therefore not normalized: a target that is not in canonical form is rejected, and the same bytes
+//! are matched, authorized, logged and forwarded.
+
+use memchr::{memchr, memchr_iter};
+
+/// The reason for rejecting a request target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetFault {
+    /// The target does not begin with `/`.
+    Form,
+    /// A backslash, or an encoded slash or backslash.
+    Separator,
+    /// A segment `.` or `..`.
+    DotSegment,
+    /// An empty segment (`//`).
+    EmptySegment,
+    /// A semicolon, plain or encoded: some servers treat it as the start of path parameters.
+    Parameter,
+    /// A fragment (`#`).
+    Fragment,
+    /// A control character, plain or encoded, or a byte that is not allowed in a URI.
+    Character,
+    /// A `%` without two hexadecimal digits, or double encoding (`%25` before two digits).
+    Escape,
+    /// An encoded letter, digit, `-`, `.`, `_` or `~`, which is equivalent to the plain character.
+    NeedlessEscape,
+    /// Escapes that do not decode to UTF-8.
+    Utf8,
+}
+
+/// A canonical request target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestTarget<'a> {
+    /// The path, including the leading slash.
+    pub path: &'a str,
+    /// The query without the `?`, if there is one.
+    pub query: Option<&'a str>,
+}
+
+// === impl TargetFault ===
+
+impl TargetFault {
+    /// Returns a sentence that describes the fault.
+    #[must_use]
+    pub fn detail(self) -> &'static str {
+        match self {
+            Self::Form => "The target must be a path that begins with a slash.",
+            Self::Separator => "The path must not contain a backslash or an encoded slash.",
+            Self::DotSegment => "The path must not contain the segments . and ..",
+            Self::EmptySegment => "The path must not contain two slashes in a row.",
+            Self::Parameter => "The path must not contain a semicolon.",
+            Self::Fragment => "The target must not contain a fragment.",
+            Self::Character => {
+                "The target must not contain control characters or characters outside of URIs."
+            }
+            Self::Escape => {
+                "Every % must be followed by two hexadecimal digits and be encoded once only."
+            }
+            Self::NeedlessEscape => "The path must not encode letters, digits and - . _ ~",
+            Self::Utf8 => "The encoded characters of the target must be UTF-8.",
+        }
+    }
+}
+
+/// Bit of bytes that are allowed in a path without further checks.
+const PATH_BYTE: u8 = 1;
+/// Bit of bytes that are allowed in a query without further checks.
+const QUERY_BYTE: u8 = 2;
+
+/// The [`PATH_BYTE`] and [`QUERY_BYTE`] bits of each byte.
+static BYTE_CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut byte = 0x21;
+    while byte < 0x7f {
+        let path = matches!(
+            byte,
+            b'/' | b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.'
+                | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@'
+        );
+        let query = !matches!(byte, b'#' | b'%' | b'"' | b'<' | b'>' | b'\\' | b'^' | b'`');
+        classes[byte as usize] = path as u8 * PATH_BYTE + query as u8 * QUERY_BYTE;
+        byte += 1;
+    }
+    classes
+};
+
+// === impl RequestTarget ===
+
+impl<'a> RequestTarget<'a> {
+    /// Parses a target in origin form (RFC 9112 section 3.2.1).
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn parse(target: &'a [u8]) -> Result<Self, TargetFault> {
+        match Self::parse_plain(target) {
+            Some(plain) => Ok(plain),
+            None => Self::parse_strictly(target),
+        }
+    }
+
+    /// Parses the common case: a target without escapes, empty segments and segments that begin
+    /// with a dot. Every accepted target is accepted by [`Self::parse_strictly`] as well.
+    fn parse_plain(target: &'a [u8]) -> Option<Self> {
+        let end = memchr(b'?', target).unwrap_or(target.len());
+        let (path, query) = (&target[..end], target.get(end + 1..));
+        let is = |class: u8| move |byte: &u8| BYTE_CLASSES[usize::from(*byte)] & class != 0;
+        if path.first() != Some(&b'/')
+            || !path.iter().all(is(PATH_BYTE))
+            || !query.is_none_or(|query| query.iter().all(is(QUERY_BYTE)))
+        {
+            return None;
+        }
+        let starts_plainly = |slash: usize| !matches!(path.get(slash + 1), Some(b'/' | b'.'));
+        if !memchr_iter(b'/', path).all(starts_plainly) {
+            return None;
+        }
+        let query = query.map(std::str::from_utf8).transpose().ok()?;
+        Some(Self {
+            path: std::str::from_utf8(path).ok()?,
+            query,
+        })
+    }
+
+    fn parse_strictly(target: &'a [u8]) -> Result<Self, TargetFault> {
+        let target = std::str::from_utf8(target).map_err(|_| TargetFault::Character)?;
+        if !target.starts_with('/') {
+            return Err(TargetFault::Form);
+        }
+        if target.contains('#') {
+            return Err(TargetFault::Fragment);
+        }
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        check_path(path)?;
+        query.map_or(Ok(()), check_query)?;
+        Ok(Self { path, query })
+    }
+}
+
+fn check_path(path: &str) -> Result<(), TargetFault> {
+    let bytes = path.as_bytes();
+    let mut escaped = false;
+    let mut previous = 0;
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'/' if previous == b'/' => return Err(TargetFault::EmptySegment),
+            b'/' | b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => {}
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@' => {}
+            b'%' => {
+                escaped = true;
+                check_path_escape(&bytes[at..])?;
+            }
+            b'\\' => return Err(TargetFault::Separator),
+            b';' => return Err(TargetFault::Parameter),
+            _ => return Err(TargetFault::Character),
+        }
+        if previous == b'/' && *byte == b'.' && is_dot_segment(&bytes[at..]) {
+            return Err(TargetFault::DotSegment);
+        }
+        previous = *byte;
+    }
+    if escaped { check_utf8(bytes) } else { Ok(()) }
+}
+
+/// Returns whether the segment that begins here is `.` or `..`.
+fn is_dot_segment(rest: &[u8]) -> bool {
+    matches!(
+        rest,
+        [b'.'] | [b'.', b'.'] | [b'.', b'/', ..] | [b'.', b'.', b'/', ..]
+    )
+}
+
+fn check_path_escape(rest: &[u8]) -> Result<(), TargetFault> {
+    match decode(rest).ok_or(TargetFault::Escape)? {
+        b'/' | b'\\' => Err(TargetFault::Separator),
+        b';' => Err(TargetFault::Parameter),
+        0..0x20 | 0x7f => Err(TargetFault::Character),
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => {
+            Err(TargetFault::NeedlessEscape)
+        }
+        b'%' if is_hex_pair(&rest[3..]) => Err(TargetFault::Escape),
+        _ => Ok(()),
+    }
+}
+
+fn check_query(query: &str) -> Result<(), TargetFault> {
+    let bytes = query.as_bytes();
+    let mut escaped = false;
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'%' => {
+                escaped = true;
+                if decode(&bytes[at..]).ok_or(TargetFault::Escape)? == 0 {
+                    return Err(TargetFault::Character);
+                }
+            }
+            b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' => return Err(TargetFault::Character),
+            0x21..=0x7e => {}
+            _ => return Err(TargetFault::Character),
+        }
+    }
+    if escaped { check_utf8(bytes) } else { Ok(()) }
+}
+
+/// Decodes the escape at the beginning of `rest`.
+fn decode(rest: &[u8]) -> Option<u8> {
+    let digit = |at: usize| rest.get(at).and_then(|byte| (*byte as char).to_digit(16));
+    u8::try_from(digit(1)? * 16 + digit(2)?).ok()
+}
+
+fn is_hex_pair(rest: &[u8]) -> bool {
+    rest.len() >= 2 && rest[..2].iter().all(u8::is_ascii_hexdigit)
+}
+
+/// Checks that the decoded bytes are UTF-8. Called for targets with escapes only, so that copies
+/// are rare.
+fn check_utf8(bytes: &[u8]) -> Result<(), TargetFault> {
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        if *byte == b'%' {
+            decoded.push(decode(&bytes[at..]).ok_or(TargetFault::Escape)?);
+            at += 3;
+        } else {
+            decoded.push(*byte);
+            at += 1;
+        }
+    }
+    std::str::from_utf8(&decoded)
+        .map(|_| ())
+        .map_err(|_| TargetFault::Utf8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn canonical_target_is_unchanged() {
+        for target in [
+            "/",
+            "/a",
+            "/a/",
+            "/a/b.c/d~e",
+            "/a:b@c",
+            "/%C3%A9",
+            "/a%20b",
+            "/...",
+            "/.a",
+            "/100%25",
+            "/a%25z1",
+        ] {
+            assert_eq!(
+                RequestTarget::parse(target.as_bytes()).map(|target| target.path),
+                Ok(target)
+            );
+        }
+        let target = RequestTarget::parse(b"/a?b=//../;%2f[x]{y}|")
+            .expect("queries are not checked as paths");
+        assert_eq!(
+            (target.path, target.query),
+            ("/a", Some("b=//../;%2f[x]{y}|"))
+        );
+    }
+
+    #[test]
+    fn ambiguous_targets_are_rejected() {
+        use TargetFault as F;
+        for (target, fault) in [
+            ("a", F::Form),
+            ("", F::Form),
+            ("*", F::Form),
+            ("/a%2fb", F::Separator),
+            ("/a%2Fb", F::Separator),
+            ("/a%5cb", F::Separator),
+            ("/a\\b", F::Separator),
+            ("/.", F::DotSegment),
+            ("/..", F::DotSegment),
+            ("/a/./b", F::DotSegment),
+            ("/a/../b", F::DotSegment),
+            ("/a/..", F::DotSegment),
+            ("/%2e%2e/a", F::NeedlessEscape),
+            ("/.%2e/a", F::NeedlessEscape),
+            ("//a", F::EmptySegment),
+            ("/a//b", F::EmptySegment),
+            ("/a//", F::EmptySegment),
+            ("/a;b", F::Parameter),
+            ("/a%3bb", F::Parameter),
+            ("/a#b", F::Fragment),
+            ("/a?b#c", F::Fragment),
+            ("/a%00", F::Character),
+            ("/a%0a", F::Character),
+            ("/a%7f", F::Character),
+            ("/a\u{e9}", F::Character),
+            ("/a\"", F::Character),
+            ("/%", F::Escape),
+            ("/%4", F::Escape),
+            ("/%zz", F::Escape),
+            ("/%252e", F::Escape),
+            ("/%61", F::NeedlessEscape),
+            ("/%ff", F::Utf8),
+            ("/%c3", F::Utf8),
+            ("/%c0%af", F::Utf8),
+            ("/a?%ff", F::Utf8),
+            ("/a?%00", F::Character),
+            ("/a?b c", F::Character),
+            ("/a?%", F::Escape),
+        ] {
+            assert_eq!(
+                RequestTarget::parse(target.as_bytes()),
+                Err(fault),
+                "{target}"
+            );
+        }
+    }
+
+    proptest! {
+        /// An accepted path decodes, resolves and splits to exactly the segments that it shows.
+        #[test]
+        fn accepted_path_has_one_interpretation(path in "/[a-c./%250-9A-Fef;\\\\]{0,16}") {
+            if let Ok(target) = RequestTarget::parse(path.as_bytes()) {
+                let resolved = url::Url::parse("http://h").and_then(|base| base.join(target.path)).expect("a URL");
+                prop_assert_eq!(resolved.path(), target.path);
+                let mut decoded = String::new();
+                let mut rest = target.path;
+                while let Some(at) = rest.find('%') {
+                    decoded.push_str(&rest[..at]);
+                    decoded.push(char::from(decode(&rest.as_bytes()[at..]).expect("checked")));
+                    rest = &rest[at + 3..];
+                }
+                decoded.push_str(rest);
+                prop_assert_eq!(decoded.matches('/').count(), target.path.matches('/').count());
+                prop_assert!(!decoded.contains(['\\', ';', '\0']));
+                prop_assert!(!decoded.split('/').any(|segment| segment == "." || segment == ".."));
+            }
+        }
+
+        /// Targets that `parse_plain` accepts are accepted by `parse_strictly` with the same
+        /// result.
+        #[test]
+        fn plain_parser_agrees_with_strict_parser(target in "(/|[/a-c.:;%2#?\\\\\"<{ \t\u{7f}\u{e9}-]){0,12}") {
+            if let Some(plain) = RequestTarget::parse_plain(target.as_bytes()) {
+                prop_assert_eq!(Ok(plain), RequestTarget::parse_strictly(target.as_bytes()));
+            }
+        }
+
+        #[test]
+        fn byte_classes_agree_with_strict_parser(byte in any::<u8>(), query in any::<bool>()) {
+            let target = [if query { &b"/a?b"[..] } else { b"/a" }, &[byte], b"c"].concat();
+            if let Some(plain) = RequestTarget::parse_plain(&target) {
+                prop_assert_eq!(Ok(plain), RequestTarget::parse_strictly(&target));
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _verdict = RequestTarget::parse(&bytes);
+        }
+    }
+}

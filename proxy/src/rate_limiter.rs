@@ -1,0 +1,318 @@
+//! A rate limiter by key: the generic cell rate algorithm (GCRA), a token bucket stored as one
+//! timestamp per key.
+//!
+//! Memory is bounded: a full table first evicts keys whose bucket is full again, then arbitrary
+//! keys. Timestamps are nanoseconds of a monotonic clock that the caller reads.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A sustained rate with a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Maximum requests at once.
+    pub burst: u32,
+    /// Nanoseconds between two requests at the sustained rate, rounded down.
+    pub interval_ns: u64,
+    /// Seconds in which an empty bucket fills up, rounded up: the window of `RateLimit-Policy`.
+    pub window_s: u64,
+}
+
+/// The result of taking a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateDecision {
+    /// The request is within the limit.
+    Allowed {
+        /// Tokens left in the bucket.
+        remaining: u32,
+    },
+    /// The limit is exceeded.
+    Refused {
+        /// Time until a token is available.
+        retry_after: Duration,
+    },
+}
+
+/// The token buckets of all keys.
+#[derive(Debug)]
+pub struct RateLimiter {
+    shards: Box<[Mutex<KeyShard>]>,
+    keys_per_shard: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct KeyShard {
+    /// The theoretical arrival time of each key.
+    arrivals: HashMap<u64, u64, BuildHasherDefault<PrehashedKey>>,
+    swept_at: u64,
+}
+
+/// A hasher for keys that are hashes already.
+#[derive(Debug, Default)]
+struct PrehashedKey(u64);
+
+const SHARD_COUNT: usize = 32;
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+/// Minimum interval between two sweeps of a full shard. Between sweeps, arbitrary keys are evicted.
+const SWEEP_INTERVAL_NS: u64 = 1_000_000_000;
+
+// === impl Rate ===
+
+impl Rate {
+    /// Creates a rate of `requests` per `per`, with a burst of `burst` or else of `requests`. Both
+    /// are at least 1.
+    #[must_use]
+    pub fn new(requests: u32, per: Duration, burst: Option<u32>) -> Self {
+        let requests = requests.max(1);
+        let burst = burst.unwrap_or(requests).max(1);
+        let interval = per.as_nanos() / u128::from(requests);
+        // Computed from the configured values: the burst times the rounded interval would be too
+        // short.
+        let window = (per.as_nanos() * u128::from(burst)).div_ceil(u128::from(requests));
+        Self {
+            burst,
+            interval_ns: u64::try_from(interval).unwrap_or(u64::MAX).max(1),
+            window_s: u64::try_from(window.div_ceil(NANOS_PER_SECOND))
+                .unwrap_or(u64::MAX)
+                .max(1),
+        }
+    }
+
+    /// Takes a token at `now` from a bucket with the theoretical arrival time `arrival`. Returns
+    /// the decision and the new arrival time.
+    fn take(self, arrival: u64, now: u64) -> (RateDecision, u64) {
+        let base = arrival.max(now);
+        let window = self.interval_ns.saturating_mul(u64::from(self.burst));
+        let next = base.saturating_add(self.interval_ns);
+        let ahead = next - now;
+        if ahead > window {
+            return (
+                RateDecision::Refused {
+                    retry_after: Duration::from_nanos(ahead - window),
+                },
+                arrival,
+            );
+        }
+        let remaining = u32::try_from((window - ahead) / self.interval_ns).unwrap_or(u32::MAX);
+        (RateDecision::Allowed { remaining }, next)
+    }
+}
+
+// === impl RateLimiter ===
+
+impl RateLimiter {
+    /// Creates a limiter for about `keys` keys (16 to 40 bytes each).
+    #[must_use]
+    pub fn new(keys: usize) -> Self {
+        let shards = (0..SHARD_COUNT).map(|_| Mutex::default()).collect();
+        let limiter = Self {
+            shards,
+            keys_per_shard: AtomicUsize::new(1),
+        };
+        limiter.set_capacity(keys);
+        limiter
+    }
+
+    /// Changes the maximum number of keys to about `keys`. Excess keys are evicted as others are
+    /// added.
+    pub fn set_capacity(&self, keys: usize) {
+        self.keys_per_shard
+            .store(keys.div_ceil(SHARD_COUNT).max(1), Ordering::Relaxed);
+    }
+
+    /// Takes a token for `key`, a hash with a seed that clients cannot know. Different rates
+    /// require different keys.
+    #[must_use]
+    pub fn take(&self, rate: Rate, key: u64, now: u64) -> RateDecision {
+        let mut shard = self.shard(key);
+        let known = shard.arrivals.get(&key).copied();
+        let (verdict, next) = rate.take(known.unwrap_or(0), now);
+        if known.is_none() {
+            shard.evict(self.keys_per_shard.load(Ordering::Relaxed), now);
+        }
+        shard.arrivals.insert(key, next);
+        verdict
+    }
+
+    /// Marks `key` as exhausted until `until`. Keys of [`RateLimiter::is_exhausted`] and of rates
+    /// must differ.
+    pub fn mark_exhausted(&self, key: u64, until: u64, now: u64) {
+        let mut shard = self.shard(key);
+        if !shard.arrivals.contains_key(&key) {
+            shard.evict(self.keys_per_shard.load(Ordering::Relaxed), now);
+        }
+        shard.arrivals.insert(key, until);
+    }
+
+    /// Returns whether `key` is marked as exhausted at `now`.
+    #[must_use]
+    pub fn is_exhausted(&self, key: u64, now: u64) -> bool {
+        self.shard(key)
+            .arrivals
+            .get(&key)
+            .is_some_and(|until| *until > now)
+    }
+
+    fn shard(&self, key: u64) -> MutexGuard<'_, KeyShard> {
+        let at = usize::try_from(key >> 32).unwrap_or_default() % SHARD_COUNT;
+        self.shards[at]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of tracked keys.
+    #[must_use]
+    pub fn key_count(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| {
+                shard
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .arrivals
+                    .len()
+            })
+            .sum()
+    }
+}
+
+// === impl KeyShard ===
+
+impl KeyShard {
+    fn evict(&mut self, keys: usize, now: u64) {
+        if self.arrivals.len() < keys {
+            return;
+        }
+        if now >= self.swept_at.saturating_add(SWEEP_INTERVAL_NS) || self.swept_at == 0 {
+            self.swept_at = now.max(1);
+            self.arrivals.retain(|_, arrival| *arrival > now);
+        }
+        while self.arrivals.len() >= keys
+            && let Some(any) = self.arrivals.keys().next().copied()
+        {
+            self.arrivals.remove(&any);
+        }
+    }
+}
+
+// === impl PrehashedKey ===
+
+impl Hasher for PrehashedKey {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes
+            .iter()
+            .fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn burst_is_allowed_then_the_rate_applies() {
+        let limiter = RateLimiter::new(100);
+        let rate = Rate::new(10, Duration::from_secs(1), Some(2));
+        let second = 1_000_000_000;
+        assert_eq!(
+            limiter.take(rate, 7, second),
+            RateDecision::Allowed { remaining: 1 }
+        );
+        assert_eq!(
+            limiter.take(rate, 7, second),
+            RateDecision::Allowed { remaining: 0 }
+        );
+        let wait = Duration::from_millis(100);
+        assert_eq!(
+            limiter.take(rate, 7, second),
+            RateDecision::Refused { retry_after: wait }
+        );
+        assert_eq!(
+            limiter.take(rate, 8, second),
+            RateDecision::Allowed { remaining: 1 }
+        );
+        assert_eq!(
+            limiter.take(rate, 7, second + 100_000_000),
+            RateDecision::Allowed { remaining: 0 }
+        );
+    }
+
+    #[test]
+    fn window_is_rounded_up_to_seconds() {
+        let window = |requests, per_ms, burst| {
+            Rate::new(requests, Duration::from_millis(per_ms), burst).window_s
+        };
+        assert_eq!(window(3, 10_000, None), 10);
+        assert_eq!(window(7, 60_000, None), 60);
+        assert_eq!(window(3, 1_500, None), 2);
+        assert_eq!(window(1000, 1_000, Some(2000)), 2);
+        assert_eq!(window(1, 3_600_000, Some(2)), 7200);
+        assert_eq!(window(10, 100, None), 1);
+    }
+
+    #[test]
+    fn memory_is_bounded_by_keys() {
+        let limiter = RateLimiter::new(320);
+        let rate = Rate::new(1, Duration::from_secs(3600), None);
+        for key in 0..100_000_u64 {
+            let _verdict = limiter.take(rate, key.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1);
+        }
+        assert!(limiter.key_count() <= 320, "{}", limiter.key_count());
+    }
+
+    /// A token bucket in exact arithmetic: tokens are counted in nanoseconds of refill.
+    struct TokenBucket {
+        rate: Rate,
+        filled: u128,
+        at: u64,
+    }
+
+    impl TokenBucket {
+        fn take(&mut self, now: u64) -> bool {
+            let (interval, burst) = (
+                u128::from(self.rate.interval_ns),
+                u128::from(self.rate.burst),
+            );
+            self.filled = (self.filled + u128::from(now - self.at)).min(interval * burst);
+            self.at = now;
+            let may = self.filled >= interval;
+            if may {
+                self.filled -= interval;
+            }
+            may
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn limiter_equals_an_exact_token_bucket(
+            requests in 1..50_u32,
+            burst in 1..20_u32,
+            gaps in proptest::collection::vec(0..2_000_000_000_u64, 1..200),
+        ) {
+            let rate = Rate::new(requests, Duration::from_secs(10), Some(burst));
+            let limiter = RateLimiter::new(10);
+            let mut now = 5_000_000_000_000;
+            let mut bucket = TokenBucket { rate, filled: u128::from(rate.interval_ns) * u128::from(burst), at: now };
+            for gap in gaps {
+                now += gap;
+                let allowed = matches!(limiter.take(rate, 1, now), RateDecision::Allowed { .. });
+                prop_assert_eq!(allowed, bucket.take(now));
+            }
+        }
+    }
+}

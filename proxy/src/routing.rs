@@ -1,0 +1,16 @@
+//! Routing: the route of a request and the policy decision.
+//!
+//! - **Enters:** host, canonical path, query, method and header fields, and a verified caller.
+//! - **Leaves:** a route, or 404 or 405; a decision to forward or a problem code. Also the route
+//!   tests of the configuration and the `explain` command, which use the same code.
+//! - **May depend on:** [`crate::config`] and [`crate::message`].
+
+pub(crate) mod decision;
+pub(crate) mod explain;
+mod policy;
+pub(crate) mod route_tests;
+pub(crate) mod router;
+pub(crate) mod table;
+mod trie;
+
+pub use router::{RouteIndex, RouteMatcher, RouteRequest};

@@ -1,0 +1,339 @@
+//! The `explain` command: describes the route and the decision of a request.
+
+use std::fmt::Write;
+
+use http::HeaderMap;
+use postern_common::token::{Caller, User};
+
+use crate::config::PathSegment;
+use crate::config::{CallerRules, RoutePolicy};
+use crate::config::{Config, Route, TestToken};
+use crate::message::target::RequestTarget;
+use crate::routing::decision::decide;
+use crate::routing::route_tests::caller_for;
+use crate::routing::router::RouteRequest;
+use crate::routing::table::{RouteMatch, RouteTable};
+
+/// The caller of the request to explain.
+#[derive(Clone, Debug)]
+pub enum CallerSource {
+    /// An assumed caller, as in a route test.
+    Assumed(TestToken),
+    /// The caller of a verified token.
+    Verified(Caller),
+    /// A token that was rejected, with the problem code.
+    Rejected(&'static str),
+}
+
+/// Describes the route of a request, the reason for the match, the policy decision and the
+/// forwarded request.
+#[must_use]
+pub fn explain(
+    config: &Config,
+    method: &str,
+    url: &str,
+    headers: &HeaderMap,
+    sender: &CallerSource,
+) -> String {
+    let mut out = String::new();
+    let (host, target) = split_url(url);
+    let _memory_only = writeln!(out, "request    {method} {target} (Host: {host})");
+    let target = match RequestTarget::parse(target.as_bytes()) {
+        Ok(target) => target,
+        Err(fault) => {
+            let _memory_only = writeln!(
+                out,
+                "decision   400 invalid_target\nwhy        {}",
+                fault.detail()
+            );
+            return out;
+        }
+    };
+    let table = RouteTable::new(config.routes.clone());
+    let request = RouteRequest {
+        host,
+        path: target.path,
+        query: target.query,
+        method,
+        headers,
+    };
+    match table.find(&request) {
+        RouteMatch::Route(index) => {
+            write_route(&mut out, config, &table.routes[index], target.path);
+        }
+        RouteMatch::MethodNotAllowed { allow, .. } => {
+            let _memory_only =
+                writeln!(out, "route      none: the path is known, for {allow} only");
+        }
+        RouteMatch::NotFound => out.push_str("route      none: no path matches\n"),
+    }
+    write_decision(&mut out, &table, &request, sender);
+    out
+}
+
+fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
+    let _memory_only = writeln!(
+        out,
+        "route      {}: {} {}",
+        route.name, route.pattern.methods, route.pattern.path.template
+    );
+    let parts: Vec<String> = route
+        .pattern
+        .path
+        .segments
+        .iter()
+        .zip(path[1..].split('/'))
+        .map(|(segment, text)| describe_segment(segment, text))
+        .collect();
+    let rest = if route.pattern.path.prefix {
+        " and everything below"
+    } else {
+        ""
+    };
+    let _memory_only = writeln!(
+        out,
+        "why        the most specific match: {}{rest}",
+        parts.join(", ")
+    );
+    for condition in route.pattern.headers.iter().chain(&route.pattern.queries) {
+        let _memory_only = writeln!(out, "           with {}", condition.name);
+    }
+    let _memory_only = writeln!(out, "policy     {}", describe_policy(&route.policy));
+    for target in &route.targets {
+        let upstream = &config.upstreams[target.upstream];
+        let addresses: Vec<String> = upstream
+            .addresses
+            .iter()
+            .map(|address| format!("{}:{}", address.host, address.port))
+            .collect();
+        let weight = target.weight;
+        let _memory_only = writeln!(
+            out,
+            "upstream   {} (weight {weight}): {}",
+            upstream.name,
+            addresses.join(", ")
+        );
+    }
+    if let Some(rewrite) = &route.rewrite {
+        let forwarded = rewrite.apply(path.as_bytes());
+        let _memory_only = writeln!(out, "forwarded  {}", String::from_utf8_lossy(&forwarded));
+    }
+    if let Some(cors) = &route.cors {
+        let origins: Vec<String> = cors.origins.iter().map(ToString::to_string).collect();
+        let _memory_only = writeln!(out, "origins    {}", origins.join(", "));
+    }
+    let _memory_only = writeln!(
+        out,
+        "limits     body {} bytes, deadline {:?}",
+        route.body_bytes, route.deadline
+    );
+}
+
+fn describe_segment(segment: &PathSegment, text: &str) -> String {
+    match segment {
+        PathSegment::Literal(literal) => format!("\"{literal}\""),
+        PathSegment::Param(name) => format!("{{{name}}} is {text}"),
+    }
+}
+
+fn describe_policy(policy: &RoutePolicy) -> String {
+    let RoutePolicy::Protected(CallerRules {
+        users,
+        services,
+        audit,
+    }) = policy
+    else {
+        return "public".to_owned();
+    };
+    let mut all = Vec::new();
+    if let Some(rule) = users {
+        all.push("users".to_owned());
+        all.extend(
+            (!rule.groups.is_empty())
+                .then(|| format!("in one of the groups {}", rule.groups.join(", "))),
+        );
+        all.extend(
+            (!rule.scopes.is_empty())
+                .then(|| format!("with the scopes {}", rule.scopes.join(", "))),
+        );
+        all.extend(
+            rule.claims
+                .iter()
+                .map(|(name, value)| format!("with {name} = {value}")),
+        );
+    }
+    if let Some(rule) = services {
+        let names = rule
+            .allow
+            .as_ref()
+            .map_or_else(|| "any".to_owned(), |allow| allow.join(", "));
+        all.push(format!(
+            "{}services: {names}",
+            if users.is_some() { "or " } else { "" }
+        ));
+        all.extend(
+            (!rule.scopes.is_empty())
+                .then(|| format!("with the scopes {}", rule.scopes.join(", "))),
+        );
+    }
+    if *audit {
+        all.push("(audit only: refusals are logged, not made)".to_owned());
+    }
+    all.join(" ")
+}
+
+fn write_decision(
+    out: &mut String,
+    table: &RouteTable,
+    request: &RouteRequest<'_>,
+    sender: &CallerSource,
+) {
+    let caller = match sender {
+        CallerSource::Assumed(token) => caller_for(token),
+        CallerSource::Verified(caller) => Some(caller.clone()),
+        CallerSource::Rejected(code) => {
+            let public = matches!(table.find(request), RouteMatch::Route(at) if table.routes[at].policy.is_public());
+            if !public {
+                let _memory_only = writeln!(
+                    out,
+                    "caller     the token is refused\ndecision   401 {code}"
+                );
+                return;
+            }
+            None
+        }
+    };
+    let _memory_only = match &caller {
+        None => writeln!(out, "caller     no token"),
+        Some(Caller::User(user)) => writeln!(out, "caller     user {}", user.subject),
+        Some(Caller::Service(service)) => {
+            writeln!(out, "caller     service {}", service.service_id)
+        }
+    };
+    let _memory_only = match decide(table, request, caller.as_ref()).outcome {
+        Ok(()) => writeln!(
+            out,
+            "decision   allow\nadds       {}",
+            added_headers(caller.as_ref())
+        ),
+        Err(code) => {
+            writeln!(
+                out,
+                "decision   {} {}: {}",
+                code.status().as_u16(),
+                code.as_str(),
+                code.title()
+            )
+        }
+    };
+}
+
+/// Returns the header fields that the gateway adds for this caller.
+fn added_headers(caller: Option<&Caller>) -> String {
+    let always = "X-Request-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, traceparent";
+    match caller {
+        None => always.to_owned(),
+        Some(Caller::User(user)) => {
+            let User {
+                subject, issuer, ..
+            } = &**user;
+            format!(
+                "X-Postern-Kind: user, X-Postern-Subject: {subject}, X-Postern-Issuer: {issuer}, X-Postern-Scopes, \
+                 {always}"
+            )
+        }
+        Some(Caller::Service(service)) => format!(
+            "X-Postern-Kind: service, X-Postern-Subject: {}, X-Postern-Issuer: {}, X-Postern-Service: {}, \
+             X-Postern-Scopes, {always}",
+            service.subject, service.issuer, service.service_id
+        ),
+    }
+}
+
+/// Splits an absolute URL into host and target; for a path, the host is `localhost`.
+fn split_url(url: &str) -> (&str, &str) {
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"));
+    match rest.map(|rest| rest.split_at(rest.find('/').unwrap_or(rest.len()))) {
+        Some((host, "")) => (host, "/"),
+        Some((host, target)) => (host, target),
+        None => ("localhost", url),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::config::{Env, parse};
+
+    use super::*;
+
+    #[test]
+    fn explain_describes_route_and_decision() {
+        let env = Env::from([
+            ("IDP_ACTOR_POOL_ID", "us-west-2_a"),
+            ("IDP_ACTOR_CLIENT_ID", "b"),
+            ("IDP_SERVICE_POOL_ID", "us-west-2_c"),
+            ("IDP_SERVICE_CLIENT_ID", "d"),
+        ]);
+        let text = include_str!("../../../conf/proxy.toml");
+        let config = parse("proxy.toml", text, |root| Config::read(root, &env)).expect("reads");
+        let user = CallerSource::Assumed(TestToken::user());
+        let explain =
+            |method, url, sender| explain(&config, method, url, &HeaderMap::new(), sender);
+        let output = explain("GET", "http://gate/actors/42?a=b", &user);
+        for line in [
+            "route      actor: GET /actors/{id}",
+            "why        the most specific match: \"actors\", {id} is 42",
+            "policy     users or services: any",
+            "caller     user test",
+            "decision   allow",
+            "adds       X-Postern-Kind: user, X-Postern-Subject: test, X-Postern-Issuer: test, X-Postern-Scopes, \
+             X-Request-Id",
+        ] {
+            assert!(output.contains(line), "{line} is missing:\n{output}");
+        }
+        let output = explain("PUT", "/admin/features/x", &user);
+        assert!(
+            output.contains("decision   403 insufficient_scope"),
+            "{output}"
+        );
+        assert!(explain("GET", "/a/../b", &user).contains("400 invalid_target"));
+        let refused = CallerSource::Rejected("token_expired");
+        assert!(explain("GET", "/auth/me", &refused).contains("401 token_expired"));
+        assert!(explain("POST", "/auth/login", &refused).contains("decision   allow"));
+    }
+
+    #[test]
+    fn explain_describes_conditions_and_rewrite() {
+        let env = Env::from([
+            ("IDP_ACTOR_POOL_ID", "us-west-2_a"),
+            ("IDP_ACTOR_CLIENT_ID", "b"),
+            ("IDP_SERVICE_POOL_ID", "us-west-2_c"),
+            ("IDP_SERVICE_CLIENT_ID", "d"),
+        ]);
+        let text = include_str!("../tests/everything.toml");
+        let config =
+            parse("everything.toml", text, |root| Config::read(root, &env)).expect("reads");
+        let url = "https://example.com/v1/42/rest/of/it?v=2&w=x";
+        let nobody = CallerSource::Assumed(TestToken::None);
+        let mut headers = HeaderMap::new();
+        assert!(
+            explain(&config, "GET", url, &headers, &nobody)
+                .contains("route      none: no path matches")
+        );
+        headers.insert("x-beta", "1".parse().expect("a value"));
+        headers.insert("x-any", "whatever".parse().expect("a value"));
+        let output = explain(&config, "GET", url, &headers, &nobody);
+        for line in [
+            "route      all: ",
+            "           with x-beta\n",
+            "           with v\n",
+            "upstream   one (weight 9): 127.0.0.1:1, name.internal:2, ",
+            "forwarded  /api/42/rest/of/it\n",
+            "decision   401 authentication_required",
+        ] {
+            assert!(output.contains(line), "{line} is missing:\n{output}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Authorization of callers.
+//!
+//! Access is denied by default: a route without a policy does not load. The policy is evaluated for
+//! every request, whether or not the verification of its token was cached, and treats users and
+//! services as different types.
+
+use postern_common::Code;
+use postern_common::token::{Caller, Service, User};
+
+use crate::config::{RoutePolicy, ServiceRule, UserRule};
+
+// === impl RoutePolicy ===
+
+impl RoutePolicy {
+    /// Decides whether the caller may use the route.
+    ///
+    /// # Errors
+    /// The problem code of the rejection. A caller of the wrong kind, or a service that is not on
+    /// the list, fails authentication (401); a caller of the right kind without a required grant is
+    /// forbidden (403).
+    pub fn decide(&self, caller: &Caller) -> Result<(), Code> {
+        match (self, caller) {
+            (Self::Public, _) => Ok(()),
+            (Self::Protected(protected), Caller::User(user)) => match &protected.users {
+                Some(rule) => rule.decide(user),
+                None => Err(Code::ServiceNotAllowed),
+            },
+            (Self::Protected(protected), Caller::Service(service)) => match &protected.services {
+                Some(rule) => rule.decide(service),
+                None => Err(Code::UserRequired),
+            },
+        }
+    }
+}
+
+// === impl UserRule ===
+
+impl UserRule {
+    fn decide(&self, user: &User) -> Result<(), Code> {
+        let is_in_group =
+            self.groups.is_empty() || self.groups.iter().any(|group| user.groups.contains(group));
+        let has_scopes = self.scopes.iter().all(|scope| user.scopes.contains(scope));
+        let has_claims = self
+            .claims
+            .iter()
+            .all(|(name, value)| user.claims.get(name) == Some(value));
+        if is_in_group && has_scopes && has_claims {
+            Ok(())
+        } else {
+            Err(Code::InsufficientScope)
+        }
+    }
+}
+
+// === impl ServiceRule ===
+
+impl ServiceRule {
+    fn decide(&self, service: &Service) -> Result<(), Code> {
+        let is_listed =
+            |allow: &Vec<String>| allow.iter().any(|name| **name == *service.service_id);
+        if !self.allow.as_ref().is_none_or(is_listed) {
+            return Err(Code::ServiceNotAllowed);
+        }
+        let has_scopes = self
+            .scopes
+            .iter()
+            .all(|scope| service.scopes.contains(scope));
+        if has_scopes {
+            Ok(())
+        } else {
+            Err(Code::InsufficientScope)
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use postern_common::token::Claims;
+
+    use super::*;
+    use crate::config::CallerRules;
+
+    pub(crate) fn user(groups: &[&str], scopes: &[&str]) -> Caller {
+        Caller::User(std::sync::Arc::new(User {
+            issuer: "https://pool".into(),
+            subject: "ada".into(),
+            username: "ada".into(),
+            client_id: "web".into(),
+            scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+            expires_at: i64::MAX,
+            claims: Claims::from_iter([("tier".into(), 2.into())]),
+        }))
+    }
+
+    pub(crate) fn service(name: &str) -> Caller {
+        Caller::Service(std::sync::Arc::new(Service {
+            issuer: "https://services".into(),
+            subject: name.into(),
+            service_id: name.into(),
+            scopes: ["read".to_owned()].into(),
+            expires_at: i64::MAX,
+        }))
+    }
+
+    fn protected(users: Option<UserRule>, services: Option<ServiceRule>) -> RoutePolicy {
+        RoutePolicy::Protected(CallerRules {
+            users,
+            services,
+            audit: false,
+        })
+    }
+
+    #[test]
+    fn caller_of_the_wrong_kind_fails_authentication() {
+        let users = protected(Some(UserRule::default()), None);
+        let services = protected(None, Some(ServiceRule::default()));
+        assert_eq!(users.decide(&user(&[], &[])), Ok(()));
+        assert_eq!(users.decide(&service("auth")), Err(Code::UserRequired));
+        assert_eq!(services.decide(&service("auth")), Ok(()));
+        assert_eq!(
+            services.decide(&user(&[], &[])),
+            Err(Code::ServiceNotAllowed)
+        );
+        assert_eq!(
+            protected(None, None).decide(&user(&[], &[])),
+            Err(Code::ServiceNotAllowed)
+        );
+    }
+
+    #[test]
+    fn service_names_are_compared_exactly() {
+        let rule = ServiceRule {
+            allow: Some(vec!["auth".to_owned()]),
+            scopes: Vec::new(),
+        };
+        let policy = protected(None, Some(rule));
+        assert_eq!(policy.decide(&service("auth")), Ok(()));
+        assert_eq!(
+            policy.decide(&service("Auth")),
+            Err(Code::ServiceNotAllowed)
+        );
+        assert_eq!(
+            policy.decide(&service("auth2")),
+            Err(Code::ServiceNotAllowed)
+        );
+    }
+
+    #[test]
+    fn missing_grant_is_forbidden() {
+        let strings = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let rule = UserRule {
+            scopes: strings(&["a", "b"]),
+            groups: strings(&["admin", "ops"]),
+            claims: Vec::new(),
+        };
+        let policy = protected(Some(rule), None);
+        assert_eq!(policy.decide(&user(&["ops"], &["b", "a"])), Ok(()));
+        assert_eq!(
+            policy.decide(&user(&["ops"], &["b"])),
+            Err(Code::InsufficientScope)
+        );
+        assert_eq!(
+            policy.decide(&user(&["dev"], &["a", "b"])),
+            Err(Code::InsufficientScope)
+        );
+        let tier = |tier: i64| UserRule {
+            claims: vec![("tier".to_owned(), tier.into())],
+            ..UserRule::default()
+        };
+        assert_eq!(
+            protected(Some(tier(2)), None).decide(&user(&[], &[])),
+            Ok(())
+        );
+        assert_eq!(
+            protected(Some(tier(3)), None).decide(&user(&[], &[])),
+            Err(Code::InsufficientScope)
+        );
+    }
+}

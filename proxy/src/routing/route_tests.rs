@@ -1,0 +1,119 @@
+//! The `[[test]]` entries of a configuration, which run before it is activated.
+
+use std::sync::Arc;
+
+use postern_common::Code;
+use postern_common::config::Env;
+use postern_common::decode::Object;
+use postern_common::token::{Caller, Service, User};
+
+use crate::config::{Config, Route, RouteTest, TestToken, UpstreamConfig};
+use crate::message::target::RequestTarget;
+use crate::routing::decision::decide;
+use crate::routing::router::RouteRequest;
+use crate::routing::table::RouteTable;
+
+impl Config {
+    /// Reads the root of the document and runs its tests. Returns `None`, with the mistakes
+    /// recorded, if it cannot be decoded.
+    pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
+        let mut config = Self::decode(root, env)?;
+        let routes = std::mem::take(&mut config.routes);
+        config.routes = run_tests(root, routes, &config.upstreams, &config.tests);
+        Some(config)
+    }
+}
+
+/// Runs the tests of a configuration without other mistakes, records failures at their lines, and
+/// returns the routes.
+fn run_tests(
+    root: &Object<'_>,
+    routes: Vec<Route>,
+    upstreams: &[UpstreamConfig],
+    tests: &[RouteTest],
+) -> Vec<Route> {
+    if tests.is_empty() || !root.is_good() {
+        return routes;
+    }
+    let table = RouteTable::new(routes);
+    for (at, test) in tests.iter().enumerate() {
+        if let Some(wrong) = test_failure(&table, upstreams, test) {
+            let detail = format!("test \"{} {}\": {wrong}", test.method, test.target);
+            root.fail_at(&format!("test.{at}"), "test_failed", detail);
+        }
+    }
+    table.routes
+}
+
+fn test_failure(
+    table: &RouteTable,
+    upstreams: &[UpstreamConfig],
+    test: &RouteTest,
+) -> Option<String> {
+    let (route, code) = match RequestTarget::parse(test.target.as_bytes()) {
+        Err(_) => (None, Code::InvalidTarget.as_str()),
+        Ok(target) => {
+            let request = RouteRequest {
+                host: &test.host,
+                path: target.path,
+                query: target.query,
+                method: &test.method,
+                headers: &test.headers,
+            };
+            let decision = decide(table, &request, caller_for(&test.token).as_ref());
+            (
+                decision.route,
+                decision.outcome.err().map_or("allow", Code::as_str),
+            )
+        }
+    };
+    let taken = route.map(|index| &table.routes[index]);
+    let taken_name = taken.map_or("no route", |route| &route.name);
+    if let Some(wanted) = test.route.as_ref().filter(|wanted| *wanted != taken_name) {
+        return Some(format!("takes {taken_name}, not {wanted}"));
+    }
+    if let Some(wanted) = &test.upstream {
+        let targets = taken
+            .map(|route| route.targets.as_slice())
+            .unwrap_or_default();
+        if !targets
+            .iter()
+            .any(|target| target.weight > 0 && upstreams[target.upstream].name == *wanted)
+        {
+            return Some(format!("does not reach the upstream {wanted}"));
+        }
+    }
+    (code != test.decision).then(|| format!("is decided {code}, not {}", test.decision))
+}
+
+/// Returns the caller that an assumed token represents.
+pub(crate) fn caller_for(token: &TestToken) -> Option<Caller> {
+    let issuer = Arc::from("test");
+    match token {
+        TestToken::None => None,
+        TestToken::User {
+            groups,
+            scopes,
+            claims,
+        } => Some(Caller::User(Arc::new(User {
+            issuer,
+            subject: "test".into(),
+            username: "test".into(),
+            client_id: "test".into(),
+            scopes: scopes.as_slice().into(),
+            groups: groups.as_slice().into(),
+            expires_at: i64::MAX,
+            claims: claims
+                .iter()
+                .map(|(name, value)| (name.as_str().into(), value.clone()))
+                .collect(),
+        }))),
+        TestToken::Service(name) => Some(Caller::Service(Arc::new(Service {
+            issuer,
+            subject: name.as_str().into(),
+            service_id: name.as_str().into(),
+            scopes: Arc::new([]),
+            expires_at: i64::MAX,
+        }))),
+    }
+}

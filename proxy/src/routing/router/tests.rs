@@ -1,0 +1,268 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{HostPattern, PathPattern, PathSegment};
+
+fn pattern(text: &str) -> RoutePattern {
+    let mut words = text.split(' ');
+    let methods = words
+        .next()
+        .expect("methods")
+        .split(',')
+        .map(|name| MethodSet::of(name).expect("a method"));
+    let methods = methods.fold(MethodSet::default(), MethodSet::union);
+    let (mut hosts, mut headers, mut queries) = (Vec::new(), Vec::new(), Vec::new());
+    let path = PathPattern::parse(words.next().expect("a path")).expect("a template");
+    for word in words {
+        let condition = |text: &str| {
+            let (name, value) = text
+                .split_once('=')
+                .map_or((text, None), |(name, value)| (name, Some(value)));
+            MatchCondition {
+                name: name.to_owned(),
+                value: value.map(str::to_owned),
+            }
+        };
+        match word.split_at(1) {
+            ("@", host) => hosts.push(HostPattern::parse(host).expect("a host")),
+            ("+", header) => headers.push(condition(header)),
+            ("?", query) => queries.push(condition(query)),
+            _ => panic!("{word}"),
+        }
+    }
+    RoutePattern {
+        hosts,
+        path,
+        methods,
+        headers,
+        queries,
+    }
+}
+
+fn find(routes: &[&str], method: &str, host: &str, target: &str) -> Option<usize> {
+    let router = RouteMatcher::new(routes.iter().map(|text| pattern(text)).collect());
+    let (path, query) = target
+        .split_once('?')
+        .map_or((target, None), |(path, query)| (path, Some(query)));
+    let headers = HeaderMap::from_iter([(
+        http::HeaderName::from_static("x-beta"),
+        http::HeaderValue::from_static("1"),
+    )]);
+    router.find(&RouteRequest {
+        host,
+        path,
+        query,
+        method,
+        headers: &headers,
+    })
+}
+
+#[test]
+fn literal_precedes_param_and_param_precedes_wildcard() {
+    let routes = [
+        "GET /a/*",
+        "GET /a/{x}",
+        "GET /a/b",
+        "GET /a/{x}/c",
+        "GET /a/b/d",
+        "GET /",
+    ];
+    for (path, route) in [
+        ("/a/b", Some(2)),
+        ("/a/z", Some(1)),
+        ("/a/z/c", Some(3)),
+        ("/a/b/c", Some(3)),
+        ("/a/b/d", Some(4)),
+        ("/a/b/e", Some(0)),
+        ("/a/", Some(0)),
+        ("/a", None),
+        ("/", Some(5)),
+        ("/b", None),
+        ("/a/b/", Some(0)),
+    ] {
+        assert_eq!(find(&routes, "GET", "h", path), route, "{path}");
+    }
+}
+
+#[test]
+fn method_is_part_of_the_match() {
+    let routes = ["GET /a/{x}", "POST,PUT /a/*"];
+    assert_eq!(find(&routes, "POST", "h", "/a/b"), Some(1));
+    assert_eq!(find(&routes, "DELETE", "h", "/a/b"), None);
+    assert_eq!(find(&routes, "get", "h", "/a/b"), None);
+    let router = RouteMatcher::new(routes.iter().map(|text| pattern(text)).collect());
+    let headers = HeaderMap::new();
+    let request = RouteRequest {
+        host: "h",
+        path: "/a/b",
+        query: None,
+        method: "DELETE",
+        headers: &headers,
+    };
+    let found = router.find_ignoring_method(&request);
+    assert_eq!(
+        (
+            found.as_slice(),
+            router.allowed_methods(&found).to_string().as_str()
+        ),
+        (&[0, 1][..], "GET, POST, PUT")
+    );
+}
+
+#[test]
+fn exact_host_precedes_wildcard_and_none() {
+    let routes = [
+        "GET /a",
+        "GET /a @*.example.com",
+        "GET /a @*.b.example.com",
+        "GET /a @x.example.com",
+        "GET /c @y.z",
+    ];
+    for (host, route) in [
+        ("X.example.com:8500", 3),
+        ("q.example.com", 1),
+        ("q.b.example.com", 2),
+        ("example.com", 0),
+        ("other", 0),
+        ("", 0),
+        ("[::1]:80", 0),
+        ("x.example.com.", 3),
+    ] {
+        assert_eq!(find(&routes, "GET", host, "/a"), Some(route), "{host}");
+    }
+    assert_eq!(
+        find(&routes, "GET", "y.z", "/a"),
+        Some(0),
+        "falls through to routes without host"
+    );
+}
+
+#[test]
+fn conditions_narrow_a_route() {
+    let routes = [
+        "GET /a",
+        "GET /a +x-beta=1",
+        "GET /a +x-beta=1 ?v=2",
+        "GET /a +x-none",
+    ];
+    assert_eq!(find(&routes, "GET", "h", "/a?v=2"), Some(2));
+    assert_eq!(find(&routes, "GET", "h", "/a?v=3"), Some(1));
+    assert_eq!(find(&routes[..1], "GET", "h", "/a?v=3"), Some(0));
+}
+
+#[test]
+fn malformed_template_is_rejected() {
+    for template in [
+        "a", "", "/a//b", "/a*", "/*/a", "/{}", "/{a", "/a{b}", "/%61", "/a b", "/..", "/a//*",
+        "/a/;",
+    ] {
+        assert!(PathPattern::parse(template).is_err(), "{template}");
+    }
+}
+
+#[test]
+fn shadowed_route_is_detected() {
+    let routes = [
+        "GET,POST /a/{x}",
+        "GET /a/{y}",
+        "PUT /a/{y}",
+        "GET /a/{y} @h.x",
+        "GET /a/b",
+    ];
+    let patterns: Vec<RoutePattern> = routes.iter().map(|text| pattern(text)).collect();
+    let covered = |index: usize| {
+        let (earlier, later) = (&patterns[..index], &patterns[index]);
+        earlier
+            .iter()
+            .any(|other| other.shape() == later.shape() && other.covers(later))
+    };
+    assert_eq!(
+        (0..routes.len())
+            .filter(|index| covered(*index))
+            .collect::<Vec<_>>(),
+        [1]
+    );
+}
+
+/// Precedence written down as a sort key, over all routes one by one.
+fn naive(patterns: &[RoutePattern], request: &RouteRequest<'_>) -> Option<usize> {
+    let host = request.host.to_ascii_lowercase();
+    let segments: Vec<&str> = request.path[1..].split('/').collect();
+    let host_rank = |pattern: &RoutePattern| {
+        if pattern.hosts.is_empty() {
+            return Some((2, 0));
+        }
+        let ranks = pattern.hosts.iter().filter_map(|pattern| match pattern {
+            HostPattern::Exact(name) => (*name == host).then_some((0, 0)),
+            HostPattern::Subdomains(name) => host
+                .ends_with(&format!(".{name}"))
+                .then_some((1, usize::MAX - name.len())),
+        });
+        ranks.min()
+    };
+    let path_rank = |pattern: &RoutePattern| {
+        let own = &pattern.path.segments;
+        let fits = if pattern.path.prefix {
+            segments.len() > own.len()
+        } else {
+            segments.len() == own.len()
+        };
+        let mut rank = Vec::new();
+        for (own, segment) in own.iter().zip(&segments) {
+            match own {
+                PathSegment::Literal(text) if text == segment => rank.push(0),
+                PathSegment::Param(_) if !segment.is_empty() => rank.push(1),
+                PathSegment::Literal(_) | PathSegment::Param(_) => return None,
+            }
+        }
+        rank.push(2);
+        fits.then_some(rank)
+    };
+    let method = MethodSet::of(request.method)?;
+    let key = |(index, pattern): (usize, &RoutePattern)| {
+        let holds = pattern.methods.contains(method) && pattern.matches_conditions(request);
+        let (host, path) = host_rank(pattern).zip(path_rank(pattern))?;
+        holds.then(|| (host, path, usize::MAX - pattern.condition_count(), index))
+    };
+    patterns
+        .iter()
+        .enumerate()
+        .filter_map(key)
+        .min()
+        .map(|(.., index)| index)
+}
+
+prop_compose! {
+    fn a_route()(
+        methods in proptest::sample::select(vec!["GET", "POST", "GET,POST"]),
+        segments in proptest::collection::vec(proptest::sample::select(vec!["a", "b", "c", "{x}"]), 0..4),
+        end in proptest::sample::select(vec!["", "/", "/*"]),
+        extra in proptest::sample::select(
+            vec!["", "", " @a.b", " @*.b", " @*.a.b", " @a.b @*.c", " +x-beta", " ?v=1", " +x-beta=1 ?v"]),
+    ) -> String {
+        let path: String = segments.iter().map(|segment| format!("/{segment}")).collect();
+        let path = format!("{path}{end}");
+        format!("{methods} {}{extra}", if path.is_empty() { "/" } else { &path })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #[test]
+    fn trie_agrees_with_a_naive_matcher(
+        routes in proptest::collection::vec(a_route(), 0..12),
+        path in "(/[abc]){0,4}/?",
+        host in proptest::sample::select(vec!["a.b", "x.a.b", "A.B", "x.b", "q", "z.c"]),
+        method in proptest::sample::select(vec!["GET", "POST", "PUT", "X"]),
+        query in proptest::sample::select(vec![None, Some("v=1"), Some("w&v=2")]),
+    ) {
+        let patterns: Vec<RoutePattern> = routes.iter().map(|text| pattern(text)).collect();
+        let headers = HeaderMap::from_iter([(
+            http::HeaderName::from_static("x-beta"),
+            http::HeaderValue::from_static("1"),
+        )]);
+        let path = if path.is_empty() { "/" } else { &path };
+        let request = RouteRequest { host, path, query, method, headers: &headers };
+        prop_assert_eq!(RouteMatcher::new(patterns.clone()).find(&request), naive(&patterns, &request));
+    }
+}

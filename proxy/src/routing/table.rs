@@ -1,0 +1,56 @@
+//! The route table.
+
+use crate::config::{MethodSet, Route};
+use crate::routing::router::{RouteIndex, RouteMatcher, RouteRequest};
+
+/// The routes of a configuration and their index; plain data, for requests and route tests.
+#[derive(Debug)]
+pub(crate) struct RouteTable {
+    pub(crate) routes: Vec<Route>,
+    router: RouteMatcher,
+}
+
+/// The result of a route lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RouteMatch {
+    /// A matching route.
+    Route(RouteIndex),
+    /// Routes match the path, but not the method.
+    MethodNotAllowed {
+        /// The most specific of these routes.
+        route: RouteIndex,
+        /// Their methods.
+        allow: MethodSet,
+        /// Whether all of them are public, so that the methods may be disclosed without
+        /// authentication.
+        public: bool,
+    },
+    /// No route matches the path.
+    NotFound,
+}
+
+// === impl RouteTable ===
+
+impl RouteTable {
+    pub(crate) fn new(routes: Vec<Route>) -> Self {
+        let router = RouteMatcher::new(routes.iter().map(|route| route.pattern.clone()).collect());
+        Self { routes, router }
+    }
+
+    pub(crate) fn find(&self, request: &RouteRequest<'_>) -> RouteMatch {
+        if let Some(route) = self.router.find(request) {
+            return RouteMatch::Route(route);
+        }
+        let near = self.router.find_ignoring_method(request);
+        match near.first() {
+            Some(route) => RouteMatch::MethodNotAllowed {
+                route: *route,
+                allow: self.router.allowed_methods(&near),
+                public: near
+                    .iter()
+                    .all(|index| self.routes[*index].policy.is_public()),
+            },
+            None => RouteMatch::NotFound,
+        }
+    }
+}

@@ -1,0 +1,238 @@
+use ahash::AHashMap;
+
+use crate::config::{HostPattern, PathSegment, RoutePattern};
+use crate::routing::router::{RouteIndex, RouteRequest};
+
+/// Bytes of the longest host name (253, RFC 1035 section 2.3.4) with a margin.
+const MAX_HOST_BYTES: usize = 255;
+
+/// A path trie for each host.
+#[derive(Debug, Default)]
+pub(super) struct HostTries {
+    exact: AHashMap<Box<str>, PathTrie>,
+    subdomains: AHashMap<Box<str>, PathTrie>,
+    any: PathTrie,
+}
+
+#[derive(Debug)]
+struct PathTrie(Vec<TrieNode>);
+
+#[derive(Debug, Default)]
+struct TrieNode {
+    literals: LiteralChildren,
+    param: Option<usize>,
+    /// Routes whose template ends at this node.
+    exact: Vec<RouteIndex>,
+    /// Routes whose template ends at this node with `/*`.
+    prefix: Vec<RouteIndex>,
+}
+
+/// Child nodes of literal segments: a list for few, a hash table for many.
+#[derive(Debug)]
+enum LiteralChildren {
+    Few(Vec<(Box<str>, usize)>),
+    Many(AHashMap<Box<str>, usize>),
+}
+
+type LeafVisitor<'v> = dyn FnMut(&[RouteIndex]) -> Option<RouteIndex> + 'v;
+
+// === impl HostTries ===
+
+impl HostTries {
+    pub(super) fn insert(&mut self, index: RouteIndex, pattern: &RoutePattern) {
+        if pattern.hosts.is_empty() {
+            self.any.insert(index, pattern);
+        }
+        for host in &pattern.hosts {
+            let trie = match host {
+                HostPattern::Exact(name) => self.exact.entry(name.as_str().into()).or_default(),
+                HostPattern::Subdomains(name) => {
+                    self.subdomains.entry(name.as_str().into()).or_default()
+                }
+            };
+            trie.insert(index, pattern);
+        }
+    }
+
+    /// Sorts the routes of each leaf by precedence.
+    pub(super) fn sort_leaves(&mut self, patterns: &[RoutePattern]) {
+        let tries = self
+            .exact
+            .values_mut()
+            .chain(self.subdomains.values_mut())
+            .chain([&mut self.any]);
+        for node in tries.flat_map(|trie| &mut trie.0) {
+            for leaf in [&mut node.exact, &mut node.prefix] {
+                leaf.sort_by_key(|index| (usize::MAX - patterns[*index].condition_count(), *index));
+            }
+        }
+    }
+
+    /// Visits the matching leaves, most specific first, until `visit` returns a route.
+    pub(super) fn walk(
+        &self,
+        request: &RouteRequest<'_>,
+        visit: &mut LeafVisitor<'_>,
+    ) -> Option<RouteIndex> {
+        let path = request.path.strip_prefix('/');
+        if !(self.exact.is_empty() && self.subdomains.is_empty()) {
+            let mut buffer = [0; MAX_HOST_BYTES];
+            let host = lower_case_name(request.host, &mut buffer);
+            let named = self
+                .exact
+                .get(host)
+                .and_then(|trie| trie.walk(0, path, visit));
+            if named.is_some() {
+                return named;
+            }
+            let mut rest = host;
+            while let Some((_, below)) = rest.split_once('.') {
+                if let Some(found) = self
+                    .subdomains
+                    .get(below)
+                    .and_then(|trie| trie.walk(0, path, visit))
+                {
+                    return Some(found);
+                }
+                rest = below;
+            }
+        }
+        self.any.walk(0, path, visit)
+    }
+}
+
+/// Returns the host without its port in lower case; empty if it is longer than [`MAX_HOST_BYTES`].
+fn lower_case_name<'b>(host: &str, buffer: &'b mut [u8; MAX_HOST_BYTES]) -> &'b str {
+    let name = if host.starts_with('[') {
+        host
+    } else {
+        host.split(':').next().unwrap_or_default()
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let Some(space) = buffer.get_mut(..name.len()) else {
+        return "";
+    };
+    space.copy_from_slice(name.as_bytes());
+    space.make_ascii_lowercase();
+    std::str::from_utf8(space).unwrap_or_default()
+}
+
+// === impl PathTrie ===
+
+impl Default for PathTrie {
+    fn default() -> Self {
+        Self(vec![TrieNode::default()])
+    }
+}
+
+impl PathTrie {
+    fn insert(&mut self, index: RouteIndex, pattern: &RoutePattern) {
+        let mut at = 0;
+        for segment in &pattern.path.segments {
+            at = match segment {
+                PathSegment::Literal(text) => self.literal_child(at, text),
+                PathSegment::Param(_) => self.param_child(at),
+            };
+        }
+        let node = &mut self.0[at];
+        if pattern.path.prefix {
+            node.prefix.push(index);
+        } else {
+            node.exact.push(index);
+        }
+    }
+
+    fn literal_child(&mut self, at: usize, text: &str) -> usize {
+        if let Some(child) = self.0[at].literals.get(text) {
+            return child;
+        }
+        let child = self.0.len();
+        self.0[at].literals.insert(text, child);
+        self.0.push(TrieNode::default());
+        child
+    }
+
+    fn param_child(&mut self, at: usize) -> usize {
+        let next = self.0.len();
+        let child = *self.0[at].param.get_or_insert(next);
+        if child == next {
+            self.0.push(TrieNode::default());
+        }
+        child
+    }
+
+    /// Walks the subtree of node `at`. `rest` is the path after the last slash, `None` at its end.
+    /// The recursion depth is bounded by the templates.
+    fn walk(
+        &self,
+        at: usize,
+        rest: Option<&str>,
+        visit: &mut LeafVisitor<'_>,
+    ) -> Option<RouteIndex> {
+        let node = &self.0[at];
+        let Some(rest) = rest else {
+            return visit(&node.exact);
+        };
+        let (segment, next) = match rest.bytes().position(|byte| byte == b'/') {
+            Some(slash) => (&rest[..slash], Some(&rest[slash + 1..])),
+            None => (rest, None),
+        };
+        let literal = node
+            .literals
+            .get(segment)
+            .and_then(|child| self.walk(child, next, visit));
+        if literal.is_some() {
+            return literal;
+        }
+        let param = node
+            .param
+            .filter(|_| !segment.is_empty())
+            .and_then(|child| self.walk(child, next, visit));
+        if param.is_some() {
+            return param;
+        }
+        if node.prefix.is_empty() {
+            None
+        } else {
+            visit(&node.prefix)
+        }
+    }
+}
+
+// === impl LiteralChildren ===
+
+impl Default for LiteralChildren {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl LiteralChildren {
+    const MAX_LINEAR: usize = 6;
+
+    fn get(&self, text: &str) -> Option<usize> {
+        match self {
+            Self::Few(children) => children
+                .iter()
+                .find(|(name, _)| **name == *text)
+                .map(|(_, child)| *child),
+            Self::Many(children) => children.get(text).copied(),
+        }
+    }
+
+    fn insert(&mut self, text: &str, child: usize) {
+        match self {
+            Self::Few(children) if children.len() < Self::MAX_LINEAR => {
+                children.push((text.into(), child));
+            }
+            Self::Few(children) => {
+                let mut many: AHashMap<Box<str>, usize> = children.drain(..).collect();
+                many.insert(text.into(), child);
+                *self = Self::Many(many);
+            }
+            Self::Many(children) => {
+                children.insert(text.into(), child);
+            }
+        }
+    }
+}

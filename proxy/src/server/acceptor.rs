@@ -1,0 +1,219 @@
+//! The accept loop, with limits on connections in total and per client address.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use postern_common::exit::Exit;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::task::TaskTracker;
+
+use crate::config::ListenerConfig;
+use crate::downstream::client_address::client_network;
+use crate::downstream::client_connection::{ClientConnection, ClientTransport};
+use crate::downstream::connection_limit::ConnectionLimit;
+use crate::downstream::connection_permit::{ConnectionPermit, ConnectionsByAddress};
+use crate::downstream::tls::ReloadableTls;
+use crate::server::connection_handler::ConnectionHandler;
+
+/// Delay after the system had no file descriptor or memory for a connection.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
+
+/// Maximum length of the accept queue of a listening socket (the default of tokio).
+const MAX_QUEUED_CONNECTIONS: usize = 1024;
+
+/// The protocol of a listener.
+#[derive(Clone)]
+pub(crate) struct ListenerProtocol {
+    pub(crate) tls: Option<Arc<ReloadableTls>>,
+    /// Whether HTTP/2 with prior knowledge is accepted without TLS.
+    pub(crate) h2c: bool,
+}
+
+/// The state that the accept loops share.
+#[derive(Clone)]
+pub(crate) struct ConnectionAcceptor {
+    pub(crate) connections: Arc<ConnectionHandler>,
+    pub(crate) connection_limit: Arc<ConnectionLimit>,
+    pub(crate) connections_by_address: Arc<ConnectionsByAddress>,
+    pub(crate) tasks: TaskTracker,
+    /// Cancelled when idle connections must be closed.
+    pub(crate) close_idle: CancellationToken,
+}
+
+// === impl ListenerProtocol ===
+
+impl ListenerProtocol {
+    /// # Errors
+    /// Status 64 with the file that is invalid.
+    pub(crate) fn load(listen: &ListenerConfig) -> Result<Self, Exit> {
+        let tls = listen
+            .tls
+            .clone()
+            .map(ReloadableTls::load)
+            .transpose()?
+            .map(Arc::new);
+        Ok(Self {
+            tls,
+            h2c: listen.h2c,
+        })
+    }
+}
+
+// === impl ConnectionAcceptor ===
+
+impl ConnectionAcceptor {
+    /// Accepts connections until `stop`.
+    pub(crate) async fn run(
+        self,
+        listener: TcpListener,
+        protocol: ListenerProtocol,
+        stop: CancellationToken,
+    ) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return self.accept_queued(listener, &protocol),
+                accepted = self.accept(&listener) => {
+                    if let Some((stream, peer, total)) = accepted {
+                        self.spawn_connection(stream, peer, total, &protocol);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns `None` if the system refuses the connection.
+    async fn accept(
+        &self,
+        listener: &TcpListener,
+    ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+        let total = self.connection_limit.acquire().await.ok()?;
+        match listener.accept().await {
+            Ok((stream, peer)) => Some((stream, peer, total)),
+            Err(error) => {
+                tracing::warn!(%error, "connection accept failed");
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                None
+            }
+        }
+    }
+
+    /// Accepts the connections in the queue of a socket before it is closed, because the kernel
+    /// would reset them.
+    fn accept_queued(&self, listener: TcpListener, protocol: &ListenerProtocol) {
+        let Ok(listener) = listener.into_std() else {
+            return;
+        };
+        for _ in 0..MAX_QUEUED_CONNECTIONS {
+            let Ok(total) = self.connection_limit.try_acquire() else {
+                return;
+            };
+            let (stream, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // The error concerns this connection only (accept(2) passes on pending errors of
+                // the connection).
+                Err(error) => {
+                    tracing::warn!(%error, "connection accept failed");
+                    continue;
+                }
+            };
+            if stream.set_nonblocking(true).is_ok()
+                && let Ok(stream) = TcpStream::from_std(stream)
+            {
+                self.spawn_connection(stream, peer, total, protocol);
+            }
+        }
+    }
+
+    /// Serves a connection in a new task, unless its address has too many.
+    fn spawn_connection(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        total: OwnedSemaphorePermit,
+        protocol: &ListenerProtocol,
+    ) {
+        let Some(permit) = self.acquire_permit(peer, total) else {
+            return;
+        };
+        let _best_effort = stream.set_nodelay(true);
+        let (connections, protocol) = (Arc::clone(&self.connections), protocol.clone());
+        self.tasks.spawn(serve(
+            connections,
+            stream,
+            peer,
+            permit,
+            protocol,
+            self.close_idle.clone(),
+        ));
+    }
+
+    /// Returns `None` if the limit per address is reached.
+    fn acquire_permit(
+        &self,
+        peer: SocketAddr,
+        total: OwnedSemaphorePermit,
+    ) -> Option<ConnectionPermit> {
+        let client = peer.ip().to_canonical();
+        let address = client_network(client);
+        let metrics = self.connections.metrics();
+        let limits = self.connections.limits();
+        // Trusted proxies carry requests of many clients: only the total limit applies to them.
+        let trusted = limits
+            .trusted_proxies
+            .iter()
+            .any(|network| network.contains(client));
+        let limit = if trusted {
+            usize::MAX
+        } else {
+            limits.connections_per_address
+        };
+        if !self.connections_by_address.try_add(address, limit) {
+            metrics.connections_refused.inc();
+            return None;
+        }
+        metrics.connections.inc();
+        let connections_by_address = Arc::clone(&self.connections_by_address);
+        let (gauge, protocol_errors) =
+            (metrics.connections.clone(), metrics.protocol_errors.clone());
+        let response_buffers = self.connections.response_buffers();
+        Some(ConnectionPermit {
+            _total: total,
+            connections_by_address,
+            address,
+            response_buffers,
+            gauge,
+            protocol_errors,
+        })
+    }
+}
+
+async fn serve(
+    connections: Arc<ConnectionHandler>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    permit: ConnectionPermit,
+    protocol: ListenerProtocol,
+    close_idle: CancellationToken,
+) {
+    let limits = connections.limits();
+    let transport = match protocol.tls {
+        None => ClientTransport::Tcp(stream),
+        Some(tls) => match tokio::time::timeout(limits.head_timeout, tls.accept(stream)).await {
+            Ok(Ok(stream)) => ClientTransport::Tls(Box::new(stream)),
+            Ok(Err(_)) | Err(_) => {
+                connections.metrics().tls_failed.inc();
+                return;
+            }
+        },
+    };
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    let connection = ClientConnection::new(transport, peer, limits, Some(permit));
+    connections
+        .serve(Box::new(connection), protocol.h2c, close_idle)
+        .await;
+}

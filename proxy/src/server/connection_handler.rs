@@ -1,0 +1,180 @@
+//! The handling of one client connection, from its first request to its last.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use pingora_core::apps::HttpServerApp;
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::ServerSession;
+use pingora_proxy::HttpProxy;
+use postern_common::{Code, Problem};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
+
+use crate::admission::rate_limits::reject_head;
+use crate::config::ClientLimits;
+use crate::downstream::client_connection::{ClientConnection, DetectedProtocol, HeadEvent};
+use crate::downstream::response_buffers::ResponseBufferBudget;
+use crate::forwarding::fast_path;
+use crate::forwarding::fast_path::FastPathOutcome;
+use crate::forwarding::streaming_path::StreamingProxy;
+use crate::state::GatewayState;
+use crate::telemetry::metrics::GatewayMetrics;
+
+/// Serves connections: reads and checks each head and passes the request to the fast path or to
+/// Pingora.
+pub(crate) struct ConnectionHandler {
+    pub(super) proxy: Arc<HttpProxy<StreamingProxy>>,
+    pub(super) state: Arc<GatewayState>,
+    /// Notifies Pingora that connections must not be kept alive.
+    pub(super) stopping: watch::Sender<bool>,
+}
+
+impl ConnectionHandler {
+    pub(crate) fn new(proxy: HttpProxy<StreamingProxy>, state: Arc<GatewayState>) -> Self {
+        let (stopping, _) = watch::channel(false);
+        Self {
+            proxy: Arc::new(proxy),
+            state,
+            stopping,
+        }
+    }
+
+    pub(crate) fn metrics(&self) -> &GatewayMetrics {
+        &self.state.metrics
+    }
+
+    pub(crate) fn response_buffers(&self) -> Arc<ResponseBufferBudget> {
+        Arc::clone(&self.state.response_buffers)
+    }
+
+    /// Returns the limits for new connections.
+    pub(crate) fn limits(&self) -> Arc<ClientLimits> {
+        Arc::clone(&self.state.runtime_config.load().limits)
+    }
+
+    /// Makes every response close its connection.
+    pub(crate) fn disable_keep_alive(&self) {
+        self.state.is_draining.store(true, Ordering::Relaxed);
+        self.stopping.send_replace(true);
+    }
+
+    /// Serves requests until the client disconnects, a head is rejected, or the connection is idle
+    /// and `close_idle` is cancelled.
+    pub(crate) async fn serve(
+        &self,
+        mut connection: Box<ClientConnection>,
+        h2c: bool,
+        close_idle: CancellationToken,
+    ) {
+        let protocol = match connection.is_http2() {
+            true => DetectedProtocol::Http2,
+            false if h2c => {
+                connection
+                    .detect_protocol(pin!(close_idle.cancelled()))
+                    .await
+            }
+            false => DetectedProtocol::Http1,
+        };
+        match protocol {
+            DetectedProtocol::Http1 => self.serve_http1(connection, close_idle).await,
+            DetectedProtocol::Http2 => Box::pin(self.serve_http2(connection, close_idle)).await,
+            DetectedProtocol::TimedOut => self.reject_slow_head(&mut connection).await,
+        }
+    }
+
+    async fn serve_http1(
+        &self,
+        mut connection: Box<ClientConnection>,
+        close_idle: CancellationToken,
+    ) {
+        let stopping = self.stopping.subscribe();
+        let mut close_idle = pin!(close_idle.cancelled());
+        let mut is_first_request = true;
+        loop {
+            match connection
+                .read_head(is_first_request, close_idle.as_mut())
+                .await
+            {
+                HeadEvent::Ready => {}
+                HeadEvent::Closed => return,
+                HeadEvent::TimedOut => return self.reject_slow_head(&mut connection).await,
+                HeadEvent::Rejected(fault) => {
+                    return self
+                        .reject(
+                            &mut connection,
+                            Problem::new(fault.code()).detail(fault.detail()),
+                        )
+                        .await;
+                }
+            }
+            is_first_request = false;
+            // Boxed, so that an idle connection does not contain its memory.
+            match Box::pin(fast_path::serve(&self.state, &mut connection)).await {
+                FastPathOutcome::KeepAlive => continue,
+                FastPathOutcome::Closed => return,
+                FastPathOutcome::Ineligible => {}
+            }
+            let mut session = ServerSession::new_http1(connection as Stream);
+            // The head has been read, and the connection enforces the deadlines of the body.
+            session.set_read_timeout(None);
+            let Some(reused) = self.proxy.process_new_http(session, &stopping).await else {
+                return;
+            };
+            let (stream, _settings) = reused.consume();
+            match stream.into_any().downcast() {
+                Ok(back) => connection = back,
+                Err(_) => return,
+            }
+        }
+    }
+
+    async fn reject_slow_head(&self, connection: &mut ClientConnection) {
+        let detail = "The head of the request did not arrive in time.";
+        self.reject(
+            connection,
+            Problem::new(Code::RequestTimeout).detail(detail),
+        )
+        .await;
+    }
+
+    /// Writes a response to a rejected head and closes the connection.
+    async fn reject(&self, connection: &mut ClientConnection, problem: Problem) {
+        let id = self.state.ids.next_id(self.state.clock.now());
+        let limits = self.limits();
+        let (code, rendered) = reject_head(
+            &self.state,
+            &limits,
+            connection.peer_address(),
+            &problem,
+            &id.to_string(),
+        );
+        let mut response = format!(
+            "HTTP/1.1 {} {}\r\nConnection: close\r\nContent-Length: {}\r\nX-Request-Id: {id}\r\n",
+            rendered.status.as_u16(),
+            rendered.status.canonical_reason().unwrap_or_default(),
+            rendered.body.len(),
+        )
+        .into_bytes();
+        for (name, value) in &rendered.headers {
+            response.extend_from_slice(name.as_str().as_bytes());
+            response.extend_from_slice(b": ");
+            response.extend_from_slice(value.as_bytes());
+            response.extend_from_slice(b"\r\n");
+        }
+        response.extend_from_slice(b"\r\n");
+        response.extend_from_slice(&rendered.body);
+        connection.linger_on_close();
+        connection
+            .deadline()
+            .set_timeout(limits.head_timeout, Instant::now());
+        if connection.write_all(&response).await.is_ok() {
+            let _gone = connection.flush().await;
+        }
+        self.state
+            .record_rejected_head(id, code, "HTTP/1.1", connection.peer_address());
+    }
+}

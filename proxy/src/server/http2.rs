@@ -1,0 +1,229 @@
+//! The handling of an HTTP/2 connection, from its preface to its last stream.
+
+use std::sync::Arc;
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use bytes::Bytes;
+use pingora::http::ResponseHeader;
+use pingora_core::apps::HttpServerApp;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::v2::server::{H2Accept, H2Options, HttpSession, handshake};
+use pingora_core::protocols::{Digest, Stream};
+use pingora_proxy::HttpProxy;
+use postern_common::Problem;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::admission::rate_limits::reject_head;
+use crate::config::ClientLimits;
+use crate::downstream::client_connection::{ClientConnection, FIRST_REQUEST_GRACE};
+use crate::downstream::http2_stream;
+use crate::downstream::http2_stream::ClientStream;
+use crate::forwarding::streaming_path::StreamingProxy;
+use crate::message::grpc;
+use crate::message::grpc::GrpcStatus;
+use crate::message::head::{HeadFault, http2};
+use crate::server::abuse_tracker::{ConnectionAbuseTracker, StreamEnd, Violation};
+use crate::server::connection_handler::ConnectionHandler;
+use crate::state::GatewayState;
+
+/// Bytes of a response that are buffered per stream: one frame (RFC 9113 section 4.2). Completed
+/// responses that the client does not read occupy this as well, a hundred per connection.
+const SEND_BUFFER_BYTES: usize = 16 << 10;
+
+/// Budget for the overhead of DATA frames that are not read yet: each frame below 256 bytes counts
+/// for the difference. Allows 1,024 frames of one byte.
+const DATA_FRAME_OVERHEAD_BYTES: usize = 256 << 10;
+
+/// The state that the streams of a connection share.
+#[derive(Clone)]
+struct StreamHandler {
+    proxy: Arc<HttpProxy<StreamingProxy>>,
+    state: Arc<GatewayState>,
+    limits: Arc<ClientLimits>,
+    stopping: watch::Receiver<bool>,
+    connection: http2_stream::Http2ConnectionInfo,
+}
+
+impl ConnectionHandler {
+    /// Serves streams until the client disconnects or is idle for too long, or until the last
+    /// stream has ended during shutdown.
+    pub(super) async fn serve_http2(
+        &self,
+        mut client: Box<ClientConnection>,
+        close_idle: CancellationToken,
+    ) {
+        let (limits, is_tls) = (self.limits(), client.is_tls());
+        let socket_digest = Some(client.socket_digest());
+        let digest = Digest {
+            ssl_digest: None,
+            timing_digest: Vec::new(),
+            proxy_digest: None,
+            socket_digest,
+        };
+        let digest = Arc::new(digest);
+        let backlog = client.switch_to_http2();
+        let handshaking = handshake(client as Stream, Some(options(&limits)));
+        let Ok(Ok(mut connection)) = tokio::time::timeout(limits.head_timeout, handshaking).await
+        else {
+            return;
+        };
+        let mut tracker = ConnectionAbuseTracker::new(&limits, Instant::now());
+        let stream_handler = self.stream_handler(&limits, is_tls);
+        let mut streams = JoinSet::new();
+        loop {
+            tokio::select! {
+                // Ended streams are counted before further ones are accepted.
+                biased;
+                () = self.wait_for_goaway(&tracker, &close_idle), if !tracker.is_goaway_sent() => {
+                    connection.graceful_shutdown();
+                    tracker.note_goaway(Instant::now());
+                }
+                Some(end) = streams.join_next() => tracker.note_stream_ended(end.unwrap_or(StreamEnd::Completed), Instant::now()),
+                accepted = HttpSession::from_h2_conn(&mut connection, Arc::clone(&digest)) => match accepted {
+                    Ok(Some(H2Accept::Session(session))) => {
+                        tracker.note_stream_opened(&limits, Instant::now());
+                        streams.spawn(stream_handler.clone().handle(session));
+                    }
+                    Ok(Some(H2Accept::Rejected)) => {
+                        self.state.metrics.protocol_errors.inc();
+                        tracker.note_stream_ended(StreamEnd::Malformed, Instant::now());
+                    }
+                    Ok(None) | Err(_) => break,
+                },
+                () = tokio::time::sleep(tracker.idle_timeout()), if streams.is_empty() => {
+                    if tracker.is_done(&limits, backlog.is_waiting(), Instant::now()) {
+                        break;
+                    }
+                    if !tracker.is_goaway_sent() {
+                        connection.graceful_shutdown();
+                        tracker.note_goaway(Instant::now());
+                    }
+                }
+            }
+            if let Some(violation) = tracker.violation(&limits, streams.len()) {
+                if violation == Violation::RapidReset {
+                    self.state.metrics.rapid_resets.inc();
+                }
+                connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+                tracker.note_goaway(Instant::now());
+            }
+        }
+        // Closes the connection, which the remaining streams detect.
+        drop(connection);
+        while streams.join_next().await.is_some() {}
+    }
+
+    /// Waits until GOAWAY must be sent. A client that has just connected gets some time for its
+    /// first request: GOAWAY before the first stream would make it fail instead of moving it to
+    /// another connection.
+    async fn wait_for_goaway(
+        &self,
+        tracker: &ConnectionAbuseTracker,
+        close_idle: &CancellationToken,
+    ) {
+        if tracker.has_opened_stream() {
+            let mut stopping = self.stopping.subscribe();
+            drop(stopping.wait_for(|stopping| *stopping).await);
+        } else {
+            close_idle.cancelled().await;
+            tokio::time::sleep_until((tracker.connected_at() + FIRST_REQUEST_GRACE).into()).await;
+        }
+    }
+
+    fn stream_handler(&self, limits: &Arc<ClientLimits>, is_tls: bool) -> StreamHandler {
+        StreamHandler {
+            proxy: Arc::clone(&self.proxy),
+            state: Arc::clone(&self.state),
+            limits: Arc::clone(limits),
+            stopping: self.stopping.subscribe(),
+            connection: http2_stream::Http2ConnectionInfo {
+                is_tls,
+                buffers: Arc::clone(&self.state.response_buffers),
+            },
+        }
+    }
+}
+
+impl StreamHandler {
+    async fn handle(self, session: HttpSession) -> StreamEnd {
+        if let Err(fault) = http2::check(session.req_header(), &self.limits.head) {
+            self.reject(session, fault).await;
+            return StreamEnd::Malformed;
+        }
+        let stream = ClientStream::new(session, self.limits, &self.connection);
+        let deadline = stream.deadline();
+        let session = ServerSession::new_custom(Box::new(stream));
+        self.proxy.process_new_http(session, &self.stopping).await;
+        if deadline.is_client_aborted() {
+            StreamEnd::Reset
+        } else {
+            StreamEnd::Completed
+        }
+    }
+
+    /// Answers a malformed request. The other streams of the connection are not affected.
+    async fn reject(&self, mut session: HttpSession, fault: HeadFault) {
+        let id = self.state.ids.next_id(self.state.clock.now());
+        let problem = Problem::new(fault.code()).detail(fault.detail());
+        let (code, rendered) = reject_head(
+            &self.state,
+            &self.limits,
+            peer_address(&session),
+            &problem,
+            &id.to_string(),
+        );
+        self.state
+            .record_rejected_head(id, code, "HTTP/2", peer_address(&session));
+        let id = id.to_string();
+        if grpc::is_call(session.req_header()) {
+            let message = if code == problem.code() {
+                problem.message()
+            } else {
+                code.title()
+            };
+            if let Ok(mut head) =
+                GrpcStatus::from_code(code).trailers_only_response(message, &rendered.headers)
+            {
+                let _always_fits = head.insert_header("X-Request-Id", id);
+                let _gone = session.write_response_header(Box::new(head), true);
+            }
+            return;
+        }
+        let Ok(mut head) = ResponseHeader::build(rendered.status, Some(4)) else {
+            return;
+        };
+        for (name, value) in &rendered.headers {
+            let _always_fits = head.insert_header(name, value);
+        }
+        let _always_fits = head.insert_header("X-Request-Id", id);
+        if session.write_response_header(Box::new(head), false).is_ok() {
+            let body = session.write_body(Bytes::from(rendered.body), true);
+            let _gone_or_slow = tokio::time::timeout(self.limits.head_timeout, body).await;
+        }
+    }
+}
+
+fn peer_address(session: &HttpSession) -> Option<std::net::IpAddr> {
+    session
+        .client_addr()?
+        .as_inet()
+        .map(std::net::SocketAddr::ip)
+}
+
+/// Returns limits on all memory that a client can occupy per connection.
+fn options(limits: &ClientLimits) -> H2Options {
+    let mut options = H2Options::new();
+    options
+        .max_concurrent_streams(limits.streams)
+        // The HTTP/2 layer answers a header list above this size with a bare 431. Lists between the
+        // limit and twice the limit are rejected as over HTTP/1.
+        .max_header_list_size(u32::try_from(2 * limits.head.bytes).unwrap_or(u32::MAX))
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .initial_window_size(64 << 10)
+        .max_concurrent_reset_streams(20)
+        .max_pending_accept_reset_streams(20)
+        .data_frame_budget(DATA_FRAME_OVERHEAD_BYTES);
+    options
+}

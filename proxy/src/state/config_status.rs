@@ -1,0 +1,18 @@
+use postern_common::clock::Timestamp;
+use serde::Serialize;
+
+/// The configuration status that `/config/status` returns.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ConfigStatus {
+    /// Number of the active configuration, from 1.
+    pub(crate) version: u64,
+    /// Hash of the active text.
+    pub(crate) hash: Option<String>,
+    /// Time of its activation.
+    pub(crate) loaded_at: Option<Timestamp>,
+    /// The error because of which the current file is not active.
+    pub(crate) last_error: Option<String>,
+    /// Changed settings that require a restart.
+    pub(crate) restart_needed: Vec<&'static str>,
+}

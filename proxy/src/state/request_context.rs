@@ -1,0 +1,166 @@
+//! The state of one request on its way through admission and forwarding.
+//!
+//! Each stage records its results here; later stages and the request record read them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use postern_common::Code;
+use postern_common::clock::Timestamp;
+use postern_common::token::Caller;
+use uuid::Uuid;
+
+use crate::config::Route;
+use crate::routing::router::RouteIndex;
+use crate::state::runtime_config::RuntimeConfig;
+use crate::telemetry::trace_context::TraceContext;
+use crate::upstream::{InFlightPermit, UpstreamPool};
+
+/// The state of a request.
+pub(crate) struct RequestContext {
+    /// The configuration in force when the request started, used until it ends.
+    pub(crate) config: Arc<RuntimeConfig>,
+    pub(crate) started: Instant,
+    /// The same time on the wall clock. Both clocks are read once per request.
+    pub(crate) start_time: Timestamp,
+    pub(crate) id: Uuid,
+    pub(crate) trace: TraceContext,
+    /// Whether the target is canonical, so that its path may be logged.
+    pub(crate) has_canonical_target: bool,
+    pub(crate) route: Option<RouteIndex>,
+    pub(crate) caller: Option<Caller>,
+    /// The problem code of a rejection or failure.
+    pub(crate) error_code: Option<Code>,
+    /// The problem code of an upstream's error response, if it is known.
+    pub(crate) upstream_code: Option<Code>,
+    /// The problem code that a report-only policy would have rejected with.
+    pub(crate) report_only_code: Option<Code>,
+    /// Whether the client disconnected before the response was complete.
+    pub(crate) client_aborted: bool,
+    /// The client address, as reported by trusted proxies.
+    pub(crate) client_address: Option<IpAddr>,
+    /// Whether the client uses TLS, to the gateway or to a trusted proxy.
+    pub(crate) is_tls: bool,
+    /// A hash of the client address, for consistent hashing and shares of upstreams.
+    pub(crate) client_key: u64,
+    /// The status of the tightest rate limit.
+    pub(crate) rate_limit: Option<RateLimitStatus>,
+    pub(crate) attempt: Option<UpstreamAttempt>,
+    pub(crate) attempts: u32,
+    /// Time spent reading the request body before an address was chosen.
+    pub(crate) body_read_time: Duration,
+    pub(crate) upstream_latency_us: Option<u64>,
+    pub(crate) body_bytes: u64,
+}
+
+/// The status of a rate limit, for the RateLimit fields (draft-ietf-httpapi-ratelimit-headers).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RateLimitStatus {
+    pub(crate) name: &'static str,
+    pub(crate) limit: u32,
+    pub(crate) window_s: u64,
+    pub(crate) remaining: u32,
+    pub(crate) reset_s: u64,
+    /// Whether the route defines the limit; every response then reports it. Limits of the gateway
+    /// are reported only when they are exceeded.
+    pub(crate) is_route_limit: bool,
+}
+
+/// An attempt to forward a request to an upstream.
+pub(crate) struct UpstreamAttempt {
+    pub(crate) pool: Arc<UpstreamPool>,
+    pub(crate) permit: Arc<InFlightPermit>,
+    pub(crate) started: Instant,
+    /// Whether the connection came from the idle pool of the fast path, for connections that
+    /// Pingora uses.
+    pub(crate) is_reused: Option<Arc<AtomicBool>>,
+}
+
+impl UpstreamAttempt {
+    /// Returns whether the connection came from the idle pool of the fast path.
+    pub(crate) fn used_idle_connection(&self) -> bool {
+        self.is_reused
+            .as_ref()
+            .is_some_and(|is_reused| is_reused.load(Ordering::Relaxed))
+    }
+}
+
+impl RequestContext {
+    pub(crate) fn new(config: Arc<RuntimeConfig>, id: Uuid, now: Timestamp) -> Self {
+        Self {
+            config,
+            started: Instant::now(),
+            start_time: now,
+            id,
+            trace: TraceContext::default(),
+            has_canonical_target: false,
+            route: None,
+            caller: None,
+            error_code: None,
+            upstream_code: None,
+            report_only_code: None,
+            client_aborted: false,
+            client_address: None,
+            is_tls: false,
+            client_key: 0,
+            rate_limit: None,
+            attempt: None,
+            attempts: 0,
+            body_read_time: Duration::ZERO,
+            upstream_latency_us: None,
+            body_bytes: 0,
+        }
+    }
+
+    /// Returns the read timeout of this upstream.
+    pub(crate) fn read_timeout(&self, pool: &UpstreamPool) -> Duration {
+        self.route()
+            .and_then(|route| route.read_timeout)
+            .unwrap_or(pool.config.read_timeout)
+    }
+
+    /// Returns whether another attempt may be made, after one that was sent or not.
+    pub(crate) fn may_retry(&self, pool: &UpstreamPool, was_sent: bool) -> bool {
+        let limit = self
+            .route()
+            .and_then(|route| route.retries)
+            .unwrap_or(pool.config.retries);
+        pool.may_retry(self.attempts, limit, was_sent)
+    }
+
+    /// Records that the upstream has completed its response, which frees its slot in flight.
+    pub(crate) fn note_response_complete(&self) {
+        if let Some(attempt) = &self.attempt {
+            attempt.permit.release();
+        }
+    }
+
+    /// Returns the matched route.
+    pub(crate) fn route(&self) -> Option<&Route> {
+        self.route
+            .map(|index| &self.config.route_table.routes[index])
+    }
+}
+
+impl RateLimitStatus {
+    /// Returns the `RateLimit` header fields.
+    pub(crate) fn header_fields(self) -> [(&'static str, String); 2] {
+        let Self {
+            name,
+            limit,
+            window_s,
+            remaining,
+            reset_s,
+            ..
+        } = self;
+        [
+            (
+                "RateLimit-Policy",
+                format!("\"{name}\";q={limit};w={window_s}"),
+            ),
+            ("RateLimit", format!("\"{name}\";r={remaining};t={reset_s}")),
+        ]
+    }
+}

@@ -1,0 +1,204 @@
+//! The runtime configuration: an immutable snapshot in which a configuration is ready for use.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::Clock;
+use postern_common::cache::{self, Cache};
+use postern_common::exit::Exit;
+
+use crate::config::{ClientLimits, Config, CorsPolicy, Route, RouteTarget, ShutdownConfig};
+use crate::routing::table::RouteTable;
+use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
+use crate::upstream::UpstreamPool;
+
+/// Timeout of the rate limit store, after which requests are counted locally.
+const STORE_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// A configuration in force. Requests keep the snapshot with which they started.
+#[derive(Debug)]
+pub(crate) struct RuntimeConfig {
+    pub(crate) route_table: RouteTable,
+    pub(crate) route_metrics: Vec<RouteMetrics>,
+    /// The CORS policy for requests that match no route.
+    pub(crate) cors: Option<Arc<CorsPolicy>>,
+    pub(crate) pools: Vec<Arc<UpstreamPool>>,
+    /// Whether all upstreams are spoken to in plain HTTP/1.1.
+    pub(crate) is_all_plain_http1: bool,
+    pub(crate) limits: Arc<ClientLimits>,
+    /// The issuers whose keys are required for readiness: the two user pools.
+    pub(crate) issuers: [String; 2],
+    /// The graceful shutdown settings.
+    pub(crate) shutdown: ShutdownConfig,
+    /// The store of rate limits across gateways.
+    pub(crate) rate_limit_store: Option<Cache>,
+}
+
+// === impl RuntimeConfig ===
+
+impl RuntimeConfig {
+    /// Prepares a configuration. Unchanged upstream pools of `previous` are reused.
+    ///
+    /// # Errors
+    /// Status 64 if a file that it names is invalid.
+    pub(crate) fn new(
+        config: Config,
+        previous: Option<&Self>,
+        metrics: &GatewayMetrics,
+        clock: &Clock,
+    ) -> Result<Self, Exit> {
+        let table = RouteTable::new(config.routes);
+        let reusable = |upstream: &crate::config::UpstreamConfig| {
+            let pools = previous
+                .map(|previous| previous.pools.as_slice())
+                .unwrap_or_default();
+            pools
+                .iter()
+                .find(|pool| pool.config == *upstream && !pool.has_changed_files())
+                .map(Arc::clone)
+        };
+        let pool = |upstream: crate::config::UpstreamConfig| match reusable(&upstream) {
+            Some(pool) => Ok(pool),
+            None => UpstreamPool::new(upstream, metrics).map(Arc::new),
+        };
+        let pools = config
+            .upstreams
+            .into_iter()
+            .map(pool)
+            .collect::<Result<Vec<_>, _>>()?;
+        let is_all_plain_http1 = pools.iter().all(|pool| pool.is_plain_http1());
+        let route_metrics = table
+            .routes
+            .iter()
+            .map(|_| RouteMetrics::default())
+            .collect();
+        let same = previous.filter(|previous| previous.limits.store == config.limits.store);
+        let store = match (same, &config.limits.store) {
+            (Some(same), _) => same.rate_limit_store.clone(),
+            (None, None) => None,
+            (None, Some(url)) => Some(Cache::open_with(url, &rate_limit_store_options(clock))?),
+        };
+        let (limits, stop) = (Arc::new(config.limits), config.stop);
+        let issuers = [config.identity.actor.issuer, config.identity.service.issuer];
+        let cors = config.cors;
+        Ok(Self {
+            route_table: table,
+            route_metrics,
+            cors,
+            pools,
+            is_all_plain_http1,
+            limits,
+            issuers,
+            shutdown: stop,
+            rate_limit_store: store,
+        })
+    }
+
+    /// Returns an upstream pool of the route; `turn` distributes requests by weight.
+    pub(crate) fn pool(&self, route: &Route, turn: u64) -> &Arc<UpstreamPool> {
+        &self.pools[weighted_choice(&route.targets, turn)]
+    }
+
+    /// Returns whether all upstreams of the route are spoken to in plain HTTP/1.1.
+    pub(crate) fn is_plain_http1(&self, route: &Route) -> bool {
+        route
+            .targets
+            .iter()
+            .all(|target| self.pools[target.upstream].is_plain_http1())
+    }
+
+    /// Returns whether all upstreams of the route are spoken to in HTTP/2, as gRPC requires.
+    pub(crate) fn is_http2(&self, route: &Route) -> bool {
+        route
+            .targets
+            .iter()
+            .all(|target| self.pools[target.upstream].config.http2)
+    }
+}
+
+fn rate_limit_store_options(clock: &Clock) -> cache::CacheOptions {
+    cache::CacheOptions {
+        deadline: STORE_TIMEOUT,
+        clock: clock.clone(),
+        ..cache::CacheOptions::default()
+    }
+}
+
+/// Returns the upstream at `turn` of a sequence in which each occurs as often as its weight.
+fn weighted_choice(targets: &[RouteTarget], turn: u64) -> usize {
+    let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
+    let mut left = turn % total.max(1);
+    for target in targets {
+        match left.checked_sub(u64::from(target.weight)) {
+            Some(rest) => left = rest,
+            None => return target.upstream,
+        }
+    }
+    targets.first().map_or(0, |target| target.upstream)
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::config::{Env, parse};
+
+    use super::*;
+    use crate::telemetry::ids::IdGenerator;
+
+    #[test]
+    fn weighted_choice_follows_the_weights() {
+        let targets =
+            [(0, 90), (1, 10), (2, 0)].map(|(upstream, weight)| RouteTarget { upstream, weight });
+        let count = |turns: &mut dyn Iterator<Item = u64>| {
+            let mut count = [0_u32; 3];
+            turns.for_each(|turn| count[weighted_choice(&targets, turn)] += 1);
+            count
+        };
+        assert_eq!(count(&mut (0..1000)), [900, 100, 0]);
+        // With 100,000 random draws, the standard deviation of a share of 10 % is 95.
+        let ids = IdGenerator::new();
+        let [most, canary, none] = count(&mut (0..100_000).map(|_| ids.random_u64()));
+        assert!((9_300..10_700).contains(&canary), "{canary}");
+        assert_eq!((most + canary, none), (100_000, 0));
+    }
+
+    #[test]
+    fn reload_keeps_unchanged_upstreams() {
+        let env = Env::from([
+            ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+            ("IDP_ACTOR_CLIENT_ID", "web"),
+            ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+            ("IDP_SERVICE_CLIENT_ID", "machines"),
+        ]);
+        let (metrics, clock) = (GatewayMetrics::new().expect("metrics"), Clock::system());
+        let load = |retries: u32, previous: Option<&RuntimeConfig>| {
+            let text = format!(
+                "[[listen]]\naddress = \"127.0.0.1:0\"\n[limits]\nmin_rate = {}\n\
+                 [upstream.changed]\naddresses = [\"127.0.0.1:1\"]\nretries = {retries}\n\
+                 [upstream.same]\naddresses = [\"127.0.0.1:2\"]\n",
+                retries + 1
+            );
+            let config = parse("test.toml", &text, |root| Config::read(root, &env)).expect("reads");
+            RuntimeConfig::new(config, previous, &metrics, &clock).expect("ready")
+        };
+        let previous = load(0, None);
+        let after = load(1, Some(&previous));
+        let pool = |live: &RuntimeConfig, name| {
+            Arc::clone(
+                live.pools
+                    .iter()
+                    .find(|pool| pool.config.name == name)
+                    .expect("a pool"),
+            )
+        };
+        let is_reused = |name| Arc::ptr_eq(&pool(&previous, name), &pool(&after, name));
+        assert!(is_reused("same"), "the pool is reused with its state");
+        assert!(!is_reused("changed"));
+        assert_eq!(
+            (
+                pool(&after, "changed").config.retries,
+                after.limits.min_rate
+            ),
+            (1, 2)
+        );
+    }
+}

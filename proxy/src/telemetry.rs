@@ -1,0 +1,15 @@
+//! Telemetry: access log, metrics, trace spans and request ids.
+//!
+//! - **Enters:** records of requests and events.
+//! - **Leaves:** JSON lines, Prometheus metrics, OTLP spans.
+//! - **May depend on:** [`crate::config`]. Requests never wait for a sink: events that do not fit
+//!   are dropped and counted.
+
+pub(crate) mod access_log;
+pub(crate) mod ids;
+pub(crate) mod metrics;
+pub(crate) mod spans;
+pub(crate) mod trace_context;
+
+pub use access_log::AccessEvent;
+pub use trace_context::TraceContext;

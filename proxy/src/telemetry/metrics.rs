@@ -1,0 +1,280 @@
+//! Prometheus metrics. Label values come from the configuration or from closed sets, never from
+//! clients.
+
+use std::sync::OnceLock;
+
+use postern_common::Code;
+use prometheus::core::Collector;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
+};
+
+/// The metrics of the gateway.
+#[derive(Debug)]
+pub(crate) struct GatewayMetrics {
+    pub(crate) registry: Registry,
+    pub(crate) requests: IntCounterVec,
+    pub(crate) duration: HistogramVec,
+    pub(crate) overhead: Histogram,
+    pub(crate) upstream: UpstreamMetrics,
+    pub(crate) rejected_before_routing: IntCounterVec,
+    pub(crate) protocol_errors: IntCounter,
+    pub(crate) connections: IntGauge,
+    pub(crate) connections_refused: IntCounter,
+    pub(crate) response_buffers: IntGauge,
+    pub(crate) tls_failed: IntCounter,
+    pub(crate) rapid_resets: IntCounter,
+    pub(crate) policy_report_only: IntCounterVec,
+    pub(crate) events_dropped: IntCounter,
+    pub(crate) spans_dropped: IntCounter,
+    pub(crate) config: ConfigMetrics,
+    pub(crate) token_cache: IntGaugeVec,
+    pub(crate) jwks_age: IntGaugeVec,
+    pub(crate) limiter_keys: IntGauge,
+}
+
+/// Metrics of upstreams, by name.
+#[derive(Debug)]
+pub(crate) struct UpstreamMetrics {
+    pub(crate) latency: HistogramVec,
+    pub(crate) retries: IntCounterVec,
+    pub(crate) retries_denied: IntCounterVec,
+    pub(crate) ejections: IntCounterVec,
+    pub(crate) endpoints: IntGaugeVec,
+}
+
+/// Metrics of the configuration.
+#[derive(Debug)]
+pub(crate) struct ConfigMetrics {
+    pub(crate) version: IntGauge,
+    pub(crate) rejected_reloads: IntCounter,
+    pub(crate) last_reload_successful: IntGauge,
+}
+
+/// The metrics of one route, created when first used: a configuration may have ten thousand routes,
+/// most of which are rarely used.
+#[derive(Debug, Default)]
+pub(crate) struct RouteMetrics {
+    by_class: [OnceLock<IntCounter>; 5],
+    duration: OnceLock<Histogram>,
+}
+
+/// Histogram buckets in seconds: 0.25 ms to 60 s.
+const BUCKETS: [f64; 15] = [
+    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0,
+];
+
+/// Histogram buckets in seconds for durations within the gateway: 10 µs to 100 ms.
+const FINE_BUCKETS: [f64; 10] = [
+    0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1,
+];
+
+const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// The code of requests that were forwarded and answered.
+pub(crate) const OK_CODE: &str = "ok";
+
+/// The route label of requests that match no route.
+pub(crate) const NO_ROUTE: &str = "none";
+
+/// Creates and registers metrics.
+struct MetricFactory(Registry);
+
+impl MetricFactory {
+    fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> prometheus::Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        self.add(IntCounter::new(name, help)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+        self.add(IntGauge::new(name, help)?)
+    }
+
+    fn seconds(&self, name: &str, help: &str, label: &str) -> prometheus::Result<HistogramVec> {
+        let options = HistogramOpts::new(name, help).buckets(BUCKETS.to_vec());
+        self.add(HistogramVec::new(options, &[label])?)
+    }
+
+    /// Creates a histogram for durations in the range of microseconds.
+    fn fine_seconds(&self, name: &str, help: &str) -> prometheus::Result<Histogram> {
+        let options = HistogramOpts::new(name, help).buckets(FINE_BUCKETS.to_vec());
+        self.add(Histogram::with_opts(options)?)
+    }
+
+    fn add<F: Collector + Clone + 'static>(&self, family: F) -> prometheus::Result<F> {
+        self.0.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+}
+
+impl GatewayMetrics {
+    /// # Errors
+    /// If two metrics have the same name.
+    pub(crate) fn new() -> prometheus::Result<Self> {
+        let make = MetricFactory(Registry::new());
+        Ok(Self {
+            requests: make.counters(
+                "postern_requests_total",
+                "Requests by route, status class and code",
+                &["route", "class", "code"],
+            )?,
+            duration: make.seconds(
+                "postern_request_seconds",
+                "Time from the request head to the end of the response",
+                "route",
+            )?,
+            overhead: make.fine_seconds(
+                "postern_overhead_seconds",
+                "Time from the request head to the choice of an upstream address",
+            )?,
+            upstream: UpstreamMetrics::new(&make)?,
+            rejected_before_routing: make.counters(
+                "postern_proxy_rejected_before_routing_total",
+                "Request heads rejected before routing",
+                &["code"],
+            )?,
+            protocol_errors: make.counter(
+                "postern_proxy_protocol_errors_total",
+                "Requests that Pingora answered before any hook was called",
+            )?,
+            connections: make.gauge("postern_connections", "Open client connections")?,
+            response_buffers: make.gauge(
+                "postern_response_buffer_bytes",
+                "Bytes reserved for responses to slow readers",
+            )?,
+            connections_refused: make.counter(
+                "postern_connections_refused_total",
+                "Connections closed because of the limit per client address",
+            )?,
+            tls_failed: make.counter(
+                "postern_tls_handshakes_failed_total",
+                "Failed TLS handshakes",
+            )?,
+            rapid_resets: make.counter(
+                "postern_http2_rapid_resets_total",
+                "HTTP/2 connections closed because of too many reset streams",
+            )?,
+            policy_report_only: make.counters(
+                "postern_proxy_policy_report_only_total",
+                "Requests forwarded by a report-only policy that would have rejected them",
+                &["route", "code"],
+            )?,
+            events_dropped: make.counter(
+                "postern_access_events_dropped_total",
+                "Dropped access events",
+            )?,
+            spans_dropped: make.counter("postern_spans_dropped_total", "Dropped spans")?,
+            config: ConfigMetrics::new(&make)?,
+            token_cache: make.gauges(
+                "postern_token_cache",
+                "Cached token verifications by unit (entries, bytes)",
+                &["unit"],
+            )?,
+            jwks_age: make.gauges(
+                "postern_jwks_age_seconds",
+                "Time since the keys of an issuer were fetched",
+                &["issuer"],
+            )?,
+            limiter_keys: make.gauge("postern_limiter_keys", "Keys tracked by the rate limiter")?,
+            registry: make.0,
+        })
+    }
+
+    /// Counts a request that was rejected or failed.
+    pub(crate) fn count(&self, route: &str, status: u16, code: &str) {
+        self.requests
+            .with_label_values(&[route, status_class(status), code])
+            .inc();
+    }
+
+    /// Counts a rejected head.
+    pub(crate) fn count_rejected_head(&self, code: Code) {
+        self.rejected_before_routing
+            .with_label_values(&[code.as_str()])
+            .inc();
+    }
+}
+
+impl UpstreamMetrics {
+    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
+        Ok(Self {
+            latency: make.seconds(
+                "postern_upstream_seconds",
+                "Time from the choice of an upstream address to the response head",
+                "upstream",
+            )?,
+            retries: make.counters("postern_retries_total", "Retries", &["upstream"])?,
+            retries_denied: make.counters(
+                "postern_retries_denied_total",
+                "Retries denied by the retry budget",
+                &["upstream"],
+            )?,
+            ejections: make.counters(
+                "postern_ejections_total",
+                "Ejections of upstream addresses",
+                &["upstream"],
+            )?,
+            endpoints: make.gauges(
+                "postern_endpoints",
+                "Upstream addresses by state",
+                &["upstream", "state"],
+            )?,
+        })
+    }
+}
+
+impl ConfigMetrics {
+    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
+        Ok(Self {
+            version: make.gauge(
+                "postern_config_version",
+                "Number of the active configuration, from 1",
+            )?,
+            rejected_reloads: make.counter(
+                "postern_config_refused_total",
+                "Rejected configuration reloads",
+            )?,
+            last_reload_successful: make.gauge(
+                "postern_proxy_config_last_reload_successful",
+                "1 if the configuration file is active, 0 if its last reload was rejected",
+            )?,
+        })
+    }
+}
+
+impl RouteMetrics {
+    /// Counts a request that its upstream answered.
+    pub(crate) fn count_ok(&self, all: &GatewayMetrics, route: &str, status: u16) {
+        let at = usize::from(status / 100).clamp(1, 5) - 1;
+        self.by_class[at]
+            .get_or_init(|| {
+                all.requests
+                    .with_label_values(&[route, STATUS_CLASSES[at], OK_CODE])
+            })
+            .inc();
+    }
+
+    /// Records the duration of a request.
+    pub(crate) fn observe(&self, all: &GatewayMetrics, route: &str, seconds: f64) {
+        self.duration
+            .get_or_init(|| all.duration.with_label_values(&[route]))
+            .observe(seconds);
+    }
+}
+
+fn status_class(status: u16) -> &'static str {
+    STATUS_CLASSES[usize::from(status / 100).clamp(1, 5) - 1]
+}

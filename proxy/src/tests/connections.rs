@@ -1,0 +1,275 @@
+//! Connection limits, tunnels and access events.
+
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::{TlsGateway, reply, send};
+
+#[tokio::test]
+async fn connections_above_the_address_limit_are_closed() {
+    let gateway =
+        TestGateway::with(OriginBehavior::Answer, "connections_per_address = 2", "").await;
+    let (mut one, two) = (gateway.connect().await, gateway.connect().await);
+    one.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert_eq!(one.response().await.expect("a response").status, 200);
+    let mut third = gateway.connect().await;
+    assert!(third.is_closed().await, "above the limit");
+    assert!(
+        gateway
+            .admin_get("/metrics")
+            .await
+            .contains("postern_connections_refused_total 1")
+    );
+    drop(two);
+    let again = async {
+        loop {
+            let mut client = gateway.connect().await;
+            client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+            if client.response().await.is_some() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(STEP_TIMEOUT, again)
+        .await
+        .expect("a released permit");
+}
+
+#[tokio::test]
+async fn connections_above_the_total_limit_wait() {
+    let gateway = TestGateway::with(OriginBehavior::Answer, "connections = 1", "").await;
+    let mut first = gateway.connect().await;
+    first.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert_eq!(first.response().await.expect("a response").status, 200);
+    let mut second = gateway.connect().await;
+    second.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert_eq!(gateway.origin.seen().len(), 1, "queued by the kernel");
+    let mut byte = [0];
+    assert!(
+        second.stream.try_read(&mut byte).is_err(),
+        "nothing is sent"
+    );
+    drop(first);
+    assert_eq!(second.response().await.expect("a response").status, 200);
+    let mut third = gateway.connect().await;
+    third.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    gateway.edit(|text| text.replace("connections = 1", "connections = 2"));
+    assert_eq!(
+        third.response().await.expect("a response").status,
+        200,
+        "a reload adds a permit"
+    );
+}
+
+#[tokio::test]
+async fn target_is_forwarded_and_logged_unchanged() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let address = origin.address;
+    let route = "[[route]]\npath = \"/any/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
+    let upstream = format!("addresses = [\"{address}\"]");
+    let gateway = TestGateway::before(
+        origin,
+        &upstream,
+        "",
+        &format!("{route}{}", ROUTES.replace("/any/{id}", "/other")),
+    )
+    .await;
+    let mut targets: Vec<String> = (0x21..0x7f_u8)
+        .filter(|byte| !b"#".contains(byte))
+        .flat_map(|byte| {
+            [
+                format!("/any/a{}b?q", byte as char),
+                format!("/any/a%{byte:02X}b"),
+                format!("/any/a%{byte:02x}b"),
+            ]
+        })
+        .collect();
+    targets.extend(
+        [
+            "/any/%C3%A9",
+            "/any/a:b@c!$&'()*+,=~-._",
+            "/any/x?a=%20&b=%2F..//;#".trim_end_matches('#'),
+            "/any/a.",
+        ]
+        .map(str::to_owned),
+    );
+    for target in &targets {
+        gateway.get(target, "").await;
+    }
+    let seen: Vec<String> = gateway
+        .origin
+        .seen()
+        .iter()
+        .map(|request| request.split(' ').nth(1).expect("a target").to_owned())
+        .collect();
+    let events: Vec<Value> = gateway.finish().await;
+    assert_eq!(events.len(), targets.len());
+    let mut forwarded = seen.iter();
+    for (target, event) in targets.iter().zip(&events) {
+        if event["status"] == 400 {
+            assert!(
+                event["path"].is_null() && event["code"] == "invalid_target",
+                "{target}: {event}"
+            );
+            continue;
+        }
+        assert_eq!(
+            (event["status"].as_u64(), forwarded.next()),
+            (Some(200), Some(target)),
+            "{event}"
+        );
+        assert_eq!(
+            event["path"],
+            target.split('?').next().expect("a path"),
+            "{event}"
+        );
+    }
+    assert_eq!(
+        forwarded.next(),
+        None,
+        "rejected requests are not forwarded"
+    );
+    assert!(
+        (40..targets.len() - 40).contains(&seen.len()),
+        "{} of {} passed",
+        seen.len(),
+        targets.len()
+    );
+}
+
+#[tokio::test]
+async fn idle_tunnel_is_closed_and_active_one_kept() {
+    let gateway =
+        TestGateway::with(OriginBehavior::Upgrade, "tunnel_timeout = \"200ms\"", "").await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let upgrade = format!(
+        "GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    );
+    let (mut silent, mut speaking) = (gateway.connect().await, gateway.connect().await);
+    for client in [&mut silent, &mut speaking] {
+        client.write(&upgrade).await;
+        assert_eq!(client.response().await.expect("a response").status, 101);
+        assert_eq!(client.bytes(5).await, "hello");
+    }
+    let mut rest = Vec::new();
+    let closed = async {
+        let reading = silent.stream.read_to_end(&mut rest);
+        tokio::pin!(reading);
+        loop {
+            tokio::select! {
+                _ = &mut reading => return,
+                () = async {
+                    speaking.write("ping").await;
+                    assert_eq!(speaking.bytes(4).await, "ping");
+                } => {}
+            }
+        }
+    };
+    tokio::time::timeout(STEP_TIMEOUT, closed)
+        .await
+        .expect("the idle tunnel is closed in time");
+    speaking.write("still here").await;
+    assert!(speaking.until("still here").await.ends_with("still here"));
+}
+
+#[tokio::test]
+async fn route_overrides_read_timeout_and_retries() {
+    let origin = TestOrigin::start(OriginBehavior::Hang).await;
+    let route = |name: &str, more: &str| {
+        format!(
+            "[[route]]\npath = \"/{name}\"\nmethods = [\"GET\"]\nupstream = \"{name}\"\npolicy = \"public\"\n{more}\n"
+        )
+    };
+    let upstream = format!(
+        "addresses = [\"{}\"]\n[upstream.quick]\naddresses = [\"{}\"]\n[upstream.once]\naddresses = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n",
+        origin.address, origin.address
+    );
+    let routes = route("quick", "read_timeout = \"100ms\"") + &route("once", "retries = 0");
+    let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
+    assert_eq!(gateway.get("/quick", "").await.code(), "upstream_timeout");
+    assert_eq!(
+        gateway.get("/once", "").await.code(),
+        "upstream_unavailable"
+    );
+    assert!(
+        !gateway
+            .admin_get("/metrics")
+            .await
+            .contains("postern_retries_total{upstream=\"once\"} 1")
+    );
+    let events = gateway.finish().await;
+    assert!(
+        events[1]["attempts"].is_null(),
+        "one attempt: {}",
+        events[1]
+    );
+}
+
+#[tokio::test]
+async fn server_options_request_is_answered() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let mut client = gateway.connect().await;
+    for _ in 0..2 {
+        client
+            .write("OPTIONS * HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok")
+            .await;
+        let answer = client.response().await.expect("a response");
+        assert_eq!((answer.status, answer.body.as_str()), (204, ""));
+        assert!(answer.header("x-request-id").is_some());
+    }
+    assert_eq!(
+        gateway
+            .send("OPTIONS * HTTP/1.0\r\nHost: h\r\n\r\n")
+            .await
+            .status,
+        204
+    );
+    assert_eq!(
+        gateway
+            .send("GET * HTTP/1.1\r\nHost: h\r\n\r\n")
+            .await
+            .status,
+        400
+    );
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
+    let star = http::Request::builder()
+        .method("OPTIONS")
+        .uri("*")
+        .header("host", "gate")
+        .body(());
+    let (answer, _) = send(&mut front.client().await, star.expect("a request"), true);
+    assert_eq!(reply(answer).await.expect("a response").status, 204);
+    assert!(gateway.origin.seen().is_empty() && front.gateway.origin.seen().is_empty());
+    let limited = TestGateway::with(
+        OriginBehavior::Answer,
+        "address = { requests = 1, per = \"1h\", burst = 1 }",
+        "",
+    )
+    .await;
+    let statuses = [
+        limited
+            .send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n")
+            .await
+            .status,
+        {
+            limited
+                .send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n")
+                .await
+                .status
+        },
+    ];
+    assert_eq!(statuses, [204, 429]);
+}
+
+#[tokio::test]
+async fn unsupported_version_is_answered_with_505() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let answer = gateway.send("GET /open HTTP/1.2\r\nHost: h\r\n\r\n").await;
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (505, "http_version_not_supported")
+    );
+    assert!(gateway.origin.seen().is_empty());
+}

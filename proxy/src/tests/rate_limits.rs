@@ -1,0 +1,348 @@
+use http::HeaderMap;
+use postern_common::cache::testing::RedisServer;
+use postern_common::config::{Env, load};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use super::harness::{PATH_SELECTORS, RawResponse, TestGateway, has_field};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::{TlsGateway, get};
+use crate::config::TestToken;
+use crate::explain;
+use crate::{ASSUMED_POOLS, CallerSource, Config};
+
+async fn gateway(limits: &str, route: &str) -> TestGateway {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let route = format!(
+        "[[route]]\nname = \"limited\"\npath = \"/limited\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
+         policy = {{ users = \"any\", services = \"any\" }}\n{route}"
+    );
+    TestGateway::before(origin, &upstream, limits, &route).await
+}
+
+#[tokio::test]
+async fn rates_are_limited_by_address() {
+    let gateway = TestGateway::with(
+        OriginBehavior::Answer,
+        "address = { requests = 1, per = \"1h\", burst = 2 }",
+        "",
+    )
+    .await;
+    assert_eq!(gateway.get("/open", "").await.status, 200);
+    assert_eq!(gateway.get("/open", "").await.status, 200);
+    let answer = gateway.get("/open", "").await;
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (429, "rate_limited")
+    );
+    let wait: u32 = answer
+        .header("retry-after")
+        .expect("a time")
+        .parse()
+        .expect("seconds");
+    assert!((3500..=3600).contains(&wait), "{wait}");
+    assert_rate_limit_fields(&answer);
+}
+
+/// Checks the response when a burst of two and a rate of one per hour are exhausted.
+fn assert_rate_limit_fields(answer: &RawResponse) {
+    assert!(answer.header("retry-after").is_some(), "{answer:?}");
+    assert_eq!(
+        answer.header("ratelimit-policy"),
+        Some("\"address\";q=2;w=7200")
+    );
+    let left = answer.header("ratelimit");
+    assert!(
+        left.is_some_and(|left| left.starts_with("\"address\";r=0;t=")),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test]
+async fn principals_are_limited_separately() {
+    let limit = "limits = [{ by = \"principal\", requests = 1, per = \"1h\" }]";
+    let gateway = gateway("", limit).await;
+    let bearer = |token: String| format!("Authorization: Bearer {token}\r\n");
+    assert_eq!(
+        gateway
+            .get("/limited", &bearer(gateway.user()))
+            .await
+            .status,
+        200
+    );
+    assert_eq!(
+        gateway
+            .get("/limited", &bearer(gateway.user()))
+            .await
+            .status,
+        429
+    );
+    assert_eq!(
+        gateway
+            .get("/limited", &bearer(gateway.service("auth")))
+            .await
+            .status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn global_rate_is_counted_in_the_store() {
+    let limit = "limits = [{ by = \"route\", requests = 2, per = \"1h\", global = true }]";
+    let gateway = gateway("store = \"memory:\"", limit).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let answer = gateway.get("/limited", &bearer).await;
+    assert_eq!(
+        (answer.status, answer.header("ratelimit-policy")),
+        (200, Some("\"route\";q=2;w=3600"))
+    );
+    assert_eq!(gateway.get("/limited", &bearer).await.status, 200);
+    assert_eq!(
+        gateway.get("/limited", &bearer).await.code(),
+        "rate_limited"
+    );
+}
+
+#[tokio::test]
+async fn policy_names_the_configured_window() {
+    for (limits, limit, policy) in [
+        (
+            "",
+            "by = \"address\", requests = 3, per = \"10s\"",
+            "\"address\";q=3;w=10",
+        ),
+        (
+            "",
+            "by = \"route\", requests = 7, per = \"1m\", burst = 14",
+            "\"route\";q=14;w=120",
+        ),
+        (
+            "store = \"memory:\"",
+            "by = \"route\", requests = 2, per = \"1500ms\", global = true",
+            "\"route\";q=2;w=2",
+        ),
+    ] {
+        let gateway = gateway(limits, &format!("limits = [{{ {limit} }}]")).await;
+        let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+        let answer = gateway.get("/limited", &bearer).await;
+        assert_eq!(
+            (answer.status, answer.header("ratelimit-policy")),
+            (200, Some(policy)),
+            "{limit}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn unavailable_store_falls_back_to_local_limit() {
+    let limit = "limits = [{ by = \"route\", requests = 1, per = \"1h\", global = true }]";
+    let gateway = gateway("store = \"redis://127.0.0.1:1\"", limit).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    assert_eq!(gateway.get("/limited", &bearer).await.status, 200);
+    assert_eq!(
+        gateway.get("/limited", &bearer).await.code(),
+        "rate_limited"
+    );
+}
+
+#[tokio::test]
+async fn exhausted_window_is_not_queried_again() {
+    let mut redis = RedisServer::start(&[]).await;
+    let limit = "limits = [{ by = \"route\", requests = 2, per = \"1h\", global = true }]";
+    let gateway = gateway(&format!("store = \"{}\"", redis.url()), limit).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    for status in [200, 200, 429] {
+        assert_eq!(gateway.get("/limited", &bearer).await.status, status);
+    }
+    // A query would find the store unavailable, and the request would be counted locally.
+    redis.kill().await;
+    assert_eq!(
+        gateway.get("/limited", &bearer).await.code(),
+        "rate_limited"
+    );
+}
+
+#[tokio::test]
+async fn rejected_heads_count_for_their_address() {
+    let limits = "address = { requests = 1, per = \"1h\", burst = 2 }";
+    let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
+    let broken = "GET /open HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n";
+    assert_eq!(gateway.send(broken).await.status, 400);
+    assert_eq!(gateway.get("/open", "").await.status, 200);
+    let refused = gateway.send(broken).await;
+    assert_eq!(
+        (refused.code().as_str(), refused.header("connection")),
+        ("rate_limited", Some("close"))
+    );
+    assert_rate_limit_fields(&refused);
+
+    let front = TlsGateway::start(OriginBehavior::Answer, limits, "").await;
+    let mut client = front.client().await;
+    for code in ["invalid_target", "invalid_target", "rate_limited"] {
+        assert_eq!(get(&mut client, "/open//twice", &[]).await.code(), code);
+    }
+    let refused = get(&mut client, "/open//twice", &[]).await;
+    let field = |name| {
+        refused
+            .headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+    };
+    assert_eq!(field("ratelimit-policy"), Some("\"address\";q=2;w=7200"));
+    assert!(
+        field("ratelimit").is_some_and(|left| left.starts_with("\"address\";r=0;t=")),
+        "{refused:?}"
+    );
+    assert_eq!(get(&mut client, "/open", &[]).await.code(), "rate_limited");
+}
+
+#[tokio::test]
+async fn route_rewrites_path_and_sets_headers() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let route = "[[route]]\npath = \"/v1/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
+                 rewrite = { strip = \"/v1\", add = \"/api\" }\nresponse_headers = { X-Frame-Options = \"DENY\" }\n";
+    let gateway = TestGateway::before(origin, &upstream, "", route).await;
+    let answer = gateway.get("/v1/a/b?c=d", "").await;
+    assert_eq!(
+        (answer.status, answer.header("x-frame-options")),
+        (200, Some("DENY"))
+    );
+    assert!(
+        gateway
+            .origin
+            .only()
+            .starts_with("GET /api/a/b?c=d HTTP/1.1\r\n")
+    );
+}
+
+#[tokio::test]
+async fn explain_names_the_path_that_is_forwarded() {
+    for (path, rewrite, target, forwarded) in [
+        ("/v1", "strip = \"/v1\", add = \"/api\"", "/v1", "/api"),
+        (
+            "/v1",
+            "strip = \"/v1\", add = \"/api\"",
+            "/v1?a=b",
+            "/api?a=b",
+        ),
+        ("/v1", "strip = \"/v1\"", "/v1", "/"),
+        ("/v1", "strip = \"/v1\"", "/v1?a=b", "/?a=b"),
+        (
+            "/v1/*",
+            "strip = \"/v1\", add = \"/api\"",
+            "/v1/a?b",
+            "/api/a?b",
+        ),
+        ("/v1/*", "strip = \"/v1\"", "/v1/a", "/a"),
+        ("/v1", "add = \"/api\"", "/v1", "/api/v1"),
+    ] {
+        let origin = TestOrigin::start(OriginBehavior::Answer).await;
+        let upstream = format!("addresses = [\"{}\"]", origin.address);
+        let route = format!(
+            "[[route]]\npath = \"{path}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
+             rewrite = {{ {rewrite} }}\n"
+        );
+        let gateway = TestGateway::before(origin, &upstream, "", &route).await;
+        for selector in PATH_SELECTORS {
+            assert_eq!(gateway.get(target, selector).await.status, 200, "{target}");
+            let sent = gateway.origin.seen().pop().expect("a request");
+            assert_eq!(
+                sent.split(' ').nth(1),
+                Some(forwarded),
+                "{path} {rewrite} {selector}"
+            );
+        }
+        let nobody = CallerSource::Assumed(TestToken::None);
+        let env = Env::default().assuming(&ASSUMED_POOLS);
+        let file = gateway.log.path().join("proxy.toml");
+        let config = load(&file, |root| Config::read(root, &env)).expect("a valid configuration");
+        let said = explain(&config, "GET", target, &HeaderMap::new(), &nobody);
+        let named = forwarded.split('?').next().expect("a path");
+        assert!(said.contains(&format!("forwarded  {named}\n")), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn clients_behind_trusted_proxy_are_distinguished() {
+    let limits = "trusted_proxies = [\"127.0.0.0/8\"]\naddress = { requests = 1, per = \"1h\" }";
+    let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
+    let from = |address: &str| {
+        format!("X-Forwarded-For: 6.6.6.6, {address}\r\nX-Forwarded-Proto: https\r\n")
+    };
+    assert_eq!(gateway.get("/open", &from("9.9.9.1")).await.status, 200);
+    assert_eq!(gateway.get("/open", &from("9.9.9.1")).await.status, 429);
+    assert_eq!(gateway.get("/open", &from("9.9.9.2")).await.status, 200);
+    let seen = gateway.origin.seen();
+    assert!(
+        has_field(&seen[1], "X-Forwarded-For: 9.9.9.2")
+            && has_field(&seen[1], "X-Forwarded-Proto: https")
+    );
+}
+
+/// A proxy before Redis, so that it can become unavailable.
+async fn redis_proxy() -> (String, tokio::task::JoinHandle<()>) {
+    let server = Env::of_process()
+        .get("POSTERN_TEST_REDIS")
+        .expect("POSTERN_TEST_REDIS is set")
+        .to_owned();
+    let server = server
+        .trim_start_matches("redis://")
+        .trim_end_matches('/')
+        .to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let url = format!(
+        "redis://{}?namespace={}&deadline=5000ms",
+        listener.local_addr().expect("bound"),
+        Uuid::new_v4()
+    );
+    let road = tokio::spawn(async move {
+        let mut open = JoinSet::new();
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut far = TcpStream::connect(&server)
+                .await
+                .expect("Redis is reachable");
+            open.spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+    (url, road)
+}
+
+#[tokio::test]
+async fn gateways_count_locally_after_redis_fails() {
+    let limit = "limits = [{ by = \"address\", requests = 3, per = \"1h\", global = true }]";
+    let (url, road) = redis_proxy().await;
+    let limits = format!("store = \"{url}\"\ntrusted_proxies = [\"127.0.0.0/8\"]");
+    let (one, other) = (gateway(&limits, limit).await, gateway(&limits, limit).await);
+    let ask = async |gateway: &TestGateway, from: &str| {
+        let bearer = format!(
+            "Authorization: Bearer {}\r\nX-Forwarded-For: {from}\r\n",
+            gateway.user()
+        );
+        gateway.get("/limited", &bearer).await
+    };
+    for gateway in [&one, &other, &one] {
+        assert_eq!(ask(gateway, "9.9.9.1").await.status, 200);
+    }
+    let refused = ask(&other, "9.9.9.1").await;
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (429, "rate_limited"),
+        "counted across both gateways"
+    );
+    road.abort();
+    assert!(road.await.is_err_and(|ended| ended.is_cancelled()));
+    for gateway in [&one, &other] {
+        assert_eq!(
+            ask(gateway, "9.9.9.1").await.status,
+            429,
+            "exhausted until the end of the window"
+        );
+        for _ in 0..3 {
+            assert_eq!(ask(gateway, "9.9.9.2").await.status, 200, "counted locally");
+        }
+        assert_eq!(ask(gateway, "9.9.9.2").await.status, 429);
+    }
+}

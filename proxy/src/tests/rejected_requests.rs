@@ -1,0 +1,289 @@
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+
+use super::harness::{RawClient, TestGateway};
+use super::origin::OriginBehavior;
+
+/// Requests that are rejected before anything is forwarded, and after which the connection is
+/// closed.
+#[tokio::test]
+async fn malformed_request_closes_the_connection() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let bearer = format!("Authorization: Bearer {}", gateway.user());
+    for raw in [
+        "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            .to_owned(),
+        "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_owned(),
+        "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n"
+            .to_owned(),
+        "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab".to_owned(),
+        "GET /open HTTP/1.1\nHost: h\n\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost: h\r\nX: a\rb\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost: h\r\nX: a\0b\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.0\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n".to_owned(),
+        "GET http://other/open HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost : h\r\n\r\n".to_owned(),
+        "GET /open\r\nHost: h\r\n\r\n".to_owned(),
+        "CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n".to_owned(),
+        format!("GET /any/1 HTTP/1.1\r\nHost: h\r\n{bearer}\r\nConnection: Authorization\r\n\r\n"),
+        format!("GET /any/1 HTTP/1.1\r\nHost: h\r\n{bearer}\r\nConnection: close, X-Postern-Kind\r\n\r\n"),
+    ] {
+        let mut client = gateway.connect().await;
+        client.write(&raw).await;
+        let answer = client.response().await.expect("a response");
+        assert_eq!(answer.status, 400, "{raw:?} {answer:?}");
+        assert_eq!(answer.header("connection"), Some("close"), "{raw:?}");
+        assert!(answer.code().starts_with("invalid_"), "{answer:?}");
+        assert!(client.is_closed().await, "{raw:?}");
+    }
+    assert!(
+        gateway.origin.seen().is_empty(),
+        "{:?}",
+        gateway.origin.seen()
+    );
+}
+
+#[tokio::test]
+async fn absolute_target_is_forwarded_in_origin_form() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    assert_eq!(
+        gateway
+            .send("GET http://h/open?a HTTP/1.1\r\nHost: h\r\n\r\n")
+            .await
+            .status,
+        200
+    );
+    assert!(
+        gateway
+            .origin
+            .only()
+            .starts_with("GET /open?a HTTP/1.1\r\n")
+    );
+}
+
+#[tokio::test]
+async fn ambiguous_targets_are_rejected() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    for target in [
+        "/any/a%2fb",
+        "/any/a%5cb",
+        "/any/../open",
+        "/any/%2e%2e/open",
+        "//open",
+        "/any//x",
+        "/any/x;y",
+        "/any/x#y",
+        "/any/%00",
+        "/any/%ff",
+        "/any/%",
+        "/%6fpen",
+        "/any/./x",
+        "/any/x\\y",
+    ] {
+        let answer = gateway.get(target, &bearer).await;
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (400, "invalid_target"),
+            "{target}"
+        );
+    }
+    assert!(gateway.origin.seen().is_empty());
+}
+
+#[tokio::test]
+async fn head_size_is_limited() {
+    let gateway = TestGateway::with(
+        OriginBehavior::Answer,
+        "head_bytes = 4096\ntarget_bytes = 512\nhead_fields = 20",
+        "",
+    )
+    .await;
+    let field = format!("X: {}\r\n", "x".repeat(4096));
+    assert_eq!(gateway.get("/open", &field).await.code(), "head_too_large");
+    assert_eq!(
+        gateway.get("/open", &"X: y\r\n".repeat(20)).await.code(),
+        "head_too_large"
+    );
+    assert_eq!(
+        gateway
+            .get(&format!("/open?{}", "x".repeat(600)), "")
+            .await
+            .code(),
+        "target_too_long"
+    );
+    let endless = gateway.send(&"x".repeat(8192)).await;
+    assert_eq!(endless.status, 431);
+}
+
+#[tokio::test]
+async fn malformed_chunk_ends_the_request() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let head = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for body in [
+        "3\nabc\n0\n\n",
+        "x\r\n",
+        "3\r\nabcX0\r\n\r\n",
+        "-1\r\n",
+        "0\r\nHost : evil\r\n\r\n",
+        "0;\r\n\r\n",
+    ] {
+        let mut client = gateway.connect().await;
+        client
+            .write(&format!(
+                "{head}{body}GET /open HTTP/1.1\r\nHost: h\r\n\r\n"
+            ))
+            .await;
+        let answer = client.response().await.expect("a response");
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (400, "invalid_request"),
+            "{body:?}"
+        );
+        assert!(client.is_closed().await, "{body:?}");
+    }
+    let mut client = gateway.connect().await;
+    let next = "GET /open?next HTTP/1.1\r\nHost: h\r\n\r\n";
+    client
+        .write(&format!(
+            "{head}0\r\nHost: evil\r\nX-Postern-Kind: evil\r\n\r\n{next}"
+        ))
+        .await;
+    for _ in 0..2 {
+        assert_eq!(
+            client.response().await.expect("a response").status,
+            200,
+            "trailers are dropped"
+        );
+    }
+    let seen = gateway.origin.seen();
+    assert!(
+        seen.iter().all(|request| !request.contains("evil")),
+        "{seen:?}"
+    );
+    assert!(
+        seen.last()
+            .is_some_and(|request| request.starts_with("GET /open?next")),
+        "{seen:?}"
+    );
+}
+
+/// A body that looks like a request and must not be treated as one.
+const SMUGGLED_REQUEST: &str = "GET /open?hidden HTTP/1.1\r\nHost: h\r\n\r\n";
+
+/// Requests that are rejected before their body is read: the body contains requests. Returns
+/// status, head and body.
+fn refused(gateway: &TestGateway, times: usize) -> [(u16, String, String); 3] {
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let body = SMUGGLED_REQUEST.repeat(times);
+    let rest = format!("HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n", body.len());
+    [
+        (401, format!("POST /any/1 {rest}\r\n"), body.clone()),
+        (
+            404,
+            format!("POST /nowhere {rest}{bearer}\r\n"),
+            body.clone(),
+        ),
+        (405, format!("BREW /any/1 {rest}{bearer}\r\n"), body),
+    ]
+}
+
+/// A long body is handled by Pingora, which closes the connection instead of reading it.
+#[tokio::test]
+async fn late_body_of_rejected_request_is_not_a_request() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    for (times, connection) in [(1, "keep-alive"), (500, "close")] {
+        for (status, head, body) in refused(&gateway, times) {
+            for cut in [0, 1, SMUGGLED_REQUEST.len() - 1, body.len()] {
+                let before = gateway.origin.seen().len();
+                let (early, late) = body.split_at(cut);
+                let mut client = gateway.connect().await;
+                client.write(&format!("{head}{early}")).await;
+                let answer = client.response().await.expect("a response before the body");
+                assert_eq!(answer.status, status, "{head}");
+                assert_eq!(answer.header("connection"), Some(connection), "{head}");
+                client
+                    .write(&format!("{late}GET /open?next HTTP/1.1\r\nHost: h\r\n\r\n"))
+                    .await;
+                match connection {
+                    "close" => assert!(client.is_closed().await, "{head}"),
+                    _ => assert_eq!(
+                        client.response().await.expect("a response").status,
+                        200,
+                        "{head}"
+                    ),
+                }
+                let reached = gateway.origin.seen().split_off(before);
+                assert_eq!(
+                    reached.len(),
+                    usize::from(connection != "close"),
+                    "{head} {reached:?}"
+                );
+                assert!(
+                    reached
+                        .iter()
+                        .all(|request| request.starts_with("GET /open?next ")),
+                    "{reached:?}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn body_of_rejected_request_has_the_same_limits() {
+    for limits in ["stall_timeout = \"150ms\"", "deadline = \"150ms\""] {
+        let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
+        let requests = refused(&gateway, 1);
+        for (status, head, body) in &requests {
+            let began = Instant::now();
+            let mut client = gateway.connect().await;
+            client.write(head).await;
+            assert_eq!(
+                client.response().await.expect("a response").status,
+                *status,
+                "{head}"
+            );
+            assert!(client.is_closed().await, "{limits} {head}");
+            let taken = began.elapsed();
+            assert!(
+                taken > Duration::from_millis(100) && taken < Duration::from_secs(2),
+                "{taken:?} {head}"
+            );
+            // The body is not read.
+            client.write(body).await;
+        }
+        assert_eq!(gateway.finish().await.len(), requests.len(), "{limits}");
+    }
+}
+
+#[tokio::test]
+async fn admin_listener_rejects_foreign_hosts() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    for (host, status) in [
+        ("localhost", 200),
+        ("127.0.0.1:8509", 200),
+        ("evil.example", 400),
+        ("10.0.0.5", 400),
+    ] {
+        let stream = TcpStream::connect(gateway.admin).await.expect("connects");
+        let mut client = RawClient {
+            stream,
+            buffer: Vec::new(),
+        };
+        client
+            .write(&format!(
+                "GET /config/status HTTP/1.1\r\nHost: {host}\r\n\r\n"
+            ))
+            .await;
+        assert_eq!(
+            client.response().await.expect("a response").status,
+            status,
+            "{host}"
+        );
+    }
+}

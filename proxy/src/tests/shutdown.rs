@@ -1,0 +1,242 @@
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use super::harness::{STEP_TIMEOUT, TestGateway, fetch};
+use super::origin::OriginBehavior;
+use super::tls_gateway::{TlsGateway, get};
+
+const REQUEST: &str = "GET /open HTTP/1.1\r\nHost: h\r\n\r\n";
+
+/// Idle connections are closed at once.
+const NO_LINGER: &str = "[stop]\nlinger = \"0s\"";
+
+#[tokio::test]
+async fn idle_gateway_stops_at_once() {
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", NO_LINGER).await;
+    let mut client = gateway.connect().await;
+    client.write(REQUEST).await;
+    assert_eq!(client.response().await.expect("a response").status, 200);
+    let began = Instant::now();
+    gateway.finish().await;
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(client.is_closed().await);
+}
+
+#[tokio::test]
+async fn request_in_flight_is_answered_before_exit() {
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", NO_LINGER).await;
+    let mut client = gateway.connect().await;
+    client
+        .write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\na")
+        .await;
+    let mut warm = gateway.connect().await;
+    warm.write(REQUEST).await;
+    assert_eq!(warm.response().await.expect("a response").status, 200);
+    gateway.shutdown.cancel();
+    assert!(warm.is_closed().await, "idle connections are closed first");
+    client.write("bc").await;
+    let answer = client.response().await.expect("a response");
+    assert_eq!(
+        (answer.status, answer.header("connection")),
+        (200, Some("close"))
+    );
+    tokio::time::timeout(STEP_TIMEOUT, gateway.running)
+        .await
+        .expect("ends")
+        .expect("does not panic");
+}
+
+#[tokio::test]
+async fn keep_alive_client_gets_connection_close() {
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", "[stop]\nlinger = \"10s\"").await;
+    let (mut warm, mut late) = (gateway.connect().await, gateway.connect().await);
+    for client in [&mut warm, &mut late] {
+        client.write(REQUEST).await;
+        assert_eq!(
+            client
+                .response()
+                .await
+                .expect("a response")
+                .header("connection"),
+            Some("keep-alive")
+        );
+    }
+    let began = Instant::now();
+    gateway.shutdown.cancel();
+    loop {
+        warm.write(REQUEST).await;
+        if warm
+            .response()
+            .await
+            .expect("a response on an open connection")
+            .header("connection")
+            == Some("close")
+        {
+            break;
+        }
+    }
+    assert!(warm.is_closed().await);
+    let ending = tokio::time::timeout(Duration::from_millis(200), late.is_closed()).await;
+    assert!(ending.is_err(), "a new connection may still send a request");
+    // Of pipelined requests, only the first is answered.
+    late.write(&REQUEST.repeat(3)).await;
+    assert_eq!(
+        late.response()
+            .await
+            .expect("a response")
+            .header("connection"),
+        Some("close")
+    );
+    assert!(late.is_closed().await);
+    tokio::time::timeout(STEP_TIMEOUT, gateway.running)
+        .await
+        .expect("ends")
+        .expect("does not panic");
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "closed connections do not delay the exit"
+    );
+}
+
+#[tokio::test]
+async fn queued_connections_are_served() {
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", NO_LINGER).await;
+    gateway.get("/open", "").await;
+    // The gateway runs on this thread and accepts none of these before the shutdown.
+    let waiting: Vec<_> = (0..32)
+        .map(|_| {
+            let mut client = std::net::TcpStream::connect(gateway.address).expect("connects");
+            client.write_all(REQUEST.as_bytes()).expect("writes");
+            client
+        })
+        .collect();
+    gateway.finish().await;
+    for mut client in waiting {
+        client
+            .set_read_timeout(Some(STEP_TIMEOUT))
+            .expect("a timeout");
+        let mut text = String::new();
+        client
+            .read_to_string(&mut text)
+            .expect("a response and the end of the connection");
+        assert!(
+            text.starts_with("HTTP/1.1 200 ") && text.contains("onnection: close"),
+            "{text:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn http2_client_gets_goaway_after_its_first_request() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
+    let (warm, connection) = h2::client::handshake(front.connect().await)
+        .await
+        .expect("a handshake");
+    let warm_ended = tokio::spawn(connection);
+    let mut warm = warm.ready().await.expect("ready");
+    assert_eq!(get(&mut warm, "/open", &[]).await.status, 200);
+    let (young, connection) = h2::client::handshake(front.connect().await)
+        .await
+        .expect("a handshake");
+    let young_ended = tokio::spawn(connection);
+    let mut young = young.ready().await.expect("ready");
+    front.gateway.shutdown.cancel();
+    let ended = tokio::time::timeout(STEP_TIMEOUT, warm_ended)
+        .await
+        .expect("the end in time");
+    assert!(
+        ended.expect("does not panic").is_ok(),
+        "GOAWAY with NO_ERROR"
+    );
+    assert!(!young_ended.is_finished());
+    assert_eq!(
+        get(&mut young, "/open", &[]).await.status,
+        200,
+        "a new connection may send a request"
+    );
+    let ended = tokio::time::timeout(STEP_TIMEOUT, young_ended)
+        .await
+        .expect("the end in time");
+    assert!(
+        ended.expect("does not panic").is_ok(),
+        "GOAWAY with NO_ERROR"
+    );
+    front.gateway.finish().await;
+}
+
+#[tokio::test]
+async fn unready_gateway_still_serves_during_notice() {
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", "[stop]\nnotice = \"1h\"").await;
+    let ready = async |wanted: u16| {
+        let turning = async {
+            while fetch(gateway.admin, "/readyz").await.status != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(STEP_TIMEOUT, turning)
+            .await
+            .expect("readiness in time");
+    };
+    ready(200).await;
+    gateway.shutdown.cancel();
+    ready(503).await;
+    let mut client = gateway.connect().await;
+    for _ in 0..3 {
+        client.write(REQUEST).await;
+        let answer = client.response().await.expect("a response");
+        assert_eq!(
+            (answer.status, answer.header("connection")),
+            (200, Some("keep-alive"))
+        );
+    }
+    assert!(!gateway.running.is_finished(), "notice does not end early");
+    gateway.running.abort();
+}
+
+#[tokio::test]
+async fn admin_listener_reports_status() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    gateway
+        .get(
+            "/any/1",
+            &format!("Authorization: Bearer {}\r\n", gateway.user()),
+        )
+        .await;
+    let metrics = gateway.admin_get("/metrics").await;
+    assert!(
+        metrics.contains(r#"postern_requests_total{class="2xx",code="ok",route="any"} 1"#),
+        "{metrics}"
+    );
+    for sampled in ["postern_overhead_seconds", "postern_upstream_seconds"] {
+        let line = |part: &str, label: &str| {
+            let start = format!("{sampled}_{part}{label} ");
+            let value = metrics
+                .lines()
+                .find_map(|line| line.strip_prefix(start.as_str()));
+            value.expect(sampled).parse::<f64>().expect("a number")
+        };
+        let label = if sampled.contains("upstream") {
+            "{upstream=\"origin\"}"
+        } else {
+            ""
+        };
+        assert_eq!(line("count", label), 1.0, "{metrics}");
+        let seconds = line("sum", label);
+        assert!(
+            seconds > 0.0 && seconds < STEP_TIMEOUT.as_secs_f64(),
+            "{sampled}: {seconds}"
+        );
+    }
+    assert!(
+        gateway
+            .admin_get("/upstreams")
+            .await
+            .contains("\"healthy\":true")
+    );
+    assert!(gateway.admin_get("/jwks/status").await.contains("services"));
+    assert!(gateway.admin_get("/livez").await.contains("ok"));
+}

@@ -1,0 +1,68 @@
+use std::net::TcpListener;
+
+use postern_common::config::{Env, parse};
+
+use crate::{Config, InheritedSockets};
+
+/// Returns a configuration that listens on these addresses, the last of them for the admin
+/// listener.
+fn config(addresses: [&str; 3]) -> Config {
+    let [first, second, admin] = addresses;
+    let text = format!(
+        "[[listen]]\naddress = \"{first}\"\n[[listen]]\naddress = \"{second}\"\n[admin]\naddress = \"{admin}\"\n"
+    );
+    let env = Env::from([
+        ("IDP_ACTOR_POOL_ID", "actors"),
+        ("IDP_ACTOR_CLIENT_ID", "web"),
+        ("IDP_SERVICE_POOL_ID", "services"),
+        ("IDP_SERVICE_CLIENT_ID", "machines"),
+        ("CLOUD_REGION", "us-west-2"),
+    ]);
+    parse("test.toml", &text, |root| Config::read(root, &env)).expect("a valid configuration")
+}
+
+fn bound() -> (TcpListener, String) {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let address = socket.local_addr().expect("bound").to_string();
+    (socket, address)
+}
+
+#[tokio::test]
+async fn inherited_socket_serves_its_address() {
+    let ((admin, operators), (second, clients)) = (bound(), bound());
+    let config = config(["127.0.0.1:0", &clients, &operators]);
+    let listeners = InheritedSockets(vec![admin, second])
+        .bind_listeners(&config)
+        .await
+        .expect("listeners");
+    let addresses = listeners.public.iter().chain(&listeners.admin);
+    let addresses: Vec<String> = addresses
+        .map(|listener| listener.local_addr().expect("bound").to_string())
+        .collect();
+    assert_eq!(addresses[1..], [clients, operators], "in any order");
+    assert!(
+        addresses[0].starts_with("127.0.0.1:"),
+        "the other listener is bound: {addresses:?}"
+    );
+}
+
+#[tokio::test]
+async fn unknown_inherited_socket_is_rejected_before_bind() {
+    let ((known, clients), (stranger, nobody), (other, neither)) = (bound(), bound(), bound());
+    // The address is in use, which must not be the reported mistake.
+    let (_taken, taken) = bound();
+    let config = config([&clients, &taken, "127.0.0.1:0"]);
+    let refused = InheritedSockets(vec![known, stranger, other])
+        .bind_listeners(&config)
+        .await
+        .expect_err("refused");
+    let message = refused.message();
+    assert!(
+        message.contains(&nobody) && message.contains(&neither),
+        "{message}"
+    );
+    assert!(
+        refused.status() == 64 && !message.contains(&clients),
+        "{message}"
+    );
+}

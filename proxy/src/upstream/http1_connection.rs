@@ -1,0 +1,277 @@
+//! Plain HTTP/1.1 connections to upstream addresses, and the pool of idle ones.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use memchr::memchr_iter;
+use pingora_core::{Error, ErrorType, OrErr, Result, RetryType};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
+
+use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
+
+/// Maximum bytes of a response head (the limit of Pingora).
+pub(super) const MAX_RESPONSE_HEAD_BYTES: usize = 1 << 20;
+
+/// Size of one read while waiting for a head.
+const HEAD_READ_BYTES: usize = 4 << 10;
+
+/// Size of one read of a body.
+const BODY_READ_BYTES: usize = 32 << 10;
+
+/// Maximum idle connections to one address.
+const MAX_IDLE_CONNECTIONS: usize = 512;
+
+/// A connection. Its errors are Pingora errors of an upstream.
+#[derive(Debug)]
+pub(crate) struct UpstreamConnection {
+    stream: TcpStream,
+    inbound: BytesMut,
+    /// Bytes of `inbound` that were searched for the end of a head.
+    searched: usize,
+    /// Whether `inbound` was enlarged for a body.
+    has_body_buffer: bool,
+}
+
+/// A pool of idle connections to one address with their idle times, most recently used first, so
+/// that unneeded connections expire.
+#[derive(Debug)]
+pub(crate) struct IdlePool<C>(Mutex<Vec<(C, Instant)>>);
+
+/// A connection that can be pooled.
+pub(crate) trait PooledConnection {
+    /// Prepares the connection for the pool. Returns whether it may be pooled: no unsolicited data
+    /// was received.
+    fn prepare_for_idle(&mut self) -> bool;
+
+    /// Returns whether nothing was received while idle, including the end of the connection.
+    fn is_reusable(&mut self) -> bool;
+}
+
+// === impl UpstreamConnection ===
+
+impl UpstreamConnection {
+    pub(crate) async fn connect(address: SocketAddr, within: Duration) -> Result<Self> {
+        let stream = connect(address, within).await.map_err(Error::into_up)?;
+        let _best_effort = stream.set_nodelay(true);
+        Ok(Self {
+            stream,
+            inbound: BytesMut::new(),
+            searched: 0,
+            has_body_buffer: false,
+        })
+    }
+
+    pub(super) fn stream(&mut self) -> Pin<&mut TcpStream> {
+        Pin::new(&mut self.stream)
+    }
+
+    /// Makes the kernel close the connection if the peer accepts no data for `within`. Pingora
+    /// waits for a response even after a body write has timed out.
+    pub(super) fn set_write_stall_timeout(&self, within: Duration) {
+        let millis = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+        let _best_effort = rustix::net::sockopt::set_tcp_user_timeout(&self.stream, millis);
+    }
+
+    /// Sends all of `data`.
+    pub(crate) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut BytesMut,
+    ) -> Poll<Result<()>> {
+        while !data.is_empty() {
+            let error = match ready!(Pin::new(&mut self.stream).poll_write(cx, data)) {
+                Ok(0) => io::ErrorKind::WriteZero.into(),
+                Ok(written) => {
+                    data.advance(written);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            return Poll::Ready(Err(self.io_error(ErrorType::WriteError, error)));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads the next response head.
+    pub(crate) fn poll_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        is_head_request: bool,
+    ) -> Poll<Result<UpstreamResponse>> {
+        loop {
+            if self.has_head()
+                && let Some(response) = UpstreamResponse::take(&mut self.inbound, is_head_request)
+                    .map_err(malformed_response)?
+            {
+                self.searched = 0;
+                return Poll::Ready(Ok(response));
+            }
+            if self.inbound.len() > MAX_RESPONSE_HEAD_BYTES {
+                return Poll::Ready(Err(malformed_response(ResponseFault)));
+            }
+            if ready!(self.poll_fill(cx, HEAD_READ_BYTES))? == 0 {
+                let gone = io::ErrorKind::UnexpectedEof.into();
+                return Poll::Ready(Err(self.io_error(ErrorType::ConnectionClosed, gone)));
+            }
+        }
+    }
+
+    /// Returns whether the buffer may contain a complete head: an empty line, or bytes that cannot
+    /// begin a response. Each byte is examined once, independent of the read sizes.
+    fn has_head(&mut self) -> bool {
+        let from = self.searched.saturating_sub(2);
+        let unsearched = &self.inbound[from..];
+        let is_end = |at: usize| {
+            let rest = &unsearched[at + 1..];
+            rest.starts_with(b"\n") || rest.starts_with(b"\r\n")
+        };
+        let found = memchr_iter(b'\n', unsearched).any(is_end);
+        let is_other = !self
+            .inbound
+            .starts_with(&b"HTTP/"[..self.inbound.len().min(5)]);
+        self.searched = self.inbound.len();
+        found || is_other
+    }
+
+    /// Returns the next part of a body; `None` at its end.
+    pub(crate) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut ResponseBody,
+    ) -> Poll<Result<Option<Bytes>>> {
+        loop {
+            if let Some(data) = body.take(&mut self.inbound).map_err(malformed_response)? {
+                return Poll::Ready(Ok(Some(data)));
+            }
+            if *body == ResponseBody::Done {
+                return Poll::Ready(Ok(None));
+            }
+            self.has_body_buffer = true;
+            // The head has been forwarded, so that the request cannot be retried.
+            let read = ready!(self.poll_fill(cx, BODY_READ_BYTES)).map_err(|mut error| {
+                error.set_retry(false);
+                error
+            });
+            if read? == 0 {
+                if *body == ResponseBody::UntilClose {
+                    *body = ResponseBody::Done;
+                    return Poll::Ready(Ok(None));
+                }
+                return Poll::Ready(Err(truncated_body()));
+            }
+        }
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<usize>> {
+        self.inbound.reserve(room);
+        let read = ready!(pin!(self.stream.read_buf(&mut self.inbound)).poll(cx));
+        Poll::Ready(read.map_err(|error| self.io_error(ErrorType::ReadError, error)))
+    }
+
+    /// Converts an I/O error. If no byte of a response was received, the request may be retried,
+    /// because the upstream may close an idle connection at any time.
+    fn io_error(&self, kind: ErrorType, error: io::Error) -> Box<Error> {
+        let mut error = Error::because(kind, "on an upstream connection", error).into_up();
+        if self.inbound.is_empty() {
+            error.retry = RetryType::ReusedOnly;
+        }
+        error
+    }
+}
+
+impl PooledConnection for UpstreamConnection {
+    fn prepare_for_idle(&mut self) -> bool {
+        if std::mem::take(&mut self.has_body_buffer) && self.inbound.is_empty() {
+            self.inbound = BytesMut::new();
+        }
+        self.inbound.is_empty()
+    }
+
+    /// Queries the kernel, because tokio's readiness is only as recent as its last poll.
+    fn is_reusable(&mut self) -> bool {
+        let mut space = [0; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        self.inbound.is_empty()
+            && recv(&self.stream, &mut space, flags).is_err_and(|error| error == Errno::WOULDBLOCK)
+    }
+}
+
+/// Connects within a timeout.
+async fn connect(address: SocketAddr, within: Duration) -> Result<TcpStream> {
+    tokio::time::timeout(within, TcpStream::connect(address))
+        .await
+        .or_err(ErrorType::ConnectTimedout, "connecting to an upstream")?
+        .map_err(|error| {
+            let kind = match error.kind() == io::ErrorKind::ConnectionRefused {
+                true => ErrorType::ConnectRefused,
+                false => ErrorType::ConnectError,
+            };
+            Error::because(kind, "connecting to an upstream", error)
+        })
+}
+
+fn malformed_response(_fault: ResponseFault) -> Box<Error> {
+    Error::explain(ErrorType::InvalidHTTPHeader, "malformed response").into_up()
+}
+
+fn truncated_body() -> Box<Error> {
+    Error::explain(
+        ErrorType::ConnectionClosed,
+        "connection closed before the end of the response",
+    )
+    .into_up()
+}
+
+// === impl IdlePool ===
+
+impl<C> Default for IdlePool<C> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<C: PooledConnection> IdlePool<C> {
+    /// Returns a connection that can carry a request now.
+    pub(crate) fn take(&self, idle: Duration) -> Option<C> {
+        loop {
+            let (mut connection, since) = self.lock().pop()?;
+            if since.elapsed() < idle && connection.is_reusable() {
+                return Some(connection);
+            }
+        }
+    }
+
+    /// Adds a connection whose last response was read completely at `now`.
+    pub(crate) fn put(&self, mut connection: C, now: Instant) {
+        if !connection.prepare_for_idle() {
+            return;
+        }
+        let mut connections = self.lock();
+        if connections.len() < MAX_IDLE_CONNECTIONS {
+            connections.push((connection, now));
+        }
+    }
+
+    /// Closes connections that have expired or were closed by the upstream.
+    pub(crate) fn evict(&self, idle: Duration) {
+        let mut connections = std::mem::take(&mut *self.lock());
+        connections
+            .retain_mut(|(connection, since)| since.elapsed() < idle && connection.is_reusable());
+        let mut now = self.lock();
+        let newer = std::mem::replace(&mut *now, connections);
+        now.extend(newer);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(C, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

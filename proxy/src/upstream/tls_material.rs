@@ -1,0 +1,116 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use pingora_core::tls::{RootCertStore, load_platform_certs_incl_env_into_store};
+use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
+use postern_common::exit::Exit;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::config::UpstreamTlsConfig;
+
+/// An empty file of certificate authorities, for upstreams that do not use the system's: Pingora
+/// reads those unless another file is configured.
+pub(crate) const NO_ROOTS: &str = "/dev/null";
+
+/// The certificates and keys for TLS to an upstream.
+#[derive(Clone)]
+pub(super) struct TlsMaterial {
+    pub(super) ca: Option<Arc<[WrappedX509]>>,
+    pub(super) certificate: Option<Arc<CertKey>>,
+    /// Modification times of the files.
+    modified: Vec<Option<SystemTime>>,
+}
+
+impl TlsMaterial {
+    /// # Errors
+    /// Status 64 with the file that cannot be read; 69 if the system's certificate authorities are
+    /// required and there are none.
+    pub(super) fn load(config: &UpstreamTlsConfig) -> Result<Self, Exit> {
+        let modified = modified(config);
+        if config.ca.is_none() {
+            check_system_roots()?;
+        }
+        let ca = config
+            .ca
+            .as_deref()
+            .map(certificates)
+            .transpose()?
+            .map(|all| {
+                let wrapped = all
+                    .into_iter()
+                    .map(|certificate| WrappedX509::new(certificate, parse_x509));
+                wrapped.collect()
+            });
+        let certificate = match (&config.certificate, &config.key) {
+            (Some(certificate), Some(key)) => {
+                let key =
+                    PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+                Some(Arc::new(CertKey::new(
+                    certificates(certificate)?,
+                    key.secret_der().to_vec(),
+                )))
+            }
+            _ => None,
+        };
+        Ok(Self {
+            ca,
+            certificate,
+            modified,
+        })
+    }
+
+    /// Returns whether a file was modified since it was read.
+    pub(super) fn has_changed(&self, config: &UpstreamTlsConfig) -> bool {
+        self.modified != modified(config)
+    }
+}
+
+/// Checks that the system has certificate authorities. Pingora panics if it cannot read them.
+fn check_system_roots() -> Result<(), Exit> {
+    let mut roots = RootCertStore::empty();
+    let problem = match load_platform_certs_incl_env_into_store(&mut roots) {
+        Ok(()) if !roots.is_empty() => return Ok(()),
+        Ok(()) => "there are none".to_owned(),
+        Err(error) => error.root_cause().to_string(),
+    };
+    Err(Exit::unavailable(format!(
+        "cannot load the system's certificate authorities, which an upstream with TLS and without tls.ca needs: {problem}"
+    )))
+}
+
+fn modified(config: &UpstreamTlsConfig) -> Vec<Option<SystemTime>> {
+    let files = [&config.ca, &config.certificate, &config.key];
+    let modified = |path: &PathBuf| {
+        std::fs::metadata(path)
+            .and_then(|file| file.modified())
+            .ok()
+    };
+    files.into_iter().flatten().map(modified).collect()
+}
+
+fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, Exit> {
+    let all = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(path, &error))?;
+    let all: Result<Vec<_>, _> = all
+        .map(|certificate| certificate.map(|der| der.to_vec()))
+        .collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        Ok(_) => Err(Exit::usage(format!(
+            "{}: holds no certificate",
+            path.display()
+        ))),
+        Err(error) => Err(unreadable(path, &error)),
+    }
+}
+
+fn unreadable(path: &Path, error: &rustls::pki_types::pem::Error) -> Exit {
+    Exit::usage(format!("{}: cannot read: {error}", path.display()))
+}
+
+impl std::fmt::Debug for TlsMaterial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsMaterial(..)")
+    }
+}
