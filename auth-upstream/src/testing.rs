@@ -70,7 +70,7 @@ pub(crate) struct FixtureOptions {
     pub(crate) cache_url: Option<String>,
 }
 
-/// An error response of a stub. Status 0 stands for no response.
+/// An error response of a stub. Status 0: no response.
 #[derive(Clone, Debug)]
 pub(crate) struct StubFailure {
     pub(crate) status: u16,

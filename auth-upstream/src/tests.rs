@@ -1,6 +1,7 @@
 //! Tests of the flows against stubs on loopback sockets.
 
 mod attempt_limits;
+mod audit;
 mod authorization_state;
 mod cache_model;
 mod cache_restart;
@@ -11,6 +12,7 @@ mod password_flows;
 mod refresh;
 mod registration;
 mod registration_crash;
+mod second_factor;
 mod slow_bodies;
 mod social_account;
 mod social_sign_in;

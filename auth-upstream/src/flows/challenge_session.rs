@@ -15,7 +15,8 @@ use crate::crypto::KeyRing;
 use crate::email::EmailAddress;
 use crate::pool::PoolChallenge;
 
-/// Validity of a challenge session. The pool's own session is shorter (3 to 15 minutes) and decides.
+/// Validity of a challenge session. The pool's own session is shorter (3 to 15 minutes) and
+/// decides.
 pub(super) const CHALLENGE_TTL: Duration = Duration::from_secs(15 * 60);
 /// Validity of a confirmation session: as long as a code of Cognito, 24 hours.
 pub(super) const CONFIRMATION_TTL: Duration = Duration::from_secs(24 * 3600);

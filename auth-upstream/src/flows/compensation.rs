@@ -25,9 +25,9 @@ use crate::telemetry::{AuditLog, Metrics, Operation};
 /// together.
 pub(super) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time between two runs.
-const RUN_INTERVAL: Duration = Duration::from_secs(15);
+const COMPENSATION_INTERVAL: Duration = Duration::from_secs(15);
 /// The maximum number of registrations in one run.
-const BATCH_SIZE: i64 = 50;
+const COMPENSATION_BATCH_SIZE: i64 = 50;
 /// The delay after the first failure; doubled by each further one.
 const INITIAL_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// The maximum delay.
@@ -69,7 +69,7 @@ impl RegistrationCompensator {
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(RUN_INTERVAL) => {}
+                () = tokio::time::sleep(COMPENSATION_INTERVAL) => {}
             }
         }
     }
@@ -77,7 +77,9 @@ impl RegistrationCompensator {
     /// Resolves due registrations and returns how many were completed or undone.
     pub(crate) async fn run_once(&self) -> Result<usize, StoreError> {
         let mut resolved = 0;
-        let due = self.store.due_registrations(self.clock.now(), BATCH_SIZE);
+        let due = self
+            .store
+            .due_registrations(self.clock.now(), COMPENSATION_BATCH_SIZE);
         for pending in due.await? {
             resolved += usize::from(self.process(&pending).await?);
         }

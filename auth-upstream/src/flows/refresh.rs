@@ -2,9 +2,9 @@
 //!
 //! A refresh token is used once. Within the grace, the same token gets the same new tokens from any
 //! replica, with one call to the pool: a client may have lost the response, or have several tabs
-//! open. After the grace, reuse revokes the whole family, because the token has two holders, one of
-//! whom has stolen it. The shared cache contains the response under the digest of the used token,
-//! and the state of the family.
+//! open. After the grace, reuse revokes the whole family, because one of two holders of the token
+//! has stolen it. The shared cache contains the response under the digest of the used token, and
+//! the state of the family.
 //!
 //! The state of a family is changed by compare-and-set, in the epoch of the cache in which it was
 //! read. If the state has changed when the pool responds, the refresh revokes the new token at the
@@ -44,7 +44,7 @@ const COMMIT_RETRY_DELAYS: [Duration; 3] = [
     Duration::from_millis(1_500),
 ];
 /// The window in which the refreshes of a family are counted.
-const QUOTA_WINDOW: Duration = Duration::from_secs(10 * 60);
+const REFRESH_QUOTA_WINDOW: Duration = Duration::from_secs(10 * 60);
 
 /// Refreshes tokens.
 #[derive(Clone, Debug)]
@@ -245,9 +245,9 @@ impl RefreshFlow {
                 count,
                 counted_from,
                 ..
-            }) if now < Timestamp(*counted_from).plus(QUOTA_WINDOW) => {
+            }) if now < Timestamp(*counted_from).plus(REFRESH_QUOTA_WINDOW) => {
                 if *count >= self.settings.quota {
-                    let window_end = Timestamp(*counted_from).plus(QUOTA_WINDOW);
+                    let window_end = Timestamp(*counted_from).plus(REFRESH_QUOTA_WINDOW);
                     let wait_s = window_end.0.saturating_sub(now.0) / 1000 + 1;
                     let wait_s = u32::try_from(wait_s).unwrap_or(u32::MAX);
                     return Err(Problem::new(Code::RateLimited).retry_after(wait_s));

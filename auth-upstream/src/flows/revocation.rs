@@ -31,10 +31,10 @@ const RETRY_DELAYS: [Duration; 3] = [
     Duration::from_secs(5),
     Duration::from_secs(30),
 ];
-/// The maximum number of revocation calls for one family within [`CALL_WINDOW`].
+/// The maximum number of revocation calls for one family within [`REVOCATION_CALL_WINDOW`].
 const MAX_CALLS_PER_FAMILY: u64 = 5;
-const CALL_WINDOW: Duration = Duration::from_secs(CALL_WINDOW_S as u64);
-const CALL_WINDOW_S: u32 = 10 * 60;
+const REVOCATION_CALL_WINDOW: Duration = Duration::from_secs(REVOCATION_CALL_WINDOW_S as u64);
+const REVOCATION_CALL_WINDOW_S: u32 = 10 * 60;
 
 /// Revokes token families and refresh tokens.
 #[derive(Clone, Debug)]
@@ -210,7 +210,7 @@ impl TokenRevoker {
         match self.try_revoke(&mut revocation).await {
             Ok(()) => Ok(()),
             Err(RevocationError::TooManyCalls) => {
-                Err(Problem::new(Code::RateLimited).retry_after(CALL_WINDOW_S))
+                Err(Problem::new(Code::RateLimited).retry_after(REVOCATION_CALL_WINDOW_S))
             }
             Err(RevocationError::Pool(error)) => {
                 let problem = error.problem(PoolCall::Revoke);
@@ -228,7 +228,7 @@ impl TokenRevoker {
         while let Some(token) = revocation.tokens.last() {
             if let Some(family) = &revocation.family {
                 let key = format!("postern:auth:family-calls:{family}");
-                let calls = self.counters.increment(&key, CALL_WINDOW).await;
+                let calls = self.counters.increment(&key, REVOCATION_CALL_WINDOW).await;
                 if calls > MAX_CALLS_PER_FAMILY {
                     return Err(RevocationError::TooManyCalls);
                 }

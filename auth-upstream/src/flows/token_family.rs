@@ -43,7 +43,8 @@ impl TokenFamily {
     /// Decodes an entry.
     ///
     /// # Errors
-    /// `invalid_refresh_token` for an entry that cannot be decoded, since it may be a revoked family.
+    /// `invalid_refresh_token` for an entry that cannot be decoded, since it may be a revoked
+    /// family.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, Problem> {
         serde_json::from_slice(bytes).map_err(|_| Code::InvalidRefreshToken.into())
     }

@@ -10,9 +10,9 @@ use crate::crypto::sha256_hex;
 use crate::email::EmailAddress;
 
 /// The maximum time for which a lock is held. Longer than all calls under it together.
-const LOCK_TTL: Duration = Duration::from_secs(45);
+const USER_LOCK_TTL: Duration = Duration::from_secs(45);
 /// The maximum time to wait for a lock. Longer than one call to a busy pool.
-const LOCK_WAIT: Duration = Duration::from_secs(9);
+const USER_LOCK_WAIT: Duration = Duration::from_secs(9);
 
 /// Locks in the shared cache.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ impl UserLocks {
         let key = format!("postern:auth:{scope}-lock:{}", sha256_hex(value));
         let guard = self
             .cache
-            .wait_for_lock(&key, LOCK_TTL, LOCK_WAIT)
+            .wait_for_lock(&key, USER_LOCK_TTL, USER_LOCK_WAIT)
             .await
             .map_err(cache_unavailable)?;
         guard.ok_or_else(|| Code::Unavailable.into())

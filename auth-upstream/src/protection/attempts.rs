@@ -34,9 +34,9 @@ use crate::client::ClientContext;
 use crate::crypto::{hex, random};
 
 /// The delay after the first failure beyond the free ones; doubled by each further failure.
-const INITIAL_DELAY: Duration = Duration::from_secs(1);
+const INITIAL_ATTEMPT_DELAY: Duration = Duration::from_secs(1);
 /// The maximum delay.
-const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
+const MAX_ATTEMPT_DELAY: Duration = Duration::from_secs(15 * 60);
 /// The window in which failures in total are counted.
 const TOTAL_WINDOW: Duration = Duration::from_secs(60);
 /// The prefix of the cache keys.
@@ -365,9 +365,9 @@ impl Drop for Attempt {
 /// Returns the delay after this number of failures beyond the free ones.
 fn delay_after(excess_failures: u64) -> Duration {
     let doublings = u32::try_from(excess_failures.saturating_sub(1).min(20)).unwrap_or(20);
-    INITIAL_DELAY
+    INITIAL_ATTEMPT_DELAY
         .saturating_mul(2_u32.saturating_pow(doublings))
-        .min(MAX_DELAY)
+        .min(MAX_ATTEMPT_DELAY)
 }
 
 fn delay_key(key: &str) -> String {

@@ -14,7 +14,7 @@ use super::AttemptKind;
 use crate::crypto::random;
 
 /// The number of recent durations kept for each kind of attempt; few, to follow the load.
-const SAMPLE_COUNT: usize = 64;
+const SAMPLES_PER_KIND: usize = 64;
 
 /// Durations of recent failed attempts, by kind.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl ResponseTimePadding {
     fn add_sample(&self, kind: AttemptKind, duration: Duration) {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = samples.entry(kind.name()).or_default();
-        if recent.len() == SAMPLE_COUNT {
+        if recent.len() == SAMPLES_PER_KIND {
             recent.pop_front();
         }
         recent.push_back(duration);
@@ -69,7 +69,7 @@ mod tests {
         let padding = ResponseTimePadding::default();
         assert_eq!(padding.random_sample(AttemptKind::Password), None);
         padding.add_sample(AttemptKind::Password, Duration::from_millis(1));
-        for _ in 0..SAMPLE_COUNT {
+        for _ in 0..SAMPLES_PER_KIND {
             padding.add_sample(AttemptKind::Password, Duration::from_millis(90));
         }
         assert_eq!(

@@ -3,11 +3,9 @@
 use postern_common::{Code, Problem, Secret};
 use serde_json::json;
 
+use super::second_factor::{CODE, answer, challenge, session_of};
 use crate::client::ClientContext;
-use crate::flows::ChallengeAnswer;
-use crate::flows::ConfirmationRequest;
-use crate::flows::ResetRequest;
-use crate::pool::PoolChallenge;
+use crate::flows::{ConfirmationRequest, ResetRequest};
 use crate::testing::browser::{callback, sign_in as sign_in_at_provider, start};
 use crate::testing::{Fixture, StubFailure, client_at, email, login, registration};
 
@@ -15,14 +13,14 @@ const ADA: &str = "ada@example.com";
 
 /// Starts a registration and returns its confirmation session.
 async fn start_registration(fixture: &Fixture, client: &ClientContext) -> String {
-    let asked = fixture
+    let problem = fixture
         .service
         .flows
         .registration
         .register(client, &registration(ADA, "Password-1"))
         .await
         .expect_err("a code");
-    session_of(&asked)
+    session_of(&problem)
 }
 
 async fn confirm(
@@ -73,10 +71,10 @@ async fn confirmation_code_guesses_are_limited_across_networks() {
         (1, 6),
         "five are free, one starts the delay"
     );
-    let held = confirm(&fixture, &client_at("192.0.2.1"), &session, "123456")
+    let throttled = confirm(&fixture, &client_at("192.0.2.1"), &session, "123456")
         .await
         .expect_err("throttled");
-    assert_eq!(held.code(), Code::InvalidCode);
+    assert_eq!(throttled.code(), Code::InvalidCode);
     fixture.clock.advance(std::time::Duration::from_secs(2));
     confirm(&fixture, &client_at("192.0.2.1"), &session, "123456")
         .await
@@ -103,9 +101,9 @@ async fn registrations_of_an_address_and_network_are_limited() {
     for number in 0..3 {
         register("192.0.2.1", number).await.expect("registered");
     }
-    let held = register("192.0.2.1", 3).await.expect_err("throttled");
-    assert_eq!(held.code(), Code::RateLimited);
-    assert_eq!(held.render("id").headers["retry-after"], "60");
+    let throttled = register("192.0.2.1", 3).await.expect_err("throttled");
+    assert_eq!(throttled.code(), Code::RateLimited);
+    assert_eq!(throttled.render("id").headers["retry-after"], "60");
     assert_eq!(fixture.pool.count("SignUp"), 3, "and costs nothing");
     for (address, number) in [("192.0.2.2", 4), ("192.0.2.3", 5)] {
         register(address, number)
@@ -157,122 +155,6 @@ async fn only_failed_callbacks_are_counted() {
     );
     fixture.clock.advance(std::time::Duration::from_secs(1));
     assert_eq!(back(None).await.name, "temporaryToken", "after the delay");
-}
-
-/// Returns a sealed challenge session for the stub.
-fn challenge(fixture: &Fixture, name: &str, username: &str) -> String {
-    let challenge = PoolChallenge {
-        name: name.to_owned(),
-        session: "pool-session".to_owned(),
-        username: username.to_owned(),
-        parameters: std::collections::HashMap::new(),
-    };
-    session_of(
-        &fixture
-            .service
-            .flows
-            .login
-            .issuer
-            .challenge_required(&challenge, &email(ADA)),
-    )
-}
-
-fn session_of(problem: &Problem) -> String {
-    problem.to_json("id")["challenge"]["session"]
-        .as_str()
-        .expect("a session")
-        .to_owned()
-}
-
-/// Answers a challenge from network `198.51.<network>.0/24`.
-async fn answer(
-    fixture: &Fixture,
-    network: usize,
-    session: String,
-    (name, value): (&str, &str),
-) -> Result<(), Problem> {
-    let responses = [(name.to_owned(), value.to_owned())].into_iter().collect();
-    let answer = ChallengeAnswer {
-        session,
-        new_password: None,
-        code: None,
-        responses,
-    };
-    fixture
-        .service
-        .flows
-        .challenge
-        .answer(&client_at(&format!("198.51.{network}.1")), answer)
-        .await
-        .map(drop)
-        .map_err(Problem::from)
-}
-
-const CODE: &str = "SOFTWARE_TOKEN_MFA_CODE";
-
-#[tokio::test]
-async fn second_factor_guesses_are_limited_across_sign_ins() {
-    let fixture = Fixture::new().await;
-    let ada = fixture.pool.add_user(ADA, "Password-1", true).subject;
-    let mut bodies = std::collections::BTreeSet::new();
-    for number in 0..20 {
-        let session = challenge(&fixture, "SOFTWARE_TOKEN_MFA", &ada);
-        let rejected = answer(&fixture, number, session, (CODE, "000000"))
-            .await
-            .expect_err("rejected");
-        assert_eq!(rejected.code(), Code::InvalidChallenge);
-        bodies.insert(rejected.render("id").body);
-    }
-    assert_eq!(
-        (bodies.len(), fixture.pool.count("RespondToAuthChallenge")),
-        (1, 6)
-    );
-    fixture.clock.advance(std::time::Duration::from_secs(2));
-    let session = challenge(&fixture, "SOFTWARE_TOKEN_MFA", &ada);
-    answer(&fixture, 1, session, (CODE, "123456"))
-        .await
-        .expect("after the delay");
-}
-
-#[tokio::test]
-async fn choosing_a_factor_does_not_reset_the_limit() {
-    let fixture = Fixture::new().await;
-    let ada = fixture.pool.add_user(ADA, "Password-1", true).subject;
-    let mut evaluated = 0;
-    for number in 0..20 {
-        let choice = challenge(&fixture, "SELECT_MFA_TYPE", &ada);
-        let chosen = answer(&fixture, number, choice, ("ANSWER", "SOFTWARE_TOKEN_MFA")).await;
-        let chosen = chosen.expect_err("a challenge, or throttled");
-        if chosen.code() == Code::ChallengeRequired {
-            let rejected = answer(&fixture, number, session_of(&chosen), (CODE, "000000")).await;
-            assert_eq!(
-                rejected.expect_err("rejected").code(),
-                Code::InvalidChallenge
-            );
-        }
-        evaluated = fixture.pool.count("RespondToAuthChallenge");
-    }
-    assert_eq!(evaluated, 6, "choices and codes are counted together");
-}
-
-#[tokio::test]
-async fn answers_to_custom_challenges_are_limited() {
-    let fixture = Fixture::new().await;
-    let ada = fixture.pool.add_user(ADA, "Password-1", true).subject;
-    let mut session = challenge(&fixture, "CUSTOM_CHALLENGE", &ada);
-    for number in 0..20 {
-        let rejected = answer(&fixture, number, session.clone(), ("ANSWER", "guess"))
-            .await
-            .expect_err("rejected");
-        if rejected.code() == Code::ChallengeRequired {
-            session = session_of(&rejected);
-        }
-    }
-    assert_eq!(fixture.pool.count("RespondToAuthChallenge"), 6);
-    fixture.clock.advance(std::time::Duration::from_secs(2));
-    answer(&fixture, 1, session, ("ANSWER", "right"))
-        .await
-        .expect("after the delay");
 }
 
 #[tokio::test]
@@ -336,14 +218,14 @@ async fn evaluated_guesses(fixture: &Fixture, address: &str) -> usize {
 async fn network_is_trusted_after_a_complete_sign_in_only() {
     let fixture = Fixture::new().await;
     let ada = fixture.pool.add_user(ADA, "Temporary-1", true).subject;
-    let asked = fixture
+    let problem = fixture
         .service
         .flows
         .login
         .sign_in(&client_at("192.0.2.1"), &login(ADA, "Temporary-1"))
         .await
         .expect_err("a challenge");
-    assert_eq!(asked.code(), Code::ChallengeRequired);
+    assert_eq!(problem.code(), Code::ChallengeRequired);
     assert_eq!(
         evaluated_guesses(&fixture, "192.0.2.1").await,
         0,
@@ -420,10 +302,11 @@ async fn throttled_confirmation_does_not_lock_the_address() {
         .await
         .expect("the lock is free");
     let client = client_at("192.0.2.1");
-    let held = confirm(&fixture, &client, &session, "123456");
-    let held = tokio::time::timeout(std::time::Duration::from_secs(5), held).await;
+    let throttled = confirm(&fixture, &client, &session, "123456");
+    let throttled = tokio::time::timeout(std::time::Duration::from_secs(5), throttled).await;
     assert_eq!(
-        held.expect("does not wait for the lock")
+        throttled
+            .expect("does not wait for the lock")
             .expect_err("throttled")
             .code(),
         Code::InvalidCode
@@ -512,12 +395,12 @@ async fn reset_code_that_was_not_sent_is_refunded() {
     let fixture = Fixture::new().await;
     fixture.pool.add_user(ADA, "Password-1", true);
     let ask = async || {
-        let asked = fixture
+        let task = fixture
             .service
             .flows
             .password
             .request_code(client_at("192.0.2.1"), email(ADA));
-        asked.expect("a task").await.expect("no panic");
+        task.expect("a task").await.expect("no panic");
     };
     for _ in 0..3 {
         fixture

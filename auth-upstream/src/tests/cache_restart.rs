@@ -76,8 +76,8 @@ async fn token_restored_from_a_snapshot_is_rejected() {
         sign_in_at_provider(&fixture, json!({})).await.value,
         sign_in_at_provider(&fixture, json!({})).await.value,
     );
-    let begun = start(&fixture, None).await;
-    let back = callback(fixture.provider.consent(&begun, json!({})));
+    let url = start(&fixture, None).await;
+    let back = callback(fixture.provider.consent(&url, json!({})));
     redis.command("SAVE").await;
     fixture.exchange(&used).await;
     assert_eq!(follow(&fixture, back.clone()).await.name, "temporaryToken");

@@ -143,7 +143,7 @@ async fn discovery_is_cached_repeated_and_validated() {
     for behavior in [ProviderBehavior::NoDiscovery, ProviderBehavior::WrongIssuer] {
         fixture.provider.set(behavior);
         fixture.clock.advance(Duration::from_secs(1));
-        let asked = fixture.provider.discoveries.load(Ordering::SeqCst);
+        let discoveries = fixture.provider.discoveries.load(Ordering::SeqCst);
         for _ in 0..3 {
             let rejected = fixture
                 .social()
@@ -154,7 +154,7 @@ async fn discovery_is_cached_repeated_and_validated() {
         }
         assert_eq!(
             fixture.provider.discoveries.load(Ordering::SeqCst),
-            asked + 1,
+            discoveries + 1,
             "at most once per second"
         );
     }
@@ -164,14 +164,14 @@ async fn discovery_is_cached_repeated_and_validated() {
         sign_in_at_provider(&fixture, json!({})).await.name,
         "temporaryToken"
     );
-    let asked = fixture.provider.discoveries.load(Ordering::SeqCst);
+    let discoveries = fixture.provider.discoveries.load(Ordering::SeqCst);
     assert_eq!(
         sign_in_at_provider(&fixture, json!({})).await.name,
         "temporaryToken"
     );
     assert_eq!(
         fixture.provider.discoveries.load(Ordering::SeqCst),
-        asked,
+        discoveries,
         "cached for an hour"
     );
     // A failed discovery keeps the known endpoints.
@@ -212,7 +212,7 @@ async fn required_code_challenge_is_enforced() {
             .get(format!("{url}/auth/social/login{query}"))
             .send()
             .await
-            .expect("an answer")
+            .expect("a response")
     };
     let rejected = get("").await;
     assert_eq!(rejected.status(), 400);
@@ -224,6 +224,6 @@ async fn required_code_challenge_is_enforced() {
         ),
         (&json!("?code_challenge"), &json!("missing_field"))
     );
-    let begun = get("?code_challenge=E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM").await;
-    assert_eq!(begun.status(), 302);
+    let started = get("?code_challenge=E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM").await;
+    assert_eq!(started.status(), 302);
 }

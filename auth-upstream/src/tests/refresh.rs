@@ -232,7 +232,7 @@ async fn refresh_in_flight_does_not_undo_the_end_of_its_family() {
                 .await
                 .expect("refreshed");
             // The pool has rotated the token; its response is paused.
-            let held = fixture
+            let paused = fixture
                 .pool
                 .pauses
                 .add("GetTokensFromRefreshToken", PausePoint::After);
@@ -241,7 +241,7 @@ async fn refresh_in_flight_does_not_undo_the_end_of_its_family() {
                 tokio::spawn(
                     async move { service.flows.refresh.refresh(&client(), &newest).await },
                 );
-            held.reached().await;
+            paused.reached().await;
             if end == FamilyEnd::Logout {
                 replica
                     .flows
@@ -265,7 +265,7 @@ async fn refresh_in_flight_does_not_undo_the_end_of_its_family() {
                     .await
                     .expect_err("used before");
             }
-            held.release();
+            paused.release();
             let rejected = in_flight
                 .await
                 .expect("no panic")
@@ -346,16 +346,16 @@ async fn logout_repeated_after_a_pool_failure_revokes_at_the_pool() {
 async fn refresh_completes_after_the_client_disconnects() {
     let fixture = Fixture::new().await;
     let first = signed_in(&fixture).await;
-    let held = fixture
+    let paused = fixture
         .pool
         .pauses
         .add("GetTokensFromRefreshToken", PausePoint::After);
     let (service, token) = (Arc::clone(&fixture.service), first.refresh_token.clone());
     let in_flight =
         tokio::spawn(async move { service.flows.refresh.refresh(&client(), &token).await });
-    held.reached().await;
+    paused.reached().await;
     in_flight.abort();
-    held.release();
+    paused.release();
     let second = fixture
         .service
         .flows

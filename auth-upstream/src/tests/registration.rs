@@ -287,14 +287,14 @@ async fn compensation_is_postponed_during_an_outage() {
 #[tokio::test]
 async fn registration_with_confirmation_requires_the_code() {
     let fixture = Fixture::with_config("confirm = 'code'").await;
-    let asked = fixture
+    let problem = fixture
         .service
         .flows
         .registration
         .register(&client(), &registration(ADA, "Password-1"))
         .await
         .expect_err("a code");
-    let body = asked.to_json("id");
+    let body = problem.to_json("id");
     assert_eq!(
         (&body["status"], &body["challenge"]["name"]),
         (&401.into(), &"CONFIRM_SIGN_UP".into())
@@ -347,12 +347,15 @@ async fn sign_in_of_an_unconfirmed_user_requires_the_code() {
         .register(&client(), &registration(ADA, "Password-1"))
         .await
         .expect_err("a code");
-    let asked = fixture
+    let problem = fixture
         .service
         .flows
         .login
         .sign_in(&client(), &login(ADA, "Password-1"))
         .await
         .expect_err("a code");
-    assert_eq!(asked.to_json("id")["challenge"]["name"], "CONFIRM_SIGN_UP");
+    assert_eq!(
+        problem.to_json("id")["challenge"]["name"],
+        "CONFIRM_SIGN_UP"
+    );
 }

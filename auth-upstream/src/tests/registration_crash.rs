@@ -16,7 +16,7 @@ async fn interrupt(fixture: &Fixture, call: &str, point: PausePoint) -> bool {
     } else {
         &fixture.pool.pauses
     };
-    let held = pauses.add(call, point);
+    let paused = pauses.add(call, point);
     let service = Arc::clone(&fixture.service);
     let task = tokio::spawn(async move {
         service
@@ -25,7 +25,7 @@ async fn interrupt(fixture: &Fixture, call: &str, point: PausePoint) -> bool {
             .register(&client(), &registration(ADA, "Password-1"))
             .await
     });
-    held.reached().await;
+    paused.reached().await;
     task.abort();
     assert!(task.await.expect_err("aborted").is_cancelled(), "{call}");
     assert_eq!(fixture.pending_registrations().await, 1, "{call} {point:?}");

@@ -185,7 +185,7 @@ async fn compensation_deletes_the_user_of_a_crashed_sign_in() {
 async fn interrupt_after_creation(fixture: &Fixture, address: &str) -> String {
     let url = start(fixture, None).await;
     let back = callback(fixture.provider.consent(&url, json!({ "email": address })));
-    let held = fixture
+    let paused = fixture
         .pool
         .pauses
         .add("AdminCreateUser", PausePoint::After);
@@ -193,7 +193,7 @@ async fn interrupt_after_creation(fixture: &Fixture, address: &str) -> String {
         let (service, back) = (Arc::clone(&fixture.service), back);
         async move { social_of(&service).handle_callback(&client(), back).await }
     });
-    held.reached().await;
+    paused.reached().await;
     task.abort();
     assert!(task.await.expect_err("aborted").is_cancelled());
     assert_eq!(fixture.pending_registrations().await, 1);

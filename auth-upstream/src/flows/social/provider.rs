@@ -23,7 +23,7 @@ use crate::config::SocialConfig;
 use crate::telemetry::log_limited;
 
 /// Maximum size of a response of the provider.
-const MAX_RESPONSE_BYTES: usize = 256 << 10;
+const MAX_PROVIDER_RESPONSE_BYTES: usize = 256 << 10;
 
 /// A provider with known endpoints.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ struct ProviderEndpoints {
     sends_issuer: bool,
 }
 
-/// A user whom the provider has signed in.
+/// A user who has signed in at the provider.
 #[derive(Debug)]
 pub(super) struct AuthorizedUser {
     pub(super) id_token: IdToken,
@@ -273,7 +273,7 @@ async fn send(
 async fn read_body(mut response: reqwest::Response) -> Result<Vec<u8>, ProviderCallError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
-        if body.len() + chunk.len() > MAX_RESPONSE_BYTES {
+        if body.len() + chunk.len() > MAX_PROVIDER_RESPONSE_BYTES {
             return Err(ProviderCallError::TooLarge);
         }
         body.extend_from_slice(&chunk);

@@ -15,7 +15,7 @@ use super::{AttemptLimiter, KEY_PREFIX, account_digest};
 use crate::crypto::hex;
 
 /// The window in which sign-ins are counted.
-const QUOTA_WINDOW: Duration = Duration::from_secs(10 * 60);
+const SIGN_IN_QUOTA_WINDOW: Duration = Duration::from_secs(10 * 60);
 
 /// An account and a password that was sent for it, as digests.
 #[derive(Debug)]
@@ -54,13 +54,13 @@ impl AttemptLimiter {
         let start_key = format!("{}:began", credential.counter_key);
         let count = self
             .counters
-            .increment(&credential.counter_key, QUOTA_WINDOW)
+            .increment(&credential.counter_key, SIGN_IN_QUOTA_WINDOW)
             .await;
         let now = self.clock.now();
         if count == 1 {
             let start = now.0.to_string();
             self.counters
-                .set(&start_key, start.as_bytes(), QUOTA_WINDOW)
+                .set(&start_key, start.as_bytes(), SIGN_IN_QUOTA_WINDOW)
                 .await;
         }
         if count < self.limits.sign_ins {
@@ -69,7 +69,7 @@ impl AttemptLimiter {
         let start = self.counters.get(&start_key).await;
         let start = start.and_then(|text| parse_timestamp(&text)).unwrap_or(now);
         let until = start
-            .plus(QUOTA_WINDOW)
+            .plus(SIGN_IN_QUOTA_WINDOW)
             .max(now.plus(Duration::from_secs(1)));
         let wait = until.since(now);
         let _ = self

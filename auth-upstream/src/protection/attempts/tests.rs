@@ -65,7 +65,7 @@ async fn delay_of_an_account_doubles_with_each_failure() {
         guess(&limiter, "10.8.8.8", "bob@example.com").await,
         "another account"
     );
-    assert_eq!(delay_after(30), MAX_DELAY);
+    assert_eq!(delay_after(30), MAX_ATTEMPT_DELAY);
 }
 
 #[tokio::test]

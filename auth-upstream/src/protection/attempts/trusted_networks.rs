@@ -20,7 +20,7 @@ const TRUST_DURATION: Duration = Duration::from_secs(90 * 86_400);
 /// Minimum time between two renewals of a network, so that frequent sign-ins write once a day.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(86_400);
 /// The maximum number of networks of one account. The least recently renewed one is removed first.
-const MAX_NETWORKS: usize = 32;
+const MAX_NETWORKS_PER_ACCOUNT: usize = 32;
 
 /// The trusted networks of one account, as stored in the cache.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +103,7 @@ impl TrustedNetworks {
         }
         self.networks.retain(|(known, _)| known != network);
         self.networks.push((network.to_owned(), now.0));
-        let surplus = self.networks.len().saturating_sub(MAX_NETWORKS);
+        let surplus = self.networks.len().saturating_sub(MAX_NETWORKS_PER_ACCOUNT);
         self.networks.drain(..surplus);
         true
     }
@@ -156,10 +156,10 @@ mod tests {
     #[test]
     fn least_recently_renewed_network_is_removed() {
         let (mut list, now) = (TrustedNetworks::default(), Timestamp(1_000_000));
-        for n in 0..=MAX_NETWORKS {
+        for n in 0..=MAX_NETWORKS_PER_ACCOUNT {
             assert!(list.renew(&format!("10.0.{n}.0/24"), Some("s-1"), now));
         }
-        assert_eq!(list.networks.len(), MAX_NETWORKS);
+        assert_eq!(list.networks.len(), MAX_NETWORKS_PER_ACCOUNT);
         assert!(!list.contains("10.0.0.0/24", now));
         assert!(list.contains("10.0.32.0/24", now));
     }

@@ -1,29 +1,31 @@
+//! A refresh of a token family concurrent with its logout.
+
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::{Fault, Pair};
 
-const ENDED: &str = "no refresh that begins after a logout gets an answer";
-const NOT_UNDONE: &str = "what a refresh gets during a logout does not outlive it";
+const NO_LATE_REFRESH: &str = "no refresh that starts after a logout succeeds";
+const NO_SURVIVING_TOKEN: &str = "no token issued during a logout outlives it";
 
-/// Tokens of the pool by number: 0 is the one that everybody shows.
-type Token = u8;
+/// A token of the pool by number. All refreshes present token 0.
+type TokenNumber = u8;
 
-/// What the cache knows of the family.
+/// The entry of the family in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Family {
     Absent,
-    Alive(Token),
-    Revoked(Token),
+    Alive(TokenNumber),
+    Revoked(TokenNumber),
 }
 
-/// How a refresh changes the family.
+/// The condition under which a refresh changes the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Write {
-    /// Over whatever is there.
-    Blind,
-    /// Compared, whatever became of the store.
+enum WriteCondition {
+    /// Unconditional.
+    Unconditional,
+    /// Compare-and-set in any epoch.
     Compared,
-    /// Compared in the epoch in which it was read.
+    /// Compare-and-set in the epoch in which the family was read.
     ComparedInEpoch,
 }
 
@@ -31,7 +33,7 @@ enum Write {
 struct Read {
     found: Family,
     epoch: (u8, u8),
-    /// Began after the logout had ended.
+    /// Whether the refresh started after the logout had ended.
     is_late: bool,
     tries: u8,
 }
@@ -42,18 +44,18 @@ enum Refresh {
         tries: u8,
     },
     HasRead(Read),
-    /// The pool has given a token; an answer of the cache may have been lost already.
+    /// The pool has issued a token; a response of the cache may have been lost already.
     Got {
         read: Read,
-        token: Token,
+        token: TokenNumber,
         is_repeat: bool,
     },
     Discards {
-        token: Token,
+        token: TokenNumber,
         tries: u8,
     },
     Answered {
-        token: Token,
+        token: TokenNumber,
         is_late: bool,
         is_after_mark: bool,
     },
@@ -64,7 +66,7 @@ enum Refresh {
 enum Logout {
     Begins,
     HasRead { found: Family, epoch: (u8, u8) },
-    Marked(Token),
+    Marked(TokenNumber),
     RevokedAtPool,
     Ended,
 }
@@ -72,10 +74,9 @@ enum Logout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct State {
     pair: Pair<Family>,
-    /// Tokens of the pool that are revoked, one bit each. One that was rotated is in its grace and
-    /// good for refreshes.
+    /// Revoked tokens of the pool, one bit each. Rotated tokens are in their grace and valid.
     revoked: u16,
-    next_token: Token,
+    next_token: TokenNumber,
     refreshes: [Refresh; 2],
     logout: Logout,
     was_marked: bool,
@@ -97,13 +98,12 @@ enum Action {
 }
 
 impl State {
-    fn is_revoked(&self, token: Token) -> bool {
+    fn is_revoked(&self, token: TokenNumber) -> bool {
         self.revoked & (1 << token) != 0
     }
 
-    /// The token, whether its refresh began after the logout, and whether it was committed after
-    /// the mark.
-    fn answers(&self) -> impl Iterator<Item = (Token, bool, bool)> {
+    /// Returns the tokens of successful refreshes.
+    fn answers(&self) -> impl Iterator<Item = (TokenNumber, bool, bool)> {
         self.refreshes
             .into_iter()
             .filter_map(|refresh| match refresh {
@@ -129,11 +129,10 @@ impl State {
         true
     }
 
-    fn step(&mut self, write: Write, (which, server, is_lost): (usize, usize, bool)) {
+    fn step(&mut self, write: WriteCondition, (which, server, is_lost): (usize, usize, bool)) {
         let (data, epoch) = (self.pair.servers[server].data, self.pair.epoch(server));
         self.refreshes[which] = match self.refreshes[which] {
-            // An answer that is lost, or a family that ended or is in a later generation: a
-            // refusal, or a replay.
+            // A lost response, or a family that is revoked or refreshed: an error, or a replay.
             Refresh::Begins { .. } if is_lost || data != Family::Absent => Refresh::Failed,
             Refresh::Begins { tries } => {
                 let is_late = self.logout == Logout::Ended;
@@ -155,9 +154,9 @@ impl State {
             }
             Refresh::Got { read, token, .. } => {
                 let is_allowed = match write {
-                    Write::Blind => true,
-                    Write::Compared => data == read.found,
-                    Write::ComparedInEpoch => data == read.found && epoch == read.epoch,
+                    WriteCondition::Unconditional => true,
+                    WriteCondition::Compared => data == read.found,
+                    WriteCondition::ComparedInEpoch => data == read.found && epoch == read.epoch,
                 };
                 let is_written = self.write(server, is_allowed, Family::Alive(token));
                 match (is_lost, is_written) {
@@ -210,7 +209,7 @@ impl State {
                 let is_written = self.write(server, is_allowed, Family::Revoked(newest));
                 self.was_marked |= is_written;
                 if is_lost {
-                    // What it would have revoked it revokes all the same.
+                    // The tokens are revoked at the pool even if the response is lost.
                     self.revoked |= 1 | 1 << newest;
                 }
                 if is_lost || !is_written {
@@ -232,7 +231,7 @@ impl State {
     }
 }
 
-impl Model for Write {
+impl Model for WriteCondition {
     type State = State;
     type Action = Action;
 
@@ -248,9 +247,8 @@ impl Model for Write {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        // A replica that restarts has what it had, or gets it from its master. Data are lost once:
-        // a family of which two fail-overs lose the state within one logout is beyond what anybody
-        // here remembers.
+        // A restarted replica has its data, or receives them from its master. Data are lost at most
+        // once: two fail-overs that lose the state within one logout are outside of the model.
         let (leader, other) = (state.pair.leader, 1 - state.pair.leader);
         let is_first = state.pair.faults == 2;
         let [now, replicated] = [leader, other].map(|server| state.pair.servers[server].data);
@@ -263,8 +261,8 @@ impl Model for Write {
         actions.extend(faults.into_iter().filter(matters).map(Action::Apply));
         for server in (0..2).filter(|server| state.pair.servers[*server].is_master) {
             for is_lost in [false, true] {
-                // A former master that hung carries commands out when it goes on, and nobody waits
-                // for the answers.
+                // A former master that was paused executes commands when it resumes; their
+                // responses are lost.
                 if !is_lost && server != state.pair.leader {
                     continue;
                 }
@@ -277,8 +275,8 @@ impl Model for Write {
                                 ..
                             }
                         );
-                    let goes_on = !matches!(refresh, Refresh::Answered { .. } | Refresh::Failed);
-                    if goes_on && (!is_lost || may_lose) {
+                    let is_active = !matches!(refresh, Refresh::Answered { .. } | Refresh::Failed);
+                    if is_active && (!is_lost || may_lose) {
                         actions.push(Action::Refresh {
                             which,
                             server,
@@ -326,27 +324,25 @@ impl Model for Write {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(ENDED, |_, state: &State| {
+            Property::always(NO_LATE_REFRESH, |_, state: &State| {
                 !state.answers().any(|(_, is_late, _)| is_late)
             }),
-            Property::always(NOT_UNDONE, |_, state: &State| {
-                let lives =
-                    |(token, _, after): (Token, bool, bool)| after && !state.is_revoked(token);
-                state.logout != Logout::Ended || !state.answers().any(lives)
+            Property::always(NO_SURVIVING_TOKEN, |_, state: &State| {
+                let is_valid = |(token, _, after): (TokenNumber, bool, bool)| {
+                    after && !state.is_revoked(token)
+                };
+                state.logout != Logout::Ended || !state.answers().any(is_valid)
             }),
-            Property::sometimes(
-                "a refresh is answered and then logged out",
-                |_, state: &State| {
-                    state.logout == Logout::Ended && state.answers().next().is_some()
-                },
-            ),
+            Property::sometimes("a refresh succeeds before a logout", |_, state: &State| {
+                state.logout == Logout::Ended && state.answers().next().is_some()
+            }),
         ]
     }
 }
 
 #[test]
-fn compared_in_its_epoch_a_family_stays_ended() {
-    let checker = Write::ComparedInEpoch.checker().spawn_bfs().join();
+fn family_changed_in_its_epoch_stays_revoked() {
+    let checker = WriteCondition::ComparedInEpoch.checker().spawn_bfs().join();
     checker.assert_properties();
     assert!(
         checker.unique_state_count() > 10_000,
@@ -355,19 +351,19 @@ fn compared_in_its_epoch_a_family_stays_ended() {
     );
 }
 
-/// The model can fail: a lock by token and a blind write let a refresh undo a logout; so does a
-/// comparison after a fail-over that has lost the mark.
+/// Shows that the model finds violations: unconditional writes under a lock let a refresh undo a
+/// logout, and so does compare-and-set without the epoch after a fail-over that lost the mark.
 #[test]
-fn weaker_writes_undo_a_logout() {
-    for write in [Write::Blind, Write::Compared] {
+fn weaker_conditions_violate_the_properties() {
+    for write in [WriteCondition::Unconditional, WriteCondition::Compared] {
         let checker = write
             .checker()
             .finish_when(HasDiscoveries::AnyFailures)
             .spawn_bfs()
             .join();
-        let undone = [ENDED, NOT_UNDONE]
+        let is_violated = [NO_LATE_REFRESH, NO_SURVIVING_TOKEN]
             .into_iter()
             .any(|name| checker.discovery(name).is_some());
-        assert!(undone, "{write:?} should not hold");
+        assert!(is_violated, "{write:?} should not hold");
     }
 }

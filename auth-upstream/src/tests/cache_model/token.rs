@@ -1,10 +1,12 @@
+//! Concurrent exchanges of a temporary token.
+
 use stateright::{Checker, Model, Property};
 
 use super::{Fault, Pair};
 
-const ONCE: &str = "at most one caller gets the token";
+const AT_MOST_ONCE: &str = "at most one caller gets the token";
 
-/// What a token is bound to.
+/// The part of the epoch to which a token is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Binding {
     Nothing,
@@ -14,7 +16,7 @@ enum Binding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Caller {
-    /// Asks, and again as often as this when an answer is lost.
+    /// Waiting for a response, with this number of repetitions left if responses are lost.
     Asks(u8),
     Won,
     Refused,
@@ -22,7 +24,7 @@ enum Caller {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct State {
-    /// Whether the token is there. A mark of its use is the same the other way round.
+    /// Whether the token exists. A mark of its use is equivalent, with the opposite value.
     pair: Pair<bool>,
     callers: [Caller; 3],
 }
@@ -63,8 +65,7 @@ impl Model for Binding {
             let Caller::Asks(repeats) = asks else {
                 continue;
             };
-            // A former master that hung, or is cut off, takes commands as long as it does not know
-            // better.
+            // A former master accepts commands until it learns of the promotion.
             for server in (0..2).filter(|server| state.pair.servers[*server].is_master) {
                 actions.push(Action::Take {
                     caller,
@@ -91,13 +92,13 @@ impl Model for Binding {
                 server,
                 is_lost,
             } => {
-                let is_there = std::mem::take(&mut next.pair.servers[server].data);
-                let fits = match self {
+                let exists = std::mem::take(&mut next.pair.servers[server].data);
+                let matches = match self {
                     Self::Nothing => true,
                     Self::RunId => next.pair.epoch(server).0 == 0,
                     Self::Epoch => next.pair.epoch(server) == (0, 0),
                 };
-                next.callers[caller] = match (state.callers[caller], is_there && fits) {
+                next.callers[caller] = match (state.callers[caller], exists && matches) {
                     (Caller::Asks(repeats), _) if is_lost => Caller::Asks(repeats - 1),
                     (_, true) => Caller::Won,
                     (_, false) => Caller::Refused,
@@ -109,14 +110,16 @@ impl Model for Binding {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(ONCE, |_, state: &State| state.winners() <= 1),
-            Property::sometimes("one gets it", |_, state: &State| state.winners() == 1),
+            Property::always(AT_MOST_ONCE, |_, state: &State| state.winners() <= 1),
+            Property::sometimes("one caller gets it", |_, state: &State| {
+                state.winners() == 1
+            }),
         ]
     }
 }
 
 #[test]
-fn epoch_binding_gives_a_token_to_one_caller_at_most() {
+fn token_bound_to_its_epoch_has_one_winner_at_most() {
     let checker = Binding::Epoch.checker().spawn_bfs().join();
     checker.assert_properties();
     assert!(
@@ -126,13 +129,13 @@ fn epoch_binding_gives_a_token_to_one_caller_at_most() {
     );
 }
 
-/// The model can fail: these are the faults that the binding is for.
+/// Shows that the model finds violations.
 #[test]
-fn weaker_bindings_give_a_token_twice() {
+fn weaker_bindings_violate_the_property() {
     for binding in [Binding::Nothing, Binding::RunId] {
         let checker = binding.checker().spawn_bfs().join();
         let path = checker
-            .discovery(ONCE)
+            .discovery(AT_MOST_ONCE)
             .unwrap_or_else(|| panic!("{binding:?} should not hold"));
         let actions = path.into_actions();
         if binding == Binding::RunId {
