@@ -46,7 +46,7 @@ pub struct Config {
     /// `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, or `aws_credentials = "chain"` for the
     /// default provider chain of AWS. Without credentials, features that need them are disabled.
     pub aws: Option<AwsCredentials>,
-    /// How addresses are confirmed at registration. Default [`ConfirmationMode::Admin`] with AWS
+    /// The confirmation of addresses at registration. Default [`ConfirmationMode::Admin`] with AWS
     /// credentials, else [`ConfirmationMode::Pool`].
     pub confirmation: ConfirmationMode,
     /// The authentication flow that the pool's app client allows. Default `user_password`.

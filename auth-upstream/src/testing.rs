@@ -35,8 +35,9 @@ use crate::client::ClientContext;
 use crate::config::Config;
 use crate::crypto::random;
 use crate::email::EmailAddress;
-use crate::flows::{ExchangedIdentity, LoginRequest, RegistrationRequest, SocialFlow};
+use crate::flows::{ExchangedIdentity, LoginRequest, RegistrationRequest, SocialFlow, TokenSet};
 use crate::http;
+use crate::telemetry::AuditedResult;
 
 /// A service with its stubs.
 pub(crate) struct Fixture {
@@ -161,6 +162,30 @@ impl Fixture {
         social_of(&self.service)
     }
 
+    /// Signs in with a password, from a client without an address.
+    pub(crate) async fn sign_in(&self, address: &str, password: &str) -> AuditedResult<TokenSet> {
+        let request = login(address, password);
+        self.service.flows.login.sign_in(&client(), &request).await
+    }
+
+    /// Refreshes tokens.
+    pub(crate) async fn refresh(&self, tokens: &TokenSet) -> AuditedResult<TokenSet> {
+        refresh(&self.service, tokens).await
+    }
+
+    /// Revokes the family of tokens.
+    pub(crate) async fn logout(&self, tokens: &TokenSet) -> AuditedResult<()> {
+        let flow = &self.service.flows.logout;
+        flow.logout(&client(), &tokens.refresh_token).await
+    }
+
+    /// Registers a user, from a client without an address.
+    pub(crate) async fn register(&self, address: &str, password: &str) -> AuditedResult<TokenSet> {
+        let request = registration(address, password);
+        let flow = &self.service.flows.registration;
+        flow.register(&client(), &request).await
+    }
+
     /// Exchanges a temporary token.
     pub(crate) async fn exchange(&self, token: &str) -> ExchangedIdentity {
         let exchanged = self
@@ -277,6 +302,12 @@ async fn spawn(router: impl FnOnce(&str) -> Router) -> String {
         CancellationToken::new(),
     ));
     url
+}
+
+/// Refreshes tokens at a replica.
+pub(crate) async fn refresh(service: &AuthService, tokens: &TokenSet) -> AuditedResult<TokenSet> {
+    let flow = &service.flows.refresh;
+    flow.refresh(&client(), &tokens.refresh_token).await
 }
 
 /// Returns the social flow of a replica.

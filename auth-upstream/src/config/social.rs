@@ -40,7 +40,7 @@ pub struct SocialConfig {
     pub parameters: BTreeMap<String, String>,
     /// The page of the UI that receives the temporary token. Required; requests cannot change it.
     pub ui: Url,
-    /// How the page receives the token. Default [`TokenDelivery::Fragment`].
+    /// The delivery of the token to the page. Default [`TokenDelivery::Fragment`].
     pub delivery: TokenDelivery,
     /// Whether a sign-in must start with a `code_challenge`, which binds the temporary token to the
     /// browser that started it. Without it, a victim who opens the callback URL of an attacker's

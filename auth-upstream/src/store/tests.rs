@@ -101,16 +101,21 @@ async fn registration_is_pending_until_it_is_deleted() {
     }
 }
 
+const ISSUER: &str = "https://accounts.google.com";
+
+fn identity(user_id: &str) -> SocialIdentity {
+    SocialIdentity {
+        user_id: user_id.to_owned(),
+        username: Some("u".to_owned()),
+        social_only: true,
+        profile_saved: false,
+    }
+}
+
 #[tokio::test]
 async fn first_writer_determines_the_user_of_an_identity() {
     for (store, _database) in stores().await {
-        let identity = |user_id: &str| SocialIdentity {
-            user_id: user_id.to_owned(),
-            username: Some("u".to_owned()),
-            social_only: true,
-            profile_saved: false,
-        };
-        let (issuer, subject) = ("https://accounts.google.com", "1");
+        let (issuer, subject) = (ISSUER, "1");
         assert_eq!(
             store.social_identity(issuer, subject).await.expect("read"),
             None
@@ -125,6 +130,40 @@ async fn first_writer_determines_the_user_of_an_identity() {
             store.social_identity(issuer, subject).await.expect("read"),
             Some(identity("a"))
         );
+        store
+            .mark_profile_saved(issuer, subject, Timestamp(4))
+            .await
+            .expect("marked");
+        assert!(
+            store
+                .social_identity(issuer, subject)
+                .await
+                .expect("read")
+                .expect("an identity")
+                .profile_saved
+        );
+        assert!(store.has_social_identity("a").await.expect("read"));
+        store
+            .delete_social_identity(issuer, subject, "b")
+            .await
+            .expect("another user: no effect");
+        assert!(store.has_social_identity("a").await.expect("read"));
+        store
+            .delete_social_identity(issuer, subject, "a")
+            .await
+            .expect("deleted");
+        assert!(!store.has_social_identity("a").await.expect("read"));
+    }
+}
+
+#[tokio::test]
+async fn provider_token_is_replaced_unless_it_has_changed() {
+    for (store, _database) in stores().await {
+        let (issuer, subject) = (ISSUER, "1");
+        store
+            .insert_social_identity(issuer, subject, &identity("a"), Timestamp(1))
+            .await
+            .expect("inserted");
         store
             .save_provider_token(issuer, subject, "v1.k.n.c", Timestamp(3))
             .await
@@ -157,29 +196,6 @@ async fn first_writer_determines_the_user_of_an_identity() {
                 .expect("read")
                 .is_empty()
         );
-        store
-            .mark_profile_saved(issuer, subject, Timestamp(4))
-            .await
-            .expect("marked");
-        assert!(
-            store
-                .social_identity(issuer, subject)
-                .await
-                .expect("read")
-                .expect("an identity")
-                .profile_saved
-        );
-        assert!(store.has_social_identity("a").await.expect("read"));
-        store
-            .delete_social_identity(issuer, subject, "b")
-            .await
-            .expect("another user: no effect");
-        assert!(store.has_social_identity("a").await.expect("read"));
-        store
-            .delete_social_identity(issuer, subject, "a")
-            .await
-            .expect("deleted");
-        assert!(!store.has_social_identity("a").await.expect("read"));
     }
 }
 

@@ -173,6 +173,17 @@ async fn token(
     if URL_SAFE_NO_PAD.encode(Sha256::digest(&form["code_verifier"])) != challenge {
         return rejection;
     }
+    let claims = claims(&provider, &nonce);
+    let id_token = id_token(&provider, behavior, &claims);
+    let response = json!({
+        "access_token": "provider-access", "token_type": "Bearer", "expires_in": 300,
+        "refresh_token": "provider-refresh", "id_token": id_token,
+    });
+    Json(response).into_response()
+}
+
+/// Returns the claims of the next ID token.
+fn claims(provider: &StubProvider, nonce: &str) -> Value {
     let now = provider.clock.now().unix_seconds();
     let mut claims = json!({
         "iss": provider.url, "aud": "social-client", "sub": "p-1", "iat": now, "exp": now + 300, "nonce": nonce,
@@ -186,6 +197,11 @@ async fn token(
     for (name, value) in replaced.as_object().expect("an object") {
         claims[name] = value.clone();
     }
+    claims
+}
+
+/// Returns the ID token of a token response.
+fn id_token(provider: &StubProvider, behavior: ProviderBehavior, claims: &Value) -> Option<String> {
     // Another key with the id of the provider's.
     let forged = SigningKey::new("p1");
     let key = if claims["forged"] == true {
@@ -193,14 +209,14 @@ async fn token(
     } else {
         &provider.key
     };
-    let id_token = match behavior {
+    match behavior {
         ProviderBehavior::NoIdToken => None,
         ProviderBehavior::Unsigned => Some(format!(
             "{}.",
-            compact(&json!({ "alg": "none", "kid": "p1" }), &claims)
+            compact(&json!({ "alg": "none", "kid": "p1" }), claims)
         )),
         ProviderBehavior::Hmac => {
-            let text = compact(&json!({ "alg": "HS256", "kid": "p1" }), &claims);
+            let text = compact(&json!({ "alg": "HS256", "kid": "p1" }), claims);
             let secret = hmac::Key::new(hmac::HMAC_SHA256, b"social-secret");
             let tag = URL_SAFE_NO_PAD.encode(hmac::sign(&secret, text.as_bytes()));
             Some(format!("{text}.{tag}"))
@@ -209,19 +225,14 @@ async fn token(
         | ProviderBehavior::Moved
         | ProviderBehavior::NoDiscovery
         | ProviderBehavior::WrongIssuer
-        | ProviderBehavior::SendsIssuer => Some(key.sign(&claims)),
+        | ProviderBehavior::SendsIssuer => Some(key.sign(claims)),
         ProviderBehavior::Unresponsive
         | ProviderBehavior::HtmlPage(_)
         | ProviderBehavior::OversizedResponse
         | ProviderBehavior::Redirect => {
             unreachable!("responded above")
         }
-    };
-    let answer = json!({
-        "access_token": "provider-access", "token_type": "Bearer", "expires_in": 300,
-        "refresh_token": "provider-refresh", "id_token": id_token,
-    });
-    Json(answer).into_response()
+    }
 }
 
 fn compact(header: &Value, claims: &Value) -> String {

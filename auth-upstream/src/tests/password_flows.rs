@@ -1,8 +1,7 @@
 use postern_common::{Code, Secret};
 
-use crate::flows::ChallengeAnswer;
-use crate::flows::ResetRequest;
-use crate::testing::{Fixture, StubFailure, client, email, login};
+use crate::flows::{ChallengeAnswer, ResetRequest};
+use crate::testing::{Fixture, StubFailure, client, email};
 
 fn answer(session: &str, new_password: &str) -> ChallengeAnswer {
     ChallengeAnswer {
@@ -18,10 +17,7 @@ async fn right_password_yields_tokens() {
     let fixture = Fixture::new().await;
     fixture.pool.add_user("ada@example.com", "Password-1", true);
     let set = fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "Password-1"))
+        .sign_in("ada@example.com", "Password-1")
         .await
         .expect("signed in");
     assert_eq!(set.expires_at, "2026-11-20T08:30:00.000Z");
@@ -42,10 +38,7 @@ async fn wrong_password_and_unknown_user_are_indistinguishable() {
     let mut bodies = Vec::new();
     for (address, password) in [("ada@example.com", "wrong"), ("bob@example.com", "wrong")] {
         let problem = fixture
-            .service
-            .flows
-            .login
-            .sign_in(&client(), &login(address, password))
+            .sign_in(address, password)
             .await
             .expect_err("rejected");
         bodies.push(problem.render("id").body);
@@ -71,19 +64,13 @@ async fn pool_errors_map_to_their_problem_codes() {
             },
         );
         let rejected = fixture
-            .service
-            .flows
-            .login
-            .sign_in(&client(), &login("ada@example.com", "x"))
+            .sign_in("ada@example.com", "x")
             .await
             .expect_err(name);
         assert_eq!(rejected.code(), expected, "{name}");
     }
     let rejected = fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "x"))
+        .sign_in("ada@example.com", "x")
         .await
         .expect_err("rejected");
     assert_eq!(rejected.code(), Code::InvalidCredentials);
@@ -104,10 +91,7 @@ async fn circuit_breaker_opens_for_an_unresponsive_pool() {
     }
     for _ in 0..6 {
         let rejected = fixture
-            .service
-            .flows
-            .login
-            .sign_in(&client(), &login("ada@example.com", "x"))
+            .sign_in("ada@example.com", "x")
             .await
             .expect_err("unavailable");
         assert_eq!(rejected.code(), Code::Unavailable);
@@ -115,10 +99,7 @@ async fn circuit_breaker_opens_for_an_unresponsive_pool() {
     assert_eq!(fixture.pool.count("InitiateAuth"), 3);
     fixture.clock.advance(std::time::Duration::from_secs(1));
     let rejected = fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "x"))
+        .sign_in("ada@example.com", "x")
         .await
         .expect_err("rejected");
     assert_eq!(rejected.code(), Code::InvalidCredentials);
@@ -131,10 +112,7 @@ async fn throttled_guess_reads_as_a_wrong_password() {
     let mut bodies = std::collections::BTreeSet::new();
     for _ in 0..20 {
         let rejected = fixture
-            .service
-            .flows
-            .login
-            .sign_in(&client(), &login("ada@example.com", "wrong"))
+            .sign_in("ada@example.com", "wrong")
             .await
             .expect_err("rejected");
         bodies.insert(rejected.render("id").body);
@@ -147,28 +125,16 @@ async fn failed_guesses_do_not_prevent_a_refresh() {
     let fixture = Fixture::new().await;
     fixture.pool.add_user("ada@example.com", "Password-1", true);
     let set = fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "Password-1"))
+        .sign_in("ada@example.com", "Password-1")
         .await
         .expect("signed in");
     for _ in 0..20 {
         fixture
-            .service
-            .flows
-            .login
-            .sign_in(&client(), &login("ada@example.com", "wrong"))
+            .sign_in("ada@example.com", "wrong")
             .await
             .expect_err("rejected");
     }
-    fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &set.refresh_token)
-        .await
-        .expect("not locked out");
+    fixture.refresh(&set).await.expect("not locked out");
 }
 
 #[tokio::test]
@@ -177,12 +143,7 @@ async fn challenge_is_sealed_and_answered_with_the_pool_user_name() {
     fixture
         .pool
         .add_user("ada@example.com", "Temporary-1", true);
-    let rejected = fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "Temporary-1"))
-        .await;
+    let rejected = fixture.sign_in("ada@example.com", "Temporary-1").await;
     let body = rejected.expect_err("a challenge").to_json("id");
     assert_eq!(body["code"], "challenge_required");
     assert_eq!(body["challenge"]["name"], "NEW_PASSWORD_REQUIRED");
@@ -197,10 +158,7 @@ async fn challenge_is_sealed_and_answered_with_the_pool_user_name() {
         .await
         .expect("signed in");
     fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "Password-2"))
+        .sign_in("ada@example.com", "Password-2")
         .await
         .expect("signed in");
 
@@ -221,12 +179,7 @@ async fn admin_flow_uses_the_administrative_calls() {
     fixture
         .pool
         .add_user("ada@example.com", "Temporary-1", true);
-    let rejected = fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "Temporary-1"))
-        .await;
+    let rejected = fixture.sign_in("ada@example.com", "Temporary-1").await;
     let body = rejected.expect_err("a challenge").to_json("id");
     let session = body["challenge"]["session"].as_str().expect("a session");
     let set = fixture
@@ -236,13 +189,7 @@ async fn admin_flow_uses_the_administrative_calls() {
         .answer(&client(), answer(session, "Password-2"))
         .await
         .expect("signed in");
-    fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &set.refresh_token)
-        .await
-        .expect("refreshed");
+    fixture.refresh(&set).await.expect("refreshed");
     let calls = [
         "AdminInitiateAuth",
         "AdminRespondToAuthChallenge",
@@ -309,10 +256,7 @@ async fn password_reset_does_not_reveal_users() {
         .await
         .expect("reset");
     fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "Password-2"))
+        .sign_in("ada@example.com", "Password-2")
         .await
         .expect("signed in");
 }
@@ -322,10 +266,7 @@ async fn password_reset_revokes_earlier_refresh_tokens() {
     let fixture = Fixture::new().await;
     fixture.pool.add_user("ada@example.com", "Password-1", true);
     let thief = fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "Password-1"))
+        .sign_in("ada@example.com", "Password-1")
         .await
         .expect("signed in");
     let (code, new_password) = ("123456".to_owned(), Secret::from("Password-2"));
@@ -341,12 +282,6 @@ async fn password_reset_revokes_earlier_refresh_tokens() {
         .reset(&client(), &reset)
         .await
         .expect("reset");
-    let rejected = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &thief.refresh_token)
-        .await
-        .expect_err("ended");
+    let rejected = fixture.refresh(&thief).await.expect_err("ended");
     assert_eq!(rejected.code(), Code::InvalidRefreshToken);
 }

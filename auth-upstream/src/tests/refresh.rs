@@ -7,21 +7,16 @@ use postern_common::Code;
 use postern_common::cache::testing::both;
 
 use crate::crypto::VaultPurpose;
-use crate::flows::RefreshGrant;
-use crate::flows::TokenSet;
-use crate::telemetry::Audited;
-use crate::telemetry::Operation;
+use crate::flows::{RefreshGrant, TokenSet};
+use crate::telemetry::{Audited, Operation};
 use crate::testing::{
-    Fixture, FixtureOptions, PausePoint, REGISTRATION_DUE, StubFailure, client, login,
+    Fixture, FixtureOptions, PausePoint, REGISTRATION_DUE, StubFailure, client, refresh,
 };
 
 async fn signed_in(fixture: &Fixture) -> Audited<TokenSet> {
     fixture.pool.add_user("ada@example.com", "Password-1", true);
     fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "Password-1"))
+        .sign_in("ada@example.com", "Password-1")
         .await
         .expect("signed in")
 }
@@ -30,53 +25,23 @@ async fn signed_in(fixture: &Fixture) -> Audited<TokenSet> {
 async fn used_token_gets_the_same_tokens_within_the_grace() {
     let fixture = Fixture::new().await;
     let first = signed_in(&fixture).await;
-    let second = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &first.refresh_token)
-        .await
-        .expect("refreshed");
+    let second = fixture.refresh(&first).await.expect("refreshed");
     assert_ne!(second.access_token, first.access_token);
     fixture.clock.advance(Duration::from_secs(29));
-    let again = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &first.refresh_token)
-        .await
-        .expect("replayed");
+    let again = fixture.refresh(&first).await.expect("replayed");
     assert_eq!(again, second);
     assert_eq!(fixture.pool.count("GetTokensFromRefreshToken"), 1);
-    fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &second.refresh_token)
-        .await
-        .expect("the next one works");
+    fixture.refresh(&second).await.expect("the next one works");
 }
 
 #[tokio::test]
 async fn reuse_after_the_grace_revokes_the_family() {
     let fixture = Fixture::new().await;
     let first = signed_in(&fixture).await;
-    let second = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &first.refresh_token)
-        .await
-        .expect("refreshed");
+    let second = fixture.refresh(&first).await.expect("refreshed");
     fixture.clock.advance(Duration::from_secs(31));
     for stolen in [&first, &second] {
-        let rejected = fixture
-            .service
-            .flows
-            .refresh
-            .refresh(&client(), &stolen.refresh_token)
-            .await
-            .expect_err("revoked");
+        let rejected = fixture.refresh(stolen).await.expect_err("revoked");
         assert_eq!(rejected.code(), Code::InvalidRefreshToken);
     }
     assert_eq!(fixture.pool.count("RevokeToken"), 1);
@@ -89,19 +54,10 @@ async fn reuse_after_the_grace_revokes_the_family() {
     );
     // Another sign-in of the same user starts another family.
     let other = fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "Password-1"))
+        .sign_in("ada@example.com", "Password-1")
         .await
         .expect("signed in");
-    fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &other.refresh_token)
-        .await
-        .expect("refreshed");
+    fixture.refresh(&other).await.expect("refreshed");
 }
 
 #[tokio::test]
@@ -143,13 +99,7 @@ async fn pool_without_rotation_gets_refresh_token_auth() {
         .store(true, std::sync::atomic::Ordering::SeqCst);
     let mut set = signed_in(&fixture).await;
     for _ in 0..3 {
-        set = fixture
-            .service
-            .flows
-            .refresh
-            .refresh(&client(), &set.refresh_token)
-            .await
-            .expect("refreshed");
+        set = fixture.refresh(&set).await.expect("refreshed");
     }
     assert_eq!(fixture.pool.count("GetTokensFromRefreshToken"), 1);
 }
@@ -158,40 +108,16 @@ async fn pool_without_rotation_gets_refresh_token_auth() {
 async fn logout_revokes_the_whole_family() {
     let fixture = Fixture::new().await;
     let first = signed_in(&fixture).await;
-    let second = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &first.refresh_token)
-        .await
-        .expect("refreshed");
-    fixture
-        .service
-        .flows
-        .logout
-        .logout(&client(), &first.refresh_token)
-        .await
-        .expect("logged out");
+    let second = fixture.refresh(&first).await.expect("refreshed");
+    fixture.logout(&first).await.expect("logged out");
     assert_eq!(
         fixture.pool.live_refresh_tokens(),
         0,
         "the newest token is revoked, whichever is presented"
     );
-    let rejected = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &second.refresh_token)
-        .await
-        .expect_err("revoked");
+    let rejected = fixture.refresh(&second).await.expect_err("revoked");
     assert_eq!(rejected.code(), Code::InvalidRefreshToken);
-    fixture
-        .service
-        .flows
-        .logout
-        .logout(&client(), &second.refresh_token)
-        .await
-        .expect("logged out twice");
+    fixture.logout(&second).await.expect("logged out twice");
     fixture
         .service
         .flows
@@ -224,13 +150,7 @@ async fn refresh_in_flight_does_not_undo_the_end_of_its_family() {
                 Arc::clone(&fixture.service)
             };
             let first = signed_in(&fixture).await;
-            let second = fixture
-                .service
-                .flows
-                .refresh
-                .refresh(&client(), &first.refresh_token)
-                .await
-                .expect("refreshed");
+            let second = fixture.refresh(&first).await.expect("refreshed");
             // The pool has rotated the token; its response is paused.
             let paused = fixture
                 .pool
@@ -258,12 +178,7 @@ async fn refresh_in_flight_does_not_undo_the_end_of_its_family() {
                     .delete(&replay)
                     .await
                     .expect("deleted");
-                replica
-                    .flows
-                    .refresh
-                    .refresh(&client(), &first.refresh_token)
-                    .await
-                    .expect_err("used before");
+                refresh(&replica, &first).await.expect_err("used before");
             }
             paused.release();
             let rejected = in_flight
@@ -277,13 +192,7 @@ async fn refresh_in_flight_does_not_undo_the_end_of_its_family() {
                 "the new token is revoked at the pool"
             );
             for token in [&first, &second] {
-                let rejected = fixture
-                    .service
-                    .flows
-                    .refresh
-                    .refresh(&client(), &token.refresh_token)
-                    .await
-                    .expect_err("ended");
+                let rejected = fixture.refresh(token).await.expect_err("ended");
                 assert_eq!(rejected.code(), Code::InvalidRefreshToken);
             }
         }
@@ -294,27 +203,9 @@ async fn refresh_in_flight_does_not_undo_the_end_of_its_family() {
 async fn used_token_gets_no_replay_after_logout() {
     let fixture = Fixture::new().await;
     let first = signed_in(&fixture).await;
-    let second = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &first.refresh_token)
-        .await
-        .expect("refreshed");
-    fixture
-        .service
-        .flows
-        .logout
-        .logout(&client(), &second.refresh_token)
-        .await
-        .expect("logged out");
-    let rejected = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &first.refresh_token)
-        .await
-        .expect_err("ended");
+    let second = fixture.refresh(&first).await.expect("refreshed");
+    fixture.logout(&second).await.expect("logged out");
+    let rejected = fixture.refresh(&first).await.expect_err("ended");
     assert_eq!(rejected.code(), Code::InvalidRefreshToken);
 }
 
@@ -325,20 +216,11 @@ async fn logout_repeated_after_a_pool_failure_revokes_at_the_pool() {
     let failure = StubFailure::INTERNAL_ERROR;
     fixture.pool.failures.add("RevokeToken", failure);
     let failed = fixture
-        .service
-        .flows
-        .logout
-        .logout(&client(), &first.refresh_token)
+        .logout(&first)
         .await
         .expect_err("the pool is unavailable");
     assert!(failed.code().status().is_server_error());
-    fixture
-        .service
-        .flows
-        .logout
-        .logout(&client(), &first.refresh_token)
-        .await
-        .expect("logged out");
+    fixture.logout(&first).await.expect("logged out");
     assert_eq!(fixture.pool.live_refresh_tokens(), 0);
 }
 
@@ -356,21 +238,9 @@ async fn refresh_completes_after_the_client_disconnects() {
     paused.reached().await;
     in_flight.abort();
     paused.release();
-    let second = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &first.refresh_token)
-        .await
-        .expect("the same tokens");
+    let second = fixture.refresh(&first).await.expect("the same tokens");
     assert_eq!(fixture.pool.count("GetTokensFromRefreshToken"), 1);
-    fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &second.refresh_token)
-        .await
-        .expect("the next one works");
+    fixture.refresh(&second).await.expect("the next one works");
 }
 
 #[tokio::test]
@@ -390,13 +260,7 @@ async fn undecodable_family_is_rejected() {
         .set(&key, b"{\"Ended\":{}}", REGISTRATION_DUE)
         .await
         .expect("stored");
-    let rejected = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &first.refresh_token)
-        .await
-        .expect_err("unreadable");
+    let rejected = fixture.refresh(&first).await.expect_err("unreadable");
     assert_eq!(rejected.code(), Code::InvalidRefreshToken);
 }
 
@@ -405,21 +269,9 @@ async fn family_has_a_quota_of_refreshes() {
     let fixture = Fixture::with_config("[refresh]\nquota = 3").await;
     let mut set = signed_in(&fixture).await;
     for _ in 0..3 {
-        set = fixture
-            .service
-            .flows
-            .refresh
-            .refresh(&client(), &set.refresh_token)
-            .await
-            .expect("within the quota");
+        set = fixture.refresh(&set).await.expect("within the quota");
     }
-    let rejected = fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &set.refresh_token)
-        .await
-        .expect_err("too many");
+    let rejected = fixture.refresh(&set).await.expect_err("too many");
     assert_eq!(rejected.code(), Code::RateLimited);
     assert_eq!(
         fixture.pool.count("GetTokensFromRefreshToken"),
@@ -427,25 +279,13 @@ async fn family_has_a_quota_of_refreshes() {
         "the pool is not called"
     );
     let other = fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login("ada@example.com", "Password-1"))
+        .sign_in("ada@example.com", "Password-1")
         .await
         .expect("signed in");
-    fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &other.refresh_token)
-        .await
-        .expect("another family");
+    fixture.refresh(&other).await.expect("another family");
     fixture.clock.advance(Duration::from_secs(10 * 60));
     fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &set.refresh_token)
+        .refresh(&set)
         .await
         .expect("the token is still valid");
 }

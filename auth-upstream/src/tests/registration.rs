@@ -7,7 +7,7 @@ use postern_common::{Code, Secret};
 
 use crate::flows::ConfirmationRequest;
 use crate::testing::{
-    Fixture, FixtureOptions, REGISTRATION_DUE, StubFailure, client, login, registration,
+    Fixture, FixtureOptions, REGISTRATION_DUE, StubFailure, client, registration,
 };
 
 const ADA: &str = "ada@example.com";
@@ -16,10 +16,7 @@ const ADA: &str = "ada@example.com";
 async fn registration_creates_user_and_profile_idempotently() {
     let fixture = Fixture::new().await;
     let first = fixture
-        .service
-        .flows
-        .registration
-        .register(&client(), &registration(ADA, "Password-1"))
+        .register(ADA, "Password-1")
         .await
         .expect("registered");
     let user = fixture.pool.user(ADA).expect("a user");
@@ -28,30 +25,16 @@ async fn registration_creates_user_and_profile_idempotently() {
         (&profile["email"], &profile["profile"]["firstName"]),
         (&ADA.into(), &"Ada".into())
     );
-    let second = fixture
-        .service
-        .flows
-        .registration
-        .register(&client(), &registration(ADA, "Password-1"))
-        .await
-        .expect("repeated");
+    let second = fixture.register(ADA, "Password-1").await.expect("repeated");
     assert_ne!(first.refresh_token, second.refresh_token);
     assert_eq!(fixture.pending_registrations().await, 0);
 
     let other = fixture
-        .service
-        .flows
-        .registration
-        .register(&client(), &registration(ADA, "Password-2"))
+        .register(ADA, "Password-2")
         .await
         .expect_err("taken");
     assert_eq!(other.code(), Code::EmailNotAvailable);
-    let weak = fixture
-        .service
-        .flows
-        .registration
-        .register(&client(), &registration("bob@example.com", "short"))
-        .await;
+    let weak = fixture.register("bob@example.com", "short").await;
     assert_eq!(weak.expect_err("weak").code(), Code::WeakPassword);
     assert_eq!(fixture.pending_registrations().await, 0);
 }
@@ -88,12 +71,7 @@ async fn user_is_deleted_if_the_profile_is_not_saved() {
             .auto_confirm
             .store(no_credentials, Ordering::SeqCst);
         fixture.actors.failures_left.store(3, Ordering::SeqCst);
-        let rejected = fixture
-            .service
-            .flows
-            .registration
-            .register(&client(), &registration(ADA, "Password-1"))
-            .await;
+        let rejected = fixture.register(ADA, "Password-1").await;
         assert_eq!(rejected.expect_err("unavailable").code(), Code::Unavailable);
         let deleted = fixture.pool.count(if no_credentials {
             "DeleteUser"
@@ -103,10 +81,7 @@ async fn user_is_deleted_if_the_profile_is_not_saved() {
         assert_eq!((deleted, fixture.pool.user(ADA).is_some()), (1, false));
         assert_eq!(fixture.pending_registrations().await, 0);
         fixture
-            .service
-            .flows
-            .registration
-            .register(&client(), &registration(ADA, "Password-1"))
+            .register(ADA, "Password-1")
             .await
             .expect("the repeated registration");
     }
@@ -117,10 +92,7 @@ async fn profile_is_saved_after_a_short_outage() {
     let fixture = Fixture::new().await;
     fixture.actors.failures_left.store(2, Ordering::SeqCst);
     fixture
-        .service
-        .flows
-        .registration
-        .register(&client(), &registration(ADA, "Password-1"))
+        .register(ADA, "Password-1")
         .await
         .expect("registered");
 }
@@ -144,22 +116,14 @@ async fn failed_registration_leaves_nothing_behind() {
             .actors
             .rejection_status
             .store(status, Ordering::SeqCst);
-        let rejected = fixture
-            .service
-            .flows
-            .registration
-            .register(&client(), &registration(ADA, "Password-1"))
-            .await;
+        let rejected = fixture.register(ADA, "Password-1").await;
         assert_eq!(rejected.expect_err("rejected").code(), expected, "{status}");
         assert!(fixture.pool.user(ADA).is_none(), "{status}");
         assert_eq!(fixture.pending_registrations().await, 0, "{status}");
     }
     fixture.actors.rejection_status.store(0, Ordering::SeqCst);
     fixture
-        .service
-        .flows
-        .registration
-        .register(&client(), &registration(ADA, "Password-1"))
+        .register(ADA, "Password-1")
         .await
         .expect("the repeated registration");
 }
@@ -171,10 +135,7 @@ async fn failed_deletion_is_repeated_by_the_compensation() {
     let away = StubFailure::INTERNAL_ERROR;
     fixture.pool.failures.add("AdminDeleteUser", away);
     fixture
-        .service
-        .flows
-        .registration
-        .register(&client(), &registration(ADA, "Password-1"))
+        .register(ADA, "Password-1")
         .await
         .expect_err("unavailable");
     assert!(fixture.pool.user(ADA).is_some());
@@ -253,10 +214,7 @@ async fn compensation_keeps_older_accounts() {
         .expect("inserted");
     assert_eq!(fixture.compensate().await, 1);
     fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login(ADA, "Password-1"))
+        .sign_in(ADA, "Password-1")
         .await
         .expect("the account exists");
 }
@@ -288,10 +246,7 @@ async fn compensation_is_postponed_during_an_outage() {
 async fn registration_with_confirmation_requires_the_code() {
     let fixture = Fixture::with_config("confirm = 'code'").await;
     let problem = fixture
-        .service
-        .flows
-        .registration
-        .register(&client(), &registration(ADA, "Password-1"))
+        .register(ADA, "Password-1")
         .await
         .expect_err("a code");
     let body = problem.to_json("id");
@@ -341,17 +296,11 @@ async fn registration_with_confirmation_requires_the_code() {
 async fn sign_in_of_an_unconfirmed_user_requires_the_code() {
     let fixture = Fixture::with_config("confirm = 'code'").await;
     fixture
-        .service
-        .flows
-        .registration
-        .register(&client(), &registration(ADA, "Password-1"))
+        .register(ADA, "Password-1")
         .await
         .expect_err("a code");
     let problem = fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login(ADA, "Password-1"))
+        .sign_in(ADA, "Password-1")
         .await
         .expect_err("a code");
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::testing::{Fixture, PausePoint, REGISTRATION_DUE, client, login, registration};
+use crate::testing::{Fixture, PausePoint, REGISTRATION_DUE, client, registration};
 
 const ADA: &str = "ada@example.com";
 
@@ -51,10 +51,7 @@ async fn interrupted_registration_is_completed_or_undone() {
             );
             assert_eq!(fixture.pending_registrations().await, 0);
             fixture
-                .service
-                .flows
-                .registration
-                .register(&client(), &registration(ADA, "Password-1"))
+                .register(ADA, "Password-1")
                 .await
                 .expect("registered");
         }
@@ -67,12 +64,7 @@ async fn repeated_registration_completes_and_is_kept() {
         for point in [PausePoint::Before, PausePoint::After] {
             let fixture = Fixture::new().await;
             interrupt(&fixture, call, point).await;
-            let again = fixture
-                .service
-                .flows
-                .registration
-                .register(&client(), &registration(ADA, "Password-1"))
-                .await;
+            let again = fixture.register(ADA, "Password-1").await;
             again.unwrap_or_else(|problem| panic!("{call} {point:?}: {:?}", problem.code()));
             fixture.clock.advance(REGISTRATION_DUE);
             fixture.compensate().await;
@@ -82,13 +74,7 @@ async fn repeated_registration_completes_and_is_kept() {
                 fixture.actors.profile(&user.subject).is_some(),
                 "{call} {point:?}"
             );
-            fixture
-                .service
-                .flows
-                .login
-                .sign_in(&client(), &login(ADA, "Password-1"))
-                .await
-                .expect("signed in");
+            fixture.sign_in(ADA, "Password-1").await.expect("signed in");
         }
     }
 }

@@ -9,8 +9,8 @@ use serde_json::json;
 use crate::flows::{ExchangedIdentity, TokensUnavailable};
 use crate::testing::browser::{callback, sign_in as sign_in_at_provider, start};
 use crate::testing::{
-    Fixture, FixtureOptions, PausePoint, REGISTRATION_DUE, StubFailure, client, login,
-    registration, social_of,
+    Fixture, FixtureOptions, PausePoint, REGISTRATION_DUE, StubFailure, client, registration,
+    social_of,
 };
 
 const ADA: &str = "ada@example.com";
@@ -36,10 +36,7 @@ async fn verified_account_is_linked_and_keeps_its_password() {
         Some(TokensUnavailable::PasswordRequired)
     );
     fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login(ADA, "Password-1"))
+        .sign_in(ADA, "Password-1")
         .await
         .expect("the password works");
 }
@@ -89,17 +86,11 @@ async fn squatted_account_is_deleted_with_its_sessions() {
         "Ada"
     );
     fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login(ADA, "Squatter-1"))
+        .sign_in(ADA, "Squatter-1")
         .await
         .expect_err("the password is gone");
     fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &squatter.refresh_token)
+        .refresh(&squatter)
         .await
         .expect_err("the sessions are gone");
     let again = fixture
@@ -382,10 +373,7 @@ async fn address_without_authority_links_nothing() {
         assert_eq!(again.user.user_id, found.user.user_id, "the same identity");
     }
     fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login(ADA_ELSEWHERE, "Password-1"))
+        .sign_in(ADA_ELSEWHERE, "Password-1")
         .await
         .expect("untouched");
 }

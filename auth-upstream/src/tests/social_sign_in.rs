@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::config::TokenDelivery;
 use crate::flows::ResetRequest;
 use crate::testing::browser::{callback, follow, sign_in as sign_in_at_provider, start};
-use crate::testing::{Fixture, FixtureOptions, client, email, login, social_of};
+use crate::testing::{Fixture, FixtureOptions, client, email, social_of};
 
 const ADA: &str = "ada@example.com";
 
@@ -32,13 +32,7 @@ async fn temporary_token_is_exchanged_once_for_pool_tokens() {
         "Ada"
     );
     let tokens = found.tokens.expect("tokens of the pool");
-    fixture
-        .service
-        .flows
-        .refresh
-        .refresh(&client(), &tokens.refresh_token)
-        .await
-        .expect("refreshed");
+    fixture.refresh(&tokens).await.expect("refreshed");
 
     let again = fixture
         .service
@@ -144,10 +138,7 @@ async fn password_of_the_user_is_never_replaced() {
     let found = fixture.exchange(&landing.value).await;
     assert_eq!(found.tokens, None);
     fixture
-        .service
-        .flows
-        .login
-        .sign_in(&client(), &login(ADA, "Password-2"))
+        .sign_in(ADA, "Password-2")
         .await
         .expect("the password works");
 }

@@ -156,10 +156,10 @@ impl AccountResolver {
         };
         let mut state = AccountState::Start;
         loop {
-            state = match self.advance(id, claim, state).await? {
-                AccountState::Resolved(identity) => return Ok(identity),
-                next => next,
-            };
+            state = self.advance(id, claim, state).await?;
+            if let AccountState::Resolved(identity) = state {
+                return Ok(identity);
+            }
         }
     }
 
@@ -214,11 +214,13 @@ impl AccountResolver {
         let work = async {
             let mut state = ClaimState::Reconciling;
             loop {
-                state = match self.advance_claim(claim, existing, state).await? {
-                    ClaimState::Saved(identity) => return Ok(Some(identity)),
-                    ClaimState::Unclaimable => return Ok(None),
-                    next => next,
-                };
+                state = self.advance_claim(claim, existing, state).await?;
+                if let ClaimState::Saved(identity) = state {
+                    return Ok(Some(identity));
+                }
+                if let ClaimState::Unclaimable = state {
+                    return Ok(None);
+                }
             }
         };
         let guard = self.locks.lock_address(claim.email).await?;
