@@ -1,7 +1,7 @@
 //! The HTTP interface: routes, decoding of requests and encoding of responses.
 //!
 //! Enters: requests of the gateway. Leaves: responses. axum's types stay in this module; each
-//! handler decodes a request, calls one flow of [`Flows`](crate::flows::Flows) and encodes its
+//! handler decodes a request, calls one flow of [`Flows`] and encodes its
 //! [`Audited`] result.
 
 mod landing;
