@@ -232,7 +232,7 @@ async fn network_is_trusted_after_a_complete_sign_in_only() {
         "an incomplete sign-in proves nothing"
     );
     let session = challenge(&fixture, "SOFTWARE_TOKEN_MFA", &ada);
-    answer(&fixture, 7, session, (CODE, "123456"))
+    answer(&fixture, 7, session, CODE, "123456")
         .await
         .expect("complete");
     assert_eq!(evaluated_guesses(&fixture, "198.51.7.9").await, 3);

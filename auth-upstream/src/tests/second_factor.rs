@@ -38,7 +38,8 @@ pub(super) async fn answer(
     fixture: &Fixture,
     network: usize,
     session: String,
-    (name, value): (&str, &str),
+    name: &str,
+    value: &str,
 ) -> Result<(), Problem> {
     let responses = [(name.to_owned(), value.to_owned())].into_iter().collect();
     let answer = ChallengeAnswer {
@@ -66,7 +67,7 @@ async fn second_factor_guesses_are_limited_across_sign_ins() {
     let mut bodies = std::collections::BTreeSet::new();
     for number in 0..20 {
         let session = challenge(&fixture, "SOFTWARE_TOKEN_MFA", &ada);
-        let rejected = answer(&fixture, number, session, (CODE, "000000"))
+        let rejected = answer(&fixture, number, session, CODE, "000000")
             .await
             .expect_err("rejected");
         assert_eq!(rejected.code(), Code::InvalidChallenge);
@@ -78,7 +79,7 @@ async fn second_factor_guesses_are_limited_across_sign_ins() {
     );
     fixture.clock.advance(std::time::Duration::from_secs(2));
     let session = challenge(&fixture, "SOFTWARE_TOKEN_MFA", &ada);
-    answer(&fixture, 1, session, (CODE, "123456"))
+    answer(&fixture, 1, session, CODE, "123456")
         .await
         .expect("after the delay");
 }
@@ -90,10 +91,10 @@ async fn choosing_a_factor_does_not_reset_the_limit() {
     let mut evaluated = 0;
     for number in 0..20 {
         let choice = challenge(&fixture, "SELECT_MFA_TYPE", &ada);
-        let chosen = answer(&fixture, number, choice, ("ANSWER", "SOFTWARE_TOKEN_MFA")).await;
+        let chosen = answer(&fixture, number, choice, "ANSWER", "SOFTWARE_TOKEN_MFA").await;
         let chosen = chosen.expect_err("a challenge, or throttled");
         if chosen.code() == Code::ChallengeRequired {
-            let rejected = answer(&fixture, number, session_of(&chosen), (CODE, "000000")).await;
+            let rejected = answer(&fixture, number, session_of(&chosen), CODE, "000000").await;
             assert_eq!(
                 rejected.expect_err("rejected").code(),
                 Code::InvalidChallenge
@@ -110,7 +111,7 @@ async fn answers_to_custom_challenges_are_limited() {
     let ada = fixture.pool.add_user(ADA, "Password-1", true).subject;
     let mut session = challenge(&fixture, "CUSTOM_CHALLENGE", &ada);
     for number in 0..20 {
-        let rejected = answer(&fixture, number, session.clone(), ("ANSWER", "guess"))
+        let rejected = answer(&fixture, number, session.clone(), "ANSWER", "guess")
             .await
             .expect_err("rejected");
         if rejected.code() == Code::ChallengeRequired {
@@ -119,7 +120,7 @@ async fn answers_to_custom_challenges_are_limited() {
     }
     assert_eq!(fixture.pool.count("RespondToAuthChallenge"), 6);
     fixture.clock.advance(std::time::Duration::from_secs(2));
-    answer(&fixture, 1, session, ("ANSWER", "right"))
+    answer(&fixture, 1, session, "ANSWER", "right")
         .await
         .expect("after the delay");
 }

@@ -38,6 +38,16 @@ struct Read {
     tries: u8,
 }
 
+/// A successful refresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Success {
+    token: TokenNumber,
+    /// Whether the refresh started after the logout.
+    is_late: bool,
+    /// Whether the family had been marked as revoked when the refresh was committed.
+    is_after_mark: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Refresh {
     Begins {
@@ -54,11 +64,7 @@ enum Refresh {
         token: TokenNumber,
         tries: u8,
     },
-    Answered {
-        token: TokenNumber,
-        is_late: bool,
-        is_after_mark: bool,
-    },
+    Answered(Success),
     Failed,
 }
 
@@ -102,16 +108,12 @@ impl State {
         self.revoked & (1 << token) != 0
     }
 
-    /// Returns the tokens of successful refreshes.
-    fn answers(&self) -> impl Iterator<Item = (TokenNumber, bool, bool)> {
+    /// Returns the successful refreshes.
+    fn successes(&self) -> impl Iterator<Item = Success> {
         self.refreshes
             .into_iter()
             .filter_map(|refresh| match refresh {
-                Refresh::Answered {
-                    token,
-                    is_late,
-                    is_after_mark,
-                } => Some((token, is_late, is_after_mark)),
+                Refresh::Answered(success) => Some(success),
                 Refresh::Begins { .. }
                 | Refresh::HasRead(_)
                 | Refresh::Got { .. }
@@ -129,7 +131,7 @@ impl State {
         true
     }
 
-    fn step(&mut self, write: WriteCondition, (which, server, is_lost): (usize, usize, bool)) {
+    fn step(&mut self, condition: WriteCondition, which: usize, server: usize, is_lost: bool) {
         let (data, epoch) = (self.pair.servers[server].data, self.pair.epoch(server));
         self.refreshes[which] = match self.refreshes[which] {
             // A lost response, or a family that is revoked or refreshed: an error, or a replay.
@@ -153,7 +155,7 @@ impl State {
                 }
             }
             Refresh::Got { read, token, .. } => {
-                let is_allowed = match write {
+                let is_allowed = match condition {
                     WriteCondition::Unconditional => true,
                     WriteCondition::Compared => data == read.found,
                     WriteCondition::ComparedInEpoch => data == read.found && epoch == read.epoch,
@@ -165,11 +167,11 @@ impl State {
                         token,
                         is_repeat: true,
                     },
-                    (false, true) => Refresh::Answered {
+                    (false, true) => Refresh::Answered(Success {
                         token,
                         is_late: read.is_late,
                         is_after_mark: self.was_marked,
-                    },
+                    }),
                     (false, false) => Refresh::Discards {
                         token,
                         tries: read.tries,
@@ -184,7 +186,7 @@ impl State {
                     Refresh::Begins { tries: tries - 1 }
                 }
             }
-            ended @ (Refresh::Answered { .. } | Refresh::Failed) => ended,
+            ended @ (Refresh::Answered(_) | Refresh::Failed) => ended,
         };
     }
 
@@ -275,7 +277,7 @@ impl Model for WriteCondition {
                                 ..
                             }
                         );
-                    let is_active = !matches!(refresh, Refresh::Answered { .. } | Refresh::Failed);
+                    let is_active = !matches!(refresh, Refresh::Answered(_) | Refresh::Failed);
                     if is_active && (!is_lost || may_lose) {
                         actions.push(Action::Refresh {
                             which,
@@ -311,7 +313,7 @@ impl Model for WriteCondition {
                 which,
                 server,
                 is_lost,
-            } => next.step(*self, (which, server, is_lost)),
+            } => next.step(*self, which, server, is_lost),
             Action::Logout { server, is_lost } => next.step_logout(server, is_lost),
             Action::GiveUp(which) => {
                 if let Refresh::Got { token, .. } = next.refreshes[which] {
@@ -325,16 +327,15 @@ impl Model for WriteCondition {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(NO_LATE_REFRESH, |_, state: &State| {
-                !state.answers().any(|(_, is_late, _)| is_late)
+                !state.successes().any(|success| success.is_late)
             }),
             Property::always(NO_SURVIVING_TOKEN, |_, state: &State| {
-                let is_valid = |(token, _, after): (TokenNumber, bool, bool)| {
-                    after && !state.is_revoked(token)
-                };
-                state.logout != Logout::Ended || !state.answers().any(is_valid)
+                let is_valid =
+                    |success: Success| success.is_after_mark && !state.is_revoked(success.token);
+                state.logout != Logout::Ended || !state.successes().any(is_valid)
             }),
             Property::sometimes("a refresh succeeds before a logout", |_, state: &State| {
-                state.logout == Logout::Ended && state.answers().next().is_some()
+                state.logout == Logout::Ended && state.successes().next().is_some()
             }),
         ]
     }
@@ -355,8 +356,8 @@ fn family_changed_in_its_epoch_stays_revoked() {
 /// logout, and so does compare-and-set without the epoch after a fail-over that lost the mark.
 #[test]
 fn weaker_conditions_violate_the_properties() {
-    for write in [WriteCondition::Unconditional, WriteCondition::Compared] {
-        let checker = write
+    for condition in [WriteCondition::Unconditional, WriteCondition::Compared] {
+        let checker = condition
             .checker()
             .finish_when(HasDiscoveries::AnyFailures)
             .spawn_bfs()
@@ -364,6 +365,6 @@ fn weaker_conditions_violate_the_properties() {
         let is_violated = [NO_LATE_REFRESH, NO_SURVIVING_TOKEN]
             .into_iter()
             .any(|name| checker.discovery(name).is_some());
-        assert!(is_violated, "{write:?} should not hold");
+        assert!(is_violated, "{condition:?} should not hold");
     }
 }
