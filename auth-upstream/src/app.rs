@@ -1,43 +1,43 @@
-//! The process: built from its config, run on sockets that the caller owns.
+//! The process: built from its configuration, run on sockets that the caller has bound.
 
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
 
 use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, serve};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
-use crate::assemble::assemble;
-use crate::auth::Auth;
+use crate::assembly::AuthService;
 use crate::config::Config;
-use crate::doctor::{Doctor, Finding};
-use crate::{http, proxies};
+use crate::diagnostics::{CheckResult, Diagnostics, check_trusted_proxies};
+use crate::http;
+use crate::telemetry::HealthMetric;
 
-/// JSON bodies at most: a registration is below 40 KiB.
-const MOST_BODY_BYTES: usize = 64 << 10;
-/// When the doctor looks at the surroundings after a start.
-const EXAMINE_AFTER: Duration = Duration::from_secs(5);
-/// How often the stores are looked at.
-const PROBE_EVERY: Duration = Duration::from_secs(2);
+/// Maximum size of a request body. A registration is below 40 KiB.
+const MAX_BODY_BYTES: usize = 64 << 10;
+/// The time between the start and the checks whose results are logged.
+const STARTUP_CHECK_DELAY: Duration = Duration::from_secs(5);
+/// The time between two probes of the stores.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The sockets that the process listens on; whoever calls owns them.
+/// The sockets on which the process listens.
 #[derive(Debug)]
 pub struct Listeners {
-    /// For clients' requests.
+    /// For requests of the gateway.
     pub public: TcpListener,
-    /// For `/livez`, `/readyz` and `/metrics`; none if somebody else serves them.
+    /// For `/livez`, `/readyz` and `/metrics`; `None` if the caller serves them.
     pub admin: Option<TcpListener>,
 }
 
-/// One authentication upstream.
+/// An authentication upstream.
 #[derive(Debug)]
 pub struct App {
-    auth: Arc<Auth>,
-    doctor: Doctor,
-    proxies: Finding,
+    service: Arc<AuthService>,
+    diagnostics: Diagnostics,
+    proxy_check: CheckResult,
     health: Health,
     admin_hosts: Vec<String>,
 }
@@ -45,132 +45,139 @@ pub struct App {
 // === impl App ===
 
 impl App {
-    /// Opens the stores and makes everything, without touching a socket.
+    /// Opens the stores and builds the service, without binding a socket.
     ///
     /// # Errors
-    /// Status 64 for a config that cannot work, 69 if the database is away.
+    /// Status 64 for a configuration that cannot work, 69 if the database is unavailable.
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
-        let doctor = Doctor::new(config.identity.clone(), config.flow, clock.clone());
-        let proxies = proxies::examine(config.listen, &config.trusted_proxies);
+        let diagnostics =
+            Diagnostics::new(config.identity.clone(), config.auth_flow, clock.clone());
+        let proxy_check = check_trusted_proxies(config.listen, &config.trusted_proxies);
         let admin_hosts = config.admin_hosts.clone();
-        let auth = Box::pin(assemble(config, clock)).await?;
+        let service = Box::pin(AuthService::build(config, clock)).await?;
         Ok(Self {
-            auth: Arc::new(auth),
-            doctor,
-            proxies,
+            service: Arc::new(service),
+            diagnostics,
+            proxy_check,
             health: Health::new(),
             admin_hosts,
         })
     }
 
-    /// What an operator could have set wrong, in words.
-    pub async fn examine(&self) -> Vec<Finding> {
-        let mut findings = vec![self.proxies.clone()];
-        findings.extend(Box::pin(self.doctor.examine(&self.auth)).await);
-        findings
+    /// Checks the configuration against pools, stores and clock.
+    pub async fn check(&self) -> Vec<CheckResult> {
+        let mut results = vec![self.proxy_check.clone()];
+        results.extend(Box::pin(self.diagnostics.run(&self.service)).await);
+        results
     }
 
-    /// What stands in the way of readiness, for a process that serves it itself.
+    /// Returns the readiness of the service, for a caller that serves `/readyz` itself.
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.clone()
     }
 
-    /// The journeys alone, for tests that drive them.
+    /// Returns the service without its process.
     #[cfg(test)]
-    pub(crate) fn into_auth(self) -> Arc<Auth> {
-        self.auth
+    pub(crate) fn into_service(self) -> Arc<AuthService> {
+        self.service
     }
 
-    /// Serves until the stop begins and every request in flight has ended.
+    /// Serves until shutdown and until every request in flight has ended.
     pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
         let Self {
-            auth,
-            doctor,
-            proxies,
+            service,
+            diagnostics,
+            proxy_check,
             health,
             admin_hosts,
         } = self;
-        warn_of(&[proxies]);
+        log_warnings(&[proxy_check]);
         let limits = Limits {
-            body: MOST_BODY_BYTES,
+            body: MAX_BODY_BYTES,
             ..Limits::default()
         };
-        let background = tokio::spawn(background(
-            Arc::clone(&auth),
+        let background = tokio::spawn(run_background_tasks(
+            Arc::clone(&service),
             health.clone(),
             shutdown.clone(),
         ));
-        let examination = tokio::spawn(warn_of_faults(doctor, Arc::clone(&auth)));
+        let startup_check = tokio::spawn(run_startup_check(diagnostics, Arc::clone(&service)));
         let admin = listeners.admin.map(|listener| {
-            let router = admin::router(health, auth.metrics.registry.clone());
-            let stop = shutdown.clone();
+            let router = admin::router(health, service.metrics.registry());
+            let shutdown = shutdown.clone();
             tokio::spawn(async move {
-                admin::serve(listener, router, Limits::default(), &admin_hosts, stop).await;
+                admin::serve(listener, router, Limits::default(), &admin_hosts, shutdown).await;
             })
         });
-        serve(
-            listeners.public,
-            http::router(Arc::clone(&auth)),
-            limits,
-            shutdown,
-        )
-        .await;
-        // Each of them may be cut off anywhere: what they do is safe to repeat after a crash, so
-        // after a stop, too.
+        let router = http::router(Arc::clone(&service.flows), service.trusted_proxies.clone());
+        serve(listeners.public, router, limits, shutdown).await;
+        // Aborting is safe at any point: these tasks tolerate a crash.
         background.abort();
-        examination.abort();
-        for task in [background, examination].into_iter().chain(admin) {
+        startup_check.abort();
+        for task in [background, startup_check].into_iter().chain(admin) {
             if let Err(error) = task.await
                 && !error.is_cancelled()
             {
-                tracing::error!(%error, "a background task ended badly");
+                tracing::error!(%error, "background task failed");
             }
         }
-        auth.store.close().await;
+        service.store.close().await;
     }
 }
 
-async fn background(auth: Arc<Auth>, health: Health, shutdown: CancellationToken) {
+async fn run_background_tasks(
+    service: Arc<AuthService>,
+    health: Health,
+    shutdown: CancellationToken,
+) {
+    let reseal = async {
+        if let Some(social) = &service.flows.social {
+            social.provider_tokens().reseal().await;
+        }
+    };
     tokio::join!(
-        Arc::clone(&auth.verifier).run(shutdown.clone()),
-        auth.actors.run(shutdown.clone()),
-        auth.compensate(&shutdown),
-        auth.reseal(),
-        probe(&auth, &health, &shutdown),
+        Arc::clone(&service.verifier).run(shutdown.clone()),
+        service.actor_service.run(shutdown.clone()),
+        service.compensator.run(&shutdown),
+        reseal,
+        probe_stores(&service, &health, &shutdown),
     );
 }
 
-/// Once at start, beside the service and after it: a pool that is slow to answer keeps nobody
-/// waiting, and neither do the passwords that are hashed for it.
-async fn warn_of_faults(doctor: Doctor, auth: Arc<Auth>) {
-    tokio::time::sleep(EXAMINE_AFTER).await;
-    warn_of(&Box::pin(doctor.examine(&auth)).await);
+/// Runs the checks once, after the start and concurrently with requests, so that a slow pool and
+/// the password hashes of the checks do not delay the start.
+async fn run_startup_check(diagnostics: Diagnostics, service: Arc<AuthService>) {
+    tokio::time::sleep(STARTUP_CHECK_DELAY).await;
+    log_warnings(&Box::pin(diagnostics.run(&service)).await);
 }
 
-fn warn_of(findings: &[Finding]) {
-    for finding in findings.iter().filter(|finding| finding.needs_attention()) {
-        tracing::warn!(%finding, "something is not set up right, or needs a look; see `postern-auth check`");
+fn log_warnings(results: &[CheckResult]) {
+    for result in results.iter().filter(|result| result.needs_attention()) {
+        tracing::warn!(%result, "configuration check failed, see `postern-auth check`");
     }
 }
 
-/// Ready while the database takes writes, until the stop. The cache is not part of it: what needs
-/// it while it is away says 503, and taking every replica out would stop everything else as well.
-async fn probe(auth: &Auth, health: &Health, shutdown: &CancellationToken) {
-    let (service, store) = (health.check("service"), health.check("database"));
-    service.set_ok();
+/// Reports readiness until shutdown. The service is ready while the database accepts writes. The
+/// cache has no influence: without it some requests fail with 503, but removing all replicas from
+/// the load balancer would stop the others as well.
+async fn probe_stores(service: &AuthService, health: &Health, shutdown: &CancellationToken) {
+    let (service_check, database_check) = (health.check("service"), health.check("database"));
+    service_check.set_ok();
     while !shutdown.is_cancelled() {
-        let (database, cache) = tokio::join!(auth.store.takes_writes(), auth.cache.ping());
-        auth.metrics.database_up.set(i64::from(database.is_ok()));
-        auth.metrics.cache_up.set(i64::from(cache.is_ok()));
+        let (database, cache) = tokio::join!(service.store.check_writable(), service.cache.ping());
+        service
+            .metrics
+            .set_up(HealthMetric::Database, database.is_ok());
+        service.metrics.set_up(HealthMetric::Cache, cache.is_ok());
         match database {
-            Ok(()) => store.set_ok(),
-            Err(exit) => store.set_failed(exit.message()),
+            Ok(()) => database_check.set_ok(),
+            Err(exit) => database_check.set_failed(exit.message()),
         }
         tokio::select! {
             () = shutdown.cancelled() => {}
-            () = tokio::time::sleep(PROBE_EVERY) => {}
+            () = tokio::time::sleep(PROBE_INTERVAL) => {}
         }
     }
-    service.set_failed("stopping");
+    service_check.set_failed("stopping");
 }

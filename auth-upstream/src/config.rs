@@ -1,4 +1,7 @@
-//! What the authentication upstream reads from `conf/auth.toml` and the environment.
+//! The configuration: `conf/auth.toml` and environment variables.
+//!
+//! Enters: the decoded file and the environment. Leaves: a [`Config`], or all errors at once.
+//! Depends on `crypto` for keys and on the settings types of `pool` and `protection`.
 
 mod social;
 
@@ -12,113 +15,112 @@ use postern_common::identity::{AwsCredentials, IdentityConfig};
 use postern_common::log::Log;
 use url::Url;
 
-pub use self::social::{Delivery, SocialConfig};
-use crate::abuse::AbuseLimits;
-use crate::pool::Flow;
-use crate::seal::{Key, KeyRing};
+pub use self::social::{SocialConfig, TokenDelivery};
+use crate::crypto::{KeyRing, SealingKey};
+use crate::pool::PasswordAuthFlow;
+use crate::protection::AttemptLimits;
 
-/// The settings of one authentication upstream.
+/// The settings of the authentication upstream.
 #[derive(Debug)]
 pub struct Config {
-    /// Where clients' requests arrive. Default `127.0.0.1:8501`: the gateway is in front.
+    /// The address for requests of the gateway. Default `127.0.0.1:8501`.
     pub listen: SocketAddr,
-    /// Where `/livez`, `/readyz` and `/metrics` are. Default `127.0.0.1:8510`.
+    /// The address for `/livez`, `/readyz` and `/metrics`. Default `127.0.0.1:8510`.
     pub admin: SocketAddr,
-    /// `admin_hosts`: names by which operators may call it, besides loopback names and, where it
-    /// does not listen on a loopback address, IP addresses; default none. Any other `Host` is
-    /// refused.
+    /// Values of `Host` that the admin listener accepts, besides loopback names and, if it does not
+    /// listen on a loopback address, IP addresses. Default none.
     pub admin_hosts: Vec<String>,
-    /// Log lines. Default JSON at `info`.
+    /// Log format and filter. Default JSON at `info`.
     pub log: Log,
-    /// `postgres://…` or `sqlite://…`. Default `sqlite://var/auth.db`. `AUTH_DATABASE` wins over
-    /// the file.
+    /// The database: `postgres://…` or `sqlite://…`. Default `sqlite://var/auth.db`.
+    /// `AUTH_DATABASE` has precedence over the file.
     pub database: String,
-    /// `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a single process.
-    /// Default `memory:`. `AUTH_CACHE` wins over the file.
+    /// The shared cache: `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a
+    /// single process. Default `memory:`. `AUTH_CACHE` has precedence over the file.
     pub cache: String,
-    /// Base URL of the actor service, which keeps the profiles. Default `http://127.0.0.1:8504`.
+    /// The base URL of the actor service, which stores profiles. Default `http://127.0.0.1:8504`.
     pub actor_service: Url,
     /// The identity pools.
     pub identity: IdentityConfig,
-    /// What signs administrative calls to the actor pool: `AWS_ACCESS_KEY_ID` and
-    /// `AWS_SECRET_ACCESS_KEY` (`AWS_SESSION_TOKEN`), or `aws_credentials = "chain"` for Amazon's
-    /// usual order. None: what needs them is off.
+    /// Credentials for administrative calls to the actor pool: `AWS_ACCESS_KEY_ID`,
+    /// `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, or `aws_credentials = "chain"` for the
+    /// default provider chain of AWS. Without credentials, features that need them are disabled.
     pub aws: Option<AwsCredentials>,
-    /// How an address is confirmed at registration. Default [`Confirm::Admin`] where credentials
-    /// are there, else [`Confirm::Pool`].
-    pub confirm: Confirm,
-    /// Which sign-in flow the pool's client allows. Default `user_password`.
-    pub(crate) flow: Flow,
-    /// What becomes of refresh tokens.
-    pub refresh: Refresh,
-    /// Seals refresh tokens and challenge sessions: `AUTH_SEALING_KEY`, the newest first, older
-    /// ones behind commas. None: one is made at the first start and kept in the database.
-    pub(crate) sealing: Option<KeyRing>,
-    /// Limits on guessing.
-    pub abuse: AbuseLimits,
-    /// Whose `X-Forwarded-For` is believed. Default the machine's own addresses: a gateway beside
-    /// us. Required where `listen` is no loopback address.
+    /// The confirmation of addresses at registration. Default [`ConfirmationMode::Admin`] with AWS
+    /// credentials, else [`ConfirmationMode::Pool`].
+    pub confirmation: ConfirmationMode,
+    /// The authentication flow that the pool's app client allows. Default `user_password`.
+    pub(crate) auth_flow: PasswordAuthFlow,
+    /// Settings of refresh tokens (`[refresh]`).
+    pub refresh: RefreshSettings,
+    /// Keys that seal refresh tokens and challenge sessions: `AUTH_SEALING_KEY`, newest first,
+    /// separated by commas. Without it, a key is generated at the first start and stored in the
+    /// database.
+    pub(crate) sealing_keys: Option<KeyRing>,
+    /// Attempt limits (`[abuse]`).
+    pub attempt_limits: AttemptLimits,
+    /// The proxies whose `X-Forwarded-For` is accepted. Default loopback addresses. Required if
+    /// `listen` is not a loopback address.
     pub trusted_proxies: TrustedProxies,
-    /// How long one call to the actor pool may take: one that is busy, for one that hangs is found
-    /// out sooner. Default 8 s.
+    /// Timeout of one call to the actor pool. Default and maximum 8 s. A pool that hangs is
+    /// detected earlier.
     pub pool_deadline: Duration,
-    /// Social sign-in; none where `SOCIAL_OAUTH2_CLIENT_ID` is not set.
+    /// Social sign-in; `None` if `SOCIAL_OAUTH2_CLIENT_ID` is not set.
     pub social: Option<SocialConfig>,
 }
 
-/// How an address is confirmed at registration.
+/// The confirmation of addresses at registration (`confirm`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Confirm {
-    /// We confirm the user with AdminConfirmSignUp. The address is not proven.
+pub enum ConfirmationMode {
+    /// This service confirms the user with AdminConfirmSignUp. The address is not verified.
     Admin,
-    /// The pool confirms users by itself (a PreSignUp trigger).
+    /// The pool confirms users, with a PreSignUp trigger.
     Pool,
-    /// The person confirms with a code that the pool sends to the address.
+    /// The user confirms with a code that the pool sends to the address.
     Code,
 }
 
-/// What becomes of refresh tokens.
+/// Settings of refresh tokens.
 #[derive(Clone, Copy, Debug)]
-pub struct Refresh {
-    /// How long a used token still gets the same new tokens, for clients that lost the answer.
-    /// Default 30 s.
+pub struct RefreshSettings {
+    /// The time for which a used token gets the same new tokens again, for clients that lost the
+    /// response. Default 30 s.
     pub grace: Duration,
-    /// How long a family of tokens is remembered after its last use; the pool's refresh token
-    /// validity. Default 30 days, which is Cognito's default.
+    /// The time for which a token family is kept after its last use. Should equal the pool's
+    /// refresh token validity. Default 30 days, as Cognito's.
     pub lifetime: Duration,
-    /// How many refreshes a family of tokens has in ten minutes. Default 60.
+    /// The maximum number of refreshes of a token family in ten minutes. Default 60.
     pub quota: u32,
 }
 
 // === impl Config ===
 
 impl Config {
-    /// Reads the root of `conf/auth.toml`.
+    /// Reads the configuration from the root table of `conf/auth.toml` and the environment.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let log = Log::read(root);
+        let log = Log::read(root, env);
         let aws = read_aws(root, env);
-        let confirm = read_confirm(root, aws.is_some());
-        let flow = read_flow(root, aws.is_some());
+        let confirmation = read_confirmation(root, aws.is_some());
+        let auth_flow = read_auth_flow(root, aws.is_some());
         let social = SocialConfig::read(root, env);
-        let place = |name, variable, default: &str| {
+        let store_url = |name, variable, default: &str| {
             let written = root.optional(name, url_text);
             env.get(variable)
                 .map(str::to_owned)
                 .or(written)
                 .unwrap_or_else(|| default.to_owned())
         };
-        let database = place("database", "AUTH_DATABASE", "sqlite://var/auth.db");
-        let cache = place("cache", "AUTH_CACHE", "memory:");
+        let database = store_url("database", "AUTH_DATABASE", "sqlite://var/auth.db");
+        let cache = store_url("cache", "AUTH_CACHE", "memory:");
         let actor_service = root.optional("actor_service", |field| field.url());
-        let sealing = read_sealing(root, env);
+        let sealing_keys = read_sealing_keys(root, env);
         let identity = IdentityConfig::read(root, env);
         if identity
             .as_ref()
             .is_some_and(|identity| identity.service_account.is_none())
         {
             let set = "set it, or the variables IDP_SERVICE_ACCOUNT_USERNAME and IDP_SERVICE_ACCOUNT_PASSWORD";
-            let detail =
-                format!("identity.service_account is required, for it saves the profiles: {set}");
+            let detail = format!("identity.service_account is required to save profiles: {set}");
             root.fail("missing_field", detail);
         }
         let listen = root.or(
@@ -139,35 +141,38 @@ impl Config {
             cache,
             actor_service: actor_service.unwrap_or_else(default_actor_service),
             refresh: root.section("refresh", read_refresh).unwrap_or_default(),
-            abuse: root.section("abuse", read_abuse).unwrap_or_default(),
+            attempt_limits: root
+                .section("abuse", read_attempt_limits)
+                .unwrap_or_default(),
             trusted_proxies: TrustedProxies::read(root, listen),
-            pool_deadline: root.or("pool_deadline", POOL_DEADLINE, read_pool_deadline),
+            pool_deadline: root.or("pool_deadline", MAX_POOL_DEADLINE, read_pool_deadline),
             identity: identity?,
             aws,
-            confirm,
-            flow,
-            sealing,
+            confirmation,
+            auth_flow,
+            sealing_keys,
             social: social?,
         })
     }
 }
 
 fn default_actor_service() -> Url {
-    Url::parse("http://127.0.0.1:8504").expect("a constant that is a URL")
+    Url::parse("http://127.0.0.1:8504").expect("the constant is a URL")
 }
 
-/// The longest, too: the calls of a registration together are shorter than the lock of its address.
-const POOL_DEADLINE: Duration = Duration::from_secs(8);
+/// Default and maximum timeout of a call to the pool. All calls of a registration must end before
+/// the lock of its address expires.
+const MAX_POOL_DEADLINE: Duration = Duration::from_secs(8);
 
 fn read_pool_deadline(field: Field<'_>) -> Option<Duration> {
-    let wanted = field.duration()?;
-    if wanted > POOL_DEADLINE {
+    let deadline = field.duration()?;
+    if deadline > MAX_POOL_DEADLINE {
         return field.fail(
             "out_of_range",
             "must be at most 8s: a registration makes several calls under one lock",
         );
     }
-    Some(wanted)
+    Some(deadline)
 }
 
 fn url_text(field: Field<'_>) -> Option<String> {
@@ -179,9 +184,9 @@ fn url_text(field: Field<'_>) -> Option<String> {
     }
 }
 
-fn read_refresh(table: &Object<'_>) -> Option<Refresh> {
-    let default = Refresh::default();
-    Some(Refresh {
+fn read_refresh(table: &Object<'_>) -> Option<RefreshSettings> {
+    let default = RefreshSettings::default();
+    Some(RefreshSettings {
         grace: table.or("grace", default.grace, |field| field.duration()),
         lifetime: table.or("lifetime", default.lifetime, |field| field.duration()),
         quota: table.or("quota", default.quota, |field| {
@@ -190,15 +195,15 @@ fn read_refresh(table: &Object<'_>) -> Option<Refresh> {
     })
 }
 
-fn read_abuse(table: &Object<'_>) -> Option<AbuseLimits> {
-    let default = AbuseLimits::default();
+fn read_attempt_limits(table: &Object<'_>) -> Option<AttemptLimits> {
+    let default = AttemptLimits::default();
     let count =
         |name, default| table.or(name, default, |field| field.integer(1..=1_000_000_000_u64));
-    Some(AbuseLimits {
-        account: count("account", default.account),
-        address: count("address", default.address),
-        network: count("network", default.network),
-        all: count("all", default.all),
+    Some(AttemptLimits {
+        per_account: count("account", default.per_account),
+        per_address: count("address", default.per_address),
+        per_network: count("network", default.per_network),
+        total_per_minute: count("all", default.total_per_minute),
         window: table.or("window", default.window, |field| field.duration()),
         sign_ins: count("sign_ins", default.sign_ins),
     })
@@ -226,65 +231,70 @@ fn read_aws(root: &Object<'_>, env: &Env) -> Option<AwsCredentials> {
     })
 }
 
-fn read_confirm(root: &Object<'_>, has_credentials: bool) -> Confirm {
+fn read_confirmation(root: &Object<'_>, has_credentials: bool) -> ConfirmationMode {
     let default = if has_credentials {
-        Confirm::Admin
+        ConfirmationMode::Admin
     } else {
-        Confirm::Pool
+        ConfirmationMode::Pool
     };
     let choices = [
-        ("admin", Confirm::Admin),
-        ("pool", Confirm::Pool),
-        ("code", Confirm::Code),
+        ("admin", ConfirmationMode::Admin),
+        ("pool", ConfirmationMode::Pool),
+        ("code", ConfirmationMode::Code),
     ];
     root.or("confirm", default, |field| {
         match field.one_of(&choices)? {
-            Confirm::Admin if !has_credentials => {
-                field.reject("missing_credentials", NEEDS_CREDENTIALS)
+            ConfirmationMode::Admin if !has_credentials => {
+                field.reject("missing_credentials", CREDENTIALS_REQUIRED)
             }
-            choice @ (Confirm::Admin | Confirm::Pool | Confirm::Code) => Some(choice),
+            choice
+            @ (ConfirmationMode::Admin | ConfirmationMode::Pool | ConfirmationMode::Code) => {
+                Some(choice)
+            }
         }
     })
 }
 
-fn read_flow(root: &Object<'_>, has_credentials: bool) -> Flow {
+fn read_auth_flow(root: &Object<'_>, has_credentials: bool) -> PasswordAuthFlow {
     let choices = [
-        ("user_password", Flow::UserPassword),
-        ("admin_user_password", Flow::AdminUserPassword),
+        ("user_password", PasswordAuthFlow::UserPassword),
+        ("admin_user_password", PasswordAuthFlow::AdminUserPassword),
     ];
-    root.or("flow", Flow::UserPassword, |field| {
-        match field.one_of(&choices)? {
-            Flow::AdminUserPassword if !has_credentials => {
-                field.reject("missing_credentials", NEEDS_CREDENTIALS)
+    root.or(
+        "flow",
+        PasswordAuthFlow::UserPassword,
+        |field| match field.one_of(&choices)? {
+            PasswordAuthFlow::AdminUserPassword if !has_credentials => {
+                field.reject("missing_credentials", CREDENTIALS_REQUIRED)
             }
-            choice @ (Flow::AdminUserPassword | Flow::UserPassword) => Some(choice),
-        }
-    })
+            choice @ (PasswordAuthFlow::AdminUserPassword | PasswordAuthFlow::UserPassword) => {
+                Some(choice)
+            }
+        },
+    )
 }
 
-const NEEDS_CREDENTIALS: &str = "needs AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or aws_credentials = \"chain\"";
+const CREDENTIALS_REQUIRED: &str = "needs AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or aws_credentials = \"chain\"";
 
-fn read_sealing(root: &Object<'_>, env: &Env) -> Option<KeyRing> {
-    read_ring(root, "AUTH_SEALING_KEY", env.get("AUTH_SEALING_KEY")?)
+fn read_sealing_keys(root: &Object<'_>, env: &Env) -> Option<KeyRing> {
+    read_key_ring(root, "AUTH_SEALING_KEY", env.get("AUTH_SEALING_KEY")?)
 }
 
-/// Keys in Base64 behind commas, the newest first.
-fn read_ring(root: &Object<'_>, variable: &str, text: &str) -> Option<KeyRing> {
+/// Reads keys in Base64, newest first, separated by commas.
+fn read_key_ring(root: &Object<'_>, variable: &str, text: &str) -> Option<KeyRing> {
     let mut keys = Vec::new();
     for part in text.split(',') {
-        match Key::parse(part) {
+        match SealingKey::parse(part) {
             Ok(key) => keys.push(key),
             Err(error) => root.fail("invalid_key", format!("{variable} {error}")),
         }
     }
     let mut keys = keys.into_iter();
-    let first = keys.next()?;
-    Some(KeyRing::new(first, keys.collect()))
+    let newest = keys.next()?;
+    Some(KeyRing::new(newest, keys.collect()))
 }
 
-// === defaults ===
-
-impl Default for Refresh {
+impl Default for RefreshSettings {
     fn default() -> Self {
         Self {
             grace: Duration::from_secs(30),

@@ -1,8 +1,12 @@
-//! The rim: routes, bodies in, answers out. axum's types stay here; every journey is a call on
-//! [`Auth`].
+//! The HTTP interface: routes, decoding of requests and encoding of responses.
+//!
+//! Enters: requests of the gateway. Leaves: responses. axum's types stay in this module; each
+//! handler decodes a request, calls one flow of [`Flows`] and encodes its
+//! [`Audited`] result.
 
 mod landing;
-mod read;
+mod profile;
+mod request;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,125 +18,172 @@ use axum::routing::{get, post};
 use http::header::{HeaderName, HeaderValue, LINK, LOCATION};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use postern_common::http::{BodyOwner, Json, Peer, RequestId, bearer, json, no_store};
+use postern_common::http::{
+    BodyOwner, Json, Peer, RequestId, TrustedProxies, bearer, json, no_store,
+};
 use postern_common::{Code, Problem};
+use serde::Serialize;
 
-use crate::auth::{Auth, Visitor};
-use crate::token_set::TokenSet;
+use self::landing::landing_response;
+use self::request::LegacySession;
+use crate::client::ClientContext;
+use crate::flows::Flows;
+use crate::telemetry::Audited;
 
-type Answer = Result<Response, Problem>;
-type Shared = State<Arc<Auth>>;
+type HandlerResult = Result<Response, Problem>;
+type SharedState = State<Arc<HttpState>>;
 
-/// When `/api/session` became the older name, as RFC 9745 writes it: 2026-11-20.
+/// The `Deprecation` field (RFC 9745) of `/api/session`: 2026-11-20.
 const DEPRECATED_SINCE: HeaderValue = HeaderValue::from_static("@1795132800");
 
-/// Every route of the service.
-pub(crate) fn router(auth: Arc<Auth>) -> Router {
+/// The state of the handlers.
+#[derive(Debug)]
+struct HttpState {
+    flows: Arc<Flows>,
+    /// The proxies whose `X-Forwarded-For` is accepted.
+    trusted_proxies: TrustedProxies,
+}
+
+/// Returns the router of the service.
+pub(crate) fn router(flows: Arc<Flows>, trusted_proxies: TrustedProxies) -> Router {
     Router::new()
         .route("/auth/login", post(login))
         .route("/auth/register", post(register))
-        .route("/auth/register/confirm", post(confirm))
-        .route("/auth/challenge", post(challenge))
+        .route("/auth/register/confirm", post(confirm_registration))
+        .route("/auth/challenge", post(answer_challenge))
         .route("/auth/tokens/exchange", post(exchange))
         .route("/auth/tokens/refresh", post(refresh))
         .route("/auth/refresh-user-token", post(refresh))
         .route("/auth/logout", post(logout))
-        .route("/auth/password/forgot", post(forgot))
-        .route("/auth/password/reset", post(reset))
-        .route("/auth/social/login", get(social))
+        .route("/auth/password/forgot", post(forgot_password))
+        .route("/auth/password/reset", post(reset_password))
+        .route("/auth/social/login", get(start_social_sign_in))
         .route("/auth/social/login/callback", get(social_callback))
-        .route("/auth/me", get(me))
-        .route("/api/session", post(session))
-        .with_state(auth)
+        .route("/auth/me", get(current_user))
+        .route("/api/session", post(legacy_session))
+        .with_state(Arc::new(HttpState {
+            flows,
+            trusted_proxies,
+        }))
 }
 
-async fn login(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
-    let login = body.read(read::login)?;
-    Ok(tokens(StatusCode::OK, &auth.login(&visitor, &login).await?))
+async fn login(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
+    let request = body.read(request::login)?;
+    let tokens = state.flows.login.sign_in(&client, &request).await?;
+    Ok(json_response(StatusCode::OK, &tokens))
 }
 
-async fn register(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
-    let registration = body.read(read::registration)?;
-    let set = Box::pin(auth.register(&visitor, &registration)).await?;
-    Ok(tokens(StatusCode::CREATED, &set))
+async fn register(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
+    let request = body.read(request::registration)?;
+    let tokens = Box::pin(state.flows.registration.register(&client, &request)).await?;
+    Ok(json_response(StatusCode::CREATED, &tokens))
 }
 
-async fn confirm(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
-    let confirmation = body.read(read::confirmation)?;
-    let set = Box::pin(auth.confirm_registration(&visitor, &confirmation)).await?;
-    Ok(tokens(StatusCode::CREATED, &set))
+async fn confirm_registration(
+    State(state): SharedState,
+    client: ClientContext,
+    body: Json,
+) -> HandlerResult {
+    let request = body.read(request::confirmation)?;
+    let tokens = Box::pin(state.flows.registration.confirm(&client, &request)).await?;
+    Ok(json_response(StatusCode::CREATED, &tokens))
 }
 
-async fn challenge(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
-    let answer = body.read(read::challenge)?;
-    Ok(tokens(
-        StatusCode::OK,
-        &auth.answer_challenge(&visitor, answer).await?,
-    ))
+async fn answer_challenge(
+    State(state): SharedState,
+    client: ClientContext,
+    body: Json,
+) -> HandlerResult {
+    let answer = body.read(request::challenge)?;
+    let tokens = state.flows.challenge.answer(&client, answer).await?;
+    Ok(json_response(StatusCode::OK, &tokens))
 }
 
-async fn exchange(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
-    let (token, verifier) = body.read(read::exchange)?;
-    let exchanged = auth.exchange(&visitor, &token, verifier.as_deref()).await?;
-    Ok(no_store(json(StatusCode::OK, &exchanged)))
+async fn exchange(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
+    let request = body.read(request::exchange)?;
+    let exchanged = state
+        .flows
+        .exchange
+        .exchange(&client, &request.token, request.verifier.as_deref())
+        .await?;
+    Ok(json_response(StatusCode::OK, &exchanged))
 }
 
-async fn refresh(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
-    let token = body.read(read::refresh_token)?;
-    Ok(tokens(
-        StatusCode::OK,
-        &auth.refresh(&visitor, &token).await?,
-    ))
+async fn refresh(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
+    let token = body.read(request::refresh_token)?;
+    let tokens = state.flows.refresh.refresh(&client, &token).await?;
+    Ok(json_response(StatusCode::OK, &tokens))
 }
 
-async fn logout(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
-    let token = body.read(read::refresh_token)?;
-    auth.logout(&visitor, &token).await?;
+async fn logout(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
+    let token = body.read(request::refresh_token)?;
+    let done = state.flows.logout.logout(&client, &token).await?;
+    Ok(no_content(&done))
+}
+
+async fn forgot_password(
+    State(state): SharedState,
+    client: ClientContext,
+    body: Json,
+) -> HandlerResult {
+    let email = body.read(request::email)?;
+    // The response depends neither on the address nor on the outcome, and is not audited.
+    state.flows.password.request_code(client, email);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn forgot(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
-    let email = body.read(read::email)?;
-    auth.forgot_password(visitor, email);
-    Ok(StatusCode::NO_CONTENT.into_response())
+async fn reset_password(
+    State(state): SharedState,
+    client: ClientContext,
+    body: Json,
+) -> HandlerResult {
+    let request = body.read(request::reset)?;
+    let done = state.flows.password.reset(&client, &request).await?;
+    Ok(no_content(&done))
 }
 
-async fn reset(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
-    let reset = body.read(read::reset)?;
-    auth.reset_password(&visitor, &reset).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-async fn session(State(auth): Shared, visitor: Visitor, body: Result<Json, Problem>) -> Response {
-    let answer = older(&auth, visitor, body).await.into_response();
+async fn legacy_session(
+    State(state): SharedState,
+    client: ClientContext,
+    body: Result<Json, Problem>,
+) -> Response {
+    let response = legacy_session_tokens(&state.flows, &client, body)
+        .await
+        .into_response();
     let deprecation = (HeaderName::from_static("deprecation"), DEPRECATED_SINCE);
     let successor = (
         LINK,
         HeaderValue::from_static("</auth/login>; rel=\"successor-version\""),
     );
-    ([deprecation, successor], answer).into_response()
+    ([deprecation, successor], response).into_response()
 }
 
-async fn older(auth: &Arc<Auth>, visitor: Visitor, body: Result<Json, Problem>) -> Answer {
-    let request = body?.read(read::session)?;
-    Ok(tokens(
-        StatusCode::OK,
-        &auth.session(&visitor, &request).await?,
-    ))
+async fn legacy_session_tokens(
+    flows: &Flows,
+    client: &ClientContext,
+    body: Result<Json, Problem>,
+) -> HandlerResult {
+    let tokens = match body?.read(request::legacy_session)? {
+        LegacySession::Login(request) => flows.login.sign_in(client, &request).await?,
+        LegacySession::Refresh(token) => flows.refresh.refresh(client, &token).await?,
+    };
+    Ok(json_response(StatusCode::OK, &tokens))
 }
 
-async fn me(State(auth): Shared, headers: HeaderMap) -> Answer {
-    Ok(no_store(json(
-        StatusCode::OK,
-        &auth.me(bearer(&headers)?).await?,
-    )))
+async fn current_user(State(state): SharedState, headers: HeaderMap) -> HandlerResult {
+    // A verification of a token changes nothing and is not audited.
+    let user = state.flows.current_user.describe(bearer(&headers)?).await?;
+    Ok(no_store(json(StatusCode::OK, &user)))
 }
 
-async fn social(State(auth): Shared, RawQuery(query): RawQuery) -> Answer {
-    let social = auth.social.as_ref().ok_or(Code::NotFound)?;
+async fn start_social_sign_in(
+    State(state): SharedState,
+    RawQuery(query): RawQuery,
+) -> HandlerResult {
+    let social = state.flows.social.as_ref().ok_or(Code::NotFound)?;
     let query = query.as_deref().unwrap_or_default();
-    let code_challenge = read::social_query(query, social.config.require_code_challenge)?;
-    let url = auth.begin_social(social, code_challenge).await?;
+    let code_challenge = request::social_query(query, social.config().require_code_challenge)?;
+    let url = social.start(code_challenge).await?;
     let location = HeaderValue::from_str(url.as_str()).map_err(|_| Code::Internal)?;
     Ok(no_store(
         (StatusCode::FOUND, [(LOCATION, location)]).into_response(),
@@ -140,25 +191,28 @@ async fn social(State(auth): Shared, RawQuery(query): RawQuery) -> Answer {
 }
 
 async fn social_callback(
-    State(auth): Shared,
-    visitor: Visitor,
+    State(state): SharedState,
+    client: ClientContext,
     RawQuery(query): RawQuery,
-) -> Answer {
-    let social = auth.social.as_ref().ok_or(Code::NotFound)?;
-    let callback = read::callback(query.as_deref().unwrap_or_default());
-    let landing = Box::pin(auth.finish_social(&visitor, social, callback)).await;
-    landing::answer(&landing)
+) -> HandlerResult {
+    let social = state.flows.social.as_ref().ok_or(Code::NotFound)?;
+    let callback = request::social_callback(query.as_deref().unwrap_or_default());
+    let landing = Box::pin(social.handle_callback(&client, callback)).await;
+    landing_response(&landing)
 }
 
-impl FromRequestParts<Arc<Auth>> for Visitor {
+impl FromRequestParts<Arc<HttpState>> for ClientContext {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, auth: &Arc<Auth>) -> Result<Self, Infallible> {
-        let RequestId(request_id) = RequestId::from_request_parts(parts, auth).await?;
-        let peer = Peer::from_request_parts(parts, auth).await?;
-        let address = auth.trusted_proxies.client_address(peer, &parts.headers);
-        // The gateway itself is no client: its address would be the share of everybody.
-        let client = address.filter(|address| !auth.trusted_proxies.contains(*address));
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &Arc<HttpState>,
+    ) -> Result<Self, Infallible> {
+        let RequestId(request_id) = RequestId::from_request_parts(parts, state).await?;
+        let peer = Peer::from_request_parts(parts, state).await?;
+        let address = state.trusted_proxies.client_address(peer, &parts.headers);
+        // Requests of the gateway itself do not count against the share of one client address.
+        let client = address.filter(|address| !state.trusted_proxies.contains(*address));
         BodyOwner::Anonymous(client).set(parts);
         Ok(Self {
             request_id,
@@ -167,6 +221,10 @@ impl FromRequestParts<Arc<Auth>> for Visitor {
     }
 }
 
-fn tokens(status: StatusCode, set: &TokenSet) -> Response {
-    no_store(json(status, set))
+fn json_response<T: Serialize>(status: StatusCode, result: &Audited<T>) -> Response {
+    no_store(json(status, &**result))
+}
+
+fn no_content(_result: &Audited<()>) -> Response {
+    StatusCode::NO_CONTENT.into_response()
 }

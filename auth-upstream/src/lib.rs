@@ -1,49 +1,45 @@
-//! The authentication upstream: sign-in, registration, social sign-in, tokens.
+//! The authentication upstream: sign-in, registration, social sign-in and tokens.
 //!
-//! It speaks Amazon Cognito's protocol and nothing else, and keeps no session: what a client holds
-//! is a JWT of the pool's, and a refresh token that is sealed here. Start with [`App`] (the
-//! process), then `http.rs` (the routes); each journey has a file of its own: `login`, `logout`,
-//! `register`, `refresh`, `challenge`, `password`, `social`, `temporary_token`, `session`. `pool`
-//! holds every call to Cognito and the table of its refusals, `store` all SQL, `seal` and `vault`
-//! all sealing.
+//! The service speaks Amazon Cognito's protocol and keeps no sessions: a client holds JWTs of the
+//! pool and a refresh token that is sealed here. [`App`] is the process.
+//!
+//! The modules, in the order of the data flow:
+//!
+//! - `app`, `assembly`: the process, and the construction of its parts from the configuration.
+//! - `config`: settings from `conf/auth.toml` and the environment.
+//! - `diagnostics`: the checks of `postern-auth check`.
+//! - `http`: routes, decoding and encoding.
+//! - `flows`: one struct for each operation.
+//! - `protection`: attempt limits and response-time padding.
+//! - `pool`: the client of the user pool.
+//! - `actor_service`: the client of the service that stores profiles.
+//! - `store`: SQL.
+//! - `crypto`: sealing and random values.
+//! - `telemetry`: audit log, metrics and rate-limited log events.
+//! - `client`, `email`: types that several modules share.
 
-mod abuse;
-mod actors;
 mod app;
-mod assemble;
-mod audit;
-mod auth;
-mod challenge;
-mod compensation;
+mod assembly;
 mod config;
-mod doctor;
-mod email;
-mod grant;
+mod diagnostics;
 mod http;
-mod log_limit;
-mod login;
-mod logout;
-mod metrics;
-mod pace;
-mod password;
-mod pool;
-mod profile;
-mod proxies;
-mod random;
-mod refresh;
-mod register;
-mod seal;
-mod session;
-mod social;
-mod store;
-mod temporary_token;
-mod token_set;
-mod vault;
 
-pub use abuse::AbuseLimits;
+mod flows;
+mod protection;
+
+mod actor_service;
+mod pool;
+mod store;
+
+mod client;
+mod crypto;
+mod email;
+mod telemetry;
+
 pub use app::{App, Listeners};
-pub use config::{Config, Confirm, Delivery, Refresh, SocialConfig};
-pub use doctor::{Finding, State};
+pub use config::{Config, ConfirmationMode, RefreshSettings, SocialConfig, TokenDelivery};
+pub use diagnostics::{CheckResult, CheckStatus};
+pub use protection::AttemptLimits;
 
 #[cfg(test)]
 mod testing;

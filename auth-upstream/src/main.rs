@@ -1,4 +1,4 @@
-//! `postern-auth`: the authentication upstream as a process of its own.
+//! The program `postern-auth`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,34 +9,34 @@ use postern_auth::{App, Config, Listeners};
 use postern_common::config::{Env, load};
 use postern_common::exit::Exit;
 use postern_common::http::bind;
-use postern_common::start::until_database;
-use postern_common::supervisor::Supervisor;
+use postern_common::service_manager::ServiceManager;
+use postern_common::startup::wait_for_database;
 use postern_common::{Clock, log};
 
-/// The one that all of Postern has; the gateway's `main.rs` says why.
+/// The allocator of all programs of this workspace; see `main.rs` of the gateway for the reason.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The authentication upstream: sign-in, registration, social sign-in, tokens.
+/// The authentication upstream: sign-in, registration, social sign-in and tokens.
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Arguments {
+struct CommandLine {
     /// The configuration file.
     #[arg(long, global = true, default_value = "conf/auth.toml")]
     config: PathBuf,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<Subcommand>,
 }
 
 #[derive(Clone, Copy, Debug, clap::Subcommand)]
-enum Command {
-    /// Looks at pools, clients, keys, clock and stores, and tells what is not set up right.
+enum Subcommand {
+    /// Checks pools, app clients, keys, clock and stores, and reports configuration errors.
     Check,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match Arguments::try_parse() {
+    match CommandLine::try_parse() {
         Ok(arguments) => Exit::report(Box::pin(run(arguments)).await),
         Err(error) if error.use_stderr() => {
             Exit::report(Err(Exit::usage(error.to_string().trim_end())))
@@ -48,23 +48,24 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: Arguments) -> Result<(), Exit> {
+async fn run(arguments: CommandLine) -> Result<(), Exit> {
     let env = Env::of_process();
     let config = load(&arguments.config, |root| Config::read(root, &env))?;
-    if let Some(Command::Check) = arguments.command {
+    if let Some(Subcommand::Check) = arguments.command {
         return Box::pin(check(config)).await;
     }
     log::init(config.log.format, &config.log.filter);
     let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
     let shutdown = postern_common::signals::on_termination()
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
-    let supervisor = Supervisor::of(&env);
-    let sockets = (&public, &admin);
-    if !until_database(
+    let service_manager = ServiceManager::from_env(&env);
+
+    if !wait_for_database(
         &config.database,
         "postern-auth",
-        sockets,
-        supervisor.as_ref(),
+        &public,
+        &admin,
+        service_manager.as_ref(),
         &shutdown,
     )
     .await?
@@ -72,8 +73,8 @@ async fn run(arguments: Arguments) -> Result<(), Exit> {
         return Ok(());
     }
     let app = Box::pin(App::build(config, Clock::system())).await?;
-    if let Some(supervisor) = supervisor {
-        tokio::spawn(supervisor.follow(app.health(), shutdown.clone()));
+    if let Some(service_manager) = service_manager {
+        tokio::spawn(service_manager.report_health(app.health(), shutdown.clone()));
     }
     Box::pin(app.run(
         Listeners {
@@ -88,17 +89,17 @@ async fn run(arguments: Arguments) -> Result<(), Exit> {
 
 async fn check(config: Config) -> Result<(), Exit> {
     let app = Box::pin(App::build(config, Clock::system())).await?;
-    let findings = app.examine().await;
+    let results = app.check().await;
     let mut out = std::io::stdout().lock();
-    for finding in &findings {
-        // A reader that went away has seen enough.
-        let _ = writeln!(out, "{finding}");
+    for result in &results {
+        // Standard output may be closed early, for instance by `head`.
+        let _closed = writeln!(out, "{result}");
     }
-    match findings.iter().filter(|finding| finding.is_fault()).count() {
+    match results.iter().filter(|result| result.is_fault()).count() {
         0 => Ok(()),
         faults => Err(Exit::unavailable(format!(
-            "{faults} of {} are not set up right",
-            findings.len()
+            "{faults} of {} checks failed",
+            results.len()
         ))),
     }
 }

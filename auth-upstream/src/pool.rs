@@ -1,10 +1,14 @@
-//! The actor pool: every call that a user's own journey makes to Amazon Cognito, or to a server
-//! that speaks its wire. Calls under the operator's credentials are in [`admin`]; what refusals
-//! mean is in [`fault`].
+//! The client of the actor pool: Amazon Cognito, or a server with the same API.
+//!
+//! Enters: credentials, codes and tokens of users. Leaves: tokens, challenges or a [`PoolError`].
+//! Every call passes a circuit breaker. Calls under the operator's AWS credentials are in
+//! [`admin`]; the mapping of errors to problem codes is in [`error`]. Depends on `email` and
+//! `telemetry`.
 
 pub(crate) mod admin;
-pub(crate) mod fault;
-mod gate;
+mod circuit_breaker;
+pub(crate) mod error;
+mod tokens;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,128 +24,163 @@ use aws_sdk_cognitoidentityprovider::types::{
 use postern_common::identity::Pool;
 use postern_common::{Clock, Secret};
 
-use self::admin::AdminPool;
-use self::fault::Fault;
-use self::gate::Gate;
-use crate::email::Email;
-use crate::metrics::Metrics;
-use crate::token_set::{Claims, PoolTokens};
+use self::admin::PoolAdmin;
+use self::circuit_breaker::CircuitBreaker;
+use self::error::PoolError;
+pub(crate) use self::tokens::{AccessTokenClaims, PoolTokens};
+use crate::email::EmailAddress;
+use crate::telemetry::Metrics;
 
-/// How passwords are checked.
+/// The Cognito authentication flow for passwords.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Flow {
-    /// InitiateAuth with USER_PASSWORD_AUTH: needs no AWS credentials.
+pub(crate) enum PasswordAuthFlow {
+    /// InitiateAuth with USER_PASSWORD_AUTH. Needs no AWS credentials.
     #[default]
     UserPassword,
-    /// AdminInitiateAuth with ADMIN_USER_PASSWORD_AUTH: for clients that only servers may use.
+    /// AdminInitiateAuth with ADMIN_USER_PASSWORD_AUTH, for app clients restricted to servers.
     AdminUserPassword,
 }
 
-/// The pool of the people who sign in.
+/// A client of the user pool in which users sign in.
 #[derive(Debug)]
 pub(crate) struct UserPool {
     client: Client,
-    gate: Arc<Gate>,
-    /// Calls under AWS credentials, where the operator gave some.
-    pub(crate) admin: Option<AdminPool>,
+    breaker: Arc<CircuitBreaker>,
+    /// Calls under AWS credentials; `None` if no credentials are configured.
+    pub(crate) admin: Option<PoolAdmin>,
     pool: Pool,
-    flow: Flow,
-    /// Set once the pool has said that it does not know GetTokensFromRefreshToken.
+    auth_flow: PasswordAuthFlow,
+    /// Whether the pool has answered that it does not support GetTokensFromRefreshToken.
     lacks_rotation: AtomicBool,
 }
 
-/// What a sign-in step ends with.
+/// The SDK clients of a pool.
 #[derive(Debug)]
-pub(crate) enum SignIn {
+pub(crate) struct PoolClients {
+    /// Signs no requests.
+    pub(crate) anonymous: Client,
+    /// Signs requests with the operator's AWS credentials.
+    pub(crate) signed: Option<Client>,
+}
+
+/// The settings of a [`UserPool`].
+#[derive(Clone, Debug)]
+pub(crate) struct PoolSettings {
+    pub(crate) pool: Pool,
+    pub(crate) auth_flow: PasswordAuthFlow,
+    /// Timeout of one call.
+    pub(crate) deadline: Duration,
+}
+
+/// The result of a sign-in step.
+#[derive(Debug)]
+pub(crate) enum SignInStep {
     /// The user is signed in.
     Tokens(PoolTokens),
-    /// The pool wants another step.
+    /// The pool requires a further step.
     Challenge(PoolChallenge),
 }
 
-/// A step that the pool wants before it gives tokens.
+/// A challenge that must be answered before the pool issues tokens.
 #[derive(Debug)]
 pub(crate) struct PoolChallenge {
-    /// Cognito's name for it, such as `NEW_PASSWORD_REQUIRED`.
+    /// Cognito's challenge name, such as `NEW_PASSWORD_REQUIRED`.
     pub(crate) name: String,
-    /// The pool's own session.
+    /// The pool's session.
     pub(crate) session: String,
-    /// The pool's real user name.
+    /// The pool's user name.
     pub(crate) username: String,
-    /// What the person must know to answer, such as where a code was sent.
+    /// Parameters for the user, such as the masked destination of a code.
     pub(crate) parameters: HashMap<String, String>,
 }
 
-/// What SignUp made.
+/// The result of SignUp.
 #[derive(Debug)]
-pub(crate) struct SignedUp {
-    /// The user's subject.
+pub(crate) struct SignUpResult {
     pub(crate) subject: String,
-    /// Whether the user can sign in at once.
+    /// Whether the user can sign in without confirming the address.
     pub(crate) confirmed: bool,
 }
 
-/// What a step ended with: the four calls that sign in answer alike, each with a type of its own.
-macro_rules! step {
-    ($name:expr, $answer:expr) => {
-        $crate::pool::outcome(
+/// Converts the response of one of the four sign-in calls, which have the same fields but different
+/// types.
+macro_rules! sign_in_step {
+    ($name:expr, $response:expr) => {
+        $crate::pool::read_sign_in_step(
             $name,
-            $answer.authentication_result,
-            $answer.challenge_name,
-            $answer.session,
-            $answer.challenge_parameters,
+            $crate::pool::StepResponse {
+                result: $response.authentication_result,
+                challenge: $response.challenge_name,
+                session: $response.session,
+                parameters: $response.challenge_parameters,
+            },
         )
     };
 }
 
-use step;
+use sign_in_step;
+
+/// The fields of a sign-in response.
+struct StepResponse {
+    result: Option<AuthenticationResultType>,
+    challenge: Option<ChallengeNameType>,
+    session: Option<String>,
+    parameters: Option<HashMap<String, String>>,
+}
 
 // === impl UserPool ===
 
 impl UserPool {
-    /// From a client that signs nothing and one that does, each with our own deadline and no
-    /// repetitions: what may be repeated is decided by the journeys.
+    /// Creates a client with this service's timeout and without the SDK's retries: the flows decide
+    /// what is retried.
     pub(crate) fn new(
-        (client, admin): (Client, Option<Client>),
-        pool: &Pool,
-        flow: Flow,
-        deadline: Duration,
+        clients: PoolClients,
+        settings: PoolSettings,
         clock: &Clock,
         metrics: &Metrics,
     ) -> Self {
-        let gate = Arc::new(Gate::new(
+        let PoolSettings {
+            pool,
+            auth_flow,
+            deadline,
+        } = settings;
+        let breaker = Arc::new(CircuitBreaker::new(
             clock.clone(),
             pool.jwks_url.clone(),
             metrics.clone(),
         ));
-        let admin = admin.map(|client| {
-            AdminPool::new(
-                with_deadline(&client, deadline),
-                Arc::clone(&gate),
+        let admin = clients.signed.map(|client| {
+            PoolAdmin::new(
+                with_timeout(&client, deadline),
+                Arc::clone(&breaker),
                 pool.clone(),
             )
         });
-        let client = with_deadline(&client, deadline);
         Self {
-            client,
-            gate,
+            client: with_timeout(&clients.anonymous, deadline),
+            breaker,
             admin,
-            pool: pool.clone(),
-            flow,
+            pool,
+            auth_flow,
             lacks_rotation: AtomicBool::new(false),
         }
     }
 
-    /// The client at the pool that tokens are for.
+    /// Returns the app client for which tokens are issued.
     pub(crate) fn client_id(&self) -> &str {
         &self.pool.client_id
     }
 
-    /// Signs in with what the person typed. The secret hash is over that name, not the pool's own.
-    pub(crate) async fn sign_in(&self, name: &str, password: &Secret) -> Result<SignIn, Fault> {
+    /// Signs in with a password. The secret hash is computed over `name`, which may be an e-mail
+    /// address.
+    pub(crate) async fn sign_in(
+        &self,
+        name: &str,
+        password: &Secret,
+    ) -> Result<SignInStep, PoolError> {
         let mut parameters = self.parameters(name);
         parameters.insert("PASSWORD".to_owned(), password.expose().to_owned());
-        if let (Flow::AdminUserPassword, Some(admin)) = (self.flow, &self.admin) {
+        if let (PasswordAuthFlow::AdminUserPassword, Some(admin)) = (self.auth_flow, &self.admin) {
             return admin.sign_in(name, parameters).await;
         }
         let call = self
@@ -150,22 +189,24 @@ impl UserPool {
             .auth_flow(AuthFlowType::UserPasswordAuth)
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
-        let answer = self.gate.call(call.send()).await?;
-        step!(name, answer)
+        let response = self.breaker.call(call.send()).await?;
+        sign_in_step!(name, response)
     }
 
-    /// Answers a challenge under the pool's real user name.
-    pub(crate) async fn answer(
+    /// Responds to a challenge. `username` is the pool's user name.
+    pub(crate) async fn answer_challenge(
         &self,
         challenge: &str,
         session: &str,
         username: &str,
         answers: HashMap<String, String>,
-    ) -> Result<SignIn, Fault> {
+    ) -> Result<SignInStep, PoolError> {
         let mut parameters = self.parameters(username);
         parameters.extend(answers);
-        if let (Flow::AdminUserPassword, Some(admin)) = (self.flow, &self.admin) {
-            return admin.answer(challenge, session, username, parameters).await;
+        if let (PasswordAuthFlow::AdminUserPassword, Some(admin)) = (self.auth_flow, &self.admin) {
+            return admin
+                .answer_challenge(challenge, session, username, parameters)
+                .await;
         }
         let call = self
             .client
@@ -174,65 +215,74 @@ impl UserPool {
             .challenge_name(ChallengeNameType::from(challenge))
             .session(session)
             .set_challenge_responses(Some(parameters));
-        let answer = self.gate.call(call.send()).await?;
-        step!(username, answer)
+        let response = self.breaker.call(call.send()).await?;
+        sign_in_step!(username, response)
     }
 
-    /// Makes a user who signs in with an e-mail address.
+    /// Creates a user who signs in with an e-mail address.
     pub(crate) async fn sign_up(
         &self,
-        email: &Email,
+        email: &EmailAddress,
         password: &Secret,
-    ) -> Result<SignedUp, Fault> {
-        let address = AttributeType::builder()
+    ) -> Result<SignUpResult, PoolError> {
+        let attribute = AttributeType::builder()
             .name("email")
             .value(email.as_str())
             .build();
-        let address = address.map_err(|_| Fault::InvalidParameter)?;
+        let attribute = attribute.map_err(|_| PoolError::InvalidParameter)?;
         let call = self
             .client
             .sign_up()
             .client_id(&self.pool.client_id)
-            .set_secret_hash(self.hash(email.as_str()))
+            .set_secret_hash(self.secret_hash(email.as_str()))
             .username(email.as_str())
             .password(password.expose())
-            .user_attributes(address);
-        let answer = self.gate.call(call.send()).await?;
-        Ok(SignedUp {
-            subject: answer.user_sub,
-            confirmed: answer.user_confirmed,
+            .user_attributes(attribute);
+        let response = self.breaker.call(call.send()).await?;
+        Ok(SignUpResult {
+            subject: response.user_sub,
+            confirmed: response.user_confirmed,
         })
     }
 
-    /// Confirms an address with the code that was sent there.
-    pub(crate) async fn confirm(&self, email: &Email, code: &str) -> Result<(), Fault> {
+    /// Confirms an address with the code that was sent to it.
+    pub(crate) async fn confirm_sign_up(
+        &self,
+        email: &EmailAddress,
+        code: &str,
+    ) -> Result<(), PoolError> {
         let call = self
             .client
             .confirm_sign_up()
             .client_id(&self.pool.client_id)
-            .set_secret_hash(self.hash(email.as_str()))
+            .set_secret_hash(self.secret_hash(email.as_str()))
             .username(email.as_str())
             .confirmation_code(code);
-        self.gate.call(call.send()).await.map(drop)
+        self.breaker.call(call.send()).await.map(drop)
     }
 
-    /// Has the confirmation code sent once more.
-    pub(crate) async fn resend_code(&self, email: &Email) -> Result<(), Fault> {
+    /// Requests another confirmation code.
+    pub(crate) async fn resend_code(&self, email: &EmailAddress) -> Result<(), PoolError> {
         let call = self
             .client
             .resend_confirmation_code()
             .client_id(&self.pool.client_id)
-            .set_secret_hash(self.hash(email.as_str()))
+            .set_secret_hash(self.secret_hash(email.as_str()))
             .username(email.as_str());
-        self.gate.call(call.send()).await.map(drop)
+        self.breaker.call(call.send()).await.map(drop)
     }
 
-    /// New tokens for a refresh token: GetTokensFromRefreshToken, or REFRESH_TOKEN_AUTH where the
-    /// pool lacks that call or has it switched off for this client.
-    pub(crate) async fn refresh(&self, username: &str, token: &str) -> Result<PoolTokens, Fault> {
+    /// Exchanges a refresh token for new tokens: with GetTokensFromRefreshToken, or with
+    /// REFRESH_TOKEN_AUTH if the pool does not support that call or has rotation disabled for this
+    /// app client.
+    pub(crate) async fn refresh(
+        &self,
+        username: &str,
+        token: &str,
+    ) -> Result<PoolTokens, PoolError> {
         if !self.lacks_rotation.load(Ordering::Relaxed) {
             match self.rotate(token).await {
-                Err(Fault::Unsupported) => self.lacks_rotation.store(true, Ordering::Relaxed),
+                Err(PoolError::Unsupported) => self.lacks_rotation.store(true, Ordering::Relaxed),
                 decided => return decided,
             }
         }
@@ -245,18 +295,18 @@ impl UserPool {
             .auth_flow(AuthFlowType::RefreshTokenAuth)
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
-        let answer = match self.gate.call(call.send()).await {
-            // Its rotation was switched on meanwhile: the next refresh asks for that again.
-            Err(fault @ Fault::Misconfigured(_)) => {
+        let response = match self.breaker.call(call.send()).await {
+            // Rotation may have been enabled meanwhile: the next refresh tries it again.
+            Err(fault @ PoolError::Misconfigured(_)) => {
                 self.lacks_rotation.store(false, Ordering::Relaxed);
                 return Err(fault);
             }
             decided => decided?,
         };
-        tokens(answer.authentication_result)
+        read_tokens(response.authentication_result)
     }
 
-    async fn rotate(&self, token: &str) -> Result<PoolTokens, Fault> {
+    async fn rotate(&self, token: &str) -> Result<PoolTokens, PoolError> {
         let call = self
             .client
             .get_tokens_from_refresh_token()
@@ -268,12 +318,12 @@ impl UserPool {
                     .map(|secret| secret.expose().to_owned()),
             )
             .refresh_token(token);
-        let answer = self.gate.call(call.send()).await?;
-        tokens(answer.authentication_result)
+        let response = self.breaker.call(call.send()).await?;
+        read_tokens(response.authentication_result)
     }
 
-    /// Revokes a refresh token and every access token that came from it.
-    pub(crate) async fn revoke(&self, token: &str) -> Result<(), Fault> {
+    /// Revokes a refresh token and all access tokens issued for it.
+    pub(crate) async fn revoke(&self, token: &str) -> Result<(), PoolError> {
         let call = self
             .client
             .revoke_token()
@@ -285,56 +335,59 @@ impl UserPool {
                     .map(|secret| secret.expose().to_owned()),
             )
             .token(token);
-        self.gate.call(call.send()).await.map(drop)
+        self.breaker.call(call.send()).await.map(drop)
     }
 
-    /// Has a code sent that allows a new password.
-    pub(crate) async fn forgot_password(&self, email: &Email) -> Result<(), Fault> {
+    /// Requests a code for a password reset.
+    pub(crate) async fn forgot_password(&self, email: &EmailAddress) -> Result<(), PoolError> {
         let call = self
             .client
             .forgot_password()
             .client_id(&self.pool.client_id)
-            .set_secret_hash(self.hash(email.as_str()))
+            .set_secret_hash(self.secret_hash(email.as_str()))
             .username(email.as_str());
-        self.gate.call(call.send()).await.map(drop)
+        self.breaker.call(call.send()).await.map(drop)
     }
 
-    /// Sets a new password with the code.
+    /// Sets a new password with a code.
     pub(crate) async fn reset_password(
         &self,
-        email: &Email,
+        email: &EmailAddress,
         code: &str,
         password: &Secret,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), PoolError> {
         let call = self
             .client
             .confirm_forgot_password()
             .client_id(&self.pool.client_id)
-            .set_secret_hash(self.hash(email.as_str()))
+            .set_secret_hash(self.secret_hash(email.as_str()))
             .username(email.as_str())
             .confirmation_code(code)
             .password(password.expose());
-        self.gate.call(call.send()).await.map(drop)
+        self.breaker.call(call.send()).await.map(drop)
     }
 
-    /// Deletes the user whom an access token belongs to; needs no credentials but the token.
-    pub(crate) async fn delete_own_user(&self, access_token: &str) -> Result<(), Fault> {
+    /// Deletes the user of an access token. Needs no AWS credentials.
+    pub(crate) async fn delete_own_user(&self, access_token: &str) -> Result<(), PoolError> {
         let call = self.client.delete_user().access_token(access_token);
-        self.gate.call(call.send()).await.map(drop)
+        self.breaker.call(call.send()).await.map(drop)
     }
 
-    fn hash(&self, name: &str) -> Option<String> {
+    fn secret_hash(&self, name: &str) -> Option<String> {
         self.pool.secret_hash(name)
     }
 
     fn parameters(&self, name: &str) -> HashMap<String, String> {
         let mut parameters = HashMap::from([("USERNAME".to_owned(), name.to_owned())]);
-        parameters.extend(self.hash(name).map(|hash| ("SECRET_HASH".to_owned(), hash)));
+        parameters.extend(
+            self.secret_hash(name)
+                .map(|hash| ("SECRET_HASH".to_owned(), hash)),
+        );
         parameters
     }
 }
 
-fn with_deadline(client: &Client, deadline: Duration) -> Client {
+fn with_timeout(client: &Client, deadline: Duration) -> Client {
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(Duration::from_secs(1).min(deadline))
         .operation_timeout(deadline)
@@ -348,34 +401,28 @@ fn with_deadline(client: &Client, deadline: Duration) -> Client {
     )
 }
 
-fn outcome(
-    name: &str,
-    result: Option<AuthenticationResultType>,
-    challenge: Option<ChallengeNameType>,
-    session: Option<String>,
-    parameters: Option<HashMap<String, String>>,
-) -> Result<SignIn, Fault> {
-    let Some(challenge) = challenge else {
-        return tokens(result).map(SignIn::Tokens);
+fn read_sign_in_step(name: &str, response: StepResponse) -> Result<SignInStep, PoolError> {
+    let Some(challenge) = response.challenge else {
+        return read_tokens(response.result).map(SignInStep::Tokens);
     };
-    let parameters = parameters.unwrap_or_default();
+    let parameters = response.parameters.unwrap_or_default();
     let username = parameters
         .get("USER_ID_FOR_SRP")
         .map_or(name, String::as_str)
         .to_owned();
-    Ok(SignIn::Challenge(PoolChallenge {
+    Ok(SignInStep::Challenge(PoolChallenge {
         name: challenge.as_str().to_owned(),
-        session: session.unwrap_or_default(),
+        session: response.session.unwrap_or_default(),
         username,
         parameters,
     }))
 }
 
-fn tokens(result: Option<AuthenticationResultType>) -> Result<PoolTokens, Fault> {
-    let unreadable = || Fault::Unavailable("an answer without tokens");
-    let result = result.ok_or_else(unreadable)?;
-    let access_token = result.access_token.ok_or_else(unreadable)?;
-    let claims = Claims::of(&access_token).ok_or_else(unreadable)?;
+fn read_tokens(result: Option<AuthenticationResultType>) -> Result<PoolTokens, PoolError> {
+    let malformed = || PoolError::Unavailable("response without tokens");
+    let result = result.ok_or_else(malformed)?;
+    let access_token = result.access_token.ok_or_else(malformed)?;
+    let claims = AccessTokenClaims::decode(&access_token).ok_or_else(malformed)?;
     let id_token = result.id_token.unwrap_or_default();
     Ok(PoolTokens {
         access_token,

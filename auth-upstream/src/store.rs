@@ -1,12 +1,13 @@
-//! Everything that the authentication upstream keeps in its database, and all of its SQL: one text
-//! for both stores, because `$1`, `ON CONFLICT` and `RETURNING` read the same in PostgreSQL and
-//! SQLite.
+//! The durable store, with all SQL of this crate. The statements are the same for PostgreSQL and
+//! SQLite, which agree on `$1` and `ON CONFLICT`.
 //!
-//! - `auth_keys`: the key that seals refresh tokens and challenge sessions, where the operator gave
-//!   none.
-//! - `auth_pending_registrations`: registrations that began and did not end yet.
-//! - `auth_social_identities`: who a social provider's subject is here, and its sealed refresh
-//!   token.
+//! Enters: registrations in progress, social identities and sealed tokens. Leaves: rows, or a
+//! [`StoreError`] within 2 s. Depends on `telemetry`.
+//!
+//! - `auth_keys`: the generated sealing key, if the configuration has none.
+//! - `auth_pending_registrations`: registrations that are neither completed nor undone.
+//! - `auth_social_identities`: the user of each social identity (issuer and subject), and the
+//!   provider's sealed refresh token.
 
 mod schema;
 
@@ -18,38 +19,40 @@ use postern_common::{Code, Problem};
 use sqlx::Row;
 
 use self::schema::MIGRATIONS;
-use crate::log_limit::log_limited;
+use crate::telemetry::log_limited;
 
 const INSERT_KEY: &str = "INSERT INTO auth_keys (name, base64, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING";
 const SELECT_KEY: &str = "SELECT base64 FROM auth_keys WHERE name = $1";
 
-const INSERT_PENDING: &str = "INSERT INTO auth_pending_registrations (id, email, began_at, due_at, attempts) \
+const INSERT_REGISTRATION: &str = "INSERT INTO auth_pending_registrations (id, email, began_at, due_at, attempts) \
      VALUES ($1, $2, $3, $4, 0) ON CONFLICT (id) DO NOTHING";
-const NAME_PENDING: &str = "UPDATE auth_pending_registrations SET subject = $2 WHERE id = $1";
-const DELETE_PENDING: &str = "DELETE FROM auth_pending_registrations WHERE id = $1";
-const DELETE_PENDING_OF: &str =
+const SET_REGISTRATION_SUBJECT: &str =
+    "UPDATE auth_pending_registrations SET subject = $2 WHERE id = $1";
+const DELETE_REGISTRATION: &str = "DELETE FROM auth_pending_registrations WHERE id = $1";
+const DELETE_REGISTRATIONS_OF: &str =
     "DELETE FROM auth_pending_registrations WHERE lower(email) = lower($1)";
-const POSTPONE_PENDING: &str =
+const POSTPONE_REGISTRATION: &str =
     "UPDATE auth_pending_registrations SET due_at = $2, attempts = attempts + 1 WHERE id = $1";
-const DUE_PENDING: &str = "SELECT id, email, subject, began_at, attempts FROM auth_pending_registrations \
+const SELECT_DUE_REGISTRATIONS: &str = "SELECT id, email, subject, began_at, attempts FROM auth_pending_registrations \
      WHERE due_at <= $1 ORDER BY due_at LIMIT $2";
-const SELECT_PENDING: &str =
+const SELECT_REGISTRATION: &str =
     "SELECT id, email, subject, began_at, attempts FROM auth_pending_registrations WHERE id = $1";
-const COUNT_PENDING: &str = "SELECT COUNT(*) AS pending FROM auth_pending_registrations";
+const COUNT_REGISTRATIONS: &str = "SELECT COUNT(*) AS pending FROM auth_pending_registrations";
 
-const SELECT_SOCIAL: &str = "SELECT user_id, username, social_only, profile_saved FROM auth_social_identities \
+const SELECT_SOCIAL_IDENTITY: &str = "SELECT user_id, username, social_only, profile_saved FROM auth_social_identities \
      WHERE issuer = $1 AND subject = $2";
-const INSERT_SOCIAL: &str = "INSERT INTO auth_social_identities \
+const INSERT_SOCIAL_IDENTITY: &str = "INSERT INTO auth_social_identities \
      (issuer, subject, user_id, username, social_only, profile_saved, created_at, updated_at) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT (issuer, subject) DO NOTHING";
-const FORGET_SOCIAL: &str =
+const DELETE_SOCIAL_IDENTITY: &str =
     "DELETE FROM auth_social_identities WHERE issuer = $1 AND subject = $2 AND user_id = $3";
-const HAS_SOCIAL: &str = "SELECT COUNT(*) AS found FROM auth_social_identities WHERE user_id = $1";
-const SAVE_SOCIAL_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $3, updated_at = $4 \
+const COUNT_SOCIAL_IDENTITIES: &str =
+    "SELECT COUNT(*) AS found FROM auth_social_identities WHERE user_id = $1";
+const SAVE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $3, updated_at = $4 \
      WHERE issuer = $1 AND subject = $2";
-const SELECT_SEALED: &str = "SELECT issuer, subject, user_id, refresh_token FROM auth_social_identities \
+const SELECT_PROVIDER_TOKENS: &str = "SELECT issuer, subject, user_id, refresh_token FROM auth_social_identities \
      WHERE refresh_token IS NOT NULL AND (issuer, subject) > ($1, $2) ORDER BY issuer, subject LIMIT $3";
-const REPLACE_SEALED: &str = "UPDATE auth_social_identities SET refresh_token = $4, updated_at = $5 \
+const REPLACE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $4, updated_at = $5 \
      WHERE issuer = $1 AND subject = $2 AND refresh_token = $3";
 const MARK_PROFILE_SAVED: &str = "UPDATE auth_social_identities SET profile_saved = $3, updated_at = $4 \
      WHERE issuer = $1 AND subject = $2";
@@ -59,79 +62,80 @@ const MARK_OWN_PASSWORD: &str =
 
 /// The store of the authentication upstream.
 #[derive(Clone, Debug)]
-pub(crate) struct Store {
+pub(crate) struct AuthStore {
     database: Database,
 }
 
-/// A registration that began and did not end.
+/// A registration that is neither completed nor undone.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
-pub(crate) struct Pending {
+pub(crate) struct PendingRegistration {
     pub(crate) id: String,
     pub(crate) email: String,
-    /// The pool's subject, once SignUp has answered.
+    /// The subject of the new user, once SignUp has returned it.
     pub(crate) subject: Option<String>,
-    /// Unix milliseconds.
+    /// Start time in milliseconds since the epoch.
     pub(crate) began_at: i64,
+    /// Number of attempts to complete or undo it.
     pub(crate) attempts: i64,
 }
 
-/// Who a social provider's subject is here.
+/// The user of a social identity.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub(crate) struct SocialIdentity {
-    /// The pool user's subject, or an id of its own where there is no pool user.
+    /// The subject of the pool user, or a generated id if there is no pool user.
     pub(crate) user_id: String,
-    /// The pool's real user name; `None` where there is no pool user.
+    /// The pool's user name; `None` if there is no pool user.
     pub(crate) username: Option<String>,
-    /// Whether nobody has a password for that user, so that we may set one.
+    /// Whether the user has no password of their own, so that this service may set one.
     pub(crate) social_only: bool,
-    /// Whether the actor service has the profile.
+    /// Whether the profile was saved at the actor service.
     pub(crate) profile_saved: bool,
 }
 
-/// A provider's refresh token as it is stored.
+/// A provider's refresh token, sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SealedToken {
+pub(crate) struct SealedProviderToken {
     pub(crate) issuer: String,
     pub(crate) subject: String,
     pub(crate) user_id: String,
     pub(crate) sealed: String,
 }
 
-/// A statement failed.
+/// A failed statement.
 #[derive(Debug, thiserror::Error)]
-#[error("the database failed: {0}")]
+#[error("statement failed: {0}")]
 pub(crate) struct StoreError(#[from] sqlx::Error);
 
-/// How long a statement may take, waiting for a connection included: a store that hangs is away.
-const DEADLINE: Duration = Duration::from_secs(2);
+/// Timeout of a statement, including the wait for a connection.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs the same statements over whichever store is open; `write` names the pool that may write.
-/// They end with a `Result` of the driver's, within the deadline.
-macro_rules! over {
+/// Runs statements on the open database within [`STATEMENT_TIMEOUT`]. `write` selects the
+/// connection pool that may write. The expression evaluates to a `Result` of the driver.
+macro_rules! execute {
     (write $self:ident, $pool:ident => $run:expr) => {
         match &$self.database {
-            Database::Postgres($pool) => within_deadline(async { $run }).await,
+            Database::Postgres($pool) => with_timeout(async { $run }).await,
             Database::Sqlite(sqlite) => {
                 let $pool = &sqlite.writer;
-                within_deadline(async { $run }).await
+                with_timeout(async { $run }).await
             }
         }
     };
     (read $self:ident, $pool:ident => $run:expr) => {
         match &$self.database {
-            Database::Postgres($pool) => within_deadline(async { $run }).await,
+            Database::Postgres($pool) => with_timeout(async { $run }).await,
             Database::Sqlite(sqlite) => {
                 let $pool = &sqlite.readers;
-                within_deadline(async { $run }).await
+                with_timeout(async { $run }).await
             }
         }
     };
 }
 
-async fn within_deadline<T>(
+async fn with_timeout<T>(
     work: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, StoreError> {
-    let done = tokio::time::timeout(DEADLINE, work).await;
+    let done = tokio::time::timeout(STATEMENT_TIMEOUT, work).await;
     done.unwrap_or(Err(sqlx::Error::PoolTimedOut))
         .map_err(StoreError)
 }
@@ -140,7 +144,7 @@ async fn within_deadline<T>(
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        log_limited!(warn, error = %error.0, "a statement failed");
+        log_limited!(warn, error = %error.0, "database statement failed");
         Self::new(if is_unavailable(&error.0) {
             Code::Unavailable
         } else {
@@ -149,140 +153,143 @@ impl From<StoreError> for Problem {
     }
 }
 
-// === impl Store ===
+// === impl AuthStore ===
 
-impl Store {
-    /// Takes an open database and brings its tables up to date.
+impl AuthStore {
+    /// Migrates the tables of an open database.
     pub(crate) async fn new(database: Database) -> Result<Self, postern_common::exit::Exit> {
         database.migrate(&MIGRATIONS).await?;
         Ok(Self { database })
     }
 
-    /// Whether the database takes a write, on tables that this binary works on.
-    pub(crate) async fn takes_writes(&self) -> Result<(), postern_common::exit::Exit> {
-        self.database.still_fits(&MIGRATIONS).await
+    /// Verifies that the database accepts writes and that its tables suit this binary.
+    pub(crate) async fn check_writable(&self) -> Result<(), postern_common::exit::Exit> {
+        self.database.verify_writable(&MIGRATIONS).await
     }
 
-    /// What is unsafe about the way to the database.
+    /// Returns a warning if the connection to the database is not encrypted.
     pub(crate) fn transport_warning(&self) -> Option<&'static str> {
         self.database.transport_warning()
     }
 
-    /// Closes what is idle.
+    /// Closes idle connections.
     pub(crate) async fn close(&self) {
         self.database.close().await;
     }
 
-    /// The key of this name; `fresh` becomes it if there is none. Every replica gets the same one.
-    pub(crate) async fn key(
+    /// Returns the key of this name, after storing `generated` if there is none. All replicas get
+    /// the same key.
+    pub(crate) async fn key_or_insert(
         &self,
         name: &str,
-        fresh: &str,
+        generated: &str,
         now: Timestamp,
     ) -> Result<String, StoreError> {
-        over!(write self, pool => {
-            sqlx::query(INSERT_KEY).bind(name).bind(fresh).bind(now.0).execute(pool).await?;
+        execute!(write self, pool => {
+            sqlx::query(INSERT_KEY).bind(name).bind(generated).bind(now.0).execute(pool).await?;
             sqlx::query(SELECT_KEY).bind(name).fetch_one(pool).await?.try_get("base64")
         })
     }
 
-    /// Notes that a registration begins, before anything else is done for it. One that is noted
-    /// began then.
-    pub(crate) async fn begin_registration(
+    /// Inserts a registration before it has any effect. Keeps an existing row of this id.
+    pub(crate) async fn insert_registration(
         &self,
         id: &str,
         email: &str,
         began_at: Timestamp,
         due_at: Timestamp,
     ) -> Result<(), StoreError> {
-        over!(write self, pool => {
-            let insert = sqlx::query(INSERT_PENDING).bind(id).bind(email).bind(began_at.0).bind(due_at.0);
+        execute!(write self, pool => {
+            let insert = sqlx::query(INSERT_REGISTRATION).bind(id).bind(email).bind(began_at.0).bind(due_at.0);
             insert.execute(pool).await.map(drop) })
     }
 
-    /// Notes which user the registration made.
-    pub(crate) async fn name_registration(
+    /// Stores the subject of the user that a registration created.
+    pub(crate) async fn set_registration_subject(
         &self,
         id: &str,
         subject: &str,
     ) -> Result<(), StoreError> {
-        over!(write self, pool => sqlx::query(NAME_PENDING).bind(id).bind(subject).execute(pool).await.map(drop))
+        execute!(write self, pool => sqlx::query(SET_REGISTRATION_SUBJECT).bind(id).bind(subject).execute(pool).await.map(drop))
     }
 
-    /// The registration ended, one way or the other.
-    pub(crate) async fn end_registration(&self, id: &str) -> Result<(), StoreError> {
-        over!(write self, pool => sqlx::query(DELETE_PENDING).bind(id).execute(pool).await.map(drop))
+    /// Deletes a registration that is completed or undone.
+    pub(crate) async fn delete_registration(&self, id: &str) -> Result<(), StoreError> {
+        execute!(write self, pool => sqlx::query(DELETE_REGISTRATION).bind(id).execute(pool).await.map(drop))
     }
 
-    /// Every registration of this address ended well.
-    pub(crate) async fn end_registrations_of(&self, email: &str) -> Result<(), StoreError> {
-        over!(write self, pool => sqlx::query(DELETE_PENDING_OF).bind(email).execute(pool).await.map(drop))
+    /// Deletes all registrations of an address.
+    pub(crate) async fn delete_registrations_of(&self, email: &str) -> Result<(), StoreError> {
+        execute!(write self, pool => sqlx::query(DELETE_REGISTRATIONS_OF).bind(email).execute(pool).await.map(drop))
     }
 
-    /// Looks at the registration again at `due_at`.
+    /// Sets when the registration is due next, and counts the attempt.
     pub(crate) async fn postpone_registration(
         &self,
         id: &str,
         due_at: Timestamp,
     ) -> Result<(), StoreError> {
-        over!(write self, pool => {
-            sqlx::query(POSTPONE_PENDING).bind(id).bind(due_at.0).execute(pool).await.map(drop) })
+        execute!(write self, pool => {
+            sqlx::query(POSTPONE_REGISTRATION).bind(id).bind(due_at.0).execute(pool).await.map(drop) })
     }
 
-    /// Registrations that should have ended by `now`, the oldest first.
+    /// Returns registrations that are due at `now`, oldest first.
     pub(crate) async fn due_registrations(
         &self,
         now: Timestamp,
         limit: i64,
-    ) -> Result<Vec<Pending>, StoreError> {
-        over!(read self, pool => {
-            sqlx::query_as(DUE_PENDING).bind(now.0).bind(limit).fetch_all(pool).await
+    ) -> Result<Vec<PendingRegistration>, StoreError> {
+        execute!(read self, pool => {
+            sqlx::query_as(SELECT_DUE_REGISTRATIONS).bind(now.0).bind(limit).fetch_all(pool).await
         })
     }
 
-    /// A registration that has not ended.
-    pub(crate) async fn registration(&self, id: &str) -> Result<Option<Pending>, StoreError> {
-        over!(write self, pool => sqlx::query_as(SELECT_PENDING).bind(id).fetch_optional(pool).await)
+    /// Returns the registration of this id, if it is pending.
+    pub(crate) async fn registration(
+        &self,
+        id: &str,
+    ) -> Result<Option<PendingRegistration>, StoreError> {
+        execute!(write self, pool => sqlx::query_as(SELECT_REGISTRATION).bind(id).fetch_optional(pool).await)
     }
 
-    /// How many registrations have not ended.
+    /// Returns the number of pending registrations.
     pub(crate) async fn count_registrations(&self) -> Result<i64, StoreError> {
-        over!(read self, pool => sqlx::query(COUNT_PENDING).fetch_one(pool).await?.try_get("pending"))
+        execute!(read self, pool => sqlx::query(COUNT_REGISTRATIONS).fetch_one(pool).await?.try_get("pending"))
     }
 
-    /// Who the provider's subject is here, if it was seen before.
+    /// Returns the user of a social identity, if known.
     pub(crate) async fn social_identity(
         &self,
         issuer: &str,
         subject: &str,
     ) -> Result<Option<SocialIdentity>, StoreError> {
-        over!(write self, pool => {
-            sqlx::query_as(SELECT_SOCIAL).bind(issuer).bind(subject).fetch_optional(pool).await
+        execute!(write self, pool => {
+            sqlx::query_as(SELECT_SOCIAL_IDENTITY).bind(issuer).bind(subject).fetch_optional(pool).await
         })
     }
 
-    /// Whether somebody's social identity is this user.
+    /// Returns whether the user has a social identity.
     pub(crate) async fn has_social_identity(&self, user_id: &str) -> Result<bool, StoreError> {
-        over!(write self, pool => {
-            let row = sqlx::query(HAS_SOCIAL).bind(user_id).fetch_one(pool).await?;
+        execute!(write self, pool => {
+            let row = sqlx::query(COUNT_SOCIAL_IDENTITIES).bind(user_id).fetch_one(pool).await?;
             row.try_get::<i64, _>("found").map(|found| found > 0)
         })
     }
 
-    /// The provider's subject is not this user any more.
-    pub(crate) async fn forget_social_identity(
+    /// Deletes a social identity if it belongs to this user.
+    pub(crate) async fn delete_social_identity(
         &self,
         issuer: &str,
         subject: &str,
         user_id: &str,
     ) -> Result<(), StoreError> {
-        over!(write self, pool => {
-            let delete = sqlx::query(FORGET_SOCIAL).bind(issuer).bind(subject).bind(user_id);
+        execute!(write self, pool => {
+            let delete = sqlx::query(DELETE_SOCIAL_IDENTITY).bind(issuer).bind(subject).bind(user_id);
             delete.execute(pool).await.map(drop) })
     }
 
-    /// Notes who the provider's subject is here, and returns who it is: the first writer wins.
-    pub(crate) async fn add_social_identity(
+    /// Inserts the user of a social identity and returns the stored one: the first writer wins.
+    pub(crate) async fn insert_social_identity(
         &self,
         issuer: &str,
         subject: &str,
@@ -295,36 +302,36 @@ impl Store {
             social_only,
             profile_saved,
         } = identity;
-        over!(write self, pool => {
-            let insert = sqlx::query(INSERT_SOCIAL).bind(issuer).bind(subject).bind(user_id).bind(username);
+        execute!(write self, pool => {
+            let insert = sqlx::query(INSERT_SOCIAL_IDENTITY).bind(issuer).bind(subject).bind(user_id).bind(username);
             insert.bind(*social_only).bind(*profile_saved).bind(now.0).execute(pool).await?;
-            sqlx::query_as(SELECT_SOCIAL).bind(issuer).bind(subject).fetch_one(pool).await })
+            sqlx::query_as(SELECT_SOCIAL_IDENTITY).bind(issuer).bind(subject).fetch_one(pool).await })
     }
 
-    /// Keeps the provider's refresh token, sealed.
-    pub(crate) async fn save_social_token(
+    /// Stores the provider's sealed refresh token.
+    pub(crate) async fn save_provider_token(
         &self,
         issuer: &str,
         subject: &str,
         sealed: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        over!(write self, pool => {
-            let update = sqlx::query(SAVE_SOCIAL_TOKEN).bind(issuer).bind(subject).bind(sealed);
+        execute!(write self, pool => {
+            let update = sqlx::query(SAVE_PROVIDER_TOKEN).bind(issuer).bind(subject).bind(sealed);
             update.bind(now.0).execute(pool).await.map(drop) })
     }
 
-    /// Stored refresh tokens behind `after` (issuer, subject), in order.
-    pub(crate) async fn sealed_tokens(
+    /// Returns stored refresh tokens in the order of issuer and subject, starting behind `after`.
+    pub(crate) async fn provider_tokens(
         &self,
         after: &(String, String),
         limit: i64,
-    ) -> Result<Vec<SealedToken>, StoreError> {
-        over!(read self, pool => {
-            let select = sqlx::query(SELECT_SEALED).bind(&after.0).bind(&after.1).bind(limit);
+    ) -> Result<Vec<SealedProviderToken>, StoreError> {
+        execute!(read self, pool => {
+            let select = sqlx::query(SELECT_PROVIDER_TOKENS).bind(&after.0).bind(&after.1).bind(limit);
             let rows = select.fetch_all(pool).await?;
             let tokens = rows.iter().map(|row| {
-                Ok(SealedToken {
+                Ok(SealedProviderToken {
                     issuer: row.try_get("issuer")?,
                     subject: row.try_get("subject")?,
                     user_id: row.try_get("user_id")?,
@@ -335,40 +342,40 @@ impl Store {
         })
     }
 
-    /// Stores the same token sealed anew, unless a sign-in has stored another meanwhile; whether it
-    /// did.
-    pub(crate) async fn replace_token(
+    /// Replaces the sealed form of a token and returns whether it was replaced. A token that a
+    /// sign-in has replaced meanwhile is kept.
+    pub(crate) async fn replace_provider_token(
         &self,
-        token: &SealedToken,
+        token: &SealedProviderToken,
         sealed: &str,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        over!(write self, pool => {
-            let update = sqlx::query(REPLACE_SEALED).bind(&token.issuer).bind(&token.subject);
+        execute!(write self, pool => {
+            let update = sqlx::query(REPLACE_PROVIDER_TOKEN).bind(&token.issuer).bind(&token.subject);
             let done = update.bind(&token.sealed).bind(sealed).bind(now.0).execute(pool).await?;
             Ok(done.rows_affected() == 1)
         })
     }
 
-    /// The actor service has the profile of this identity.
+    /// Marks the profile of a social identity as saved.
     pub(crate) async fn mark_profile_saved(
         &self,
         issuer: &str,
         subject: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        over!(write self, pool => {
+        execute!(write self, pool => {
             let update = sqlx::query(MARK_PROFILE_SAVED).bind(issuer).bind(subject).bind(true).bind(now.0);
             update.execute(pool).await.map(drop) })
     }
 
-    /// The pool user has a password of the person's own from now on.
+    /// Marks a pool user as having a password of their own.
     pub(crate) async fn mark_own_password(
         &self,
         username: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        over!(write self, pool => {
+        execute!(write self, pool => {
             let update = sqlx::query(MARK_OWN_PASSWORD).bind(username).bind(false).bind(now.0);
             update.execute(pool).await.map(drop) })
     }

@@ -1,17 +1,16 @@
-//! What the tests run against: a pool that speaks Cognito's wire on a loopback socket, an actor
-//! service and a social provider. Each can be told to fail.
+//! Test support: stubs of the pools, the actor service and the social provider on loopback sockets,
+//! each of which can fail on demand, and a fixture that runs the service against them.
 
-mod actors;
-mod hold;
+pub(crate) mod browser;
 mod keys;
-mod pool;
-mod provider;
-pub(crate) mod social;
+mod pause;
+mod stub_actors;
+mod stub_pool;
+mod stub_provider;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
 
 use axum::Router;
 use base64::Engine;
@@ -23,171 +22,243 @@ use postern_common::database::testing::{self, TestDatabase};
 use postern_common::http::{Limits, serve};
 use postern_common::{Clock, Secret};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::actors::StubActors;
-pub(crate) use self::hold::{Holds, When};
 pub(crate) use self::keys::SigningKey;
-pub(crate) use self::pool::StubPool;
-pub(crate) use self::provider::{Mood, StubProvider};
+pub(crate) use self::pause::{CallPauses, PausePoint};
+pub(crate) use self::stub_actors::StubActors;
+pub(crate) use self::stub_pool::StubPool;
+pub(crate) use self::stub_provider::{ProviderBehavior, StubProvider};
 use crate::app::App;
-use crate::auth::{Auth, Visitor};
+use crate::assembly::AuthService;
+use crate::client::ClientContext;
 use crate::config::Config;
-use crate::email::Email;
-use crate::login::Login;
-use crate::register::Registration;
-use crate::{http, random};
+use crate::crypto::random;
+use crate::email::EmailAddress;
+use crate::flows::{ExchangedIdentity, LoginRequest, RegistrationRequest, SocialFlow, TokenSet};
+use crate::http;
+use crate::telemetry::AuditedResult;
 
-/// One authentication upstream and its surroundings.
+/// A service with its stubs.
 pub(crate) struct Fixture {
-    pub(crate) auth: Arc<Auth>,
+    pub(crate) service: Arc<AuthService>,
     pub(crate) pool: Arc<StubPool>,
     pub(crate) actors: Arc<StubActors>,
     pub(crate) provider: Arc<StubProvider>,
     pub(crate) clock: Clock,
-    pub(crate) config: Setup,
+    pub(crate) settings: ReplicaSettings,
     _database: TestDatabase,
 }
 
-/// What a replica is started with.
+/// The configuration file and the environment of a replica.
 #[derive(Clone)]
-pub(crate) struct Setup {
-    text: String,
+pub(crate) struct ReplicaSettings {
+    file: String,
     variables: BTreeMap<String, String>,
 }
 
-/// What a test wants to be different.
+/// Deviations of a fixture from the defaults.
 #[derive(Default)]
-pub(crate) struct Wish {
-    /// Lines of the config's root.
+pub(crate) struct FixtureOptions {
+    /// Lines for the root table of the configuration.
     pub(crate) config: &'static str,
-    /// Lines of `[social]`.
+    /// Lines for `[social]`.
     pub(crate) social: &'static str,
-    /// No AWS credentials.
+    /// Whether there are no AWS credentials.
     pub(crate) no_credentials: bool,
-    /// A shared cache other than memory.
+    /// The shared cache; memory if neither field is set.
     pub(crate) cache: Option<TestCache>,
-    /// The same by its address.
     pub(crate) cache_url: Option<String>,
 }
 
-/// A scripted refusal: an operation and how it fails.
+/// An error response of a stub. Status 0: no response.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct StubFailure {
     pub(crate) status: u16,
     pub(crate) name: &'static str,
     pub(crate) message: &'static str,
 }
 
-/// Failures still to come, by operation.
+/// Failures of the next calls, by operation.
 #[derive(Debug, Default)]
-pub(crate) struct Script(Mutex<VecDeque<(String, Failure)>>);
+pub(crate) struct FailureScript(Mutex<VecDeque<(String, StubFailure)>>);
 
-// === impl Script ===
+// === impl FailureScript ===
 
-impl Script {
-    pub(crate) fn add(&self, operation: &str, failure: Failure) {
+impl FailureScript {
+    pub(crate) fn add(&self, operation: &str, failure: StubFailure) {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push_back((operation.to_owned(), failure));
     }
 
-    fn next(&self, operation: &str) -> Option<Failure> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = all.iter().position(|(name, _)| name == operation)?;
-        all.remove(at).map(|(_, failure)| failure)
+    fn next(&self, operation: &str) -> Option<StubFailure> {
+        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = failures.iter().position(|(name, _)| name == operation)?;
+        failures.remove(index).map(|(_, failure)| failure)
     }
+}
+
+// === impl StubFailure ===
+
+impl StubFailure {
+    /// An internal error of the pool.
+    pub(crate) const INTERNAL_ERROR: Self = Self {
+        status: 500,
+        name: "InternalErrorException",
+        message: "x",
+    };
 }
 
 // === impl Fixture ===
 
 impl Fixture {
     pub(crate) async fn new() -> Self {
-        Self::with(Wish::default()).await
+        Self::with(FixtureOptions::default()).await
     }
 
-    pub(crate) async fn with(wish: Wish) -> Self {
-        let clock = Clock::manual(Timestamp::parse("2026-11-20T07:30:00Z").expect("an instant"));
+    /// Creates a fixture with lines in the root table of the configuration.
+    pub(crate) async fn with_config(config: &'static str) -> Self {
+        Self::with(FixtureOptions {
+            config,
+            ..FixtureOptions::default()
+        })
+        .await
+    }
+
+    pub(crate) async fn with(options: FixtureOptions) -> Self {
+        let clock = Clock::manual(Timestamp::parse("2026-11-20T07:30:00Z").expect("a time"));
         let pool = StubPool::start(clock.clone()).await;
         let actors = StubActors::start().await;
         let provider = StubProvider::start(clock.clone()).await;
         let database = testing::sqlite().await;
-        let cache = wish.cache.map(|cache| cache.url).or(wish.cache_url);
+        let cache = options.cache.map(|cache| cache.url).or(options.cache_url);
         let cache = cache.unwrap_or_else(|| "memory:".to_owned());
-        let text = format!(
+        let file = format!(
             "database = '{}'\ncache = '{cache}'\nactor_service = '{}'\n{}\n\
              [social]\nprovider = 'stub'\nissuer = '{}'\nui = 'http://127.0.0.1:1/ui'\n\
              authoritative_domains = ['example.com']\ndeadline = '300ms'\n{}\n",
-            database.url, actors.url, wish.config, provider.url, wish.social,
+            database.url, actors.url, options.config, provider.url, options.social,
         );
-        let setup = Setup {
-            text,
-            variables: environment(&pool.url, wish.no_credentials),
+        let settings = ReplicaSettings {
+            file,
+            variables: environment(&pool.url, options.no_credentials),
         };
-        let auth = setup.start(&clock).await;
+        let service = settings.start(&clock).await;
         Self {
-            auth,
+            service,
             pool,
             actors,
             provider,
             clock,
-            config: setup,
+            settings,
             _database: database,
         }
     }
 
-    /// Another replica, with a new key for the provider's tokens before the one that was.
-    pub(crate) async fn replica_with_a_new_key(&self) -> Arc<Auth> {
+    /// Returns the social flow.
+    pub(crate) fn social(&self) -> &SocialFlow {
+        social_of(&self.service)
+    }
+
+    /// Signs in with a password, from a client without an address.
+    pub(crate) async fn sign_in(&self, address: &str, password: &str) -> AuditedResult<TokenSet> {
+        let request = login(address, password);
+        self.service.flows.login.sign_in(&client(), &request).await
+    }
+
+    /// Refreshes tokens.
+    pub(crate) async fn refresh(&self, tokens: &TokenSet) -> AuditedResult<TokenSet> {
+        refresh(&self.service, tokens).await
+    }
+
+    /// Revokes the family of tokens.
+    pub(crate) async fn logout(&self, tokens: &TokenSet) -> AuditedResult<()> {
+        let flow = &self.service.flows.logout;
+        flow.logout(&client(), &tokens.refresh_token).await
+    }
+
+    /// Registers a user, from a client without an address.
+    pub(crate) async fn register(&self, address: &str, password: &str) -> AuditedResult<TokenSet> {
+        let request = registration(address, password);
+        let flow = &self.service.flows.registration;
+        flow.register(&client(), &request).await
+    }
+
+    /// Exchanges a temporary token.
+    pub(crate) async fn exchange(&self, token: &str) -> ExchangedIdentity {
+        let exchanged = self
+            .service
+            .flows
+            .exchange
+            .exchange(&client(), token, None)
+            .await;
+        exchanged.expect("a valid token").into_inner()
+    }
+
+    /// Returns the number of pending registrations.
+    pub(crate) async fn pending_registrations(&self) -> i64 {
+        let count = self.service.store.count_registrations().await;
+        count.expect("the store answers")
+    }
+
+    /// Runs the compensation and returns the number of resolved registrations.
+    pub(crate) async fn compensate(&self) -> usize {
+        let resolved = self.service.compensator.run_once().await;
+        resolved.expect("the store answers")
+    }
+
+    /// Starts another replica with the same stores.
+    pub(crate) async fn replica(&self) -> Arc<AuthService> {
+        self.settings.start(&self.clock).await
+    }
+
+    /// Starts another replica, with an additional newest key for provider tokens.
+    pub(crate) async fn replica_with_new_key(&self) -> Arc<AuthService> {
         let name = "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY";
-        let mut setup = self.config.clone();
+        let mut settings = self.settings.clone();
         let keys = format!(
             "{},{}",
             STANDARD.encode(random::bytes::<32>()),
-            setup.variables[name]
+            settings.variables[name]
         );
-        setup.variables.insert(name.to_owned(), keys);
-        setup.start(&self.clock).await
+        settings.variables.insert(name.to_owned(), keys);
+        settings.start(&self.clock).await
     }
 
-    /// Another replica, which an operator has given AWS credentials.
-    pub(crate) async fn replica_with_credentials(&self) -> Arc<Auth> {
-        let mut setup = self.config.clone();
+    /// Starts another replica with AWS credentials.
+    pub(crate) async fn replica_with_credentials(&self) -> Arc<AuthService> {
+        let mut settings = self.settings.clone();
         for (name, value) in CREDENTIALS {
-            setup.variables.insert(name.to_owned(), value.to_owned());
+            settings.variables.insert(name.to_owned(), value.to_owned());
         }
-        setup.start(&self.clock).await
+        settings.start(&self.clock).await
     }
 
-    /// Another replica over the same stores.
-    pub(crate) async fn replica(&self) -> Arc<Auth> {
-        self.config.start(&self.clock).await
-    }
-
-    /// The service on a socket of its own, for tests of the rim.
+    /// Serves the HTTP interface on a loopback socket and returns its URL.
     pub(crate) async fn serve(&self) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
-        tokio::spawn(serve(
-            listener,
-            http::router(Arc::clone(&self.auth)),
-            Limits::default(),
-            CancellationToken::new(),
-        ));
-        url
+        let router = http::router(
+            Arc::clone(&self.service.flows),
+            self.service.trusted_proxies.clone(),
+        );
+        spawn(|_| router).await
     }
 }
 
-impl Setup {
+// === impl ReplicaSettings ===
+
+impl ReplicaSettings {
     pub(crate) fn read(&self) -> Config {
         let env: Env = self.variables.clone().into_iter().collect();
-        parse("test.toml", &self.text, |root| Config::read(root, &env)).expect("a config")
+        parse("test.toml", &self.file, |root| Config::read(root, &env)).expect("a valid config")
     }
 
-    async fn start(&self, clock: &Clock) -> Arc<Auth> {
+    async fn start(&self, clock: &Clock) -> Arc<AuthService> {
         App::build(self.read(), clock.clone())
             .await
-            .expect("built")
-            .into_auth()
+            .expect("the service starts")
+            .into_service()
     }
 }
 
@@ -220,7 +291,7 @@ fn environment(pool: &str, no_credentials: bool) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Serves a stub on a socket of its own and returns its URL.
+/// Serves a router on a loopback socket and returns its URL.
 async fn spawn(router: impl FnOnce(&str) -> Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -233,34 +304,54 @@ async fn spawn(router: impl FnOnce(&str) -> Router) -> String {
     url
 }
 
-pub(crate) fn visitor() -> Visitor {
-    Visitor {
+/// Refreshes tokens at a replica.
+pub(crate) async fn refresh(service: &AuthService, tokens: &TokenSet) -> AuditedResult<TokenSet> {
+    let flow = &service.flows.refresh;
+    flow.refresh(&client(), &tokens.refresh_token).await
+}
+
+/// Returns the social flow of a replica.
+pub(crate) fn social_of(service: &AuthService) -> &SocialFlow {
+    service.flows.social.as_ref().expect("social sign-in is on")
+}
+
+/// Returns a client without an address.
+pub(crate) fn client() -> ClientContext {
+    ClientContext {
         request_id: "test".into(),
         address: None,
     }
 }
 
-pub(crate) fn email(text: &str) -> Email {
-    Email::parse(text).expect("an address")
+/// Returns a client with an address.
+pub(crate) fn client_at(address: &str) -> ClientContext {
+    ClientContext {
+        request_id: "test".into(),
+        address: Some(address.parse().expect("an address")),
+    }
 }
 
-pub(crate) fn login(address: &str, password: &str) -> Login {
-    Login {
+pub(crate) fn email(text: &str) -> EmailAddress {
+    EmailAddress::parse(text).expect("an address")
+}
+
+pub(crate) fn login(address: &str, password: &str) -> LoginRequest {
+    LoginRequest {
         email: email(address),
         password: Secret::from(password),
     }
 }
 
-pub(crate) fn registration(address: &str, password: &str) -> Registration {
+pub(crate) fn registration(address: &str, password: &str) -> RegistrationRequest {
     let profile = [("firstName".to_owned(), "Ada".into())]
         .into_iter()
         .collect();
-    Registration {
+    RegistrationRequest {
         email: email(address),
         password: Secret::from(password),
         profile,
     }
 }
 
-/// A little more than a minute: what was given up by then is due.
-pub(crate) const LATER: Duration = Duration::from_secs(61);
+/// A time after which interrupted registrations are due: a little more than a minute.
+pub(crate) const REGISTRATION_DUE: Duration = Duration::from_secs(61);

@@ -1,17 +1,19 @@
-//! Journeys against stubs on loopback sockets.
+//! Tests of the flows against stubs on loopback sockets.
 
-mod account;
-mod crash;
-mod doctor;
-mod guessing;
-mod hostile;
-mod journeys;
+mod attempt_limits;
+mod audit;
+mod authorization_state;
+mod cache_model;
+mod cache_restart;
+mod diagnostics;
+mod hostile_provider;
+mod http;
 mod limits;
-mod model;
+mod password_flows;
 mod refresh;
-mod register;
-mod restart;
-mod rim;
-mod social;
-mod state;
-mod unfinished;
+mod registration;
+mod registration_crash;
+mod second_factor;
+mod slow_bodies;
+mod social_account;
+mod social_sign_in;

@@ -1,3 +1,5 @@
+//! Settings of social sign-in (`[social]`).
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -6,77 +8,79 @@ use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
 use url::{Host, Url};
 
-use super::read_ring;
-use crate::seal::KeyRing;
+use super::read_key_ring;
+use crate::crypto::KeyRing;
 
-/// Social sign-in with one provider, which is Google unless the file says otherwise.
+/// Social sign-in with one OpenID Connect provider; Google by default.
 #[derive(Debug)]
 pub struct SocialConfig {
-    /// What the provider is called in answers. Default `google`.
+    /// The name of the provider in responses. Default `google`.
     pub provider: String,
-    /// Whose ID tokens are accepted, to the byte. Default `https://accounts.google.com`.
+    /// The issuer of accepted ID tokens, compared byte by byte. Default
+    /// `https://accounts.google.com`.
     pub issuer: String,
-    /// Our client there: `SOCIAL_OAUTH2_CLIENT_ID`.
+    /// The client id at the provider: `SOCIAL_OAUTH2_CLIENT_ID`.
     pub client_id: String,
-    /// Its secret: `SOCIAL_OAUTH2_CLIENT_SECRET`.
+    /// The client secret: `SOCIAL_OAUTH2_CLIENT_SECRET`.
     pub client_secret: Secret,
-    /// Where the browser is sent to sign in; found by discovery if absent.
+    /// The authorization endpoint. Default by discovery.
     pub authorization_endpoint: Option<Url>,
-    /// Where the code is exchanged; found by discovery if absent.
+    /// The token endpoint. Default by discovery.
     pub token_endpoint: Option<Url>,
-    /// Where the provider's keys are; found by discovery if absent.
+    /// The URL of the provider's keys. Default by discovery.
     pub jwks_url: Option<Url>,
-    /// Where the provider sends the browser back: the gateway's own `/auth/social/login/callback`,
-    /// as it is registered at the provider. Default
+    /// The redirect URI that is registered at the provider: `/auth/social/login/callback` of the
+    /// gateway. Default
     /// `http://127.0.0.1:8500/auth/social/login/callback`.
     pub redirect_uri: Url,
-    /// What is asked for. Default `openid email profile`.
+    /// The requested scopes. Default `openid email profile`.
     pub scopes: Vec<String>,
-    /// Added to the authorization URL. Default for Google: `access_type=offline`, `prompt=consent`,
-    /// without which it gives no refresh token.
+    /// Additional parameters of the authorization request. Default for Google:
+    /// `access_type=offline` and `prompt=consent`, without which it issues no refresh token.
     pub parameters: BTreeMap<String, String>,
-    /// The page of the UI that gets the temporary token. Required: a target comes from here and
-    /// nowhere else.
+    /// The page of the UI that receives the temporary token. Required; requests cannot change it.
     pub ui: Url,
-    /// How the page gets it. Default [`Delivery::Fragment`].
-    pub delivery: Delivery,
-    /// Whether a sign-in must begin with a `code_challenge`, which binds the temporary token to the
-    /// browser that began. Without it, somebody who is made to open the callback of a stranger's
-    /// sign-in is signed in as that stranger. Default `false`: the interface has the call take
-    /// nothing. Switch it on where every UI sends one.
+    /// The delivery of the token to the page. Default [`TokenDelivery::Fragment`].
+    pub delivery: TokenDelivery,
+    /// Whether a sign-in must start with a `code_challenge`, which binds the temporary token to the
+    /// browser that started it. Without it, a victim who opens the callback URL of an attacker's
+    /// sign-in is signed in as the attacker (login CSRF). Default `false`, because the specified
+    /// interface has no parameter. Enable it if every UI sends one.
     pub require_code_challenge: bool,
-    /// How long one call to the provider may take. Default 5 s: it is on another network, and a
-    /// person waits.
+    /// Timeout of one call to the provider. Default 5 s.
     pub deadline: Duration,
-    /// Domains whose addresses the provider itself hands out, so that its word about them is final.
-    /// Default for Google: `gmail.com`, `googlemail.com`; for everybody else none.
+    /// Domains whose addresses the provider itself assigns: it is authoritative for them. Default
+    /// for Google: `gmail.com` and `googlemail.com`; for other issuers none.
     pub authoritative_domains: Vec<String>,
-    /// Whether a `hd` claim (a Google Workspace domain) makes the provider's word final. Default
-    /// `true` for Google, which alone defines the claim; else `false`.
+    /// Whether the provider is authoritative for the domain in the `hd` claim (Google Workspace).
+    /// Default `true` for Google, which alone defines the claim, else `false`.
     pub trust_hosted_domain: bool,
-    /// Seals the provider's refresh tokens: `SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY`, the newest
-    /// first, older ones behind commas.
-    pub(crate) ring: KeyRing,
+    /// Keys that seal the provider's refresh tokens: `SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY`, newest
+    /// first, separated by commas.
+    pub(crate) key_ring: KeyRing,
 }
 
-/// How the UI gets the temporary token.
+/// The delivery of the temporary token to the UI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Delivery {
-    /// `302` to the page with `#temporaryToken=…`: a fragment reaches no server, log or Referer.
+pub enum TokenDelivery {
+    /// A redirect (`302`) to the page with `#temporaryToken=…`. Browsers send fragments neither to
+    /// servers nor in `Referer`.
     #[default]
     Fragment,
-    /// `200` with a form that posts itself to the page.
+    /// A page (`200`) with a form that a script submits to the UI.
     FormPost,
 }
 
-const GOOGLE: &str = "https://accounts.google.com";
-/// Whose addresses Google hands out itself.
+/// The issuer of Google.
+const GOOGLE_ISSUER: &str = "https://accounts.google.com";
+/// Domains whose addresses Google assigns.
 const GOOGLE_DOMAINS: [&str; 2] = ["gmail.com", "googlemail.com"];
 
 // === impl SocialConfig ===
 
 impl SocialConfig {
-    /// Reads `[social]`. `Some(None)` where social sign-in is off; `None` where it is on and wrong.
+    /// Reads `[social]`. Returns `Some(None)` if social sign-in is disabled, and `None` if it is
+    /// enabled and invalid.
     pub(super) fn read(root: &Object<'_>, env: &Env) -> Option<Option<Self>> {
         let Some(client_id) = env.get("SOCIAL_OAUTH2_CLIENT_ID") else {
             root.section("social", |table| Some(SocialTable::read(table)));
@@ -84,26 +88,27 @@ impl SocialConfig {
         };
         let client_secret = env.secret("SOCIAL_OAUTH2_CLIENT_SECRET");
         let key = env.get("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY");
-        for (variable, is_there) in [
+        for (variable, is_set) in [
             ("SOCIAL_OAUTH2_CLIENT_SECRET", client_secret.is_some()),
             ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key.is_some()),
         ] {
-            if !is_there {
-                let detail = format!("{variable} is required where SOCIAL_OAUTH2_CLIENT_ID is set");
+            if !is_set {
+                let detail = format!("{variable} is required if SOCIAL_OAUTH2_CLIENT_ID is set");
                 root.fail("missing_field", detail);
             }
         }
-        let ring = key.and_then(|key| read_ring(root, "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key));
+        let key_ring =
+            key.and_then(|key| read_key_ring(root, "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key));
         let table = root
             .section("social", |table| Some(SocialTable::read(table)))
             .unwrap_or_default();
         if table.ui.is_none() {
             root.fail(
                 "missing_field",
-                "social.ui is required where SOCIAL_OAUTH2_CLIENT_ID is set",
+                "social.ui is required if SOCIAL_OAUTH2_CLIENT_ID is set",
             );
         }
-        let issuer = table.issuer.unwrap_or_else(|| GOOGLE.to_owned());
+        let issuer = table.issuer.unwrap_or_else(|| GOOGLE_ISSUER.to_owned());
         Some(Some(Self {
             provider: table.provider.unwrap_or_else(|| "google".to_owned()),
             client_id: client_id.to_owned(),
@@ -125,17 +130,17 @@ impl SocialConfig {
             authoritative_domains: table
                 .authoritative_domains
                 .unwrap_or_else(|| default_authoritative_domains(&issuer)),
-            trust_hosted_domain: table.trust_hosted_domain.unwrap_or(issuer == GOOGLE),
+            trust_hosted_domain: table.trust_hosted_domain.unwrap_or(issuer == GOOGLE_ISSUER),
             issuer,
-            ring: ring?,
+            key_ring: key_ring?,
         }))
     }
 
-    /// What is unusual about whose word is final: such a word deletes accounts whose address was
-    /// never verified.
-    pub(crate) fn trust_warnings(&self) -> Vec<String> {
+    /// Returns warnings about unusual authoritative domains. A sign-in with an authoritative
+    /// address deletes an account whose address was never verified.
+    pub(crate) fn authority_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if self.issuer == GOOGLE {
+        if self.issuer == GOOGLE_ISSUER {
             return warnings;
         }
         for domain in &self.authoritative_domains {
@@ -144,14 +149,14 @@ impl SocialConfig {
                 .any(|google| google.eq_ignore_ascii_case(domain))
             {
                 warnings.push(format!(
-                    "social.authoritative_domains has {domain}, whose addresses Google hands out, and not {}",
+                    "social.authoritative_domains contains {domain}, whose addresses are assigned by Google, not by {}",
                     self.issuer
                 ));
             }
         }
         if self.trust_hosted_domain {
             warnings.push(format!(
-                "social.trust_hosted_domain is on: {} can claim any domain with hd, which Google alone defines",
+                "social.trust_hosted_domain is enabled: {} can claim any domain with hd, which only Google defines",
                 self.issuer
             ));
         }
@@ -159,7 +164,7 @@ impl SocialConfig {
     }
 }
 
-/// The table as it is written, every key optional.
+/// The table `[social]`, with every key optional.
 #[derive(Default)]
 struct SocialTable {
     provider: Option<String>,
@@ -171,7 +176,7 @@ struct SocialTable {
     scopes: Option<Vec<String>>,
     parameters: Option<BTreeMap<String, String>>,
     ui: Option<Url>,
-    delivery: Delivery,
+    delivery: TokenDelivery,
     require_code_challenge: bool,
     deadline: Option<Duration>,
     authoritative_domains: Option<Vec<String>>,
@@ -187,8 +192,8 @@ impl SocialTable {
             Some(parameters.entries(|name, value| Some((name.to_owned(), value.text(0..=255)?))))
         });
         let deliveries = [
-            ("fragment", Delivery::Fragment),
-            ("form_post", Delivery::FormPost),
+            ("fragment", TokenDelivery::Fragment),
+            ("form_post", TokenDelivery::FormPost),
         ];
         Self {
             provider: table.optional("provider", |field| field.text(1..=64)),
@@ -202,7 +207,7 @@ impl SocialTable {
             scopes: texts("scopes"),
             parameters: parameters.map(|entries| entries.into_iter().collect()),
             ui: table.optional("ui", secure_url),
-            delivery: table.or("delivery", Delivery::Fragment, |field| {
+            delivery: table.or("delivery", TokenDelivery::Fragment, |field| {
                 field.one_of(&deliveries)
             }),
             require_code_challenge: table
@@ -214,7 +219,7 @@ impl SocialTable {
     }
 }
 
-/// HTTPS, or HTTP on a loopback address: codes and tokens travel there.
+/// Reads an HTTPS URL, or an HTTP URL of a loopback address: it will receive codes and tokens.
 fn secure_url(field: Field<'_>) -> Option<Url> {
     let url = field.url()?;
     let is_loopback = match url.host() {
@@ -228,17 +233,16 @@ fn secure_url(field: Field<'_>) -> Option<Url> {
     }
     field.reject(
         "insecure_url",
-        "must be an https URL, unless it is on this machine",
+        "must be an https URL, unless its host is a loopback address",
     )
 }
 
 fn default_redirect() -> Url {
-    Url::parse("http://127.0.0.1:8500/auth/social/login/callback")
-        .expect("a constant that is a URL")
+    Url::parse("http://127.0.0.1:8500/auth/social/login/callback").expect("the constant is a URL")
 }
 
 fn default_authoritative_domains(issuer: &str) -> Vec<String> {
-    let domains = if issuer == GOOGLE {
+    let domains = if issuer == GOOGLE_ISSUER {
         &GOOGLE_DOMAINS[..]
     } else {
         &[]
@@ -248,7 +252,11 @@ fn default_authoritative_domains(issuer: &str) -> Vec<String> {
 
 fn default_parameters(issuer: &str) -> BTreeMap<String, String> {
     let google = [("access_type", "offline"), ("prompt", "consent")];
-    let pairs = if issuer == GOOGLE { &google[..] } else { &[] };
+    let pairs = if issuer == GOOGLE_ISSUER {
+        &google[..]
+    } else {
+        &[]
+    };
     pairs
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))

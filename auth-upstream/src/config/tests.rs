@@ -19,20 +19,21 @@ fn read(text: &str, more: &[(&str, &str)]) -> Result<Config, Exit> {
 }
 
 #[test]
-fn the_variables_of_the_interface_are_enough() {
+fn required_variables_suffice() {
     let config = read("", &[]).expect("defaults");
     assert_eq!(config.listen.port(), 8501);
     assert_eq!(
-        (config.confirm, config.flow),
-        (Confirm::Pool, Flow::UserPassword)
+        (config.confirmation, config.auth_flow),
+        (ConfirmationMode::Pool, PasswordAuthFlow::UserPassword)
     );
     assert!(config.social.is_none() && config.aws.is_none());
 }
 
 #[test]
-fn without_a_service_account_no_profile_could_be_saved() {
+fn service_account_is_required() {
     let env: Env = POOLS[..4].iter().copied().collect();
-    let exit = parse("auth.toml", "", |root| Config::read(root, &env)).expect_err("no account");
+    let exit =
+        parse("auth.toml", "", |root| Config::read(root, &env)).expect_err("no service account");
     assert!(
         exit.message().contains("IDP_SERVICE_ACCOUNT_USERNAME"),
         "{exit}"
@@ -40,23 +41,23 @@ fn without_a_service_account_no_profile_could_be_saved() {
 }
 
 #[test]
-fn gateways_on_other_machines_must_be_named() {
-    let exit = read("listen = '0.0.0.0:8501'\n", &[]).expect_err("no gateway is named");
+fn trusted_proxies_are_required_on_public_addresses() {
+    let exit = read("listen = '0.0.0.0:8501'\n", &[]).expect_err("no trusted proxies");
     assert!(
         exit.message().contains("trusted_proxies is required"),
         "{exit}"
     );
-    let named = "listen = '0.0.0.0:8501'\ntrusted_proxies = ['10.0.0.0/8']\n";
-    let trusted = read(named, &[]).expect("named").trusted_proxies;
+    let trusted = "listen = '0.0.0.0:8501'\ntrusted_proxies = ['10.0.0.0/8']\n";
+    let trusted = read(trusted, &[]).expect("a config").trusted_proxies;
     assert!(trusted.contains("10.1.2.3".parse().expect("an address")) && !trusted.is_loopback());
     assert!(read("listen = '[::1]:8501'\n", &[]).is_ok());
 }
 
 #[test]
-fn the_shipped_file_is_read_whole() {
+fn shipped_configuration_file_is_valid() {
     let text = include_str!("../../../conf/auth.toml");
     read(text, &[]).expect("conf/auth.toml");
-    let key = STANDARD.encode(crate::random::bytes::<32>());
+    let key = STANDARD.encode(crate::crypto::random::bytes::<32>());
     let social = [
         ("SOCIAL_OAUTH2_CLIENT_ID", "c"),
         ("SOCIAL_OAUTH2_CLIENT_SECRET", "s"),
@@ -70,7 +71,7 @@ fn the_shipped_file_is_read_whole() {
 }
 
 #[test]
-fn the_environment_places_the_stores() {
+fn store_urls_of_the_environment_have_precedence() {
     let stores = [
         ("AUTH_DATABASE", "postgres://db/postern"),
         ("AUTH_CACHE", "redis://cache:6379"),
@@ -83,13 +84,13 @@ fn the_environment_places_the_stores() {
 }
 
 #[test]
-fn every_mistake_is_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let text = "listen = 8501\nconfirm = 'admin'\nflwo = 'x'\npool_deadline = '9s'\n";
     let social = [
         ("SOCIAL_OAUTH2_CLIENT_ID", "c"),
         ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", "c2hvcnQ="),
     ];
-    let exit = read(text, &social).expect_err("mistakes");
+    let exit = read(text, &social).expect_err("errors");
     for part in [
         "listen: must be a string",
         "confirm: needs AWS credentials",
@@ -110,7 +111,7 @@ fn every_mistake_is_told_at_once() {
 }
 
 #[test]
-fn codes_and_tokens_travel_by_https() {
+fn plain_http_urls_are_rejected_except_loopback() {
     let exit = read(
         "[social]\nissuer = 'http://login.example'\nui = 'http://[::1]:1/'\n",
         &[],
@@ -126,7 +127,7 @@ fn codes_and_tokens_travel_by_https() {
 }
 
 fn social(text: &str) -> SocialConfig {
-    let key = STANDARD.encode(crate::random::bytes::<32>());
+    let key = STANDARD.encode(crate::crypto::random::bytes::<32>());
     let variables = [
         ("SOCIAL_OAUTH2_CLIENT_ID", "c"),
         ("SOCIAL_OAUTH2_CLIENT_SECRET", "s"),
@@ -140,19 +141,19 @@ fn social(text: &str) -> SocialConfig {
 }
 
 #[test]
-fn the_word_of_google_about_its_addresses_is_nobody_elses() {
+fn authority_of_google_applies_to_google_alone() {
     let google = social("");
     assert_eq!(
         google.authoritative_domains,
         ["gmail.com", "googlemail.com"]
     );
-    assert!(google.trust_hosted_domain && google.trust_warnings().is_empty());
+    assert!(google.trust_hosted_domain && google.authority_warnings().is_empty());
     let other = social("issuer = 'https://login.example'");
     assert!(other.authoritative_domains.is_empty() && !other.trust_hosted_domain);
-    assert!(other.trust_warnings().is_empty());
+    assert!(other.authority_warnings().is_empty());
     let text = "issuer = 'https://login.example'\nauthoritative_domains = ['login.example', 'Gmail.com']\n\
                 trust_hosted_domain = true";
-    let warnings = social(text).trust_warnings();
+    let warnings = social(text).authority_warnings();
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(
         warnings[0].contains("Gmail.com") && warnings[1].contains("trust_hosted_domain"),
@@ -161,14 +162,14 @@ fn the_word_of_google_about_its_addresses_is_nobody_elses() {
 }
 
 #[test]
-fn a_sample_key_refuses_to_start() {
+fn sample_key_is_rejected() {
     let sample = STANDARD.encode([1; 32]);
     let social = [
         ("SOCIAL_OAUTH2_CLIENT_ID", "c"),
         ("SOCIAL_OAUTH2_CLIENT_SECRET", "s"),
         ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", sample.as_str()),
     ];
-    let exit = read("[social]\nui = 'http://127.0.0.1:8500/'\n", &social).expect_err("refused");
+    let exit = read("[social]\nui = 'http://127.0.0.1:8500/'\n", &social).expect_err("rejected");
     assert!(
         exit.message().contains("is a sample or was typed by hand"),
         "{}",

@@ -1,4 +1,4 @@
-//! The last step of a social sign-in: the browser goes back to the UI.
+//! The response to a callback of a social provider: a redirect of the browser to the UI.
 
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
@@ -11,21 +11,27 @@ use postern_common::{Code, Problem};
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use crate::config::Delivery;
-use crate::social::Landing;
+use crate::config::TokenDelivery;
+use crate::flows::SocialLanding;
+use crate::telemetry::Audited;
 
-const SUBMIT: &str = "document.forms[0].submit()";
+/// The script that submits the form.
+const SUBMIT_SCRIPT: &str = "document.forms[0].submit()";
 
-/// A redirect with the token in the fragment, or a form that posts itself. Neither puts it into a
-/// query, a path or a Referer.
-pub(super) fn answer(landing: &Landing) -> Result<Response, Problem> {
+/// Returns a redirect with the token in the fragment, or a page with a form that submits itself.
+/// Neither puts the token into a query, a path or `Referer`.
+pub(super) fn landing_response(landing: &Audited<SocialLanding>) -> Result<Response, Problem> {
+    render(landing)
+}
+
+fn render(landing: &SocialLanding) -> Result<Response, Problem> {
     let mut response = match landing.delivery {
-        Delivery::Fragment => {
-            let location =
-                HeaderValue::from_str(fragment(landing).as_str()).map_err(|_| Code::Internal)?;
+        TokenDelivery::Fragment => {
+            let location = HeaderValue::from_str(fragment_url(landing).as_str())
+                .map_err(|_| Code::Internal)?;
             (StatusCode::FOUND, [(LOCATION, location)]).into_response()
         }
-        Delivery::FormPost => form_post(landing)?,
+        TokenDelivery::FormPost => form_post(landing)?,
     };
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -33,38 +39,42 @@ pub(super) fn answer(landing: &Landing) -> Result<Response, Problem> {
     Ok(response)
 }
 
-fn fragment(landing: &Landing) -> Url {
+fn fragment_url(landing: &SocialLanding) -> Url {
     let mut url = landing.ui.clone();
-    let pair = url::form_urlencoded::Serializer::new(String::new())
+    let parameter = url::form_urlencoded::Serializer::new(String::new())
         .append_pair(landing.name, &landing.value)
         .finish();
-    url.set_fragment(Some(&pair));
+    url.set_fragment(Some(&parameter));
     url
 }
 
-fn form_post(landing: &Landing) -> Result<Response, Problem> {
+fn form_post(landing: &SocialLanding) -> Result<Response, Problem> {
     let page = format!(
         "<!doctype html><meta charset=\"utf-8\"><title>Signing in</title>\
          <form method=\"post\" action=\"{}\"><input type=\"hidden\" name=\"{}\" value=\"{}\">\
-         <noscript><button>Continue</button></noscript></form><script>{SUBMIT}</script>",
+         <noscript><button>Continue</button></noscript></form><script>{SUBMIT_SCRIPT}</script>",
         escape(landing.ui.as_str()),
         landing.name,
         escape(&landing.value)
     );
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; form-action {}; frame-ancestors 'none'; base-uri 'none'",
-        STANDARD.encode(Sha256::digest(SUBMIT)),
+        STANDARD.encode(Sha256::digest(SUBMIT_SCRIPT)),
         landing.ui.origin().ascii_serialization()
     );
     let policy = HeaderValue::from_str(&policy).map_err(|_| Code::Internal)?;
-    let kind = HeaderValue::from_static("text/html; charset=utf-8");
+    let content_type = HeaderValue::from_static("text/html; charset=utf-8");
     Ok((
-        [(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, policy)],
+        [
+            (CONTENT_TYPE, content_type),
+            (CONTENT_SECURITY_POLICY, policy),
+        ],
         page,
     )
         .into_response())
 }
 
+/// Escapes a text for an HTML attribute.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -76,9 +86,9 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn landing(delivery: Delivery, value: &str) -> Landing {
+    fn landing(delivery: TokenDelivery, value: &str) -> SocialLanding {
         let ui = Url::parse("https://ui.example/welcome?a=1&b=2").expect("URL");
-        Landing {
+        SocialLanding {
             ui,
             delivery,
             name: "temporaryToken",
@@ -87,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn the_token_stands_in_the_fragment_alone() {
-        let url = fragment(&landing(Delivery::Fragment, "abc-_"));
+    fn token_is_in_the_fragment_only() {
+        let url = fragment_url(&landing(TokenDelivery::Fragment, "abc-_"));
         assert_eq!(
             url.as_str(),
             "https://ui.example/welcome?a=1&b=2#temporaryToken=abc-_"
@@ -96,8 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn the_form_can_be_sent_to_the_ui_alone() {
-        let response = answer(&landing(Delivery::FormPost, "\"><script>")).expect("page");
+    fn form_can_be_submitted_to_the_ui_only() {
+        let response = render(&landing(TokenDelivery::FormPost, "\"><script>")).expect("page");
         let policy = response.headers()[CONTENT_SECURITY_POLICY]
             .to_str()
             .expect("text");

@@ -1,5 +1,5 @@
-//! Calls under the operator's AWS credentials, signed with SigV4. Every one of them is optional:
-//! without credentials the journeys do what they can without.
+//! Calls under the operator's AWS credentials, signed with SigV4. All of them are optional: without
+//! credentials the flows do without.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,57 +11,61 @@ use aws_sdk_cognitoidentityprovider::types::{
 use postern_common::clock::Timestamp;
 use postern_common::identity::Pool;
 
-use super::fault::Fault;
-use super::gate::Gate;
-use super::{SignIn, step};
-use crate::email::Email;
+use super::circuit_breaker::CircuitBreaker;
+use super::error::PoolError;
+use super::{SignInStep, sign_in_step};
+use crate::email::EmailAddress;
 
-/// The pool, as its operator.
+/// A client for administrative calls to the pool.
 #[derive(Debug)]
-pub(crate) struct AdminPool {
+pub(crate) struct PoolAdmin {
     client: Client,
-    gate: Arc<Gate>,
+    breaker: Arc<CircuitBreaker>,
     pool: Pool,
 }
 
-/// What a pool's client may do.
+/// Permissions of an app client of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ClientSettings {
-    /// ExplicitAuthFlows.
-    pub(crate) flows: Vec<String>,
-    /// ReadAttributes.
-    pub(crate) reads: Vec<String>,
-    /// WriteAttributes.
-    pub(crate) writes: Vec<String>,
+pub(crate) struct AppClientSettings {
+    /// `ExplicitAuthFlows`.
+    pub(crate) auth_flows: Vec<String>,
+    /// `ReadAttributes`.
+    pub(crate) read_attributes: Vec<String>,
+    /// `WriteAttributes`.
+    pub(crate) write_attributes: Vec<String>,
 }
 
-/// A user, as an operator sees it.
+/// A user of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Account {
-    /// The pool's real user name.
+pub(crate) struct PoolAccount {
+    /// The pool's user name, which differs from the e-mail address.
     pub(crate) username: String,
     pub(crate) subject: String,
-    /// Whether the address is known to be the person's: they have shown it, or an operator says so.
+    /// Whether the e-mail address was verified, by the user or by an operator.
     pub(crate) is_verified: bool,
-    /// Whether an operator lets the user in.
+    /// Whether the user may sign in.
     pub(crate) is_enabled: bool,
-    /// Whether an operator made the user, who has not chosen a password yet.
+    /// Whether the user was created by an administrator and has not chosen a password yet.
     pub(crate) is_invited: bool,
     pub(crate) created_at: Timestamp,
 }
 
-// === impl AdminPool ===
+// === impl PoolAdmin ===
 
-impl AdminPool {
-    pub(super) fn new(client: Client, gate: Arc<Gate>, pool: Pool) -> Self {
-        Self { client, gate, pool }
+impl PoolAdmin {
+    pub(super) fn new(client: Client, breaker: Arc<CircuitBreaker>, pool: Pool) -> Self {
+        Self {
+            client,
+            breaker,
+            pool,
+        }
     }
 
     pub(super) async fn sign_in(
         &self,
         name: &str,
         parameters: HashMap<String, String>,
-    ) -> Result<SignIn, Fault> {
+    ) -> Result<SignInStep, PoolError> {
         let call = self
             .client
             .admin_initiate_auth()
@@ -69,17 +73,17 @@ impl AdminPool {
             .client_id(&self.pool.client_id)
             .auth_flow(AuthFlowType::AdminUserPasswordAuth)
             .set_auth_parameters(Some(parameters));
-        let answer = self.gate.call(call.send()).await?;
-        step!(name, answer)
+        let response = self.breaker.call(call.send()).await?;
+        sign_in_step!(name, response)
     }
 
-    pub(super) async fn answer(
+    pub(super) async fn answer_challenge(
         &self,
         challenge: &str,
         session: &str,
         username: &str,
         parameters: HashMap<String, String>,
-    ) -> Result<SignIn, Fault> {
+    ) -> Result<SignInStep, PoolError> {
         let call = self
             .client
             .admin_respond_to_auth_challenge()
@@ -88,70 +92,69 @@ impl AdminPool {
             .challenge_name(ChallengeNameType::from(challenge))
             .session(session)
             .set_challenge_responses(Some(parameters));
-        let answer = self.gate.call(call.send()).await?;
-        step!(username, answer)
+        let response = self.breaker.call(call.send()).await?;
+        sign_in_step!(username, response)
     }
 
-    /// Confirms a user who just signed up, without a code.
-    pub(crate) async fn confirm(&self, name: &str) -> Result<(), Fault> {
+    /// Confirms a new user without a code.
+    pub(crate) async fn confirm_sign_up(&self, name: &str) -> Result<(), PoolError> {
         let call = self
             .client
             .admin_confirm_sign_up()
             .user_pool_id(&self.pool.pool_id)
             .username(name);
-        self.gate.call(call.send()).await.map(drop)
+        self.breaker.call(call.send()).await.map(drop)
     }
 
-    /// Deletes a user; one who is not there counts as deleted.
-    pub(crate) async fn delete(&self, name: &str) -> Result<(), Fault> {
+    /// Deletes a user. Succeeds if the user does not exist.
+    pub(crate) async fn delete_user(&self, name: &str) -> Result<(), PoolError> {
         let call = self
             .client
             .admin_delete_user()
             .user_pool_id(&self.pool.pool_id)
             .username(name);
-        match self.gate.call(call.send()).await.map(drop) {
-            Err(Fault::UserNotFound) => Ok(()),
+        match self.breaker.call(call.send()).await.map(drop) {
+            Err(PoolError::UserNotFound) => Ok(()),
             decided => decided,
         }
     }
 
-    /// Looks a user up by name or address.
-    pub(crate) async fn find(&self, name: &str) -> Result<Option<Account>, Fault> {
+    /// Finds a user by user name or e-mail address.
+    pub(crate) async fn find_user(&self, name: &str) -> Result<Option<PoolAccount>, PoolError> {
         let call = self
             .client
             .admin_get_user()
             .user_pool_id(&self.pool.pool_id)
             .username(name);
-        let answer = match self.gate.call(call.send()).await {
-            Ok(answer) => answer,
-            Err(Fault::UserNotFound) => return Ok(None),
+        let response = match self.breaker.call(call.send()).await {
+            Ok(response) => response,
+            Err(PoolError::UserNotFound) => return Ok(None),
             Err(fault) => return Err(fault),
         };
         let attribute = |name: &str| {
-            answer
+            response
                 .user_attributes()
                 .iter()
                 .find(|attribute| attribute.name() == name)?
                 .value()
         };
-        let status = answer.user_status();
+        let status = response.user_status();
         let is_verified = attribute("email_verified") == Some("true");
-        let created_at = answer
+        let created_at = response
             .user_create_date()
             .map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
-        Ok(Some(Account {
-            subject: attribute("sub").unwrap_or(answer.username()).to_owned(),
+        Ok(Some(PoolAccount {
+            subject: attribute("sub").unwrap_or(response.username()).to_owned(),
             is_verified: is_verified && status != Some(&UserStatusType::Unconfirmed),
-            is_enabled: answer.enabled(),
+            is_enabled: response.enabled(),
             is_invited: status == Some(&UserStatusType::ForceChangePassword),
-            username: answer.username().to_owned(),
+            username: response.username().to_owned(),
             created_at: Timestamp(created_at),
         }))
     }
 
-    /// Makes a user whose address a social provider vouches for. No mail is sent; no password is
-    /// known to anyone.
-    pub(crate) async fn create(&self, email: &Email) -> Result<Account, Fault> {
+    /// Creates a user with a verified address and a random password. The pool sends no message.
+    pub(crate) async fn create_user(&self, email: &EmailAddress) -> Result<PoolAccount, PoolError> {
         let call = self
             .client
             .admin_create_user()
@@ -160,13 +163,13 @@ impl AdminPool {
             .message_action(MessageActionType::Suppress)
             .user_attributes(attribute("email", email.as_str())?)
             .user_attributes(attribute("email_verified", "true")?);
-        let answer = self.gate.call(call.send()).await?;
-        let user = answer
+        let response = self.breaker.call(call.send()).await?;
+        let user = response
             .user()
-            .ok_or(Fault::Unavailable("an answer without the user"))?;
+            .ok_or(PoolError::Unavailable("response without the user"))?;
         let username = user
             .username()
-            .ok_or(Fault::Unavailable("an answer without the user"))?
+            .ok_or(PoolError::Unavailable("response without the user"))?
             .to_owned();
         let subject = user
             .attributes()
@@ -180,7 +183,7 @@ impl AdminPool {
             .user_create_date()
             .map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
         let created_at = Timestamp(created_at);
-        Ok(Account {
+        Ok(PoolAccount {
             username,
             subject,
             is_verified: true,
@@ -190,8 +193,12 @@ impl AdminPool {
         })
     }
 
-    /// Sets a password for good; the user becomes CONFIRMED.
-    pub(crate) async fn set_password(&self, username: &str, password: &str) -> Result<(), Fault> {
+    /// Sets a permanent password. The user becomes CONFIRMED.
+    pub(crate) async fn set_password(
+        &self,
+        username: &str,
+        password: &str,
+    ) -> Result<(), PoolError> {
         let call = self
             .client
             .admin_set_user_password()
@@ -199,50 +206,50 @@ impl AdminPool {
             .username(username)
             .password(password)
             .permanent(true);
-        self.gate.call(call.send()).await.map(drop)
+        self.breaker.call(call.send()).await.map(drop)
     }
 
-    /// Ends every session of a user: no refresh token issued before works any more.
-    pub(crate) async fn sign_out_everywhere(&self, username: &str) -> Result<(), Fault> {
+    /// Revokes all refresh tokens of a user.
+    pub(crate) async fn sign_out_everywhere(&self, username: &str) -> Result<(), PoolError> {
         let call = self
             .client
             .admin_user_global_sign_out()
             .user_pool_id(&self.pool.pool_id)
             .username(username);
-        self.gate.call(call.send()).await.map(drop)
+        self.breaker.call(call.send()).await.map(drop)
     }
 
-    /// What a client of this pool or another may do.
-    pub(crate) async fn describe_client(
+    /// Returns the permissions of an app client of this or another pool.
+    pub(crate) async fn describe_app_client(
         &self,
         pool: &str,
         client: &str,
-    ) -> Result<ClientSettings, Fault> {
+    ) -> Result<AppClientSettings, PoolError> {
         let call = self
             .client
             .describe_user_pool_client()
             .user_pool_id(pool)
             .client_id(client);
-        let answer = self.gate.call(call.send()).await?;
-        let client = answer
+        let response = self.breaker.call(call.send()).await?;
+        let client = response
             .user_pool_client()
-            .ok_or(Fault::Unavailable("an answer without the client"))?;
-        Ok(ClientSettings {
-            flows: client
+            .ok_or(PoolError::Unavailable("response without the app client"))?;
+        Ok(AppClientSettings {
+            auth_flows: client
                 .explicit_auth_flows()
                 .iter()
                 .map(|flow| flow.as_str().to_owned())
                 .collect(),
-            reads: client.read_attributes().to_vec(),
-            writes: client.write_attributes().to_vec(),
+            read_attributes: client.read_attributes().to_vec(),
+            write_attributes: client.write_attributes().to_vec(),
         })
     }
 }
 
-fn attribute(name: &str, value: &str) -> Result<AttributeType, Fault> {
+fn attribute(name: &str, value: &str) -> Result<AttributeType, PoolError> {
     AttributeType::builder()
         .name(name)
         .value(value)
         .build()
-        .map_err(|_| Fault::InvalidParameter)
+        .map_err(|_| PoolError::InvalidParameter)
 }

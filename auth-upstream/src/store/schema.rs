@@ -1,6 +1,8 @@
+//! The migrations of the store.
+
 use postern_common::database::Migrations;
 
-/// The tables, step by step, in each dialect.
+/// The migrations, in both SQL dialects.
 pub(super) const MIGRATIONS: Migrations = Migrations {
     owner: "postern_auth",
     postgres: &[

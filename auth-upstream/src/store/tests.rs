@@ -2,44 +2,46 @@ use postern_common::database::testing::{self, TestDatabase};
 
 use super::*;
 
-/// A fresh store of each kind; the databases go when the second parts are dropped.
-async fn stores() -> Vec<(Store, TestDatabase)> {
+/// Creates an empty store in each kind of database. The databases exist until they are dropped.
+async fn stores() -> Vec<(AuthStore, TestDatabase)> {
     let mut stores = Vec::new();
     for test in testing::both().await {
-        let store = Store::new(test.database.clone()).await.expect("migrated");
+        let store = AuthStore::new(test.database.clone())
+            .await
+            .expect("migrated");
         stores.push((store, test));
     }
     stores
 }
 
 #[tokio::test]
-async fn every_replica_gets_the_same_key() {
+async fn replicas_get_the_same_key() {
     for (store, _database) in stores().await {
         assert_eq!(
             store
-                .key("sealing", "first", Timestamp(1))
+                .key_or_insert("sealing", "first", Timestamp(1))
                 .await
                 .expect("key"),
             "first"
         );
         assert_eq!(
             store
-                .key("sealing", "second", Timestamp(2))
+                .key_or_insert("sealing", "second", Timestamp(2))
                 .await
                 .expect("key"),
             "first"
         );
-        store.takes_writes().await.expect("answers");
+        store.check_writable().await.expect("writable");
     }
 }
 
 #[tokio::test]
-async fn a_registration_is_remembered_until_it_ends() {
+async fn registration_is_pending_until_it_is_deleted() {
     for (store, _database) in stores().await {
         store
-            .begin_registration("r1", "ada@example.com", Timestamp(10), Timestamp(70))
+            .insert_registration("r1", "ada@example.com", Timestamp(10), Timestamp(70))
             .await
-            .expect("begun");
+            .expect("inserted");
         assert!(
             store
                 .due_registrations(Timestamp(69), 9)
@@ -47,12 +49,15 @@ async fn a_registration_is_remembered_until_it_ends() {
                 .expect("read")
                 .is_empty()
         );
-        store.name_registration("r1", "sub-1").await.expect("named");
+        store
+            .set_registration_subject("r1", "sub-1")
+            .await
+            .expect("updated");
         let due = store
             .due_registrations(Timestamp(70), 9)
             .await
             .expect("read");
-        let expected = Pending {
+        let expected = PendingRegistration {
             id: "r1".into(),
             email: "ada@example.com".into(),
             subject: Some("sub-1".into()),
@@ -84,73 +89,46 @@ async fn a_registration_is_remembered_until_it_ends() {
             1
         );
         store
-            .begin_registration("r2", "ada@example.com", Timestamp(10), Timestamp(70))
+            .insert_registration("r2", "ada@example.com", Timestamp(10), Timestamp(70))
             .await
-            .expect("begun");
+            .expect("inserted");
         assert_eq!(store.count_registrations().await.expect("count"), 2);
         store
-            .end_registrations_of("Ada@Example.com")
+            .delete_registrations_of("Ada@Example.com")
             .await
-            .expect("ended");
+            .expect("deleted");
         assert_eq!(store.count_registrations().await.expect("count"), 0);
     }
 }
 
+const ISSUER: &str = "https://accounts.google.com";
+
+fn identity(user_id: &str) -> SocialIdentity {
+    SocialIdentity {
+        user_id: user_id.to_owned(),
+        username: Some("u".to_owned()),
+        social_only: true,
+        profile_saved: false,
+    }
+}
+
 #[tokio::test]
-async fn the_first_writer_decides_who_a_subject_is() {
+async fn first_writer_determines_the_user_of_an_identity() {
     for (store, _database) in stores().await {
-        let identity = |user_id: &str| SocialIdentity {
-            user_id: user_id.to_owned(),
-            username: Some("u".to_owned()),
-            social_only: true,
-            profile_saved: false,
-        };
-        let (issuer, subject) = ("https://accounts.google.com", "1");
+        let (issuer, subject) = (ISSUER, "1");
         assert_eq!(
             store.social_identity(issuer, subject).await.expect("read"),
             None
         );
         for (user_id, now) in [("a", 1), ("b", 2)] {
             let kept = store
-                .add_social_identity(issuer, subject, &identity(user_id), Timestamp(now))
+                .insert_social_identity(issuer, subject, &identity(user_id), Timestamp(now))
                 .await;
-            assert_eq!(kept.expect("kept"), identity("a"), "the first writer's");
+            assert_eq!(kept.expect("kept"), identity("a"), "the first one is kept");
         }
         assert_eq!(
             store.social_identity(issuer, subject).await.expect("read"),
             Some(identity("a"))
-        );
-        store
-            .save_social_token(issuer, subject, "v1.k.n.c", Timestamp(3))
-            .await
-            .expect("saved");
-        assert_eq!(token(&store).await.as_deref(), Some("v1.k.n.c"));
-        let first = (String::new(), String::new());
-        let stored = store
-            .sealed_tokens(&first, 9)
-            .await
-            .expect("read")
-            .remove(0);
-        assert!(
-            store
-                .replace_token(&stored, "v1.l.n.c", Timestamp(3))
-                .await
-                .expect("replaced")
-        );
-        assert!(
-            !store
-                .replace_token(&stored, "v1.m.n.c", Timestamp(3))
-                .await
-                .expect("another is there")
-        );
-        assert_eq!(token(&store).await.as_deref(), Some("v1.l.n.c"));
-        let last = (issuer.to_owned(), subject.to_owned());
-        assert!(
-            store
-                .sealed_tokens(&last, 9)
-                .await
-                .expect("read")
-                .is_empty()
         );
         store
             .mark_profile_saved(issuer, subject, Timestamp(4))
@@ -161,25 +139,68 @@ async fn the_first_writer_decides_who_a_subject_is() {
                 .social_identity(issuer, subject)
                 .await
                 .expect("read")
-                .expect("there")
+                .expect("an identity")
                 .profile_saved
         );
         assert!(store.has_social_identity("a").await.expect("read"));
         store
-            .forget_social_identity(issuer, subject, "b")
+            .delete_social_identity(issuer, subject, "b")
             .await
-            .expect("another's stays");
+            .expect("another user: no effect");
         assert!(store.has_social_identity("a").await.expect("read"));
         store
-            .forget_social_identity(issuer, subject, "a")
+            .delete_social_identity(issuer, subject, "a")
             .await
-            .expect("forgotten");
+            .expect("deleted");
         assert!(!store.has_social_identity("a").await.expect("read"));
     }
 }
 
-/// The only provider's refresh token in the store, as it is stored.
-async fn token(store: &Store) -> Option<String> {
+#[tokio::test]
+async fn provider_token_is_replaced_unless_it_has_changed() {
+    for (store, _database) in stores().await {
+        let (issuer, subject) = (ISSUER, "1");
+        store
+            .insert_social_identity(issuer, subject, &identity("a"), Timestamp(1))
+            .await
+            .expect("inserted");
+        store
+            .save_provider_token(issuer, subject, "v1.k.n.c", Timestamp(3))
+            .await
+            .expect("saved");
+        assert_eq!(token(&store).await.as_deref(), Some("v1.k.n.c"));
+        let first = (String::new(), String::new());
+        let stored = store
+            .provider_tokens(&first, 9)
+            .await
+            .expect("read")
+            .remove(0);
+        assert!(
+            store
+                .replace_provider_token(&stored, "v1.l.n.c", Timestamp(3))
+                .await
+                .expect("replaced")
+        );
+        assert!(
+            !store
+                .replace_provider_token(&stored, "v1.m.n.c", Timestamp(3))
+                .await
+                .expect("the stored token has changed")
+        );
+        assert_eq!(token(&store).await.as_deref(), Some("v1.l.n.c"));
+        let last = (issuer.to_owned(), subject.to_owned());
+        assert!(
+            store
+                .provider_tokens(&last, 9)
+                .await
+                .expect("read")
+                .is_empty()
+        );
+    }
+}
+
+/// Returns the only stored refresh token, sealed.
+async fn token(store: &AuthStore) -> Option<String> {
     let select = "SELECT refresh_token FROM auth_social_identities";
     let row = match &store.database {
         Database::Postgres(pool) => sqlx::query_scalar(select).fetch_one(pool).await,
@@ -189,36 +210,30 @@ async fn token(store: &Store) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_silent_database_is_unavailable_until_it_is_back() {
+async fn unresponsive_database_is_unavailable_until_it_recovers() {
     let test = testing::postgres().await;
     let (relay, url) = testing::Relay::start(&test.url).await;
-    let options = postern_common::database::Options::new("postern-auth");
-    let store = Store::new(Database::open(&url, options).await.expect("opens"))
+    let options = postern_common::database::DatabaseOptions::new("postern-auth");
+    let store = AuthStore::new(Database::open(&url, options).await.expect("opens"))
         .await
         .expect("migrated");
-    store.takes_writes().await.expect("ready");
+    store.check_writable().await.expect("ready");
     relay.fall_silent();
     for _ in 0..2 {
-        let asked = std::time::Instant::now();
-        let error = store
-            .count_registrations()
-            .await
-            .expect_err("nobody answers");
+        let started_at = std::time::Instant::now();
+        let error = store.count_registrations().await.expect_err("timeout");
         assert!(
-            asked.elapsed() < Duration::from_secs(20),
+            started_at.elapsed() < Duration::from_secs(20),
             "{:?}",
-            asked.elapsed()
+            started_at.elapsed()
         );
         assert_eq!(Problem::from(error).code(), Code::Unavailable);
     }
-    store.takes_writes().await.expect_err("not ready");
+    store.check_writable().await.expect_err("not ready");
     relay.recover();
     assert_eq!(
-        store
-            .count_registrations()
-            .await
-            .expect("another connection"),
+        store.count_registrations().await.expect("a new connection"),
         0
     );
-    store.takes_writes().await.expect("ready again");
+    store.check_writable().await.expect("ready again");
 }

@@ -1,9 +1,11 @@
+//! Keys of the stubs.
+
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-/// Signs JWTs with Ed25519.
+/// An Ed25519 key that signs JWTs.
 pub(crate) struct SigningKey {
     id: String,
     pair: Ed25519KeyPair,

@@ -1,56 +1,56 @@
-//! Limits on what a client that hangs up, repeats a logout or knows the password can cost.
+//! Limits on the cost of clients that disconnect, repeat a logout or know the password.
 
 use std::time::{Duration, Instant};
 
 use postern_common::{Code, Problem, Secret};
 
-use crate::abuse::Door;
-use crate::auth::Visitor;
-use crate::password::Reset;
-use crate::testing::{Failure, Fixture, When, Wish, email, login, visitor};
+use crate::flows::ResetRequest;
+use crate::protection::{AttemptKind, AttemptLimiter};
+use crate::testing::{
+    Fixture, FixtureOptions, PausePoint, StubFailure, client, client_at, email, login,
+};
 
 const ADA: &str = "ada@example.com";
 const PASSWORD: &str = "Password-1";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn from(address: &str) -> Visitor {
-    Visitor {
-        request_id: "test".into(),
-        address: Some(address.parse().expect("an address")),
-    }
+fn limiter(fixture: &Fixture) -> &AttemptLimiter {
+    fixture.service.flows.login.guard.limiter()
 }
 
 async fn with_limits(config: &'static str) -> Fixture {
-    let fixture = Fixture::with(Wish {
-        config,
-        ..Wish::default()
-    })
-    .await;
+    let fixture = Fixture::with_config(config).await;
     fixture.pool.add_user(ADA, PASSWORD, true);
     fixture
 }
 
 async fn try_password(fixture: &Fixture, address: &str, password: &str) -> Result<(), Problem> {
-    let login = login(ADA, password);
-    fixture.auth.login(&from(address), &login).await.map(drop)
+    let flow = &fixture.service.flows.login;
+    let outcome = flow
+        .sign_in(&client_at(address), &login(ADA, password))
+        .await;
+    outcome.map(drop).map_err(Problem::from)
 }
 
-/// Starts a sign-in and hangs up while the pool is being asked.
-async fn hang_up(fixture: &Fixture, address: &str, account: &str) {
-    let held = fixture.pool.holds.add("InitiateAuth", When::Before);
-    let (auth, visitor, login) = (fixture.auth.clone(), from(address), login(account, "guess"));
-    let request = tokio::spawn(async move { auth.login(&visitor, &login).await });
+/// Starts a sign-in and disconnects during the call to the pool.
+async fn disconnect(fixture: &Fixture, address: &str, account: &str) {
+    let held = fixture.pool.pauses.add("InitiateAuth", PausePoint::Before);
+    let (service, client) = (fixture.service.clone(), client_at(address));
+    let login = login(account, "guess");
+    let request = tokio::spawn(async move { service.flows.login.sign_in(&client, &login).await });
     held.reached().await;
     request.abort();
     let _ = request.await.expect_err("aborted");
     held.release();
 }
 
-/// Whether a password from the address is looked at.
+/// Returns whether a password from the address is evaluated.
 async fn is_admitted(fixture: &Fixture, address: &str) -> bool {
-    let visitor = from(address);
-    let abuse = &fixture.auth.abuse;
-    match abuse.admit_stranger(Door::Password, &visitor).await {
+    let client = client_at(address);
+    match limiter(fixture)
+        .check_anonymous(AttemptKind::Password, &client)
+        .await
+    {
         Some(attempt) => {
             attempt.settle();
             true
@@ -59,17 +59,17 @@ async fn is_admitted(fixture: &Fixture, address: &str) -> bool {
     }
 }
 
-/// Waits until the address is held back: failures of aborted requests are counted by tasks.
-async fn until_held_back(fixture: &Fixture, address: &str) {
+/// Waits until the address is throttled: failures of aborted requests are counted by tasks.
+async fn wait_until_throttled(fixture: &Fixture, address: &str) {
     let began = Instant::now();
     while is_admitted(fixture, address).await {
-        assert!(began.elapsed() < TIMEOUT, "{address} is not held back");
+        assert!(began.elapsed() < TIMEOUT, "{address} is not throttled");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
-async fn hung_up_guess_is_charged_to_address_and_network() {
+async fn aborted_guess_counts_for_address_and_network() {
     let fixture = with_limits("[abuse]\naddress = 3\nnetwork = 5").await;
     for number in 0..3 {
         let account = format!("u{number}@example.com");
@@ -77,21 +77,21 @@ async fn hung_up_guess_is_charged_to_address_and_network() {
             is_admitted(&fixture, "192.0.2.1").await,
             "{number} are free"
         );
-        hang_up(&fixture, "192.0.2.1", &account).await;
+        disconnect(&fixture, "192.0.2.1", &account).await;
     }
-    until_held_back(&fixture, "192.0.2.1").await;
+    wait_until_throttled(&fixture, "192.0.2.1").await;
     assert!(is_admitted(&fixture, "192.0.2.9").await, "the same network");
     let asked = fixture.pool.count("InitiateAuth");
     let refused = try_password(&fixture, "192.0.2.1", PASSWORD).await;
     assert_eq!(
-        refused.expect_err("held back").code(),
+        refused.expect_err("throttled").code(),
         Code::InvalidCredentials
     );
     assert_eq!(fixture.pool.count("InitiateAuth"), asked);
     for address in ["192.0.2.2", "192.0.2.3"] {
-        hang_up(&fixture, address, "u9@example.com").await;
+        disconnect(&fixture, address, "u9@example.com").await;
     }
-    until_held_back(&fixture, "192.0.2.9").await;
+    wait_until_throttled(&fixture, "192.0.2.9").await;
     assert!(
         is_admitted(&fixture, "203.0.113.1").await,
         "another network"
@@ -99,11 +99,11 @@ async fn hung_up_guess_is_charged_to_address_and_network() {
 }
 
 #[tokio::test]
-async fn finished_sign_ins_are_not_charged_to_the_address() {
+async fn successful_sign_ins_do_not_count_for_the_address() {
     let fixture = with_limits("[abuse]\naddress = 2").await;
     for _ in 0..5 {
         // Each account signs in from this address for the first time: no network is trusted.
-        fixture.auth.abuse.forget_networks(ADA).await;
+        limiter(&fixture).forget_trusted_networks(ADA).await;
         try_password(&fixture, "192.0.2.1", PASSWORD)
             .await
             .expect("signed in");
@@ -112,7 +112,7 @@ async fn finished_sign_ins_are_not_charged_to_the_address() {
         .pool
         .alter(ADA, |user| user.password = "Temporary-1".to_owned());
     for _ in 0..5 {
-        fixture.auth.abuse.forget_networks(ADA).await;
+        limiter(&fixture).forget_trusted_networks(ADA).await;
         let asked = try_password(&fixture, "192.0.2.1", "Temporary-1").await;
         assert_eq!(
             asked.expect_err("a challenge").code(),
@@ -127,14 +127,9 @@ async fn finished_sign_ins_are_not_charged_to_the_address() {
 #[tokio::test]
 async fn repeated_logout_calls_the_pool_once() {
     let fixture = with_limits("").await;
-    let signed_in = fixture.auth.login(&visitor(), &login(ADA, PASSWORD)).await;
-    let token = signed_in.expect("signed in").refresh_token;
+    let tokens = fixture.sign_in(ADA, PASSWORD).await.expect("signed in");
     for _ in 0..10 {
-        fixture
-            .auth
-            .logout(&visitor(), &token)
-            .await
-            .expect("logged out");
+        fixture.logout(&tokens).await.expect("logged out");
     }
     assert_eq!(fixture.pool.count("RevokeToken"), 1);
     assert_eq!(fixture.pool.live_refresh_tokens(), 0);
@@ -143,20 +138,19 @@ async fn repeated_logout_calls_the_pool_once() {
 #[tokio::test]
 async fn logouts_of_one_family_make_few_calls_to_a_failing_pool() {
     let fixture = with_limits("").await;
-    let signed_in = fixture.auth.login(&visitor(), &login(ADA, PASSWORD)).await;
-    let token = signed_in.expect("signed in").refresh_token;
+    let tokens = fixture.sign_in(ADA, PASSWORD).await.expect("signed in");
     for _ in 0..20 {
-        let refusal = Failure {
+        let failure = StubFailure {
             status: 400,
             name: "TooManyRequestsException",
             message: "x",
         };
-        fixture.pool.script.add("RevokeToken", refusal);
+        fixture.pool.failures.add("RevokeToken", failure);
     }
     let mut waits = Vec::new();
     for _ in 0..12 {
-        let refused = fixture.auth.logout(&visitor(), &token).await;
-        let refused = refused.expect_err("the pool refuses");
+        let refused = fixture.logout(&tokens).await;
+        let refused = refused.expect_err("the pool throttles");
         assert_eq!(refused.code(), Code::RateLimited);
         waits.push(refused.render("id").headers["retry-after"].clone());
     }
@@ -165,9 +159,9 @@ async fn logouts_of_one_family_make_few_calls_to_a_failing_pool() {
 }
 
 #[tokio::test]
-async fn right_password_is_limited_and_says_how_long_to_wait() {
+async fn right_password_is_limited_with_retry_after() {
     let fixture = with_limits("[abuse]\nsign_ins = 3").await;
-    let sign_in = async || fixture.auth.login(&visitor(), &login(ADA, PASSWORD)).await;
+    let sign_in = async || fixture.sign_in(ADA, PASSWORD).await;
     for _ in 0..3 {
         sign_in().await.expect("signed in");
     }
@@ -188,44 +182,40 @@ async fn right_password_is_limited_and_says_how_long_to_wait() {
 }
 
 #[tokio::test]
-async fn refused_sign_in_at_another_replica_leaves_no_token() {
-    let fixture = Fixture::with(Wish {
+async fn rejected_sign_in_leaves_no_token_at_the_pool() {
+    let fixture = Fixture::with(FixtureOptions {
         config: "[abuse]\nsign_ins = 2",
         cache: Some(postern_common::cache::testing::redis().await),
-        ..Wish::default()
+        ..FixtureOptions::default()
     })
     .await;
     fixture.pool.add_user(ADA, PASSWORD, true);
     let other = fixture.replica().await;
-    for auth in [&fixture.auth, &other] {
-        auth.login(&visitor(), &login(ADA, PASSWORD))
-            .await
-            .expect("signed in");
+    for service in [&fixture.service, &other] {
+        let login = login(ADA, PASSWORD);
+        let outcome = service.flows.login.sign_in(&client(), &login).await;
+        outcome.expect("signed in");
     }
-    let refused = fixture.auth.login(&visitor(), &login(ADA, PASSWORD)).await;
+    let refused = fixture.sign_in(ADA, PASSWORD).await;
     assert_eq!(refused.expect_err("one too many").code(), Code::RateLimited);
     assert_eq!(fixture.pool.live_refresh_tokens(), 2);
 }
 
 #[tokio::test]
-async fn sign_in_limit_tells_a_guesser_nothing() {
+async fn sign_in_limit_reveals_nothing_to_guesses() {
     let fixture = with_limits("[abuse]\nsign_ins = 2\naddress = 3").await;
     let guess = async |address: &str, account: &str, password: &str| {
-        let refused = fixture
-            .auth
-            .login(&from(address), &login(account, password))
+        let flow = &fixture.service.flows.login;
+        let rejected = flow
+            .sign_in(&client_at(address), &login(account, password))
             .await;
-        let answer = refused.expect_err("refused").render("id");
-        (answer.status, answer.headers, answer.body)
+        let response = Problem::from(rejected.expect_err("rejected")).render("id");
+        (response.status, response.headers, response.body)
     };
     let before = guess("198.51.100.1", ADA, "wrong").await;
     let unknown = guess("198.51.101.1", "nobody@example.com", "wrong").await;
     for _ in 0..2 {
-        fixture
-            .auth
-            .login(&visitor(), &login(ADA, PASSWORD))
-            .await
-            .expect("signed in");
+        fixture.sign_in(ADA, PASSWORD).await.expect("signed in");
     }
     assert_eq!(guess("198.51.102.1", ADA, "wrong").await, before);
     assert_eq!(
@@ -233,7 +223,7 @@ async fn sign_in_limit_tells_a_guesser_nothing() {
         unknown
     );
     assert_eq!(before, unknown);
-    // A guesser that is held back does not learn from the limit that a guess was right.
+    // A throttled client does not learn from the limit that a guess was right.
     for number in 0..3 {
         guess("203.0.113.1", &format!("u{number}@example.com"), "wrong").await;
     }
@@ -241,12 +231,12 @@ async fn sign_in_limit_tells_a_guesser_nothing() {
 }
 
 #[tokio::test]
-async fn stranger_with_the_password_does_not_lock_out_the_owner() {
+async fn known_password_does_not_lock_out_the_owner() {
     let fixture = with_limits("[abuse]\nsign_ins = 3").await;
     try_password(&fixture, "192.0.2.1", PASSWORD)
         .await
         .expect("the owner signs in");
-    // A second factor stops the stranger each time.
+    // A challenge stops the other client each time.
     fixture
         .pool
         .alter(ADA, |user| user.password = "Temporary-1".to_owned());
@@ -269,20 +259,15 @@ async fn stranger_with_the_password_does_not_lock_out_the_owner() {
 async fn new_password_is_accepted_where_the_old_one_was_limited() {
     let fixture = with_limits("[abuse]\nsign_ins = 2").await;
     for _ in 0..2 {
-        fixture
-            .auth
-            .login(&visitor(), &login(ADA, PASSWORD))
-            .await
-            .expect("signed in");
+        fixture.sign_in(ADA, PASSWORD).await.expect("signed in");
     }
-    let reset = Reset {
+    let reset = ResetRequest {
         email: email(ADA),
         code: "123456".into(),
         new_password: Secret::from("Password-2"),
     };
-    fixture
-        .auth
-        .reset_password(&from("192.0.2.1"), &reset)
+    let flow = &fixture.service.flows.password;
+    flow.reset(&client_at("192.0.2.1"), &reset)
         .await
         .expect("reset");
     try_password(&fixture, "192.0.2.1", "Password-2")

@@ -1,0 +1,309 @@
+//! Construction of the service from its configuration: opens the stores, creates the clients and
+//! loads the keys.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use postern_common::Clock;
+use postern_common::cache::{self, Cache};
+use postern_common::database::{Database, DatabaseOptions};
+use postern_common::exit::Exit;
+use postern_common::http::TrustedProxies;
+use postern_common::service::{ServiceClient, ServiceTokens, http_client};
+use postern_common::token::{Verifier, VerifierOptions};
+
+use crate::actor_service::ActorService;
+use crate::config::{Config, ConfirmationMode, RefreshSettings, SocialConfig};
+use crate::crypto::{KeyRing, SealingKey, TokenVault, random};
+use crate::flows::{
+    AccountResolver, AttemptGuard, AuthorizationStates, ChallengeFlow, CurrentUserFlow,
+    ExchangeFlow, Flows, LoginFlow, LogoutFlow, PasswordFlow, ProviderTokens, RefreshFlow,
+    RegistrationCompensator, RegistrationFlow, SocialFlow, SocialParts, SocialTokenIssuer,
+    TemporaryTokens, TokenIssuer, TokenRevoker, UserLocks,
+};
+use crate::pool::{PoolClients, PoolSettings, UserPool};
+use crate::protection::AttemptLimiter;
+use crate::store::AuthStore;
+use crate::telemetry::{AuditLog, Metrics};
+
+/// Size of the token cache of `GET /auth/me`. Small, because the gateway has verified the tokens.
+const VERIFIER_CACHE_BYTES: usize = 8 << 20;
+
+/// The flows of the service, and the parts that background tasks, checks and shutdown use.
+#[derive(Debug)]
+pub(crate) struct AuthService {
+    pub(crate) flows: Arc<Flows>,
+    pub(crate) compensator: Arc<RegistrationCompensator>,
+    pub(crate) pool: Arc<UserPool>,
+    pub(crate) actor_service: Arc<ActorService>,
+    pub(crate) store: AuthStore,
+    pub(crate) cache: Cache,
+    pub(crate) verifier: Arc<Verifier>,
+    pub(crate) trusted_proxies: TrustedProxies,
+    pub(crate) metrics: Metrics,
+}
+
+/// The parts from which the flows are built.
+struct SharedParts {
+    pool: Arc<UserPool>,
+    actor_service: Arc<ActorService>,
+    store: AuthStore,
+    cache: Cache,
+    key_ring: Arc<KeyRing>,
+    verifier: Arc<Verifier>,
+    limiter: AttemptLimiter,
+    guard: AttemptGuard,
+    issuer: TokenIssuer,
+    locks: UserLocks,
+    compensator: Arc<RegistrationCompensator>,
+    audit: AuditLog,
+    clock: Clock,
+}
+
+/// The settings of the flows.
+struct FlowSettings {
+    confirmation: ConfirmationMode,
+    refresh: RefreshSettings,
+    social: Option<SocialConfig>,
+}
+
+// === impl AuthService ===
+
+impl AuthService {
+    /// Opens the stores and builds the service.
+    ///
+    /// # Errors
+    /// Status 64 for an invalid stored key or cache URL, 69 if the database or the CA certificates
+    /// are unavailable.
+    pub(crate) async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
+        require_ca_certificates()?;
+        let database =
+            Database::open(&config.database, DatabaseOptions::new("postern-auth")).await?;
+        let store = AuthStore::new(database).await?;
+        let options = cache::CacheOptions {
+            clock: clock.clone(),
+            ..cache::CacheOptions::default()
+        };
+        let cache = Cache::open_with(&config.cache, &options)?;
+        let key_ring = Arc::new(match config.sealing_keys.take() {
+            Some(key_ring) => key_ring,
+            None => stored_key_ring(&store, &clock).await?,
+        });
+        let options = VerifierOptions {
+            clock: clock.clone(),
+            cache_bytes: VERIFIER_CACHE_BYTES,
+            ..VerifierOptions::default()
+        };
+        let verifier = Verifier::new(config.identity.issuers(), options);
+        let metrics = Metrics::new()?;
+        let audit = AuditLog::new(metrics.clone());
+        let pool = Arc::new(Box::pin(user_pool(&mut config, &clock, &metrics)).await);
+        let actor_service = Arc::new(actor_service(&config, &cache, &clock));
+        let limiter = AttemptLimiter::new(cache.clone(), clock.clone(), config.attempt_limits);
+        let issuer = TokenIssuer::new(Arc::clone(&pool), Arc::clone(&key_ring), clock.clone());
+        let locks = UserLocks::new(cache.clone());
+        let compensator = Arc::new(RegistrationCompensator {
+            pool: Arc::clone(&pool),
+            store: store.clone(),
+            actor_service: Arc::clone(&actor_service),
+            locks: locks.clone(),
+            audit: audit.clone(),
+            metrics: metrics.clone(),
+            clock: clock.clone(),
+        });
+        let parts = SharedParts {
+            guard: AttemptGuard::new(limiter.clone(), issuer.clone(), metrics.clone()),
+            pool,
+            actor_service,
+            store,
+            cache,
+            key_ring,
+            verifier,
+            limiter,
+            issuer,
+            locks,
+            compensator,
+            audit,
+            clock,
+        };
+        let settings = FlowSettings {
+            confirmation: config.confirmation,
+            refresh: config.refresh,
+            social: config.social,
+        };
+        Ok(Self {
+            flows: Arc::new(parts.flows(settings)),
+            compensator: parts.compensator,
+            pool: parts.pool,
+            actor_service: parts.actor_service,
+            store: parts.store,
+            cache: parts.cache,
+            verifier: parts.verifier,
+            trusted_proxies: config.trusted_proxies,
+            metrics,
+        })
+    }
+}
+
+// === impl SharedParts ===
+
+impl SharedParts {
+    fn flows(&self, settings: FlowSettings) -> Flows {
+        let temporary_tokens = TemporaryTokens::new(TokenVault::new(self.cache.clone()));
+        let revoker = TokenRevoker::new(
+            Arc::clone(&self.pool),
+            self.cache.clone(),
+            self.limiter.counters().clone(),
+            Arc::clone(&self.key_ring),
+            settings.refresh.lifetime,
+        );
+        Flows {
+            login: LoginFlow {
+                pool: Arc::clone(&self.pool),
+                issuer: self.issuer.clone(),
+                guard: self.guard.clone(),
+                audit: self.audit.clone(),
+            },
+            challenge: ChallengeFlow {
+                pool: Arc::clone(&self.pool),
+                issuer: self.issuer.clone(),
+                guard: self.guard.clone(),
+                audit: self.audit.clone(),
+                key_ring: Arc::clone(&self.key_ring),
+                clock: self.clock.clone(),
+            },
+            registration: self.registration_flow(settings.confirmation),
+            refresh: RefreshFlow {
+                pool: Arc::clone(&self.pool),
+                cache: self.cache.clone(),
+                key_ring: Arc::clone(&self.key_ring),
+                revoker: revoker.clone(),
+                settings: settings.refresh,
+                audit: self.audit.clone(),
+                clock: self.clock.clone(),
+            },
+            exchange: ExchangeFlow {
+                temporary_tokens: temporary_tokens.clone(),
+                audit: self.audit.clone(),
+            },
+            password: PasswordFlow::new(
+                Arc::clone(&self.pool),
+                self.store.clone(),
+                self.guard.clone(),
+                self.audit.clone(),
+                self.clock.clone(),
+            ),
+            logout: LogoutFlow {
+                revoker,
+                key_ring: Arc::clone(&self.key_ring),
+                audit: self.audit.clone(),
+            },
+            social: settings
+                .social
+                .map(|config| self.social_flow(config, temporary_tokens)),
+            current_user: CurrentUserFlow {
+                verifier: Arc::clone(&self.verifier),
+            },
+        }
+    }
+
+    fn registration_flow(&self, confirmation: ConfirmationMode) -> RegistrationFlow {
+        RegistrationFlow {
+            pool: Arc::clone(&self.pool),
+            store: self.store.clone(),
+            actor_service: Arc::clone(&self.actor_service),
+            locks: self.locks.clone(),
+            issuer: self.issuer.clone(),
+            guard: self.guard.clone(),
+            audit: self.audit.clone(),
+            key_ring: Arc::clone(&self.key_ring),
+            confirmation,
+            clock: self.clock.clone(),
+        }
+    }
+
+    fn social_flow(&self, config: SocialConfig, temporary_tokens: TemporaryTokens) -> SocialFlow {
+        let config = Arc::new(config);
+        let (store, clock) = (self.store.clone(), self.clock.clone());
+        let parts = SocialParts {
+            states: AuthorizationStates::new(
+                Arc::clone(&self.key_ring),
+                self.cache.clone(),
+                clock.clone(),
+            ),
+            accounts: AccountResolver {
+                config: Arc::clone(&config),
+                pool: Arc::clone(&self.pool),
+                store: store.clone(),
+                actor_service: Arc::clone(&self.actor_service),
+                compensator: Arc::clone(&self.compensator),
+                locks: self.locks.clone(),
+                limiter: self.limiter.clone(),
+                clock: clock.clone(),
+            },
+            tokens: SocialTokenIssuer {
+                pool: Arc::clone(&self.pool),
+                issuer: self.issuer.clone(),
+                locks: self.locks.clone(),
+            },
+            provider_tokens: ProviderTokens::new(Arc::clone(&config), store, clock.clone()),
+            temporary_tokens,
+            guard: self.guard.clone(),
+            audit: self.audit.clone(),
+            clock,
+        };
+        SocialFlow::new(config, http_client(), parts)
+    }
+}
+
+/// Fails if no HTTPS client can be built, as without CA certificates. [`http_client`] would panic.
+fn require_ca_certificates() -> Result<(), Exit> {
+    reqwest::Client::builder().no_proxy().build().map(drop).map_err(|error| {
+        let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        Exit::unavailable(format!(
+            "cannot build an HTTPS client: {reason}; install the system's CA certificates (package ca-certificates), or \
+             name them in SSL_CERT_FILE or SSL_CERT_DIR"
+        ))
+    })
+}
+
+async fn user_pool(config: &mut Config, clock: &Clock, metrics: &Metrics) -> UserPool {
+    let signed = match config.aws.take() {
+        Some(credentials) => Some(config.identity.client(Some(credentials)).await),
+        None => None,
+    };
+    let clients = PoolClients {
+        anonymous: config.identity.client(None).await,
+        signed,
+    };
+    let settings = PoolSettings {
+        pool: config.identity.actor.clone(),
+        auth_flow: config.auth_flow,
+        deadline: config.pool_deadline,
+    };
+    UserPool::new(clients, settings, clock, metrics)
+}
+
+fn actor_service(config: &Config, cache: &Cache, clock: &Clock) -> ActorService {
+    let tokens = ServiceTokens::new(&config.identity, cache.clone(), clock.clone());
+    ActorService::new(
+        ServiceClient::new(tokens, http_client()),
+        config.actor_service.clone(),
+    )
+}
+
+/// Returns the sealing key from the database, which is generated at the first start and shared by
+/// all replicas.
+async fn stored_key_ring(store: &AuthStore, clock: &Clock) -> Result<KeyRing, Exit> {
+    let generated = STANDARD.encode(random::bytes::<32>());
+    let stored = store
+        .key_or_insert("sealing", &generated, clock.now())
+        .await;
+    let stored = stored
+        .map_err(|error| Exit::unavailable(format!("cannot read the sealing key: {error}")))?;
+    let key = SealingKey::parse(&stored)
+        .map_err(|error| Exit::usage(format!("the stored sealing key {error}")))?;
+    Ok(KeyRing::new(key, Vec::new()))
+}

@@ -1,0 +1,30 @@
+//! Randomness, authenticated encryption and values that only the holder of a token can read.
+//!
+//! Enters: plaintext with the context it is bound to, and key material from the configuration or
+//! the database. Leaves: sealed texts, which are safe to give to a client or to store. Depends on
+//! the shared cache of `postern-common` and on no other module of this crate.
+
+mod key_ring;
+pub(crate) mod random;
+mod token_vault;
+
+use sha2::{Digest, Sha256};
+
+pub(crate) use self::key_ring::{KeyRing, SealingKey};
+pub(crate) use self::token_vault::{TokenVault, VaultPurpose};
+
+/// Encodes bytes as lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            text.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
+            text.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
+            text
+        })
+}
+
+/// Returns the SHA-256 digest of a text in hexadecimal.
+pub(crate) fn sha256_hex(text: impl AsRef<[u8]>) -> String {
+    hex(&Sha256::digest(text))
+}

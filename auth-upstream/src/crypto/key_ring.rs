@@ -1,0 +1,300 @@
+//! Sealing: AES-256-GCM with a ring of keys, so that keys can be rotated.
+//!
+//! A sealed text is `v1.kid.nonce.ciphertext`. The key id is the first eight hexadecimal digits of
+//! the key's SHA-256; nonce and ciphertext are base64url without padding. The associated data
+//! contains the version, the key id and the caller's context, so that a sealed text opens only in
+//! the context for which it was sealed.
+
+use aes_gcm::aead::{Aead, Payload};
+use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+use super::{hex, random};
+
+const VERSION: &str = "v1";
+const NONCE_BYTES: usize = 12;
+
+/// Sealing keys, newest first. The newest seals; all open.
+pub(crate) struct KeyRing {
+    newest: SealingKey,
+    older: Vec<SealingKey>,
+}
+
+/// An AES-256 key and its id.
+pub(crate) struct SealingKey {
+    id: String,
+    cipher: Aes256Gcm,
+}
+
+/// The reason for which a text is not accepted as a key.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SealingKeyError {
+    #[error("is not Base64")]
+    NotBase64,
+    #[error("must be 32 bytes in Base64, not {0}; make one with `openssl rand -base64 32`")]
+    Length(usize),
+    #[error("is a sample or was typed by hand; make one with `openssl rand -base64 32`")]
+    NotRandom,
+}
+
+// === impl SealingKey ===
+
+impl SealingKey {
+    /// Creates a key from 32 bytes.
+    pub(crate) fn new(bytes: &[u8; 32]) -> Self {
+        let id = hex(&Sha256::digest(bytes)[..4]);
+        Self {
+            id,
+            cipher: Aes256Gcm::new(bytes.into()),
+        }
+    }
+
+    /// Parses Base64 in either alphabet. Rejects keys of another length than 32 bytes, and keys
+    /// that are evidently not random.
+    pub(crate) fn parse(text: &str) -> Result<Self, SealingKeyError> {
+        let text = text.trim();
+        let decoded = STANDARD.decode(text).or_else(|_| URL_SAFE.decode(text));
+        let decoded = decoded
+            .or_else(|_| URL_SAFE_NO_PAD.decode(text))
+            .map_err(|_| SealingKeyError::NotBase64)?;
+        let decoded = Zeroizing::new(decoded);
+        let bytes: &[u8; 32] = decoded
+            .as_slice()
+            .try_into()
+            .map_err(|_| SealingKeyError::Length(decoded.len()))?;
+        if looks_random(bytes) {
+            Ok(Self::new(bytes))
+        } else {
+            Err(SealingKeyError::NotRandom)
+        }
+    }
+
+    fn seal(&self, context: &[&str], plain: &[u8]) -> String {
+        let nonce: [u8; NONCE_BYTES] = random::bytes();
+        let aad = associated_data(&self.id, context);
+        let sealed = self
+            .cipher
+            .encrypt(
+                &Nonce::from(nonce),
+                Payload {
+                    msg: plain,
+                    aad: &aad,
+                },
+            )
+            .expect("AES-GCM encrypts up to 64 GiB");
+        format!(
+            "{VERSION}.{}.{}.{}",
+            self.id,
+            URL_SAFE_NO_PAD.encode(nonce),
+            URL_SAFE_NO_PAD.encode(sealed)
+        )
+    }
+
+    fn open(&self, context: &[&str], nonce: &str, sealed: &str) -> Option<Zeroizing<Vec<u8>>> {
+        let nonce: [u8; NONCE_BYTES] = URL_SAFE_NO_PAD.decode(nonce).ok()?.try_into().ok()?;
+        let sealed = URL_SAFE_NO_PAD.decode(sealed).ok()?;
+        let aad = associated_data(&self.id, context);
+        let plain = self
+            .cipher
+            .decrypt(
+                &Nonce::from(nonce),
+                Payload {
+                    msg: &sealed,
+                    aad: &aad,
+                },
+            )
+            .ok()?;
+        Some(Zeroizing::new(plain))
+    }
+}
+
+impl std::fmt::Debug for SealingKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SealingKey({})", self.id)
+    }
+}
+
+// === impl KeyRing ===
+
+impl KeyRing {
+    pub(crate) fn new(newest: SealingKey, older: Vec<SealingKey>) -> Self {
+        Self { newest, older }
+    }
+
+    /// Seals with the newest key. `context` is authenticated but not part of the text: opening
+    /// needs the same context.
+    pub(crate) fn seal(&self, context: &[&str], plain: &[u8]) -> String {
+        self.newest.seal(context, plain)
+    }
+
+    /// Returns the prefix of the texts that the newest key seals.
+    pub(crate) fn newest_prefix(&self) -> String {
+        format!("{VERSION}.{}.", self.newest.id)
+    }
+
+    /// Opens a text. Returns `None` unless it was sealed with one of the keys and this context.
+    pub(crate) fn open(&self, context: &[&str], text: &str) -> Option<Zeroizing<Vec<u8>>> {
+        let mut parts = text.split('.');
+        let (version, id, nonce, sealed) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        if version != VERSION || parts.next().is_some() {
+            return None;
+        }
+        let key = std::iter::once(&self.newest)
+            .chain(&self.older)
+            .find(|key| key.id == id)?;
+        key.open(context, nonce, sealed)
+    }
+}
+
+impl std::fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list()
+            .entry(&self.newest)
+            .entries(&self.older)
+            .finish()
+    }
+}
+
+/// Encodes each part with its length before it, so that different contexts never encode alike.
+fn associated_data(key_id: &str, context: &[&str]) -> Vec<u8> {
+    let mut data = Vec::with_capacity(64);
+    for part in [VERSION, key_id].iter().chain(context) {
+        data.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        data.extend_from_slice(part.as_bytes());
+    }
+    data
+}
+
+/// Returns whether the bytes are plausibly random: at least 20 distinct values, no arithmetic
+/// sequence, not only printable ASCII. 32 random bytes have 30 distinct values on average; fewer
+/// than 20 occur with a probability below 10^-12, only printable bytes with about 10^-13.
+fn looks_random(bytes: &[u8; 32]) -> bool {
+    let mut seen = [false; 256];
+    for byte in bytes {
+        seen[usize::from(*byte)] = true;
+    }
+    let distinct = seen.iter().filter(|seen| **seen).count();
+    let step = bytes[1].wrapping_sub(bytes[0]);
+    let is_sequence = bytes
+        .windows(2)
+        .all(|pair| pair[1].wrapping_sub(pair[0]) == step);
+    let is_printable = bytes
+        .iter()
+        .all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    distinct >= 20 && !is_sequence && !is_printable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> SealingKey {
+        SealingKey::new(&random::bytes())
+    }
+
+    #[test]
+    fn sealed_text_opens_only_with_its_key_and_context() {
+        let ring = KeyRing::new(key(), Vec::new());
+        let text = ring.seal(&["google", "subject-1"], b"refresh");
+        assert_eq!(text.split('.').count(), 4);
+        let open = |ring: &KeyRing, context: &[&str], text: &str| {
+            ring.open(context, text).map(|p| p.to_vec())
+        };
+        assert_eq!(
+            open(&ring, &["google", "subject-1"], &text).as_deref(),
+            Some(&b"refresh"[..])
+        );
+        assert_eq!(open(&ring, &["google", "subject-2"], &text), None);
+        assert_eq!(open(&ring, &["googlesubject", "-1"], &text), None);
+        assert_eq!(
+            open(
+                &KeyRing::new(key(), Vec::new()),
+                &["google", "subject-1"],
+                &text
+            ),
+            None
+        );
+        let mut broken = text.into_bytes();
+        let last = broken.len() - 3;
+        broken[last] = if broken[last] == b'A' { b'B' } else { b'A' };
+        let broken = String::from_utf8(broken).expect("ASCII");
+        assert_eq!(open(&ring, &["google", "subject-1"], &broken), None);
+    }
+
+    #[test]
+    fn text_sealed_with_an_older_key_opens() {
+        let bytes: [u8; 32] = random::bytes();
+        let old = KeyRing::new(SealingKey::new(&bytes), Vec::new()).seal(&[], b"x");
+        let ring = KeyRing::new(key(), vec![SealingKey::new(&bytes)]);
+        assert!(ring.open(&[], &old).is_some());
+        assert_ne!(
+            ring.seal(&[], b"x").split('.').nth(1),
+            old.split('.').nth(1)
+        );
+    }
+
+    #[test]
+    fn cipher_agrees_with_wycheproof_vectors() {
+        let bytes = |text: &str| -> Vec<u8> {
+            let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
+            (0..text.len()).step_by(2).map(digit).collect()
+        };
+        let path = postern_common::testing::vectors("wycheproof/aes_gcm_test.json");
+        let text = std::fs::read(path).expect("a readable file");
+        let file: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let is_supported = |group: &&serde_json::Value| {
+            (&group["keySize"], &group["ivSize"]) == (&256.into(), &96.into())
+        };
+        let groups = file["testGroups"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter(is_supported);
+        let tests: Vec<_> = groups
+            .flat_map(|group| group["tests"].as_array().expect("a list"))
+            .collect();
+        assert!(tests.len() > 60, "{} vectors", tests.len());
+        for test in tests {
+            let field = |name: &str| bytes(test[name].as_str().expect("text"));
+            let key: [u8; 32] = field("key").try_into().expect("32 bytes");
+            let nonce: [u8; NONCE_BYTES] = field("iv").try_into().expect("12 bytes");
+            let (aad, sealed) = (field("aad"), [field("ct"), field("tag")].concat());
+            let opened = SealingKey::new(&key).cipher.decrypt(
+                &nonce.into(),
+                Payload {
+                    msg: &sealed,
+                    aad: &aad,
+                },
+            );
+            let expected = (test["result"] == "valid").then(|| field("msg"));
+            assert_eq!(opened.ok(), expected, "{}", test["tcId"]);
+        }
+    }
+
+    #[test]
+    fn malformed_short_and_sample_keys_are_rejected() {
+        let error = |text: &str| SealingKey::parse(text).expect_err("rejected");
+        assert_eq!(error("not base64!"), SealingKeyError::NotBase64);
+        assert_eq!(
+            error(&STANDARD.encode([7; 16])),
+            SealingKeyError::Length(16)
+        );
+        assert_eq!(error(&STANDARD.encode([0; 32])), SealingKeyError::NotRandom);
+        assert_eq!(
+            error(&STANDARD.encode(b"0123456789abcdefghijklmnopqrstuv")),
+            SealingKeyError::NotRandom
+        );
+        let sequence: Vec<u8> = (0..32).collect();
+        assert_eq!(
+            error(&STANDARD.encode(sequence)),
+            SealingKeyError::NotRandom
+        );
+        let random: [u8; 32] = random::bytes();
+        assert!(SealingKey::parse(&STANDARD.encode(random)).is_ok());
+        assert!(SealingKey::parse(&URL_SAFE_NO_PAD.encode(random)).is_ok());
+    }
+}

@@ -1,0 +1,379 @@
+//! Checks of the configuration against the pools, the stores and the clock: results are logged as
+//! warnings after the start, and printed by `postern-auth check`.
+//!
+//! Enters: the configuration and the running service. Leaves: a [`CheckResult`] for each check, in
+//! words for operators. Depends on `assembly`, `pool` and `crypto`.
+
+mod proxies;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::Clock;
+use postern_common::Secret;
+use postern_common::cache::Cache;
+use postern_common::clock::Timestamp;
+use postern_common::identity::{IdentityConfig, Pool};
+use postern_common::service::{ServiceTokens, http_client};
+use postern_common::token::{Verifier, VerifierOptions};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
+
+pub(crate) use self::proxies::check_trusted_proxies;
+use crate::assembly::AuthService;
+use crate::crypto::random;
+use crate::pool::PasswordAuthFlow;
+use crate::pool::admin::{AppClientSettings, PoolAdmin};
+use crate::pool::error::PoolError;
+
+/// The maximum difference between the clocks: the leeway of token verification.
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(5);
+/// The attribute that identifies a service in its tokens.
+const SERVICE_ID_ATTRIBUTE: &str = "custom:service_id";
+
+/// Checks the environment of an authentication upstream.
+#[derive(Debug)]
+pub(crate) struct Diagnostics {
+    identity: IdentityConfig,
+    auth_flow: PasswordAuthFlow,
+    clock: Clock,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckResult {
+    /// The name of the check.
+    pub subject: String,
+    /// The status with an explanation.
+    pub status: CheckStatus,
+}
+
+/// The status of a check, with an explanation for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckStatus {
+    /// No error was found.
+    Passed(String),
+    /// The setting works but is unsafe or unusual.
+    Warning(String),
+    /// An error, and its remedy.
+    Fault(String),
+    /// The check could not be made, and the reason.
+    Unknown(String),
+}
+
+// === impl CheckResult ===
+
+impl CheckResult {
+    fn new(subject: impl Into<String>, outcome: Result<String, String>) -> Self {
+        let status = outcome.map_or_else(CheckStatus::Fault, CheckStatus::Passed);
+        Self {
+            subject: subject.into(),
+            status,
+        }
+    }
+
+    /// Returns whether the check found an error.
+    #[must_use]
+    pub fn is_fault(&self) -> bool {
+        matches!(self.status, CheckStatus::Fault(_))
+    }
+
+    /// Returns whether the check found an error or an unsafe setting.
+    #[must_use]
+    pub fn needs_attention(&self) -> bool {
+        matches!(self.status, CheckStatus::Fault(_) | CheckStatus::Warning(_))
+    }
+}
+
+impl std::fmt::Display for CheckResult {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (word, text) = match &self.status {
+            CheckStatus::Passed(text) => ("ok     ", text),
+            CheckStatus::Warning(text) => ("WARNING", text),
+            CheckStatus::Fault(text) => ("FAULT  ", text),
+            CheckStatus::Unknown(text) => ("unknown", text),
+        };
+        write!(f, "{word} {}: {text}", self.subject)
+    }
+}
+
+// === impl Diagnostics ===
+
+impl Diagnostics {
+    pub(crate) fn new(identity: IdentityConfig, auth_flow: PasswordAuthFlow, clock: Clock) -> Self {
+        Self {
+            identity,
+            auth_flow,
+            clock,
+        }
+    }
+
+    /// Runs all checks, which make a few calls to the pools and the stores.
+    pub(crate) async fn run(&self, service: &AuthService) -> Vec<CheckResult> {
+        let mut results = self.check_regions();
+        results.extend(check_social_authority(service));
+        results.extend(check_stores(service).await);
+        results.extend(self.check_pool_keys().await);
+        results.push(self.check_clock().await);
+        results.push(check_sign_in(service).await);
+        results.push(self.check_service_account().await);
+        match &service.pool.admin {
+            Some(admin) => results.extend(self.check_app_clients(admin).await),
+            None => results.push(CheckResult {
+                subject: "pool clients".to_owned(),
+                status: CheckStatus::Unknown(
+                    "flows and attributes can be read with AWS credentials only".to_owned(),
+                ),
+            }),
+        }
+        results
+    }
+
+    /// Checks that the pools are in the configured region, with which a pool id starts.
+    fn check_regions(&self) -> Vec<CheckResult> {
+        let region = &self.identity.region;
+        let check = |name: &str, pool: &Pool| {
+            let outcome = match pool.pool_id.split_once('_') {
+                Some((actual, _)) if actual == region => {
+                    Ok(format!("{} is in {region}", pool.pool_id))
+                }
+                Some((actual, _)) => Err(format!(
+                    "{} is in {actual}, but the region is {region}: set CLOUD_REGION to {actual}",
+                    pool.pool_id
+                )),
+                None => Err(format!("{} is not of the form REGION_NAME", pool.pool_id)),
+            };
+            CheckResult::new(format!("{name} pool id"), outcome)
+        };
+        vec![
+            check("actor", &self.identity.actor),
+            check("service", &self.identity.service),
+        ]
+    }
+
+    /// Checks that every pool publishes usable keys: RSA with at least 2048 bits, or elliptic
+    /// curves.
+    async fn check_pool_keys(&self) -> Vec<CheckResult> {
+        let options = VerifierOptions {
+            clock: self.clock.clone(),
+            cache_bytes: 0,
+            ..VerifierOptions::default()
+        };
+        let verifier: Arc<Verifier> = Verifier::new(self.identity.issuers(), options);
+        verifier.refresh_now().await;
+        let check = |status: postern_common::token::JwksStatus| {
+            let skipped: Vec<String> = status
+                .skipped
+                .iter()
+                .map(|key| {
+                    format!(
+                        "{} {}",
+                        key.key_id.as_deref().unwrap_or("without kid"),
+                        key.reason
+                    )
+                })
+                .collect();
+            let outcome = if !status.usable {
+                let reason = status
+                    .last_error
+                    .unwrap_or_else(|| "no usable key".to_owned());
+                Err(format!("no keys from {}: {reason}", status.url))
+            } else if skipped.is_empty() {
+                Ok(format!("{} usable", status.keys.len()))
+            } else {
+                Err(format!("not usable: {}", skipped.join("; ")))
+            };
+            CheckResult::new(format!("keys of {}", status.issuer), outcome)
+        };
+        verifier.status().into_iter().map(check).collect()
+    }
+
+    /// Compares the clock with the `Date` field of the pool's responses.
+    async fn check_clock(&self) -> CheckResult {
+        let outcome = match http_client()
+            .get(self.identity.actor.jwks_url.clone())
+            .send()
+            .await
+        {
+            Ok(response) => {
+                let date = response
+                    .headers()
+                    .get(http::header::DATE)
+                    .and_then(|value| value.to_str().ok());
+                match date.and_then(parse_date) {
+                    Some(theirs) => compare_clocks(self.clock.now(), theirs),
+                    None => Ok("the pool sends no Date field".to_owned()),
+                }
+            }
+            Err(_) => Err("the pool does not respond".to_owned()),
+        };
+        CheckResult::new("clock", outcome)
+    }
+
+    /// Checks that the service account gets a token that identifies a service.
+    async fn check_service_account(&self) -> CheckResult {
+        let cache = Cache::memory(self.clock.clone());
+        let tokens = ServiceTokens::new(&self.identity, cache, self.clock.clone());
+        let outcome = match tokens.token().await {
+            Ok(_) => Ok(format!("gets a token with {SERVICE_ID_ATTRIBUTE}")),
+            Err(error) => Err(error.to_string()),
+        };
+        CheckResult::new("service account", outcome)
+    }
+
+    async fn check_app_clients(&self, admin: &PoolAdmin) -> Vec<CheckResult> {
+        let mut results = Vec::new();
+        for (name, pool) in [
+            ("actor", &self.identity.actor),
+            ("service", &self.identity.service),
+        ] {
+            let subject = format!("{name} client");
+            results.push(
+                match admin
+                    .describe_app_client(&pool.pool_id, &pool.client_id)
+                    .await
+                {
+                    Ok(settings) => {
+                        CheckResult::new(subject, self.check_app_client(name, &settings))
+                    }
+                    Err(PoolError::Unsupported) => {
+                        let status = CheckStatus::Unknown(
+                            "the pool does not describe its app clients".to_owned(),
+                        );
+                        CheckResult { subject, status }
+                    }
+                    Err(error) => {
+                        CheckResult::new(subject, Err(format!("cannot be described: {error}")))
+                    }
+                },
+            );
+        }
+        results
+    }
+
+    fn check_app_client(&self, name: &str, settings: &AppClientSettings) -> Result<String, String> {
+        let mut errors = Vec::new();
+        let flow = match self.auth_flow {
+            PasswordAuthFlow::AdminUserPassword if name == "actor" => {
+                "ALLOW_ADMIN_USER_PASSWORD_AUTH"
+            }
+            PasswordAuthFlow::AdminUserPassword | PasswordAuthFlow::UserPassword => {
+                "ALLOW_USER_PASSWORD_AUTH"
+            }
+        };
+        if !settings.auth_flows.iter().any(|enabled| enabled == flow) {
+            errors.push(format!("the flow {flow} is not enabled"));
+        }
+        if settings
+            .write_attributes
+            .iter()
+            .any(|attribute| attribute == SERVICE_ID_ATTRIBUTE)
+        {
+            errors.push(format!(
+                "it can write {SERVICE_ID_ATTRIBUTE}: its holder could impersonate any service"
+            ));
+        }
+        if name == "service"
+            && !settings
+                .read_attributes
+                .iter()
+                .any(|attribute| attribute == SERVICE_ID_ATTRIBUTE)
+        {
+            errors.push(format!(
+                "{SERVICE_ID_ATTRIBUTE} is not among its ReadAttributes, so that tokens lack it"
+            ));
+        }
+        if errors.is_empty() {
+            Ok("flows and attributes are correct".to_owned())
+        } else {
+            Err(errors.join("; "))
+        }
+    }
+}
+
+/// Checks for which domains the social provider is authoritative.
+fn check_social_authority(service: &AuthService) -> Vec<CheckResult> {
+    let warnings = service
+        .flows
+        .social
+        .as_ref()
+        .map(|social| social.config().authority_warnings())
+        .unwrap_or_default();
+    warnings
+        .into_iter()
+        .map(|warning| CheckResult {
+            subject: "social sign-in".to_owned(),
+            status: CheckStatus::Warning(warning),
+        })
+        .collect()
+}
+
+async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
+    let database = service.store.check_writable().await;
+    let database = database
+        .map(|()| "accepts writes".to_owned())
+        .map_err(|exit| exit.message().to_owned());
+    let cache = service.cache.ping().await;
+    let cache = cache
+        .map(|()| "responds".to_owned())
+        .map_err(|_| "does not respond".to_owned());
+    let mut results = vec![
+        CheckResult::new("database", database),
+        CheckResult::new("cache", cache),
+    ];
+    results.extend(service.store.transport_warning().map(|text| CheckResult {
+        subject: "database".to_owned(),
+        status: CheckStatus::Warning(text.to_owned()),
+    }));
+    results
+}
+
+/// Attempts to sign in a user who does not exist. The error shows whether the app client is
+/// configured for sign-in and hides which users exist.
+async fn check_sign_in(service: &AuthService) -> CheckResult {
+    let unknown_user = format!("{}@doctor.invalid", random::token());
+    let outcome = match service.pool.sign_in(&unknown_user, &Secret::from(random::password())).await {
+        Err(PoolError::NotAuthorized) => Ok("the app client can sign users in".to_owned()),
+        Err(PoolError::UserNotFound) => {
+            Err("the pool reveals which users exist: set PreventUserExistenceErrors of the app client to ENABLED"
+                .to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+        Ok(_) => Err("the pool accepts any password".to_owned()),
+    };
+    CheckResult::new("sign-in", outcome)
+}
+
+/// Parses a `Date` field (RFC 9110 section 5.6.7), whose only time zone is `GMT`.
+fn parse_date(text: &str) -> Option<Timestamp> {
+    let text = text.replace("GMT", "+0000");
+    let at = OffsetDateTime::parse(&text, &Rfc2822).ok()?;
+    Some(Timestamp::from_unix_seconds(at.unix_timestamp()))
+}
+
+fn compare_clocks(ours: Timestamp, theirs: Timestamp) -> Result<String, String> {
+    let skew = ours.since(theirs).max(theirs.since(ours));
+    // `Date` has a resolution of one second.
+    if skew <= MAX_CLOCK_SKEW + Duration::from_secs(1) {
+        return Ok(format!("within {} s of the pool's", skew.as_secs() + 1));
+    }
+    let direction = if ours > theirs { "ahead of" } else { "behind" };
+    Err(format!(
+        "{} s {direction} the pool's: tokens would be rejected; set the clock",
+        skew.as_secs()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_skew_within_the_leeway_is_accepted() {
+        let noon = parse_date("Fri, 20 Nov 2026 12:00:00 GMT").expect("a date");
+        assert_eq!(noon.to_string(), "2026-11-20T12:00:00.000Z");
+        assert!(compare_clocks(noon.plus(Duration::from_secs(6)), noon).is_ok());
+        let error = compare_clocks(noon, noon.plus(Duration::from_secs(60))).expect_err("a minute");
+        assert!(error.starts_with("60 s behind"), "{error}");
+    }
+}

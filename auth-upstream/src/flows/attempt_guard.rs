@@ -1,0 +1,239 @@
+//! Evaluation of attempts under the attempt limits, with uniform errors and response times.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::{Code, Problem, Secret};
+use tokio::time::Instant;
+
+use super::is_not_evaluated;
+use super::token_issuer::{SignedInUser, TokenIssuer};
+use crate::client::ClientContext;
+use crate::email::EmailAddress;
+use crate::protection::{
+    Attempt, AttemptKind, AttemptLimiter, CredentialDigest, ResponseTimePadding,
+};
+use crate::telemetry::Metrics;
+
+/// `Retry-After` of a throttled anonymous attempt, in seconds. An estimate, since delays double.
+const THROTTLED_RETRY_AFTER_S: u32 = 60;
+
+/// Evaluates attempts if the limits allow it and records their outcomes.
+#[derive(Clone, Debug)]
+pub(crate) struct AttemptGuard {
+    limiter: AttemptLimiter,
+    padding: Arc<ResponseTimePadding>,
+    issuer: TokenIssuer,
+    metrics: Metrics,
+}
+
+/// An attempt on an account.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AccountAttempt<'a> {
+    pub(super) kind: AttemptKind,
+    pub(super) client: &'a ClientContext,
+    /// The e-mail address or user name of the account.
+    pub(super) account: &'a str,
+    /// The problem code of a wrong guess. A throttled attempt gets it as well.
+    pub(super) failure_code: Code,
+}
+
+/// An attempt to sign in with a password.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PasswordAttempt<'a> {
+    pub(super) client: &'a ClientContext,
+    pub(super) email: &'a EmailAddress,
+    pub(super) password: &'a Secret,
+    /// The problem code of a wrong password. A throttled attempt gets it as well.
+    pub(super) failure_code: Code,
+}
+
+/// The error of an attempt that was evaluated.
+#[derive(Debug)]
+pub(super) struct AttemptError {
+    pub(super) problem: Problem,
+    /// Whether the guess was right and the attempt failed for another reason, such as a challenge.
+    pub(super) is_proven: bool,
+}
+
+// === impl AttemptGuard ===
+
+impl AttemptGuard {
+    pub(crate) fn new(limiter: AttemptLimiter, issuer: TokenIssuer, metrics: Metrics) -> Self {
+        Self {
+            limiter,
+            padding: Arc::default(),
+            issuer,
+            metrics,
+        }
+    }
+
+    pub(crate) fn limiter(&self) -> &AttemptLimiter {
+        &self.limiter
+    }
+
+    /// Evaluates an attempt unless it is throttled. A throttled attempt gets the problem of a wrong
+    /// guess, after as long a time.
+    pub(super) async fn evaluate<T>(
+        &self,
+        attempt: AccountAttempt<'_>,
+        evaluation: impl Future<Output = Result<T, AttemptError>>,
+    ) -> Result<T, Problem> {
+        self.evaluate_with(attempt, |_| evaluation).await
+    }
+
+    /// Evaluates an attempt as [`AttemptGuard::evaluate`] does; the evaluation depends on how the
+    /// attempt is counted.
+    async fn evaluate_with<T, F>(
+        &self,
+        attempt: AccountAttempt<'_>,
+        evaluation: impl FnOnce(&Attempt) -> F,
+    ) -> Result<T, Problem>
+    where
+        F: Future<Output = Result<T, AttemptError>>,
+    {
+        let AccountAttempt {
+            kind,
+            client,
+            account,
+            failure_code,
+        } = attempt;
+        let started_at = Instant::now();
+        let Some(mut attempt) = self.limiter.admit(kind, client, account).await else {
+            self.metrics.count_throttled(kind);
+            self.padding.pad(kind, started_at).await;
+            return Err(failure_code.into());
+        };
+        let evaluation = evaluation(&attempt);
+        let outcome = Box::pin(evaluation).await;
+        match outcome
+            .as_ref()
+            .map_err(|error| (error.is_proven, error.problem.code()))
+        {
+            Ok(_) => self.limiter.record_success(attempt).await,
+            // A further challenge does not prove that the last response was right: a pool repeats a
+            // custom challenge after a wrong one. The attempt was counted on admission.
+            Err((true, _)) if kind == AttemptKind::SecondFactor => attempt.settle(),
+            Err((true, _)) => self.limiter.record_success(attempt).await,
+            Err((false, code)) if code == failure_code => {
+                self.limiter.record_failure(&mut attempt).await;
+                self.padding.record(kind, started_at).await;
+            }
+            Err((false, code)) if is_not_evaluated(code) => self.limiter.refund(attempt).await,
+            // Other errors say nothing of the guess. They count for the address, so that one client
+            // cannot use up the attempts of many accounts.
+            Err((false, _)) => self.limiter.record_failure(&mut attempt).await,
+        }
+        outcome.map_err(|error| error.problem)
+    }
+
+    /// Evaluates a password as [`AttemptGuard::evaluate`] does, and limits how often the right one
+    /// is accepted.
+    pub(super) async fn evaluate_password(
+        &self,
+        attempt: PasswordAttempt<'_>,
+        evaluation: impl Future<Output = Result<SignedInUser, AttemptError>>,
+    ) -> Result<SignedInUser, Problem> {
+        let account_attempt = AccountAttempt {
+            kind: AttemptKind::Password,
+            client: attempt.client,
+            account: attempt.email.as_str(),
+            failure_code: attempt.failure_code,
+        };
+        // The quota is read for admitted attempts only: it would reveal that a password is right.
+        let limited = |admitted: &Attempt| {
+            let credential = self.limiter.credential_digest(admitted, attempt.password);
+            Box::pin(async move { self.apply_quota(&credential, evaluation).await })
+        };
+        self.evaluate_with(account_attempt, limited).await
+    }
+
+    /// Rejects a right password that has been accepted too often.
+    async fn apply_quota(
+        &self,
+        credential: &CredentialDigest,
+        evaluation: impl Future<Output = Result<SignedInUser, AttemptError>>,
+    ) -> Result<SignedInUser, AttemptError> {
+        if let Some(wait) = self.limiter.quota_wait(credential).await {
+            return Err(AttemptError::after_proof(too_many_sign_ins(wait)));
+        }
+        let outcome = evaluation.await;
+        let is_proven = match &outcome {
+            Ok(_) => true,
+            Err(error) => error.is_proven,
+        };
+        if !is_proven {
+            return outcome;
+        }
+        let Some(wait) = self.limiter.count_sign_in(credential).await else {
+            return outcome;
+        };
+        if let Ok(signed_in) = outcome {
+            self.issuer.discard(&signed_in).await;
+        }
+        Err(AttemptError::after_proof(too_many_sign_ins(wait)))
+    }
+
+    /// Admits an attempt that names no account.
+    ///
+    /// # Errors
+    /// `rate_limited` if the client's address or network is throttled.
+    pub(super) async fn check_anonymous(
+        &self,
+        kind: AttemptKind,
+        client: &ClientContext,
+    ) -> Result<Attempt, Problem> {
+        let attempt = self.limiter.check_anonymous(kind, client).await;
+        attempt.ok_or_else(|| {
+            self.metrics.count_throttled(kind);
+            Problem::new(Code::RateLimited).retry_after(THROTTLED_RETRY_AFTER_S)
+        })
+    }
+
+    /// Admits an attempt whose response does not depend on the outcome. Returns `None` if it is
+    /// throttled.
+    pub(super) async fn admit_silently(
+        &self,
+        kind: AttemptKind,
+        client: &ClientContext,
+        account: &str,
+    ) -> Option<Attempt> {
+        let attempt = self.limiter.admit(kind, client, account).await;
+        if attempt.is_none() {
+            self.metrics.count_throttled(kind);
+        }
+        attempt
+    }
+}
+
+// === impl AttemptError ===
+
+impl AttemptError {
+    /// Creates an error of an attempt whose guess was right.
+    pub(super) fn after_proof(problem: Problem) -> Self {
+        Self {
+            problem,
+            is_proven: true,
+        }
+    }
+}
+
+impl From<Problem> for AttemptError {
+    fn from(problem: Problem) -> Self {
+        Self {
+            problem,
+            is_proven: false,
+        }
+    }
+}
+
+impl From<Code> for AttemptError {
+    fn from(code: Code) -> Self {
+        Problem::new(code).into()
+    }
+}
+
+fn too_many_sign_ins(wait: Duration) -> Problem {
+    let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+    Problem::new(Code::RateLimited).retry_after(seconds)
+}

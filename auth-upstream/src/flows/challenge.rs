@@ -1,0 +1,193 @@
+//! `POST /auth/challenge`: further steps of a sign-in, such as a second factor.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use postern_common::{Clock, Code, Problem};
+
+use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
+use super::challenge_session::ChallengeSession;
+use super::token_issuer::{SignedInUser, TokenIssuer};
+use super::token_set::TokenSet;
+use crate::client::ClientContext;
+use crate::crypto::KeyRing;
+use crate::email::EmailAddress;
+use crate::pool::UserPool;
+use crate::pool::error::PoolCall;
+use crate::protection::AttemptKind;
+use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
+
+/// The challenge in which nothing can be guessed.
+const NEW_PASSWORD_REQUIRED: &str = "NEW_PASSWORD_REQUIRED";
+
+/// Answers challenges of the pool.
+#[derive(Debug)]
+pub(crate) struct ChallengeFlow {
+    pub(crate) pool: Arc<UserPool>,
+    pub(crate) issuer: TokenIssuer,
+    pub(crate) guard: AttemptGuard,
+    pub(crate) audit: AuditLog,
+    pub(crate) key_ring: Arc<KeyRing>,
+    pub(crate) clock: Clock,
+}
+
+/// A client's response to a challenge.
+#[derive(Clone, Debug)]
+pub(crate) struct ChallengeAnswer {
+    /// The sealed challenge session.
+    pub(crate) session: String,
+    /// A new password, for `NEW_PASSWORD_REQUIRED`.
+    pub(crate) new_password: Option<String>,
+    /// A code, for the MFA challenges.
+    pub(crate) code: Option<String>,
+    /// Other responses, under Cognito's names.
+    pub(crate) responses: HashMap<String, String>,
+}
+
+// === impl ChallengeFlow ===
+
+impl ChallengeFlow {
+    /// Answers a challenge. Returns tokens if the sign-in is complete.
+    ///
+    /// # Errors
+    /// `challenge_required` if the pool requires another step; `invalid_challenge` for a wrong
+    /// response and for an invalid or expired session; the problem codes of pool errors.
+    pub(crate) async fn answer(
+        &self,
+        client: &ClientContext,
+        answer: ChallengeAnswer,
+    ) -> AuditedResult<TokenSet> {
+        let outcome = self.evaluate(client, answer).await;
+        self.audit
+            .complete(client, Operation::SignIn, outcome.map(Completed::from))
+    }
+
+    async fn evaluate(
+        &self,
+        client: &ClientContext,
+        answer: ChallengeAnswer,
+    ) -> Result<SignedInUser, Problem> {
+        let opened = ChallengeSession::open(&self.key_ring, &answer.session, self.clock.now());
+        let Some(ChallengeSession::Pool {
+            name,
+            session,
+            username,
+            email,
+            ..
+        }) = opened
+        else {
+            return Err(Code::InvalidChallenge.into());
+        };
+        let email = EmailAddress::parse(&email).ok_or(Code::InvalidChallenge)?;
+        let answers = answer.into_pool_responses(&name)?;
+        let evaluation = async {
+            let step = self
+                .pool
+                .answer_challenge(&name, &session, &username, answers)
+                .await;
+            let step =
+                step.map_err(|error| AttemptError::from(error.problem(PoolCall::Challenge)))?;
+            self.issuer.complete_step(step, &email)
+        };
+        let signed_in = if name == NEW_PASSWORD_REQUIRED {
+            evaluation.await.map_err(|error| error.problem)?
+        } else {
+            // All other challenges ask for a code, which an attacker who has the password can
+            // guess.
+            let attempt = AccountAttempt {
+                kind: AttemptKind::SecondFactor,
+                client,
+                account: &username,
+                failure_code: Code::InvalidChallenge,
+            };
+            self.guard.evaluate(attempt, evaluation).await?
+        };
+        self.guard
+            .limiter()
+            .trust_network(client, email.as_str(), Some(&signed_in.subject))
+            .await;
+        Ok(signed_in)
+    }
+}
+
+// === impl ChallengeAnswer ===
+
+impl ChallengeAnswer {
+    /// Returns the responses under the names that Cognito expects for this challenge.
+    fn into_pool_responses(self, challenge: &str) -> Result<HashMap<String, String>, Problem> {
+        let mut answers = self.responses;
+        if let Some(code) = self.code {
+            answers.insert(format!("{challenge}_CODE"), code);
+        }
+        if let Some(password) = self.new_password {
+            answers.insert("NEW_PASSWORD".to_owned(), password);
+        }
+        let reserved = ["USERNAME", "SECRET_HASH"];
+        if answers.keys().any(|name| reserved.contains(&name.as_str())) {
+            return Err(Problem::new(Code::InvalidRequest).error(
+                "/responses",
+                "unknown_field",
+                "USERNAME and SECRET_HASH are set by the service",
+            ));
+        }
+        if answers.is_empty() {
+            return Err(Problem::new(Code::InvalidRequest).error(
+                "",
+                "missing_field",
+                "`code`, `newPassword` or `responses` is required",
+            ));
+        }
+        Ok(answers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(
+        code: Option<&str>,
+        new_password: Option<&str>,
+        responses: &[(&str, &str)],
+    ) -> ChallengeAnswer {
+        ChallengeAnswer {
+            session: String::new(),
+            code: code.map(str::to_owned),
+            new_password: new_password.map(str::to_owned),
+            responses: responses
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn code_is_sent_under_the_name_of_its_challenge() {
+        for (challenge, name) in [
+            ("SMS_MFA", "SMS_MFA_CODE"),
+            ("SOFTWARE_TOKEN_MFA", "SOFTWARE_TOKEN_MFA_CODE"),
+        ] {
+            let answers = answer(Some("123456"), None, &[])
+                .into_pool_responses(challenge)
+                .expect("answers");
+            assert_eq!(answers.get(name).map(String::as_str), Some("123456"));
+        }
+        let answers = answer(None, Some("new"), &[])
+            .into_pool_responses("NEW_PASSWORD_REQUIRED")
+            .expect("answers");
+        assert_eq!(answers.get("NEW_PASSWORD").map(String::as_str), Some("new"));
+    }
+
+    #[test]
+    fn response_cannot_name_another_user() {
+        let error = answer(None, None, &[("USERNAME", "bob")])
+            .into_pool_responses("SMS_MFA")
+            .expect_err("rejected");
+        assert_eq!(error.code(), Code::InvalidRequest);
+        assert!(
+            answer(None, None, &[])
+                .into_pool_responses("SMS_MFA")
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! The sealed state of a challenge, and the problems that ask a client for the next step.
+//!
+//! The pool's session and user name travel to the client and back in a sealed text, so that this
+//! service stores nothing between the steps of a sign-in.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use postern_common::clock::Timestamp;
+use postern_common::{Code, Problem};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::crypto::KeyRing;
+use crate::email::EmailAddress;
+use crate::pool::PoolChallenge;
+
+/// Validity of a challenge session. The pool's own session is shorter (3 to 15 minutes) and
+/// decides.
+pub(super) const CHALLENGE_TTL: Duration = Duration::from_secs(15 * 60);
+/// Validity of a confirmation session: as long as a code of Cognito, 24 hours.
+pub(super) const CONFIRMATION_TTL: Duration = Duration::from_secs(24 * 3600);
+
+/// The challenge that `POST /auth/register/confirm` answers.
+const CONFIRM_SIGN_UP: &str = "CONFIRM_SIGN_UP";
+
+/// The sealing context of challenge sessions.
+const CHALLENGE_CONTEXT: [&str; 1] = ["postern challenge session"];
+
+/// The content of a challenge session.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum ChallengeSession {
+    /// A challenge of the pool.
+    Pool {
+        /// Cognito's challenge name.
+        name: String,
+        session: String,
+        /// The pool's user name.
+        username: String,
+        /// The address of the sign-in.
+        email: String,
+        /// Parameters to be repeated in the response.
+        parameters: HashMap<String, String>,
+        expires_at: i64,
+    },
+    /// The confirmation of an address with a code.
+    Confirm {
+        email: String,
+        profile: Map<String, Value>,
+        expires_at: i64,
+    },
+}
+
+// === impl ChallengeSession ===
+
+impl ChallengeSession {
+    pub(super) fn for_challenge(
+        challenge: &PoolChallenge,
+        email: &EmailAddress,
+        expires_at: Timestamp,
+    ) -> Self {
+        Self::Pool {
+            name: challenge.name.clone(),
+            session: challenge.session.clone(),
+            username: challenge.username.clone(),
+            email: email.as_str().to_owned(),
+            parameters: HashMap::new(),
+            expires_at: expires_at.0,
+        }
+    }
+
+    pub(super) fn for_confirmation(
+        email: &EmailAddress,
+        profile: Map<String, Value>,
+        expires_at: Timestamp,
+    ) -> Self {
+        Self::Confirm {
+            email: email.as_str().to_owned(),
+            profile,
+            expires_at: expires_at.0,
+        }
+    }
+
+    pub(super) fn seal(&self, key_ring: &KeyRing) -> String {
+        let plain = serde_json::to_vec(self).expect("the enum serializes to JSON");
+        key_ring.seal(&CHALLENGE_CONTEXT, &plain)
+    }
+
+    /// Opens a session. Returns `None` if it was not sealed with one of the keys, or has expired.
+    pub(super) fn open(key_ring: &KeyRing, text: &str, now: Timestamp) -> Option<Self> {
+        let session: Self =
+            serde_json::from_slice(&key_ring.open(&CHALLENGE_CONTEXT, text)?).ok()?;
+        let (Self::Pool { expires_at, .. } | Self::Confirm { expires_at, .. }) = &session;
+        (now.0 < *expires_at).then_some(session)
+    }
+}
+
+/// Returns the problem that asks for the response to a challenge of the pool.
+pub(super) fn challenge_required(challenge: &PoolChallenge, session: &str) -> Problem {
+    let mut parameters = challenge.parameters.clone();
+    parameters.retain(|name, _| {
+        !matches!(
+            name.as_str(),
+            "USER_ID_FOR_SRP" | "USERNAME" | "SECRET_HASH"
+        )
+    });
+    problem(&challenge.name, session, &json!(parameters))
+}
+
+/// Returns the problem that asks for the code that was sent to the address.
+pub(super) fn confirmation_required(session: &str) -> Problem {
+    problem(CONFIRM_SIGN_UP, session, &json!({})).detail(
+        "confirm the address with the code that was sent to it, at POST /auth/register/confirm",
+    )
+}
+
+/// Returns the problem that asks for a password reset. It has no session.
+pub(super) fn password_reset_required() -> Problem {
+    problem("PASSWORD_RESET_REQUIRED", "", &json!({})).detail(
+        "ask for a code at POST /auth/password/forgot and set a new password at POST /auth/password/reset",
+    )
+}
+
+fn problem(name: &str, session: &str, parameters: &Value) -> Problem {
+    let challenge = json!({ "name": name, "session": session, "parameters": parameters });
+    Problem::new(Code::ChallengeRequired).member("challenge", challenge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::grant::RefreshGrant;
+    use super::*;
+    use crate::crypto::{SealingKey, random};
+
+    #[test]
+    fn session_expires_and_is_no_refresh_token() {
+        let keys = KeyRing::new(SealingKey::new(&random::bytes()), Vec::new());
+        let email = EmailAddress::parse("ada@example.com").expect("address");
+        let session = ChallengeSession::for_confirmation(&email, Map::new(), Timestamp(1000));
+        let text = session.seal(&keys);
+        assert!(ChallengeSession::open(&keys, &text, Timestamp(999)).is_some());
+        assert!(ChallengeSession::open(&keys, &text, Timestamp(1000)).is_none());
+        assert!(RefreshGrant::open(&keys, &text).is_none());
+    }
+
+    #[test]
+    fn required_password_reset_is_a_challenge() {
+        let body = password_reset_required().to_json("id-1");
+        assert_eq!(
+            (&body["status"], &body["code"]),
+            (&json!(401), &json!("challenge_required"))
+        );
+        assert_eq!(body["challenge"]["name"], "PASSWORD_RESET_REQUIRED");
+    }
+}

@@ -1,0 +1,196 @@
+//! Completion or reversal of registrations that were interrupted by a crash, or whose user could
+//! not be deleted.
+//!
+//! A registration is completed if the actor service has the profile, or if a social identity
+//! belongs to the user, whose profile is saved at the next sign-in. Otherwise the pool user is
+//! deleted if this registration created it. The lock of the address is held meanwhile, so that a
+//! concurrent registration of the same address is not affected.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::Clock;
+use tokio_util::sync::CancellationToken;
+
+use super::user_locks::UserLocks;
+use crate::actor_service::ActorService;
+use crate::client::ClientContext;
+use crate::email::EmailAddress;
+use crate::pool::UserPool;
+use crate::pool::admin::PoolAdmin;
+use crate::store::{AuthStore, PendingRegistration, StoreError};
+use crate::telemetry::{AuditLog, Metrics, Operation};
+
+/// The time after which a registration counts as interrupted. Longer than all of its calls
+/// together.
+pub(super) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time between two runs.
+const COMPENSATION_INTERVAL: Duration = Duration::from_secs(15);
+/// The maximum number of registrations in one run.
+const COMPENSATION_BATCH_SIZE: i64 = 50;
+/// The delay after the first failure; doubled by each further one.
+const INITIAL_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// The maximum delay.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(3600);
+/// Tolerance for the clock of the pool, which counts whole seconds, in milliseconds.
+const CLOCK_TOLERANCE_MS: i64 = 5_000;
+
+/// Completes or undoes interrupted registrations.
+#[derive(Debug)]
+pub(crate) struct RegistrationCompensator {
+    pub(crate) pool: Arc<UserPool>,
+    pub(crate) store: AuthStore,
+    pub(crate) actor_service: Arc<ActorService>,
+    pub(crate) locks: UserLocks,
+    pub(crate) audit: AuditLog,
+    pub(crate) metrics: Metrics,
+    pub(crate) clock: Clock,
+}
+
+/// The resolution of an interrupted registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resolution {
+    /// User and profile exist.
+    Completed,
+    /// The user does not exist, or was deleted.
+    Undone,
+    /// A dependency is unavailable; to be tried again.
+    Postponed,
+}
+
+// === impl RegistrationCompensator ===
+
+impl RegistrationCompensator {
+    /// Resolves due registrations until shutdown.
+    pub(crate) async fn run(&self, shutdown: &CancellationToken) {
+        loop {
+            if let Err(error) = self.run_once().await {
+                tracing::warn!(%error, "pending registrations unavailable");
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(COMPENSATION_INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Resolves due registrations and returns how many were completed or undone.
+    pub(crate) async fn run_once(&self) -> Result<usize, StoreError> {
+        let mut resolved = 0;
+        let due = self
+            .store
+            .due_registrations(self.clock.now(), COMPENSATION_BATCH_SIZE);
+        for pending in due.await? {
+            resolved += usize::from(self.process(&pending).await?);
+        }
+        self.metrics
+            .set_pending_registrations(self.store.count_registrations().await?);
+        Ok(resolved)
+    }
+
+    /// Resolves a registration, or postpones it. Returns whether it was resolved.
+    async fn process(&self, pending: &PendingRegistration) -> Result<bool, StoreError> {
+        let Some(resolution) = self.resolve_locked(pending).await? else {
+            return Ok(false);
+        };
+        let outcome = match resolution {
+            Resolution::Completed => "finished",
+            Resolution::Undone => "undone",
+            Resolution::Postponed => {
+                let due_at = self.clock.now().plus(retry_delay(pending.attempts));
+                self.store
+                    .postpone_registration(&pending.id, due_at)
+                    .await?;
+                return Ok(false);
+            }
+        };
+        self.store.delete_registration(&pending.id).await?;
+        let client = ClientContext {
+            request_id: pending.id.as_str().into(),
+            address: None,
+        };
+        let subject = pending.subject.as_deref().unwrap_or_default();
+        self.audit
+            .record(&client, Operation::Compensate, subject, outcome);
+        Ok(true)
+    }
+
+    /// Resolves a registration under the lock of its address. Returns `None` if it ended while the
+    /// lock was awaited.
+    async fn resolve_locked(
+        &self,
+        pending: &PendingRegistration,
+    ) -> Result<Option<Resolution>, StoreError> {
+        let Some(email) = EmailAddress::parse(&pending.email) else {
+            return Ok(Some(Resolution::Undone));
+        };
+        let Ok(guard) = self.locks.lock_address(&email).await else {
+            return Ok(Some(Resolution::Postponed));
+        };
+        let work = async {
+            let Some(pending) = self.store.registration(&pending.id).await? else {
+                return Ok(None);
+            };
+            Ok(Some(self.resolve(&pending, &email).await))
+        };
+        guard
+            .run(Box::pin(work))
+            .await
+            .unwrap_or(Ok(Some(Resolution::Postponed)))
+    }
+
+    /// Resolves a registration whose address is locked. Deletes a user that it created and did not
+    /// complete.
+    pub(super) async fn resolve(
+        &self,
+        pending: &PendingRegistration,
+        email: &EmailAddress,
+    ) -> Resolution {
+        let Some(admin) = &self.pool.admin else {
+            // Users cannot be deleted without AWS credentials. Repeating the registration completes
+            // it.
+            return Resolution::Postponed;
+        };
+        let subject = match self.created_user(admin, pending, email).await {
+            Ok(Some(subject)) => subject,
+            Ok(None) => return Resolution::Undone,
+            Err(()) => return Resolution::Postponed,
+        };
+        match self.store.has_social_identity(&subject).await {
+            Ok(true) => return Resolution::Completed,
+            Ok(false) => {}
+            Err(_) => return Resolution::Postponed,
+        }
+        match self.actor_service.has_profile(&subject).await {
+            Ok(true) => Resolution::Completed,
+            Ok(false) => match admin.delete_user(&subject).await {
+                Ok(()) => Resolution::Undone,
+                Err(_) => Resolution::Postponed,
+            },
+            Err(_) => Resolution::Postponed,
+        }
+    }
+
+    /// Returns the subject of the user that a registration created. If the response to SignUp was
+    /// not stored, this is the user with the address, unless it is older than the registration.
+    async fn created_user(
+        &self,
+        admin: &PoolAdmin,
+        pending: &PendingRegistration,
+        email: &EmailAddress,
+    ) -> Result<Option<String>, ()> {
+        if let Some(subject) = &pending.subject {
+            return Ok(Some(subject.clone()));
+        }
+        let account = admin.find_user(email.as_str()).await.map_err(drop)?;
+        let earliest = pending.began_at.saturating_sub(CLOCK_TOLERANCE_MS);
+        Ok(account
+            .filter(|account| account.created_at.0 >= earliest)
+            .map(|account| account.subject))
+    }
+}
+
+fn retry_delay(attempts: i64) -> Duration {
+    let doublings = u32::try_from(attempts.clamp(0, 7)).unwrap_or(7);
+    (INITIAL_RETRY_DELAY * 2_u32.pow(doublings)).min(MAX_RETRY_DELAY)
+}

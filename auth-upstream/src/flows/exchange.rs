@@ -1,0 +1,185 @@
+//! Temporary tokens and `POST /auth/tokens/exchange`.
+//!
+//! A social sign-in ends with a temporary token for the UI. It is valid for 5 minutes and can be
+//! exchanged once. If the sign-in started with a `code_challenge`, the exchange needs the verifier
+//! (RFC 7636); a wrong verifier invalidates the token, so that it cannot be tried again.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use postern_common::{Code, Problem};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::cache_unavailable;
+use super::token_set::TokenSet;
+use crate::client::ClientContext;
+use crate::crypto::{TokenVault, VaultPurpose};
+use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
+
+/// Validity of a temporary token, fixed by the interface.
+pub(crate) const TEMPORARY_TOKEN_TTL: Duration = Duration::from_secs(5 * 60);
+
+/// Issues and redeems temporary tokens.
+#[derive(Clone, Debug)]
+pub(crate) struct TemporaryTokens {
+    vault: TokenVault,
+}
+
+/// Exchanges temporary tokens.
+#[derive(Debug)]
+pub(crate) struct ExchangeFlow {
+    pub(crate) temporary_tokens: TemporaryTokens,
+    pub(crate) audit: AuditLog,
+}
+
+/// The user of a social sign-in, as serialized for clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct UserInfo {
+    pub(crate) user_id: String,
+    pub(crate) email: String,
+    pub(crate) email_verified: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) picture: Option<String>,
+    pub(crate) provider: String,
+}
+
+/// The result of an exchange, as serialized for clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ExchangedIdentity {
+    pub(crate) user: UserInfo,
+    /// `null` if the pool issues no tokens for this user.
+    pub(crate) tokens: Option<TokenSet>,
+    /// The reason for missing tokens, from which the UI derives the next step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tokens_unavailable: Option<TokensUnavailable>,
+}
+
+/// The reason for which a social sign-in yields no tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TokensUnavailable {
+    /// The account has a password of its own: tokens are available at `POST /auth/login` only.
+    PasswordRequired,
+    /// The identity has no pool user: the provider has not verified the address, or is not
+    /// authoritative for an address that another account has. The user can register, sign in with
+    /// a password, or sign in again when the address is verified.
+    NoAccount,
+    /// There are no AWS credentials, without which the pool issues tokens for passwords only.
+    NotConfigured,
+}
+
+/// The value that is stored under a temporary token.
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredExchange {
+    exchanged: ExchangedIdentity,
+    /// The S256 challenge of the verifier that the exchange needs (RFC 7636 section 4.2).
+    code_challenge: Option<String>,
+}
+
+// === impl TemporaryTokens ===
+
+impl TemporaryTokens {
+    pub(crate) fn new(vault: TokenVault) -> Self {
+        Self { vault }
+    }
+
+    /// Issues a temporary token for a user who has signed in.
+    pub(crate) async fn issue(
+        &self,
+        exchanged: ExchangedIdentity,
+        code_challenge: Option<String>,
+    ) -> Result<String, Problem> {
+        let stored = StoredExchange {
+            exchanged,
+            code_challenge,
+        };
+        let plain = serde_json::to_vec(&stored).expect("the struct serializes to JSON");
+        self.vault
+            .issue(VaultPurpose::TemporaryToken, &plain, TEMPORARY_TOKEN_TTL)
+            .await
+            .map_err(cache_unavailable)
+    }
+
+    async fn redeem(
+        &self,
+        token: &str,
+        verifier: Option<&str>,
+    ) -> Result<ExchangedIdentity, Problem> {
+        let taken = self
+            .vault
+            .take(VaultPurpose::TemporaryToken, token)
+            .await
+            .map_err(cache_unavailable)?;
+        let stored = taken.and_then(|plain| serde_json::from_slice::<StoredExchange>(&plain).ok());
+        stored
+            .filter(|stored| matches_challenge(stored.code_challenge.as_deref(), verifier))
+            .map(|stored| stored.exchanged)
+            .ok_or_else(|| Code::InvalidTemporaryToken.into())
+    }
+}
+
+// === impl ExchangeFlow ===
+
+impl ExchangeFlow {
+    /// Exchanges a temporary token.
+    ///
+    /// # Errors
+    /// `invalid_temporary_token` for an unknown, used or expired token and for a wrong verifier
+    /// alike.
+    pub(crate) async fn exchange(
+        &self,
+        client: &ClientContext,
+        token: &str,
+        verifier: Option<&str>,
+    ) -> AuditedResult<ExchangedIdentity> {
+        let outcome = self.temporary_tokens.redeem(token, verifier).await;
+        let completed = outcome.map(|exchanged| Completed {
+            subject: exchanged.user.user_id.clone(),
+            value: exchanged,
+        });
+        self.audit.complete(client, Operation::Exchange, completed)
+    }
+}
+
+/// Returns whether a verifier matches a challenge. A verifier without a challenge is rejected: its
+/// sender assumes a protection that the sign-in does not have.
+fn matches_challenge(challenge: Option<&str>, verifier: Option<&str>) -> bool {
+    match (challenge, verifier) {
+        (None, None) => true,
+        (Some(challenge), Some(verifier)) => {
+            let expected = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier));
+            expected.as_bytes().ct_eq(challenge.as_bytes()).into()
+        }
+        (Some(_), None) | (None, Some(_)) => false,
+    }
+}
+
+/// Returns whether a text is an S256 challenge: 32 bytes in base64url (RFC 7636 section 4.2).
+pub(crate) fn is_code_challenge(text: &str) -> bool {
+    text.len() == 43 && URL_SAFE_NO_PAD.decode(text).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verifier_must_match_the_challenge() {
+        // RFC 7636 appendix B.
+        let verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+        let challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
+        assert!(is_code_challenge(challenge) && !is_code_challenge("short"));
+        assert!(matches_challenge(Some(challenge), Some(verifier)));
+        assert!(matches_challenge(None, None));
+        assert!(!matches_challenge(Some(challenge), Some("another")));
+        assert!(!matches_challenge(Some(challenge), None));
+        assert!(!matches_challenge(None, Some(verifier)));
+    }
+}

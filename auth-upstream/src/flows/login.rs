@@ -1,0 +1,79 @@
+//! `POST /auth/login`: sign-in with a password.
+
+use std::sync::Arc;
+
+use postern_common::{Code, Secret};
+use serde_json::Map;
+
+use super::attempt_guard::{AttemptError, AttemptGuard, PasswordAttempt};
+use super::challenge_session::password_reset_required;
+use super::token_issuer::{SignedInUser, TokenIssuer};
+use super::token_set::TokenSet;
+use crate::client::ClientContext;
+use crate::email::EmailAddress;
+use crate::pool::UserPool;
+use crate::pool::error::{PoolCall, PoolError};
+use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
+
+/// Signs users in with a password.
+#[derive(Debug)]
+pub(crate) struct LoginFlow {
+    pub(crate) pool: Arc<UserPool>,
+    pub(crate) issuer: TokenIssuer,
+    pub(crate) guard: AttemptGuard,
+    pub(crate) audit: AuditLog,
+}
+
+/// The credentials of a sign-in.
+#[derive(Clone, Debug)]
+pub(crate) struct LoginRequest {
+    pub(crate) email: EmailAddress,
+    pub(crate) password: Secret,
+}
+
+// === impl LoginFlow ===
+
+impl LoginFlow {
+    /// Signs a user in.
+    ///
+    /// # Errors
+    /// `invalid_credentials` for a wrong password and for an unknown or disabled user alike;
+    /// `challenge_required`; `rate_limited`; the problem codes of pool errors.
+    pub(crate) async fn sign_in(
+        &self,
+        client: &ClientContext,
+        request: &LoginRequest,
+    ) -> AuditedResult<TokenSet> {
+        let attempt = PasswordAttempt {
+            client,
+            email: &request.email,
+            password: &request.password,
+            failure_code: Code::InvalidCredentials,
+        };
+        let outcome = self
+            .guard
+            .evaluate_password(attempt, self.check_password(request))
+            .await;
+        if let Ok(signed_in) = &outcome {
+            self.guard
+                .limiter()
+                .trust_network(client, request.email.as_str(), Some(&signed_in.subject))
+                .await;
+        }
+        self.audit
+            .complete(client, Operation::SignIn, outcome.map(Completed::from))
+    }
+
+    async fn check_password(&self, request: &LoginRequest) -> Result<SignedInUser, AttemptError> {
+        let email = &request.email;
+        match self.pool.sign_in(email.as_str(), &request.password).await {
+            Ok(step) => self.issuer.complete_step(step, email),
+            Err(PoolError::UserNotConfirmed) => Err(AttemptError::after_proof(
+                self.issuer.confirmation_required(email, Map::new()),
+            )),
+            // The pool reports this before it verifies the password: nothing is proven.
+            Err(PoolError::PasswordResetRequired) => Err(password_reset_required().into()),
+            Err(error) => Err(error.problem(PoolCall::SignIn).into()),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `POST /auth/logout`: the end of a token family.
+
+use std::sync::Arc;
+
+use postern_common::{Code, Problem};
+
+use super::grant::RefreshGrant;
+use super::revocation::{Revocation, TokenRevoker};
+use super::run_to_completion;
+use crate::client::ClientContext;
+use crate::crypto::KeyRing;
+use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
+
+/// The maximum number of times that a logout starts again after a fail-over has lost its mark.
+const MAX_LOGOUT_ATTEMPTS: u32 = 3;
+
+/// Ends token families.
+#[derive(Clone, Debug)]
+pub(crate) struct LogoutFlow {
+    pub(crate) revoker: TokenRevoker,
+    pub(crate) key_ring: Arc<KeyRing>,
+    pub(crate) audit: AuditLog,
+}
+
+// === impl LogoutFlow ===
+
+impl LogoutFlow {
+    /// Revokes the family of a refresh token. Succeeds for an invalid token, which grants nothing.
+    ///
+    /// # Errors
+    /// `rate_limited` after too many calls to the pool for this family; `unavailable` if the cache
+    /// fails; the problem codes of pool errors.
+    pub(crate) async fn logout(&self, client: &ClientContext, token: &str) -> AuditedResult<()> {
+        let (flow, token) = (self.clone(), token.to_owned());
+        let outcome = run_to_completion(async move { flow.end_family(&token).await }).await;
+        let completed = outcome.map(|subject| Completed { subject, value: () });
+        self.audit.complete(client, Operation::SignOut, completed)
+    }
+
+    /// Ends a family and returns the user's subject.
+    async fn end_family(&self, token: &str) -> Result<String, Problem> {
+        let Some(grant) = RefreshGrant::open(&self.key_ring, token) else {
+            return Ok(String::new());
+        };
+        for _ in 0..MAX_LOGOUT_ATTEMPTS {
+            let mark = self.revoker.mark_revoked(&grant.family).await;
+            if mark.is_at_pool {
+                return Ok(grant.subject);
+            }
+            // The presented token is revoked even if the cache fails.
+            let newest = mark.newest.filter(|newest| *newest != grant.token);
+            let tokens = newest.into_iter().chain([grant.token.clone()]).collect();
+            let revocation = Revocation {
+                family: Some(grant.family.clone()),
+                tokens,
+            };
+            let revoked = self.revoker.revoke_at_pool(revocation).await;
+            mark.outcome?;
+            revoked?;
+            // A fail-over may have lost the mark, so that a refresh was not prevented by it.
+            if self.revoker.mark_revoked_at_pool(&grant.family).await? {
+                return Ok(grant.subject);
+            }
+        }
+        Err(Code::Unavailable.into())
+    }
+}

@@ -1,0 +1,382 @@
+//! `POST /auth/register` and `/auth/register/confirm`: a user in the pool and a profile at the
+//! actor service, both or neither.
+//!
+//! A row in the store precedes every effect of a registration and is deleted when the registration
+//! is completed or undone. [`super::RegistrationCompensator`] resolves the rows that a crash leaves
+//! behind. Registrations are idempotent: if the user exists and the password is right, the profile
+//! is saved again under the same id.
+
+use std::sync::Arc;
+
+use postern_common::{Clock, Code, Problem, Secret};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard, PasswordAttempt};
+use super::cache_unavailable;
+use super::challenge_session::ChallengeSession;
+use super::compensation::REGISTRATION_TIMEOUT;
+use super::token_issuer::{SignedInUser, TokenIssuer};
+use super::token_set::TokenSet;
+use super::user_locks::UserLocks;
+use crate::actor_service::{ActorService, ActorServiceError};
+use crate::client::ClientContext;
+use crate::config::ConfirmationMode;
+use crate::crypto::KeyRing;
+use crate::email::EmailAddress;
+use crate::pool::error::{PoolCall, PoolError};
+use crate::pool::{PoolTokens, SignInStep, SignUpResult, UserPool};
+use crate::protection::AttemptKind;
+use crate::store::AuthStore;
+use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation, log_limited};
+
+/// `Retry-After` when the actor service is unavailable, in seconds.
+const PROFILE_RETRY_AFTER_S: u32 = 5;
+
+/// Registers users.
+#[derive(Debug)]
+pub(crate) struct RegistrationFlow {
+    pub(crate) pool: Arc<UserPool>,
+    pub(crate) store: AuthStore,
+    pub(crate) actor_service: Arc<ActorService>,
+    pub(crate) locks: UserLocks,
+    pub(crate) issuer: TokenIssuer,
+    pub(crate) guard: AttemptGuard,
+    pub(crate) audit: AuditLog,
+    pub(crate) key_ring: Arc<KeyRing>,
+    pub(crate) confirmation: ConfirmationMode,
+    pub(crate) clock: Clock,
+}
+
+/// A registration.
+#[derive(Clone, Debug)]
+pub(crate) struct RegistrationRequest {
+    pub(crate) email: EmailAddress,
+    pub(crate) password: Secret,
+    pub(crate) profile: Map<String, Value>,
+}
+
+/// The confirmation of an address, with the password of the sign-in that follows.
+#[derive(Clone, Debug)]
+pub(crate) struct ConfirmationRequest {
+    /// The sealed challenge session.
+    pub(crate) session: String,
+    pub(crate) code: String,
+    pub(crate) password: Secret,
+}
+
+// === impl RegistrationFlow ===
+
+impl RegistrationFlow {
+    /// Registers a user and signs them in.
+    ///
+    /// # Errors
+    /// `email_not_available` if the address has an account with another password; `weak_password`;
+    /// `challenge_required` if the address must be confirmed; `rate_limited`; `unavailable` if the
+    /// profile cannot be saved. The user is deleted then, and the registration can be repeated.
+    pub(crate) async fn register(
+        &self,
+        client: &ClientContext,
+        request: &RegistrationRequest,
+    ) -> AuditedResult<TokenSet> {
+        let outcome = self.try_register(client, request).await;
+        self.complete(client, &request.email, outcome).await
+    }
+
+    async fn complete(
+        &self,
+        client: &ClientContext,
+        email: &EmailAddress,
+        outcome: Result<SignedInUser, Problem>,
+    ) -> AuditedResult<TokenSet> {
+        if let Ok(signed_in) = &outcome {
+            self.guard
+                .limiter()
+                .trust_network(client, email.as_str(), Some(&signed_in.subject))
+                .await;
+        }
+        self.audit
+            .complete(client, Operation::Register, outcome.map(Completed::from))
+    }
+
+    async fn try_register(
+        &self,
+        client: &ClientContext,
+        request: &RegistrationRequest,
+    ) -> Result<SignedInUser, Problem> {
+        let mut attempt = self
+            .guard
+            .check_anonymous(AttemptKind::Registration, client)
+            .await?;
+        // Successful registrations count as well: each costs a password hash, a message and a
+        // profile.
+        self.guard.limiter().record_failure(&mut attempt).await;
+        let email = &request.email;
+        let created = Box::pin(self.with_address_lock(email, self.register_new(request))).await?;
+        if let Some(signed_in) = created {
+            return Ok(signed_in);
+        }
+        let repetition = Box::pin(self.with_address_lock(email, self.repeat(request)));
+        let attempt = PasswordAttempt {
+            client,
+            email,
+            password: &request.password,
+            failure_code: Code::EmailNotAvailable,
+        };
+        self.guard.evaluate_password(attempt, repetition).await
+    }
+
+    /// Confirms an address with the code that was sent to it, saves the profile and signs the user
+    /// in.
+    ///
+    /// # Errors
+    /// `invalid_challenge` for an invalid or expired session; `invalid_code`;
+    /// `invalid_credentials`; otherwise those of [`RegistrationFlow::register`].
+    pub(crate) async fn confirm(
+        &self,
+        client: &ClientContext,
+        request: &ConfirmationRequest,
+    ) -> AuditedResult<TokenSet> {
+        let registration = match self.open_session(request) {
+            Ok(registration) => registration,
+            Err(problem) => {
+                return self
+                    .audit
+                    .complete(client, Operation::Register, Err(problem));
+            }
+        };
+        let outcome = self.try_confirm(client, &registration, &request.code).await;
+        self.complete(client, &registration.email, outcome).await
+    }
+
+    fn open_session(&self, request: &ConfirmationRequest) -> Result<RegistrationRequest, Problem> {
+        let opened = ChallengeSession::open(&self.key_ring, &request.session, self.clock.now());
+        let Some(ChallengeSession::Confirm { email, profile, .. }) = opened else {
+            return Err(Code::InvalidChallenge.into());
+        };
+        Ok(RegistrationRequest {
+            email: EmailAddress::parse(&email).ok_or(Code::InvalidChallenge)?,
+            password: request.password.clone(),
+            profile,
+        })
+    }
+
+    /// Verifies the code and then the password, each as an attempt of its own. A throttled attempt
+    /// does not acquire the lock.
+    async fn try_confirm(
+        &self,
+        client: &ClientContext,
+        registration: &RegistrationRequest,
+        code: &str,
+    ) -> Result<SignedInUser, Problem> {
+        let email = &registration.email;
+        let confirmation = async {
+            match self.pool.confirm_sign_up(email, code).await {
+                // NotAuthorized: "Current status is CONFIRMED". The password decides.
+                Ok(()) | Err(PoolError::NotAuthorized) => Ok(()),
+                Err(error) => Err(AttemptError::from(error.problem(PoolCall::Confirm))),
+            }
+        };
+        let attempt = AccountAttempt {
+            kind: AttemptKind::ConfirmationCode,
+            client,
+            account: email.as_str(),
+            failure_code: Code::InvalidCode,
+        };
+        let confirmation = Box::pin(self.with_address_lock(email, confirmation));
+        self.guard.evaluate(attempt, confirmation).await?;
+        let sign_in = self.sign_in_and_save_profile(registration);
+        let sign_in = Box::pin(self.with_address_lock(email, sign_in));
+        let attempt = PasswordAttempt {
+            client,
+            email,
+            password: &registration.password,
+            failure_code: Code::InvalidCredentials,
+        };
+        self.guard.evaluate_password(attempt, sign_in).await
+    }
+
+    async fn with_address_lock<T, E: From<Problem>>(
+        &self,
+        email: &EmailAddress,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let guard = self.locks.lock_address(email).await?;
+        guard.run(Box::pin(work)).await.map_err(cache_unavailable)?
+    }
+
+    /// Registers a new user. Returns `None` if the pool has a user with this address.
+    async fn register_new(
+        &self,
+        request: &RegistrationRequest,
+    ) -> Result<Option<SignedInUser>, Problem> {
+        let id = Uuid::new_v4().to_string();
+        let now = self.clock.now();
+        let email = &request.email;
+        self.store
+            .insert_registration(&id, email.as_str(), now, now.plus(REGISTRATION_TIMEOUT))
+            .await?;
+        match self.pool.sign_up(email, &request.password).await {
+            Ok(created) => self.complete_new(&id, request, &created).await.map(Some),
+            Err(error) => {
+                // Without a response, the user may exist: the row stays for the compensation.
+                if !matches!(error, PoolError::Unavailable(_)) {
+                    self.store.delete_registration(&id).await?;
+                }
+                if error == PoolError::UserExists {
+                    Ok(None)
+                } else {
+                    Err(error.problem(PoolCall::SignUp))
+                }
+            }
+        }
+    }
+
+    /// Confirms and signs in a new user and saves the profile. Deletes the user if the profile
+    /// cannot be saved.
+    async fn complete_new(
+        &self,
+        id: &str,
+        request: &RegistrationRequest,
+        created: &SignUpResult,
+    ) -> Result<SignedInUser, Problem> {
+        self.store
+            .set_registration_subject(id, &created.subject)
+            .await?;
+        if !created.confirmed {
+            match (self.confirmation, &self.pool.admin) {
+                (ConfirmationMode::Admin, Some(admin)) => {
+                    let confirmed = admin.confirm_sign_up(request.email.as_str()).await;
+                    confirmed.map_err(|error| error.problem(PoolCall::Admin))?;
+                }
+                (ConfirmationMode::Admin | ConfirmationMode::Pool | ConfirmationMode::Code, _) => {
+                    // Rows of earlier attempts would let the compensation delete this user.
+                    self.store
+                        .delete_registrations_of(request.email.as_str())
+                        .await?;
+                    return Err(self.confirmation_required(request));
+                }
+            }
+        }
+        let tokens = self.sign_in(request).await.map_err(|error| error.problem)?;
+        match self
+            .actor_service
+            .save_profile(&created.subject, &request.email, &request.profile)
+            .await
+        {
+            Ok(()) => {
+                self.store.delete_registration(id).await?;
+                self.issuer.issue(tokens)
+            }
+            Err(error) => Err(self.undo(id, &tokens, error).await),
+        }
+    }
+
+    fn confirmation_required(&self, request: &RegistrationRequest) -> Problem {
+        self.issuer
+            .confirmation_required(&request.email, request.profile.clone())
+    }
+
+    async fn sign_in(&self, request: &RegistrationRequest) -> Result<PoolTokens, AttemptError> {
+        let email = &request.email;
+        match self.pool.sign_in(email.as_str(), &request.password).await {
+            Ok(SignInStep::Tokens(tokens)) => Ok(tokens),
+            Ok(SignInStep::Challenge(challenge)) => Err(AttemptError::after_proof(
+                self.issuer.challenge_required(&challenge, email),
+            )),
+            Err(error) => Err(error.problem(PoolCall::SignIn).into()),
+        }
+    }
+
+    /// Deletes a new user whose profile could not be saved. If that fails as well, the row stays
+    /// for the compensation.
+    async fn undo(&self, id: &str, tokens: &PoolTokens, error: ActorServiceError) -> Problem {
+        let deleted = match &self.pool.admin {
+            Some(admin) => admin.delete_user(&tokens.claims.username).await,
+            None => self.pool.delete_own_user(&tokens.access_token).await,
+        };
+        let recorded = match deleted {
+            Ok(()) => self.store.delete_registration(id).await,
+            Err(error) => {
+                log_limited!(warn, %error, "user without a profile not deleted, deletion postponed");
+                self.store.postpone_registration(id, self.clock.now()).await
+            }
+        };
+        if let Err(error) = recorded {
+            log_limited!(warn, %error, "pending registration not updated");
+        }
+        profile_problem(error)
+    }
+
+    /// Repeats a registration whose user exists. The password must be right.
+    async fn repeat(&self, request: &RegistrationRequest) -> Result<SignedInUser, AttemptError> {
+        let email = &request.email;
+        match self.pool.sign_in(email.as_str(), &request.password).await {
+            Ok(SignInStep::Tokens(tokens)) => Ok(self.save_profile_again(request, tokens).await?),
+            Ok(SignInStep::Challenge(challenge)) => Err(AttemptError::after_proof(
+                self.issuer.challenge_required(&challenge, email),
+            )),
+            Err(PoolError::UserNotConfirmed) => match (self.confirmation, &self.pool.admin) {
+                (ConfirmationMode::Admin, Some(admin)) => {
+                    let confirmed = admin.confirm_sign_up(email.as_str()).await;
+                    confirmed.map_err(|error| error.problem(PoolCall::Admin))?;
+                    self.sign_in_and_save_profile(request).await
+                }
+                (ConfirmationMode::Admin | ConfirmationMode::Pool | ConfirmationMode::Code, _) => {
+                    let sent = self.pool.resend_code(email).await;
+                    sent.map_err(|error| error.problem(PoolCall::Confirm))?;
+                    let problem = self.confirmation_required(request);
+                    Err(AttemptError::after_proof(problem))
+                }
+            },
+            Err(error) => {
+                let code = error.code(PoolCall::SignIn);
+                let is_taken = matches!(code, Code::InvalidCredentials | Code::ChallengeRequired);
+                Err(if is_taken {
+                    Code::EmailNotAvailable.into()
+                } else {
+                    error.problem(PoolCall::SignIn).into()
+                })
+            }
+        }
+    }
+
+    async fn sign_in_and_save_profile(
+        &self,
+        request: &RegistrationRequest,
+    ) -> Result<SignedInUser, AttemptError> {
+        let tokens = self.sign_in(request).await?;
+        Ok(self.save_profile_again(request, tokens).await?)
+    }
+
+    /// Saves the profile of a user who existed before this request. Nothing is undone if that
+    /// fails.
+    async fn save_profile_again(
+        &self,
+        request: &RegistrationRequest,
+        tokens: PoolTokens,
+    ) -> Result<SignedInUser, Problem> {
+        let email = &request.email;
+        let saved = self
+            .actor_service
+            .save_profile(&tokens.claims.sub, email, &request.profile)
+            .await;
+        saved.map_err(profile_problem)?;
+        self.store.delete_registrations_of(email.as_str()).await?;
+        self.issuer.issue(tokens)
+    }
+}
+
+fn profile_problem(error: ActorServiceError) -> Problem {
+    match error {
+        ActorServiceError::Rejected(_) => Problem::new(Code::ValidationFailed).error(
+            "/profile",
+            "not_acceptable",
+            "was refused by the actor service",
+        ),
+        ActorServiceError::Misconfigured(_) => Code::Internal.into(),
+        ActorServiceError::Unavailable => Problem::new(Code::Unavailable)
+            .detail("the profile could not be saved; repeat the registration")
+            .retry_after(PROFILE_RETRY_AFTER_S),
+    }
+}

@@ -1,0 +1,106 @@
+//! The `state` parameter of a social sign-in.
+//!
+//! The state contains, sealed, what is needed when the browser returns. Starting a sign-in
+//! therefore stores nothing, and cannot fill a store. A state can be used once: redeeming it sets a
+//! mark in the cache, which succeeds for one of concurrent callers. The state is bound to the epoch
+//! of the cache, so that a mark that is lost in a restart or a fail-over does not make it valid
+//! again.
+
+use std::sync::Arc;
+
+use postern_common::cache::Cache;
+use postern_common::{Clock, Problem};
+use serde::{Deserialize, Serialize};
+
+use super::super::cache_unavailable;
+use super::{STATE_TTL, SocialError};
+use crate::crypto::{KeyRing, random, sha256_hex};
+
+/// The sealing context of states.
+const STATE_CONTEXT: [&str; 1] = ["postern social state"];
+
+/// The state of a sign-in while the user is at the provider.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct AuthorizationState {
+    pub(super) pkce_verifier: String,
+    pub(super) nonce: String,
+    /// Binds the temporary token to the browser that started the sign-in.
+    pub(super) code_challenge: Option<String>,
+    expires_at: i64,
+    /// The epoch of the cache in which the mark of its use will be set.
+    epoch: String,
+}
+
+/// Creates and redeems authorization states.
+#[derive(Clone, Debug)]
+pub(crate) struct AuthorizationStates {
+    key_ring: Arc<KeyRing>,
+    cache: Cache,
+    clock: Clock,
+}
+
+// === impl AuthorizationStates ===
+
+impl AuthorizationStates {
+    pub(crate) fn new(key_ring: Arc<KeyRing>, cache: Cache, clock: Clock) -> Self {
+        Self {
+            key_ring,
+            cache,
+            clock,
+        }
+    }
+
+    /// Creates a state. Returns it sealed and in clear.
+    pub(super) async fn create(
+        &self,
+        code_challenge: Option<String>,
+    ) -> Result<(String, AuthorizationState), Problem> {
+        let nonce = random::token();
+        let epoch = self
+            .cache
+            .epoch(&mark_key(&nonce))
+            .await
+            .map_err(cache_unavailable)?;
+        let state = AuthorizationState {
+            pkce_verifier: random::token(),
+            nonce,
+            code_challenge,
+            expires_at: self.clock.now().plus(STATE_TTL).0,
+            epoch,
+        };
+        let plain = serde_json::to_vec(&state).expect("the struct serializes to JSON");
+        Ok((self.key_ring.seal(&STATE_CONTEXT, &plain), state))
+    }
+
+    /// Opens a state and marks it as used.
+    ///
+    /// # Errors
+    /// `InvalidRequest` without a state; `InvalidState` if it is foreign, expired or used;
+    /// `Unavailable` if the cache fails.
+    pub(super) async fn redeem(
+        &self,
+        sealed: Option<&str>,
+    ) -> Result<AuthorizationState, SocialError> {
+        let sealed = sealed.ok_or(SocialError::InvalidRequest)?;
+        let state = self
+            .key_ring
+            .open(&STATE_CONTEXT, sealed)
+            .and_then(|plain| serde_json::from_slice::<AuthorizationState>(&plain).ok())
+            .filter(|state| self.clock.now().0 < state.expires_at)
+            .ok_or(SocialError::InvalidState)?;
+        // The key is derived from the nonce, because the encoding of the state is not unique.
+        let is_first_use = self
+            .cache
+            .set_if_absent_in(&state.epoch, &mark_key(&state.nonce), b"1", STATE_TTL)
+            .await;
+        if is_first_use.map_err(cache_unavailable)? {
+            Ok(state)
+        } else {
+            Err(SocialError::InvalidState)
+        }
+    }
+}
+
+fn mark_key(nonce: &str) -> String {
+    format!("postern:auth:social-used:{}", sha256_hex(nonce))
+}

@@ -1,0 +1,116 @@
+//! Conversion of a completed sign-in step into the client's tokens, or into the next challenge.
+
+use std::sync::Arc;
+
+use postern_common::{Clock, Code, Problem};
+use serde_json::{Map, Value};
+
+use super::attempt_guard::AttemptError;
+use super::challenge_session::{
+    CHALLENGE_TTL, CONFIRMATION_TTL, ChallengeSession, challenge_required, confirmation_required,
+};
+use super::grant::RefreshGrant;
+use super::token_set::TokenSet;
+use crate::crypto::KeyRing;
+use crate::email::EmailAddress;
+use crate::pool::{PoolChallenge, PoolTokens, SignInStep, UserPool};
+use crate::telemetry::{Completed, log_limited};
+
+/// Issues tokens and challenge sessions.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenIssuer {
+    pool: Arc<UserPool>,
+    key_ring: Arc<KeyRing>,
+    clock: Clock,
+}
+
+/// A user who has signed in, with the tokens for the client.
+#[derive(Debug)]
+pub(crate) struct SignedInUser {
+    pub(crate) subject: String,
+    pub(crate) tokens: TokenSet,
+}
+
+// === impl TokenIssuer ===
+
+impl TokenIssuer {
+    pub(crate) fn new(pool: Arc<UserPool>, key_ring: Arc<KeyRing>, clock: Clock) -> Self {
+        Self {
+            pool,
+            key_ring,
+            clock,
+        }
+    }
+
+    /// Returns the tokens of a completed sign-in, or the challenge as an error.
+    pub(super) fn complete_step(
+        &self,
+        step: SignInStep,
+        email: &EmailAddress,
+    ) -> Result<SignedInUser, AttemptError> {
+        match step {
+            SignInStep::Tokens(tokens) => Ok(self.issue(tokens)?),
+            SignInStep::Challenge(challenge) => Err(AttemptError::after_proof(
+                self.challenge_required(&challenge, email),
+            )),
+        }
+    }
+
+    /// Starts a token family with tokens of the pool.
+    pub(super) fn issue(&self, tokens: PoolTokens) -> Result<SignedInUser, Problem> {
+        let Some(token) = tokens.refresh_token.clone() else {
+            log_limited!(error, "app client of the pool issues no refresh tokens");
+            return Err(Code::IdpMisconfigured.into());
+        };
+        let (username, subject) = (tokens.claims.username.clone(), tokens.claims.sub.clone());
+        let grant = RefreshGrant::new(username, subject.clone(), self.pool.client_id(), token);
+        Ok(SignedInUser {
+            subject,
+            tokens: TokenSet::new(tokens, grant.seal(&self.key_ring)),
+        })
+    }
+
+    /// Returns the problem that asks for the response to a challenge.
+    pub(crate) fn challenge_required(
+        &self,
+        challenge: &PoolChallenge,
+        email: &EmailAddress,
+    ) -> Problem {
+        let expires_at = self.clock.now().plus(CHALLENGE_TTL);
+        let session = ChallengeSession::for_challenge(challenge, email, expires_at);
+        challenge_required(challenge, &session.seal(&self.key_ring))
+    }
+
+    /// Returns the problem that asks for the code that was sent to the address.
+    pub(super) fn confirmation_required(
+        &self,
+        email: &EmailAddress,
+        profile: Map<String, Value>,
+    ) -> Problem {
+        let expires_at = self.clock.now().plus(CONFIRMATION_TTL);
+        let session = ChallengeSession::for_confirmation(email, profile, expires_at);
+        confirmation_required(&session.seal(&self.key_ring))
+    }
+
+    /// Revokes the tokens of a sign-in whose client does not get them, best effort.
+    pub(super) async fn discard(&self, signed_in: &SignedInUser) {
+        let Some(grant) = RefreshGrant::open(&self.key_ring, &signed_in.tokens.refresh_token)
+        else {
+            return;
+        };
+        if let Err(error) = self.pool.revoke(&grant.token).await {
+            log_limited!(warn, %error, "refresh token of a rejected sign-in not revoked at the pool");
+        }
+    }
+}
+
+// === impl SignedInUser ===
+
+impl From<SignedInUser> for Completed<TokenSet> {
+    fn from(signed_in: SignedInUser) -> Self {
+        Self {
+            subject: signed_in.subject,
+            value: signed_in.tokens,
+        }
+    }
+}

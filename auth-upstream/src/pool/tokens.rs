@@ -1,0 +1,61 @@
+//! The tokens that the pool issues.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use postern_common::clock::Timestamp;
+use serde::Deserialize;
+
+/// Tokens that the pool issued for a sign-in or a refresh.
+#[derive(Clone)]
+pub(crate) struct PoolTokens {
+    pub(crate) access_token: String,
+    pub(crate) id_token: String,
+    /// `None` on a refresh at a pool that does not rotate refresh tokens.
+    pub(crate) refresh_token: Option<String>,
+    pub(crate) claims: AccessTokenClaims,
+}
+
+/// The claims of an access token that this service uses. They come directly from the pool over this
+/// service's connection, so the signature is not verified here.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct AccessTokenClaims {
+    pub(crate) exp: i64,
+    pub(crate) sub: String,
+    /// The pool's user name, which differs from the e-mail address. Secret hashes after sign-in are
+    /// computed over it.
+    pub(crate) username: String,
+}
+
+// === impl AccessTokenClaims ===
+
+impl AccessTokenClaims {
+    /// Decodes the payload of a JWT. Returns `None` if the text is not a JWT with these claims.
+    pub(crate) fn decode(token: &str) -> Option<Self> {
+        let payload = token.split('.').nth(1)?;
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
+    }
+
+    pub(crate) fn expires_at(&self) -> Timestamp {
+        Timestamp::from_unix_seconds(self.exp)
+    }
+}
+
+impl std::fmt::Debug for PoolTokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PoolTokens(of {})", self.claims.sub)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expiry_is_the_exp_claim_of_the_access_token() {
+        let payload =
+            URL_SAFE_NO_PAD.encode(r#"{"exp":1795159800,"sub":"s","username":"u","scope":"x"}"#);
+        let claims = AccessTokenClaims::decode(&format!("h.{payload}.s")).expect("claims");
+        assert_eq!(claims.expires_at().to_string(), "2026-11-20T07:30:00.000Z");
+        assert!(AccessTokenClaims::decode("no token").is_none());
+    }
+}

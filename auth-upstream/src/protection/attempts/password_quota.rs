@@ -1,0 +1,100 @@
+//! A limit on how often the right password of one account is accepted.
+//!
+//! Each sign-in costs the pool a password hash and the store a family of refresh tokens, so the
+//! right password is limited as well. Only a client that sends it learns of the limit: a wrong one
+//! gets the response for a wrong password. A password that has reached the limit is remembered in
+//! this process as a keyed digest, so that the pool is not called for it until the window ends.
+//!
+//! As with failures, each trusted network of an account has a counter of its own. A client that
+//! knows the password and not the second factor uses up the counter of the other networks, and the
+//! owner can still sign in.
+
+use std::time::Duration;
+
+use postern_common::Secret;
+use postern_common::clock::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::{Attempt, AttemptLimiter, KEY_PREFIX};
+use crate::crypto::hex;
+
+/// The window in which sign-ins are counted.
+const SIGN_IN_QUOTA_WINDOW: Duration = Duration::from_secs(10 * 60);
+
+/// An account and a password that was sent for it, as digests.
+#[derive(Debug)]
+pub(crate) struct CredentialDigest {
+    /// The key of the counter: of the account, or of the account in a trusted network.
+    counter_key: String,
+    /// The key under which the password is remembered once the limit is reached.
+    exhausted_key: String,
+}
+
+// === impl AttemptLimiter ===
+
+impl AttemptLimiter {
+    /// Returns the digests of the account of an admitted attempt and of the password that was sent.
+    pub(crate) fn credential_digest(
+        &self,
+        attempt: &Attempt,
+        password: &Secret,
+    ) -> CredentialDigest {
+        let account_key = attempt.account_key.as_deref().unwrap_or(KEY_PREFIX);
+        let digest = Sha256::new()
+            .chain_update(self.digest_key.expose())
+            .chain_update(Sha256::digest(account_key))
+            .chain_update(password.expose())
+            .finalize();
+        CredentialDigest {
+            counter_key: format!("{account_key}:sign-ins"),
+            exhausted_key: format!("{KEY_PREFIX}:sign-ins-reached:{}", hex(&digest)),
+        }
+    }
+
+    /// Returns the time until the password is accepted again, if it is known to have reached the
+    /// limit.
+    pub(crate) async fn quota_wait(&self, credential: &CredentialDigest) -> Option<Duration> {
+        let local = self.counters.local();
+        let until = local.get(&credential.exhausted_key).await.ok().flatten()?;
+        Some(parse_timestamp(&until)?.since(self.clock.now()))
+    }
+
+    /// Counts an accepted password. Returns the time to wait if it exceeds the limit.
+    pub(crate) async fn count_sign_in(&self, credential: &CredentialDigest) -> Option<Duration> {
+        let start_key = format!("{}:began", credential.counter_key);
+        let count = self
+            .counters
+            .increment(&credential.counter_key, SIGN_IN_QUOTA_WINDOW)
+            .await;
+        let now = self.clock.now();
+        if count == 1 {
+            let start = now.0.to_string();
+            self.counters
+                .set(&start_key, start.as_bytes(), SIGN_IN_QUOTA_WINDOW)
+                .await;
+        }
+        if count < self.limits.sign_ins {
+            return None;
+        }
+        let start = self.counters.get(&start_key).await;
+        let start = start.and_then(|text| parse_timestamp(&text)).unwrap_or(now);
+        let until = start
+            .plus(SIGN_IN_QUOTA_WINDOW)
+            .max(now.plus(Duration::from_secs(1)));
+        let wait = until.since(now);
+        let _ = self
+            .counters
+            .local()
+            .set(
+                &credential.exhausted_key,
+                until.0.to_string().as_bytes(),
+                wait,
+            )
+            .await;
+        (count > self.limits.sign_ins).then_some(wait)
+    }
+}
+
+fn parse_timestamp(text: &[u8]) -> Option<Timestamp> {
+    std::str::from_utf8(text).ok()?.parse().ok().map(Timestamp)
+}

@@ -1,0 +1,163 @@
+//! The audit log: one event for each completed operation.
+//!
+//! Events have the target `postern_auth::audit` and the fields `operation`, `subject`, `outcome`
+//! and `request_id`. They contain no token, password or address. Each event is counted in
+//! `postern_auth_operations_total` as well.
+//!
+//! Flows return [`Audited`] values, which only [`AuditLog::complete`] creates, and the HTTP layer
+//! accepts nothing else as the result of a flow. A flow without an audit event does not compile.
+
+use std::ops::Deref;
+
+use postern_common::Problem;
+
+use super::Metrics;
+use crate::client::ClientContext;
+
+/// The operations that are audited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// A sign-in with a password, or a further step of it.
+    SignIn,
+    Register,
+    Refresh,
+    /// The revocation of a token family of which a used token was presented again.
+    RefreshReuse,
+    SignOut,
+    PasswordReset,
+    SocialSignIn,
+    /// The link of a social identity to a pool user, and the deletion of an unverified account
+    /// before it.
+    SocialLink,
+    /// The exchange of a temporary token.
+    Exchange,
+    /// The completion or reversal of an interrupted registration.
+    Compensate,
+}
+
+/// Writes audit events and counts operations.
+#[derive(Clone, Debug)]
+pub(crate) struct AuditLog {
+    metrics: Metrics,
+}
+
+/// The successful outcome of an operation, before it is audited.
+#[derive(Debug)]
+pub(crate) struct Completed<T> {
+    /// The pool's subject of the user; empty if unknown.
+    pub(crate) subject: String,
+    pub(crate) value: T,
+}
+
+/// A result or an error of an operation for which an audit event was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Audited<T>(T);
+
+/// The outcome of an audited operation.
+pub(crate) type AuditedResult<T, E = Problem> = Result<Audited<T>, Audited<E>>;
+
+/// An error with a stable name, which becomes the `outcome` of the audit event.
+pub(crate) trait OutcomeName {
+    fn outcome_name(&self) -> &'static str;
+}
+
+// === impl Operation ===
+
+impl Operation {
+    /// Returns the name in audit events and metric labels.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::SignIn => "sign_in",
+            Self::Register => "register",
+            Self::Refresh => "refresh",
+            Self::RefreshReuse => "refresh_reuse",
+            Self::SignOut => "sign_out",
+            Self::PasswordReset => "password_reset",
+            Self::SocialSignIn => "social_sign_in",
+            Self::SocialLink => "social_link",
+            Self::Exchange => "exchange",
+            Self::Compensate => "compensate",
+        }
+    }
+}
+
+// === impl AuditLog ===
+
+impl AuditLog {
+    pub(crate) fn new(metrics: Metrics) -> Self {
+        Self { metrics }
+    }
+
+    /// Records the outcome of an operation and returns it as audited. The outcome is named `ok`, or
+    /// by the error.
+    pub(crate) fn complete<T, E: OutcomeName>(
+        &self,
+        client: &ClientContext,
+        operation: Operation,
+        outcome: Result<Completed<T>, E>,
+    ) -> AuditedResult<T, E> {
+        let (subject, name) = match &outcome {
+            Ok(completed) => (completed.subject.as_str(), "ok"),
+            Err(error) => ("", error.outcome_name()),
+        };
+        self.record(client, operation, subject, name);
+        outcome
+            .map(|completed| Audited(completed.value))
+            .map_err(Audited)
+    }
+
+    /// Records an operation that is part of another one, or that no client asked for.
+    pub(crate) fn record(
+        &self,
+        client: &ClientContext,
+        operation: Operation,
+        subject: &str,
+        outcome: &str,
+    ) {
+        Self::log(client, operation, subject, outcome);
+        self.metrics.count_operation(operation, outcome);
+    }
+
+    /// Writes an event without counting it.
+    pub(crate) fn log(client: &ClientContext, operation: Operation, subject: &str, outcome: &str) {
+        let request_id = &*client.request_id;
+        let operation = operation.name();
+        tracing::info!(target: "postern_auth::audit", operation, subject, outcome, request_id, "audit");
+    }
+}
+
+// === impl Audited ===
+
+impl<T> Audited<T> {
+    #[cfg(test)]
+    pub(crate) fn into_inner(self) -> T {
+        self.0
+    }
+
+    /// Converts the value, which stays audited.
+    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> Audited<U> {
+        Audited(convert(self.0))
+    }
+}
+
+impl<T> Deref for Audited<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl From<Audited<Problem>> for Problem {
+    fn from(audited: Audited<Self>) -> Self {
+        audited.0
+    }
+}
+
+// === impl OutcomeName ===
+
+impl OutcomeName for Problem {
+    fn outcome_name(&self) -> &'static str {
+        self.code().as_str()
+    }
+}

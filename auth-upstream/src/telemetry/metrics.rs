@@ -1,0 +1,156 @@
+//! Prometheus metrics of the authentication upstream.
+
+use std::time::Duration;
+
+use postern_common::exit::Exit;
+use prometheus::core::Collector;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+
+use super::Operation;
+use crate::protection::AttemptKind;
+
+/// Upper bounds of the buckets of `postern_auth_pool_call_seconds`, in seconds.
+const POOL_CALL_BUCKETS_S: [f64; 9] = [0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2];
+
+/// The metrics and the registry that exports them.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    operations: IntCounterVec,
+    attempts_throttled: IntCounterVec,
+    pool_calls: HistogramVec,
+    pending_registrations: IntGauge,
+    database_up: IntGauge,
+    cache_up: IntGauge,
+}
+
+/// A dependency whose availability is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HealthMetric {
+    Database,
+    Cache,
+}
+
+/// The outcome of a call to the actor pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolCallOutcome {
+    Ok,
+    /// The pool answered with an error that is not a failure of its own.
+    Refused,
+    /// The pool failed or did not answer, or the circuit breaker is open.
+    Unavailable,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    pub(crate) fn new() -> Result<Self, Exit> {
+        Self::register().map_err(|error| Exit::unavailable(format!("metrics: {error}")))
+    }
+
+    fn register() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let counter = |name, help, labels: &[&str]| {
+            registered(
+                &registry,
+                IntCounterVec::new(Opts::new(name, help), labels)?,
+            )
+        };
+        let gauge = |name, help| registered(&registry, IntGauge::new(name, help)?);
+        let pool_calls = HistogramOpts::new(
+            "postern_auth_pool_call_seconds",
+            "Duration of calls to the actor pool by outcome.",
+        )
+        .buckets(POOL_CALL_BUCKETS_S.to_vec());
+        Ok(Self {
+            operations: counter(
+                "postern_auth_operations_total",
+                "Completed operations by outcome.",
+                &["operation", "outcome"],
+            )?,
+            attempts_throttled: counter(
+                "postern_auth_attempts_throttled_total",
+                "Attempts that the limits rejected without evaluating them.",
+                &["kind"],
+            )?,
+            pool_calls: registered(&registry, HistogramVec::new(pool_calls, &["outcome"])?)?,
+            pending_registrations: gauge(
+                "postern_auth_pending_registrations",
+                "Registrations that are neither completed nor undone.",
+            )?,
+            database_up: gauge(
+                "postern_auth_database_up",
+                "1 while the database accepts writes.",
+            )?,
+            cache_up: gauge("postern_auth_cache_up", "1 while the shared cache answers.")?,
+            registry,
+        })
+    }
+
+    /// Returns the registry that exports these metrics.
+    pub(crate) fn registry(&self) -> Registry {
+        self.registry.clone()
+    }
+
+    /// Records the duration and the outcome of a call to the actor pool.
+    pub(crate) fn observe_pool_call(&self, outcome: PoolCallOutcome, duration: Duration) {
+        self.pool_calls
+            .with_label_values(&[outcome.name()])
+            .observe(duration.as_secs_f64());
+    }
+
+    /// Counts an attempt that was rejected without being evaluated.
+    pub(crate) fn count_throttled(&self, kind: AttemptKind) {
+        self.attempts_throttled
+            .with_label_values(&[kind.name()])
+            .inc();
+    }
+
+    /// Counts a completed operation. `outcome` is `ok` or the name of an error.
+    pub(crate) fn count_operation(&self, operation: Operation, outcome: &str) {
+        self.operations
+            .with_label_values(&[operation.name(), outcome])
+            .inc();
+    }
+
+    pub(crate) fn set_pending_registrations(&self, count: i64) {
+        self.pending_registrations.set(count);
+    }
+
+    /// Sets whether a dependency is available.
+    pub(crate) fn set_up(&self, dependency: HealthMetric, is_up: bool) {
+        let gauge = match dependency {
+            HealthMetric::Database => &self.database_up,
+            HealthMetric::Cache => &self.cache_up,
+        };
+        gauge.set(i64::from(is_up));
+    }
+
+    /// Returns how many operations ended with this outcome.
+    #[cfg(test)]
+    pub(crate) fn operations(&self, operation: Operation, outcome: &str) -> u64 {
+        self.operations
+            .with_label_values(&[operation.name(), outcome])
+            .get()
+    }
+}
+
+// === impl PoolCallOutcome ===
+
+impl PoolCallOutcome {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Refused => "refused",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+fn registered<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: C,
+) -> prometheus::Result<C> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
