@@ -1,4 +1,4 @@
-//! The server as its clients see it: the AWS SDK over a loopback socket, over both stores.
+//! Tests of the server through the AWS SDK, over a loopback socket and both databases.
 
 mod administration;
 mod audit;

@@ -5,7 +5,7 @@ use aws_sdk_cognitoidentityprovider::types::{
 };
 use postern_common::identity::AwsCredentials;
 
-use super::harness::{EMAIL, PASSWORD, claims, over_both, refusal, with};
+use super::harness::{EMAIL, PASSWORD, claims, error_text, for_both_databases, with};
 
 fn attribute(name: &str, value: &str) -> AttributeType {
     AttributeType::builder()
@@ -16,7 +16,7 @@ fn attribute(name: &str, value: &str) -> AttributeType {
 }
 
 #[tokio::test]
-async fn administration_needs_the_administrators_signature() {
+async fn admin_operation_without_signature_is_rejected() {
     let pool = with(|_| {}).await;
     let id = pool.actor().pool_id.clone();
     let unsigned = pool.raw("ListUserPools", r#"{"MaxResults": 1}"#).await;
@@ -29,13 +29,13 @@ async fn administration_needs_the_administrators_signature() {
         secret_access_key: "not the secret".into(),
         session_token: None,
     };
-    let stranger = pool.identity.client(Some(wrong)).await;
-    let refused = stranger
+    let other_key = pool.identity.client(Some(wrong)).await;
+    let refused = other_key
         .list_users()
         .user_pool_id(&id)
         .send()
         .await
-        .map_err(refusal)
+        .map_err(error_text)
         .expect_err("refused");
     assert!(
         refused.starts_with("InvalidSignatureException"),
@@ -50,8 +50,8 @@ async fn administration_needs_the_administrators_signature() {
 }
 
 #[tokio::test]
-async fn users_are_listed_page_by_page_and_found() {
-    over_both(|pool| async move {
+async fn users_are_listed_in_pages_and_by_filter() {
+    for_both_databases(|pool| async move {
         let id = &pool.actor().pool_id;
         for number in 0..5 {
             let create = pool.admin.admin_create_user().user_pool_id(id);
@@ -109,7 +109,7 @@ async fn users_are_listed_page_by_page_and_found() {
             .send()
             .await;
         assert!(
-            odd.map_err(refusal)
+            odd.map_err(error_text)
                 .expect_err("refused")
                 .starts_with("InvalidParameterException")
         );
@@ -118,8 +118,8 @@ async fn users_are_listed_page_by_page_and_found() {
 }
 
 #[tokio::test]
-async fn groups_stand_in_the_tokens_by_precedence() {
-    over_both(|pool| async move {
+async fn token_groups_are_ordered_by_precedence() {
+    for_both_databases(|pool| async move {
         let id = &pool.actor().pool_id;
         pool.register(EMAIL, PASSWORD).await;
         for (name, precedence) in [("staff", 20), ("admin", 10)] {
@@ -141,7 +141,7 @@ async fn groups_stand_in_the_tokens_by_precedence() {
             .await;
         assert!(
             again
-                .map_err(refusal)
+                .map_err(error_text)
                 .expect_err("refused")
                 .starts_with("GroupExistsException")
         );
@@ -178,8 +178,8 @@ async fn groups_stand_in_the_tokens_by_precedence() {
 }
 
 #[tokio::test]
-async fn attributes_are_read_and_written_as_the_client_may() {
-    over_both(|pool| async move {
+async fn attribute_access_follows_client_settings() {
+    for_both_databases(|pool| async move {
         let id = &pool.actor().pool_id;
         let sub = pool.register(EMAIL, PASSWORD).await;
         let update = pool
@@ -204,7 +204,7 @@ async fn attributes_are_read_and_written_as_the_client_may() {
             .await;
         assert!(
             unknown
-                .map_err(refusal)
+                .map_err(error_text)
                 .expect_err("refused")
                 .contains("does not exist in the schema")
         );
@@ -222,7 +222,7 @@ async fn attributes_are_read_and_written_as_the_client_may() {
             .await;
         assert!(
             verify
-                .map_err(refusal)
+                .map_err(error_text)
                 .expect_err("refused")
                 .contains("unauthorized attribute")
         );
@@ -259,8 +259,8 @@ async fn attributes_are_read_and_written_as_the_client_may() {
 }
 
 #[tokio::test]
-async fn a_user_is_set_a_password_and_deleted() {
-    over_both(|pool| async move {
+async fn admin_sets_password_and_deletes_user() {
+    for_both_databases(|pool| async move {
         let id = &pool.actor().pool_id;
         pool.register(EMAIL, PASSWORD).await;
         let set = pool
@@ -296,7 +296,7 @@ async fn a_user_is_set_a_password_and_deleted() {
             .send()
             .await
             .expect("deleted");
-        let gone = get().await.map_err(refusal).expect_err("gone");
+        let gone = get().await.map_err(error_text).expect_err("gone");
         assert_eq!(gone, "UserNotFoundException: User does not exist.");
         pool.register(EMAIL, PASSWORD).await;
     })
@@ -304,8 +304,8 @@ async fn a_user_is_set_a_password_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_pool_and_its_clients_are_made_described_and_deleted() {
-    over_both(|pool| async move {
+async fn pool_and_client_lifecycle_works() {
+    for_both_databases(|pool| async move {
         let made = pool
             .admin
             .create_user_pool()
@@ -385,7 +385,7 @@ async fn a_pool_and_its_clients_are_made_described_and_deleted() {
             .user_pool_id(&id)
             .send()
             .await
-            .map_err(refusal);
+            .map_err(error_text);
         assert!(
             gone.expect_err("gone")
                 .starts_with("ResourceNotFoundException")
@@ -395,7 +395,7 @@ async fn a_pool_and_its_clients_are_made_described_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_pool_describes_what_a_doctor_asks() {
+async fn describe_pool_returns_settings_that_doctor_checks() {
     let pool = with(|_| {}).await;
     let service = pool.service().clone();
     let described = pool
@@ -430,7 +430,7 @@ async fn a_pool_describes_what_a_doctor_asks() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_named() {
+async fn invalid_requests_return_specific_errors() {
     let pool = with(|_| {}).await;
     for (operation, body, kind) in [
         ("InitiateAuth", "{", "SerializationException"),
@@ -478,7 +478,7 @@ async fn what_cannot_be_read_is_named() {
 }
 
 #[tokio::test]
-async fn an_access_token_dies_with_its_hour() {
+async fn access_token_expires_after_one_hour() {
     let pool = with(|_| {}).await;
     pool.register(EMAIL, PASSWORD).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
@@ -490,7 +490,7 @@ async fn an_access_token_dies_with_its_hour() {
         .send()
         .await;
     assert_eq!(
-        late.map_err(refusal).expect_err("late"),
+        late.map_err(error_text).expect_err("late"),
         "NotAuthorizedException: Access Token has expired"
     );
 }

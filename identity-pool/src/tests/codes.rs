@@ -1,10 +1,10 @@
 use aws_sdk_cognitoidentityprovider::types::AttributeType;
 
-use super::harness::{EMAIL, PASSWORD, over_both, refusal};
+use super::harness::{EMAIL, PASSWORD, error_text, for_both_databases};
 
 #[tokio::test]
-async fn a_code_proves_no_other_address_than_the_one_it_was_sent_to() {
-    over_both(|mut pool| async move {
+async fn code_is_bound_to_the_address_it_was_sent_to() {
+    for_both_databases(|mut pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let access = tokens.access_token().expect("access token");
@@ -30,7 +30,7 @@ async fn a_code_proves_no_other_address_than_the_one_it_was_sent_to() {
         };
         let refused = verify()
             .await
-            .map_err(refusal)
+            .map_err(error_text)
             .expect_err("another address");
         assert!(refused.starts_with("CodeMismatchException"), "{refused}");
         let back = AttributeType::builder()
@@ -61,8 +61,8 @@ async fn a_code_proves_no_other_address_than_the_one_it_was_sent_to() {
 }
 
 #[tokio::test]
-async fn a_name_gets_ten_codes_an_hour_known_or_not() {
-    over_both(|pool| async move {
+async fn codes_are_limited_to_ten_per_hour_for_any_name() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor();
         for name in [EMAIL, "nobody@example.com"] {
@@ -77,7 +77,10 @@ async fn a_name_gets_ten_codes_an_hour_known_or_not() {
             for _ in 0..10 {
                 forgot().await.expect("sent");
             }
-            let refused = forgot().await.map_err(refusal).expect_err("the eleventh");
+            let refused = forgot()
+                .await
+                .map_err(error_text)
+                .expect_err("the eleventh");
             assert!(refused.starts_with("LimitExceededException"), "{refused}");
             pool.clock.advance(std::time::Duration::from_secs(3601));
             forgot().await.expect("an hour later");
@@ -87,8 +90,8 @@ async fn a_name_gets_ten_codes_an_hour_known_or_not() {
 }
 
 #[tokio::test]
-async fn a_new_code_is_no_new_chance_for_who_guesses() {
-    over_both(|mut pool| async move {
+async fn new_code_does_not_reset_wrong_attempts() {
+    for_both_databases(|mut pool| async move {
         let sub = pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor().clone();
         let admin = pool.admin.clone();
@@ -135,16 +138,16 @@ async fn a_new_code_is_no_new_chance_for_who_guesses() {
                 .to_owned();
             let wrong = if code == "000000" { "000001" } else { "000000" };
             for _ in 0..5 {
-                let refused = confirm(wrong).await.map_err(refusal).expect_err("wrong");
+                let refused = confirm(wrong).await.map_err(error_text).expect_err("wrong");
                 assert!(refused.starts_with("CodeMismatchException"), "{refused}");
             }
         }
         let refused = confirm("999999999")
             .await
-            .map_err(refusal)
+            .map_err(error_text)
             .expect_err("the sixth of this code");
         assert!(refused.starts_with("LimitExceededException"), "{refused}");
-        // The fifth code of this hour is dead before it is tried, the right one included.
+        // The fifth code of this hour is invalid from the start, even if entered correctly.
         forgot().await.expect("sent");
         let fifth = pool
             .codes
@@ -156,13 +159,13 @@ async fn a_new_code_is_no_new_chance_for_who_guesses() {
             .to_owned();
         let refused = confirm(&fifth)
             .await
-            .map_err(refusal)
-            .expect_err("no new chance");
+            .map_err(error_text)
+            .expect_err("the attempts of the hour are exhausted");
         assert!(refused.starts_with("LimitExceededException"), "{refused}");
         confirm(&code)
             .await
-            .map_err(refusal)
-            .expect_err("nor an old one");
+            .map_err(error_text)
+            .expect_err("an old signature");
         pool.clock.advance(std::time::Duration::from_secs(3601));
         forgot().await.expect("sent");
         let code = pool

@@ -1,0 +1,10 @@
+//! Listening sockets, the generated environment file, and the ordered shutdown of all parts.
+
+pub(crate) mod environment_file;
+mod running;
+mod sockets;
+
+pub use self::running::Running;
+pub(crate) use self::running::ShutdownStage;
+pub use self::sockets::Addresses;
+pub(crate) use self::sockets::{BoundSockets, DevelopmentSockets, ServiceSockets};
