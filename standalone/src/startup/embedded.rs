@@ -98,7 +98,7 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     let environment = environment(&addresses, &folder, &development);
     environment.write(folder.path())?;
     let mailbox = development.mailbox();
-    let wait_for_keys = development.wait_for_keys();
+    let keys_ready = development.wait_for_keys();
     let (mut front, mut middle, mut back) = (
         ShutdownStage::default(),
         ShutdownStage::default(),
@@ -106,7 +106,7 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     );
     development.run(sockets.development, &mut back);
     services.run(sockets.services, &mut front, &mut middle);
-    wait_for_keys.await?;
+    keys_ready.await?;
     Ok(Running::new(
         addresses,
         environment,
