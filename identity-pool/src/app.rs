@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use crate::bootstrap::{self, ProvisionedPools};
 use crate::config::Config;
 use crate::context::PoolContext;
-use crate::crypto::{password_hasher::PasswordHasher, signing_keys::SigningKeys};
+use crate::crypto::{PasswordHasher, SigningKeys};
 use crate::directory::PoolDirectory;
 use crate::error::ApiError;
 use crate::store::PoolStore;
@@ -86,8 +86,8 @@ impl App {
 
     /// Returns the counter of hashed passwords.
     #[cfg(test)]
-    pub(crate) fn hashes(&self) -> IntCounter {
-        self.context.hasher.hashes().clone()
+    pub(crate) fn hash_counter(&self) -> IntCounter {
+        self.context.hasher.hash_counter().clone()
     }
 
     /// Returns a future that resolves when every pool has signing keys: at once, except during a
@@ -165,7 +165,7 @@ fn metrics(context: &PoolContext) -> (Registry, IntCounterVec) {
         .register(Box::new(calls.clone()))
         .expect("a new registry has no conflicting metric");
     registry
-        .register(Box::new(context.hasher.hashes().clone()))
+        .register(Box::new(context.hasher.hash_counter().clone()))
         .expect("the metric name is unique");
     (registry, calls)
 }
@@ -230,7 +230,7 @@ async fn maintain(context: Arc<PoolContext>, database: admin::Check, shutdown: C
 
 async fn run_maintenance(context: &PoolContext) -> Result<(), ApiError> {
     rotate_keys(context).await?;
-    let rows = context.store.sweep(context.clock.now()).await?;
+    let rows = context.store.delete_expired(context.clock.now()).await?;
     tracing::debug!(rows, "expired rows deleted");
     Ok(())
 }

@@ -128,7 +128,7 @@ mod tests {
             code: "123456".into(),
         };
         delivery.deliver(mail.clone()).expect("room");
-        let error = delivery.deliver(mail).expect_err("no room");
+        let error = delivery.deliver(mail).expect_err("a full channel");
         assert_eq!(error.kind(), ExceptionKind::CodeDeliveryFailure);
         assert_eq!(
             receiver.recv().await.expect("the first").code.expose(),

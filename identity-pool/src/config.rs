@@ -6,7 +6,7 @@ use std::time::Duration;
 use url::Url;
 
 use crate::code_delivery::CodeDelivery;
-use crate::crypto::password_hasher::HashingSettings;
+use crate::crypto::HashingSettings;
 use crate::model::{ClientSettings, PoolSettings};
 
 /// The configuration of the server. [`Config::new`] returns the defaults; the fields are public.

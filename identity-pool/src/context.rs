@@ -6,7 +6,7 @@ use postern_common::Clock;
 use url::Url;
 
 use crate::code_delivery::CodeDelivery;
-use crate::crypto::{password_hasher::PasswordHasher, signing_keys::SigningKeys};
+use crate::crypto::{PasswordHasher, SigningKeys};
 use crate::directory::PoolDirectory;
 use crate::error::ApiError;
 use crate::model::{AppClient, User, UserPool};

@@ -2,6 +2,10 @@
 //!
 //! Depends on `store` (which persists the signing keys) and `error`.
 
-pub(crate) mod password_hasher;
+mod password_hasher;
 pub(crate) mod random;
-pub(crate) mod signing_keys;
+mod signing_keys;
+
+pub use self::password_hasher::HashingSettings;
+pub(crate) use self::password_hasher::{PasswordHasher, PasswordMatch, VerifyOutcome};
+pub(crate) use self::signing_keys::SigningKeys;

@@ -38,7 +38,7 @@ pub use app::{App, Listeners};
 pub use bootstrap::{PoolAccess, ProvisionedPools, ServiceAccount};
 pub use code_delivery::{CodeDelivery, CodeMail, CodePurpose};
 pub use config::Config;
-pub use crypto::password_hasher::HashingSettings;
+pub use crypto::HashingSettings;
 pub use model::{ClientSettings, PasswordPolicy, PoolSettings};
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ impl PoolStore {
     }
 
     /// Deletes expired rows. Returns their number.
-    pub(crate) async fn sweep(&self, now: Timestamp) -> Result<u64, sqlx::Error> {
+    pub(crate) async fn delete_expired(&self, now: Timestamp) -> Result<u64, sqlx::Error> {
         const EXPIRED: [&str; 5] = [
             "DELETE FROM pool_family WHERE expires_at < $1",
             // After a week, the reuse of a rotated token is no longer detected and the token is

@@ -81,7 +81,7 @@ async fn handle_call(
     let Ok(body) = body else {
         let error = ApiError::new(
             ExceptionKind::Serialization,
-            "The request body is too large or did not arrive whole",
+            "The request body is too large or incomplete",
         );
         return render(&Err(error), &request_id);
     };

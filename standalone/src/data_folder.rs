@@ -166,7 +166,7 @@ mod tests {
         let base = tempfile::tempdir().expect("folder");
         let path = base.path().join("var");
         let folder = DataFolder::acquire(&path).expect("taken");
-        let second = DataFolder::acquire(&path).expect_err("refused");
+        let second = DataFolder::acquire(&path).expect_err("rejected");
         assert_eq!(second.status(), 69);
         assert!(second.message().contains("another postern"), "{second}");
         let as_a_child_has_it = folder.lock.try_clone().expect("a second descriptor");
@@ -180,7 +180,7 @@ mod tests {
         let base = tempfile::tempdir().expect("folder");
         let file = base.path().join("file");
         std::fs::write(&file, b"").expect("written");
-        let exit = DataFolder::acquire(&file.join("var")).expect_err("refused");
+        let exit = DataFolder::acquire(&file.join("var")).expect_err("rejected");
         assert_eq!((exit.status(), exit.message().lines().count()), (69, 1));
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let first = folder.secret("key", url_safe).expect("made");
         assert_eq!(first, folder.secret("key", url_safe).expect("kept"));
         let mode = std::fs::metadata(base.path().join("key"))
-            .expect("there")
+            .expect("the entry exists")
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o600);

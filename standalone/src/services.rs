@@ -51,17 +51,21 @@ impl GatewayServices {
         let configs = ServiceConfigs {
             proxy: overrides
                 .apply(
-                    proxy(folder, addresses)?,
+                    proxy_layer(folder, addresses)?,
                     "proxy.toml",
                     &["listen", "admin", "handover"],
                 )?
                 .read(|root| postern_proxy::Config::read(root, &proxy_env))?,
             auth: overrides
-                .apply(auth(folder, addresses)?, "auth.toml", &["listen", "admin"])?
+                .apply(
+                    auth_layer(folder, addresses)?,
+                    "auth.toml",
+                    &["listen", "admin"],
+                )?
                 .read(|root| postern_auth::Config::read(root, &auth_env))?,
             notify: overrides
                 .apply(
-                    notify(folder, addresses)?,
+                    notify_layer(folder, addresses)?,
                     "notify.toml",
                     &["listen", "admin"],
                 )?
@@ -228,7 +232,7 @@ const LOOPBACK_ORIGINS: [&str; 6] = [
     "https://[::1]:*",
 ];
 
-fn proxy(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
+fn proxy_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
     let access_log = folder.path().join("access.log").display().to_string();
     let text = concat!(
         include_str!("../../conf/proxy.toml"),
@@ -262,7 +266,7 @@ fn proxy(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit
     Ok(upstreams.into_iter().fold(layer, with))
 }
 
-fn auth(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
+fn auth_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
     Ok(
         ConfigLayer::parse("conf/auth.toml", include_str!("../../conf/auth.toml"))?
             .set(&["listen"], addresses.auth)
@@ -282,7 +286,7 @@ fn auth(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit>
     )
 }
 
-fn notify(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
+fn notify_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
     let path_in_folder = |name: &str| folder.path().join(name).display().to_string();
     Ok(
         ConfigLayer::parse("conf/notify.toml", include_str!("../../conf/notify.toml"))?

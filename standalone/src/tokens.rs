@@ -10,7 +10,7 @@ use postern_common::service::{ServiceTokenError, ServiceTokens};
 use postern_common::{Clock, Secret};
 use serde_json::{Value, json};
 
-use crate::lifecycle::environment_file::EnvironmentFile;
+use crate::lifecycle::EnvironmentFile;
 
 /// Number of attempts before the pool is reported as unavailable.
 const MAX_ATTEMPTS: u32 = 4;

@@ -58,7 +58,7 @@ pub(crate) struct PasswordHasher {
     /// Hash that is verified against if the user does not exist.
     dummy_hash: Arc<str>,
     /// Number of passwords hashed, for hashing and for verification.
-    hashes: IntCounter,
+    hash_counter: IntCounter,
 }
 
 /// The result of a password comparison.
@@ -97,13 +97,15 @@ impl PasswordHasher {
         let params = params(hashing.memory_kib, hashing.passes)?;
         let (queue, jobs) = sync_channel(hashing.queue.max(1));
         let jobs = Arc::new(Mutex::new(jobs));
-        let hashes = IntCounter::new("postern_identity_pool_hashes_total", "Passwords hashed.")
-            .map_err(|error| ApiError::internal(&error))?;
+        let hash_counter =
+            IntCounter::new("postern_identity_pool_hashes_total", "Passwords hashed.")
+                .map_err(|error| ApiError::internal(&error))?;
         for number in 0..hashing.threads.max(1) {
-            let (jobs, params, hashes) = (Arc::clone(&jobs), params.clone(), hashes.clone());
+            let (jobs, params, hash_counter) =
+                (Arc::clone(&jobs), params.clone(), hash_counter.clone());
             std::thread::Builder::new()
                 .name(format!("argon2-{number}"))
-                .spawn(move || run_worker(&jobs, &params, &hashes))
+                .spawn(move || run_worker(&jobs, &params, &hash_counter))
                 .map_err(|error| ApiError::internal(&error))?;
         }
         let dummy_hash = dummy_hash(&params)
@@ -113,13 +115,13 @@ impl PasswordHasher {
             queue,
             params,
             dummy_hash,
-            hashes,
+            hash_counter,
         })
     }
 
     /// Returns the counter of hashed passwords.
-    pub(crate) fn hashes(&self) -> &IntCounter {
-        &self.hashes
+    pub(crate) fn hash_counter(&self) -> &IntCounter {
+        &self.hash_counter
     }
 
     /// Hashes a password. Returns a PHC string.
@@ -179,7 +181,7 @@ fn params(memory_kib: u32, passes: u32) -> Result<Params, ApiError> {
     Params::new(memory_kib, passes, 1, None).map_err(|error| ApiError::internal(&error))
 }
 
-fn run_worker(jobs: &Mutex<Receiver<HashJob>>, params: &Params, hashes: &IntCounter) {
+fn run_worker(jobs: &Mutex<Receiver<HashJob>>, params: &Params, hash_counter: &IntCounter) {
     let mut memory = Vec::new();
     loop {
         // One thread holds the lock and waits for a job; the other threads wait for the lock.
@@ -188,14 +190,14 @@ fn run_worker(jobs: &Mutex<Receiver<HashJob>>, params: &Params, hashes: &IntCoun
             .unwrap_or_else(PoisonError::into_inner)
             .recv_timeout(IDLE_MEMORY_TIMEOUT);
         match next {
-            Ok(job) => run_job(job, params, &mut memory, hashes),
+            Ok(job) => run_job(job, params, &mut memory, hash_counter),
             Err(RecvTimeoutError::Timeout) => memory = Vec::new(),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
-fn run_job(job: HashJob, params: &Params, memory: &mut Vec<Block>, hashes: &IntCounter) {
+fn run_job(job: HashJob, params: &Params, memory: &mut Vec<Block>, hash_counter: &IntCounter) {
     let HashJob {
         password,
         work,
@@ -205,7 +207,7 @@ fn run_job(job: HashJob, params: &Params, memory: &mut Vec<Block>, hashes: &IntC
     if done.is_closed() {
         return;
     }
-    hashes.inc();
+    hash_counter.inc();
     let outcome = match work {
         HashWork::Hash => hash(&password, params, memory).map(|hash| VerifyOutcome {
             outcome: PasswordMatch::Match,

@@ -88,11 +88,11 @@ impl<'a> CodeBinding<'a> {
         }
     }
 
-    /// Creates a code and sends it if `may_have` is set. Otherwise takes the same time.
+    /// Creates a code and sends it if `should_send` is set. Otherwise takes the same time.
     pub(super) async fn issue(
         &self,
         context: &PoolContext,
-        may_have: bool,
+        should_send: bool,
     ) -> Result<(), ApiError> {
         let now = context.clock.now();
         let hour_ago = Timestamp(now.0 - i64::try_from(HOUR.as_millis()).unwrap_or(0));
@@ -109,7 +109,7 @@ impl<'a> CodeBinding<'a> {
             .store
             .put_code(self.key(), &self.hash(&code), times)
             .await?;
-        if !may_have || self.address.is_empty() {
+        if !should_send || self.address.is_empty() {
             return Ok(());
         }
         let mail = CodeMail {
@@ -137,7 +137,11 @@ impl<'a> CodeBinding<'a> {
 
     /// Consumes a verified code.
     pub(super) async fn consume(&self, context: &PoolContext, code: &str) -> Result<(), ApiError> {
-        if context.store.use_code(self.key(), &self.hash(code)).await? {
+        if context
+            .store
+            .consume_code(self.key(), &self.hash(code))
+            .await?
+        {
             return Ok(());
         }
         Err(ApiError::code_expired())

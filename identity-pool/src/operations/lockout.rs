@@ -88,14 +88,14 @@ impl<'a> SignInLockout<'a> {
     pub(crate) async fn record_success(&self, now: Timestamp) -> Result<(), ApiError> {
         ensure_unlocked(
             self.store
-                .forget_failures(&self.pool_id, &self.key, now)
+                .clear_failures(&self.pool_id, &self.key, now)
                 .await?,
         )
     }
 
     /// Clears the failures of a user who was authenticated in another way.
     pub(crate) async fn clear(&self) -> Result<(), ApiError> {
-        Ok(self.store.forget_attempts(&self.pool_id, &self.key).await?)
+        Ok(self.store.clear_attempts(&self.pool_id, &self.key).await?)
     }
 }
 

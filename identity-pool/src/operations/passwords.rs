@@ -8,7 +8,7 @@ use super::codes::{CodeBinding, delivery_details};
 use super::lockout::SignInLockout;
 use super::{OperationCall, empty_response};
 use crate::code_delivery::CodePurpose;
-use crate::crypto::password_hasher::PasswordMatch;
+use crate::crypto::PasswordMatch;
 use crate::error::ApiError;
 use crate::model::{User, UserPool, UserStatus};
 use crate::tokens;

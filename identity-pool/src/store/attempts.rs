@@ -59,7 +59,7 @@ impl PoolStore {
 
     /// Deletes the failures of a name that is not locked. Returns `false` if it is locked. Usually
     /// there are none, and nothing is written.
-    pub(crate) async fn forget_failures(
+    pub(crate) async fn clear_failures(
         &self,
         pool_id: &str,
         name: &str,
@@ -78,7 +78,7 @@ impl PoolStore {
     }
 
     /// Deletes the failures of a name, locked or not.
-    pub(crate) async fn forget_attempts(
+    pub(crate) async fn clear_attempts(
         &self,
         pool_id: &str,
         name: &str,
@@ -112,8 +112,8 @@ mod tests {
                 let until = store.locked_until("p", "n").await.expect("read");
                 if until > now.0 {
                     let counted = store.count_failure("p", "n", now, quiet_since).await;
-                    assert!(!counted.expect("refused"), "not counted while locked");
-                    assert!(!store.forget_failures("p", "n", now).await.expect("refused"));
+                    assert!(!counted.expect("rejected"), "not counted while locked");
+                    assert!(!store.clear_failures("p", "n", now).await.expect("rejected"));
                 }
                 locks.push((until - now.0).max(0) / 1000);
                 now = Timestamp(until.max(now.0));
@@ -126,7 +126,7 @@ mod tests {
             );
             assert!(
                 store
-                    .forget_failures("p", "n", now)
+                    .clear_failures("p", "n", now)
                     .await
                     .expect("forgotten")
             );

@@ -80,7 +80,7 @@ impl PoolStore {
     }
 
     /// Compares a code and counts a mismatch. A correct code remains valid until
-    /// [`PoolStore::use_code`].
+    /// [`PoolStore::consume_code`].
     pub(crate) async fn check_code(
         &self,
         key: CodeKey<'_>,
@@ -109,7 +109,11 @@ impl PoolStore {
     }
 
     /// Consumes a correct code. Returns `false` if a concurrent request consumed it.
-    pub(crate) async fn use_code(&self, key: CodeKey<'_>, hash: &str) -> Result<bool, sqlx::Error> {
+    pub(crate) async fn consume_code(
+        &self,
+        key: CodeKey<'_>,
+        hash: &str,
+    ) -> Result<bool, sqlx::Error> {
         const SQL: &str = "UPDATE pool_code SET hash = '', expires_at = 0
             WHERE pool_id = $1 AND name = $2 AND purpose = $3 AND hash = $4";
         writing!(self, db => {

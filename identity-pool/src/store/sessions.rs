@@ -54,8 +54,8 @@ pub(crate) enum SessionWrite {
     RotateToken(RotateToken),
 }
 
-/// Creates a sign-in with its first refresh token, if the user is enabled and the password is the
-/// one that was verified.
+/// A new sign-in with its first refresh token. Written if the user is enabled and the password is
+/// still the one that was verified.
 #[derive(Clone, Debug)]
 pub(crate) struct StartSession {
     pub(crate) pool_id: String,
@@ -69,8 +69,9 @@ pub(crate) struct StartSession {
     pub(crate) hash: String,
 }
 
-/// Marks a refresh token as rotated and adds its successor, if the sign-in is active and belongs to
-/// the client, the user is enabled, and the old token is unused or within its grace period.
+/// A rotation: the old token is marked as rotated and the new one added, if the sign-in is active
+/// and belongs to the client, the user is enabled, and the old token is unused or within its grace
+/// period.
 #[derive(Clone, Debug)]
 pub(crate) struct RotateToken {
     pub(crate) old: String,

@@ -5,7 +5,9 @@ use aws_sdk_cognitoidentityprovider::types::{
 };
 use postern_common::identity::AwsCredentials;
 
-use super::harness::{EMAIL, PASSWORD, claims, error_text, for_both_databases, with};
+use super::harness::{
+    EMAIL, PASSWORD, RunningServer, claims, error_text, for_both_databases, start_with_config,
+};
 
 fn attribute(name: &str, value: &str) -> AttributeType {
     AttributeType::builder()
@@ -17,7 +19,7 @@ fn attribute(name: &str, value: &str) -> AttributeType {
 
 #[tokio::test]
 async fn admin_operation_without_signature_is_rejected() {
-    let pool = with(|_| {}).await;
+    let pool = start_with_config(|_| {}).await;
     let id = pool.actor().pool_id.clone();
     let unsigned = pool.raw("ListUserPools", r#"{"MaxResults": 1}"#).await;
     assert_eq!(
@@ -36,7 +38,7 @@ async fn admin_operation_without_signature_is_rejected() {
         .send()
         .await
         .map_err(error_text)
-        .expect_err("refused");
+        .expect_err("rejected");
     assert!(
         refused.starts_with("InvalidSignatureException"),
         "{refused}"
@@ -110,7 +112,7 @@ async fn users_are_listed_in_pages_and_by_filter() {
             .await;
         assert!(
             odd.map_err(error_text)
-                .expect_err("refused")
+                .expect_err("rejected")
                 .starts_with("InvalidParameterException")
         );
     })
@@ -142,7 +144,7 @@ async fn token_groups_are_ordered_by_precedence() {
         assert!(
             again
                 .map_err(error_text)
-                .expect_err("refused")
+                .expect_err("rejected")
                 .starts_with("GroupExistsException")
         );
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
@@ -177,35 +179,45 @@ async fn token_groups_are_ordered_by_precedence() {
     .await;
 }
 
+/// Writes an attribute of a user of the actor pool as the administrator.
+async fn admin_write(
+    pool: &RunningServer,
+    sub: &str,
+    attribute: AttributeType,
+) -> Result<(), String> {
+    let update = pool.admin.admin_update_user_attributes();
+    let update = update.user_pool_id(&pool.actor().pool_id).username(sub);
+    let sent = update.user_attributes(attribute).send().await;
+    sent.map(drop).map_err(error_text)
+}
+
+/// Writes an attribute as the user, through the client of an access token.
+async fn client_write(
+    pool: &RunningServer,
+    access_token: &str,
+    attribute: AttributeType,
+) -> Result<(), String> {
+    let update = pool
+        .anonymous
+        .update_user_attributes()
+        .access_token(access_token);
+    let sent = update.user_attributes(attribute).send().await;
+    sent.map(drop).map_err(error_text)
+}
+
 #[tokio::test]
 async fn attribute_access_follows_client_settings() {
     for_both_databases(|pool| async move {
-        let id = &pool.actor().pool_id;
         let sub = pool.register(EMAIL, PASSWORD).await;
-        let update = pool
-            .admin
-            .admin_update_user_attributes()
-            .user_pool_id(id)
-            .username(&sub);
-        let update = update.user_attributes(attribute("given_name", "Ada"));
-        update
-            .user_attributes(attribute("email_verified", "true"))
-            .send()
-            .await
-            .expect("written");
-        let unknown = pool
-            .admin
-            .admin_update_user_attributes()
-            .user_pool_id(id)
-            .username(&sub);
-        let unknown = unknown
-            .user_attributes(attribute("custom:service_id", "auth"))
-            .send()
-            .await;
+        for (name, value) in [("given_name", "Ada"), ("email_verified", "true")] {
+            admin_write(&pool, &sub, attribute(name, value))
+                .await
+                .expect("written");
+        }
+        let unknown = admin_write(&pool, &sub, attribute("custom:service_id", "auth")).await;
         assert!(
             unknown
-                .map_err(error_text)
-                .expect_err("refused")
+                .expect_err("rejected")
                 .contains("does not exist in the schema")
         );
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
@@ -215,21 +227,13 @@ async fn attribute_access_follows_client_settings() {
             (&"Ada".into(), &true.into())
         );
         let access = tokens.access_token().expect("access token");
-        let verify = pool.anonymous.update_user_attributes().access_token(access);
-        let verify = verify
-            .user_attributes(attribute("email_verified", "true"))
-            .send()
-            .await;
+        let verify = client_write(&pool, access, attribute("email_verified", "true")).await;
         assert!(
             verify
-                .map_err(error_text)
-                .expect_err("refused")
+                .expect_err("rejected")
                 .contains("unauthorized attribute")
         );
-        let moved = pool.anonymous.update_user_attributes().access_token(access);
-        moved
-            .user_attributes(attribute("email", "ada@new.example"))
-            .send()
+        client_write(&pool, access, attribute("email", "ada@new.example"))
             .await
             .expect("written");
         let user = pool
@@ -303,6 +307,36 @@ async fn admin_sets_password_and_deletes_user() {
     .await;
 }
 
+/// Creates an app client with rotation of refresh tokens. Returns its id.
+async fn create_rotating_client(pool: &RunningServer, pool_id: &str) -> String {
+    let units = TokenValidityUnitsType::builder()
+        .access_token(TimeUnitsType::Minutes)
+        .build();
+    let rotation = RefreshTokenRotationType::builder().feature(FeatureType::Enabled);
+    let rotation = rotation
+        .retry_grace_period_seconds(10)
+        .build()
+        .expect("rotation");
+    let create = pool
+        .admin
+        .create_user_pool_client()
+        .user_pool_id(pool_id)
+        .client_name("app");
+    let create = create
+        .generate_secret(true)
+        .access_token_validity(5)
+        .token_validity_units(units);
+    let create = create.explicit_auth_flows("ALLOW_USER_PASSWORD_AUTH".into());
+    let client = create
+        .refresh_token_rotation(rotation)
+        .send()
+        .await
+        .expect("made");
+    let client = client.user_pool_client().expect("client");
+    assert_eq!(client.access_token_validity(), Some(300));
+    client.client_id().expect("id").to_owned()
+}
+
 #[tokio::test]
 async fn pool_and_client_lifecycle_works() {
     for_both_databases(|pool| async move {
@@ -319,32 +353,7 @@ async fn pool_and_client_lifecycle_works() {
             .expect("id")
             .to_owned();
         assert!(id.starts_with("us-west-2_"), "{id}");
-        let units = TokenValidityUnitsType::builder()
-            .access_token(TimeUnitsType::Minutes)
-            .build();
-        let rotation = RefreshTokenRotationType::builder().feature(FeatureType::Enabled);
-        let rotation = rotation
-            .retry_grace_period_seconds(10)
-            .build()
-            .expect("rotation");
-        let create = pool
-            .admin
-            .create_user_pool_client()
-            .user_pool_id(&id)
-            .client_name("app");
-        let create = create
-            .generate_secret(true)
-            .access_token_validity(5)
-            .token_validity_units(units);
-        let create = create.explicit_auth_flows("ALLOW_USER_PASSWORD_AUTH".into());
-        let client = create
-            .refresh_token_rotation(rotation)
-            .send()
-            .await
-            .expect("made");
-        let client = client.user_pool_client().expect("client");
-        assert_eq!(client.access_token_validity(), Some(300));
-        let client_id = client.client_id().expect("id").to_owned();
+        let client_id = create_rotating_client(&pool, &id).await;
         let describe = pool
             .admin
             .describe_user_pool_client()
@@ -379,7 +388,7 @@ async fn pool_and_client_lifecycle_works() {
             .send()
             .await
             .expect("deleted");
-        let gone = pool
+        let deleted = pool
             .admin
             .describe_user_pool()
             .user_pool_id(&id)
@@ -387,7 +396,8 @@ async fn pool_and_client_lifecycle_works() {
             .await
             .map_err(error_text);
         assert!(
-            gone.expect_err("gone")
+            deleted
+                .expect_err("a deleted pool")
                 .starts_with("ResourceNotFoundException")
         );
     })
@@ -396,7 +406,7 @@ async fn pool_and_client_lifecycle_works() {
 
 #[tokio::test]
 async fn describe_pool_returns_settings_that_doctor_checks() {
-    let pool = with(|_| {}).await;
+    let pool = start_with_config(|_| {}).await;
     let service = pool.service().clone();
     let described = pool
         .admin
@@ -431,7 +441,7 @@ async fn describe_pool_returns_settings_that_doctor_checks() {
 
 #[tokio::test]
 async fn invalid_requests_return_specific_errors() {
-    let pool = with(|_| {}).await;
+    let pool = start_with_config(|_| {}).await;
     for (operation, body, kind) in [
         ("InitiateAuth", "{", "SerializationException"),
         (
@@ -479,7 +489,7 @@ async fn invalid_requests_return_specific_errors() {
 
 #[tokio::test]
 async fn access_token_expires_after_one_hour() {
-    let pool = with(|_| {}).await;
+    let pool = start_with_config(|_| {}).await;
     pool.register(EMAIL, PASSWORD).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
     pool.clock.advance(Duration::from_secs(3600));

@@ -1,6 +1,6 @@
 use aws_sdk_cognitoidentityprovider::types::AttributeType;
 
-use super::harness::{EMAIL, PASSWORD, error_text, for_both_databases};
+use super::harness::{EMAIL, PASSWORD, RunningServer, error_text, for_both_databases};
 
 #[tokio::test]
 async fn code_is_bound_to_the_address_it_was_sent_to() {
@@ -89,24 +89,30 @@ async fn codes_are_limited_to_ten_per_hour_for_any_name() {
     .await;
 }
 
+/// Returns the next code that was delivered.
+async fn next_code(pool: &mut RunningServer) -> String {
+    let mail = pool.codes.recv().await.expect("a code");
+    mail.code.expose().to_owned()
+}
+
+/// Marks the address of a user of the actor pool as verified.
+async fn verify_email(pool: &RunningServer, sub: &str) {
+    let verified = AttributeType::builder()
+        .name("email_verified")
+        .value("true")
+        .build();
+    let update = pool.admin.admin_update_user_attributes();
+    let update = update.user_pool_id(&pool.actor().pool_id).username(sub);
+    let update = update.user_attributes(verified.expect("an attribute"));
+    update.send().await.expect("verified");
+}
+
 #[tokio::test]
 async fn new_code_does_not_reset_wrong_attempts() {
     for_both_databases(|mut pool| async move {
         let sub = pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor().clone();
-        let admin = pool.admin.clone();
-        let verified = AttributeType::builder()
-            .name("email_verified")
-            .value("true")
-            .build();
-        let mark = admin
-            .admin_update_user_attributes()
-            .user_pool_id(&actor.pool_id)
-            .username(sub);
-        mark.user_attributes(verified.expect("an attribute"))
-            .send()
-            .await
-            .expect("verified");
+        verify_email(&pool, &sub).await;
         let anonymous = pool.anonymous.clone();
         let forgot = || {
             let call = anonymous
@@ -128,14 +134,7 @@ async fn new_code_does_not_reset_wrong_attempts() {
         let mut code = String::new();
         for _ in 0..4 {
             forgot().await.expect("sent");
-            code = pool
-                .codes
-                .recv()
-                .await
-                .expect("a code")
-                .code
-                .expose()
-                .to_owned();
+            code = next_code(&mut pool).await;
             let wrong = if code == "000000" { "000001" } else { "000000" };
             for _ in 0..5 {
                 let refused = confirm(wrong).await.map_err(error_text).expect_err("wrong");
@@ -149,14 +148,7 @@ async fn new_code_does_not_reset_wrong_attempts() {
         assert!(refused.starts_with("LimitExceededException"), "{refused}");
         // The fifth code of this hour is invalid from the start, even if entered correctly.
         forgot().await.expect("sent");
-        let fifth = pool
-            .codes
-            .recv()
-            .await
-            .expect("a code")
-            .code
-            .expose()
-            .to_owned();
+        let fifth = next_code(&mut pool).await;
         let refused = confirm(&fifth)
             .await
             .map_err(error_text)
@@ -165,17 +157,10 @@ async fn new_code_does_not_reset_wrong_attempts() {
         confirm(&code)
             .await
             .map_err(error_text)
-            .expect_err("an old signature");
+            .expect_err("an earlier code");
         pool.clock.advance(std::time::Duration::from_secs(3601));
         forgot().await.expect("sent");
-        let code = pool
-            .codes
-            .recv()
-            .await
-            .expect("a code")
-            .code
-            .expose()
-            .to_owned();
+        let code = next_code(&mut pool).await;
         confirm(&code).await.expect("an hour later");
     })
     .await;

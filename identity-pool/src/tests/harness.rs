@@ -55,7 +55,7 @@ pub(super) async fn for_both_databases<F: Future<Output = ()>>(test: impl Fn(Run
 }
 
 /// Starts a server with SQLite and a changed configuration.
-pub(super) async fn with(change: impl FnOnce(&mut Config)) -> RunningServer {
+pub(super) async fn start_with_config(change: impl FnOnce(&mut Config)) -> RunningServer {
     start(Arc::new(testing::sqlite().await), manual_clock(), change).await
 }
 
@@ -98,7 +98,7 @@ async fn run(
     let app = App::build(config.clone(), clock.clone())
         .await
         .expect("the server starts");
-    let (provisioned, hashes) = (app.provisioned().clone(), app.hashes());
+    let (provisioned, hashes) = (app.provisioned().clone(), app.hash_counter());
     let env: Env = provisioned.variables("auth").into_iter().collect();
     let identity = config::parse("env", "", |root| IdentityConfig::read(root, &env))
         .expect("complete variables");

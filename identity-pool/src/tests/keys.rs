@@ -1,7 +1,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::harness::{EMAIL, PASSWORD, RunningServer, claims, for_both_databases, with};
+use super::harness::{
+    EMAIL, PASSWORD, RunningServer, claims, for_both_databases, start_with_config,
+};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -83,7 +85,7 @@ async fn keys_are_published_before_and_after_signing() {
 
 #[tokio::test]
 async fn discovery_returns_issuer_and_keys() {
-    let pool = with(|_| {}).await;
+    let pool = start_with_config(|_| {}).await;
     let issuer = pool.actor().issuer.clone();
     let id = pool.actor().pool_id.clone();
     let document = pool
@@ -116,7 +118,7 @@ async fn discovery_returns_issuer_and_keys() {
 
 #[tokio::test]
 async fn jwks_with_matching_etag_returns_not_modified() {
-    let pool = with(|_| {}).await;
+    let pool = start_with_config(|_| {}).await;
     let url = format!("{}/.well-known/jwks.json", pool.url);
     let first = reqwest::get(&url).await.expect("answer");
     let etag = first.headers()["etag"].clone();
@@ -130,7 +132,7 @@ async fn jwks_with_matching_etag_returns_not_modified() {
 
 #[tokio::test]
 async fn token_lifetimes_follow_client_settings() {
-    let pool = with(|config| {
+    let pool = start_with_config(|config| {
         config.actor_client.access_token_s = 300;
         config.actor_client.id_token_s = 600;
     })

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::harness::{EMAIL, PASSWORD, RunningServer, for_both_databases, with};
+use super::harness::{EMAIL, PASSWORD, RunningServer, for_both_databases, start_with_config};
 use crate::HashingSettings;
 
 const WRONG_PASSWORD_ERROR: &str = "NotAuthorizedException: Incorrect username or password.";
@@ -89,7 +89,7 @@ async fn sign_in_beyond_queue_is_rejected_before_hashing() {
         threads: 1,
         queue: 2,
     };
-    let pool = std::sync::Arc::new(with(|config| config.hashing = slow).await);
+    let pool = std::sync::Arc::new(start_with_config(|config| config.hashing = slow).await);
     pool.register(EMAIL, PASSWORD).await;
     let client_id = pool.actor().client_id.clone();
     let hash = pool.actor().secret_hash(EMAIL).expect("a secret");

@@ -54,7 +54,7 @@ async fn password_reset_uses_code_once_and_revokes_sign_ins() {
         let code = mail.code.expose();
         let weak = confirm_reset(&pool, EMAIL, code, "weak")
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert!(weak.starts_with("InvalidPasswordException"), "{weak}");
         confirm_reset(&pool, EMAIL, code, NEW_PASSWORD)
             .await
@@ -90,7 +90,7 @@ async fn forgot_password_for_unknown_address_sends_no_mail() {
         );
         let wrong = confirm_reset(&pool, "anna@elsewhere.org", "000000", NEW_PASSWORD)
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert!(wrong.starts_with("CodeMismatchException"), "{wrong}");
         assert!(pool.codes.try_recv().is_err(), "no mail");
         request_reset(&pool, EMAIL).await.expect("sent");

@@ -55,7 +55,7 @@ async fn concurrent_sign_ups_of_one_address_succeed_once() {
         let (made, refused): (Vec<_>, Vec<_>) = attempts.await.into_iter().partition(Result::is_ok);
         assert_eq!(made.len(), 1);
         for attempt in refused {
-            let refused = attempt.map_err(error_text).expect_err("refused");
+            let refused = attempt.map_err(error_text).expect_err("rejected");
             assert!(refused.starts_with("UsernameExistsException"), "{refused}");
         }
     })

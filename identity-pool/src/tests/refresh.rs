@@ -47,7 +47,7 @@ async fn rotated_refresh_token_works_within_grace() {
         pool.clock.advance(Duration::from_secs(29));
         refresh(&pool, old)
             .await
-            .expect("the answer may have been lost");
+            .expect("a lost response can be requested again");
         refresh(&pool, new).await.expect("rotated again");
     })
     .await;
@@ -60,11 +60,11 @@ async fn refresh_token_reuse_after_grace_revokes_sign_in() {
         let old = first.refresh_token().expect("refresh token");
         let second = refresh(&pool, old).await.expect("rotated");
         pool.clock.advance(Duration::from_secs(31));
-        let reused = refresh(&pool, old).await.expect_err("refused");
+        let reused = refresh(&pool, old).await.expect_err("rejected");
         assert!(reused.starts_with("RefreshTokenReuseException"), "{reused}");
         let sibling = refresh(&pool, second.refresh_token().expect(""))
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert_eq!(
             sibling,
             "NotAuthorizedException: Refresh Token has been revoked"
@@ -85,7 +85,7 @@ async fn refresh_token_ends_by_expiry_user_or_revocation() {
     for_both_databases(|pool| async move {
         let tokens = signed_in(&pool).await;
         let token = tokens.refresh_token().expect("refresh token");
-        let unknown = refresh(&pool, "unknown").await.expect_err("refused");
+        let unknown = refresh(&pool, "unknown").await.expect_err("rejected");
         assert_eq!(unknown, "NotAuthorizedException: Invalid Refresh Token");
         let actor = pool.actor();
         let secret = actor.client_secret.clone().expect("a secret");
@@ -95,7 +95,7 @@ async fn refresh_token_ends_by_expiry_user_or_revocation() {
             .client_id(&actor.client_id)
             .client_secret(secret.expose());
         revoke.token(token).send().await.expect("revoked");
-        let revoked = refresh(&pool, token).await.expect_err("refused");
+        let revoked = refresh(&pool, token).await.expect_err("rejected");
         assert_eq!(
             revoked,
             "NotAuthorizedException: Refresh Token has been revoked"
@@ -109,7 +109,7 @@ async fn refresh_token_ends_by_expiry_user_or_revocation() {
             .await
             .map_err(error_text);
         assert_eq!(
-            gone.expect_err("refused"),
+            gone.expect_err("rejected"),
             "NotAuthorizedException: Access Token has been revoked"
         );
 
@@ -132,7 +132,7 @@ async fn refresh_token_ends_by_expiry_user_or_revocation() {
         pool.clock.advance(Duration::from_secs(30 * 86_400));
         let expired = refresh(&pool, tokens.refresh_token().expect(""))
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert_eq!(expired, "NotAuthorizedException: Refresh Token has expired");
     })
     .await;
@@ -193,7 +193,7 @@ async fn refresh_token_auth_is_rejected_with_rotation() {
             .client_id(&pool.actor().client_id);
         let call = call.auth_flow("REFRESH_TOKEN_AUTH".into());
         let call = call.auth_parameters("REFRESH_TOKEN", tokens.refresh_token().expect(""));
-        let refused = call.send().await.map_err(error_text).expect_err("refused");
+        let refused = call.send().await.map_err(error_text).expect_err("rejected");
         assert!(
             refused.starts_with("InvalidParameterException"),
             "{refused}"

@@ -1,7 +1,7 @@
 use postern_common::identity::secret_hash;
 use postern_common::token::Refusal;
 
-use super::harness::{EMAIL, PASSWORD, claims, error_text, for_both_databases, with};
+use super::harness::{EMAIL, PASSWORD, claims, error_text, for_both_databases, start_with_config};
 use crate::PoolSettings;
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn wrong_password_and_unknown_user_get_same_error() {
         let wrong = pool
             .sign_in(EMAIL, "Wrong-Horse-9")
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert_eq!(
             wrong,
             "NotAuthorizedException: Incorrect username or password."
@@ -90,11 +90,11 @@ async fn wrong_password_and_unknown_user_get_same_error() {
         let unknown = pool
             .sign_in("bob@example.com", PASSWORD)
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert_eq!(unknown, wrong);
         assert!(
             pool.sign_in("ADA@Example.com", PASSWORD).await.is_ok(),
-            "addresses have no case"
+            "addresses are case-insensitive"
         );
     })
     .await;
@@ -116,10 +116,10 @@ async fn user_status_is_revealed_only_with_correct_password() {
         assert_eq!(
             pool.sign_in(EMAIL, "Wrong-Horse-9")
                 .await
-                .expect_err("refused"),
+                .expect_err("rejected"),
             wrong
         );
-        let right = pool.sign_in(EMAIL, PASSWORD).await.expect_err("refused");
+        let right = pool.sign_in(EMAIL, PASSWORD).await.expect_err("rejected");
         assert_eq!(right, "NotAuthorizedException: User is disabled.");
         pool.admin
             .admin_enable_user()
@@ -143,10 +143,10 @@ async fn user_status_is_revealed_only_with_correct_password() {
         assert_eq!(
             pool.sign_in(other, "Wrong-Horse-9")
                 .await
-                .expect_err("refused"),
+                .expect_err("rejected"),
             wrong
         );
-        let right = pool.sign_in(other, PASSWORD).await.expect_err("refused");
+        let right = pool.sign_in(other, PASSWORD).await.expect_err("rejected");
         assert_eq!(right, "UserNotConfirmedException: User is not confirmed.");
     })
     .await;
@@ -174,7 +174,7 @@ async fn sign_in_secret_hash_covers_entered_name() {
             .send()
             .await
             .map_err(error_text)
-            .expect_err("refused");
+            .expect_err("rejected");
         assert!(
             refused.starts_with("NotAuthorizedException: Unable to verify secret hash"),
             "{refused}"
@@ -183,7 +183,7 @@ async fn sign_in_secret_hash_covers_entered_name() {
             .send()
             .await
             .map_err(error_text)
-            .expect_err("refused");
+            .expect_err("rejected");
         assert!(
             refused.contains("SECRET_HASH was not received"),
             "{refused}"
@@ -209,7 +209,7 @@ async fn sign_up_requires_unused_name_and_valid_password() {
             let call = call
                 .password(password)
                 .set_secret_hash(pool.actor().secret_hash(email));
-            async move { call.send().await.map_err(error_text).expect_err("refused") }
+            async move { call.send().await.map_err(error_text).expect_err("rejected") }
         };
         assert!(
             sign_up("Ada@example.com", PASSWORD)
@@ -247,7 +247,7 @@ async fn service_id_cannot_be_set_by_users() {
             .map_err(error_text);
         assert!(
             refused
-                .expect_err("refused")
+                .expect_err("rejected")
                 .contains("SignUp is not permitted")
         );
         let output = pool
@@ -268,7 +268,7 @@ async fn service_id_cannot_be_set_by_users() {
             .update_user_attributes()
             .access_token(access)
             .user_attributes(attribute);
-        let refused = call.send().await.map_err(error_text).expect_err("refused");
+        let refused = call.send().await.map_err(error_text).expect_err("rejected");
         assert!(refused.contains("unauthorized attribute"), "{refused}");
     })
     .await;
@@ -276,7 +276,7 @@ async fn service_id_cannot_be_set_by_users() {
 
 #[tokio::test]
 async fn sign_up_with_verification_sends_code() {
-    let mut pool = with(|config| {
+    let mut pool = start_with_config(|config| {
         config.actor_pool = PoolSettings {
             verify_email: true,
             ..config.actor_pool.clone()

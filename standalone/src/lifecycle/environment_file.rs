@@ -9,7 +9,7 @@ use postern_common::exit::Exit;
 use crate::data_folder::{read_optional, write_private};
 
 /// Name of the file in the data folder.
-pub(crate) const FILE_NAME: &str = "standalone.env";
+pub(crate) const ENVIRONMENT_FILE_NAME: &str = "standalone.env";
 
 /// Variables in the order of the file. Names are unique; the first value of a name is kept.
 #[derive(Clone, Debug, Default)]
@@ -71,15 +71,15 @@ impl EnvironmentFile {
                 text.push_str(&export(pair));
             }
             text.push_str(&format!(
-                "else\necho '{FILE_NAME}: existing AWS_* variables were kept; the file says how to replace them' >&2\nfi\n"
+                "else\necho '{ENVIRONMENT_FILE_NAME}: existing AWS_* variables were kept; the file says how to replace them' >&2\nfi\n"
             ));
         }
-        write_private(&folder.join(FILE_NAME), text.as_bytes())
+        write_private(&folder.join(ENVIRONMENT_FILE_NAME), text.as_bytes())
     }
 
     /// Reads a file written by [`EnvironmentFile::write`].
     pub(crate) fn read(folder: &Path) -> Result<Self, Exit> {
-        let path = folder.join(FILE_NAME);
+        let path = folder.join(ENVIRONMENT_FILE_NAME);
         let bytes = read_optional(&path)?.ok_or_else(|| {
             Exit::unavailable(format!(
                 "{}: not found; start postern with this --data-dir first",
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(again.get("ODD"), Some(odd));
         let script = format!(
             ". {}; printf %s \"$ODD\"",
-            folder.path().join(FILE_NAME).display()
+            folder.path().join(ENVIRONMENT_FILE_NAME).display()
         );
         let said = std::process::Command::new("sh")
             .args(["-c", &script])
@@ -140,7 +140,7 @@ mod tests {
         environment.add("POSTERN_URL", "http://gate");
         environment.write(folder.path()).expect("written");
         let load = |before: &str| {
-            let file = folder.path().join(FILE_NAME);
+            let file = folder.path().join(ENVIRONMENT_FILE_NAME);
             let show = "printf '%s,' \"$AWS_ACCESS_KEY_ID\" \"${AWS_REGION:-}\" \"$POSTERN_URL\"";
             let script = format!("set -eu; {before}\n. {}; {show}", file.display());
             let said = std::process::Command::new("sh")
@@ -162,7 +162,7 @@ mod tests {
             load("AWS_ACCESS_KEY_ID=mine POSTERN_AWS=local").0,
             "local,local-1,http://gate,"
         );
-        let again = format!(". {}", folder.path().join(FILE_NAME).display());
+        let again = format!(". {}", folder.path().join(ENVIRONMENT_FILE_NAME).display());
         assert_eq!(
             load(&again),
             ("local,local-1,http://gate,".to_owned(), String::new()),
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn missing_environment_file_is_reported() {
         let folder = tempfile::tempdir().expect("folder");
-        let exit = EnvironmentFile::read(folder.path()).expect_err("nothing there");
+        let exit = EnvironmentFile::read(folder.path()).expect_err("a missing file");
         assert_eq!(exit.status(), 69);
         assert!(exit.message().contains("start postern"), "{exit}");
     }

@@ -11,11 +11,11 @@ use postern_common::exit::Exit;
 use tokio::task::JoinSet;
 
 use crate::data_folder::DataFolder;
-use crate::lifecycle::{Addresses, environment_file::EnvironmentFile};
+use crate::lifecycle::{Addresses, EnvironmentFile};
 use crate::mail::Mailbox;
 
-/// Default time for the parts of one stage to stop. Work that is aborted after it was not
-/// acknowledged; acknowledged work is on disk.
+/// Default time for the parts of one stage to stop. Work that is aborted then was not acknowledged;
+/// acknowledged work is on disk.
 const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// Parts that stop together.
@@ -46,7 +46,7 @@ impl ShutdownStage {
         self.stop.clone()
     }
 
-    /// Raises the stop timeout to at least `timeout`.
+    /// Raises the stop timeout to at least `stop_timeout`.
     pub(crate) fn raise_stop_timeout(&mut self, stop_timeout: Duration) {
         self.stop_timeout = self.stop_timeout.max(stop_timeout);
     }
@@ -68,7 +68,7 @@ impl ShutdownStage {
     /// Waits until a part ends. Never returns if the stage has none.
     async fn wait_for_exit(&mut self) -> &'static str {
         match self.parts.join_next().await {
-            Some(wait_for_exit) => wait_for_exit.unwrap_or("a part"),
+            Some(name) => name.unwrap_or("a part"),
             None => std::future::pending().await,
         }
     }
@@ -160,7 +160,7 @@ impl Running {
     /// # Errors
     /// Exits with status 69 if a part ended unexpectedly.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Exit> {
-        let wait_for_exit = {
+        let ended_part = {
             let parts = self
                 .stages
                 .iter_mut()
@@ -171,7 +171,7 @@ impl Running {
             }
         };
         self.stop().await;
-        match wait_for_exit {
+        match ended_part {
             None => Ok(()),
             Some(name) => Err(Exit::unavailable(format!(
                 "{name} ended unexpectedly; see the log"

@@ -149,7 +149,7 @@ fn parse_part(part: &[u8], depth: usize, budget: &mut usize, mail: &mut ParsedMa
             mail.text = Some(decode_charset(&bytes, &charset));
         }
         "text/html" if !attached && mail.html.is_none() => {
-            mail.html = Some(decode_charset(&bytes, &charset))
+            mail.html = Some(decode_charset(&bytes, &charset));
         }
         _ => mail.attachments.push(AttachmentInfo {
             file_name: parameter(&disposition, "filename")

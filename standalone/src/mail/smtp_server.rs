@@ -184,7 +184,7 @@ mod tests {
             .mailbox
             .read(&listed[0].id)
             .expect("readable")
-            .expect("there");
+            .expect("the entry exists");
         assert_eq!(
             mail.text.as_deref().map(str::trim_end),
             Some(".hello\r\n..\r\nGrüße")

@@ -85,10 +85,10 @@ impl SmtpSession {
         } else {
             self.read_line(&line)
         };
-        Some(self.to_action(reply))
+        Some(self.reply_action(reply))
     }
 
-    fn to_action(&mut self, reply: CommandResult) -> SessionAction {
+    fn reply_action(&mut self, reply: CommandResult) -> SessionAction {
         match reply {
             Ok(text) if text.starts_with("221 ") => SessionAction::Close(text),
             Ok(text) => SessionAction::Reply(text),
@@ -244,11 +244,11 @@ impl SmtpSession {
         let data = self.data.take()?;
         let envelope = self.envelope.take()?;
         if data.too_large {
-            return Some(self.to_action(reject("552 5.3.4 Message too large")));
+            return Some(self.reply_action(reject("552 5.3.4 Message too large")));
         }
         // Servers interpret a bare CR or LF differently, which permits SMTP smuggling.
         if data.bare_line_end {
-            return Some(self.to_action(reject("550 5.6.11 Lines end with CRLF")));
+            return Some(self.reply_action(reject("550 5.6.11 Lines end with CRLF")));
         }
         Some(SessionAction::Store(envelope, data.message))
     }

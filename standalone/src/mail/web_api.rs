@@ -55,9 +55,9 @@ async fn list(
     let wanted = Query {
         recipient: parameters.get("to").cloned(),
         subject: parameters.get("subject").cloned(),
-        limit: query::number(&parameters, "limit", MAX_LISTED_MESSAGES)?,
+        limit: query::integer(&parameters, "limit", MAX_LISTED_MESSAGES)?,
     };
-    let found = match query::number(&parameters, "waitSeconds", MAX_WAIT_S)? {
+    let found = match query::integer(&parameters, "waitSeconds", MAX_WAIT_S)? {
         Some(seconds) => mailbox.wait(&wanted, Duration::from_secs(seconds)).await,
         None => mailbox.list(&wanted),
     };

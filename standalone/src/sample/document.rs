@@ -56,7 +56,7 @@ enum FormField {
     #[default]
     None,
     CandidateId,
-    ResumeMetadata,
+    Resume,
     /// A rejected field, whose bytes are discarded.
     Other,
 }
@@ -177,25 +177,25 @@ async fn receive_form(
     let mut stream = body.into_data_stream();
     let mut received: u64 = 0;
     while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|_| unreadable("the body did not arrive whole"))?;
+        let chunk = chunk.map_err(|_| malformed_body("the body is incomplete"))?;
         received += chunk.len() as u64;
         if received > MAX_UPLOAD_BYTES {
             return Err(Problem::new(Code::BodyTooLarge)
                 .detail(format!("the limit is {MAX_UPLOAD_BYTES} bytes")));
         }
         reader.push(&chunk);
-        while let Some(event) = reader.next().map_err(|malformed| unreadable(malformed.0))? {
+        while let Some(event) = reader.next().map_err(|error| malformed_body(error.0))? {
             form.handle_event(service, id, event).await?;
         }
     }
     if reader.is_done() {
         Ok(())
     } else {
-        Err(unreadable("the last boundary is missing"))
+        Err(malformed_body("the last boundary is missing"))
     }
 }
 
-fn unreadable(reason: &'static str) -> Problem {
+fn malformed_body(reason: &'static str) -> Problem {
     Problem::new(Code::InvalidRequest)
         .detail("The body is not well-formed form data.")
         .error("", "invalid_multipart", reason)
@@ -218,7 +218,7 @@ impl UploadForm {
         match event {
             FormEvent::Begin(head) => {
                 self.field = self.start_part(&head);
-                if self.field == FormField::ResumeMetadata {
+                if self.field == FormField::Resume {
                     let file = IncomingFile::create(&service.folder, id)
                         .await
                         .map_err(|error| disk_error(&error))?;
@@ -230,7 +230,7 @@ impl UploadForm {
                     (FormField::CandidateId, Some(text), _) if text.len() <= MAX_TEXT_BYTES => {
                         text.extend_from_slice(&bytes);
                     }
-                    (FormField::ResumeMetadata, _, Some((_, file))) => {
+                    (FormField::Resume, _, Some((_, file))) => {
                         file.write(&bytes)
                             .await
                             .map_err(|error| disk_error(&error))?;
@@ -259,7 +259,7 @@ impl UploadForm {
             "resume" if head.file_name.is_none() => {
                 self.reject_field(pointer, "invalid_type", "must be a file, not text")
             }
-            "resume" => FormField::ResumeMetadata,
+            "resume" => FormField::Resume,
             _ => self.reject_field(pointer, "unknown_field", "is not a known field"),
         }
     }

@@ -189,7 +189,7 @@ fn merge(base: &mut Node, over: Node, source: &SourceText) {
     let has_header = source.has_header(&over);
     match (&mut base.value, over.value) {
         (Value::Object(entries), Value::Object(more)) if has_header => {
-            merge_entries(entries, more, source)
+            merge_entries(entries, more, source);
         }
         (Value::Array(items), Value::Array(more))
             if more.first().is_some_and(|item| is_table(item, source)) =>

@@ -60,7 +60,7 @@ pub(super) async fn submit_form(
 
 fn respond(provider: &SocialProvider, encoded: &[u8]) -> Response {
     let (parameters, repeated) = parse_parameters(encoded);
-    match check(provider, &parameters, repeated) {
+    match validate(provider, &parameters, repeated) {
         Err(RequestError::ShownToPerson(reason)) => page(
             StatusCode::BAD_REQUEST,
             "Invalid sign-in request",
@@ -79,7 +79,7 @@ fn respond(provider: &SocialProvider, encoded: &[u8]) -> Response {
         ),
         Ok(request) => match parameters.get("person") {
             None => person_page(&parameters),
-            Some(choice) => issue_decision(provider, request, choice, &parameters),
+            Some(choice) => handle_choice(provider, request, choice, &parameters),
         },
     }
 }
@@ -97,7 +97,7 @@ fn parse_parameters(encoded: &[u8]) -> (RequestParameters, bool) {
     (parameters, repeated)
 }
 
-fn check(
+fn validate(
     provider: &SocialProvider,
     parameters: &RequestParameters,
     repeated: bool,
@@ -174,7 +174,7 @@ fn granted_scope(scope: &str) -> Option<String> {
         .then(|| scopes.join(" "))
 }
 
-fn issue_decision(
+fn handle_choice(
     provider: &SocialProvider,
     request: AuthorizationRequest,
     choice: &str,

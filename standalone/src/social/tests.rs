@@ -139,7 +139,7 @@ impl TestProvider {
         (status, serde_json::from_str(&body).expect("JSON"))
     }
 
-    async fn refusal(&self, changes: &[(&str, &str)]) -> (u16, String) {
+    async fn oauth_error(&self, changes: &[(&str, &str)]) -> (u16, String) {
         let (status, body) = self.token(changes).await;
         (status, body["error"].as_str().expect("error").to_owned())
     }
@@ -271,28 +271,28 @@ async fn code_is_bound_single_use_and_expires() {
     let grant = (400, "invalid_grant".to_owned());
     let other = "0123456789012345678901234567890123456789012";
     assert_eq!(
-        test.refusal(&[("code", &test.code().await), ("code_verifier", other)])
+        test.oauth_error(&[("code", &test.code().await), ("code_verifier", other)])
             .await,
         grant
     );
     assert_eq!(
-        test.refusal(&[("code", &test.code().await), ("code_verifier", "")])
+        test.oauth_error(&[("code", &test.code().await), ("code_verifier", "")])
             .await,
         grant
     );
     assert_eq!(
-        test.refusal(&[("code", &test.code().await), ("redirect_uri", "http://x/")])
+        test.oauth_error(&[("code", &test.code().await), ("redirect_uri", "http://x/")])
             .await,
         grant
     );
-    assert_eq!(test.refusal(&[("code", "unknown")]).await, grant);
+    assert_eq!(test.oauth_error(&[("code", "unknown")]).await, grant);
     let late = test.code().await;
     test.clock.advance(Duration::from_secs(60));
-    assert_eq!(test.refusal(&[("code", &late)]).await, grant);
+    assert_eq!(test.oauth_error(&[("code", &late)]).await, grant);
 
     let code = test.code().await;
     let (_, tokens) = test.token(&[("code", &code)]).await;
-    assert_eq!(test.refusal(&[("code", &code)]).await, grant);
+    assert_eq!(test.oauth_error(&[("code", &code)]).await, grant);
     let refresh = [
         ("grant_type", "refresh_token"),
         (
@@ -301,9 +301,9 @@ async fn code_is_bound_single_use_and_expires() {
         ),
     ];
     assert_eq!(
-        test.refusal(&refresh).await,
+        test.oauth_error(&refresh).await,
         grant,
-        "a code used twice revokes what came of it"
+        "reuse of a code revokes its tokens"
     );
 }
 
@@ -311,15 +311,18 @@ async fn code_is_bound_single_use_and_expires() {
 async fn client_must_use_one_authentication_method() {
     let test = start().await;
     let client = (401, "invalid_client".to_owned());
-    assert_eq!(test.refusal(&[("client_secret", "wrong")]).await, client);
-    assert_eq!(test.refusal(&[("client_secret", "")]).await, client);
-    assert_eq!(test.refusal(&[("client_id", "other")]).await, client);
     assert_eq!(
-        test.refusal(&[("grant_type", "password")]).await,
+        test.oauth_error(&[("client_secret", "wrong")]).await,
+        client
+    );
+    assert_eq!(test.oauth_error(&[("client_secret", "")]).await, client);
+    assert_eq!(test.oauth_error(&[("client_id", "other")]).await, client);
+    assert_eq!(
+        test.oauth_error(&[("grant_type", "password")]).await,
         (400, "unsupported_grant_type".to_owned())
     );
     assert_eq!(
-        test.refusal(&[("code", "a"), ("code", "b")]).await,
+        test.oauth_error(&[("code", "a"), ("code", "b")]).await,
         (400, "invalid_request".to_owned())
     );
 
@@ -357,13 +360,13 @@ async fn refresh_token_rotates_and_reuse_revokes_family() {
     assert_eq!(status, 200);
     let id = claims(second["id_token"].as_str().expect("ID token"));
     assert_eq!((&id["sub"], id.get("nonce")), (&"dev-ada".into(), None));
-    assert_eq!(test.refusal(&pairs).await.1, "invalid_grant");
+    assert_eq!(test.oauth_error(&pairs).await.1, "invalid_grant");
     let second = refresh(second["refresh_token"].as_str().expect("text"));
     let pairs = second
         .each_ref()
         .map(|(name, value)| (*name, value.as_str()));
     assert_eq!(
-        test.refusal(&pairs).await.1,
+        test.oauth_error(&pairs).await.1,
         "invalid_grant",
         "the family is revoked"
     );

@@ -9,9 +9,7 @@ use postern_identity_pool::HashingSettings;
 
 use crate::data_folder::DataFolder;
 use crate::development::{DevelopmentServices, landing_page_url};
-use crate::lifecycle::{
-    Addresses, BoundSockets, Running, ShutdownStage, environment_file::EnvironmentFile,
-};
+use crate::lifecycle::{Addresses, BoundSockets, EnvironmentFile, Running, ShutdownStage};
 use crate::services::GatewayServices;
 
 /// Options of an embedded installation.

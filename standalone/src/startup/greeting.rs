@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lifecycle::{Running, environment_file::FILE_NAME};
+use crate::lifecycle::{ENVIRONMENT_FILE_NAME, Running};
 
 /// Returns the text for the terminal. `program` is the path of this executable, for commands that
 /// run it again.
@@ -39,7 +39,7 @@ pub fn greeting(running: &Running, program: &str, took: Duration) -> String {
 
 Try this in another shell:
 
-  . '{folder}/{FILE_NAME}'
+  . '{folder}/{ENVIRONMENT_FILE_NAME}'
   EMAIL=ada-$(date +%s)@example.com
   TOKENS=$(curl -s $POSTERN_URL/auth/register -H 'Content-Type: application/json' \
     -d '{{"email":"'$EMAIL'","password":"Correct horse battery 9","profile":{{"firstName":"Ada"}}}}'); echo "$TOKENS"

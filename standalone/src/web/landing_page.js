@@ -18,5 +18,5 @@ if (token && /^[A-Za-z0-9_-]+$/.test(token)) {
   document.getElementById("hint").hidden = false;
 } else if (parameters.get("error")) {
   setHeading("Not signed in");
-  outcome.textContent = "Sign-in failed: " + parameters.get("error");
+  outcome.textContent = "The sign-in did not succeed: " + parameters.get("error");
 }

@@ -43,7 +43,7 @@ pub(crate) fn parse(
 ///
 /// # Errors
 /// Returns 400 if the value is not an integer up to the maximum.
-pub(crate) fn number<T>(
+pub(crate) fn integer<T>(
     parameters: &BTreeMap<String, String>,
     name: &str,
     max: T,
@@ -55,7 +55,7 @@ where
         return Ok(None);
     };
     match text.parse() {
-        Ok(number) if number <= max => Ok(Some(number)),
+        Ok(integer) if integer <= max => Ok(Some(integer)),
         _ => {
             let detail = format!("must be a whole number up to {max}");
             Err(Problem::new(Code::InvalidRequest).error(&pointer(name), "out_of_range", detail))

@@ -87,6 +87,22 @@ fn rotation(client: &str, old: &str, new: &str, now: i64) -> SessionWrite {
     })
 }
 
+fn group(name: &str, precedence: Option<i64>) -> GroupRow {
+    GroupRow {
+        pool_id: "p".into(),
+        name: name.into(),
+        description: None,
+        precedence,
+        created_at: 0,
+        updated_at: 0,
+    }
+}
+
+async fn assert_rejected(store: &PoolStore, write: SessionWrite) {
+    let outcome = store.write_session(write).await.expect("answered");
+    assert!(is_rejected(&outcome), "{outcome:?}");
+}
+
 #[tokio::test]
 async fn sign_in_without_valid_preconditions_is_rejected() {
     for test in testing::both().await {
@@ -107,24 +123,14 @@ async fn sign_in_without_valid_preconditions_is_rejected() {
             0,
             "forgiven"
         );
-        assert!(is_rejected(
-            &store
-                .write_session(start(1, "c", 1))
-                .await
-                .expect("answered")
-        ));
+        assert_rejected(&store, start(1, "c", 1)).await;
         for _ in 0..5 {
             store
                 .count_failure("p", "ada", NOW, quiet_since)
                 .await
                 .expect("counted");
         }
-        assert!(is_rejected(
-            &store
-                .write_session(start(2, "c", 0))
-                .await
-                .expect("answered")
-        ));
+        assert_rejected(&store, start(2, "c", 0)).await;
         assert_eq!(
             store.locked_until("p", "ada").await.expect("read"),
             NOW.0 + 1000,
@@ -134,22 +140,17 @@ async fn sign_in_without_valid_preconditions_is_rejected() {
         for outcome in futures_util::future::join_all(write_concurrently).await {
             assert!(is_rejected(&outcome.expect("answered")));
         }
-        store.forget_attempts("p", "ada").await.expect("forgotten");
+        store.clear_attempts("p", "ada").await.expect("forgotten");
         let ada = store
             .user("p", "ada")
             .await
             .expect("read")
             .expect("the user exists");
         for (name, precedence) in [("last", None), ("second", Some(2)), ("first", Some(1))] {
-            let group = GroupRow {
-                pool_id: "p".into(),
-                name: name.into(),
-                description: None,
-                precedence,
-                created_at: 0,
-                updated_at: 0,
-            };
-            store.add_group(&group).await.expect("a group");
+            store
+                .add_group(&group(name, precedence))
+                .await
+                .expect("a group");
             store
                 .join_group(&ada, name)
                 .await
@@ -162,12 +163,7 @@ async fn sign_in_without_valid_preconditions_is_rejected() {
         let groups = ["first", "second", "last"].map(str::to_owned).to_vec();
         assert!(matches!(in_groups, SessionOutcome::Started { groups: now } if now == groups));
         store.set_enabled(&ada, false, NOW).await.expect("disabled");
-        assert!(is_rejected(
-            &store
-                .write_session(start(20, "c", 0))
-                .await
-                .expect("answered")
-        ));
+        assert_rejected(&store, start(20, "c", 0)).await;
         for number in 1..=20 {
             assert!(
                 store
@@ -197,7 +193,7 @@ async fn lock_set_while_sign_in_waits_takes_effect() {
     other
         .execute("UPDATE pool_user SET updated_at = 1")
         .await
-        .expect("holds the user");
+        .expect("locks the row of the user");
     let waiting = store.clone();
     let sign_in = tokio::spawn(async move { waiting.write_session(start(0, "c", 0)).await });
     const LOCK_WAITS_SQL: &str = "SELECT count(*) FROM pg_stat_activity
@@ -213,7 +209,7 @@ async fn lock_set_while_sign_in_waits_takes_effect() {
     store
         .count_failure("p", "ada", NOW, Timestamp(0))
         .await
-        .expect("the fifth locks");
+        .expect("the fifth failure locks");
     other.commit().await.expect("commits");
     assert!(is_rejected(
         &sign_in.await.expect("no panic").expect("answered")
@@ -232,7 +228,7 @@ async fn failing_write_does_not_affect_others() {
         store
             .write_session(start(100, "nobody", 0))
             .await
-            .expect_err("no such client, alone");
+            .expect_err("an unknown client");
         let writes = (0..20).map(|number| {
             let client = if number % 5 == 0 { "nobody" } else { "c" };
             store.write_session(start(number, client, 0))
@@ -264,7 +260,7 @@ async fn failing_write_does_not_affect_others() {
         );
         assert!(
             is_rejected(&write(rotation("c", "h1", "n2", 0)).await),
-            "used before its grace began"
+            "used before the grace period"
         );
         let shown = async |hash| store.refresh_token(hash).await.expect("read");
         assert_eq!(shown("h1").await.expect("kept").rotated_at, Some(0));
@@ -356,7 +352,7 @@ async fn batched_rotations_are_validated_separately() {
                 .expect("read");
             if let SessionOutcome::Rotated(found) = outcome {
                 assert!(is_rejected(other) && client(number) == "c", "{number}");
-                let (kept, family) = (kept.expect("there is a new one"), format!("f{number}"));
+                let (kept, family) = (kept.expect("a new code"), format!("f{number}"));
                 assert_eq!(
                     (&found.family.family, &kept.family.family),
                     (&family, &family)
@@ -399,45 +395,42 @@ async fn token_used_twice_within_grace_rotates_twice() {
     }
 }
 
+/// Adds users besides `ada`, some of them in groups.
+async fn add_users_in_groups(store: &PoolStore) {
+    let ada = store
+        .user("p", "ada")
+        .await
+        .expect("read")
+        .expect("the user exists");
+    for (username, groups) in [
+        ("bob", &[][..]),
+        ("eve", &["b", "a"]),
+        ("bad", &["a"]),
+        ("dan", &["a"]),
+    ] {
+        let user = User {
+            username: username.into(),
+            sub: username.into(),
+            ..ada.clone()
+        };
+        store.add_user(&user).await.expect("a user");
+        for name in groups {
+            let _exists_already = store.add_group(&group(name, None)).await;
+            store
+                .join_group(&user, name)
+                .await
+                .expect("the user joins the group");
+        }
+    }
+}
+
 #[tokio::test]
 async fn batched_rotations_return_their_own_users() {
     for test in testing::both().await {
         let store = store_with_ada(&test).await;
-        let ada = store
-            .user("p", "ada")
-            .await
-            .expect("read")
-            .expect("the user exists");
-        for (username, groups) in [
-            ("bob", &[][..]),
-            ("eve", &["b", "a"]),
-            ("bad", &["a"]),
-            ("dan", &["a"]),
-        ] {
-            let user = User {
-                username: username.into(),
-                sub: username.into(),
-                ..ada.clone()
-            };
-            store.add_user(&user).await.expect("a user");
-            for name in groups {
-                let group = GroupRow {
-                    pool_id: "p".into(),
-                    name: (*name).into(),
-                    description: None,
-                    precedence: None,
-                    created_at: 0,
-                    updated_at: 0,
-                };
-                let _there_already = store.add_group(&group).await;
-                store
-                    .join_group(&user, name)
-                    .await
-                    .expect("the user joins the group");
-            }
-        }
+        add_users_in_groups(&store).await;
         let names = ["ada", "bob", "eve", "bad", "dan"];
-        let begins = names.iter().enumerate().map(|(number, name)| {
+        let starts = names.iter().enumerate().map(|(number, name)| {
             let SessionWrite::StartSession(one) = start(number, "c", 0) else {
                 panic!("a sign-in")
             };
@@ -446,10 +439,10 @@ async fn batched_rotations_return_their_own_users() {
                 ..one
             })
         });
-        write_concurrently(&store, begins)
+        write_concurrently(&store, starts)
             .await
             .into_iter()
-            .for_each(|begun| drop(begun.expect("written")));
+            .for_each(|started| drop(started.expect("written")));
         // The status `bad` is unreadable; in the second case the successor of bob's token exists
         // already.
         execute(
@@ -495,5 +488,5 @@ async fn execute(database: &Database, sql: &'static str) {
         Database::Postgres(pool) => pool.execute(sql).await.map(drop),
         Database::Sqlite(sqlite) => sqlite.writer.execute(sql).await.map(drop),
     }
-    .expect("the statement is good");
+    .expect("the statement succeeds");
 }

@@ -89,7 +89,7 @@ fn bare_line_ends_are_rejected() {
         b"a\n.\nb\r\n.\r\n",
         b"a\rb\r\n.\r\n",
     ] {
-        let refusal = message(smuggled).expect_err("refused");
+        let refusal = message(smuggled).expect_err("rejected");
         assert!(refusal.starts_with("550 5.6.11"), "{refusal}");
     }
 }

@@ -152,7 +152,7 @@ mod tests {
         );
         whole.persist(folder.path(), "one").await.expect("kept");
         assert_eq!(
-            std::fs::read(folder.path().join("one")).expect("there"),
+            std::fs::read(folder.path().join("one")).expect("the entry exists"),
             b"abc"
         );
     }

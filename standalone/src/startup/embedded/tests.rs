@@ -61,7 +61,7 @@ async fn mail_to(running: &Running, recipient: &str) -> String {
     mailbox
         .read(&found.first().expect("mail").id)
         .expect("readable")
-        .expect("there")
+        .expect("the entry exists")
         .text
         .expect("text")
 }
@@ -148,7 +148,7 @@ async fn non_loopback_address_is_rejected_with_advice() {
         ..options(&folder)
     })
     .await
-    .expect_err("refused");
+    .expect_err("rejected");
     assert_eq!((exit.status(), exit.message().lines().count()), (64, 1));
     assert!(
         exit.message()
