@@ -1,6 +1,7 @@
 //! Tests of the server through the AWS SDK, over a loopback socket and both databases.
 
 mod administration;
+mod attributes;
 mod audit;
 mod codes;
 mod conformance;

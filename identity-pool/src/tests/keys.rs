@@ -35,13 +35,13 @@ async fn tokens_keys_and_accounts_survive_restart() {
             (&pool.actor().client_id, &pool.account("auth")),
             (&client, &password)
         );
-        pool.verify(tokens.access_token().expect(""))
+        pool.verify(tokens.access_token().expect("access token"))
             .await
             .expect("accepted");
         pool.initiate(pool.service(), "auth", password.expose())
             .await
             .expect("signed in");
-        let access = tokens.access_token().expect("");
+        let access = tokens.access_token().expect("access token");
         pool.anonymous
             .get_user()
             .access_token(access)
@@ -59,12 +59,12 @@ async fn keys_are_published_before_and_after_signing() {
         let published = kids(&pool).await;
         assert_eq!(published.len(), 2);
         let first = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let first_kid = kid(first.access_token().expect(""));
+        let first_kid = kid(first.access_token().expect("access token"));
         pool.clock.advance(90 * DAY);
         // Rotation runs once a minute; the restart triggers it here.
         let pool = pool.restart().await;
         let second = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let second_kid = kid(second.access_token().expect(""));
+        let second_kid = kid(second.access_token().expect("access token"));
         assert_ne!(second_kid, first_kid);
         assert!(
             published.contains(&second_kid),

@@ -73,7 +73,7 @@ async fn refresh_token_works_during_lockout() {
             .client_id(&actor.client_id);
         let call = call
             .client_secret(secret.expose())
-            .refresh_token(tokens.refresh_token().expect(""));
+            .refresh_token(tokens.refresh_token().expect("refresh token"));
         call.send()
             .await
             .expect("failures of another name are not counted");

@@ -72,7 +72,7 @@ async fn password_reset_uses_code_once_and_revokes_sign_ins() {
         let old = pool
             .anonymous
             .get_user()
-            .access_token(tokens.access_token().expect(""));
+            .access_token(tokens.access_token().expect("access token"));
         assert!(old.send().await.is_err(), "sign-ins are revoked");
     })
     .await;
@@ -230,7 +230,7 @@ async fn signed_in_user_changes_password() {
             let call = pool
                 .anonymous
                 .change_password()
-                .access_token(tokens.access_token().expect(""));
+                .access_token(tokens.access_token().expect("access token"));
             let call = call.previous_password(from).proposed_password(to);
             async move { call.send().await.map_err(error_text) }
         };

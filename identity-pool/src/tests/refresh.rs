@@ -36,8 +36,8 @@ async fn rotated_refresh_token_works_within_grace() {
         let new = second.refresh_token().expect("a new refresh token");
         assert_ne!(new, old);
         let (before, after) = (
-            claims(first.access_token().expect("")),
-            claims(second.access_token().expect("")),
+            claims(first.access_token().expect("access token")),
+            claims(second.access_token().expect("access token")),
         );
         assert_eq!(
             (&before["origin_jti"], &before["auth_time"]),
@@ -62,7 +62,7 @@ async fn refresh_token_reuse_after_grace_revokes_sign_in() {
         pool.clock.advance(Duration::from_secs(31));
         let reused = refresh(&pool, old).await.expect_err("rejected");
         assert!(reused.starts_with("RefreshTokenReuseException"), "{reused}");
-        let sibling = refresh(&pool, second.refresh_token().expect(""))
+        let sibling = refresh(&pool, second.refresh_token().expect("refresh token"))
             .await
             .expect_err("rejected");
         assert_eq!(
@@ -73,7 +73,7 @@ async fn refresh_token_reuse_after_grace_revokes_sign_in() {
             .sign_in(EMAIL, PASSWORD)
             .await
             .expect("another sign-in");
-        refresh(&pool, other.refresh_token().expect(""))
+        refresh(&pool, other.refresh_token().expect("refresh token"))
             .await
             .expect("still valid");
     })
@@ -130,7 +130,7 @@ async fn refresh_token_ends_by_expiry_user_or_revocation() {
         enable.send().await.expect("enabled");
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         pool.clock.advance(Duration::from_secs(30 * 86_400));
-        let expired = refresh(&pool, tokens.refresh_token().expect(""))
+        let expired = refresh(&pool, tokens.refresh_token().expect("refresh token"))
             .await
             .expect_err("rejected");
         assert_eq!(expired, "NotAuthorizedException: Refresh Token has expired");
@@ -192,7 +192,10 @@ async fn refresh_token_auth_is_rejected_with_rotation() {
             .initiate_auth()
             .client_id(&pool.actor().client_id);
         let call = call.auth_flow("REFRESH_TOKEN_AUTH".into());
-        let call = call.auth_parameters("REFRESH_TOKEN", tokens.refresh_token().expect(""));
+        let call = call.auth_parameters(
+            "REFRESH_TOKEN",
+            tokens.refresh_token().expect("refresh token"),
+        );
         let refused = call.send().await.map_err(error_text).expect_err("rejected");
         assert!(
             refused.starts_with("InvalidParameterException"),
