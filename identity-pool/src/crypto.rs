@@ -1,6 +1,7 @@
 //! Random values, password hashes, and signing keys.
 //!
-//! Depends on `store` (which persists the signing keys) and `error`.
+//! Input: passwords and claims. Output: PHC strings and signed tokens. Depends on `store` (which
+//! persists the signing keys) and `error`.
 
 mod password_hasher;
 pub(crate) mod random;

@@ -1,4 +1,7 @@
 //! Listening sockets, the generated environment file, and the ordered shutdown of all parts.
+//!
+//! `startup` binds [`BoundSockets`], spawns the parts into [`ShutdownStage`]s, and returns them as
+//! [`Running`]. Depends on `data_folder`, and on `mail` for the handle of the mailbox.
 
 mod environment_file;
 mod running;
