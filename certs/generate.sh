@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes a development authority and a server certificate for localhost, with openssl. See README.md beside this.
+# Creates a development certificate authority, a server certificate for localhost and a client certificate. See README.md.
 set -eu
 
 cd "$(dirname "$0")"
@@ -12,7 +12,7 @@ case $days in '' | *[!0-9]*) echo "usage: certs/generate.sh [days]" >&2; exit 64
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The authority is made once, so that what trusts it goes on trusting it.
+# An existing authority is kept, so that clients that trust it continue to do so.
 if [ ! -f authority.key ] || [ ! -f authority.pem ]; then
     openssl ecparam -name prime256v1 -genkey -noout -out "$work/authority.key"
     cat > "$work/authority.cnf" <<'END'
@@ -32,7 +32,7 @@ END
     mv "$work/authority.key" "$work/authority.pem" .
 fi
 
-# One certificate for servers, one for clients that show who they are.
+# Issues a certificate: name, extended key usage, subject alternative names.
 issue() {
     name=$1 usage=$2 alternative=$3
     openssl ecparam -name prime256v1 -genkey -noout -out "$work/$name.key"
@@ -47,7 +47,7 @@ authorityKeyIdentifier = keyid
 END
     openssl x509 -req -in "$work/$name.csr" -CA authority.pem -CAkey authority.key -set_serial "0x$(openssl rand -hex 16)" \
         -sha256 -days "$days" -extfile "$work/$name.ext" -out "$work/$name.pem" 2> /dev/null
-    # A server sends its certificate and whoever signed it.
+    # The file contains the certificate chain: the certificate and its issuer's.
     cat authority.pem >> "$work/$name.pem"
     mv "$work/$name.key" "$work/$name.pem" .
 }

@@ -1,4 +1,4 @@
-//! Puts the shipped templates into the binary, so that `postern` needs no file beside itself.
+//! Embeds the built-in notification templates in the binary.
 
 use std::fmt::Write as _;
 use std::fs;

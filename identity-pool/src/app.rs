@@ -1,4 +1,4 @@
-//! The server as a whole.
+//! Assembles the server, serves it, and runs its periodic maintenance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,35 +13,34 @@ use prometheus::IntCounter;
 use prometheus::{IntCounterVec, Opts, Registry};
 use tokio::net::TcpListener;
 
-use crate::bootstrap::{self, Provisioned};
+use crate::bootstrap::{self, ProvisionedPools};
 use crate::config::Config;
-use crate::directory::Directory;
-use crate::fault::Fault;
-use crate::hasher::Hasher;
-use crate::server::Server;
-use crate::signing::Keys;
-use crate::store::Store;
-use crate::wire::{self, Wire};
+use crate::context::PoolContext;
+use crate::crypto::{PasswordHasher, SigningKeys};
+use crate::directory::PoolDirectory;
+use crate::error::ApiError;
+use crate::store::PoolStore;
+use crate::wire::{self, WireState};
 
-/// How often keys are looked after and what has expired is taken out.
-const ROUND: Duration = Duration::from_secs(60);
+/// Interval of key rotation and of the deletion of expired rows.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long a stop waits for calls in flight.
-const DRAIN: Duration = Duration::from_secs(1);
+/// Time for which a shutdown waits for calls in flight.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The sockets that the server listens on; the caller owns them.
+/// Listening sockets, bound by the caller.
 #[derive(Debug)]
 pub struct Listeners {
-    /// The API, the keys and discovery.
+    /// Socket of the API, the JWK sets, and OpenID Connect discovery.
     pub public: TcpListener,
-    /// Liveness, readiness and metrics.
+    /// Socket for liveness, readiness, and metrics.
     pub admin: Option<TcpListener>,
 }
 
-/// The identity pool, ready to run.
+/// An identity pool that is ready to serve.
 pub struct App {
-    server: Arc<Server>,
-    provisioned: Provisioned,
+    context: Arc<PoolContext>,
+    provisioned: ProvisionedPools,
     key_max_age: Duration,
 }
 
@@ -56,63 +55,70 @@ impl std::fmt::Debug for App {
 // === impl App ===
 
 impl App {
-    /// Opens the store and makes what the first start makes.
+    /// Opens the store and provisions what is missing. Signing keys of a first start are created in
+    /// the background.
     ///
     /// # Errors
-    /// Status 64 for a database URL that names no store; 69 when the store is away or the data
-    /// folder cannot be written.
+    /// Exits with status 64 for a database URL of an unsupported scheme, and with 69 if the store
+    /// is unavailable or the data folder is not writable.
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
         let database = Database::open(
             &config.database,
             DatabaseOptions::new("postern-identity-pool"),
         )
         .await?;
-        let store = Store::open(database).await?;
-        let server = Box::pin(assemble(&config, clock, store))
+        let store = PoolStore::open(database).await?;
+        let context = Box::pin(build_context(&config, clock, store))
             .await
-            .map_err(|fault| refuse(&fault))?;
-        let provisioned = bootstrap::run(&server, &config).await?;
-        let server = Arc::new(server);
-        tokio::spawn(first_turn(Arc::clone(&server)));
+            .map_err(|error| startup_error(&error))?;
+        let provisioned = bootstrap::run(&context, &config).await?;
+        let context = Arc::new(context);
+        tokio::spawn(create_first_keys(Arc::clone(&context)));
         Ok(Self {
-            server,
+            context,
             provisioned,
             key_max_age: config.key_max_age,
         })
     }
 
-    /// Ids, secrets and addresses that the other processes need.
+    /// Returns the ids, secrets, and addresses that other processes need.
     #[must_use]
-    pub fn provisioned(&self) -> &Provisioned {
+    pub fn provisioned(&self) -> &ProvisionedPools {
         &self.provisioned
     }
 
-    /// How many passwords were hashed.
+    /// Returns the counter of hashed passwords.
     #[cfg(test)]
-    pub(crate) fn hashes(&self) -> IntCounter {
-        self.server.hasher.hashes().clone()
+    pub(crate) fn hash_counter(&self) -> IntCounter {
+        self.context.hasher.hash_counter().clone()
     }
 
-    /// Returns when every pool has its keys: at once, but at the first start, which makes them
-    /// meanwhile.
+    /// Returns a future that resolves when every pool has signing keys: at once, except during a
+    /// first start.
     ///
     /// # Errors
-    /// 69 if that takes longer than ten seconds; the log tells why.
-    pub fn keys_are_made(&self) -> impl Future<Output = Result<(), Exit>> + Send + 'static {
-        let server = Arc::clone(&self.server);
-        async move { server.keys.wait().await.map_err(|fault| refuse(&fault)) }
+    /// Exits with status 69 if the keys are not ready within ten seconds; the log has the cause.
+    pub fn wait_for_keys(&self) -> impl Future<Output = Result<(), Exit>> + Send + 'static {
+        let context = Arc::clone(&self.context);
+        async move {
+            context
+                .keys
+                .wait_until_ready()
+                .await
+                .map_err(|error| startup_error(&error))
+        }
     }
 
-    /// Serves until the stop begins and the requests in flight are answered.
+    /// Serves until `shutdown` is cancelled and the requests in flight are answered.
     pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
-        let (registry, calls) = metrics(&self.server);
+        let (registry, calls) = metrics(&self.context);
         let limits = Limits {
             linger: Duration::ZERO,
-            drain: DRAIN,
+            drain: DRAIN_TIMEOUT,
             ..Limits::default()
         };
-        let wire = Wire {
-            server: Arc::clone(&self.server),
+        let wire = WireState {
+            context: Arc::clone(&self.context),
             access_key: bootstrap::access_key(&self.provisioned),
             max_age_s: self.key_max_age.as_secs(),
             default_pool: self.provisioned.actor.pool_id.clone(),
@@ -126,13 +132,13 @@ impl App {
             let stop = shutdown.clone();
             tokio::spawn(async move { admin::serve(listener, router, limits, &[], stop).await })
         });
-        let rounds = tokio::spawn(look_after(
-            Arc::clone(&self.server),
+        let maintenance = tokio::spawn(maintain(
+            Arc::clone(&self.context),
             database,
             shutdown.clone(),
         ));
         let names: Vec<String> = self
-            .server
+            .context
             .issuer_base
             .host_str()
             .map(str::to_owned)
@@ -141,94 +147,93 @@ impl App {
         let hosts = AllowedHosts::of(listeners.public.local_addr().ok(), &names);
         let router = wire::router(wire, hosts);
         postern_common::http::serve(listeners.public, router, limits, shutdown).await;
-        for task in [Some(rounds), admin].into_iter().flatten() {
-            // A task that panicked has told so already; there is nothing left to stop.
+        for task in [Some(maintenance), admin].into_iter().flatten() {
+            // A panic was reported by the task itself, and no further cleanup is needed.
             let _ = task.await;
         }
-        self.server.store.database().close().await;
+        self.context.store.database().close().await;
     }
 }
 
-/// The registry of this server and the counter of its calls.
-fn metrics(server: &Server) -> (Registry, IntCounterVec) {
+/// Creates the metrics registry and the counter of calls.
+fn metrics(context: &PoolContext) -> (Registry, IntCounterVec) {
     let options = Opts::new(
         "postern_identity_pool_calls_total",
         "Calls by operation and outcome.",
     );
     let calls = IntCounterVec::new(options, &["operation", "outcome"])
-        .expect("the name and labels are valid");
+        .expect("metric name and labels are valid");
     let registry = Registry::new();
     registry
         .register(Box::new(calls.clone()))
-        .expect("the registry is new");
+        .expect("a new registry has no conflicting metric");
     registry
-        .register(Box::new(server.hasher.hashes().clone()))
-        .expect("no other has this name");
+        .register(Box::new(context.hasher.hash_counter().clone()))
+        .expect("the metric name is unique");
     (registry, calls)
 }
 
-async fn assemble(config: &Config, clock: Clock, store: Store) -> Result<Server, Fault> {
-    Ok(Server {
+async fn build_context(
+    config: &Config,
+    clock: Clock,
+    store: PoolStore,
+) -> Result<PoolContext, ApiError> {
+    Ok(PoolContext {
         clock,
-        directory: Directory::load(&store).await?,
-        keys: Keys::load(&store, config.key_period).await?,
+        directory: PoolDirectory::load(&store).await?,
+        keys: SigningKeys::load(&store, config.key_period).await?,
         store,
-        hasher: Hasher::start(config.hashing)?,
+        hasher: PasswordHasher::start(config.hashing)?,
         delivery: config.code_delivery.clone(),
         issuer_base: config.issuer_base.clone(),
         region: config.region.clone(),
     })
 }
 
-fn refuse(fault: &Fault) -> Exit {
-    Exit::unavailable(format!("identity pool: cannot start: {}", fault.message()))
+fn startup_error(error: &ApiError) -> Exit {
+    Exit::unavailable(format!("identity pool: cannot start: {}", error.message()))
 }
 
-/// Makes the keys of a first start, which takes a while, and those whose turn came while the server
-/// was down. Whoever needs a key waits for it; the rest of the process goes on.
-async fn first_turn(server: Arc<Server>) {
-    if let Err(fault) = turn(&server).await {
-        tracing::error!(
-            cause = fault.message(),
-            "the identity pool could not make its keys"
-        );
+/// Creates the keys of a first start, and those that became due while the server was stopped. Runs
+/// in the background because it takes seconds; calls that need a key wait for it.
+async fn create_first_keys(context: Arc<PoolContext>) {
+    if let Err(error) = rotate_keys(&context).await {
+        tracing::error!(error = error.message(), "signing key creation failed");
     }
 }
 
-async fn turn(server: &Server) -> Result<(), Fault> {
-    server
+async fn rotate_keys(context: &PoolContext) -> Result<(), ApiError> {
+    context
         .keys
-        .turn(
-            &server.store,
-            &server.directory.pool_ids(),
-            server.clock.now(),
+        .rotate(
+            &context.store,
+            &context.directory.pool_ids(),
+            context.clock.now(),
         )
         .await
 }
 
-/// Turns keys and sweeps until the stop begins. What fails is tried again a minute later.
-async fn look_after(server: Arc<Server>, database: admin::Check, shutdown: CancellationToken) {
+/// Rotates keys and deletes expired rows until shutdown. A failed round is retried after
+/// [`MAINTENANCE_INTERVAL`].
+async fn maintain(context: Arc<PoolContext>, database: admin::Check, shutdown: CancellationToken) {
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(ROUND) => {}
+            () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
         }
-        match round(&server).await {
+        match run_maintenance(&context).await {
             Ok(()) => database.set_ok(),
-            Err(fault) => {
-                database.set_failed(fault.message());
-                tracing::warn!(
-                    cause = fault.message(),
-                    "the identity pool could not look after its keys"
-                );
+            Err(error) => {
+                database.set_failed(error.message());
+                tracing::warn!(error = error.message(), "identity pool maintenance failed");
             }
         }
     }
 }
 
-async fn round(server: &Server) -> Result<(), Fault> {
-    turn(server).await?;
-    let swept = server.store.sweep(server.clock.now()).await?;
-    tracing::debug!(swept, "expired rows taken out");
+async fn run_maintenance(context: &PoolContext) -> Result<(), ApiError> {
+    rotate_keys(context).await?;
+    let rows = context.store.delete_expired(context.clock.now()).await?;
+    tracing::debug!(rows, "expired rows deleted");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The first start: two pools with their clients, service accounts, and the administrator's access
-//! key. Every later start finds them, and puts back what is missing.
+//! Provisioning: two pools with their app clients, the service accounts, and the administrator's
+//! access key. The first start creates them; later starts recreate what is missing.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,71 +11,71 @@ use postern_common::Secret;
 use postern_common::exit::Exit;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, SERVICE_ID};
-use crate::fault::Fault;
-use crate::operation::{make_client, make_pool, new_user};
-use crate::pool::{Client, ClientSettings, Pool, PoolSettings};
-use crate::random;
-use crate::server::Server;
-use crate::user::Status;
+use crate::config::{Config, SERVICE_ID_ATTRIBUTE};
+use crate::context::PoolContext;
+use crate::crypto::random;
+use crate::error::ApiError;
+use crate::model::{AppClient, ClientSettings, PoolSettings, UserPool, UserStatus};
+use crate::operations::{create_client, create_pool, new_user};
 use crate::wire::AccessKey;
 
-/// What another process needs to use the pools.
+/// Ids and secrets with which other processes use the pools.
 #[derive(Clone, Debug)]
-pub struct Provisioned {
-    /// The address of the API: `AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER`.
+pub struct ProvisionedPools {
+    /// Base URL of the API: `AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER`.
     pub endpoint: String,
-    /// The region, `CLOUD_REGION`.
+    /// Region name: `CLOUD_REGION`.
     pub region: String,
-    /// The pool of users.
-    pub actor: Access,
-    /// The pool of service accounts.
-    pub service: Access,
-    /// The service accounts, by name.
-    pub accounts: Vec<Account>,
-    /// The id of the administrator's access key, for SigV4.
+    /// Pool of users.
+    pub actor: PoolAccess,
+    /// Pool of service accounts.
+    pub service: PoolAccess,
+    /// Service accounts, by name.
+    pub accounts: Vec<ServiceAccount>,
+    /// Id of the administrator's access key, for SigV4.
     pub access_key_id: String,
-    /// Its secret.
+    /// Secret of the administrator's access key.
     pub secret_access_key: Secret,
 }
 
-/// A pool and the client through which it is used.
+/// A pool with the app client through which it is used.
 #[derive(Clone, Debug)]
-pub struct Access {
-    /// The pool's id.
+pub struct PoolAccess {
+    /// Pool id.
     pub pool_id: String,
-    /// The client's id.
+    /// App client id.
     pub client_id: String,
-    /// The client's secret.
+    /// App client secret.
     pub client_secret: Secret,
-    /// The `iss` of the pool's tokens.
+    /// Issuer (`iss`) of the pool's tokens.
     pub issuer: String,
 }
 
-/// A service account.
+/// The credentials of a service account.
 #[derive(Clone, Debug)]
-pub struct Account {
-    /// The name: username and `custom:service_id`.
+pub struct ServiceAccount {
+    /// Username, and value of `custom:service_id`.
     pub name: String,
-    /// The password.
+    /// Password in clear text.
     pub password: Secret,
 }
 
-/// `identity-pool.json`.
+/// The content of `identity-pool.json`.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Credentials {
+struct StoredCredentials {
     access_key_id: String,
     secret_access_key: String,
     #[serde(default)]
     accounts: BTreeMap<String, String>,
 }
 
-// === impl Provisioned ===
+// === impl ProvisionedPools ===
 
-impl Provisioned {
-    /// The variables of the interface for the service that signs in as `account`, and those that
-    /// AWS's own tools read. Without such an account the last two of the interface are left out.
+impl ProvisionedPools {
+    /// Returns the environment variables for the service that signs in as `account`, and those that
+    /// AWS's own tools read. Without such an account, the account's username and password are
+    /// omitted.
     #[must_use]
     pub fn variables(&self, account: &str) -> Vec<(&'static str, String)> {
         let secret = |secret: &Secret| secret.expose().to_owned();
@@ -91,7 +91,7 @@ impl Provisioned {
             ),
             ("CLOUD_REGION", self.region.clone()),
             ("AWS_REGION", self.region.clone()),
-            // What the aws command line and boto3 read instead.
+            // Read by the AWS CLI and boto3 instead of `AWS_REGION`.
             ("AWS_DEFAULT_REGION", self.region.clone()),
             (
                 "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
@@ -100,7 +100,11 @@ impl Provisioned {
             ("AWS_ACCESS_KEY_ID", self.access_key_id.clone()),
             ("AWS_SECRET_ACCESS_KEY", secret(&self.secret_access_key)),
         ];
-        if let Some(account) = self.accounts.iter().find(|known| known.name == account) {
+        if let Some(account) = self
+            .accounts
+            .iter()
+            .find(|existing| existing.name == account)
+        {
             variables.push(("IDP_SERVICE_ACCOUNT_USERNAME", account.name.clone()));
             variables.push(("IDP_SERVICE_ACCOUNT_PASSWORD", secret(&account.password)));
         }
@@ -108,41 +112,45 @@ impl Provisioned {
     }
 }
 
-/// Makes what is missing and tells what is there.
-pub(crate) async fn run(server: &Server, config: &Config) -> Result<Provisioned, Exit> {
-    let credentials = load(&config.data_dir, &config.service_accounts)?;
-    Box::pin(provision(server, config, &credentials))
+/// Creates the pools, clients, and accounts that are missing, and returns all of them.
+pub(crate) async fn run(context: &PoolContext, config: &Config) -> Result<ProvisionedPools, Exit> {
+    let credentials = load_credentials(&config.data_dir, &config.service_accounts)?;
+    Box::pin(provision(context, config, &credentials))
         .await
-        .map_err(|fault| {
+        .map_err(|error| {
             Exit::unavailable(format!(
-                "identity pool: the first start failed: {}",
-                fault.message()
+                "identity pool: provisioning failed: {}",
+                error.message()
             ))
         })
 }
 
 async fn provision(
-    server: &Server,
+    context: &PoolContext,
     config: &Config,
-    credentials: &Credentials,
-) -> Result<Provisioned, Fault> {
-    let actor = ensure(server, "actor", &config.actor_pool, &config.actor_client).await?;
-    let service = ensure(
-        server,
+    credentials: &StoredCredentials,
+) -> Result<ProvisionedPools, ApiError> {
+    let actor = ensure_pool(context, "actor", &config.actor_pool, &config.actor_client).await?;
+    let service = ensure_pool(
+        context,
         "service",
         &config.service_pool,
         &config.service_client,
     )
     .await?;
-    ensure_accounts(server, &service.pool_id, &credentials.accounts).await?;
+    ensure_accounts(context, &service.pool_id, &credentials.accounts).await?;
     let accounts = credentials.accounts.iter();
-    Ok(Provisioned {
-        endpoint: server.issuer_base.as_str().trim_end_matches('/').to_owned(),
-        region: server.region.clone(),
+    Ok(ProvisionedPools {
+        endpoint: context
+            .issuer_base
+            .as_str()
+            .trim_end_matches('/')
+            .to_owned(),
+        region: context.region.clone(),
         actor,
         service,
         accounts: accounts
-            .map(|(name, password)| Account {
+            .map(|(name, password)| ServiceAccount {
                 name: name.clone(),
                 password: password.as_str().into(),
             })
@@ -152,129 +160,135 @@ async fn provision(
     })
 }
 
-/// The pool and client that the settings name; made where they are not there.
-async fn ensure(
-    server: &Server,
+/// Returns the pool and client recorded in the settings, creating those that do not exist.
+async fn ensure_pool(
+    context: &PoolContext,
     name: &str,
     pool_settings: &PoolSettings,
     client_settings: &ClientSettings,
-) -> Result<Access, Fault> {
+) -> Result<PoolAccess, ApiError> {
     let (pool_key, client_key) = (format!("{name}_pool"), format!("{name}_client"));
-    let known = server
+    let existing = context
         .store
         .setting(&pool_key)
         .await?
-        .and_then(|id| server.directory.pool(&id).ok());
-    let pool: Arc<Pool> = match known {
+        .and_then(|id| context.directory.pool(&id).ok());
+    let pool: Arc<UserPool> = match existing {
         Some(pool) => pool,
         None => {
-            let pool = make_pool(server, name.to_owned(), pool_settings.clone()).await?;
-            server.store.set_setting(&pool_key, &pool.id).await?;
+            let pool = create_pool(context, name.to_owned(), pool_settings.clone()).await?;
+            context.store.set_setting(&pool_key, &pool.id).await?;
             Arc::new(pool)
         }
     };
-    let known = server.store.setting(&client_key).await?;
-    let known = known.and_then(|id| server.directory.client_of(&pool.id, &id).ok());
-    let client: Arc<Client> = match known {
+    let existing = context.store.setting(&client_key).await?;
+    let existing = existing.and_then(|id| context.directory.client_of(&pool.id, &id).ok());
+    let client: Arc<AppClient> = match existing {
         Some(client) => client,
         None => {
-            let client = make_client(
-                server,
+            let client = create_client(
+                context,
                 &pool,
                 name.to_owned(),
                 true,
                 client_settings.clone(),
             )
             .await?;
-            server.store.set_setting(&client_key, &client.id).await?;
+            context.store.set_setting(&client_key, &client.id).await?;
             Arc::new(client)
         }
     };
     let client_secret = client.secret.clone().unwrap_or_default();
-    Ok(Access {
+    Ok(PoolAccess {
         pool_id: pool.id.clone(),
         client_id: client.id.clone(),
         client_secret,
-        issuer: server.issuer(&pool.id),
+        issuer: context.issuer(&pool.id),
     })
 }
 
-/// Gives each account the password of the credentials' file. A fingerprint in the store tells
-/// whether it has it, so that a start hashes nothing when nothing has changed.
+/// Sets the password of each account to the one in the credentials file. A fingerprint in the
+/// settings records the current password, so that a restart without changes hashes nothing.
 async fn ensure_accounts(
-    server: &Server,
+    context: &PoolContext,
     pool_id: &str,
     accounts: &BTreeMap<String, String>,
-) -> Result<(), Fault> {
-    let pool = server.directory.pool(pool_id)?;
+) -> Result<(), ApiError> {
+    let pool = context.directory.pool(pool_id)?;
     for (name, password) in accounts {
         let key = format!("account_{name}");
         let fingerprint = random::digest(&[pool_id, name, password]);
-        let known = server.store.user(pool_id, name).await?;
-        let has_password = server.store.setting(&key).await?.as_ref() == Some(&fingerprint);
-        if known.is_some() && has_password {
+        let existing = context.store.user(pool_id, name).await?;
+        let has_password = context.store.setting(&key).await?.as_ref() == Some(&fingerprint);
+        if existing.is_some() && has_password {
             continue;
         }
-        let is_new = known.is_none();
-        let mut user = known.map_or_else(|| new_user(server, &pool, name), Ok)?;
-        user.password = Some(server.hasher.hash_random(&password.as_str().into())?);
-        user.status = Status::Confirmed;
+        let is_new = existing.is_none();
+        let mut user = existing.map_or_else(|| new_user(context, &pool, name), Ok)?;
+        user.password = Some(context.hasher.hash_random(&password.as_str().into())?);
+        user.status = UserStatus::Confirmed;
         if is_new {
             user.attributes
                 .0
-                .insert(SERVICE_ID.to_owned(), name.clone());
-            server.store.add_user(&user).await?;
+                .insert(SERVICE_ID_ATTRIBUTE.to_owned(), name.clone());
+            context.store.add_user(&user).await?;
         } else {
-            server.store.set_password(&user, server.clock.now()).await?;
+            context
+                .store
+                .set_password(&user, context.clock.now())
+                .await?;
         }
-        server.store.set_setting(&key, &fingerprint).await?;
+        context.store.set_setting(&key, &fingerprint).await?;
     }
     Ok(())
 }
 
-/// The key that signs administrative calls.
-pub(crate) fn access_key(provisioned: &Provisioned) -> AccessKey {
+/// Returns the access key that signs administrative calls.
+pub(crate) fn access_key(provisioned: &ProvisionedPools) -> AccessKey {
     AccessKey {
         id: provisioned.access_key_id.clone(),
         secret: provisioned.secret_access_key.clone(),
     }
 }
 
-/// Reads the credentials' file, completes it, and writes it when something was added. It is written
-/// before the store is, so that a password that the store has is never lost.
-fn load(folder: &Path, accounts: &[String]) -> Result<Credentials, Exit> {
+/// Reads the credentials file, adds what is missing, and writes it if anything was added. The file
+/// is written before the store, so that a password in the store is always recoverable.
+fn load_credentials(folder: &Path, accounts: &[String]) -> Result<StoredCredentials, Exit> {
     let path = folder.join("identity-pool.json");
-    let failed = |doing: &str, cause: &dyn std::fmt::Display| {
-        Exit::unavailable(format!("{}: cannot {doing}: {cause}", path.display()))
+    let failed = |operation: &str, cause: &dyn std::fmt::Display| {
+        Exit::unavailable(format!("{}: cannot {operation}: {cause}", path.display()))
     };
-    let mut credentials: Credentials = match std::fs::read(&path) {
+    let mut credentials: StoredCredentials = match std::fs::read(&path) {
         Ok(text) => serde_json::from_slice(&text).map_err(|error| failed("read", &error))?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Credentials::default(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => StoredCredentials::default(),
         Err(error) => return Err(failed("read", &error)),
     };
-    if complete(&mut credentials, accounts).map_err(|fault| failed("make secrets for", &fault))? {
+    if add_missing(&mut credentials, accounts)
+        .map_err(|error| failed("generate secrets for", &error))?
+    {
         let mut folders = std::fs::DirBuilder::new();
         folders
             .recursive(true)
             .mode(0o700)
             .create(folder)
             .map_err(|error| failed("create", &error))?;
-        write(&path, &credentials).map_err(|error| failed("write", &error))?;
+        write_atomically(&path, &credentials).map_err(|error| failed("write", &error))?;
     }
     Ok(credentials)
 }
 
-fn complete(credentials: &mut Credentials, accounts: &[String]) -> Result<bool, Fault> {
+fn add_missing(credentials: &mut StoredCredentials, accounts: &[String]) -> Result<bool, ApiError> {
     let mut changed = false;
     if credentials.access_key_id.is_empty() {
-        // The form of AWS's ids: `AKIA` and sixteen capitals or digits.
-        credentials.access_key_id = format!("AKIA{}", random::lowercase(16)?.to_uppercase());
+        // AWS's format: `AKIA` and sixteen capital letters or digits.
+        credentials.access_key_id =
+            format!("AKIA{}", random::lower_alphanumeric(16)?.to_uppercase());
         credentials.secret_access_key = random::alphanumeric(40)?;
         changed = true;
     }
     for name in accounts {
         if !credentials.accounts.contains_key(name) {
-            // 43 characters of base64url are 256 bits; the end satisfies any policy.
+            // 43 characters of base64url carry 256 bits; the suffix satisfies any password policy.
             credentials
                 .accounts
                 .insert(name.clone(), format!("{}-aA1", random::token()?));
@@ -284,17 +298,17 @@ fn complete(credentials: &mut Credentials, accounts: &[String]) -> Result<bool, 
     Ok(changed)
 }
 
-/// All or nothing: a new file beside it, then a rename.
-fn write(path: &Path, credentials: &Credentials) -> std::io::Result<()> {
+/// Replaces the file atomically: writes a temporary file beside it, then renames it.
+fn write_atomically(path: &Path, credentials: &StoredCredentials) -> std::io::Result<()> {
     let text = serde_json::to_vec_pretty(credentials)?;
-    let fresh = path.with_extension("json.new");
+    let temporary = path.with_extension("json.new");
     let mut file = std::fs::OpenOptions::new()
         .create(true)
         .write(true)
         .truncate(true)
         .mode(0o600)
-        .open(&fresh)?;
+        .open(&temporary)?;
     file.write_all(&text)?;
     file.sync_all()?;
-    std::fs::rename(&fresh, path)
+    std::fs::rename(&temporary, path)
 }

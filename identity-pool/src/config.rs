@@ -1,55 +1,53 @@
-//! What an operator decides about the server. Whoever embeds it fills this in; there is no file of
-//! its own.
+//! Configuration of the server. The embedding process fills it in; there is no configuration file.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use url::Url;
 
-use crate::delivery::CodeDelivery;
-use crate::hasher::Hashing;
-use crate::pool::{ClientSettings, PoolSettings};
+use crate::code_delivery::CodeDelivery;
+use crate::crypto::HashingSettings;
+use crate::model::{ClientSettings, PoolSettings};
 
-/// The configuration of the server. [`Config::new`] has the defaults; fields are then set one by
-/// one.
+/// The configuration of the server. [`Config::new`] returns the defaults; the fields are public.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where pools, users and keys are kept: `sqlite://…` or `postgres://…`.
+    /// Database URL: `sqlite://…` or `postgres://…`.
     pub database: String,
-    /// The folder of `identity-pool.json`, which holds the administrator's access key and the
-    /// passwords of the service accounts. The file has mode 0600.
+    /// Folder of `identity-pool.json` (mode 0600), which holds the administrator's access key and
+    /// the passwords of the service accounts.
     pub data_dir: PathBuf,
-    /// What clients reach the server at; a pool's issuer is this and the pool's id.
+    /// Base URL under which clients reach the server. A pool's issuer is this URL and the pool's
+    /// id.
     pub issuer_base: Url,
-    /// The region that pool ids and signatures name. Default `us-west-2`.
+    /// Region in pool ids and signatures. Default `us-west-2`.
     pub region: String,
-    /// The cost of password hashes, and how many are made at once.
-    pub hashing: Hashing,
-    /// How long a signing key signs. Default 90 days; the next key is published all that time
-    /// before.
+    /// Cost and concurrency of password hashing.
+    pub hashing: HashingSettings,
+    /// Time for which a signing key signs. Default 90 days. The next key is published one period in
+    /// advance.
     pub key_period: Duration,
-    /// How long clients may cache keys and discovery. Default 5 minutes.
+    /// Time for which clients may cache JWK sets and discovery documents. Default 5 minutes.
     pub key_max_age: Duration,
-    /// How one-time codes reach users. Default [`CodeDelivery::Log`].
+    /// Delivery of one-time codes. Default [`CodeDelivery::Log`].
     pub code_delivery: CodeDelivery,
-    /// Names of the service accounts that the first start makes. Default `auth`, `notify`, `actor`,
-    /// `document`.
+    /// Names of the service accounts to create. Default `auth`, `notify`, `actor`, `document`.
     pub service_accounts: Vec<String>,
-    /// The pool of users, as the first start makes it.
+    /// Initial settings of the pool of users.
     pub actor_pool: PoolSettings,
-    /// Its app client, as the first start makes it.
+    /// Initial settings of the app client of the pool of users.
     pub actor_client: ClientSettings,
-    /// The pool of service accounts, as the first start makes it.
+    /// Initial settings of the pool of service accounts.
     pub service_pool: PoolSettings,
-    /// Its app client, as the first start makes it.
+    /// Initial settings of the app client of the pool of service accounts.
     pub service_client: ClientSettings,
 }
 
-/// The attribute that makes a user of the service pool a service.
-pub(crate) const SERVICE_ID: &str = "custom:service_id";
+/// Attribute that identifies a user of the service pool as a service.
+pub(crate) const SERVICE_ID_ATTRIBUTE: &str = "custom:service_id";
 
 impl Config {
-    /// The defaults.
+    /// Returns the default configuration.
     #[must_use]
     pub fn new(
         database: impl Into<String>,
@@ -61,7 +59,7 @@ impl Config {
             data_dir: data_dir.into(),
             issuer_base,
             region: "us-west-2".to_owned(),
-            hashing: Hashing::default(),
+            hashing: HashingSettings::default(),
             key_period: Duration::from_secs(90 * 86_400),
             key_max_age: Duration::from_secs(300),
             code_delivery: CodeDelivery::Log,
@@ -76,7 +74,7 @@ impl Config {
     }
 }
 
-/// Users sign in with their address; the service that registers them confirms them.
+/// Users sign in with their e-mail address. The authentication service confirms them.
 fn actor_pool() -> PoolSettings {
     PoolSettings {
         email_usernames: true,
@@ -85,7 +83,8 @@ fn actor_pool() -> PoolSettings {
     }
 }
 
-/// Refresh tokens rotate, with half a minute in which a lost answer can be asked for again.
+/// Refresh tokens rotate, with a grace period of 30 seconds in which a lost response can be
+/// requested again.
 fn actor_client() -> ClientSettings {
     ClientSettings {
         rotation_grace_s: Some(30),
@@ -94,19 +93,19 @@ fn actor_client() -> ClientSettings {
     .with_flows(&["ALLOW_USER_PASSWORD_AUTH", "ALLOW_ADMIN_USER_PASSWORD_AUTH"])
 }
 
-/// Nobody signs up as a service.
+/// Service accounts are created by an administrator only.
 fn service_pool() -> PoolSettings {
     PoolSettings {
         admin_create_only: true,
-        custom_attributes: vec![SERVICE_ID.to_owned()],
+        custom_attributes: vec![SERVICE_ID_ATTRIBUTE.to_owned()],
         ..PoolSettings::default()
     }
 }
 
-/// The ID token shows which service it is, and no client can write that.
+/// The ID token shows the service id, which no client can write.
 fn service_client() -> ClientSettings {
     ClientSettings {
-        read_attributes: Some(vec![SERVICE_ID.to_owned()]),
+        read_attributes: Some(vec![SERVICE_ID_ATTRIBUTE.to_owned()]),
         write_attributes: Some(vec!["name".to_owned()]),
         ..ClientSettings::default()
     }

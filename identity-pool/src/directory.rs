@@ -1,25 +1,24 @@
-//! The pools and app clients in memory. Every call needs one, and they change only when an
-//! administrator says so.
+//! An in-memory copy of pools and app clients. Every call reads it; only administrators change it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::fault::{Fault, Kind};
-use crate::pool::{Client, Pool};
-use crate::store::Store;
+use crate::error::{ApiError, ExceptionKind};
+use crate::model::{AppClient, UserPool};
+use crate::store::PoolStore;
 
-/// What is known; written through to the store.
+/// A write-through cache of all pools and app clients.
 #[derive(Debug, Default)]
-pub(crate) struct Directory(RwLock<Entries>);
+pub(crate) struct PoolDirectory(RwLock<DirectoryEntries>);
 
 #[derive(Debug, Default)]
-struct Entries {
-    pools: BTreeMap<String, Arc<Pool>>,
-    clients: BTreeMap<String, Arc<Client>>,
+struct DirectoryEntries {
+    pools: BTreeMap<String, Arc<UserPool>>,
+    clients: BTreeMap<String, Arc<AppClient>>,
 }
 
-impl Directory {
-    pub(crate) async fn load(store: &Store) -> Result<Self, Fault> {
+impl PoolDirectory {
+    pub(crate) async fn load(store: &PoolStore) -> Result<Self, ApiError> {
         let pools = store
             .pools()
             .await?
@@ -31,50 +30,50 @@ impl Directory {
             .into_iter()
             .map(|client| (client.id.clone(), Arc::new(client)))
             .collect();
-        Ok(Self(RwLock::new(Entries { pools, clients })))
+        Ok(Self(RwLock::new(DirectoryEntries { pools, clients })))
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Entries) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&DirectoryEntries) -> T) -> T {
         read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write<T>(&self, write: impl FnOnce(&mut Entries) -> T) -> T {
+    fn write<T>(&self, write: impl FnOnce(&mut DirectoryEntries) -> T) -> T {
         write(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn pool(&self, id: &str) -> Result<Arc<Pool>, Fault> {
+    pub(crate) fn pool(&self, id: &str) -> Result<Arc<UserPool>, ApiError> {
         self.read(|entries| entries.pools.get(id).map(Arc::clone))
             .ok_or_else(|| {
-                Fault::new(
-                    Kind::ResourceNotFound,
+                ApiError::new(
+                    ExceptionKind::ResourceNotFound,
                     format!("User pool {id} does not exist."),
                 )
             })
     }
 
-    pub(crate) fn client(&self, id: &str) -> Result<Arc<Client>, Fault> {
+    pub(crate) fn client(&self, id: &str) -> Result<Arc<AppClient>, ApiError> {
         self.read(|entries| entries.clients.get(id).map(Arc::clone))
             .ok_or_else(|| {
-                Fault::new(
-                    Kind::ResourceNotFound,
+                ApiError::new(
+                    ExceptionKind::ResourceNotFound,
                     format!("User pool client {id} does not exist."),
                 )
             })
     }
 
-    /// A client that must belong to the pool.
-    pub(crate) fn client_of(&self, pool_id: &str, id: &str) -> Result<Arc<Client>, Fault> {
+    /// Returns the client if it belongs to the pool.
+    pub(crate) fn client_of(&self, pool_id: &str, id: &str) -> Result<Arc<AppClient>, ApiError> {
         let client = self.client(id)?;
         if client.pool_id != pool_id {
-            return Err(Fault::new(
-                Kind::ResourceNotFound,
+            return Err(ApiError::new(
+                ExceptionKind::ResourceNotFound,
                 format!("User pool client {id} does not exist."),
             ));
         }
         Ok(client)
     }
 
-    pub(crate) fn pools(&self) -> Vec<Arc<Pool>> {
+    pub(crate) fn pools(&self) -> Vec<Arc<UserPool>> {
         self.read(|entries| entries.pools.values().map(Arc::clone).collect())
     }
 
@@ -82,8 +81,8 @@ impl Directory {
         self.read(|entries| entries.pools.keys().cloned().collect())
     }
 
-    pub(crate) fn clients(&self, pool_id: &str) -> Vec<Arc<Client>> {
-        let of_pool = |client: &&Arc<Client>| client.pool_id == pool_id;
+    pub(crate) fn clients(&self, pool_id: &str) -> Vec<Arc<AppClient>> {
+        let of_pool = |client: &&Arc<AppClient>| client.pool_id == pool_id;
         self.read(|entries| {
             entries
                 .clients
@@ -94,7 +93,11 @@ impl Directory {
         })
     }
 
-    pub(crate) async fn put_pool(&self, store: &Store, pool: Pool) -> Result<Arc<Pool>, Fault> {
+    pub(crate) async fn put_pool(
+        &self,
+        store: &PoolStore,
+        pool: UserPool,
+    ) -> Result<Arc<UserPool>, ApiError> {
         store.put_pool(&pool).await?;
         let pool = Arc::new(pool);
         self.write(|entries| entries.pools.insert(pool.id.clone(), Arc::clone(&pool)));
@@ -103,9 +106,9 @@ impl Directory {
 
     pub(crate) async fn put_client(
         &self,
-        store: &Store,
-        client: Client,
-    ) -> Result<Arc<Client>, Fault> {
+        store: &PoolStore,
+        client: AppClient,
+    ) -> Result<Arc<AppClient>, ApiError> {
         store.put_client(&client).await?;
         let client = Arc::new(client);
         self.write(|entries| {
@@ -116,7 +119,7 @@ impl Directory {
         Ok(client)
     }
 
-    pub(crate) async fn delete_pool(&self, store: &Store, id: &str) -> Result<(), Fault> {
+    pub(crate) async fn delete_pool(&self, store: &PoolStore, id: &str) -> Result<(), ApiError> {
         store.delete_pool(id).await?;
         self.write(|entries| {
             entries.pools.remove(id);
@@ -125,7 +128,7 @@ impl Directory {
         Ok(())
     }
 
-    pub(crate) async fn delete_client(&self, store: &Store, id: &str) -> Result<(), Fault> {
+    pub(crate) async fn delete_client(&self, store: &PoolStore, id: &str) -> Result<(), ApiError> {
         store.delete_client(id).await?;
         self.write(|entries| entries.clients.remove(id));
         Ok(())

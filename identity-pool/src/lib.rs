@@ -1,40 +1,45 @@
-//! The local identity pool: a server that speaks Amazon Cognito's JSON 1.1 wire for the operations
-//! that Postern uses and for administration, so that AWS's SDKs and command line work against it.
+//! A local identity pool: a server for the part of Amazon Cognito's JSON 1.1 API that Postern uses,
+//! and for administration, so that AWS SDKs and the AWS CLI work against it.
 //!
-//! It is held to Cognito's real behaviour: `SECRET_HASH` over the right name, the real-username
-//! rule, rotation and reuse of refresh tokens, lockout, readable and writable attributes. Where it
-//! is stricter on purpose, the code says so. Start with [`App`]; [`Provisioned`] is what another
-//! process needs to join in.
+//! Its behaviour follows Cognito: the name that `SECRET_HASH` covers, real usernames, rotation and
+//! reuse detection of refresh tokens, lockout, readable and writable attributes. Deliberate
+//! deviations are stricter and are documented where they are implemented. [`App`] runs the server;
+//! [`ProvisionedPools`] holds the ids and secrets that other processes need.
 //!
-//! A call goes through `wire` (protocol and signature), `operation` (one function each) and `store`
-//! (SQL).
+//! A call passes through `wire` (protocol and signature), `operations` (one function for each
+//! operation), and `store` (SQL).
 
+// Assembly.
 mod app;
 mod bootstrap;
 mod config;
-mod delivery;
-mod directory;
-mod fault;
-mod hasher;
-mod lockout;
-mod operation;
-mod password;
-mod pool;
-mod random;
-mod server;
-mod signing;
-mod store;
-mod tokens;
-mod user;
+
+// The HTTP protocol and its signatures.
 mod wire;
 
+// One function for each operation of the API.
+mod operations;
+
+// State and rules that operations share.
+mod code_delivery;
+mod context;
+mod directory;
+mod tokens;
+
+// Cryptography and persistence.
+mod crypto;
+mod store;
+
+// Plain types.
+mod error;
+mod model;
+
 pub use app::{App, Listeners};
-pub use bootstrap::{Access, Account, Provisioned};
+pub use bootstrap::{PoolAccess, ProvisionedPools, ServiceAccount};
+pub use code_delivery::{CodeDelivery, CodeMail, CodePurpose};
 pub use config::Config;
-pub use delivery::{CodeDelivery, CodeMail, CodePurpose};
-pub use hasher::Hashing;
-pub use password::PasswordPolicy;
-pub use pool::{ClientSettings, PoolSettings};
+pub use crypto::HashingSettings;
+pub use model::{ClientSettings, PasswordPolicy, PoolSettings};
 
 #[cfg(test)]
 mod tests;

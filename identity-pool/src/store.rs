@@ -1,33 +1,34 @@
-//! Everything that the pool keeps, in PostgreSQL or SQLite.
+//! Persistence in PostgreSQL or SQLite. All SQL of the crate is in this module; it depends on
+//! `model`.
 //!
-//! Both stores accept the same statements (`$1` parameters, `ON CONFLICT`, `RETURNING`), so that
-//! there is one text for each. The macros below choose the connection: a reader, the writer, or a
-//! transaction.
+//! Both databases accept the same statements (`$1` parameters, `ON CONFLICT`, `RETURNING`), so most
+//! exist once. The macros below choose the connection: a reader, the writer, or a transaction.
 
 mod attempts;
 mod codes;
-mod directory;
-mod grouped;
+mod group_commit;
 mod groups;
-mod keys;
+mod pools;
 mod schema;
 mod sessions;
+mod signing_keys;
 mod users;
 
-pub(crate) use self::codes::{Checked, CodeKey};
+pub(crate) use self::codes::{CodeCheck, CodeKey, CodeTimes};
 pub(crate) use self::groups::GroupRow;
-pub(crate) use self::keys::KeyRow;
 pub(crate) use self::sessions::{
-    Begin, ChallengeRow, Family, FamilyOfUser, Rotate, SessionWrite, Written,
+    ChallengeRow, RefreshSession, RotateToken, SessionOutcome, SessionWrite, StartSession,
+    TokenFamily,
 };
-pub(crate) use self::users::{Column, Page, UserFilter};
+pub(crate) use self::signing_keys::SigningKeyRow;
+pub(crate) use self::users::{Page, UserColumn, UserFilter};
 
-use self::grouped::Grouped;
+use self::group_commit::GroupCommitter;
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 use postern_common::exit::Exit;
 
-/// Reads: SQLite's readers, any PostgreSQL connection.
+/// Runs a reading statement: on SQLite's readers, or on any PostgreSQL connection.
 macro_rules! reading {
     ($store:expr, $connection:ident => $body:expr) => {
         match &$store.database {
@@ -40,7 +41,7 @@ macro_rules! reading {
     };
 }
 
-/// One statement that writes.
+/// Runs one writing statement.
 macro_rules! writing {
     ($store:expr, $connection:ident => $body:expr) => {
         match &$store.database {
@@ -53,7 +54,7 @@ macro_rules! writing {
     };
 }
 
-/// Several statements that count together; a `?` in the body rolls back.
+/// Runs several statements in a transaction. A `?` in the body rolls it back.
 macro_rules! transaction {
     ($store:expr, $transaction:ident => $body:expr) => {
         match &$store.database {
@@ -78,61 +79,39 @@ macro_rules! transaction {
 
 pub(crate) use {reading, transaction, writing};
 
-/// A value that is kept as JSON in a text column, which both stores have.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stored<T>(pub(crate) T);
-
-impl<T: serde::de::DeserializeOwned> TryFrom<String> for Stored<T> {
-    type Error = serde_json::Error;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        serde_json::from_str(&text).map(Self)
-    }
-}
-
-impl<T> std::ops::Deref for Stored<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-/// What is kept as JSON is made of plain fields and string keys.
-pub(crate) fn to_text(value: &impl serde::Serialize) -> String {
-    serde_json::to_string(value).expect("plain fields and string keys are JSON")
-}
-
-/// The store, open and at this binary's version.
+/// The store, with the schema of this version.
 #[derive(Clone, Debug)]
-pub(crate) struct Store {
+pub(crate) struct PoolStore {
     database: Database,
-    /// Merges the commits of sign-ins and refreshes; PostgreSQL needs no help with that.
-    grouped: Option<Grouped>,
+    /// Group commit of sign-ins and refreshes. `None` for PostgreSQL, which has its own.
+    group_commit: Option<GroupCommitter>,
 }
 
-// === impl Store ===
+// === impl PoolStore ===
 
-impl Store {
+impl PoolStore {
     pub(crate) async fn open(database: Database) -> Result<Self, Exit> {
         database.migrate(&schema::MIGRATIONS).await?;
-        let grouped = match &database {
-            Database::Sqlite(sqlite) => Some(Grouped::start(sqlite.clone())),
+        let group_commit = match &database {
+            Database::Sqlite(sqlite) => Some(GroupCommitter::start(sqlite.clone())),
             Database::Postgres(_) => None,
         };
-        Ok(Self { database, grouped })
+        Ok(Self {
+            database,
+            group_commit,
+        })
     }
 
     pub(crate) fn database(&self) -> &Database {
         &self.database
     }
 
-    /// Takes out what has expired, so that the tables stay as small as what is alive.
-    pub(crate) async fn sweep(&self, now: Timestamp) -> Result<u64, sqlx::Error> {
+    /// Deletes expired rows. Returns their number.
+    pub(crate) async fn delete_expired(&self, now: Timestamp) -> Result<u64, sqlx::Error> {
         const EXPIRED: [&str; 5] = [
             "DELETE FROM pool_family WHERE expires_at < $1",
-            // A week after its rotation a token is merely unknown: its reuse no longer ends the
-            // sign-in.
+            // After a week, the reuse of a rotated token is no longer detected and the token is
+            // unknown.
             "DELETE FROM pool_refresh_token WHERE rotated_at < $1 - 604800000",
             "DELETE FROM pool_challenge WHERE expires_at < $1",
             "DELETE FROM pool_code WHERE expires_at < $1 AND window_start < $1 - 3600000",
@@ -147,7 +126,7 @@ impl Store {
         Ok(swept)
     }
 
-    /// A value that the pool keeps about itself.
+    /// Returns a setting that the server stores about itself.
     pub(crate) async fn setting(&self, name: &str) -> Result<Option<String>, sqlx::Error> {
         const SQL: &str = "SELECT value FROM pool_setting WHERE name = $1";
         reading!(self, db => sqlx::query_scalar(SQL).bind(name).fetch_optional(db).await)

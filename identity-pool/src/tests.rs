@@ -1,6 +1,7 @@
-//! The server as its clients see it: the AWS SDK over a loopback socket, over both stores.
+//! Tests of the server through the AWS SDK, over a loopback socket and both databases.
 
 mod administration;
+mod attributes;
 mod audit;
 mod codes;
 mod conformance;

@@ -1,5 +1,8 @@
-//! The HTTP face: Amazon's JSON 1.1 protocol at `POST /`, keys and discovery at their well-known
-//! places.
+//! The HTTP interface: Amazon's JSON 1.1 protocol at `POST /`, and JWK sets and OpenID Connect
+//! discovery at the well-known paths.
+//!
+//! Authenticates and decodes requests, calls `operations`, and encodes results. Depends on
+//! `operations` and `context`.
 
 mod discovery;
 mod sigv4;
@@ -19,152 +22,156 @@ use prometheus::IntCounterVec;
 use serde_json::{Value, json};
 
 pub(crate) use self::sigv4::AccessKey;
-use crate::fault::{Fault, Kind};
-use crate::operation::{self, Access, Call, Subject};
-use crate::server::Server;
+use crate::context::PoolContext;
+use crate::error::{ApiError, ExceptionKind};
+use crate::operations::{self, AuditSubject, OperationAccess, OperationCall};
 
-/// The content type of the protocol.
+/// Content type of the protocol.
 const JSON_1_1: &str = "application/x-amz-json-1.1";
-/// What every operation's name begins with.
-const TARGET: &str = "AWSCognitoIdentityProviderService.";
-/// Bytes of a request at most; the largest that Cognito takes are far smaller.
-const LARGEST_BODY: usize = 128 << 10;
+/// Prefix of every operation in `X-Amz-Target`.
+const TARGET_PREFIX: &str = "AWSCognitoIdentityProviderService.";
+/// Maximum size of a request body in bytes; the largest that Cognito accepts are far smaller.
+const MAX_BODY_BYTES: usize = 128 << 10;
 
-/// What the handlers share.
-pub(crate) struct Wire {
-    pub(crate) server: Arc<Server>,
+/// State shared by the handlers.
+pub(crate) struct WireState {
+    pub(crate) context: Arc<PoolContext>,
     pub(crate) access_key: AccessKey,
-    /// Seconds that keys and discovery may be cached.
+    /// `max-age` of JWK sets and discovery documents, in seconds.
     pub(crate) max_age_s: u64,
-    /// The pool that `/.well-known/openid-configuration` without a pool speaks of.
+    /// Pool described by `/.well-operation_label/openid-pool_configuration` without a pool id.
     pub(crate) default_pool: String,
-    /// Calls by operation and outcome.
+    /// Counter of calls, by operation and outcome.
     pub(crate) calls: IntCounterVec,
 }
 
-/// A request as the signature covers it.
-struct Received<'a> {
+/// The parts of a request that its signature covers.
+struct SignedRequest<'a> {
     uri: &'a Uri,
     headers: &'a HeaderMap,
     body: &'a [u8],
 }
 
-/// The router, without the rim. Operations are for `hosts` alone; keys and discovery are public,
-/// and the gateway forwards them with the name that its client used.
-pub(crate) fn router(wire: Wire, hosts: AllowedHosts) -> Router {
+/// Builds the router, without the request layer. Only requests for `hosts` may call operations. JWK
+/// sets and discovery are public: the gateway forwards them with its client's `Host`.
+pub(crate) fn router(state: WireState, hosts: AllowedHosts) -> Router {
     hosts
-        .guard(Router::new().route("/", post(call)))
-        .route("/.well-known/jwks.json", get(discovery::every_key))
+        .guard(Router::new().route("/", post(handle_call)))
+        .route("/.well-known/jwks.json", get(discovery::all_pool_keys))
         .route(
             "/.well-known/openid-configuration",
             get(discovery::default_configuration),
         )
-        .route("/{pool}/.well-known/jwks.json", get(discovery::keys))
+        .route("/{pool}/.well-known/jwks.json", get(discovery::pool_keys))
         .route(
             "/{pool}/.well-known/openid-configuration",
-            get(discovery::configuration),
+            get(discovery::pool_configuration),
         )
-        .layer(DefaultBodyLimit::max(LARGEST_BODY))
-        .with_state(Arc::new(wire))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(Arc::new(state))
 }
 
-async fn call(
-    State(wire): State<Arc<Wire>>,
+async fn handle_call(
+    State(state): State<Arc<WireState>>,
     request_id: RequestId,
     uri: Uri,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let Ok(body) = body else {
-        let fault = Fault::new(
-            Kind::Serialization,
-            "The request body is too large or did not arrive whole",
+        let error = ApiError::new(
+            ExceptionKind::Serialization,
+            "The request body is too large or incomplete",
         );
-        return render(&Err(fault), &request_id);
+        return render(&Err(error), &request_id);
     };
-    let received = Received {
+    let request = SignedRequest {
         uri: &uri,
         headers: &headers,
         body: &body,
     };
-    let call = Call::new(&wire.server, &body);
+    let call = OperationCall::new(&state.context, &body);
     let target = headers
         .get("x-amz-target")
         .and_then(|value| value.to_str().ok());
     let operation = target
-        .and_then(|target| target.strip_prefix(TARGET))
+        .and_then(|target| target.strip_prefix(TARGET_PREFIX))
         .unwrap_or("none");
-    let outcome = answer(&wire, operation, &received, &call).await;
+    let outcome = dispatch(&state, operation, &request, &call).await;
     let subject = call
         .subject
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
-    wire.calls
-        .with_label_values(&[known(operation), outcome_name(&outcome)])
+    state
+        .calls
+        .with_label_values(&[operation_label(operation), outcome_name(&outcome)])
         .inc();
     audit(operation, &subject, &outcome, &request_id);
     render(&outcome, &request_id)
 }
 
-async fn answer(
-    wire: &Wire,
+async fn dispatch(
+    state: &WireState,
     operation: &str,
-    received: &Received<'_>,
-    call: &Call<'_>,
-) -> Result<Value, Fault> {
-    let access = operation::access(operation).ok_or_else(|| operation::unknown(operation))?;
-    if access == Access::Administrator {
+    request: &SignedRequest<'_>,
+    call: &OperationCall<'_>,
+) -> Result<Value, ApiError> {
+    let access =
+        operations::access(operation).ok_or_else(|| operations::unknown_operation(operation))?;
+    if access == OperationAccess::Administrator {
         sigv4::verify(
-            received,
-            &wire.access_key,
-            &wire.server.region,
-            wire.server.clock.now(),
+            request,
+            &state.access_key,
+            &state.context.region,
+            state.context.clock.now(),
         )?;
     }
-    let content_type = received
+    let content_type = request
         .headers
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
     if content_type.is_none_or(|sent| !sent.starts_with(JSON_1_1)) {
-        return Err(Fault::new(
-            Kind::Serialization,
+        return Err(ApiError::new(
+            ExceptionKind::Serialization,
             format!("Content-Type must be {JSON_1_1}"),
         ));
     }
-    operation::run(operation, call).await
+    operations::run(operation, call).await
 }
 
-/// The operation as a label: what is not an operation is one label, whatever clients send.
-fn known(operation: &str) -> &str {
-    if operation::access(operation).is_some() {
+/// Returns the operation as a metric label. Unknown operations share one label, so that clients
+/// cannot create labels.
+fn operation_label(operation: &str) -> &str {
+    if operations::access(operation).is_some() {
         operation
     } else {
         "unknown"
     }
 }
 
-fn outcome_name(outcome: &Result<Value, Fault>) -> &'static str {
+fn outcome_name(outcome: &Result<Value, ApiError>) -> &'static str {
     outcome
         .as_ref()
         .err()
-        .map_or("ok", |fault| fault.kind().name())
+        .map_or("ok", |error| error.kind().name())
 }
 
-/// Who, what, outcome, request id. Ids only: nothing that a person typed, and never a secret.
+/// Writes the audit event of a call: actor, operation, outcome, and ids. Never user input or
+/// secrets.
 fn audit(
     operation: &str,
-    subject: &Subject,
-    outcome: &Result<Value, Fault>,
+    subject: &AuditSubject,
+    outcome: &Result<Value, ApiError>,
     request_id: &RequestId,
 ) {
-    let by = match operation::access(operation) {
-        Some(Access::Administrator) => "administrator",
-        Some(Access::Public) | None => "client",
+    let by = match operations::access(operation) {
+        Some(OperationAccess::Administrator) => "administrator",
+        Some(OperationAccess::Public) | None => "client",
     };
     tracing::info!(
         target: "audit",
         by,
-        operation = known(operation),
+        operation = operation_label(operation),
         outcome = outcome_name(outcome),
         pool_id = subject.pool_id,
         client_id = subject.client_id,
@@ -174,13 +181,13 @@ fn audit(
     );
 }
 
-fn render(outcome: &Result<Value, Fault>, request_id: &RequestId) -> Response {
-    let (status, body, fault) = match outcome {
+fn render(outcome: &Result<Value, ApiError>, request_id: &RequestId) -> Response {
+    let (status, body, error) = match outcome {
         Ok(value) => (StatusCode::OK, value.to_string(), None),
-        Err(fault) => {
+        Err(error) => {
             let body =
-                json!({"__type": fault.kind().name(), "message": fault.message()}).to_string();
-            (fault.kind().status(), body, Some(fault.kind()))
+                json!({"__type": error.kind().name(), "message": error.message()}).to_string();
+            (error.kind().status(), body, Some(error.kind()))
         }
     };
     let mut response = (status, [(CONTENT_TYPE, JSON_1_1)], body).into_response();
@@ -192,7 +199,7 @@ fn render(outcome: &Result<Value, Fault>, request_id: &RequestId) -> Response {
     if let Ok(id) = HeaderValue::from_str(&request_id.0) {
         headers.insert(HeaderName::from_static("x-amzn-requestid"), id);
     }
-    if let Some(kind) = fault {
+    if let Some(kind) = error {
         let name = HeaderName::from_static("x-amzn-errortype");
         headers.insert(name, HeaderValue::from_static(kind.name()));
     }

@@ -1,5 +1,8 @@
-//! The parts that stand in for what an operator would bring: identity pool, sample services, social
-//! provider, mail catcher. They serve this machine only.
+//! Development services in place of an operator's own systems: identity pool, sample services,
+//! social provider, and mail catcher. They accept loopback connections only.
+
+mod code_mailer;
+pub(crate) mod database;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +16,26 @@ use postern_common::http::{BodyBudgets, Limits, serve};
 use postern_common::identity::IdentityConfig;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Secret};
-use postern_identity_pool::{self as pool, CodeDelivery, CodeMail, Hashing, Provisioned};
+use postern_identity_pool::{
+    self as pool, CodeDelivery, CodeMail, HashingSettings, ProvisionedPools,
+};
 use tokio::sync::mpsc;
 use url::Url;
 
-use crate::folder::{Folder, url_safe};
+use crate::data_folder::{DataFolder, url_safe};
+use crate::lifecycle::{Addresses, DevelopmentSockets, ShutdownStage};
 use crate::mail::{self, Mailbox};
-use crate::running::Stage;
 use crate::sample::actor::ActorService;
 use crate::sample::document::DocumentService;
 use crate::sample::{actor, document};
-use crate::social::{self, Client, Provider, SigningKey};
-use crate::sockets::{Addresses, DevelopmentSockets};
-use crate::{codes, landing, store};
+use crate::social::{self, RegisteredClient, SigningKey, SocialProvider};
+use crate::web::landing_page;
 
-/// Codes that wait to be delivered.
-const CODES: usize = 256;
+/// Capacity of the queue of codes to be delivered.
+const CODE_QUEUE_CAPACITY: usize = 256;
 
-/// What the development parts accept.
-const LIMITS: Limits = Limits {
+/// Limits of the development services' HTTP servers.
+const SERVER_LIMITS: Limits = Limits {
     bodies: BodyBudgets::anonymous(16 << 20),
     body: 256 << 10,
     connections: 1024,
@@ -40,46 +44,47 @@ const LIMITS: Limits = Limits {
     drain: Duration::from_millis(500),
 };
 
-/// Everything that is built and does not run yet.
+/// The development services, before they serve.
 #[derive(Debug)]
-pub(crate) struct Development {
+pub(crate) struct DevelopmentServices {
     identity_pool: pool::App,
     actor: Arc<ActorService>,
     document: Arc<DocumentService>,
-    social: Arc<Provider>,
+    social: Arc<SocialProvider>,
     verifier: Arc<Verifier>,
     mailbox: Arc<Mailbox>,
     codes: mpsc::Receiver<CodeMail>,
     sqlite: Sqlite,
-    social_client: Client,
+    social_client: RegisteredClient,
     social_sealing_key: Secret,
     mail_token_key: Secret,
     gateway: String,
 }
 
-// === impl Development ===
+// === impl DevelopmentServices ===
 
-impl Development {
-    /// Makes what is missing in the folder and opens what is there.
+impl DevelopmentServices {
+    /// Builds the services from the data folder, creating what is missing.
     pub(crate) async fn build(
-        folder: &Folder,
+        folder: &DataFolder,
         addresses: &Addresses,
-        hashing: Hashing,
+        hashing: HashingSettings,
         clock: &Clock,
     ) -> Result<Self, Exit> {
-        let (codes_in, codes) = mpsc::channel(CODES);
+        let (code_sender, codes) = mpsc::channel(CODE_QUEUE_CAPACITY);
         let key_path = folder.path().join("social-key.der");
-        // Both make RSA keys at the first start: side by side.
+        // Both generate RSA keys at the first start, so they run in parallel.
         let key = tokio::task::spawn_blocking(move || SigningKey::open(&key_path));
-        let identity_pool = identity_pool(folder, addresses, hashing, codes_in, clock);
+        let identity_pool = identity_pool(folder, addresses, hashing, code_sender, clock);
         let sqlite_path = folder.path().join("development.db");
         let (identity_pool, sqlite, key) =
-            tokio::join!(Box::pin(identity_pool), store::open(&sqlite_path), key);
+            tokio::join!(Box::pin(identity_pool), database::open(&sqlite_path), key);
         let (identity_pool, sqlite) = (identity_pool?, sqlite?);
-        let key = key.map_err(|_| Exit::unavailable("making a key panicked"))??;
+        let key = key.map_err(|_| Exit::unavailable("key generation panicked"))??;
         let client = social_client(folder, addresses)?;
         let issuer = format!("http://{}", addresses.social);
-        let social = Provider::new(issuer, client.clone(), key, sqlite.clone(), clock.clone());
+        let social =
+            SocialProvider::new(issuer, client.clone(), key, sqlite.clone(), clock.clone());
         let verifier = verifier(identity_pool.provisioned(), clock)?;
         let unusable = |error: std::io::Error| {
             Exit::unavailable(format!("{}: {error}", folder.path().display()))
@@ -114,17 +119,18 @@ impl Development {
         Arc::clone(&self.mailbox)
     }
 
-    /// Returns when the pools can sign: a first start makes their keys while the rest starts.
-    pub(crate) fn keys_are_made(&self) -> impl Future<Output = Result<(), Exit>> + Send + 'static {
-        self.identity_pool.keys_are_made()
+    /// Returns a future that resolves when the pools have signing keys. A first start creates them
+    /// in the background.
+    pub(crate) fn wait_for_keys(&self) -> impl Future<Output = Result<(), Exit>> + Send + 'static {
+        self.identity_pool.wait_for_keys()
     }
 
-    /// Ids and secrets of the pools.
-    pub(crate) fn provisioned(&self) -> &Provisioned {
+    /// Returns the ids and secrets of the pools.
+    pub(crate) fn provisioned(&self) -> &ProvisionedPools {
         self.identity_pool.provisioned()
     }
 
-    /// The variables of the interface for the service that signs in as `account`.
+    /// Returns the environment variables for the service that signs in as `account`.
     pub(crate) fn variables(&self, account: &str) -> Vec<(&'static str, String)> {
         let mut variables = self.provisioned().variables(account);
         let secret = |secret: &Secret| secret.expose().to_owned();
@@ -142,7 +148,7 @@ impl Development {
     }
 
     /// Serves until the stage stops.
-    pub(crate) fn run(self, sockets: DevelopmentSockets, stage: &mut Stage) {
+    pub(crate) fn run(self, sockets: DevelopmentSockets, stage: &mut ShutdownStage) {
         let stop = stage.shutdown();
         let listeners = pool::Listeners {
             public: sockets.identity_pool,
@@ -156,27 +162,30 @@ impl Development {
         let actor = actor::router(self.actor);
         stage.spawn(
             "actor service",
-            serve(sockets.actor, actor, LIMITS, stop.clone()),
+            serve(sockets.actor, actor, SERVER_LIMITS, stop.clone()),
         );
         let document = document::router(self.document);
         stage.spawn(
             "document service",
-            serve(sockets.document, document, LIMITS, stop.clone()),
+            serve(sockets.document, document, SERVER_LIMITS, stop.clone()),
         );
         let social = social::router(self.social);
         stage.spawn(
             "social provider",
-            serve(sockets.social, social, LIMITS, stop.clone()),
+            serve(sockets.social, social, SERVER_LIMITS, stop.clone()),
         );
         let mail = mail::router(Arc::clone(&self.mailbox), &self.gateway);
-        stage.spawn("mail page", serve(sockets.mail, mail, LIMITS, stop.clone()));
+        stage.spawn(
+            "mail page",
+            serve(sockets.mail, mail, SERVER_LIMITS, stop.clone()),
+        );
         stage.spawn(
             "mail catcher",
             mail::serve(sockets.smtp, Arc::clone(&self.mailbox), stop.clone()),
         );
         stage.spawn(
             "codes",
-            codes::deliver(self.codes, self.mailbox, stop.clone()),
+            code_mailer::deliver(self.codes, self.mailbox, stop.clone()),
         );
         let sqlite = self.sqlite;
         stage.spawn("development store", async move {
@@ -187,9 +196,9 @@ impl Development {
 }
 
 async fn identity_pool(
-    folder: &Folder,
+    folder: &DataFolder,
     addresses: &Addresses,
-    hashing: Hashing,
+    hashing: HashingSettings,
     codes: mpsc::Sender<CodeMail>,
     clock: &Clock,
 ) -> Result<pool::App, Exit> {
@@ -201,27 +210,27 @@ async fn identity_pool(
     pool::App::build(config, clock.clone()).await
 }
 
-/// The authentication upstream's client at the social provider.
-fn social_client(folder: &Folder, addresses: &Addresses) -> Result<Client, Exit> {
-    Ok(Client {
+/// Returns the authentication upstream's client registration at the social provider.
+fn social_client(folder: &DataFolder, addresses: &Addresses) -> Result<RegisteredClient, Exit> {
+    Ok(RegisteredClient {
         id: "postern".to_owned(),
         secret: folder.secret("social-client.secret", url_safe)?,
-        redirect_uris: vec![callback(addresses)],
+        redirect_uris: vec![social_callback_url(addresses)],
     })
 }
 
-/// Where the social provider sends the browser back to.
-pub(crate) fn callback(addresses: &Addresses) -> String {
+/// Returns the redirect URI of the social sign-in.
+pub(crate) fn social_callback_url(addresses: &Addresses) -> String {
     format!("http://{}/auth/social/login/callback", addresses.proxy)
 }
 
-/// Where the authentication upstream sends the browser in the end.
-pub(crate) fn landing_page(addresses: &Addresses) -> String {
-    format!("http://{}{}", addresses.mail, landing::PATH)
+/// Returns the page that a social sign-in ends at.
+pub(crate) fn landing_page_url(addresses: &Addresses) -> String {
+    format!("http://{}{}", addresses.mail, landing_page::PATH)
 }
 
-/// What the sample services verify tokens with.
-fn verifier(provisioned: &Provisioned, clock: &Clock) -> Result<Arc<Verifier>, Exit> {
+/// Returns the token verifier of the sample services.
+fn verifier(provisioned: &ProvisionedPools, clock: &Clock) -> Result<Arc<Verifier>, Exit> {
     let env: Env = provisioned.variables("").into_iter().collect();
     let identity = config::parse("identity", "", |root| IdentityConfig::read(root, &env))?;
     let options = VerifierOptions {

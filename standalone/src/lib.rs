@@ -1,36 +1,31 @@
-//! Everything in one process: the gateway, both upstreams, the identity pool, and the development
-//! parts (sample services, social provider, mail catcher).
+//! All of Postern in one process: the gateway, both upstreams, the identity pool, and the
+//! development services (sample services, social provider, mail catcher).
 //!
-//! It is the same code as the separate processes with the same configuration files (`conf/`), over
-//! SQLite and memory. [`start`] brings it up in a data folder; [`Running`] is what runs. With
-//! configuration files of one's own ([`start_configured`]) the three services run without any
-//! development part.
+//! The services are the same code with the same configuration files (`conf/`) as in separate
+//! processes, with SQLite and in-memory caches. [`start`] starts an installation in a data folder
+//! and returns it as [`Running`]. [`start_configured`] runs the three services from an operator's
+//! own configuration files, without any development service.
 
-mod codes;
-mod configured;
-mod development;
-mod environment;
-mod folder;
-mod greeting;
-mod landing;
-mod layer;
-pub mod mail;
-mod page;
-mod parameter;
-mod query;
-mod running;
-mod sample;
+// Entry points.
+mod startup;
+mod tokens;
+
+// The gateway and both upstreams.
 mod services;
-mod social;
-mod sockets;
-mod start;
-mod store;
-mod templates;
-mod token;
 
-pub use configured::start_configured;
-pub use greeting::greeting;
-pub use running::Running;
-pub use sockets::Addresses;
-pub use start::{Options, start};
-pub use token::{service_token, user_token};
+// Replacements for an operator's own systems.
+mod development;
+mod sample;
+mod social;
+
+pub mod mail;
+
+// Parts shared by the above.
+mod lifecycle;
+mod web;
+
+mod data_folder;
+
+pub use lifecycle::{Addresses, Running};
+pub use startup::{Options, greeting, start, start_configured};
+pub use tokens::{service_token, user_token};

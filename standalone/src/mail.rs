@@ -1,15 +1,19 @@
-//! The mail catcher: an SMTP server that delivers to a folder, with a page and an API to read it.
+//! The mail catcher: an SMTP server that stores messages in a folder, with a web page and an API to
+//! read them.
 //!
-//! It takes mail for anyone and sends none on. `250` after DATA means that the message is on disk,
-//! so a SIGKILL loses nothing that was accepted.
+//! It accepts mail for every recipient and relays none. The reply `250` after DATA means that the
+//! message is on disk, so that a SIGKILL loses no accepted message. Depends on `web`.
 
-mod address;
+mod smtp_server;
+
+mod smtp_path;
+mod smtp_session;
+
+mod mailbox;
 mod mime;
-mod page;
-mod server;
-mod session;
-mod store;
 
-pub(crate) use page::router;
-pub(crate) use server::serve;
-pub use store::{Mailbox, Query, Summary};
+mod web_api;
+
+pub use self::mailbox::{Mailbox, Query, Summary};
+pub(crate) use self::smtp_server::serve;
+pub(crate) use self::web_api::router;

@@ -1,4 +1,4 @@
-//! `postern`: everything in one process.
+//! The `postern` command: all of Postern in one process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,58 +14,59 @@ use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Secret, log};
 use tokio::runtime::{Builder, Runtime};
 
-/// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator
-/// tidies up all it has.
+/// Pingora allocates and frees 64 KiB for each response body, which makes the system allocator
+/// return memory to the operating system each time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Postern in one process: gateway, authentication, notifications, identity pool, and what
-/// development needs.
+/// Runs Postern in one process: gateway, authentication, notifications, identity pool, and
+/// development services
 #[derive(Debug, Parser)]
 #[command(version, name = "postern")]
-struct Arguments {
-    /// Where everything is kept.
+struct CommandLine {
+    /// Data folder
     #[arg(long, global = true, default_value = "./var", value_name = "FOLDER")]
     data_dir: PathBuf,
     #[command(flatten)]
-    run: Run,
+    run: RunOptions,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<CliCommand>,
 }
 
 #[derive(Debug, Args)]
-struct Run {
-    /// Where the gateway listens [default: 127.0.0.1 and the port of --port]. An address that other
-    /// machines reach needs --config.
+struct RunOptions {
+    /// Listening address of the gateway [default: 127.0.0.1 and the port of --port]. A non-loopback
+    /// address requires --config
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// The gateway's port; the other parts take the eleven after it. 0 takes any that are free.
+    /// Port of the gateway; the other parts use the 11 following ports. 0 lets the operating system
+    /// assign all ports
     #[arg(long, default_value_t = 8500)]
     port: u16,
-    /// Runs the three services as proxy.toml, auth.toml and notify.toml in this folder say, without
-    /// any development part.
+    /// Run the three services from proxy.toml, auth.toml, and notify.toml in this folder, without
+    /// development services
     #[arg(long, value_name = "FOLDER")]
     config: Option<PathBuf>,
-    /// Changes what is compiled in: values of proxy.toml, auth.toml and notify.toml in this folder,
-    /// each of which may be left out, go before the shipped ones. The development parts stay.
+    /// Override built-in settings with proxy.toml, auth.toml, and notify.toml in this folder (each
+    /// is optional). Development services keep running
     #[arg(long, value_name = "FOLDER", conflicts_with = "config")]
     overrides: Option<PathBuf>,
-    /// Threads that serve [default: one for each core].
+    /// Number of worker threads [default: one per core]
     #[arg(long)]
     workers: Option<usize>,
-    /// What is logged to standard error: a level, or a filter such as info,postern_auth=debug.
+    /// Log filter for standard error: a level, or a filter such as info,postern_auth=debug
     #[arg(long, default_value = "warn", value_name = "FILTER")]
     log: String,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Prints a fresh token of the local pools, from the running postern.
+enum CliCommand {
+    /// Print a new token of the local pools, from the running postern
     Token {
-        /// Of a service account: auth, notify, actor or document.
+        /// Token of a service account: auth, notify, actor, or document
         #[arg(long, value_name = "NAME", required_unless_present = "user")]
         service: Option<String>,
-        /// Of a registered user.
+        /// Token of a registered user
         #[arg(
             long,
             value_name = "EMAIL",
@@ -73,15 +74,15 @@ enum Command {
             requires = "password_stdin"
         )]
         user: Option<String>,
-        /// Reads the user's password from standard input.
+        /// Read the user's password from standard input
         #[arg(long)]
         password_stdin: bool,
     },
 }
 
 fn main() -> ExitCode {
-    let began = Instant::now();
-    let arguments = match Arguments::try_parse() {
+    let started_at = Instant::now();
+    let arguments = match CommandLine::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => {
             return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
@@ -103,8 +104,8 @@ fn main() -> ExitCode {
     log::init(log::Format::Text, filter);
     Exit::report(runtime(arguments.run.workers).and_then(|runtime| {
         let outcome = match arguments.command {
-            None => runtime.block_on(Box::pin(run(arguments.data_dir, arguments.run, began))),
-            Some(Command::Token { service, user, .. }) => {
+            None => runtime.block_on(Box::pin(run(arguments.data_dir, arguments.run, started_at))),
+            Some(CliCommand::Token { service, user, .. }) => {
                 runtime.block_on(Box::pin(token(arguments.data_dir, service, user)))
             }
         };
@@ -127,7 +128,7 @@ fn runtime(workers: Option<usize>) -> Result<Runtime, Exit> {
         .map_err(|error| Exit::unavailable(format!("cannot start threads: {error}")))
 }
 
-async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
+async fn run(data_dir: PathBuf, run: RunOptions, started_at: Instant) -> Result<(), Exit> {
     let shutdown = postern_common::signals::on_termination()
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
     let running = match run.config {
@@ -151,10 +152,10 @@ async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
             Box::pin(postern::start(options)).await?
         }
     };
-    // Absolute, because the commands are pasted into another shell, which may stand elsewhere.
+    // Absolute, because the printed commands may be run from another directory.
     let program =
         std::env::current_exe().map_or("postern".to_owned(), |path| path.display().to_string());
-    say(&postern::greeting(&running, &program, began.elapsed()));
+    print_text(&postern::greeting(&running, &program, started_at.elapsed()));
     if let Some(supervisor) = Supervisor::of(&Env::of_process()) {
         tokio::spawn(supervisor.follow(Health::new(), shutdown.clone()));
     }
@@ -169,9 +170,9 @@ async fn token(
     let token = match (service, user) {
         (Some(service), _) => postern::service_token(&data_dir, &service).await?,
         (None, Some(user)) => postern::user_token(&data_dir, &user, &password()?).await?,
-        (None, None) => return Err(Exit::usage("token: give --service or --user")),
+        (None, None) => return Err(Exit::usage("token: requires --service or --user")),
     };
-    say(&format!("{}\n", token.expose()));
+    print_text(&format!("{}\n", token.expose()));
     Ok(())
 }
 
@@ -183,9 +184,9 @@ fn password() -> Result<Secret, Exit> {
     Ok(Secret::from(line.trim_end_matches(['\r', '\n'])))
 }
 
-/// Writes to standard output; a reader that has gone is no reason to stop.
-fn say(text: &str) {
+/// Writes to standard output. A closed pipe is ignored.
+fn print_text(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    let _reader_gone = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _closed_pipe = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -1,8 +1,7 @@
-//! Sample actor and document services: foreign to Postern, small, and honest about storing what
-//! they get.
+//! Sample actor and document services that stand behind the gateway.
 //!
-//! They trust no network location and no `X-Postern-…` header: each verifies the token of every
-//! request itself, as any service behind the gateway should.
+//! Each service verifies the token of every request itself, as services behind the gateway should,
+//! and trusts neither the network nor `X-Postern-…` headers. Depends on `web`.
 
 pub(crate) mod actor;
 pub(crate) mod document;
@@ -17,19 +16,19 @@ use postern_common::problem::{Code, Problem};
 use postern_common::token::{self, Service, User, Verifier};
 use std::sync::Arc;
 
-/// Who calls, verified from the request's own token.
+/// The caller, verified from the request's token.
 #[derive(Debug)]
-pub(crate) struct Caller(pub(crate) token::Caller);
+pub(crate) struct VerifiedCaller(pub(crate) token::Caller);
 
-// === impl Caller ===
+// === impl VerifiedCaller ===
 
-impl Caller {
-    /// The calling user.
+impl VerifiedCaller {
+    /// Returns the calling user. Fails if the caller is a service.
     fn user(&self) -> Result<&Arc<User>, Problem> {
         self.0.user().ok_or_else(|| Code::UserRequired.into())
     }
 
-    /// The calling service, if it is on the list.
+    /// Returns the calling service if it is in `allowed`.
     fn service(&self, allowed: &[&str]) -> Result<&Arc<Service>, Problem> {
         let service = self
             .0
@@ -38,7 +37,8 @@ impl Caller {
         service.ok_or_else(|| Code::ServiceNotAllowed.into())
     }
 
-    /// Whether the caller may see what belongs to this subject: the user itself, and every service.
+    /// Returns whether the caller may access data of this subject: the user itself, and every
+    /// service.
     fn may_see(&self, subject: &str) -> bool {
         match &self.0 {
             token::Caller::User(user) => *user.subject == *subject,
@@ -47,13 +47,13 @@ impl Caller {
     }
 }
 
-/// A state that has the verifier.
-pub(crate) trait Verifies: Send + Sync {
-    /// The verifier of this service.
+/// Router state that provides a token verifier.
+pub(crate) trait ProvidesVerifier: Send + Sync {
+    /// Returns the verifier of the service.
     fn verifier(&self) -> &Verifier;
 }
 
-impl<S: Verifies> FromRequestParts<Arc<S>> for Caller {
+impl<S: ProvidesVerifier> FromRequestParts<Arc<S>> for VerifiedCaller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &Arc<S>) -> Result<Self, Problem> {
@@ -63,11 +63,11 @@ impl<S: Verifies> FromRequestParts<Arc<S>> for Caller {
     }
 }
 
-/// A store that failed: away is 503, anything else is ours.
-fn store_failed(error: &sqlx::Error) -> Problem {
-    tracing::error!(%error, "sample store");
-    let away = postern_common::database::is_unavailable(error);
-    Problem::new(if away {
+/// Converts a store error: 503 if the store is unavailable, otherwise 500.
+fn store_error(error: &sqlx::Error) -> Problem {
+    tracing::error!(%error, "sample store failed");
+    let is_unavailable = postern_common::database::is_unavailable(error);
+    Problem::new(if is_unavailable {
         Code::Unavailable
     } else {
         Code::Internal

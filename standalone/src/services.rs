@@ -1,5 +1,8 @@
-//! The three services, embedded: their own configuration files with this installation's addresses
-//! and stores.
+//! The gateway and both upstreams, built from configuration.
+//!
+//! Input: the built-in configuration files with this installation's addresses and stores, or an
+//! operator's files. Output: running services. Depends on `development` for credentials and on
+//! `lifecycle`.
 
 use std::path::{Path, PathBuf};
 
@@ -8,56 +11,61 @@ use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use postern_common::http::bind;
 
-use crate::development::{Development, callback, landing_page};
-use crate::folder::Folder;
-use crate::layer::{Layer, Leaf};
-use crate::running::Stage;
-use crate::sockets::{Addresses, ServiceSockets};
-use crate::templates;
+mod config_layer;
+mod templates;
 
-/// The gateway and both upstreams, built and not running yet.
-pub(crate) struct Services {
+use self::config_layer::{ConfigLayer, ConfigValue};
+use crate::data_folder::DataFolder;
+use crate::development::{DevelopmentServices, landing_page_url, social_callback_url};
+use crate::lifecycle::{Addresses, ServiceSockets, ShutdownStage};
+
+/// The gateway and both upstreams, before they serve.
+pub(crate) struct GatewayServices {
     proxy: postern_proxy::App,
     auth: postern_auth::App,
     notify: postern_notify::App,
 }
 
-/// What each service is configured with.
-struct Configs {
+/// The configuration of each service.
+struct ServiceConfigs {
     proxy: postern_proxy::Config,
     auth: postern_auth::Config,
     notify: postern_notify::Config,
 }
 
-// === impl Services ===
+// === impl GatewayServices ===
 
-impl Services {
-    /// The services of a standalone installation: SQLite in the folder, caches in memory,
-    /// development parts.
+impl GatewayServices {
+    /// Builds the services of an embedded installation: SQLite databases in the data folder,
+    /// in-memory caches, and the development services.
     pub(crate) async fn embedded(
-        folder: &Folder,
+        folder: &DataFolder,
         overrides: Option<&Path>,
         addresses: &Addresses,
-        development: &Development,
+        development: &DevelopmentServices,
         clock: &Clock,
     ) -> Result<Self, Exit> {
-        let overrides = Overrides::find(overrides)?;
+        let overrides = ConfigOverrides::find(overrides)?;
         let env = |account: &str| development.variables(account).into_iter().collect::<Env>();
         let (proxy_env, auth_env, notify_env) = (env(""), env("auth"), env("notify"));
-        let configs = Configs {
+        let configs = ServiceConfigs {
             proxy: overrides
                 .apply(
-                    proxy(folder, addresses)?,
+                    proxy_layer(folder, addresses)?,
                     "proxy.toml",
                     &["listen", "admin", "handover"],
                 )?
                 .read(|root| postern_proxy::Config::read(root, &proxy_env))?,
             auth: overrides
-                .apply(auth(folder, addresses)?, "auth.toml", &["listen", "admin"])?
+                .apply(
+                    auth_layer(folder, addresses)?,
+                    "auth.toml",
+                    &["listen", "admin"],
+                )?
                 .read(|root| postern_auth::Config::read(root, &auth_env))?,
             notify: overrides
                 .apply(
-                    notify(folder, addresses)?,
+                    notify_layer(folder, addresses)?,
                     "notify.toml",
                     &["listen", "admin"],
                 )?
@@ -66,20 +74,20 @@ impl Services {
         Box::pin(Self::build(configs, clock)).await
     }
 
-    /// The services as the files in a folder say, and the sockets that these name.
+    /// Builds the services from the files in a folder, and binds the sockets configured there.
     pub(crate) async fn configured(
         folder: &Path,
         listen: Option<std::net::SocketAddr>,
         env: &Env,
         clock: &Clock,
     ) -> Result<(Self, ServiceSockets), Exit> {
-        let configs = Configs::load(folder, env)?;
+        let configs = ServiceConfigs::load(folder, env)?;
         let sockets = configs.bind(listen).await?;
         Ok((Box::pin(Self::build(configs, clock)).await?, sockets))
     }
 
-    async fn build(configs: Configs, clock: &Clock) -> Result<Self, Exit> {
-        let Configs {
+    async fn build(configs: ServiceConfigs, clock: &Clock) -> Result<Self, Exit> {
+        let ServiceConfigs {
             proxy,
             auth,
             notify,
@@ -94,8 +102,13 @@ impl Services {
         })
     }
 
-    /// Serves until the stages stop: the gateway in front, the upstreams in the middle.
-    pub(crate) fn run(self, sockets: ServiceSockets, front: &mut Stage, middle: &mut Stage) {
+    /// Serves until the stages stop: the gateway in `front`, the upstreams in `middle`.
+    pub(crate) fn run(
+        self,
+        sockets: ServiceSockets,
+        front: &mut ShutdownStage,
+        middle: &mut ShutdownStage,
+    ) {
         let ServiceSockets {
             proxy,
             auth,
@@ -112,7 +125,7 @@ impl Services {
             "authentication upstream",
             self.auth.run(auth, middle.shutdown()),
         );
-        middle.wait_for(postern_notify::LONGEST_STOP);
+        middle.raise_stop_timeout(postern_notify::LONGEST_STOP);
         let notify = postern_notify::Listeners {
             public: notify,
             admin: notify_admin,
@@ -129,10 +142,10 @@ impl Services {
     }
 }
 
-// === impl Configs ===
+// === impl ServiceConfigs ===
 
-impl Configs {
-    /// Reads the three files; the mistakes of all of them are told at once.
+impl ServiceConfigs {
+    /// Loads the three files. Reports the errors of all of them together.
     fn load(folder: &Path, env: &Env) -> Result<Self, Exit> {
         let proxy = config::load(&folder.join("proxy.toml"), |root| {
             postern_proxy::Config::read(root, env)
@@ -159,7 +172,7 @@ impl Configs {
         }
     }
 
-    /// Binds what the files name; `listen` stands in for the gateway's first address.
+    /// Binds the configured addresses; `listen` replaces the gateway's first one.
     async fn bind(&self, listen: Option<std::net::SocketAddr>) -> Result<ServiceSockets, Exit> {
         let mut proxy = Vec::new();
         for (at, configured) in self.proxy.listen.iter().enumerate() {
@@ -180,10 +193,10 @@ impl Configs {
     }
 }
 
-/// The files of the user that change what is compiled in.
-struct Overrides(Vec<PathBuf>);
+/// An operator's files that override built-in settings.
+struct ConfigOverrides(Vec<PathBuf>);
 
-impl Overrides {
+impl ConfigOverrides {
     fn find(folder: Option<&Path>) -> Result<Self, Exit> {
         let Some(folder) = folder else {
             return Ok(Self(Vec::new()));
@@ -193,22 +206,23 @@ impl Overrides {
         if found.is_empty() {
             let folder = folder.display();
             return Err(Exit::usage(format!(
-                "{folder}: holds no proxy.toml, auth.toml or notify.toml"
+                "{folder}: contains no proxy.toml, auth.toml, or notify.toml"
             )));
         }
         Ok(Self(found))
     }
 
-    fn apply(&self, layer: Layer, name: &str, fixed: &[&str]) -> Result<Layer, Exit> {
+    fn apply(&self, layer: ConfigLayer, name: &str, fixed: &[&str]) -> Result<ConfigLayer, Exit> {
         match self.0.iter().find(|path| path.ends_with(name)) {
-            // The shipped tests hold for the shipped routes; those of the user's file are run.
+            // The built-in route tests apply to the built-in routes only; those of the operator's
+            // file are run instead.
             Some(path) => layer.unset(&["test"]).overlay(path, fixed),
             None => Ok(layer),
         }
     }
 }
 
-/// Pages of this machine, whatever serves them.
+/// Origins of web pages served by this machine.
 const LOOPBACK_ORIGINS: [&str; 6] = [
     "http://localhost:*",
     "http://127.0.0.1:*",
@@ -218,14 +232,17 @@ const LOOPBACK_ORIGINS: [&str; 6] = [
     "https://[::1]:*",
 ];
 
-fn proxy(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
+fn proxy_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
     let access_log = folder.path().join("access.log").display().to_string();
     let text = concat!(
         include_str!("../../conf/proxy.toml"),
         include_str!("../../conf/proxy-local-pool.toml")
     );
-    let layer = Layer::of("conf/proxy.toml", text)?
-        .set(&["listen"], vec![Leaf::table("address", addresses.proxy)])
+    let layer = ConfigLayer::parse("conf/proxy.toml", text)?
+        .set(
+            &["listen"],
+            vec![ConfigValue::table("address", addresses.proxy)],
+        )
         .set(&["admin", "address"], addresses.proxy_admin)
         .set(&["cors", "origins"], LOOPBACK_ORIGINS.to_vec())
         .set(&["access_log", "to"], access_log)
@@ -240,15 +257,18 @@ fn proxy(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
         ("document", addresses.document),
         ("identity-pool", addresses.identity_pool),
     ];
-    let with = |layer: Layer, (name, address)| {
-        layer.set(&["upstream", name, "addresses"], vec![Leaf::from(address)])
+    let with = |layer: ConfigLayer, (name, address)| {
+        layer.set(
+            &["upstream", name, "addresses"],
+            vec![ConfigValue::from(address)],
+        )
     };
     Ok(upstreams.into_iter().fold(layer, with))
 }
 
-fn auth(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
+fn auth_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
     Ok(
-        Layer::of("conf/auth.toml", include_str!("../../conf/auth.toml"))?
+        ConfigLayer::parse("conf/auth.toml", include_str!("../../conf/auth.toml"))?
             .set(&["listen"], addresses.auth)
             .set(&["admin"], addresses.auth_admin)
             .set(&["database"], folder.database("auth.db"))
@@ -259,17 +279,17 @@ fn auth(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
                 &["social", "issuer"],
                 format!("http://{}", addresses.social),
             )
-            .set(&["social", "redirect_uri"], callback(addresses))
-            .set(&["social", "ui"], landing_page(addresses))
+            .set(&["social", "redirect_uri"], social_callback_url(addresses))
+            .set(&["social", "ui"], landing_page_url(addresses))
             .set(&["social", "authoritative_domains"], vec!["example.com"])
             .unset(&["social", "parameters"]),
     )
 }
 
-fn notify(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
-    let inside = |name: &str| folder.path().join(name).display().to_string();
+fn notify_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
+    let path_in_folder = |name: &str| folder.path().join(name).display().to_string();
     Ok(
-        Layer::of("conf/notify.toml", include_str!("../../conf/notify.toml"))?
+        ConfigLayer::parse("conf/notify.toml", include_str!("../../conf/notify.toml"))?
             .set(&["listen"], addresses.notify)
             .set(&["admin"], addresses.notify_admin)
             .set(&["database"], folder.database("notify.db"))
@@ -277,7 +297,7 @@ fn notify(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
             .set(&["actor_service"], format!("http://{}", addresses.actor))
             .set(
                 &["templates", "folder"],
-                templates::lay_out(folder)?.display().to_string(),
+                templates::write_templates(folder)?.display().to_string(),
             )
             .set(
                 &["provider", "smtp", "host"],
@@ -287,7 +307,7 @@ fn notify(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
                 &["provider", "smtp", "port"],
                 i64::from(addresses.smtp.port()),
             )
-            .set(&["provider", "sms-file", "folder"], inside("sms"))
-            .set(&["provider", "push-file", "folder"], inside("push")),
+            .set(&["provider", "sms-file", "folder"], path_in_folder("sms"))
+            .set(&["provider", "push-file", "folder"], path_in_folder("push")),
     )
 }

@@ -1,16 +1,17 @@
 //! A social provider for development: OAuth 2.0 (RFC 6749, PKCE S256 by RFC 7636, `iss` by RFC
-//! 9207) and OpenID Connect Core 1.0, with a page that asks which person to be.
+//! 9207) and OpenID Connect Core 1.0, with a page to choose the person who signs in.
 //!
-//! It is strict, so that the client that signs in here signs in at a real provider: exact redirect
-//! URIs, codes that work once and for a minute, rotating refresh tokens, RS256 ID tokens with the
-//! nonce. There is no password: whoever reaches the page may be anyone, which is why it serves this
-//! machine only.
+//! It is strict, so that a client that works with it works with real providers: exact redirect
+//! URIs, single-use codes that expire after a minute, rotating refresh tokens, RS256 ID tokens with
+//! the nonce. There are no passwords, so it accepts loopback connections only. Depends on `web` and
+//! `data_folder`.
 
-mod authorize;
+mod authorization_endpoint;
+mod token_endpoint;
+
 mod grants;
-mod keys;
-mod people;
-mod token;
+mod persons;
+mod signing_key;
 
 use std::sync::Arc;
 
@@ -24,37 +25,37 @@ use postern_common::http::{AllowedHosts, json};
 use postern_common::{Clock, Secret};
 use serde_json::json;
 
-use grants::Grants;
-pub(crate) use keys::SigningKey;
+use grants::GrantStore;
+pub(crate) use signing_key::SigningKey;
 
-/// The one client that may sign people in.
+/// The registered client.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct RegisteredClient {
     /// `client_id`.
     pub(crate) id: String,
     /// `client_secret`.
     pub(crate) secret: Secret,
-    /// The redirect URIs that are registered; compared byte for byte (RFC 9700 section 2.1).
+    /// Registered redirect URIs, compared byte for byte (RFC 9700 section 2.1).
     pub(crate) redirect_uris: Vec<String>,
 }
 
-/// The provider.
+/// The state of the provider.
 #[derive(Debug)]
-pub(crate) struct Provider {
+pub(crate) struct SocialProvider {
     issuer: String,
-    client: Client,
+    client: RegisteredClient,
     key: SigningKey,
-    grants: Grants,
+    grants: GrantStore,
     clock: Clock,
 }
 
-// === impl Provider ===
+// === impl SocialProvider ===
 
-impl Provider {
-    /// A provider whose own base URL, without a slash at the end, is `issuer`.
+impl SocialProvider {
+    /// Creates a provider whose base URL, without a trailing slash, is `issuer`.
     pub(crate) fn new(
         issuer: String,
-        client: Client,
+        client: RegisteredClient,
         key: SigningKey,
         store: Sqlite,
         clock: Clock,
@@ -63,25 +64,31 @@ impl Provider {
             issuer,
             client,
             key,
-            grants: Grants::new(store, clock.clone()),
+            grants: GrantStore::new(store, clock.clone()),
             clock,
         }
     }
 }
 
-/// Every endpoint of the provider.
-pub(crate) fn router(provider: Arc<Provider>) -> Router {
+/// Builds the router of the provider.
+pub(crate) fn router(provider: Arc<SocialProvider>) -> Router {
     let router = Router::new()
         .route("/.well-known/openid-configuration", get(discovery))
         .route("/jwks", get(jwks))
-        .route("/authorize", get(authorize::ask).post(authorize::decide))
-        .route("/token", axum::routing::post(token::exchange))
-        .route("/userinfo", get(token::userinfo).post(token::userinfo))
+        .route(
+            "/authorize",
+            get(authorization_endpoint::show_form).post(authorization_endpoint::submit_form),
+        )
+        .route("/token", axum::routing::post(token_endpoint::exchange))
+        .route(
+            "/userinfo",
+            get(token_endpoint::userinfo).post(token_endpoint::userinfo),
+        )
         .with_state(provider);
     AllowedHosts::loopback().guard(router)
 }
 
-async fn discovery(State(provider): State<Arc<Provider>>) -> Response {
+async fn discovery(State(provider): State<Arc<SocialProvider>>) -> Response {
     let issuer = &provider.issuer;
     let document = json!({
         "issuer": issuer,
@@ -105,7 +112,7 @@ async fn discovery(State(provider): State<Arc<Provider>>) -> Response {
     json(StatusCode::OK, &document)
 }
 
-async fn jwks(State(provider): State<Arc<Provider>>) -> Response {
+async fn jwks(State(provider): State<Arc<SocialProvider>>) -> Response {
     json(StatusCode::OK, &json!({ "keys": [provider.key.jwk()] }))
 }
 

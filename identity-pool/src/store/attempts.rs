@@ -1,14 +1,13 @@
-//! Failed password attempts, by the name that was tried: a name that no user has is counted as
-//! well.
+//! Failed password attempts, by name. Unknown names are counted as well.
 
 use postern_common::clock::Timestamp;
 
-use super::{Store, reading, writing};
+use super::{PoolStore, reading, writing};
 
-/// When a name may be tried again, in Unix milliseconds; 0 when it was never locked.
+/// End of a lock in Unix milliseconds; 0 if the name was never locked.
 type LockedUntil = i64;
 
-impl Store {
+impl PoolStore {
     pub(crate) async fn locked_until(
         &self,
         pool_id: &str,
@@ -17,7 +16,7 @@ impl Store {
         Ok(self.last_lock(pool_id, name).await?.unwrap_or(0))
     }
 
-    /// `None` where no failure is known.
+    /// Returns `None` if no failure is recorded.
     async fn last_lock(
         &self,
         pool_id: &str,
@@ -27,15 +26,15 @@ impl Store {
         reading!(self, db => sqlx::query_scalar(SQL).bind(pool_id).bind(name).fetch_optional(db).await)
     }
 
-    /// Counts a failure, and locks the name from the fifth on: for a second, and twice as long with
-    /// each further one, up to a quarter of an hour. After `quiet_since` without an attempt the
-    /// count begins anew.
+    /// Counts a failure, and locks the name from the fifth on: for one second, doubled with each
+    /// further failure, up to 15 minutes. Without attempts since `quiet_since`, the count restarts.
     ///
-    /// One statement, so that of attempts that run side by side each sees the ones before it.
-    /// `false` when the name was locked already: then nothing is counted.
+    /// One statement, so that each of several concurrent attempts sees the previous ones. Returns
+    /// `false`, and counts nothing, if the name is locked.
     pub(crate) async fn count_failure(
         &self,
-        (pool_id, name): (&str, &str),
+        pool_id: &str,
+        name: &str,
         now: Timestamp,
         quiet_since: Timestamp,
     ) -> Result<bool, sqlx::Error> {
@@ -58,9 +57,9 @@ impl Store {
         })
     }
 
-    /// Forgets the failures of a name that is not locked; `false` when it is. Mostly there are
-    /// none, and nothing is written.
-    pub(crate) async fn forget_failures(
+    /// Deletes the failures of a name that is not locked. Returns `false` if it is locked. Usually
+    /// there are none, and nothing is written.
+    pub(crate) async fn clear_failures(
         &self,
         pool_id: &str,
         name: &str,
@@ -78,8 +77,8 @@ impl Store {
         Ok(forgotten || self.locked_until(pool_id, name).await? <= now.0)
     }
 
-    /// Forgets the failures of a name, locked or not.
-    pub(crate) async fn forget_attempts(
+    /// Deletes the failures of a name, locked or not.
+    pub(crate) async fn clear_attempts(
         &self,
         pool_id: &str,
         name: &str,
@@ -96,23 +95,25 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn locks_double_from_the_fifth_failure_up_to_fifteen_minutes() {
+    async fn lock_doubles_from_fifth_failure_to_fifteen_minutes() {
         for test in testing::both().await {
-            let store = Store::open(test.database.clone()).await.expect("tables");
+            let store = PoolStore::open(test.database.clone())
+                .await
+                .expect("tables");
             let (mut now, mut locks) = (Timestamp(1_000_000_000), Vec::new());
             for _ in 0..17 {
                 let quiet_since = Timestamp(now.0 - 900_000);
                 assert!(
                     store
-                        .count_failure(("p", "n"), now, quiet_since)
+                        .count_failure("p", "n", now, quiet_since)
                         .await
                         .expect("counted")
                 );
                 let until = store.locked_until("p", "n").await.expect("read");
                 if until > now.0 {
-                    let counted = store.count_failure(("p", "n"), now, quiet_since).await;
-                    assert!(!counted.expect("refused"), "not counted while locked");
-                    assert!(!store.forget_failures("p", "n", now).await.expect("refused"));
+                    let counted = store.count_failure("p", "n", now, quiet_since).await;
+                    assert!(!counted.expect("rejected"), "not counted while locked");
+                    assert!(!store.clear_failures("p", "n", now).await.expect("rejected"));
                 }
                 locks.push((until - now.0).max(0) / 1000);
                 now = Timestamp(until.max(now.0));
@@ -125,7 +126,7 @@ mod tests {
             );
             assert!(
                 store
-                    .forget_failures("p", "n", now)
+                    .clear_failures("p", "n", now)
                     .await
                     .expect("forgotten")
             );

@@ -1,11 +1,11 @@
-//! One-time codes that prove an address. A code for a name that no user has is kept as well and
-//! never sent, so that asking for one costs the same work.
+//! One-time codes that verify an address. Codes of unknown names are stored but never sent, so that
+//! the request takes the same time.
 
 use postern_common::clock::Timestamp;
 
-use super::{Store, transaction, writing};
+use super::{PoolStore, transaction, writing};
 
-/// Where a code belongs: the pool, the user's name, and what it is for.
+/// The key of a code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CodeKey<'a> {
     pub(crate) pool_id: &'a str,
@@ -13,31 +13,40 @@ pub(crate) struct CodeKey<'a> {
     pub(crate) purpose: &'static str,
 }
 
-/// What came of a code that someone typed.
+/// The times of a new code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CodeTimes {
+    pub(crate) now: Timestamp,
+    pub(crate) expires_at: Timestamp,
+    /// Start of the window in which codes and wrong attempts are counted.
+    pub(crate) window_since: Timestamp,
+}
+
+/// The result of a code verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Checked {
-    Right,
-    Wrong,
-    /// None was sent, it has expired, or it was used.
-    Gone,
-    /// Wrong too often; a new one must be asked for.
+pub(crate) enum CodeCheck {
+    Match,
+    Mismatch,
+    /// No code was sent, or it has expired or was used.
+    Expired,
+    /// Too many wrong attempts; a new code is needed.
     Exhausted,
 }
 
-/// Wrong tries after which a code is dead.
-const TRIES: i64 = 5;
-/// Wrong tries in an hour, over all the codes of a name: a new code is no new chance. One name in
-/// 50,000 is guessed in an hour.
-const TRIES_IN_WINDOW: i64 = 20;
+/// Wrong attempts after which a code is invalid.
+const MAX_WRONG_ATTEMPTS: i64 = 5;
+/// Wrong attempts per hour over all codes of a name, so that requesting a new code permits no
+/// further guesses. One name in 50,000 can be guessed per hour.
+const MAX_WRONG_ATTEMPTS_IN_WINDOW: i64 = 20;
 
-impl Store {
-    /// Keeps a code in place of any earlier one. Returns how many were made in the present window.
+impl PoolStore {
+    /// Stores a code, replacing an earlier one. Returns the number of codes created in the current
+    /// window.
     pub(crate) async fn put_code(
         &self,
         key: CodeKey<'_>,
         hash: &str,
-        now: Timestamp,
-        (expires, window_since): (Timestamp, Timestamp),
+        times: CodeTimes,
     ) -> Result<i64, sqlx::Error> {
         const SQL: &str = "INSERT INTO pool_code
                 (pool_id, name, purpose, hash, expires_at, wrong, sent, window_start)
@@ -51,11 +60,11 @@ impl Store {
             RETURNING sent";
         writing!(self, db => {
             let query = sqlx::query_scalar(SQL).bind(key.pool_id).bind(key.name).bind(key.purpose).bind(hash);
-            query.bind(expires.0).bind(now.0).bind(window_since.0).fetch_one(db).await
+            query.bind(times.expires_at.0).bind(times.now.0).bind(times.window_since.0).fetch_one(db).await
         })
     }
 
-    /// Codes made for the name in the present window.
+    /// Returns the number of codes created for the name in the current window.
     pub(crate) async fn codes_sent(
         &self,
         key: CodeKey<'_>,
@@ -70,13 +79,14 @@ impl Store {
         Ok(sent.unwrap_or(0))
     }
 
-    /// Compares and counts. A right code stays until [`Store::use_code`].
+    /// Compares a code and counts a mismatch. A correct code remains valid until
+    /// [`PoolStore::consume_code`].
     pub(crate) async fn check_code(
         &self,
         key: CodeKey<'_>,
         hash: &str,
         now: Timestamp,
-    ) -> Result<Checked, sqlx::Error> {
+    ) -> Result<CodeCheck, sqlx::Error> {
         const COUNT: &str =
             "UPDATE pool_code SET wrong = wrong + (CASE WHEN hash = $4 THEN 0 ELSE 1 END),
                 wrong_in_window = wrong_in_window + (CASE WHEN hash = $4 THEN 0 ELSE 1 END)
@@ -87,17 +97,23 @@ impl Store {
             query.bind(hash).bind(now.0).fetch_optional(&mut *tx).await?
         });
         Ok(match found {
-            None => Checked::Gone,
-            Some((_, wrong, in_window)) if wrong > TRIES || in_window > TRIES_IN_WINDOW => {
-                Checked::Exhausted
+            None => CodeCheck::Expired,
+            Some((_, wrong, in_window))
+                if wrong > MAX_WRONG_ATTEMPTS || in_window > MAX_WRONG_ATTEMPTS_IN_WINDOW =>
+            {
+                CodeCheck::Exhausted
             }
-            Some((kept, ..)) if kept == hash => Checked::Right,
-            Some(_) => Checked::Wrong,
+            Some((kept, ..)) if kept == hash => CodeCheck::Match,
+            Some(_) => CodeCheck::Mismatch,
         })
     }
 
-    /// Takes a right code out; `false` when another request was faster.
-    pub(crate) async fn use_code(&self, key: CodeKey<'_>, hash: &str) -> Result<bool, sqlx::Error> {
+    /// Consumes a correct code. Returns `false` if a concurrent request consumed it.
+    pub(crate) async fn consume_code(
+        &self,
+        key: CodeKey<'_>,
+        hash: &str,
+    ) -> Result<bool, sqlx::Error> {
         const SQL: &str = "UPDATE pool_code SET hash = '', expires_at = 0
             WHERE pool_id = $1 AND name = $2 AND purpose = $3 AND hash = $4";
         writing!(self, db => {

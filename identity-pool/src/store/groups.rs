@@ -1,9 +1,9 @@
-//! Groups and who is in them.
+//! Groups and their members.
 
 use postern_common::clock::Timestamp;
 
-use super::{Store, reading, writing};
-use crate::user::User;
+use super::{PoolStore, reading, writing};
+use crate::model::User;
 
 /// A group of a pool.
 #[derive(Clone, Debug, sqlx::FromRow)]
@@ -16,19 +16,19 @@ pub(crate) struct GroupRow {
     pub(crate) updated_at: i64,
 }
 
-/// A row that stands there once for each group of a user, or once if it is in none.
+/// A row that is repeated for each group of a user, or occurs once if the user is in no group.
 #[derive(Debug, sqlx::FromRow)]
-pub(super) struct InGroup<T> {
+pub(super) struct RowPerGroup<T> {
     #[sqlx(flatten)]
     row: T,
     group_name: Option<String>,
 }
 
-// === impl InGroup ===
+// === impl RowPerGroup ===
 
-impl<T> InGroup<T> {
-    /// The row and the groups, in the order of the rows.
-    pub(super) fn gather(rows: Vec<Self>) -> Option<(T, Vec<String>)> {
+impl<T> RowPerGroup<T> {
+    /// Combines the rows into one value and the group names, in the order of the rows.
+    pub(super) fn combine(rows: Vec<Self>) -> Option<(T, Vec<String>)> {
         let mut rows = rows.into_iter();
         let first = rows.next()?;
         let groups = std::iter::once(first.group_name)
@@ -38,7 +38,7 @@ impl<T> InGroup<T> {
     }
 }
 
-impl Store {
+impl PoolStore {
     pub(crate) async fn add_group(&self, group: &GroupRow) -> Result<(), sqlx::Error> {
         const SQL: &str = "INSERT INTO pool_group
             (pool_id, name, description, precedence, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6)";
@@ -88,7 +88,7 @@ impl Store {
         })
     }
 
-    /// The user's groups, the one with the lowest precedence number first.
+    /// Returns the user's groups by precedence, lowest number first.
     pub(crate) async fn groups_of(&self, user: &User) -> Result<Vec<GroupRow>, sqlx::Error> {
         const SQL: &str = "SELECT g.* FROM pool_membership m
             JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name

@@ -1,8 +1,9 @@
-//! The tables. Both stores accept the same text; instants are Unix milliseconds, flags are 0 or 1.
+//! Schema and migrations. Both databases accept the same text. Times are Unix milliseconds, flags
+//! are 0 or 1.
 
 use postern_common::database::Migrations;
 
-const FIRST: &str = "
+const INITIAL_SCHEMA: &str = "
 CREATE TABLE pool_pool (
     id TEXT PRIMARY KEY,
     name TEXT NOT NULL,
@@ -109,31 +110,31 @@ CREATE TABLE pool_setting (
 );
 ";
 
-/// Finds the refresh tokens that were rotated long ago.
-const ROTATED: &str = "
+/// Finds refresh tokens to be deleted after rotation.
+const ROTATED_TOKEN_INDEX: &str = "
 CREATE INDEX pool_refresh_token_rotated ON pool_refresh_token (rotated_at) WHERE rotated_at IS NOT NULL;
 ";
 
-/// Tells a password that was replaced from one that was only hashed anew.
+/// Distinguishes a changed password from a rehashed one.
 const PASSWORD_VERSION: &str = "
 ALTER TABLE pool_user ADD COLUMN password_version BIGINT NOT NULL DEFAULT 0;
 ";
 
-/// Counts wrong codes over all the codes that a name has got in an hour.
+/// Counts wrong attempts over all codes of a name within an hour.
 const WRONG_IN_WINDOW: &str = "
 ALTER TABLE pool_code ADD COLUMN wrong_in_window BIGINT NOT NULL DEFAULT 0;
 ";
 
-const STEPS: &[(i64, &str)] = &[
-    (1, FIRST),
-    (2, ROTATED),
+const MIGRATION_STEPS: &[(i64, &str)] = &[
+    (1, INITIAL_SCHEMA),
+    (2, ROTATED_TOKEN_INDEX),
     (3, PASSWORD_VERSION),
     (4, WRONG_IN_WINDOW),
 ];
 
-/// The pool's tables in each dialect.
+/// Migrations for both databases.
 pub(crate) const MIGRATIONS: Migrations = Migrations {
     owner: "postern_pool",
-    postgres: STEPS,
-    sqlite: STEPS,
+    postgres: MIGRATION_STEPS,
+    sqlite: MIGRATION_STEPS,
 };

@@ -1,87 +1,87 @@
-//! Refresh tokens and unanswered challenges. Only hashes are kept.
+//! Sign-ins, refresh tokens, and pending challenges. Only digests of tokens are stored.
 //!
-//! A family is one sign-in (`origin_jti`); its tokens are the first one and those that rotation
-//! made of it.
+//! A family is one sign-in (claim `origin_jti`) with its first refresh token and all rotations of
+//! it.
 
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 
-use super::groups::InGroup;
-use super::{Store, reading, writing};
-use crate::user::User;
+use super::groups::RowPerGroup;
+use super::{PoolStore, reading, writing};
+use crate::model::User;
 
-/// A sign-in.
+/// A sign-in with its refresh tokens.
 #[derive(Clone, Debug, sqlx::FromRow)]
-pub(crate) struct Family {
-    /// The claim `origin_jti`.
+pub(crate) struct TokenFamily {
+    /// Id of the family: the claim `origin_jti`.
     pub(crate) family: String,
     pub(crate) client_id: String,
-    /// Unix seconds.
+    /// Time of the password authentication in Unix seconds.
     pub(crate) auth_time: i64,
     pub(crate) expires_at: i64,
     pub(crate) revoked_at: Option<i64>,
 }
 
-/// The sign-in that a refresh token belongs to, and its user.
+/// The sign-in of a refresh token, and its user.
 #[derive(Clone, Debug, sqlx::FromRow)]
-pub(crate) struct FamilyOfUser {
+pub(crate) struct RefreshSession {
     #[sqlx(flatten)]
-    pub(crate) family: Family,
+    pub(crate) family: TokenFamily,
     #[sqlx(flatten)]
     pub(crate) user: User,
-    /// The names of its groups, the one with the lowest precedence number first.
+    /// Names of the user's groups by precedence, lowest number first.
     #[sqlx(skip)]
     pub(crate) groups: Vec<String>,
-    /// When the token was used first; it rotates, where the client's tokens do.
+    /// Time of the token's first use, which rotates it if the client has rotation.
     pub(crate) rotated_at: Option<i64>,
 }
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Clone, Debug)]
-pub(crate) enum Written {
-    /// A new sign-in, whose user is in these groups now, the one with the lowest precedence number
-    /// first.
-    Begun { groups: Vec<String> },
-    /// A sign-in that goes on.
-    Rotated(Box<FamilyOfUser>),
-    /// What it rests on stands no longer; nothing was written.
-    Refused,
+pub(crate) enum SessionOutcome {
+    /// A new sign-in. `groups` are the user's groups by precedence, lowest number first.
+    Started { groups: Vec<String> },
+    /// A refreshed sign-in.
+    Rotated(Box<RefreshSession>),
+    /// A precondition no longer holds; nothing was written.
+    Rejected,
 }
 
-/// What a sign-in or a refresh writes.
+/// A write of a sign-in or a refresh.
 #[derive(Clone, Debug)]
 pub(crate) enum SessionWrite {
-    Begin(Begin),
-    Rotate(Rotate),
+    StartSession(StartSession),
+    RotateToken(RotateToken),
 }
 
-/// A new sign-in with its first refresh token: if the user is enabled, and its password still the
-/// one that was read.
+/// A new sign-in with its first refresh token. Written if the user is enabled and the password is
+/// still the one that was verified.
 #[derive(Clone, Debug)]
-pub(crate) struct Begin {
+pub(crate) struct StartSession {
     pub(crate) pool_id: String,
     pub(crate) username: String,
     pub(crate) password_version: i64,
-    /// The name in the list of attempts, whose failures are forgotten, if it is not locked: then
+    /// Key under which failed attempts are counted. They are cleared; if the name is locked,
     /// nothing is written.
     pub(crate) attempts: Option<String>,
     pub(crate) now: Timestamp,
-    pub(crate) family: Family,
+    pub(crate) family: TokenFamily,
     pub(crate) hash: String,
 }
 
-/// A refresh token is marked as rotated and a new one added, if its sign-in is this client's and
-/// stands, its user is enabled, and the old one is unused or within its grace.
+/// A rotation: the old token is marked as rotated and the new one added, if the sign-in is active
+/// and belongs to the client, the user is enabled, and the old token is unused or within its grace
+/// period.
 #[derive(Clone, Debug)]
-pub(crate) struct Rotate {
+pub(crate) struct RotateToken {
     pub(crate) old: String,
     pub(crate) new: String,
     pub(crate) client_id: String,
     pub(crate) now: Timestamp,
-    pub(crate) grace_began: Timestamp,
+    pub(crate) grace_start: Timestamp,
 }
 
-/// A challenge that waits for its answer.
+/// A pending challenge.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub(crate) struct ChallengeRow {
     pub(crate) hash: String,
@@ -91,7 +91,7 @@ pub(crate) struct ChallengeRow {
     pub(crate) expires_at: i64,
 }
 
-/// A sign-in and its user, once for each of its groups.
+/// Selects a sign-in and its user, one row for each group.
 macro_rules! sign_in_of {
     ($from:literal) => {
         concat!(
@@ -103,15 +103,15 @@ macro_rules! sign_in_of {
     };
 }
 
-/// The group with the lowest precedence number first.
+/// Orders groups by precedence, lowest number first.
 macro_rules! by_precedence {
     () => {
         "ORDER BY COALESCE(g.precedence, 2147483648), g.name"
     };
 }
 
-/// Begins a sign-in within a transaction: a row a group, and one at least, if it was done.
-macro_rules! begin_in_sqlite {
+/// Starts a sign-in within a transaction. Returns one row per group, at least one, if it succeeds.
+macro_rules! start_in_sqlite {
     () => {
         "INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
             SELECT $1, pool_id, $3, username, $5, $6 FROM pool_user
@@ -127,16 +127,17 @@ macro_rules! begin_in_sqlite {
     };
 }
 
-pub(super) const BEGIN_IN_SQLITE: &str = begin_in_sqlite!();
-/// The same with the transaction around it.
-pub(super) const BEGIN_ALONE_IN_SQLITE: &str =
-    concat!("BEGIN IMMEDIATE; ", begin_in_sqlite!(), "; COMMIT");
+pub(super) const START_IN_SQLITE: &str = start_in_sqlite!();
+/// The same statement with a transaction around it.
+pub(super) const START_WITH_TRANSACTION_IN_SQLITE: &str =
+    concat!("BEGIN IMMEDIATE; ", start_in_sqlite!(), "; COMMIT");
 
-/// Any number of rotations, as an array of `[old, new, client, now, grace began]`: what
-/// [`Store::refresh_token`] would tell of each new token, with the place of its rotation, for those
-/// that were done. The array leads in every join: however the tables are, each is asked by its key.
+/// Performs several rotations, given as an array of `[old, new, client, now, grace start]`. Returns
+/// what [`PoolStore::refresh_token`] returns for each new token, with the index of its rotation,
+/// for those that succeeded. The array is the outer table of every join, so that each lookup uses
+/// an index whatever the statistics are.
 ///
-/// An old token may stand in it twice where both are within its grace.
+/// An old token may occur twice if both rotations are within its grace period.
 pub(super) const ROTATE_IN_SQLITE: &str = concat!(
     "BEGIN IMMEDIATE;
     INSERT INTO pool_refresh_token (hash, family) SELECT j.value ->> 1, t.family FROM json_each($1) j
@@ -159,11 +160,11 @@ pub(super) const ROTATE_IN_SQLITE: &str = concat!(
     "; COMMIT"
 );
 
-/// The user is locked, so that whoever changes the password meanwhile finds the sign-in, or is
-/// found by it. Failures are forgotten as they are when their row is locked, which may be later
-/// than what the statement sees: where there were some and none could be forgotten, the name has
+/// Locks the user's row, so that a concurrent password change either sees the sign-in or is seen by
+/// it. Failures are cleared by the state of their row at the time it is locked, which may be later
+/// than the statement's snapshot: if there were failures and none could be cleared, the name has
 /// been locked.
-const BEGIN_IN_POSTGRES: &str = "WITH sound AS (SELECT pool_id, username FROM pool_user
+const START_IN_POSTGRES: &str = "WITH sound AS (SELECT pool_id, username FROM pool_user
         WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 FOR SHARE
     ), forgotten AS (DELETE FROM pool_attempt a USING sound
         WHERE a.pool_id = $2 AND a.name = $9 AND a.locked_until <= $10 RETURNING 1
@@ -176,7 +177,7 @@ const BEGIN_IN_POSTGRES: &str = "WITH sound AS (SELECT pool_id, username FROM po
         LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
         ORDER BY COALESCE(g.precedence, 2147483648), g.name";
 
-/// What [`Store::refresh_token`] would tell of the new token.
+/// Rotates a token. Returns what [`PoolStore::refresh_token`] returns for the new token.
 const ROTATE_IN_POSTGRES: &str = concat!(
     "WITH marked AS (UPDATE pool_refresh_token t SET rotated_at = COALESCE(t.rotated_at, $2)
         FROM pool_family f JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
@@ -193,34 +194,34 @@ const ROTATE_IN_POSTGRES: &str = concat!(
     by_precedence!()
 );
 
-impl Written {
-    /// By what a statement that begins a sign-in answered.
-    pub(super) fn begun(rows: Vec<Option<String>>) -> Self {
+impl SessionOutcome {
+    /// Converts the rows of a statement that starts a sign-in.
+    pub(super) fn started(rows: Vec<Option<String>>) -> Self {
         if rows.is_empty() {
-            Self::Refused
+            Self::Rejected
         } else {
-            Self::Begun {
+            Self::Started {
                 groups: rows.into_iter().flatten().collect(),
             }
         }
     }
 
-    /// By what a statement that goes on with one answered.
-    pub(super) fn rotated(rows: Vec<InGroup<FamilyOfUser>>) -> Self {
-        FamilyOfUser::gather(rows).map_or(Self::Refused, |found| Self::Rotated(Box::new(found)))
+    /// Converts the rows of a statement that rotates a token.
+    pub(super) fn rotated(rows: Vec<RowPerGroup<RefreshSession>>) -> Self {
+        RefreshSession::combine(rows).map_or(Self::Rejected, |found| Self::Rotated(Box::new(found)))
     }
 }
 
-impl FamilyOfUser {
-    fn gather(rows: Vec<InGroup<Self>>) -> Option<Self> {
-        InGroup::gather(rows).map(|(found, groups)| Self { groups, ..found })
+impl RefreshSession {
+    fn combine(rows: Vec<RowPerGroup<Self>>) -> Option<Self> {
+        RowPerGroup::combine(rows).map(|(found, groups)| Self { groups, ..found })
     }
 }
 
-/// Begins a sign-in in either store.
-macro_rules! begin {
-    ($connection:expr, $sql:expr, $begin:expr) => {{
-        let Begin {
+/// Starts a sign-in in either database.
+macro_rules! start_session {
+    ($connection:expr, $sql:expr, $session:expr) => {{
+        let StartSession {
             pool_id,
             username,
             password_version,
@@ -228,7 +229,7 @@ macro_rules! begin {
             now,
             family,
             hash,
-        } = $begin;
+        } = $session;
         let query = sqlx::query_scalar($sql);
         let query = query
             .bind(&family.family)
@@ -240,18 +241,21 @@ macro_rules! begin {
             .bind(family.expires_at)
             .bind(hash);
         let query = query.bind(password_version).bind(attempts).bind(now.0);
-        query.fetch_all($connection).await.map(Written::begun)
+        query
+            .fetch_all($connection)
+            .await
+            .map(SessionOutcome::started)
     }};
 }
 
-pub(super) use begin;
+pub(super) use start_session;
 
-impl Store {
-    /// What a refresh token stands for.
+impl PoolStore {
+    /// Returns the sign-in of a refresh token.
     pub(crate) async fn refresh_token(
         &self,
         hash: &str,
-    ) -> Result<Option<FamilyOfUser>, sqlx::Error> {
+    ) -> Result<Option<RefreshSession>, sqlx::Error> {
         const SQL: &str = concat!(
             "SELECT t.rotated_at, ",
             sign_in_of!(
@@ -262,27 +266,32 @@ impl Store {
             by_precedence!()
         );
         let rows = reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_all(db).await)?;
-        Ok(FamilyOfUser::gather(rows))
+        Ok(RefreshSession::combine(rows))
     }
 
-    /// Begins or goes on with a sign-in. Returns after the commit.
-    pub(crate) async fn write_session(&self, write: SessionWrite) -> Result<Written, sqlx::Error> {
-        match (&self.database, &self.grouped) {
+    /// Starts or refreshes a sign-in. Returns after the commit.
+    pub(crate) async fn write_session(
+        &self,
+        write: SessionWrite,
+    ) -> Result<SessionOutcome, sqlx::Error> {
+        match (&self.database, &self.group_commit) {
             (Database::Postgres(pool), _) => match write {
-                SessionWrite::Begin(begin) => begin!(pool, BEGIN_IN_POSTGRES, &begin),
-                SessionWrite::Rotate(Rotate {
+                SessionWrite::StartSession(session) => {
+                    start_session!(pool, START_IN_POSTGRES, &session)
+                }
+                SessionWrite::RotateToken(RotateToken {
                     old,
                     new,
                     client_id,
                     now,
-                    grace_began,
+                    grace_start,
                 }) => {
                     let query = sqlx::query_as(ROTATE_IN_POSTGRES).bind(old).bind(now.0);
-                    let query = query.bind(grace_began.0).bind(new).bind(client_id);
-                    query.fetch_all(pool).await.map(Written::rotated)
+                    let query = query.bind(grace_start.0).bind(new).bind(client_id);
+                    query.fetch_all(pool).await.map(SessionOutcome::rotated)
                 }
             },
-            (Database::Sqlite(_), Some(grouped)) => grouped.write(write).await,
+            (Database::Sqlite(_), Some(group_commit)) => group_commit.write(write).await,
             (Database::Sqlite(_), None) => Err(sqlx::Error::WorkerCrashed),
         }
     }
@@ -297,7 +306,7 @@ impl Store {
         writing!(self, db => sqlx::query(SQL).bind(family).bind(now.0).execute(db).await.map(drop))
     }
 
-    /// Ends every sign-in of the user.
+    /// Revokes all sign-ins of the user.
     pub(crate) async fn revoke_user(
         &self,
         pool_id: &str,
@@ -311,8 +320,8 @@ impl Store {
         })
     }
 
-    /// Whether the sign-in still stands.
-    pub(crate) async fn family_lives(&self, family: &str) -> Result<bool, sqlx::Error> {
+    /// Returns whether the sign-in exists and is not revoked.
+    pub(crate) async fn is_family_active(&self, family: &str) -> Result<bool, sqlx::Error> {
         const SQL: &str = "SELECT revoked_at FROM pool_family WHERE id = $1";
         let found: Option<Option<i64>> =
             reading!(self, db => sqlx::query_scalar(SQL).bind(family).fetch_optional(db).await)?;
@@ -334,7 +343,7 @@ impl Store {
         reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_optional(db).await)
     }
 
-    /// Takes a challenge out; `false` when another answer was faster.
+    /// Deletes a challenge. Returns `false` if a concurrent response consumed it.
     pub(crate) async fn take_challenge(&self, hash: &str) -> Result<bool, sqlx::Error> {
         const SQL: &str = "DELETE FROM pool_challenge WHERE hash = $1";
         writing!(self, db => {

@@ -1,50 +1,49 @@
-//! Users.
+//! Rows of users.
 
 use postern_common::clock::Timestamp;
 use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 
-use super::{Store, reading, to_text, transaction, writing};
-use crate::pool::Pool;
-use crate::user::User;
+use super::{PoolStore, reading, transaction, writing};
+use crate::model::{User, UserPool, to_json_text};
 
-/// Where a listing goes on.
+/// A page of a listing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page<'a> {
-    /// The last username of the page before; empty for the first page.
+    /// Last username of the previous page; empty for the first page.
     pub(crate) after: &'a str,
     pub(crate) limit: i64,
 }
 
-/// Whose password is tried.
+/// The user whose password is being verified, and the state of the lockout.
 #[derive(Debug)]
-pub(crate) struct Attempted {
-    /// `None` where nobody has the name.
+pub(crate) struct SignInCandidate {
+    /// `None` if no user has the name.
     pub(crate) user: Option<User>,
-    /// When the name may be tried again, in Unix milliseconds; 0 when it was never locked.
+    /// End of the lock in Unix milliseconds; 0 if the name was never locked.
     pub(crate) locked_until: i64,
 }
 
-/// Which users a listing shows: those whose column is, or begins with, a value.
+/// A filter for listings: a column that equals, or starts with, a value.
 #[derive(Clone, Debug)]
 pub(crate) struct UserFilter {
-    pub(crate) column: Column,
+    pub(crate) column: UserColumn,
     pub(crate) is_prefix: bool,
-    /// In lower case for an address.
+    /// In lower case if the column is the address.
     pub(crate) value: String,
 }
 
-/// What users can be found by.
+/// A column that listings can be filtered by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Column {
+pub(crate) enum UserColumn {
     Username,
     Sub,
     Email,
-    Status,
+    UserStatus,
 }
 
-/// A user by real username, `sub` or address. Three questions, each for a row of an index: one with
-/// `OR` reads every user of the pool in SQLite.
-macro_rules! named {
+/// Selects a user by real username, `sub`, or address. Three subqueries, each of which uses an
+/// index: with `OR`, SQLite would scan every user of the pool.
+macro_rules! find_user_sql {
     () => {
         "SELECT * FROM (SELECT * FROM pool_user WHERE pool_id = $1 AND username = $2
             UNION ALL SELECT * FROM pool_user WHERE pool_id = $1 AND sub = $2
@@ -53,19 +52,19 @@ macro_rules! named {
     };
 }
 
-const NAMED: &str = named!();
+const FIND_USER: &str = find_user_sql!();
 
-/// One row, whether there is a user or not.
-const ATTEMPTED: &str = concat!(
+/// Selects exactly one row, whether or not the user exists.
+const FIND_CANDIDATE: &str = concat!(
     "SELECT a.locked_until, u.* FROM (SELECT 1) AS asked LEFT JOIN (",
-    named!(),
+    find_user_sql!(),
     ") u ON u.username = $2 OR $5 <> 0
     LEFT JOIN pool_attempt a ON a.pool_id = $1 AND a.name = COALESCE(u.username, $4)"
 );
 
-// === impl Attempted ===
+// === impl SignInCandidate ===
 
-impl<'r, R: Row> FromRow<'r, R> for Attempted
+impl<'r, R: Row> FromRow<'r, R> for SignInCandidate
 where
     User: FromRow<'r, R>,
     &'static str: ColumnIndex<R>,
@@ -81,8 +80,8 @@ where
     }
 }
 
-impl Store {
-    /// By real username, by `sub`, or by the address that the pool's users sign in with.
+impl PoolStore {
+    /// Finds a user by real username, `sub`, or sign-in address.
     pub(crate) async fn user(
         &self,
         pool_id: &str,
@@ -90,25 +89,25 @@ impl Store {
     ) -> Result<Option<User>, sqlx::Error> {
         let alias = name.to_lowercase();
         reading!(self, db => {
-            sqlx::query_as(NAMED).bind(pool_id).bind(name).bind(alias).fetch_optional(db).await
+            sqlx::query_as(FIND_USER).bind(pool_id).bind(name).bind(alias).fetch_optional(db).await
         })
     }
 
-    /// Whose password is tried under what was typed, and until when that is locked: one question,
-    /// whether the user exists or not. `unknown` is the name in the list of attempts where nobody
-    /// has the one that was typed.
-    pub(crate) async fn attempted(
+    /// Finds the user for a name that was entered, and the end of its lock, with one query, whether
+    /// or not the user exists. `unknown` is the key under which failures of an unknown name are
+    /// counted.
+    pub(crate) async fn sign_in_candidate(
         &self,
-        pool: &Pool,
-        typed: &str,
+        pool: &UserPool,
+        entered: &str,
         unknown: &str,
-    ) -> Result<Attempted, sqlx::Error> {
+    ) -> Result<SignInCandidate, sqlx::Error> {
         let (alias, by_address) = (
-            typed.to_lowercase(),
+            entered.to_lowercase(),
             i64::from(pool.settings.email_usernames),
         );
         reading!(self, db => {
-            let query = sqlx::query_as(ATTEMPTED).bind(&pool.id).bind(typed).bind(alias).bind(unknown);
+            let query = sqlx::query_as(FIND_CANDIDATE).bind(&pool.id).bind(entered).bind(alias).bind(unknown);
             query.bind(by_address).fetch_one(db).await
         })
     }
@@ -117,7 +116,7 @@ impl Store {
         const SQL: &str = "INSERT INTO pool_user (pool_id, username, sub, alias, status, enabled,
                 attributes, password, temporary_until, created_at, updated_at)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-        let attributes = to_text(&user.attributes.0);
+        let attributes = to_json_text(&user.attributes.0);
         writing!(self, db => {
             let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(&user.sub);
             let query = query.bind(&user.alias).bind(user.status.name()).bind(user.enabled).bind(attributes);
@@ -126,7 +125,7 @@ impl Store {
         })
     }
 
-    /// Writes attributes and the alias that goes with them.
+    /// Stores the attributes and the alias derived from them.
     pub(crate) async fn set_attributes(
         &self,
         user: &User,
@@ -134,14 +133,14 @@ impl Store {
     ) -> Result<(), sqlx::Error> {
         const SQL: &str = "UPDATE pool_user SET attributes = $3, alias = $4, updated_at = $5
             WHERE pool_id = $1 AND username = $2";
-        let attributes = to_text(&user.attributes.0);
+        let attributes = to_json_text(&user.attributes.0);
         writing!(self, db => {
             let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(attributes);
             query.bind(&user.alias).bind(now.0).execute(db).await.map(drop)
         })
     }
 
-    /// Writes the status, the password and until when it works.
+    /// Stores the status, the password, and its expiry.
     pub(crate) async fn set_password(
         &self,
         user: &User,
@@ -155,8 +154,8 @@ impl Store {
         })
     }
 
-    /// Replaces a hash by a stronger one of the same password, unless the password was changed
-    /// meanwhile.
+    /// Replaces a password hash by one of the same password at the current cost, unless the
+    /// password was changed in the meantime.
     pub(crate) async fn rehash(&self, user: &User, hash: &str) -> Result<(), sqlx::Error> {
         const SQL: &str = "UPDATE pool_user SET password = $4
             WHERE pool_id = $1 AND username = $2 AND password = $3";
@@ -166,7 +165,7 @@ impl Store {
         })
     }
 
-    /// Lets the user sign in, or ends every sign-in of it.
+    /// Enables the user, or disables it and revokes all its sign-ins.
     pub(crate) async fn set_enabled(
         &self,
         user: &User,
@@ -200,7 +199,7 @@ impl Store {
         reading!(self, db => sqlx::query_scalar(SQL).bind(pool_id).fetch_one(db).await)
     }
 
-    /// Users in the order of their usernames.
+    /// Lists users, ordered by username.
     pub(crate) async fn users(
         &self,
         pool_id: &str,
@@ -230,14 +229,14 @@ impl Store {
             AND substr(status, 1, length($4)) = $4 ORDER BY username LIMIT $3";
         let sql = match filter.map(|filter| (filter.column, filter.is_prefix)) {
             None => ALL,
-            Some((Column::Username, false)) => BY_USERNAME,
-            Some((Column::Username, true)) => USERNAME_BEGINS,
-            Some((Column::Sub, false)) => BY_SUB,
-            Some((Column::Sub, true)) => SUB_BEGINS,
-            Some((Column::Email, false)) => BY_EMAIL,
-            Some((Column::Email, true)) => EMAIL_BEGINS,
-            Some((Column::Status, false)) => BY_STATUS,
-            Some((Column::Status, true)) => STATUS_BEGINS,
+            Some((UserColumn::Username, false)) => BY_USERNAME,
+            Some((UserColumn::Username, true)) => USERNAME_BEGINS,
+            Some((UserColumn::Sub, false)) => BY_SUB,
+            Some((UserColumn::Sub, true)) => SUB_BEGINS,
+            Some((UserColumn::Email, false)) => BY_EMAIL,
+            Some((UserColumn::Email, true)) => EMAIL_BEGINS,
+            Some((UserColumn::UserStatus, false)) => BY_STATUS,
+            Some((UserColumn::UserStatus, true)) => STATUS_BEGINS,
         };
         let value = filter.map_or("", |filter| filter.value.as_str());
         reading!(self, db => {
@@ -254,13 +253,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn finding_one_user_reads_no_other() {
+    async fn user_lookup_uses_indexes_only() {
         let test = testing::sqlite().await;
-        let _store = Store::open(test.database.clone()).await.expect("tables");
+        let _store = PoolStore::open(test.database.clone())
+            .await
+            .expect("tables");
         let Database::Sqlite(sqlite) = &test.database else {
-            panic!("SQLite")
+            panic!("not SQLite")
         };
-        for sql in [NAMED, ATTEMPTED] {
+        for sql in [FIND_USER, FIND_CANDIDATE] {
             let plan = format!("EXPLAIN QUERY PLAN {sql}");
             let plan = sqlx::query(sqlx::AssertSqlSafe(plan))
                 .fetch_all(&sqlite.readers)
@@ -278,7 +279,7 @@ mod tests {
                 reads.len() >= 3 && reads.iter().all(|read| read.contains("=? AND ")),
                 "{steps:?}"
             );
-            // What the question itself has made.
+            // Names of the query's own derived tables.
             let made = ["CONSTANT ROW", "asked", "named", "u LEFT-JOIN"];
             let mut scans = steps.iter().filter_map(|step| step.strip_prefix("SCAN "));
             assert!(scans.all(|scanned| made.contains(&scanned)), "{steps:?}");

@@ -1,23 +1,17 @@
 use std::time::Duration;
 
 use aws_sdk_cognitoidentityprovider::types::{
-    AttributeType, FeatureType, RefreshTokenRotationType, TimeUnitsType, TokenValidityUnitsType,
+    FeatureType, RefreshTokenRotationType, TimeUnitsType, TokenValidityUnitsType,
 };
 use postern_common::identity::AwsCredentials;
 
-use super::harness::{EMAIL, PASSWORD, claims, over_both, refusal, with};
-
-fn attribute(name: &str, value: &str) -> AttributeType {
-    AttributeType::builder()
-        .name(name)
-        .value(value)
-        .build()
-        .expect("an attribute")
-}
+use super::harness::{
+    EMAIL, PASSWORD, RunningServer, claims, error_text, for_both_databases, start_with_config,
+};
 
 #[tokio::test]
-async fn administration_needs_the_administrators_signature() {
-    let pool = with(|_| {}).await;
+async fn admin_operation_without_signature_is_rejected() {
+    let pool = start_with_config(|_| {}).await;
     let id = pool.actor().pool_id.clone();
     let unsigned = pool.raw("ListUserPools", r#"{"MaxResults": 1}"#).await;
     assert_eq!(
@@ -29,14 +23,14 @@ async fn administration_needs_the_administrators_signature() {
         secret_access_key: "not the secret".into(),
         session_token: None,
     };
-    let stranger = pool.identity.client(Some(wrong)).await;
-    let refused = stranger
+    let other_key = pool.identity.client(Some(wrong)).await;
+    let refused = other_key
         .list_users()
         .user_pool_id(&id)
         .send()
         .await
-        .map_err(refusal)
-        .expect_err("refused");
+        .map_err(error_text)
+        .expect_err("rejected");
     assert!(
         refused.starts_with("InvalidSignatureException"),
         "{refused}"
@@ -50,8 +44,8 @@ async fn administration_needs_the_administrators_signature() {
 }
 
 #[tokio::test]
-async fn users_are_listed_page_by_page_and_found() {
-    over_both(|pool| async move {
+async fn users_are_listed_in_pages_and_by_filter() {
+    for_both_databases(|pool| async move {
         let id = &pool.actor().pool_id;
         for number in 0..5 {
             let create = pool.admin.admin_create_user().user_pool_id(id);
@@ -109,8 +103,8 @@ async fn users_are_listed_page_by_page_and_found() {
             .send()
             .await;
         assert!(
-            odd.map_err(refusal)
-                .expect_err("refused")
+            odd.map_err(error_text)
+                .expect_err("rejected")
                 .starts_with("InvalidParameterException")
         );
     })
@@ -118,8 +112,8 @@ async fn users_are_listed_page_by_page_and_found() {
 }
 
 #[tokio::test]
-async fn groups_stand_in_the_tokens_by_precedence() {
-    over_both(|pool| async move {
+async fn token_groups_are_ordered_by_precedence() {
+    for_both_databases(|pool| async move {
         let id = &pool.actor().pool_id;
         pool.register(EMAIL, PASSWORD).await;
         for (name, precedence) in [("staff", 20), ("admin", 10)] {
@@ -141,18 +135,18 @@ async fn groups_stand_in_the_tokens_by_precedence() {
             .await;
         assert!(
             again
-                .map_err(refusal)
-                .expect_err("refused")
+                .map_err(error_text)
+                .expect_err("rejected")
                 .starts_with("GroupExistsException")
         );
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let groups = serde_json::json!(["admin", "staff"]);
         assert_eq!(
-            claims(tokens.access_token().expect(""))["cognito:groups"],
+            claims(tokens.access_token().expect("access token"))["cognito:groups"],
             groups
         );
         assert_eq!(
-            claims(tokens.id_token().expect(""))["cognito:groups"],
+            claims(tokens.id_token().expect("ID token"))["cognito:groups"],
             groups
         );
         let of = pool
@@ -178,89 +172,8 @@ async fn groups_stand_in_the_tokens_by_precedence() {
 }
 
 #[tokio::test]
-async fn attributes_are_read_and_written_as_the_client_may() {
-    over_both(|pool| async move {
-        let id = &pool.actor().pool_id;
-        let sub = pool.register(EMAIL, PASSWORD).await;
-        let update = pool
-            .admin
-            .admin_update_user_attributes()
-            .user_pool_id(id)
-            .username(&sub);
-        let update = update.user_attributes(attribute("given_name", "Ada"));
-        update
-            .user_attributes(attribute("email_verified", "true"))
-            .send()
-            .await
-            .expect("written");
-        let unknown = pool
-            .admin
-            .admin_update_user_attributes()
-            .user_pool_id(id)
-            .username(&sub);
-        let unknown = unknown
-            .user_attributes(attribute("custom:service_id", "auth"))
-            .send()
-            .await;
-        assert!(
-            unknown
-                .map_err(refusal)
-                .expect_err("refused")
-                .contains("does not exist in the schema")
-        );
-        let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let id_claims = claims(tokens.id_token().expect(""));
-        assert_eq!(
-            (&id_claims["given_name"], &id_claims["email_verified"]),
-            (&"Ada".into(), &true.into())
-        );
-        let access = tokens.access_token().expect("access token");
-        let verify = pool.anonymous.update_user_attributes().access_token(access);
-        let verify = verify
-            .user_attributes(attribute("email_verified", "true"))
-            .send()
-            .await;
-        assert!(
-            verify
-                .map_err(refusal)
-                .expect_err("refused")
-                .contains("unauthorized attribute")
-        );
-        let moved = pool.anonymous.update_user_attributes().access_token(access);
-        moved
-            .user_attributes(attribute("email", "ada@new.example"))
-            .send()
-            .await
-            .expect("written");
-        let user = pool
-            .anonymous
-            .get_user()
-            .access_token(access)
-            .send()
-            .await
-            .expect("read");
-        let read = |name: &str| {
-            let found = user
-                .user_attributes()
-                .iter()
-                .find(|attribute| attribute.name() == name);
-            found
-                .and_then(|attribute| attribute.value())
-                .map(str::to_owned)
-        };
-        assert_eq!(
-            (read("email").as_deref(), read("email_verified").as_deref()),
-            (Some("ada@new.example"), Some("false"))
-        );
-        assert!(pool.sign_in(EMAIL, PASSWORD).await.is_err());
-        assert!(pool.sign_in("ada@new.example", PASSWORD).await.is_ok());
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_user_is_set_a_password_and_deleted() {
-    over_both(|pool| async move {
+async fn admin_sets_password_and_deletes_user() {
+    for_both_databases(|pool| async move {
         let id = &pool.actor().pool_id;
         pool.register(EMAIL, PASSWORD).await;
         let set = pool
@@ -296,16 +209,46 @@ async fn a_user_is_set_a_password_and_deleted() {
             .send()
             .await
             .expect("deleted");
-        let gone = get().await.map_err(refusal).expect_err("gone");
+        let gone = get().await.map_err(error_text).expect_err("gone");
         assert_eq!(gone, "UserNotFoundException: User does not exist.");
         pool.register(EMAIL, PASSWORD).await;
     })
     .await;
 }
 
+/// Creates an app client with rotation of refresh tokens. Returns its id.
+async fn create_rotating_client(pool: &RunningServer, pool_id: &str) -> String {
+    let units = TokenValidityUnitsType::builder()
+        .access_token(TimeUnitsType::Minutes)
+        .build();
+    let rotation = RefreshTokenRotationType::builder().feature(FeatureType::Enabled);
+    let rotation = rotation
+        .retry_grace_period_seconds(10)
+        .build()
+        .expect("rotation");
+    let create = pool
+        .admin
+        .create_user_pool_client()
+        .user_pool_id(pool_id)
+        .client_name("app");
+    let create = create
+        .generate_secret(true)
+        .access_token_validity(5)
+        .token_validity_units(units);
+    let create = create.explicit_auth_flows("ALLOW_USER_PASSWORD_AUTH".into());
+    let client = create
+        .refresh_token_rotation(rotation)
+        .send()
+        .await
+        .expect("made");
+    let client = client.user_pool_client().expect("client");
+    assert_eq!(client.access_token_validity(), Some(300));
+    client.client_id().expect("id").to_owned()
+}
+
 #[tokio::test]
-async fn a_pool_and_its_clients_are_made_described_and_deleted() {
-    over_both(|pool| async move {
+async fn pool_and_client_lifecycle_works() {
+    for_both_databases(|pool| async move {
         let made = pool
             .admin
             .create_user_pool()
@@ -319,32 +262,7 @@ async fn a_pool_and_its_clients_are_made_described_and_deleted() {
             .expect("id")
             .to_owned();
         assert!(id.starts_with("us-west-2_"), "{id}");
-        let units = TokenValidityUnitsType::builder()
-            .access_token(TimeUnitsType::Minutes)
-            .build();
-        let rotation = RefreshTokenRotationType::builder().feature(FeatureType::Enabled);
-        let rotation = rotation
-            .retry_grace_period_seconds(10)
-            .build()
-            .expect("rotation");
-        let create = pool
-            .admin
-            .create_user_pool_client()
-            .user_pool_id(&id)
-            .client_name("app");
-        let create = create
-            .generate_secret(true)
-            .access_token_validity(5)
-            .token_validity_units(units);
-        let create = create.explicit_auth_flows("ALLOW_USER_PASSWORD_AUTH".into());
-        let client = create
-            .refresh_token_rotation(rotation)
-            .send()
-            .await
-            .expect("made");
-        let client = client.user_pool_client().expect("client");
-        assert_eq!(client.access_token_validity(), Some(300));
-        let client_id = client.client_id().expect("id").to_owned();
+        let client_id = create_rotating_client(&pool, &id).await;
         let describe = pool
             .admin
             .describe_user_pool_client()
@@ -379,15 +297,16 @@ async fn a_pool_and_its_clients_are_made_described_and_deleted() {
             .send()
             .await
             .expect("deleted");
-        let gone = pool
+        let deleted = pool
             .admin
             .describe_user_pool()
             .user_pool_id(&id)
             .send()
             .await
-            .map_err(refusal);
+            .map_err(error_text);
         assert!(
-            gone.expect_err("gone")
+            deleted
+                .expect_err("a deleted pool")
                 .starts_with("ResourceNotFoundException")
         );
     })
@@ -395,8 +314,8 @@ async fn a_pool_and_its_clients_are_made_described_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_pool_describes_what_a_doctor_asks() {
-    let pool = with(|_| {}).await;
+async fn describe_pool_returns_settings_that_doctor_checks() {
+    let pool = start_with_config(|_| {}).await;
     let service = pool.service().clone();
     let described = pool
         .admin
@@ -430,8 +349,8 @@ async fn a_pool_describes_what_a_doctor_asks() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_named() {
-    let pool = with(|_| {}).await;
+async fn invalid_requests_return_specific_errors() {
+    let pool = start_with_config(|_| {}).await;
     for (operation, body, kind) in [
         ("InitiateAuth", "{", "SerializationException"),
         (
@@ -478,19 +397,19 @@ async fn what_cannot_be_read_is_named() {
 }
 
 #[tokio::test]
-async fn an_access_token_dies_with_its_hour() {
-    let pool = with(|_| {}).await;
+async fn access_token_expires_after_one_hour() {
+    let pool = start_with_config(|_| {}).await;
     pool.register(EMAIL, PASSWORD).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
     pool.clock.advance(Duration::from_secs(3600));
     let late = pool
         .anonymous
         .get_user()
-        .access_token(tokens.access_token().expect(""))
+        .access_token(tokens.access_token().expect("access token"))
         .send()
         .await;
     assert_eq!(
-        late.map_err(refusal).expect_err("late"),
+        late.map_err(error_text).expect_err("late"),
         "NotAuthorizedException: Access Token has expired"
     );
 }

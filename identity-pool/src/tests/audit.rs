@@ -1,13 +1,13 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use super::harness::{EMAIL, PASSWORD, with};
+use super::harness::{EMAIL, PASSWORD, start_with_config};
 
-/// What was logged on this thread.
+/// Captures log output of the current thread.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Lines {
+impl Write for LogCapture {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().expect("one thread").extend_from_slice(bytes);
         Ok(bytes.len())
@@ -19,20 +19,20 @@ impl Write for Lines {
 }
 
 #[tokio::test]
-async fn the_audit_log_says_who_what_and_outcome_and_never_a_secret() {
-    let lines = Lines::default();
+async fn audit_log_has_outcome_and_no_secret() {
+    let lines = LogCapture::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::DEBUG)
         .with_writer(move || writer.clone())
         .finish();
     let guard = tracing::subscriber::set_default(subscriber);
-    let mut pool = with(|_| {}).await;
+    let mut pool = start_with_config(|_| {}).await;
     let sub = pool.register(EMAIL, PASSWORD).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
     pool.sign_in(EMAIL, "Wrong-Horse-9")
         .await
-        .expect_err("refused");
+        .expect_err("rejected");
     let actor = pool.actor().clone();
     let forgot = pool
         .anonymous

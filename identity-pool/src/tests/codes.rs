@@ -1,10 +1,10 @@
 use aws_sdk_cognitoidentityprovider::types::AttributeType;
 
-use super::harness::{EMAIL, PASSWORD, over_both, refusal};
+use super::harness::{EMAIL, PASSWORD, RunningServer, error_text, for_both_databases};
 
 #[tokio::test]
-async fn a_code_proves_no_other_address_than_the_one_it_was_sent_to() {
-    over_both(|mut pool| async move {
+async fn code_is_bound_to_the_address_it_was_sent_to() {
+    for_both_databases(|mut pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let access = tokens.access_token().expect("access token");
@@ -30,7 +30,7 @@ async fn a_code_proves_no_other_address_than_the_one_it_was_sent_to() {
         };
         let refused = verify()
             .await
-            .map_err(refusal)
+            .map_err(error_text)
             .expect_err("another address");
         assert!(refused.starts_with("CodeMismatchException"), "{refused}");
         let back = AttributeType::builder()
@@ -61,8 +61,8 @@ async fn a_code_proves_no_other_address_than_the_one_it_was_sent_to() {
 }
 
 #[tokio::test]
-async fn a_name_gets_ten_codes_an_hour_known_or_not() {
-    over_both(|pool| async move {
+async fn codes_are_limited_to_ten_per_hour_for_any_name() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor();
         for name in [EMAIL, "nobody@example.com"] {
@@ -77,7 +77,10 @@ async fn a_name_gets_ten_codes_an_hour_known_or_not() {
             for _ in 0..10 {
                 forgot().await.expect("sent");
             }
-            let refused = forgot().await.map_err(refusal).expect_err("the eleventh");
+            let refused = forgot()
+                .await
+                .map_err(error_text)
+                .expect_err("the eleventh");
             assert!(refused.starts_with("LimitExceededException"), "{refused}");
             pool.clock.advance(std::time::Duration::from_secs(3601));
             forgot().await.expect("an hour later");
@@ -86,24 +89,30 @@ async fn a_name_gets_ten_codes_an_hour_known_or_not() {
     .await;
 }
 
+/// Returns the next code that was delivered.
+async fn next_code(pool: &mut RunningServer) -> String {
+    let mail = pool.codes.recv().await.expect("a code");
+    mail.code.expose().to_owned()
+}
+
+/// Marks the address of a user of the actor pool as verified.
+async fn verify_email(pool: &RunningServer, sub: &str) {
+    let verified = AttributeType::builder()
+        .name("email_verified")
+        .value("true")
+        .build();
+    let update = pool.admin.admin_update_user_attributes();
+    let update = update.user_pool_id(&pool.actor().pool_id).username(sub);
+    let update = update.user_attributes(verified.expect("an attribute"));
+    update.send().await.expect("verified");
+}
+
 #[tokio::test]
-async fn a_new_code_is_no_new_chance_for_who_guesses() {
-    over_both(|mut pool| async move {
+async fn new_code_does_not_reset_wrong_attempts() {
+    for_both_databases(|mut pool| async move {
         let sub = pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor().clone();
-        let admin = pool.admin.clone();
-        let verified = AttributeType::builder()
-            .name("email_verified")
-            .value("true")
-            .build();
-        let mark = admin
-            .admin_update_user_attributes()
-            .user_pool_id(&actor.pool_id)
-            .username(sub);
-        mark.user_attributes(verified.expect("an attribute"))
-            .send()
-            .await
-            .expect("verified");
+        verify_email(&pool, &sub).await;
         let anonymous = pool.anonymous.clone();
         let forgot = || {
             let call = anonymous
@@ -125,54 +134,33 @@ async fn a_new_code_is_no_new_chance_for_who_guesses() {
         let mut code = String::new();
         for _ in 0..4 {
             forgot().await.expect("sent");
-            code = pool
-                .codes
-                .recv()
-                .await
-                .expect("a code")
-                .code
-                .expose()
-                .to_owned();
+            code = next_code(&mut pool).await;
             let wrong = if code == "000000" { "000001" } else { "000000" };
             for _ in 0..5 {
-                let refused = confirm(wrong).await.map_err(refusal).expect_err("wrong");
+                let refused = confirm(wrong).await.map_err(error_text).expect_err("wrong");
                 assert!(refused.starts_with("CodeMismatchException"), "{refused}");
             }
         }
         let refused = confirm("999999999")
             .await
-            .map_err(refusal)
+            .map_err(error_text)
             .expect_err("the sixth of this code");
         assert!(refused.starts_with("LimitExceededException"), "{refused}");
-        // The fifth code of this hour is dead before it is tried, the right one included.
+        // The fifth code of this hour is invalid from the start, even if entered correctly.
         forgot().await.expect("sent");
-        let fifth = pool
-            .codes
-            .recv()
-            .await
-            .expect("a code")
-            .code
-            .expose()
-            .to_owned();
+        let fifth = next_code(&mut pool).await;
         let refused = confirm(&fifth)
             .await
-            .map_err(refusal)
-            .expect_err("no new chance");
+            .map_err(error_text)
+            .expect_err("the attempts of the hour are exhausted");
         assert!(refused.starts_with("LimitExceededException"), "{refused}");
         confirm(&code)
             .await
-            .map_err(refusal)
-            .expect_err("nor an old one");
+            .map_err(error_text)
+            .expect_err("an earlier code");
         pool.clock.advance(std::time::Duration::from_secs(3601));
         forgot().await.expect("sent");
-        let code = pool
-            .codes
-            .recv()
-            .await
-            .expect("a code")
-            .code
-            .expose()
-            .to_owned();
+        let code = next_code(&mut pool).await;
         confirm(&code).await.expect("an hour later");
     })
     .await;

@@ -1,20 +1,20 @@
-//! One suite of cases against our pool, moto and cognito-local, driven by boto3 as a foreign client
-//! (`tests/peers/boto3`; its `install` brings the peers).
+//! Runs one suite of cases against this pool, moto, and cognito-local, driven by boto3 as an
+//! independent client (`tests/peers/boto3`; its `install` installs the peers).
 
 use std::path::PathBuf;
 
 use postern_common::testing::skipped;
 use tokio::process::Command;
 
-use super::harness::by_the_machines_clock;
+use super::harness::start_with_system_clock;
 
-fn folder() -> PathBuf {
+fn peers_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/peers/boto3")
 }
 
-/// Whether the part is installed; if not, tells the test runner.
+/// Returns whether the part is installed, and reports a skipped test if not.
 fn is_installed(part: &str, test: &str) -> bool {
-    if folder()
+    if peers_folder()
         .join(format!("../../.peers/boto3/{part}.installed"))
         .exists()
     {
@@ -24,7 +24,7 @@ fn is_installed(part: &str, test: &str) -> bool {
     false
 }
 
-async fn passes(command: &mut Command) {
+async fn assert_command_succeeds(command: &mut Command) {
     let output = command
         .kill_on_drop(true)
         .output()
@@ -43,14 +43,14 @@ async fn passes(command: &mut Command) {
 }
 
 #[tokio::test]
-async fn our_pool_conforms_without_a_gap() {
+async fn identity_pool_passes_conformance_suite() {
     if !is_installed("python", "our_pool_conforms_without_a_gap") {
         return;
     }
-    let pool = by_the_machines_clock().await;
+    let pool = start_with_system_clock().await;
     let keys = &pool.provisioned;
-    passes(
-        Command::new(folder().join("run"))
+    assert_command_succeeds(
+        Command::new(peers_folder().join("run"))
             .args(["postern", &pool.url])
             .env("AWS_ACCESS_KEY_ID", &keys.access_key_id)
             .env("AWS_SECRET_ACCESS_KEY", keys.secret_access_key.expose()),
@@ -59,15 +59,16 @@ async fn our_pool_conforms_without_a_gap() {
 }
 
 #[tokio::test]
-async fn moto_has_the_gaps_that_we_know() {
+async fn moto_has_known_gaps() {
     if is_installed("python", "moto_has_the_gaps_that_we_know") {
-        passes(Command::new(folder().join("run")).arg("moto")).await;
+        assert_command_succeeds(Command::new(peers_folder().join("run")).arg("moto")).await;
     }
 }
 
 #[tokio::test]
-async fn cognito_local_has_the_gaps_that_we_know() {
+async fn cognito_local_has_known_gaps() {
     if is_installed("node", "cognito_local_has_the_gaps_that_we_know") {
-        passes(Command::new(folder().join("run")).arg("cognito-local")).await;
+        assert_command_succeeds(Command::new(peers_folder().join("run")).arg("cognito-local"))
+            .await;
     }
 }

@@ -15,56 +15,56 @@ use postern_common::{Clock, Secret};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::{App, Config, Hashing, Listeners, Provisioned};
+use crate::{App, Config, HashingSettings, Listeners, ProvisionedPools};
 
 pub(super) const EMAIL: &str = "ada@example.com";
 pub(super) const PASSWORD: &str = "Correct-Horse-9";
-pub(super) const CHEAP: Hashing = Hashing {
+pub(super) const LOW_COST_HASHING: HashingSettings = HashingSettings {
     memory_kib: 256,
     passes: 1,
     threads: 2,
     queue: 64,
 };
 
-/// A server with a clock that a test turns, and clients of it.
-pub(super) struct Running {
-    pub(super) provisioned: Provisioned,
+/// A running server with a manual clock, and clients of it.
+pub(super) struct RunningServer {
+    pub(super) provisioned: ProvisionedPools,
     pub(super) identity: IdentityConfig,
     pub(super) url: String,
     pub(super) clock: Clock,
     pub(super) anonymous: Client,
     pub(super) admin: Client,
     pub(super) codes: tokio::sync::mpsc::Receiver<crate::CodeMail>,
-    /// How many passwords were hashed.
+    /// Counter of hashed passwords.
     pub(super) hashes: prometheus::IntCounter,
     config: Config,
     shutdown: CancellationToken,
     served: JoinHandle<()>,
-    /// Removes the store when the test ends.
+    /// Deletes the database when the test ends.
     database: Arc<TestDatabase>,
 }
 
-/// Runs a test over SQLite and over PostgreSQL.
-pub(super) async fn over_both<F: Future<Output = ()>>(test: impl Fn(Running) -> F) {
+/// Runs a test with SQLite and with PostgreSQL.
+pub(super) async fn for_both_databases<F: Future<Output = ()>>(test: impl Fn(RunningServer) -> F) {
     for database in testing::both().await {
-        // Kept here: a test that moves only some fields of `Running` would drop the store with the
-        // rest.
+        // Owned here, because a test may move single fields out of `RunningServer`, which would
+        // drop the database.
         let database = Arc::new(database);
-        test(start(Arc::clone(&database), standing_still(), |_| {}).await).await;
+        test(start(Arc::clone(&database), manual_clock(), |_| {}).await).await;
     }
 }
 
-/// A server over SQLite, with a change to its configuration.
-pub(super) async fn with(change: impl FnOnce(&mut Config)) -> Running {
-    start(Arc::new(testing::sqlite().await), standing_still(), change).await
+/// Starts a server with SQLite and a changed configuration.
+pub(super) async fn start_with_config(change: impl FnOnce(&mut Config)) -> RunningServer {
+    start(Arc::new(testing::sqlite().await), manual_clock(), change).await
 }
 
-/// A server over SQLite by the machine's clock, for clients that sign with it.
-pub(super) async fn by_the_machines_clock() -> Running {
+/// Starts a server with SQLite and the system clock, for clients that sign with it.
+pub(super) async fn start_with_system_clock() -> RunningServer {
     start(Arc::new(testing::sqlite().await), Clock::system(), |_| {}).await
 }
 
-fn standing_still() -> Clock {
+fn manual_clock() -> Clock {
     Clock::manual(Clock::system().now())
 }
 
@@ -72,13 +72,13 @@ async fn start(
     database: Arc<TestDatabase>,
     clock: Clock,
     change: impl FnOnce(&mut Config),
-) -> Running {
+) -> RunningServer {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
     let folder =
         std::env::temp_dir().join(format!("postern-pool-{}", uuid::Uuid::new_v4().simple()));
     let mut config = Config::new(&database.url, folder, url.parse().expect("URL"));
-    config.hashing = CHEAP;
+    config.hashing = LOW_COST_HASHING;
     change(&mut config);
     run(database, listener, config, clock).await
 }
@@ -88,7 +88,7 @@ async fn run(
     listener: TcpListener,
     mut config: Config,
     clock: Clock,
-) -> Running {
+) -> RunningServer {
     postern_common::log::init(
         postern_common::log::Format::Text,
         "off,postern_identity_pool=error",
@@ -98,13 +98,13 @@ async fn run(
     let app = App::build(config.clone(), clock.clone())
         .await
         .expect("the server starts");
-    let (provisioned, hashes) = (app.provisioned().clone(), app.hashes());
+    let (provisioned, hashes) = (app.provisioned().clone(), app.hash_counter());
     let env: Env = provisioned.variables("auth").into_iter().collect();
     let identity = config::parse("env", "", |root| IdentityConfig::read(root, &env))
         .expect("complete variables");
     let admin = identity.client(Some(administrator(&provisioned))).await;
-    // The administrator's signatures carry the time of the test, not of the machine.
-    let time = SharedTimeSource::new(TestTime(clock.clone()));
+    // The administrator's requests are signed with the time of the manual clock.
+    let time = SharedTimeSource::new(ManualTimeSource(clock.clone()));
     let admin = Client::from_conf(admin.config().to_builder().time_source(time).build());
     let shutdown = CancellationToken::new();
     let listeners = Listeners {
@@ -112,7 +112,7 @@ async fn run(
         admin: None,
     };
     let served = tokio::spawn(app.run(listeners, shutdown.clone()));
-    Running {
+    RunningServer {
         url: provisioned.endpoint.clone(),
         anonymous: identity.unsigned_client(),
         provisioned,
@@ -128,7 +128,7 @@ async fn run(
     }
 }
 
-pub(super) fn administrator(provisioned: &Provisioned) -> AwsCredentials {
+pub(super) fn administrator(provisioned: &ProvisionedPools) -> AwsCredentials {
     AwsCredentials::Static {
         access_key_id: provisioned.access_key_id.clone(),
         secret_access_key: provisioned.secret_access_key.clone(),
@@ -137,17 +137,17 @@ pub(super) fn administrator(provisioned: &Provisioned) -> AwsCredentials {
 }
 
 #[derive(Debug)]
-struct TestTime(Clock);
+struct ManualTimeSource(Clock);
 
-impl TimeSource for TestTime {
+impl TimeSource for ManualTimeSource {
     fn now(&self) -> std::time::SystemTime {
         let millis = u64::try_from(self.0.now().0).expect("after 1970");
         std::time::UNIX_EPOCH + Duration::from_millis(millis)
     }
 }
 
-impl Running {
-    /// Stops the server and starts it again over the same store, at the same address.
+impl RunningServer {
+    /// Restarts the server on the same database and address.
     pub(super) async fn restart(self) -> Self {
         let address = self.url.trim_start_matches("http://").to_owned();
         drop((self.anonymous, self.admin));
@@ -174,7 +174,7 @@ impl Running {
         account.expect("a service account").password.clone()
     }
 
-    /// Registers and confirms a user; returns its `sub`.
+    /// Registers and confirms a user. Returns its `sub`.
     pub(super) async fn register(&self, email: &str, password: &str) -> String {
         let pool = self.actor();
         let sign_up = self
@@ -198,7 +198,7 @@ impl Running {
         sign_up.user_sub().to_owned()
     }
 
-    /// USER_PASSWORD_AUTH in a pool, with the secret hash over `typed`.
+    /// Calls USER_PASSWORD_AUTH, with the secret hash over `typed`.
     pub(super) async fn initiate(
         &self,
         pool: &Pool,
@@ -214,7 +214,7 @@ impl Running {
             Some(hash) => call.auth_parameters("SECRET_HASH", hash),
             None => call,
         };
-        call.send().await.map_err(refusal)
+        call.send().await.map_err(error_text)
     }
 
     /// Signs the user in and returns its tokens.
@@ -227,7 +227,7 @@ impl Running {
         Ok(output.authentication_result.expect("tokens"))
     }
 
-    /// What Postern's own verifier says of a token.
+    /// Verifies a token with Postern's own verifier.
     pub(super) async fn verify(&self, token: &str) -> Result<Caller, TokenError> {
         let options = VerifierOptions {
             clock: self.clock.clone(),
@@ -238,7 +238,7 @@ impl Running {
             .await
     }
 
-    /// Sends a request to the API without the SDK.
+    /// Sends an unsigned request to the API without the SDK.
     pub(super) async fn raw(&self, operation: &str, body: &'static str) -> reqwest::Response {
         reqwest::Client::new()
             .post(&self.url)
@@ -253,7 +253,7 @@ impl Running {
             .expect("answer")
     }
 
-    /// Fetches JSON from a well-known place.
+    /// Fetches JSON from a well-known path.
     pub(super) async fn get(&self, path: &str) -> serde_json::Value {
         let response = reqwest::get(format!("{}{path}", self.url))
             .await
@@ -263,16 +263,19 @@ impl Running {
     }
 }
 
-/// `Exception: message`, as the server said it.
-#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-pub(super) fn refusal<E: ProvideErrorMetadata, R>(error: SdkError<E, R>) -> String {
+/// Returns `Exception: message` from an SDK error.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "used as an argument of map_err"
+)]
+pub(super) fn error_text<E: ProvideErrorMetadata, R>(error: SdkError<E, R>) -> String {
     match error.code() {
         Some(code) => format!("{code}: {}", error.message().unwrap_or_default()),
-        None => "no answer that can be read".to_owned(),
+        None => "no readable response".to_owned(),
     }
 }
 
-/// The claims of a token, unverified.
+/// Returns the claims of a token without verification.
 pub(super) fn claims(token: &str) -> serde_json::Value {
     use base64::Engine;
     let payload = token.split('.').nth(1).expect("three parts");

@@ -1,11 +1,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::harness::{EMAIL, PASSWORD, Running, claims, over_both, with};
+use super::harness::{
+    EMAIL, PASSWORD, RunningServer, claims, for_both_databases, start_with_config,
+};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-async fn kids(pool: &Running) -> BTreeSet<String> {
+async fn kids(pool: &RunningServer) -> BTreeSet<String> {
     let set = pool
         .get(&format!("/{}/.well-known/jwks.json", pool.actor().pool_id))
         .await;
@@ -21,8 +23,8 @@ fn kid(token: &str) -> String {
 }
 
 #[tokio::test]
-async fn tokens_keys_and_accounts_survive_a_restart() {
-    over_both(|pool| async move {
+async fn tokens_keys_and_accounts_survive_restart() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let (before, password) = (kids(&pool).await, pool.account("auth"));
@@ -33,13 +35,13 @@ async fn tokens_keys_and_accounts_survive_a_restart() {
             (&pool.actor().client_id, &pool.account("auth")),
             (&client, &password)
         );
-        pool.verify(tokens.access_token().expect(""))
+        pool.verify(tokens.access_token().expect("access token"))
             .await
             .expect("accepted");
         pool.initiate(pool.service(), "auth", password.expose())
             .await
             .expect("signed in");
-        let access = tokens.access_token().expect("");
+        let access = tokens.access_token().expect("access token");
         pool.anonymous
             .get_user()
             .access_token(access)
@@ -51,18 +53,18 @@ async fn tokens_keys_and_accounts_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn the_next_key_is_published_before_it_signs_and_the_old_one_until_its_tokens_have_died() {
-    over_both(|pool| async move {
+async fn keys_are_published_before_and_after_signing() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let published = kids(&pool).await;
         assert_eq!(published.len(), 2);
         let first = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let first_kid = kid(first.access_token().expect(""));
+        let first_kid = kid(first.access_token().expect("access token"));
         pool.clock.advance(90 * DAY);
-        // A turn is looked for once a minute; here the restart looks for it.
+        // Rotation runs once a minute; the restart triggers it here.
         let pool = pool.restart().await;
         let second = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let second_kid = kid(second.access_token().expect(""));
+        let second_kid = kid(second.access_token().expect("access token"));
         assert_ne!(second_kid, first_kid);
         assert!(
             published.contains(&second_kid),
@@ -82,8 +84,8 @@ async fn the_next_key_is_published_before_it_signs_and_the_old_one_until_its_tok
 }
 
 #[tokio::test]
-async fn discovery_names_the_issuer_and_its_keys() {
-    let pool = with(|_| {}).await;
+async fn discovery_returns_issuer_and_keys() {
+    let pool = start_with_config(|_| {}).await;
     let issuer = pool.actor().issuer.clone();
     let id = pool.actor().pool_id.clone();
     let document = pool
@@ -115,8 +117,8 @@ async fn discovery_names_the_issuer_and_its_keys() {
 }
 
 #[tokio::test]
-async fn keys_are_not_sent_again_to_who_has_them() {
-    let pool = with(|_| {}).await;
+async fn jwks_with_matching_etag_returns_not_modified() {
+    let pool = start_with_config(|_| {}).await;
     let url = format!("{}/.well-known/jwks.json", pool.url);
     let first = reqwest::get(&url).await.expect("answer");
     let etag = first.headers()["etag"].clone();
@@ -129,8 +131,8 @@ async fn keys_are_not_sent_again_to_who_has_them() {
 }
 
 #[tokio::test]
-async fn token_lifetimes_follow_the_client() {
-    let pool = with(|config| {
+async fn token_lifetimes_follow_client_settings() {
+    let pool = start_with_config(|config| {
         config.actor_client.access_token_s = 300;
         config.actor_client.id_token_s = 600;
     })

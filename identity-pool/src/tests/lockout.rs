@@ -1,70 +1,70 @@
 use std::time::Duration;
 
-use super::harness::{EMAIL, PASSWORD, Running, over_both, with};
-use crate::Hashing;
+use super::harness::{EMAIL, PASSWORD, RunningServer, for_both_databases, start_with_config};
+use crate::HashingSettings;
 
-const WRONG: &str = "NotAuthorizedException: Incorrect username or password.";
-const LOCKED: &str = "NotAuthorizedException: Password attempts exceeded";
+const WRONG_PASSWORD_ERROR: &str = "NotAuthorizedException: Incorrect username or password.";
+const LOCKED_ERROR: &str = "NotAuthorizedException: Password attempts exceeded";
 
-async fn fail(pool: &Running, name: &str, times: usize) {
+async fn fail_sign_ins(pool: &RunningServer, name: &str, times: usize) {
     for _ in 0..times {
         assert_eq!(
             pool.sign_in(name, "Wrong-Horse-9")
                 .await
                 .expect_err("wrong"),
-            WRONG
+            WRONG_PASSWORD_ERROR
         );
     }
 }
 
 #[tokio::test]
-async fn five_failures_lock_for_a_second_that_doubles() {
-    over_both(|pool| async move {
+async fn five_failures_lock_for_a_doubling_time() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         for name in [EMAIL, "nobody@example.com"] {
-            fail(&pool, name, 5).await;
+            fail_sign_ins(&pool, name, 5).await;
             assert_eq!(
                 pool.sign_in(name, PASSWORD).await.expect_err("locked"),
-                LOCKED
+                LOCKED_ERROR
             );
             pool.clock.advance(Duration::from_millis(1001));
-            fail(&pool, name, 1).await;
+            fail_sign_ins(&pool, name, 1).await;
             pool.clock.advance(Duration::from_millis(1001));
             assert_eq!(
                 pool.sign_in(name, PASSWORD).await.expect_err("two seconds"),
-                LOCKED
+                LOCKED_ERROR
             );
             pool.clock.advance(Duration::from_millis(1000));
         }
         pool.sign_in(EMAIL, PASSWORD)
             .await
-            .expect("an honest user comes in");
-        fail(&pool, EMAIL, 4).await;
+            .expect("a legitimate user signs in");
+        fail_sign_ins(&pool, EMAIL, 4).await;
         pool.sign_in(EMAIL, PASSWORD)
             .await
-            .expect("the count began anew");
+            .expect("the count restarted");
     })
     .await;
 }
 
 #[tokio::test]
-async fn fifteen_quiet_minutes_begin_the_count_anew() {
-    over_both(|pool| async move {
+async fn failure_count_restarts_after_fifteen_minutes() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
-        fail(&pool, EMAIL, 5).await;
+        fail_sign_ins(&pool, EMAIL, 5).await;
         pool.clock.advance(Duration::from_secs(16 * 60));
-        fail(&pool, EMAIL, 4).await;
+        fail_sign_ins(&pool, EMAIL, 4).await;
         pool.sign_in(EMAIL, PASSWORD).await.expect("not locked");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_live_refresh_token_works_on_through_a_lockout() {
-    over_both(|pool| async move {
+async fn refresh_token_works_during_lockout() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        fail(&pool, EMAIL, 5).await;
+        fail_sign_ins(&pool, EMAIL, 5).await;
         let actor = pool.actor();
         let secret = actor.client_secret.clone().expect("a secret");
         let call = pool
@@ -73,23 +73,23 @@ async fn a_live_refresh_token_works_on_through_a_lockout() {
             .client_id(&actor.client_id);
         let call = call
             .client_secret(secret.expose())
-            .refresh_token(tokens.refresh_token().expect(""));
+            .refresh_token(tokens.refresh_token().expect("refresh token"));
         call.send()
             .await
-            .expect("a stranger's failures do not count");
+            .expect("failures of another name are not counted");
     })
     .await;
 }
 
 #[tokio::test]
-async fn more_sign_ins_than_fit_the_queue_are_refused_before_hashing() {
-    let slow = Hashing {
+async fn sign_in_beyond_queue_is_rejected_before_hashing() {
+    let slow = HashingSettings {
         memory_kib: 32 << 10,
         passes: 2,
         threads: 1,
         queue: 2,
     };
-    let pool = std::sync::Arc::new(with(|config| config.hashing = slow).await);
+    let pool = std::sync::Arc::new(start_with_config(|config| config.hashing = slow).await);
     pool.register(EMAIL, PASSWORD).await;
     let client_id = pool.actor().client_id.clone();
     let hash = pool.actor().secret_hash(EMAIL).expect("a secret");
@@ -120,8 +120,8 @@ async fn more_sign_ins_than_fit_the_queue_are_refused_before_hashing() {
 }
 
 #[tokio::test]
-async fn a_lock_tells_nobody_whether_the_name_is_a_users() {
-    over_both(|pool| async move {
+async fn lockout_does_not_reveal_whether_user_exists() {
+    for_both_databases(|pool| async move {
         let mut answers = Vec::new();
         for (name, in_capitals) in [("notify", "NOTIFY"), ("nobody", "NOBODY")] {
             for _ in 0..5 {
@@ -133,7 +133,7 @@ async fn a_lock_tells_nobody_whether_the_name_is_a_users() {
                 .initiate(pool.service(), name, "Wrong-Horse-9")
                 .await
                 .expect_err("locked");
-            assert_eq!(again, LOCKED);
+            assert_eq!(again, LOCKED_ERROR);
             answers.push(
                 pool.initiate(pool.service(), in_capitals, "Wrong-Horse-9")
                     .await

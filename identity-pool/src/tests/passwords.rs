@@ -2,11 +2,11 @@ use std::time::Duration;
 
 use aws_sdk_cognitoidentityprovider::types::MessageActionType;
 
-use super::harness::{EMAIL, PASSWORD, Running, claims, over_both, refusal};
+use super::harness::{EMAIL, PASSWORD, RunningServer, claims, error_text, for_both_databases};
 
 const NEW_PASSWORD: &str = "Fresher-Horse-8";
 
-async fn forgot(pool: &Running, email: &str) -> Result<String, String> {
+async fn request_reset(pool: &RunningServer, email: &str) -> Result<String, String> {
     let actor = pool.actor();
     let call = pool
         .anonymous
@@ -17,12 +17,17 @@ async fn forgot(pool: &Running, email: &str) -> Result<String, String> {
         .set_secret_hash(actor.secret_hash(email))
         .send()
         .await
-        .map_err(refusal)?;
+        .map_err(error_text)?;
     let details = answer.code_delivery_details().expect("details");
     Ok(details.destination().expect("destination").to_owned())
 }
 
-async fn confirm(pool: &Running, email: &str, code: &str, password: &str) -> Result<(), String> {
+async fn confirm_reset(
+    pool: &RunningServer,
+    email: &str,
+    code: &str,
+    password: &str,
+) -> Result<(), String> {
     let actor = pool.actor();
     let call = pool
         .anonymous
@@ -33,25 +38,28 @@ async fn confirm(pool: &Running, email: &str, code: &str, password: &str) -> Res
         .set_secret_hash(actor.secret_hash(email))
         .confirmation_code(code)
         .password(password);
-    call.send().await.map(drop).map_err(refusal)
+    call.send().await.map(drop).map_err(error_text)
 }
 
 #[tokio::test]
-async fn a_forgotten_password_is_reset_by_code_once_and_ends_every_sign_in() {
-    over_both(|mut pool| async move {
+async fn password_reset_uses_code_once_and_revokes_sign_ins() {
+    for_both_databases(|mut pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        assert_eq!(forgot(&pool, EMAIL).await.expect("sent"), "a***@e***");
+        assert_eq!(
+            request_reset(&pool, EMAIL).await.expect("sent"),
+            "a***@e***"
+        );
         let mail = pool.codes.recv().await.expect("a mail");
         let code = mail.code.expose();
-        let weak = confirm(&pool, EMAIL, code, "weak")
+        let weak = confirm_reset(&pool, EMAIL, code, "weak")
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert!(weak.starts_with("InvalidPasswordException"), "{weak}");
-        confirm(&pool, EMAIL, code, NEW_PASSWORD)
+        confirm_reset(&pool, EMAIL, code, NEW_PASSWORD)
             .await
             .expect("reset");
-        let again = confirm(&pool, EMAIL, code, PASSWORD)
+        let again = confirm_reset(&pool, EMAIL, code, PASSWORD)
             .await
             .expect_err("used");
         assert!(again.starts_with("ExpiredCodeException"), "{again}");
@@ -64,39 +72,38 @@ async fn a_forgotten_password_is_reset_by_code_once_and_ends_every_sign_in() {
         let old = pool
             .anonymous
             .get_user()
-            .access_token(tokens.access_token().expect(""));
-        assert!(
-            old.send().await.is_err(),
-            "a stranger's sign-in would stand"
-        );
+            .access_token(tokens.access_token().expect("access token"));
+        assert!(old.send().await.is_err(), "sign-ins are revoked");
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_unknown_address_is_answered_like_a_known_one_and_gets_no_mail() {
-    over_both(|mut pool| async move {
+async fn forgot_password_for_unknown_address_sends_no_mail() {
+    for_both_databases(|mut pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         assert_eq!(
-            forgot(&pool, "anna@elsewhere.org").await.expect("answered"),
+            request_reset(&pool, "anna@elsewhere.org")
+                .await
+                .expect("answered"),
             "a***@e***"
         );
-        let wrong = confirm(&pool, "anna@elsewhere.org", "000000", NEW_PASSWORD)
+        let wrong = confirm_reset(&pool, "anna@elsewhere.org", "000000", NEW_PASSWORD)
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert!(wrong.starts_with("CodeMismatchException"), "{wrong}");
         assert!(pool.codes.try_recv().is_err(), "no mail");
-        forgot(&pool, EMAIL).await.expect("sent");
+        request_reset(&pool, EMAIL).await.expect("sent");
         pool.codes.recv().await.expect("a mail");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_code_dies_after_five_wrong_tries_and_after_an_hour() {
-    over_both(|mut pool| async move {
+async fn code_expires_after_five_wrong_attempts_or_one_hour() {
+    for_both_databases(|mut pool| async move {
         pool.register(EMAIL, PASSWORD).await;
-        forgot(&pool, EMAIL).await.expect("sent");
+        request_reset(&pool, EMAIL).await.expect("sent");
         let code = pool.codes.recv().await.expect("a mail").code;
         let wrong = if code.expose() == "000000" {
             "000001"
@@ -104,22 +111,22 @@ async fn a_code_dies_after_five_wrong_tries_and_after_an_hour() {
             "000000"
         };
         for _ in 0..5 {
-            let refused = confirm(&pool, EMAIL, wrong, NEW_PASSWORD)
+            let refused = confirm_reset(&pool, EMAIL, wrong, NEW_PASSWORD)
                 .await
                 .expect_err("wrong");
             assert!(refused.starts_with("CodeMismatchException"), "{refused}");
         }
-        confirm(&pool, EMAIL, wrong, NEW_PASSWORD)
+        confirm_reset(&pool, EMAIL, wrong, NEW_PASSWORD)
             .await
             .expect_err("the sixth");
-        let dead = confirm(&pool, EMAIL, code.expose(), NEW_PASSWORD)
+        let dead = confirm_reset(&pool, EMAIL, code.expose(), NEW_PASSWORD)
             .await
-            .expect_err("dead");
+            .expect_err("an expired code");
         assert!(dead.starts_with("LimitExceededException"), "{dead}");
-        forgot(&pool, EMAIL).await.expect("sent again");
+        request_reset(&pool, EMAIL).await.expect("sent again");
         let code = pool.codes.recv().await.expect("a mail").code;
         pool.clock.advance(Duration::from_secs(3601));
-        let late = confirm(&pool, EMAIL, code.expose(), NEW_PASSWORD)
+        let late = confirm_reset(&pool, EMAIL, code.expose(), NEW_PASSWORD)
             .await
             .expect_err("late");
         assert!(late.starts_with("ExpiredCodeException"), "{late}");
@@ -128,8 +135,8 @@ async fn a_code_dies_after_five_wrong_tries_and_after_an_hour() {
 }
 
 #[tokio::test]
-async fn a_password_that_an_administrator_gave_must_be_replaced() {
-    over_both(|pool| async move {
+async fn temporary_password_must_be_replaced() {
+    for_both_databases(|pool| async move {
         let actor = pool.actor();
         let create = pool
             .admin
@@ -159,7 +166,7 @@ async fn a_password_that_an_administrator_gave_must_be_replaced() {
             let call = call.challenge_responses("NEW_PASSWORD", password);
             let hash = actor.secret_hash(hash_over).expect("a secret");
             let call = call.challenge_responses("SECRET_HASH", hash);
-            async move { call.send().await.map_err(refusal) }
+            async move { call.send().await.map_err(error_text) }
         };
         let alias = respond(EMAIL, EMAIL, NEW_PASSWORD)
             .await
@@ -170,7 +177,7 @@ async fn a_password_that_an_administrator_gave_must_be_replaced() {
         for _ in 0..5 {
             pool.sign_in(EMAIL, "Wrong-Horse-9")
                 .await
-                .expect_err("a stranger guesses, and the name is locked");
+                .expect_err("the name is locked");
         }
         let done = respond(&sub, &sub, NEW_PASSWORD).await.expect("replaced");
         assert!(done.authentication_result().is_some());
@@ -183,8 +190,8 @@ async fn a_password_that_an_administrator_gave_must_be_replaced() {
 }
 
 #[tokio::test]
-async fn a_given_password_and_a_session_expire() {
-    over_both(|pool| async move {
+async fn temporary_password_and_challenge_session_expire() {
+    for_both_databases(|pool| async move {
         let actor = pool.actor();
         let create = pool
             .admin
@@ -205,7 +212,7 @@ async fn a_given_password_and_a_session_expire() {
         let call = call
             .challenge_name("NEW_PASSWORD_REQUIRED".into())
             .set_session(asked.session);
-        let late = call.send().await.map_err(refusal).expect_err("late");
+        let late = call.send().await.map_err(error_text).expect_err("late");
         assert!(late.contains("session is expired"), "{late}");
         pool.clock.advance(Duration::from_secs(7 * 86_400));
         let late = pool.sign_in(EMAIL, PASSWORD).await.expect_err("late");
@@ -215,17 +222,17 @@ async fn a_given_password_and_a_session_expire() {
 }
 
 #[tokio::test]
-async fn a_signed_in_user_changes_its_password() {
-    over_both(|pool| async move {
+async fn signed_in_user_changes_password() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let change = |from: &str, to: &str| {
             let call = pool
                 .anonymous
                 .change_password()
-                .access_token(tokens.access_token().expect(""));
+                .access_token(tokens.access_token().expect("access token"));
             let call = call.previous_password(from).proposed_password(to);
-            async move { call.send().await.map_err(refusal) }
+            async move { call.send().await.map_err(error_text) }
         };
         let wrong = change("Wrong-Horse-9", NEW_PASSWORD)
             .await
@@ -238,8 +245,8 @@ async fn a_signed_in_user_changes_its_password() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_costs_one_hash_and_reads_the_same_whoever_is_meant() {
-    over_both(|pool| async move {
+async fn wrong_password_costs_one_hash_for_any_user() {
+    for_both_databases(|pool| async move {
         let actor = pool.actor().clone();
         pool.register("known@example.com", PASSWORD).await;
         pool.register("disabled@example.com", PASSWORD).await;
@@ -258,7 +265,7 @@ async fn a_wrong_password_costs_one_hash_and_reads_the_same_whoever_is_meant() {
             .password(PASSWORD)
             .set_secret_hash(actor.secret_hash("new@example.com"));
         sign_up.send().await.expect("signed up");
-        // As a social sign-in makes them: before the first tokens, and after.
+        // As a social sign-in creates them: before and after the first tokens.
         for name in ["social@example.com", "fresh@example.com"] {
             let create = pool
                 .admin

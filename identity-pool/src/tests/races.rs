@@ -1,15 +1,15 @@
 use futures_util::future::join_all;
 
-use super::harness::{EMAIL, PASSWORD, over_both, refusal};
+use super::harness::{EMAIL, PASSWORD, error_text, for_both_databases};
 
 const NEW_PASSWORD: &str = "Fresher-Horse-8";
 
 #[tokio::test]
-async fn of_many_guesses_at_once_no_more_than_five_are_answered() {
-    over_both(|pool| async move {
+async fn concurrent_guesses_are_limited_to_five() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let wrong = join_all((0..20).map(|_| pool.sign_in(EMAIL, "Wrong-Horse-9")));
-        // The right password comes after them: it is hashed like the others and not confirmed.
+        // The correct password is submitted last: it is hashed like the others but not confirmed.
         let right = async {
             tokio::task::yield_now().await;
             pool.sign_in(EMAIL, PASSWORD).await
@@ -28,7 +28,7 @@ async fn of_many_guesses_at_once_no_more_than_five_are_answered() {
             .filter(|answer| answer.contains("attempts exceeded"))
             .count();
         assert_eq!(told + locked, 20, "{answers:?}");
-        // A right one that is in time begins the count anew: then five more may be answered.
+        // A correct password in time restarts the count: then five more may be answered.
         let most = if right.is_ok() { 9 } else { 5 };
         assert!(
             (5..=most).contains(&told),
@@ -40,8 +40,8 @@ async fn of_many_guesses_at_once_no_more_than_five_are_answered() {
 }
 
 #[tokio::test]
-async fn of_many_registrations_of_one_address_one_succeeds() {
-    over_both(|pool| async move {
+async fn concurrent_sign_ups_of_one_address_succeed_once() {
+    for_both_databases(|pool| async move {
         let actor = pool.actor();
         let attempts = join_all((0..8).map(|_| {
             let call = pool
@@ -55,7 +55,7 @@ async fn of_many_registrations_of_one_address_one_succeeds() {
         let (made, refused): (Vec<_>, Vec<_>) = attempts.await.into_iter().partition(Result::is_ok);
         assert_eq!(made.len(), 1);
         for attempt in refused {
-            let refused = attempt.map_err(refusal).expect_err("refused");
+            let refused = attempt.map_err(error_text).expect_err("rejected");
             assert!(refused.starts_with("UsernameExistsException"), "{refused}");
         }
     })
@@ -63,8 +63,8 @@ async fn of_many_registrations_of_one_address_one_succeeds() {
 }
 
 #[tokio::test]
-async fn a_code_is_used_once_whatever_races() {
-    over_both(|mut pool| async move {
+async fn concurrent_uses_of_code_succeed_once() {
+    for_both_databases(|mut pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor().clone();
         let forgot = pool
@@ -104,8 +104,8 @@ async fn a_code_is_used_once_whatever_races() {
 }
 
 #[tokio::test]
-async fn a_challenge_is_answered_once_whatever_races() {
-    over_both(|pool| async move {
+async fn concurrent_challenge_responses_succeed_once() {
+    for_both_databases(|pool| async move {
         let actor = pool.actor();
         let create = pool
             .admin
@@ -137,9 +137,9 @@ async fn a_challenge_is_answered_once_whatever_races() {
 }
 
 #[tokio::test]
-async fn the_first_sign_ins_of_a_service_account_all_succeed_at_once() {
-    over_both(|pool| async move {
-        // Its cheap hash is replaced by each of them.
+async fn concurrent_first_service_sign_ins_succeed() {
+    for_both_databases(|pool| async move {
+        // Each sign-in replaces the low-cost hash.
         let password = pool.account("notify");
         let attempts = (0..8).map(|_| pool.initiate(pool.service(), "notify", password.expose()));
         for outcome in join_all(attempts).await {
@@ -153,8 +153,8 @@ async fn the_first_sign_ins_of_a_service_account_all_succeed_at_once() {
 }
 
 #[tokio::test]
-async fn no_sign_in_by_the_old_password_outlives_a_reset() {
-    over_both(|mut pool| async move {
+async fn password_reset_revokes_concurrent_sign_ins() {
+    for_both_databases(|mut pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor().clone();
         let forgot = pool
@@ -188,7 +188,7 @@ async fn no_sign_in_by_the_old_password_outlives_a_reset() {
                 .access_token(tokens.access_token().expect("a token"));
             assert!(
                 call.send().await.is_err(),
-                "a sign-in by the old password stands"
+                "a sign-in with the old password is still valid"
             );
         }
     })

@@ -3,9 +3,9 @@ use std::time::Duration;
 use aws_sdk_cognitoidentityprovider::types::AuthenticationResultType;
 use postern_common::identity::secret_hash;
 
-use super::harness::{EMAIL, PASSWORD, Running, claims, over_both, refusal};
+use super::harness::{EMAIL, PASSWORD, RunningServer, claims, error_text, for_both_databases};
 
-async fn refresh(pool: &Running, token: &str) -> Result<AuthenticationResultType, String> {
+async fn refresh(pool: &RunningServer, token: &str) -> Result<AuthenticationResultType, String> {
     let actor = pool.actor();
     let secret = actor.client_secret.clone().expect("a secret");
     let call = pool
@@ -17,18 +17,18 @@ async fn refresh(pool: &Running, token: &str) -> Result<AuthenticationResultType
         .refresh_token(token)
         .send()
         .await
-        .map_err(refusal)?;
+        .map_err(error_text)?;
     Ok(output.authentication_result.expect("tokens"))
 }
 
-async fn signed_in(pool: &Running) -> AuthenticationResultType {
+async fn signed_in(pool: &RunningServer) -> AuthenticationResultType {
     pool.register(EMAIL, PASSWORD).await;
     pool.sign_in(EMAIL, PASSWORD).await.expect("signed in")
 }
 
 #[tokio::test]
-async fn a_refresh_token_rotates_and_works_on_within_its_grace() {
-    over_both(|pool| async move {
+async fn rotated_refresh_token_works_within_grace() {
+    for_both_databases(|pool| async move {
         let first = signed_in(&pool).await;
         let old = first.refresh_token().expect("refresh token");
         pool.clock.advance(Duration::from_secs(60));
@@ -36,8 +36,8 @@ async fn a_refresh_token_rotates_and_works_on_within_its_grace() {
         let new = second.refresh_token().expect("a new refresh token");
         assert_ne!(new, old);
         let (before, after) = (
-            claims(first.access_token().expect("")),
-            claims(second.access_token().expect("")),
+            claims(first.access_token().expect("access token")),
+            claims(second.access_token().expect("access token")),
         );
         assert_eq!(
             (&before["origin_jti"], &before["auth_time"]),
@@ -47,24 +47,24 @@ async fn a_refresh_token_rotates_and_works_on_within_its_grace() {
         pool.clock.advance(Duration::from_secs(29));
         refresh(&pool, old)
             .await
-            .expect("the answer may have been lost");
+            .expect("a lost response can be requested again");
         refresh(&pool, new).await.expect("rotated again");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_refresh_token_that_is_used_after_its_grace_ends_the_sign_in() {
-    over_both(|pool| async move {
+async fn refresh_token_reuse_after_grace_revokes_sign_in() {
+    for_both_databases(|pool| async move {
         let first = signed_in(&pool).await;
         let old = first.refresh_token().expect("refresh token");
         let second = refresh(&pool, old).await.expect("rotated");
         pool.clock.advance(Duration::from_secs(31));
-        let reused = refresh(&pool, old).await.expect_err("refused");
+        let reused = refresh(&pool, old).await.expect_err("rejected");
         assert!(reused.starts_with("RefreshTokenReuseException"), "{reused}");
-        let sibling = refresh(&pool, second.refresh_token().expect(""))
+        let sibling = refresh(&pool, second.refresh_token().expect("refresh token"))
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert_eq!(
             sibling,
             "NotAuthorizedException: Refresh Token has been revoked"
@@ -73,19 +73,19 @@ async fn a_refresh_token_that_is_used_after_its_grace_ends_the_sign_in() {
             .sign_in(EMAIL, PASSWORD)
             .await
             .expect("another sign-in");
-        refresh(&pool, other.refresh_token().expect(""))
+        refresh(&pool, other.refresh_token().expect("refresh token"))
             .await
-            .expect("stands");
+            .expect("still valid");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_refresh_token_ends_with_its_time_its_user_or_its_revocation() {
-    over_both(|pool| async move {
+async fn refresh_token_ends_by_expiry_user_or_revocation() {
+    for_both_databases(|pool| async move {
         let tokens = signed_in(&pool).await;
         let token = tokens.refresh_token().expect("refresh token");
-        let unknown = refresh(&pool, "unknown").await.expect_err("refused");
+        let unknown = refresh(&pool, "unknown").await.expect_err("rejected");
         assert_eq!(unknown, "NotAuthorizedException: Invalid Refresh Token");
         let actor = pool.actor();
         let secret = actor.client_secret.clone().expect("a secret");
@@ -95,7 +95,7 @@ async fn a_refresh_token_ends_with_its_time_its_user_or_its_revocation() {
             .client_id(&actor.client_id)
             .client_secret(secret.expose());
         revoke.token(token).send().await.expect("revoked");
-        let revoked = refresh(&pool, token).await.expect_err("refused");
+        let revoked = refresh(&pool, token).await.expect_err("rejected");
         assert_eq!(
             revoked,
             "NotAuthorizedException: Refresh Token has been revoked"
@@ -107,9 +107,9 @@ async fn a_refresh_token_ends_with_its_time_its_user_or_its_revocation() {
             .access_token(access)
             .send()
             .await
-            .map_err(refusal);
+            .map_err(error_text);
         assert_eq!(
-            gone.expect_err("refused"),
+            gone.expect_err("rejected"),
             "NotAuthorizedException: Access Token has been revoked"
         );
 
@@ -130,17 +130,17 @@ async fn a_refresh_token_ends_with_its_time_its_user_or_its_revocation() {
         enable.send().await.expect("enabled");
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         pool.clock.advance(Duration::from_secs(30 * 86_400));
-        let expired = refresh(&pool, tokens.refresh_token().expect(""))
+        let expired = refresh(&pool, tokens.refresh_token().expect("refresh token"))
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert_eq!(expired, "NotAuthorizedException: Refresh Token has expired");
     })
     .await;
 }
 
 #[tokio::test]
-async fn without_rotation_the_secret_hash_is_over_the_real_username() {
-    over_both(|pool| async move {
+async fn refresh_secret_hash_covers_real_username() {
+    for_both_databases(|pool| async move {
         let service = pool.service();
         let output = pool
             .initiate(service, "auth", pool.account("auth").expose())
@@ -158,7 +158,7 @@ async fn without_rotation_the_secret_hash_is_over_the_real_username() {
                 .auth_flow("REFRESH_TOKEN_AUTH".into())
                 .auth_parameters("SECRET_HASH", hash);
             let call = call.auth_parameters("REFRESH_TOKEN", token);
-            async move { call.send().await.map_err(refusal) }
+            async move { call.send().await.map_err(error_text) }
         };
         let refused = call("notify").await.expect_err("another name");
         assert!(
@@ -184,16 +184,19 @@ async fn without_rotation_the_secret_hash_is_over_the_real_username() {
 }
 
 #[tokio::test]
-async fn a_client_whose_tokens_rotate_has_no_other_refresh() {
-    over_both(|pool| async move {
+async fn refresh_token_auth_is_rejected_with_rotation() {
+    for_both_databases(|pool| async move {
         let tokens = signed_in(&pool).await;
         let call = pool
             .anonymous
             .initiate_auth()
             .client_id(&pool.actor().client_id);
         let call = call.auth_flow("REFRESH_TOKEN_AUTH".into());
-        let call = call.auth_parameters("REFRESH_TOKEN", tokens.refresh_token().expect(""));
-        let refused = call.send().await.map_err(refusal).expect_err("refused");
+        let call = call.auth_parameters(
+            "REFRESH_TOKEN",
+            tokens.refresh_token().expect("refresh token"),
+        );
+        let refused = call.send().await.map_err(error_text).expect_err("rejected");
         assert!(
             refused.starts_with("InvalidParameterException"),
             "{refused}"
@@ -203,8 +206,8 @@ async fn a_client_whose_tokens_rotate_has_no_other_refresh() {
 }
 
 #[tokio::test]
-async fn fifty_rotations_of_one_token_at_once_all_succeed_within_the_grace() {
-    over_both(|pool| async move {
+async fn concurrent_rotations_succeed_within_grace() {
+    for_both_databases(|pool| async move {
         let tokens = signed_in(&pool).await;
         let token = tokens.refresh_token().expect("refresh token");
         let fresh = futures_util::future::join_all((0..50).map(|_| refresh(&pool, token))).await;

@@ -1,12 +1,12 @@
 use postern_common::identity::secret_hash;
 use postern_common::token::TokenError;
 
-use super::harness::{EMAIL, PASSWORD, claims, over_both, refusal, with};
+use super::harness::{EMAIL, PASSWORD, claims, error_text, for_both_databases, start_with_config};
 use crate::PoolSettings;
 
 #[tokio::test]
-async fn a_registered_user_gets_tokens_in_cognitos_shape_that_postern_accepts() {
-    over_both(|pool| async move {
+async fn sign_in_returns_cognito_tokens_that_verify() {
+    for_both_databases(|pool| async move {
         let sub = pool.register(EMAIL, PASSWORD).await;
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         assert_eq!(
@@ -46,15 +46,15 @@ async fn a_registered_user_gets_tokens_in_cognitos_shape_that_postern_accepts() 
         let id = pool
             .verify(tokens.id_token().expect("ID token"))
             .await
-            .expect_err("not for calls");
+            .expect_err("an ID token");
         assert_eq!(id, TokenError::TokenUse);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_service_account_gets_an_id_token_that_says_which_service_it_is() {
-    over_both(|pool| async move {
+async fn service_account_id_token_has_service_id() {
+    for_both_databases(|pool| async move {
         let password = pool.account("notify");
         let output = pool
             .initiate(pool.service(), "notify", password.expose())
@@ -76,13 +76,13 @@ async fn a_service_account_gets_an_id_token_that_says_which_service_it_is() {
 }
 
 #[tokio::test]
-async fn wrong_password_and_unknown_user_are_one_answer() {
-    over_both(|pool| async move {
+async fn wrong_password_and_unknown_user_get_same_error() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let wrong = pool
             .sign_in(EMAIL, "Wrong-Horse-9")
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert_eq!(
             wrong,
             "NotAuthorizedException: Incorrect username or password."
@@ -90,19 +90,19 @@ async fn wrong_password_and_unknown_user_are_one_answer() {
         let unknown = pool
             .sign_in("bob@example.com", PASSWORD)
             .await
-            .expect_err("refused");
+            .expect_err("rejected");
         assert_eq!(unknown, wrong);
         assert!(
             pool.sign_in("ADA@Example.com", PASSWORD).await.is_ok(),
-            "addresses have no case"
+            "addresses are case-insensitive"
         );
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_disabled_or_unconfirmed_user_is_told_so_only_with_the_right_password() {
-    over_both(|pool| async move {
+async fn user_status_is_revealed_only_with_correct_password() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let id = &pool.actor().pool_id;
         pool.admin
@@ -116,10 +116,10 @@ async fn a_disabled_or_unconfirmed_user_is_told_so_only_with_the_right_password(
         assert_eq!(
             pool.sign_in(EMAIL, "Wrong-Horse-9")
                 .await
-                .expect_err("refused"),
+                .expect_err("rejected"),
             wrong
         );
-        let right = pool.sign_in(EMAIL, PASSWORD).await.expect_err("refused");
+        let right = pool.sign_in(EMAIL, PASSWORD).await.expect_err("rejected");
         assert_eq!(right, "NotAuthorizedException: User is disabled.");
         pool.admin
             .admin_enable_user()
@@ -143,18 +143,18 @@ async fn a_disabled_or_unconfirmed_user_is_told_so_only_with_the_right_password(
         assert_eq!(
             pool.sign_in(other, "Wrong-Horse-9")
                 .await
-                .expect_err("refused"),
+                .expect_err("rejected"),
             wrong
         );
-        let right = pool.sign_in(other, PASSWORD).await.expect_err("refused");
+        let right = pool.sign_in(other, PASSWORD).await.expect_err("rejected");
         assert_eq!(right, "UserNotConfirmedException: User is not confirmed.");
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_secret_hash_is_over_what_was_typed_and_is_required() {
-    over_both(|pool| async move {
+async fn sign_in_secret_hash_covers_entered_name() {
+    for_both_databases(|pool| async move {
         let sub = pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor();
         let secret = actor.client_secret.clone().expect("a secret");
@@ -173,8 +173,8 @@ async fn the_secret_hash_is_over_what_was_typed_and_is_required() {
         let refused = call(Some(over_sub))
             .send()
             .await
-            .map_err(refusal)
-            .expect_err("refused");
+            .map_err(error_text)
+            .expect_err("rejected");
         assert!(
             refused.starts_with("NotAuthorizedException: Unable to verify secret hash"),
             "{refused}"
@@ -182,8 +182,8 @@ async fn the_secret_hash_is_over_what_was_typed_and_is_required() {
         let refused = call(None)
             .send()
             .await
-            .map_err(refusal)
-            .expect_err("refused");
+            .map_err(error_text)
+            .expect_err("rejected");
         assert!(
             refused.contains("SECRET_HASH was not received"),
             "{refused}"
@@ -197,8 +197,8 @@ async fn the_secret_hash_is_over_what_was_typed_and_is_required() {
 }
 
 #[tokio::test]
-async fn a_name_registers_once_with_a_good_password() {
-    over_both(|pool| async move {
+async fn sign_up_requires_unused_name_and_valid_password() {
+    for_both_databases(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let sign_up = |email: &'static str, password: &'static str| {
             let call = pool
@@ -209,7 +209,7 @@ async fn a_name_registers_once_with_a_good_password() {
             let call = call
                 .password(password)
                 .set_secret_hash(pool.actor().secret_hash(email));
-            async move { call.send().await.map_err(refusal).expect_err("refused") }
+            async move { call.send().await.map_err(error_text).expect_err("rejected") }
         };
         assert!(
             sign_up("Ada@example.com", PASSWORD)
@@ -231,8 +231,8 @@ async fn a_name_registers_once_with_a_good_password() {
 }
 
 #[tokio::test]
-async fn nobody_signs_up_as_a_service_or_writes_what_makes_one() {
-    over_both(|pool| async move {
+async fn service_id_cannot_be_set_by_users() {
+    for_both_databases(|pool| async move {
         let service = pool.service();
         let call = pool
             .anonymous
@@ -244,10 +244,10 @@ async fn nobody_signs_up_as_a_service_or_writes_what_makes_one() {
             .set_secret_hash(service.secret_hash("evil"))
             .send()
             .await
-            .map_err(refusal);
+            .map_err(error_text);
         assert!(
             refused
-                .expect_err("refused")
+                .expect_err("rejected")
                 .contains("SignUp is not permitted")
         );
         let output = pool
@@ -268,15 +268,15 @@ async fn nobody_signs_up_as_a_service_or_writes_what_makes_one() {
             .update_user_attributes()
             .access_token(access)
             .user_attributes(attribute);
-        let refused = call.send().await.map_err(refusal).expect_err("refused");
+        let refused = call.send().await.map_err(error_text).expect_err("rejected");
         assert!(refused.contains("unauthorized attribute"), "{refused}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_pool_that_demands_a_confirmed_address_sends_a_code() {
-    let mut pool = with(|config| {
+async fn sign_up_with_verification_sends_code() {
+    let mut pool = start_with_config(|config| {
         config.actor_pool = PoolSettings {
             verify_email: true,
             ..config.actor_pool.clone()
@@ -308,7 +308,7 @@ async fn a_pool_that_demands_a_confirmed_address_sends_a_code() {
         let call = call
             .set_secret_hash(actor.secret_hash(EMAIL))
             .confirmation_code(code);
-        async move { call.send().await.map_err(refusal) }
+        async move { call.send().await.map_err(error_text) }
     };
     let wrong = if mail.code.expose() == "000000" {
         "000001"

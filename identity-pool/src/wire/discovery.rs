@@ -1,4 +1,4 @@
-//! JWK sets and OpenID Connect discovery, with cache headers.
+//! JWK sets and OpenID Connect discovery documents, with cache headers.
 
 use std::sync::Arc;
 
@@ -11,67 +11,85 @@ use postern_common::http as rim;
 use postern_common::problem::Code;
 use serde_json::{Value, json};
 
-use super::Wire;
-use crate::random;
+use super::WireState;
+use crate::crypto::random;
 
-pub(super) async fn keys(
-    State(wire): State<Arc<Wire>>,
+pub(super) async fn pool_keys(
+    State(state): State<Arc<WireState>>,
     Path(pool): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    wire.server
+    state
+        .context
         .directory
         .pool(&pool)
         .map_err(|_| Problem::new(Code::NotFound))?;
-    wait(&wire).await?;
-    Ok(cached(&wire, &headers, &wire.server.keys.to_jwks([&pool])))
-}
-
-/// The keys of every pool in one set, for clients that know only the gateway.
-pub(super) async fn every_key(
-    State(wire): State<Arc<Wire>>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    wait(&wire).await?;
-    Ok(cached(
-        &wire,
+    wait_for_keys(&state).await?;
+    Ok(cacheable_response(
+        &state,
         &headers,
-        &wire.server.keys.to_jwks(&wire.server.directory.pool_ids()),
+        &state.context.keys.to_jwks([&pool]),
     ))
 }
 
-/// Keys that are not made yet are waited for: an empty set would be cached.
-async fn wait(wire: &Wire) -> Result<(), Problem> {
-    wire.server
+/// Returns the keys of every pool in one set, for clients that know only the gateway.
+pub(super) async fn all_pool_keys(
+    State(state): State<Arc<WireState>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    wait_for_keys(&state).await?;
+    Ok(cacheable_response(
+        &state,
+        &headers,
+        &state
+            .context
+            .keys
+            .to_jwks(&state.context.directory.pool_ids()),
+    ))
+}
+
+/// Waits for the keys of a first start: clients would cache an empty set.
+async fn wait_for_keys(state: &WireState) -> Result<(), Problem> {
+    state
+        .context
         .keys
-        .wait()
+        .wait_until_ready()
         .await
         .map_err(|_| Problem::new(Code::Internal))
 }
 
-pub(super) async fn configuration(
-    State(wire): State<Arc<Wire>>,
+pub(super) async fn pool_configuration(
+    State(state): State<Arc<WireState>>,
     Path(pool): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    wire.server
+    state
+        .context
         .directory
         .pool(&pool)
         .map_err(|_| Problem::new(Code::NotFound))?;
-    Ok(cached(&wire, &headers, &describe(&wire, &pool)))
+    Ok(cacheable_response(
+        &state,
+        &headers,
+        &provider_metadata(&state, &pool),
+    ))
 }
 
 pub(super) async fn default_configuration(
-    State(wire): State<Arc<Wire>>,
+    State(state): State<Arc<WireState>>,
     headers: HeaderMap,
 ) -> Response {
-    cached(&wire, &headers, &describe(&wire, &wire.default_pool))
+    cacheable_response(
+        &state,
+        &headers,
+        &provider_metadata(&state, &state.default_pool),
+    )
 }
 
-/// OpenID Connect Discovery 1.0 section 3. There is no authorization endpoint: tokens come from the
-/// API.
-fn describe(wire: &Wire, pool: &str) -> Value {
-    let issuer = wire.server.issuer(pool);
+/// Returns the metadata of OpenID Connect Discovery 1.0 section 3. There is no authorization
+/// endpoint; tokens are issued by the API.
+fn provider_metadata(state: &WireState, pool: &str) -> Value {
+    let issuer = state.context.issuer(pool);
     json!({
         "issuer": issuer,
         "jwks_uri": format!("{issuer}/.well-known/jwks.json"),
@@ -83,7 +101,7 @@ fn describe(wire: &Wire, pool: &str) -> Value {
     })
 }
 
-fn cached(wire: &Wire, headers: &HeaderMap, body: &Value) -> Response {
+fn cacheable_response(state: &WireState, headers: &HeaderMap, body: &Value) -> Response {
     let etag = format!("\"{}\"", random::digest(&[&body.to_string()]));
     let known = headers
         .get_all(IF_NONE_MATCH)
@@ -94,7 +112,7 @@ fn cached(wire: &Wire, headers: &HeaderMap, body: &Value) -> Response {
     } else {
         rim::json(StatusCode::OK, body)
     };
-    let cache = format!("public, max-age={}", wire.max_age_s);
+    let cache = format!("public, max-age={}", state.max_age_s);
     for (name, value) in [(CACHE_CONTROL, cache), (ETAG, etag)] {
         if let Ok(value) = HeaderValue::from_str(&value) {
             response.headers_mut().insert(name, value);

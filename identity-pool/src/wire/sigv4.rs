@@ -1,4 +1,4 @@
-//! AWS Signature Version 4, verified ("Create a signed AWS API request", AWS IAM User Guide).
+//! Verification of AWS Signature Version 4 ("Create a signed AWS API request", AWS IAM User Guide).
 
 use hmac::{Hmac, KeyInit, Mac};
 use postern_common::Secret;
@@ -6,25 +6,25 @@ use postern_common::clock::Timestamp;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::Received;
-use crate::fault::{Fault, Kind};
+use super::SignedRequest;
+use crate::error::{ApiError, ExceptionKind};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const SERVICE: &str = "cognito-idp";
-/// How far the signer's clock may be off, in milliseconds.
-const SKEW_MS: u64 = 5 * 60 * 1000;
-/// What a signature must cover, so that no part that decides anything can be exchanged.
-const COVERED: [&str; 3] = ["host", "x-amz-date", "x-amz-target"];
+/// Permitted clock difference of the signer, in milliseconds.
+const MAX_CLOCK_SKEW_MS: u64 = 5 * 60 * 1000;
+/// Headers that a signature must cover, so that no part that affects the result can be replaced.
+const REQUIRED_SIGNED_HEADERS: [&str; 3] = ["host", "x-amz-date", "x-amz-target"];
 
-/// The administrator's key pair.
+/// The administrator's access key.
 #[derive(Clone, Debug)]
 pub(crate) struct AccessKey {
     pub(crate) id: String,
     pub(crate) secret: Secret,
 }
 
-/// The parts of an `Authorization` header.
-struct Authorization<'a> {
+/// The parts of an `AuthorizationHeader` header.
+struct AuthorizationHeader<'a> {
     access_key_id: &'a str,
     date: &'a str,
     region: &'a str,
@@ -33,24 +33,24 @@ struct Authorization<'a> {
     signature: &'a str,
 }
 
-/// Refuses a request that the administrator's key did not sign, for this region and service, within
-/// five minutes.
+/// Verifies that the administrator's key signed the request for this region and service within the
+/// last five minutes.
 pub(super) fn verify(
-    received: &Received<'_>,
+    request: &SignedRequest<'_>,
     key: &AccessKey,
     region: &str,
     now: Timestamp,
-) -> Result<(), Fault> {
-    let header = received.headers.get(http::header::AUTHORIZATION);
+) -> Result<(), ApiError> {
+    let header = request.headers.get(http::header::AUTHORIZATION);
     let header = header.ok_or_else(|| {
-        Fault::new(
-            Kind::MissingAuthenticationToken,
+        ApiError::new(
+            ExceptionKind::MissingAuthenticationToken,
             "Missing Authentication Token",
         )
     })?;
     let authorization = header.to_str().ok().and_then(parse).ok_or_else(|| {
-        Fault::new(
-            Kind::IncompleteSignature,
+        ApiError::new(
+            ExceptionKind::IncompleteSignature,
             "Authorization header is not a complete AWS4-HMAC-SHA256 one",
         )
     })?;
@@ -60,8 +60,8 @@ pub(super) fn verify(
         .ct_eq(key.id.as_bytes())
         .into();
     if !names_key {
-        return Err(Fault::new(
-            Kind::UnrecognizedClient,
+        return Err(ApiError::new(
+            ExceptionKind::UnrecognizedClient,
             "The security token included in the request is invalid.",
         ));
     }
@@ -71,16 +71,16 @@ pub(super) fn verify(
         )));
     }
     let sent_at =
-        single_header(received, "x-amz-date").ok_or_else(|| invalid("X-Amz-Date is missing"))?;
+        single_header(request, "x-amz-date").ok_or_else(|| invalid("X-Amz-Date is missing"))?;
     check_time(sent_at, authorization.date, now)?;
-    if !COVERED
+    if !REQUIRED_SIGNED_HEADERS
         .iter()
         .all(|name| authorization.signed_headers.contains(name))
     {
         return Err(invalid("host, x-amz-date and x-amz-target must be signed"));
     }
-    let canonical = canonical_request(received, &authorization.signed_headers)
-        .ok_or_else(|| invalid("A signed header is missing or stands more than once"))?;
+    let canonical = canonical_request(request, &authorization.signed_headers)
+        .ok_or_else(|| invalid("A signed header is missing or occurs more than once"))?;
     let expected = sign(key, &authorization, sent_at, &canonical);
     if bool::from(
         expected
@@ -95,11 +95,11 @@ pub(super) fn verify(
     ))
 }
 
-fn invalid(message: &str) -> Fault {
-    Fault::new(Kind::InvalidSignature, message)
+fn invalid(message: &str) -> ApiError {
+    ApiError::new(ExceptionKind::InvalidSignature, message)
 }
 
-fn parse(header: &str) -> Option<Authorization<'_>> {
+fn parse(header: &str) -> Option<AuthorizationHeader<'_>> {
     let rest = header.strip_prefix(ALGORITHM)?.strip_prefix(' ')?;
     let mut credential = None;
     let mut signed_headers = None;
@@ -117,7 +117,7 @@ fn parse(header: &str) -> Option<Authorization<'_>> {
         }
     }
     let mut scope = credential?.split('/');
-    let authorization = Authorization {
+    let authorization = AuthorizationHeader {
         access_key_id: scope.next()?,
         date: scope.next()?,
         region: scope.next()?,
@@ -128,8 +128,9 @@ fn parse(header: &str) -> Option<Authorization<'_>> {
     (scope.next() == Some("aws4_request") && scope.next().is_none()).then_some(authorization)
 }
 
-/// `20261120T093000Z` must lie within five minutes and on the day of the credential's scope.
-fn check_time(sent_at: &str, day: &str, now: Timestamp) -> Result<(), Fault> {
+/// Checks that the time (`20261120T093000Z`) is within five minutes of `now` and on the day of the
+/// credential's scope.
+fn check_time(sent_at: &str, day: &str, now: Timestamp) -> Result<(), ApiError> {
     let at = basic_time(sent_at)
         .ok_or_else(|| invalid("X-Amz-Date is not of the form 20261120T093000Z"))?;
     if !sent_at.starts_with(day) || day.len() != 8 {
@@ -137,7 +138,7 @@ fn check_time(sent_at: &str, day: &str, now: Timestamp) -> Result<(), Fault> {
             "Date in Credential scope does not match YYYYMMDD from X-Amz-Date",
         ));
     }
-    if at.0.abs_diff(now.0) > SKEW_MS {
+    if at.0.abs_diff(now.0) > MAX_CLOCK_SKEW_MS {
         let side = if at < now {
             "Signature expired"
         } else {
@@ -163,37 +164,37 @@ fn basic_time(text: &str) -> Option<Timestamp> {
     Timestamp::parse(&format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z"))
 }
 
-fn single_header<'a>(received: &'a Received<'_>, name: &str) -> Option<&'a str> {
-    let mut values = received.headers.get_all(name).iter();
+fn single_header<'a>(request: &'a SignedRequest<'_>, name: &str) -> Option<&'a str> {
+    let mut values = request.headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
 }
 
-fn canonical_request(received: &Received<'_>, signed_headers: &[&str]) -> Option<String> {
+fn canonical_request(request: &SignedRequest<'_>, signed_headers: &[&str]) -> Option<String> {
     let mut headers = String::new();
     for name in signed_headers {
-        let value = single_header(received, name)?;
+        let value = single_header(request, name)?;
         let value: Vec<&str> = value.split_whitespace().collect();
         headers.push_str(&format!("{name}:{}\n", value.join(" ")));
     }
-    let mut query: Vec<&str> = received.uri.query().unwrap_or("").split('&').collect();
+    let mut query: Vec<&str> = request.uri.query().unwrap_or("").split('&').collect();
     query.sort_unstable();
     Some(format!(
         "POST\n{}\n{}\n{headers}\n{}\n{}",
-        received.uri.path(),
+        request.uri.path(),
         query.join("&"),
         signed_headers.join(";"),
-        hex(&Sha256::digest(received.body)),
+        hex(&Sha256::digest(request.body)),
     ))
 }
 
 fn sign(
     key: &AccessKey,
-    authorization: &Authorization<'_>,
+    authorization: &AuthorizationHeader<'_>,
     sent_at: &str,
     canonical: &str,
 ) -> String {
-    let Authorization {
+    let AuthorizationHeader {
         date,
         region,
         service,
@@ -211,7 +212,7 @@ fn sign(
 
 fn hmac(key: &[u8], text: &str) -> Vec<u8> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key)
-        .expect("HMAC takes a key of any length (RFC 2104 section 2)");
+        .expect("HMAC accepts a key of any length (RFC 2104 section 2)");
     mac.update(text.as_bytes());
     mac.finalize().into_bytes().to_vec()
 }
@@ -257,13 +258,13 @@ mod tests {
         change: impl Fn(String) -> String,
     ) -> HeaderMap {
         let uri = Uri::from_static("/");
-        let received = Received {
+        let request = SignedRequest {
             uri: &uri,
             headers: &headers,
             body: BODY,
         };
         let names: Vec<&str> = signed.split(';').collect();
-        let canonical = canonical_request(&received, &names).expect("headers");
+        let canonical = canonical_request(&request, &names).expect("headers");
         let credential = format!(
             "{ALGORITHM} Credential=AKIDEXAMPLE/20261120/us-west-2/cognito-idp/aws4_request"
         );
@@ -282,33 +283,33 @@ mod tests {
         headers
     }
 
-    fn refusal(headers: &HeaderMap, body: &[u8], now: &str) -> Option<Kind> {
+    fn verify_error(headers: &HeaderMap, body: &[u8], now: &str) -> Option<ExceptionKind> {
         let uri = Uri::from_static("/");
-        let received = Received {
+        let request = SignedRequest {
             uri: &uri,
             headers,
             body,
         };
         let now = Timestamp::parse(now).expect("instant");
-        verify(&received, &key(), "us-west-2", now)
+        verify(&request, &key(), "us-west-2", now)
             .err()
-            .map(|fault| fault.kind())
+            .map(|error| error.kind())
     }
 
     const ALL: &str = "host;x-amz-date;x-amz-target";
 
     #[test]
-    fn a_signature_holds_for_five_minutes_and_for_its_request_alone() {
+    fn signature_is_valid_for_its_request_and_five_minutes() {
         let good = signed(headers(), ALL, |value| value);
-        assert_eq!(refusal(&good, BODY, "2026-11-20T09:34:59Z"), None);
-        assert_eq!(refusal(&good, BODY, "2026-11-20T09:25:01Z"), None);
+        assert_eq!(verify_error(&good, BODY, "2026-11-20T09:34:59Z"), None);
+        assert_eq!(verify_error(&good, BODY, "2026-11-20T09:25:01Z"), None);
         assert_eq!(
-            refusal(&good, BODY, "2026-11-20T09:35:01Z"),
-            Some(Kind::InvalidSignature)
+            verify_error(&good, BODY, "2026-11-20T09:35:01Z"),
+            Some(ExceptionKind::InvalidSignature)
         );
         assert_eq!(
-            refusal(&good, b"{ }", "2026-11-20T09:30:00Z"),
-            Some(Kind::InvalidSignature)
+            verify_error(&good, b"{ }", "2026-11-20T09:30:00Z"),
+            Some(ExceptionKind::InvalidSignature)
         );
         let mut other_target = good.clone();
         other_target.insert(
@@ -316,37 +317,43 @@ mod tests {
             HeaderValue::from_static("A.AdminDeleteUser"),
         );
         assert_eq!(
-            refusal(&other_target, BODY, "2026-11-20T09:30:00Z"),
-            Some(Kind::InvalidSignature)
+            verify_error(&other_target, BODY, "2026-11-20T09:30:00Z"),
+            Some(ExceptionKind::InvalidSignature)
         );
     }
 
     #[test]
-    fn what_is_missing_or_another_has_its_own_name() {
+    fn missing_or_mismatched_parts_return_specific_errors() {
         let now = "2026-11-20T09:30:00Z";
         assert_eq!(
-            refusal(&headers(), BODY, now),
-            Some(Kind::MissingAuthenticationToken)
+            verify_error(&headers(), BODY, now),
+            Some(ExceptionKind::MissingAuthenticationToken)
         );
         let cut = signed(headers(), ALL, |value| {
             value.replace(", Signature=", ", Sig=")
         });
-        assert_eq!(refusal(&cut, BODY, now), Some(Kind::IncompleteSignature));
-        let stranger = signed(headers(), ALL, |value| {
+        assert_eq!(
+            verify_error(&cut, BODY, now),
+            Some(ExceptionKind::IncompleteSignature)
+        );
+        let other_key = signed(headers(), ALL, |value| {
             value.replace("AKIDEXAMPLE", "AKIDSTRANGE")
         });
         assert_eq!(
-            refusal(&stranger, BODY, now),
-            Some(Kind::UnrecognizedClient)
+            verify_error(&other_key, BODY, now),
+            Some(ExceptionKind::UnrecognizedClient)
         );
         let elsewhere = signed(headers(), ALL, |value| {
             value.replace("us-west-2", "eu-west-1")
         });
-        assert_eq!(refusal(&elsewhere, BODY, now), Some(Kind::InvalidSignature));
+        assert_eq!(
+            verify_error(&elsewhere, BODY, now),
+            Some(ExceptionKind::InvalidSignature)
+        );
         let target_open = signed(headers(), "host;x-amz-date", |value| value);
         assert_eq!(
-            refusal(&target_open, BODY, now),
-            Some(Kind::InvalidSignature)
+            verify_error(&target_open, BODY, now),
+            Some(ExceptionKind::InvalidSignature)
         );
     }
 }

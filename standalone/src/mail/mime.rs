@@ -1,20 +1,20 @@
-//! Takes a message apart for the page: headers (RFC 5322, RFC 2047), bodies and attachments (RFC
-//! 2045, 2046).
+//! Parsing of messages for display: headers (RFC 5322, RFC 2047), bodies, and attachments (RFC
+//! 2045, RFC 2046).
 //!
-//! It reads what mail programs write, never fails, and is bounded in depth and number of parts.
-//! What it cannot read it shows as it is; the raw message is always there beside it.
+//! Parsing never fails, and is bounded in depth and number of parts. Undecodable content is shown
+//! as received; the raw message is available as well.
 
 use base64::Engine;
 use base64::engine::general_purpose::GeneralPurpose;
 use base64::engine::{DecodePaddingMode, GeneralPurposeConfig};
 use serde::Serialize;
 
-use crate::parameter::{essence, parameter};
+use crate::web::header_parameters::{essence, parameter};
 
-/// Parts nested deeper are not opened.
+/// Maximum nesting depth; deeper parts are ignored.
 const MAX_DEPTH: usize = 8;
 
-/// More parts are not looked at.
+/// Maximum number of parts; further ones are ignored.
 const MAX_PARTS: usize = 100;
 
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -24,27 +24,27 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// A message taken apart.
+/// A parsed message.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Mail {
-    /// Every header in order, unfolded and decoded.
+pub struct ParsedMail {
+    /// Headers in order, unfolded and decoded.
     pub headers: Vec<(String, String)>,
-    /// The first plain text body.
+    /// First plain text body.
     pub text: Option<String>,
-    /// The first HTML body.
+    /// First HTML body.
     pub html: Option<String>,
-    /// Everything else.
-    pub attachments: Vec<Attachment>,
+    /// All other parts.
+    pub attachments: Vec<AttachmentInfo>,
 }
 
-/// A part that is not a body.
+/// A part that is not shown as a body.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Attachment {
-    /// The name that the sender gave it.
+pub struct AttachmentInfo {
+    /// File name given by the sender.
     pub file_name: Option<String>,
-    /// Such as `application/pdf`.
+    /// Media type, such as `application/pdf`.
     pub content_type: String,
     /// Decoded size in bytes.
     pub size: usize,
@@ -52,17 +52,17 @@ pub struct Attachment {
 
 /// Headers in order, unfolded, as sent.
 #[derive(Debug)]
-pub(super) struct Headers(Vec<(String, String)>);
+pub(super) struct MailHeaders(Vec<(String, String)>);
 
-// === impl Headers ===
+// === impl MailHeaders ===
 
-impl Headers {
-    /// The first value of a header, decoded.
+impl MailHeaders {
+    /// Returns the first value of a header, decoded.
     pub(super) fn first(&self, name: &str) -> Option<String> {
         self.all(name).next()
     }
 
-    /// Every value of a header, decoded.
+    /// Returns all values of a header, decoded.
     pub(super) fn all(&self, name: &str) -> impl Iterator<Item = String> {
         let matching = self
             .0
@@ -71,7 +71,7 @@ impl Headers {
         matching.map(|(_, value)| decode_words(value))
     }
 
-    /// How many headers of this name stand in a row after the first `skip` headers.
+    /// Returns the number of consecutive headers of this name after the first `skip` headers.
     pub(super) fn leading(&self, name: &str, skip: usize) -> usize {
         self.0
             .iter()
@@ -81,8 +81,8 @@ impl Headers {
     }
 }
 
-/// The headers of a message or a part.
-pub(super) fn headers(message: &[u8]) -> Headers {
+/// Parses the headers of a message or a part.
+pub(super) fn headers(message: &[u8]) -> MailHeaders {
     let (head, _) = split_head(message);
     let text = String::from_utf8_lossy(head);
     let mut headers: Vec<(String, String)> = Vec::new();
@@ -99,15 +99,15 @@ pub(super) fn headers(message: &[u8]) -> Headers {
             }
         }
     }
-    Headers(headers)
+    MailHeaders(headers)
 }
 
-/// Takes a message apart.
-pub(super) fn parse(message: &[u8]) -> Mail {
-    let mut mail = Mail::default();
+/// Parses a message.
+pub(super) fn parse(message: &[u8]) -> ParsedMail {
+    let mut mail = ParsedMail::default();
     let mut budget = MAX_PARTS;
     let top = headers(message);
-    walk(message, MAX_DEPTH, &mut budget, &mut mail);
+    parse_part(message, MAX_DEPTH, &mut budget, &mut mail);
     mail.headers = top
         .0
         .into_iter()
@@ -116,7 +116,7 @@ pub(super) fn parse(message: &[u8]) -> Mail {
     mail
 }
 
-fn walk(part: &[u8], depth: usize, budget: &mut usize, mail: &mut Mail) {
+fn parse_part(part: &[u8], depth: usize, budget: &mut usize, mail: &mut ParsedMail) {
     if depth == 0 || *budget == 0 {
         return;
     }
@@ -131,7 +131,7 @@ fn walk(part: &[u8], depth: usize, budget: &mut usize, mail: &mut Mail) {
         parameter(&content_type, "boundary").filter(|_| essence.starts_with("multipart/"))
     {
         for inner in split_parts(body, &boundary) {
-            walk(inner, depth - 1, budget, mail);
+            parse_part(inner, depth - 1, budget, mail);
         }
         return;
     }
@@ -149,9 +149,9 @@ fn walk(part: &[u8], depth: usize, budget: &mut usize, mail: &mut Mail) {
             mail.text = Some(decode_charset(&bytes, &charset));
         }
         "text/html" if !attached && mail.html.is_none() => {
-            mail.html = Some(decode_charset(&bytes, &charset))
+            mail.html = Some(decode_charset(&bytes, &charset));
         }
-        _ => mail.attachments.push(Attachment {
+        _ => mail.attachments.push(AttachmentInfo {
             file_name: parameter(&disposition, "filename")
                 .or_else(|| parameter(&content_type, "name")),
             content_type: essence,
@@ -160,7 +160,7 @@ fn walk(part: &[u8], depth: usize, budget: &mut usize, mail: &mut Mail) {
     }
 }
 
-/// The head with its last CRLF, and what follows the empty line.
+/// Splits a message into its head, with the last CRLF, and the body after the empty line.
 fn split_head(message: &[u8]) -> (&[u8], &[u8]) {
     if let Some(body) = message.strip_prefix(b"\r\n") {
         return (&[], body);
@@ -171,7 +171,7 @@ fn split_head(message: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// What stands between the delimiter lines.
+/// Returns the parts between the delimiter lines.
 fn split_parts<'a>(body: &'a [u8], boundary: &str) -> Vec<&'a [u8]> {
     let delimiter = format!("--{boundary}");
     let (mut parts, mut begin, mut at) = (Vec::new(), None, 0);
@@ -212,7 +212,8 @@ fn decode_transfer(body: &[u8], encoding: &str) -> Vec<u8> {
     }
 }
 
-/// Quoted-printable (RFC 2045 section 6.7), or the `Q` of encoded words where `_` is a space.
+/// Decodes quoted-printable (RFC 2045 section 6.7), or the `Q` encoding of encoded words, in which
+/// `_` is a space.
 fn decode_quoted(text: &[u8], word: bool) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -234,7 +235,7 @@ fn decode_quoted(text: &[u8], word: bool) -> Vec<u8> {
     bytes
 }
 
-/// UTF-8 and Latin-1; anything else as far as it is UTF-8.
+/// Decodes UTF-8 and Latin-1. Other charsets are decoded as UTF-8, lossily.
 fn decode_charset(bytes: &[u8], charset: &str) -> String {
     match charset.to_ascii_lowercase().as_str() {
         "iso-8859-1" | "latin1" | "windows-1252" => bytes.iter().copied().map(char::from).collect(),
@@ -242,8 +243,8 @@ fn decode_charset(bytes: &[u8], charset: &str) -> String {
     }
 }
 
-/// Encoded words (RFC 2047): `=?utf-8?b?…?=`. White space between two of them goes, and they are
-/// joined before they are decoded, for senders split characters between words.
+/// Decodes encoded words (RFC 2047): `=?utf-8?b?…?=`. Adjacent words are joined before decoding,
+/// because senders split characters between words; white space between them is removed.
 fn decode_words(value: &str) -> String {
     let (mut text, mut pending, mut charset, mut rest) =
         (String::new(), Vec::new(), String::new(), value);

@@ -17,21 +17,21 @@ use postern_common::problem::{Code, Problem};
 use postern_common::token::Verifier;
 use serde_json::{Map, Value, json};
 
-use self::store::{Actor, Outcome, Store};
-use super::{Caller, Verifies, store_failed};
-use crate::query;
+use self::store::{ActorStore, RegisteredActor, RegistrationOutcome};
+use super::{ProvidesVerifier, VerifiedCaller, store_error};
+use crate::web::query;
 
-/// Bytes of a profile or of a feature's settings as JSON.
-const MAX_JSON: usize = 64 << 10;
+/// Maximum size of a profile or of a feature's settings, in bytes of JSON.
+const MAX_OBJECT_BYTES: usize = 64 << 10;
 
-/// The group whose members may change features.
-const ADMINS: &str = "admin";
+/// Group whose members may change features.
+const ADMIN_GROUP: &str = "admin";
 
-/// What the service works with.
+/// The dependencies of the service.
 #[derive(Debug)]
 pub(crate) struct ActorService {
     verifier: Arc<Verifier>,
-    store: Store,
+    store: ActorStore,
     clock: Clock,
 }
 
@@ -39,24 +39,24 @@ impl ActorService {
     pub(crate) fn new(verifier: Arc<Verifier>, sqlite: Sqlite, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             verifier,
-            store: Store::new(sqlite),
+            store: ActorStore::new(sqlite),
             clock,
         })
     }
 }
 
-impl Verifies for ActorService {
+impl ProvidesVerifier for ActorService {
     fn verifier(&self) -> &Verifier {
         &self.verifier
     }
 }
 
-/// Every route of the service.
+/// Builds the router of the service.
 pub(crate) fn router(service: Arc<ActorService>) -> Router {
     Router::new()
         .route(
             "/actors/register",
-            post(register).on(MethodFilter::GET, nobody),
+            post(register).on(MethodFilter::GET, register_not_found),
         )
         .route("/actors/{id}", get(actor))
         .route("/actor", get(actors))
@@ -64,15 +64,16 @@ pub(crate) fn router(service: Arc<ActorService>) -> Router {
         .with_state(service)
 }
 
-/// A GET of this path is an actor of this name, and there is none.
-async fn nobody() -> Problem {
+/// Answers `GET /actors/register`, which the route `/actors/{id}` would otherwise take for an actor
+/// id.
+async fn register_not_found() -> Problem {
     Code::NotFound.into()
 }
 
-/// `POST /actors/register`, by the authentication upstream alone. Repeating it changes nothing.
+/// `POST /actors/register`, permitted to the authentication upstream only. Idempotent.
 async fn register(
     State(service): State<Arc<ActorService>>,
-    caller: Caller,
+    caller: VerifiedCaller,
     body: Json,
 ) -> Result<Response, Problem> {
     caller.service(&["auth"])?;
@@ -84,7 +85,7 @@ async fn register(
         });
         Some((actor_id?, email?, profile?))
     })?;
-    let actor = Actor {
+    let actor = RegisteredActor {
         actor_id,
         email,
         profile,
@@ -94,13 +95,15 @@ async fn register(
         .store
         .register(&actor)
         .await
-        .map_err(|error| store_failed(&error))?;
+        .map_err(|error| store_error(&error))?;
     let (status, actor) = match outcome {
-        Outcome::Created => (StatusCode::CREATED, actor),
-        Outcome::Known(known) if known.email == actor.email && known.profile == actor.profile => {
+        RegistrationOutcome::Created => (StatusCode::CREATED, actor),
+        RegistrationOutcome::AlreadyRegistered(known)
+            if known.email == actor.email && known.profile == actor.profile =>
+        {
             (StatusCode::OK, known)
         }
-        Outcome::Known(_) => {
+        RegistrationOutcome::AlreadyRegistered(_) => {
             let detail = "is registered with another e-mail address or profile";
             return Err(Problem::new(Code::ValidationFailed).error(
                 "/actorId",
@@ -115,7 +118,8 @@ async fn register(
     Ok(json(status, &body))
 }
 
-/// A JSON object whose well-known fields are of the right kind; others are kept as they are.
+/// Parses a profile: well-known fields must have the expected types; other fields are stored
+/// unchanged.
 fn read_profile(field: Field<'_>) -> Option<Map<String, Value>> {
     field.object(|profile| {
         for name in ["firstName", "lastName", "phone", "deviceToken"] {
@@ -127,28 +131,28 @@ fn read_profile(field: Field<'_>) -> Option<Map<String, Value>> {
         profile.entries(|_, _| Some(()));
         Some(())
     })?;
-    small_object(field)
+    read_object(field)
 }
 
-/// An object of the caller's own shape.
-fn small_object(field: Field<'_>) -> Option<Map<String, Value>> {
+/// Parses an object of arbitrary content up to [`MAX_OBJECT_BYTES`].
+fn read_object(field: Field<'_>) -> Option<Map<String, Value>> {
     let Node::Object(_) = field.value() else {
         return field.fail("invalid_type", "must be an object");
     };
     let json = field.node().to_json();
-    if json.to_string().len() > MAX_JSON {
+    if json.to_string().len() > MAX_OBJECT_BYTES {
         return field.fail(
             "invalid_length",
-            format!("must be at most {MAX_JSON} bytes of JSON"),
+            format!("must be at most {MAX_OBJECT_BYTES} bytes of JSON"),
         );
     }
     json.as_object().cloned()
 }
 
-/// `GET /actors/{id}`, for the actor itself and for services; to anyone else nothing is there.
+/// `GET /actors/{id}`, for the actor itself and for services. Other callers get 404.
 async fn actor(
     State(service): State<Arc<ActorService>>,
-    caller: Caller,
+    caller: VerifiedCaller,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     if !caller.may_see(&id) {
@@ -158,14 +162,17 @@ async fn actor(
         .store
         .get(&id)
         .await
-        .map_err(|error| store_failed(&error))?;
-    Ok(json(StatusCode::OK, &flat(actor.ok_or(Code::NotFound)?)))
+        .map_err(|error| store_error(&error))?;
+    Ok(json(
+        StatusCode::OK,
+        &merge_profile(actor.ok_or(Code::NotFound)?),
+    ))
 }
 
-/// `GET /actor?actorId=…`: a list of those whom the caller may see.
+/// `GET /actor?actorId=…`: lists the actors that the caller may see.
 async fn actors(
     State(service): State<Arc<ActorService>>,
-    caller: Caller,
+    caller: VerifiedCaller,
     RawQuery(text): RawQuery,
 ) -> Result<Response, Problem> {
     let mut parameters = query::parse(text.as_deref(), &["actorId"])?;
@@ -181,18 +188,18 @@ async fn actors(
             .store
             .get(&id)
             .await
-            .map_err(|error| store_failed(&error))?,
+            .map_err(|error| store_error(&error))?,
         false => None,
     };
     Ok(json(
         StatusCode::OK,
-        &actor.map(flat).into_iter().collect::<Vec<_>>(),
+        &actor.map(merge_profile).into_iter().collect::<Vec<_>>(),
     ))
 }
 
-/// The profile's fields beside the actor's own, which win.
-fn flat(actor: Actor) -> Value {
-    let Actor {
+/// Merges the profile's fields with the actor's own, which take precedence.
+fn merge_profile(actor: RegisteredActor) -> Value {
+    let RegisteredActor {
         actor_id,
         email,
         mut profile,
@@ -207,11 +214,16 @@ fn flat(actor: Actor) -> Value {
 /// `PUT /admin/features/{featureName}`, for users in the group `admin`.
 async fn feature(
     State(service): State<Arc<ActorService>>,
-    caller: Caller,
+    caller: VerifiedCaller,
     Path(name): Path<String>,
     body: Json,
 ) -> Result<Response, Problem> {
-    if !caller.user()?.groups.iter().any(|group| group == ADMINS) {
+    if !caller
+        .user()?
+        .groups
+        .iter()
+        .any(|group| group == ADMIN_GROUP)
+    {
         return Err(Problem::new(Code::InsufficientScope)
             .detail("Only the group admin may change features."));
     }
@@ -225,14 +237,14 @@ async fn feature(
     }
     let root = body.into_node()?;
     let mistakes = postern_common::decode::Mistakes::default();
-    let settings = small_object(mistakes.field(&root));
+    let settings = read_object(mistakes.field(&root));
     let settings = mistakes.finish(settings).map_err(Problem::from_mistakes)?;
     let now = service.clock.now();
     service
         .store
         .set_feature(&name, &settings, now)
         .await
-        .map_err(|error| store_failed(&error))?;
+        .map_err(|error| store_error(&error))?;
     Ok(json(
         StatusCode::OK,
         &json!({ "featureName": name, "settings": settings, "updatedAt": now }),

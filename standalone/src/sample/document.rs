@@ -1,7 +1,7 @@
 //! The sample document service: resumes, streamed to disk.
 
-mod file;
 mod store;
+mod upload_file;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,79 +21,79 @@ use postern_common::problem::{Code, Problem};
 use postern_common::token::Verifier;
 use uuid::Uuid;
 
-use self::file::Incoming;
-use self::store::{Resume, Store};
-use super::multipart::{Event, Head, Multipart};
-use super::{Caller, Verifies, store_failed};
+use self::store::{ResumeMetadata, ResumeStore};
+use self::upload_file::IncomingFile;
+use super::multipart::{FormEvent, MultipartParser, PartHead};
+use super::{ProvidesVerifier, VerifiedCaller, store_error};
 
-/// Bytes of one upload.
-const MAX_UPLOAD: u64 = 100 << 20;
+/// Maximum size of a request body in bytes.
+const MAX_UPLOAD_BYTES: u64 = 100 << 20;
 
-/// Bytes of a text field.
-const MAX_TEXT: usize = 256;
+/// Maximum number of bytes of a text field that are buffered.
+const MAX_TEXT_BYTES: usize = 256;
 
-/// What the service works with.
+/// The dependencies of the service.
 #[derive(Debug)]
 pub(crate) struct DocumentService {
     verifier: Arc<Verifier>,
-    store: Store,
+    store: ResumeStore,
     folder: PathBuf,
     clock: Clock,
 }
 
-/// A form while it arrives.
+/// A form that is being received.
 #[derive(Debug, Default)]
-struct Form {
+struct UploadForm {
     candidate_id: Option<Vec<u8>>,
-    resume: Option<(Head, Incoming)>,
-    field: Field,
+    resume: Option<(PartHead, IncomingFile)>,
+    field: FormField,
     problems: Vec<(String, &'static str, String)>,
 }
 
-/// Which part is arriving.
+/// The form field that is being received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Field {
+enum FormField {
     #[default]
     None,
     CandidateId,
     Resume,
-    /// Refused already; its bytes are passed over.
+    /// A rejected field, whose bytes are discarded.
     Other,
 }
 
-/// A form that is in order; the file stands under a temporary name.
+/// A valid form. The file still has a temporary name.
 #[derive(Debug)]
-struct Upload {
+struct ValidUpload {
     candidate_id: String,
-    head: Head,
-    file: file::Whole,
+    head: PartHead,
+    file: upload_file::CompleteFile,
 }
 
 impl DocumentService {
-    /// Uploads that a crash left half-way are removed from `folder`.
+    /// Creates the service and deletes incomplete uploads from `folder`.
     pub(crate) fn new(
         verifier: Arc<Verifier>,
         sqlite: Sqlite,
         folder: PathBuf,
         clock: Clock,
     ) -> std::io::Result<Arc<Self>> {
-        file::sweep(&folder)?;
+        upload_file::delete_incomplete(&folder)?;
         Ok(Arc::new(Self {
             verifier,
-            store: Store::new(sqlite),
+            store: ResumeStore::new(sqlite),
             folder,
             clock,
         }))
     }
 }
 
-impl Verifies for DocumentService {
+impl ProvidesVerifier for DocumentService {
     fn verifier(&self) -> &Verifier {
         &self.verifier
     }
 }
 
-/// Every route of the service.
+/// Builds the router of the service.
 pub(crate) fn router(service: Arc<DocumentService>) -> Router {
     Router::new()
         .route("/resumes", post(upload))
@@ -101,30 +101,30 @@ pub(crate) fn router(service: Arc<DocumentService>) -> Router {
         .with_state(service)
 }
 
-/// `POST /resumes`. 201 means that the bytes and the row are on disk.
+/// `POST /resumes`. The response 201 means that the file and its row are on disk.
 async fn upload(
     State(service): State<Arc<DocumentService>>,
-    caller: Caller,
+    caller: VerifiedCaller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let reader = Multipart::of(&headers).ok_or_else(|| {
+    let reader = MultipartParser::for_headers(&headers).ok_or_else(|| {
         let detail = "Content-Type must be multipart/form-data with a boundary";
         Problem::new(Code::UnsupportedMediaType).detail(detail)
     })?;
     let id = Uuid::now_v7().to_string();
-    let mut form = Form::default();
-    receive(&service, &id, reader, body, &mut form).await?;
-    let Upload {
+    let mut form = UploadForm::default();
+    receive_form(&service, &id, reader, body, &mut form).await?;
+    let ValidUpload {
         candidate_id,
         head,
         file,
-    } = form.check().await?;
-    let resume = Resume {
+    } = form.validate().await?;
+    let resume = ResumeMetadata {
         resume_id: id,
         candidate_id,
         uploaded_by: caller.0.subject().to_owned(),
-        file_name: file::plain_name(head.file_name.as_deref().unwrap_or_default()),
+        file_name: upload_file::sanitize_file_name(head.file_name.as_deref().unwrap_or_default()),
         content_type: head
             .content_type
             .unwrap_or_else(|| "application/octet-stream".to_owned()),
@@ -132,14 +132,14 @@ async fn upload(
         sha256: file.sha256.clone(),
         created_at: service.clock.now(),
     };
-    file.keep(&service.folder, &resume.resume_id)
+    file.persist(&service.folder, &resume.resume_id)
         .await
-        .map_err(|error| disk_failed(&error))?;
+        .map_err(|error| disk_error(&error))?;
     service
         .store
         .insert(&resume)
         .await
-        .map_err(|error| store_failed(&error))?;
+        .map_err(|error| store_error(&error))?;
     let mut response = json(StatusCode::CREATED, &resume);
     if let Ok(location) = HeaderValue::from_str(&format!("/resumes/{}", resume.resume_id)) {
         response.headers_mut().insert(LOCATION, location);
@@ -147,119 +147,120 @@ async fn upload(
     Ok(response.into_response())
 }
 
-/// `GET /resumes/{id}` on this service: what was stored about an upload, for who uploaded it and
-/// for services.
+/// `GET /resumes/{id}` on this service: returns the metadata of an upload to its uploader and to
+/// services.
 async fn resume(
     State(service): State<Arc<DocumentService>>,
-    caller: Caller,
+    caller: VerifiedCaller,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let found = service
         .store
         .get(&id)
         .await
-        .map_err(|error| store_failed(&error))?;
+        .map_err(|error| store_error(&error))?;
     match found.filter(|resume| caller.may_see(&resume.uploaded_by)) {
         Some(resume) => Ok(json(StatusCode::OK, &resume)),
         None => Err(Code::NotFound.into()),
     }
 }
 
-/// Reads the whole body, the file to disk, whatever is wrong with it: every mistake is told at
-/// once.
-async fn receive(
+/// Receives the whole body and writes the file to disk. Field errors are collected, so that all of
+/// them are reported together.
+async fn receive_form(
     service: &DocumentService,
     id: &str,
-    mut reader: Multipart,
+    mut reader: MultipartParser,
     body: Body,
-    form: &mut Form,
+    form: &mut UploadForm,
 ) -> Result<(), Problem> {
     let mut stream = body.into_data_stream();
     let mut received: u64 = 0;
     while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|_| unreadable("the body did not arrive whole"))?;
+        let chunk = chunk.map_err(|_| malformed_body("the body is incomplete"))?;
         received += chunk.len() as u64;
-        if received > MAX_UPLOAD {
-            return Err(
-                Problem::new(Code::BodyTooLarge).detail(format!("the limit is {MAX_UPLOAD} bytes"))
-            );
+        if received > MAX_UPLOAD_BYTES {
+            return Err(Problem::new(Code::BodyTooLarge)
+                .detail(format!("the limit is {MAX_UPLOAD_BYTES} bytes")));
         }
         reader.push(&chunk);
-        while let Some(event) = reader.next().map_err(|malformed| unreadable(malformed.0))? {
-            form.take(service, id, event).await?;
+        while let Some(event) = reader.next().map_err(|error| malformed_body(error.0))? {
+            form.handle_event(service, id, event).await?;
         }
     }
     if reader.is_done() {
         Ok(())
     } else {
-        Err(unreadable("the last boundary is missing"))
+        Err(malformed_body("the last boundary is missing"))
     }
 }
 
-fn unreadable(reason: &'static str) -> Problem {
+fn malformed_body(reason: &'static str) -> Problem {
     Problem::new(Code::InvalidRequest)
         .detail("The body is not well-formed form data.")
         .error("", "invalid_multipart", reason)
 }
 
-fn disk_failed(error: &std::io::Error) -> Problem {
-    tracing::error!(%error, "document folder");
+fn disk_error(error: &std::io::Error) -> Problem {
+    tracing::error!(%error, "document folder access failed");
     Code::Unavailable.into()
 }
 
-// === impl Form ===
+// === impl UploadForm ===
 
-impl Form {
-    async fn take(
+impl UploadForm {
+    async fn handle_event(
         &mut self,
         service: &DocumentService,
         id: &str,
-        event: Event,
+        event: FormEvent,
     ) -> Result<(), Problem> {
         match event {
-            Event::Begin(head) => {
-                self.field = self.begin(&head);
-                if self.field == Field::Resume {
-                    let file = Incoming::create(&service.folder, id)
+            FormEvent::Begin(head) => {
+                self.field = self.start_part(&head);
+                if self.field == FormField::Resume {
+                    let file = IncomingFile::create(&service.folder, id)
                         .await
-                        .map_err(|error| disk_failed(&error))?;
+                        .map_err(|error| disk_error(&error))?;
                     self.resume = Some((head, file));
                 }
             }
-            Event::Data(bytes) => match (self.field, &mut self.candidate_id, &mut self.resume) {
-                (Field::CandidateId, Some(text), _) if text.len() <= MAX_TEXT => {
-                    text.extend_from_slice(&bytes);
+            FormEvent::Data(bytes) => {
+                match (self.field, &mut self.candidate_id, &mut self.resume) {
+                    (FormField::CandidateId, Some(text), _) if text.len() <= MAX_TEXT_BYTES => {
+                        text.extend_from_slice(&bytes);
+                    }
+                    (FormField::Resume, _, Some((_, file))) => {
+                        file.write(&bytes)
+                            .await
+                            .map_err(|error| disk_error(&error))?;
+                    }
+                    _ => {}
                 }
-                (Field::Resume, _, Some((_, file))) => {
-                    file.write(&bytes)
-                        .await
-                        .map_err(|error| disk_failed(&error))?;
-                }
-                _ => {}
-            },
-            Event::End => self.field = Field::None,
+            }
+            FormEvent::End => self.field = FormField::None,
         }
         Ok(())
     }
 
-    fn begin(&mut self, head: &Head) -> Field {
+    fn start_part(&mut self, head: &PartHead) -> FormField {
         let pointer = format!("/{}", head.name.replace('~', "~0").replace('/', "~1"));
         match head.name.as_str() {
             "candidateId" | "resume" if self.has(&head.name) => {
-                self.note(pointer, "duplicate_field", "this field stands twice")
+                self.reject_field(pointer, "duplicate_field", "this field is repeated")
             }
             "candidateId" if head.file_name.is_some() => {
-                self.note(pointer, "invalid_type", "must be text, not a file")
+                self.reject_field(pointer, "invalid_type", "must be text, not a file")
             }
             "candidateId" => {
                 self.candidate_id = Some(Vec::new());
-                Field::CandidateId
+                FormField::CandidateId
             }
             "resume" if head.file_name.is_none() => {
-                self.note(pointer, "invalid_type", "must be a file, not text")
+                self.reject_field(pointer, "invalid_type", "must be a file, not text")
             }
-            "resume" => Field::Resume,
-            _ => self.note(pointer, "unknown_field", "is not a known field"),
+            "resume" => FormField::Resume,
+            _ => self.reject_field(pointer, "unknown_field", "is not a known field"),
         }
     }
 
@@ -271,17 +272,17 @@ impl Form {
         }
     }
 
-    fn note(&mut self, pointer: String, code: &'static str, detail: &str) -> Field {
+    fn reject_field(&mut self, pointer: String, code: &'static str, detail: &str) -> FormField {
         self.problems.push((pointer, code, detail.to_owned()));
-        Field::Other
+        FormField::Other
     }
 
-    /// 400 for what cannot be read, else 422 for what is not acceptable, else the upload.
-    async fn check(mut self) -> Result<Upload, Problem> {
+    /// Validates the form. Returns 400 for malformed or missing fields, and 422 for an empty file.
+    async fn validate(mut self) -> Result<ValidUpload, Problem> {
         for name in ["candidateId", "resume"] {
             let pointer = format!("/{name}");
             if !self.has(name) && !self.problems.iter().any(|(known, ..)| *known == pointer) {
-                self.note(pointer, "missing_field", "is required");
+                self.reject_field(pointer, "missing_field", "is required");
             }
         }
         let text = self.candidate_id.take().map(String::from_utf8);
@@ -290,7 +291,7 @@ impl Form {
         let candidate_id = match text {
             Some(Ok(text)) if plain(&text) => text,
             Some(_) => {
-                self.note(
+                self.reject_field(
                     "/candidateId".to_owned(),
                     "invalid_length",
                     "must be 1 to 128 bytes of plain UTF-8",
@@ -300,9 +301,9 @@ impl Form {
             None => String::new(),
         };
         if let (Some((head, file)), true) = (self.resume, self.problems.is_empty()) {
-            let file = file.finish().await.map_err(|error| disk_failed(&error))?;
+            let file = file.finish().await.map_err(|error| disk_error(&error))?;
             if file.size > 0 {
-                return Ok(Upload {
+                return Ok(ValidUpload {
                     candidate_id,
                     head,
                     file,

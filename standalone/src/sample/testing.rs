@@ -1,4 +1,4 @@
-//! Two pools of which a test signs the tokens, and a service served over a real socket.
+//! Test support: two token issuers whose keys the test holds, and services on real sockets.
 
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -13,12 +13,12 @@ use postern_common::token::{Issuer, IssuerKind, IssuerRules, Verifier, VerifierO
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::development::database;
 use crate::social::SigningKey;
-use crate::store;
 
 const NOW: i64 = 1_800_000_000;
 
-pub(crate) struct Pools {
+pub(crate) struct TestIssuers {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) clock: Clock,
     pub(crate) verifier: Arc<Verifier>,
@@ -27,7 +27,7 @@ pub(crate) struct Pools {
     base: String,
 }
 
-pub(crate) async fn listen(router: Router) -> String {
+pub(crate) async fn serve_router(router: Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
     tokio::spawn(serve(
@@ -39,7 +39,7 @@ pub(crate) async fn listen(router: Router) -> String {
     url
 }
 
-impl Pools {
+impl TestIssuers {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("folder");
         let clock = Clock::manual(Timestamp::from_unix_seconds(NOW));
@@ -52,7 +52,7 @@ impl Pools {
         let router = Router::new()
             .route("/actors", get(|| async { actors }))
             .route("/services", get(|| async { services }));
-        let base = listen(router).await;
+        let base = serve_router(router).await;
         let issuer = |name: &str, kind| Issuer {
             issuer: format!("{base}/{name}"),
             jwks_url: format!("{base}/{name}").parse().expect("URL"),
@@ -69,7 +69,7 @@ impl Pools {
             clock: clock.clone(),
             ..VerifierOptions::default()
         };
-        let sqlite = store::open(&folder.path().join("development.db"))
+        let sqlite = database::open(&folder.path().join("development.db"))
             .await
             .expect("store");
         Self {
@@ -99,8 +99,8 @@ impl Pools {
     }
 }
 
-/// Status and JSON body.
-pub(crate) async fn answer(request: reqwest::RequestBuilder, token: &str) -> (u16, Value) {
+/// Sends a request with a bearer token. Returns the status and the JSON body.
+pub(crate) async fn send_request(request: reqwest::RequestBuilder, token: &str) -> (u16, Value) {
     let response = request.bearer_auth(token).send().await.expect("answer");
     (
         response.status().as_u16(),

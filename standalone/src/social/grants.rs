@@ -1,4 +1,4 @@
-//! What the provider has handed out: codes in memory for a minute, refresh tokens in SQLite.
+//! Issued grants: codes in memory for a minute, refresh tokens in SQLite.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,64 +12,64 @@ use postern_common::database::Sqlite;
 use sha2::{Digest, Sha256};
 use sqlx::Row;
 
-use super::people::Person;
+use super::persons::SocialPerson;
 
-/// RFC 6749 section 4.1.2 allows ten minutes at most; a client needs seconds.
+/// Lifetime of a code. RFC 6749 section 4.1.2 permits ten minutes; clients need seconds.
 const CODE_LIFETIME: Duration = Duration::from_secs(60);
 
-/// Codes that wait at once; beyond it the oldest go.
-const MAX_CODES: usize = 1_000;
+/// Maximum number of pending codes; beyond it, the oldest is discarded.
+const MAX_PENDING_CODES: usize = 1_000;
 
-/// How long a refresh token lasts without being used.
-const REFRESH_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Lifetime of an unused refresh token.
+const REFRESH_TOKEN_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// What a person agreed to.
+/// The authorization that a person gave to the client.
 #[derive(Clone, Debug)]
-pub(super) struct Grant {
-    /// All tokens that come of one sign-in.
+pub(super) struct PersonGrant {
+    /// Id shared by all tokens of one sign-in.
     pub(super) family: String,
-    pub(super) person: Person,
-    /// Space-separated, as granted.
+    pub(super) person: SocialPerson,
+    /// Granted scope, space-separated.
     pub(super) scope: String,
-    /// When the person was chosen.
+    /// Time at which the person was chosen.
     pub(super) authenticated_at: Timestamp,
 }
 
-/// A grant with what the token request must match.
+/// An issued code: the grant, and the values that the token request must match.
 #[derive(Clone, Debug)]
-pub(super) struct Pending {
-    pub(super) grant: Grant,
+pub(super) struct PendingCode {
+    pub(super) grant: PersonGrant,
     pub(super) redirect_uri: String,
     /// `code_challenge`, S256.
     pub(super) challenge: String,
     pub(super) nonce: Option<String>,
     pub(super) expires_at: Timestamp,
-    /// Kept until it expires, so that a second use is noticed.
+    /// Whether the code was used. Used codes are kept until they expire, so that reuse is detected.
     pub(super) used: bool,
 }
 
-/// What became of a code or refresh token that was presented.
+/// The result of redeeming a code or refresh token.
 #[derive(Debug)]
-pub(super) enum Presented<T> {
-    /// It was good, and is used up now.
-    Good(T),
+pub(super) enum RedeemResult<T> {
+    /// The value was valid, and is now used.
+    Valid(T),
     /// Unknown or expired.
     Unknown,
-    /// It had been used before: everything that came of it is revoked.
+    /// The value was used before: all tokens of its sign-in are revoked.
     Reused,
 }
 
-/// The store of both.
+/// The store of codes and refresh tokens.
 #[derive(Debug)]
-pub(super) struct Grants {
-    codes: Mutex<HashMap<String, Pending>>,
+pub(super) struct GrantStore {
+    codes: Mutex<HashMap<String, PendingCode>>,
     store: Sqlite,
     clock: Clock,
 }
 
-// === impl Grants ===
+// === impl GrantStore ===
 
-impl Grants {
+impl GrantStore {
     pub(super) fn new(store: Sqlite, clock: Clock) -> Self {
         Self {
             codes: Mutex::new(HashMap::new()),
@@ -78,17 +78,17 @@ impl Grants {
         }
     }
 
-    /// A code for the grant.
+    /// Issues a code for a grant.
     pub(super) fn issue_code(
         &self,
-        grant: Grant,
+        grant: PersonGrant,
         redirect_uri: String,
         challenge: String,
         nonce: Option<String>,
     ) -> String {
-        let (code, now) = (random(), self.clock.now());
+        let (code, now) = (random_token(), self.clock.now());
         let expires_at = now.plus(CODE_LIFETIME);
-        let pending = Pending {
+        let pending = PendingCode {
             grant,
             redirect_uri,
             challenge,
@@ -98,7 +98,7 @@ impl Grants {
         };
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         codes.retain(|_, pending| pending.expires_at > now);
-        if codes.len() >= MAX_CODES {
+        if codes.len() >= MAX_PENDING_CODES {
             let oldest = codes
                 .iter()
                 .min_by_key(|(_, pending)| pending.expires_at)
@@ -109,8 +109,11 @@ impl Grants {
         code
     }
 
-    /// Uses a code up.
-    pub(super) async fn take_code(&self, code: &str) -> Result<Presented<Pending>, sqlx::Error> {
+    /// Redeems a code.
+    pub(super) async fn redeem_code(
+        &self,
+        code: &str,
+    ) -> Result<RedeemResult<PendingCode>, sqlx::Error> {
         let found = {
             let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
             let pending = codes
@@ -123,20 +126,23 @@ impl Grants {
             })
         };
         match found {
-            None => Ok(Presented::Unknown),
+            None => Ok(RedeemResult::Unknown),
             Some(pending) if pending.used => {
                 self.revoke(&pending.grant.family).await?;
-                Ok(Presented::Reused)
+                Ok(RedeemResult::Reused)
             }
-            Some(pending) => Ok(Presented::Good(pending)),
+            Some(pending) => Ok(RedeemResult::Valid(pending)),
         }
     }
 
-    /// A refresh token for the grant, durable when this returns.
-    pub(super) async fn issue_refresh_token(&self, grant: &Grant) -> Result<String, sqlx::Error> {
-        let (token, now) = (random(), self.clock.now());
+    /// Issues a refresh token for a grant. It is durable on return.
+    pub(super) async fn issue_refresh_token(
+        &self,
+        grant: &PersonGrant,
+    ) -> Result<String, sqlx::Error> {
+        let (token, now) = (random_token(), self.clock.now());
         sqlx::query("DELETE FROM social_refresh_token WHERE created_at < ?1")
-            .bind(now.0 - i64::try_from(REFRESH_LIFETIME.as_millis()).unwrap_or(i64::MAX))
+            .bind(now.0 - i64::try_from(REFRESH_TOKEN_LIFETIME.as_millis()).unwrap_or(i64::MAX))
             .execute(&self.store.writer)
             .await?;
         sqlx::query(
@@ -154,13 +160,13 @@ impl Grants {
         Ok(token)
     }
 
-    /// Uses a refresh token up; the next one comes of the same grant.
-    pub(super) async fn take_refresh_token(
+    /// Redeems a refresh token. The next one is issued for the same grant.
+    pub(super) async fn redeem_refresh_token(
         &self,
         token: &str,
-    ) -> Result<Presented<Grant>, sqlx::Error> {
-        let oldest =
-            self.clock.now().0 - i64::try_from(REFRESH_LIFETIME.as_millis()).unwrap_or(i64::MAX);
+    ) -> Result<RedeemResult<PersonGrant>, sqlx::Error> {
+        let oldest = self.clock.now().0
+            - i64::try_from(REFRESH_TOKEN_LIFETIME.as_millis()).unwrap_or(i64::MAX);
         let mut transaction = self.store.begin().await?;
         let row = sqlx::query(
             "SELECT family, person, scope, authenticated_at, used FROM social_refresh_token
@@ -171,13 +177,13 @@ impl Grants {
         .fetch_optional(&mut *transaction)
         .await?;
         let Some(row) = row else {
-            return Ok(Presented::Unknown);
+            return Ok(RedeemResult::Unknown);
         };
         let family: String = row.try_get("family")?;
         if row.try_get::<i64, _>("used")? != 0 {
             transaction.rollback().await?;
             self.revoke(&family).await?;
-            return Ok(Presented::Reused);
+            return Ok(RedeemResult::Reused);
         }
         sqlx::query("UPDATE social_refresh_token SET used = 1 WHERE token_hash = ?1")
             .bind(hash(token))
@@ -185,10 +191,10 @@ impl Grants {
             .await?;
         transaction.commit().await?;
         let Ok(person) = serde_json::from_str(&row.try_get::<String, _>("person")?) else {
-            return Ok(Presented::Unknown);
+            return Ok(RedeemResult::Unknown);
         };
         let authenticated_at = Timestamp(row.try_get("authenticated_at")?);
-        Ok(Presented::Good(Grant {
+        Ok(RedeemResult::Valid(PersonGrant {
             family,
             person,
             scope: row.try_get("scope")?,
@@ -209,9 +215,9 @@ fn hash(token: &str) -> Vec<u8> {
     Sha256::digest(token.as_bytes()).to_vec()
 }
 
-/// 32 random bytes, base64url.
-pub(super) fn random() -> String {
+/// Returns 32 random bytes in base64url.
+pub(super) fn random_token() -> String {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).expect("the system's random source worked when the process began");
+    getrandom::fill(&mut bytes).expect("the operating system's random generator is available");
     URL_SAFE_NO_PAD.encode(bytes)
 }

@@ -12,19 +12,19 @@ use sha2::{Digest, Sha256};
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::store;
+use crate::development::database;
 
 const CALLBACK: &str = "http://127.0.0.1:8500/auth/social/login/callback";
 const ISSUER: &str = "http://127.0.0.1:8506";
 const VERIFIER: &str = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
 
-struct Test {
+struct TestProvider {
     router: Router,
     clock: Clock,
     folder: tempfile::TempDir,
 }
 
-async fn start() -> Test {
+async fn start() -> TestProvider {
     start_in(
         tempfile::tempdir().expect("folder"),
         Clock::manual(Timestamp(1_800_000_000_000)),
@@ -32,18 +32,18 @@ async fn start() -> Test {
     .await
 }
 
-async fn start_in(folder: tempfile::TempDir, clock: Clock) -> Test {
+async fn start_in(folder: tempfile::TempDir, clock: Clock) -> TestProvider {
     let key = SigningKey::open(&folder.path().join("social-key.der")).expect("key");
-    let store = store::open(&folder.path().join("development.db"))
+    let store = database::open(&folder.path().join("development.db"))
         .await
         .expect("store");
-    let client = Client {
+    let client = RegisteredClient {
         id: "postern".to_owned(),
         secret: Secret::from("s/cret +:%"),
         redirect_uris: vec![CALLBACK.to_owned()],
     };
-    let provider = Provider::new(ISSUER.to_owned(), client, key, store, clock.clone());
-    Test {
+    let provider = SocialProvider::new(ISSUER.to_owned(), client, key, store, clock.clone());
+    TestProvider {
         router: router(Arc::new(provider)),
         clock,
         folder,
@@ -60,7 +60,8 @@ fn encode(pairs: &[(&str, &str)]) -> String {
         .finish()
 }
 
-/// A request in order, with some parameters replaced, or left out where the value is empty.
+/// Returns a valid authorization request, with some parameters replaced, or omitted where the value
+/// is empty.
 fn authorization(changes: &[(&str, &str)]) -> String {
     let challenge = challenge();
     let mut pairs = vec![
@@ -78,9 +79,9 @@ fn authorization(changes: &[(&str, &str)]) -> String {
     encode(&pairs)
 }
 
-// === impl Test ===
+// === impl TestProvider ===
 
-impl Test {
+impl TestProvider {
     async fn send(
         &self,
         request: http::request::Builder,
@@ -114,7 +115,7 @@ impl Test {
         self.send(request, form).await
     }
 
-    /// Where a decision sends the browser, as parameters.
+    /// Submits a choice. Returns the parameters of the redirect.
     async fn decide(&self, changes: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
         let (status, headers, _) = self.post("/authorize", authorization(changes)).await;
         assert_eq!(status, 303);
@@ -138,7 +139,7 @@ impl Test {
         (status, serde_json::from_str(&body).expect("JSON"))
     }
 
-    async fn refusal(&self, changes: &[(&str, &str)]) -> (u16, String) {
+    async fn oauth_error(&self, changes: &[(&str, &str)]) -> (u16, String) {
         let (status, body) = self.token(changes).await;
         (status, body["error"].as_str().expect("error").to_owned())
     }
@@ -154,7 +155,7 @@ fn claims(token: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_sign_in_ends_with_an_id_token_that_an_independent_library_accepts() {
+async fn sign_in_returns_id_token_that_library_verifies() {
     let test = start().await;
     let (status, _, page) = test
         .get(&format!("/authorize?{}", authorization(&[])))
@@ -212,7 +213,7 @@ async fn a_sign_in_ends_with_an_id_token_that_an_independent_library_accepts() {
 }
 
 #[tokio::test]
-async fn the_discovery_document_names_what_is_there() {
+async fn discovery_document_lists_endpoints() {
     let test = start().await;
     let (_, _, document) = test.get("/.well-known/openid-configuration").await;
     let document: Value = serde_json::from_str(&document).expect("JSON");
@@ -221,7 +222,7 @@ async fn the_discovery_document_names_what_is_there() {
 }
 
 #[tokio::test]
-async fn a_client_or_address_that_is_not_registered_is_never_redirected_to() {
+async fn unregistered_client_or_uri_is_not_redirected() {
     let test = start().await;
     for changes in [
         [("client_id", "other")],
@@ -240,7 +241,7 @@ async fn a_client_or_address_that_is_not_registered_is_never_redirected_to() {
 }
 
 #[tokio::test]
-async fn a_request_out_of_order_is_told_to_the_client() {
+async fn invalid_request_is_returned_to_client() {
     let test = start().await;
     for (changes, error) in [
         (
@@ -265,33 +266,33 @@ async fn a_request_out_of_order_is_told_to_the_client() {
 }
 
 #[tokio::test]
-async fn a_code_works_once_within_its_minute_and_only_with_what_it_was_made_for() {
+async fn code_is_bound_single_use_and_expires() {
     let test = start().await;
     let grant = (400, "invalid_grant".to_owned());
     let other = "0123456789012345678901234567890123456789012";
     assert_eq!(
-        test.refusal(&[("code", &test.code().await), ("code_verifier", other)])
+        test.oauth_error(&[("code", &test.code().await), ("code_verifier", other)])
             .await,
         grant
     );
     assert_eq!(
-        test.refusal(&[("code", &test.code().await), ("code_verifier", "")])
+        test.oauth_error(&[("code", &test.code().await), ("code_verifier", "")])
             .await,
         grant
     );
     assert_eq!(
-        test.refusal(&[("code", &test.code().await), ("redirect_uri", "http://x/")])
+        test.oauth_error(&[("code", &test.code().await), ("redirect_uri", "http://x/")])
             .await,
         grant
     );
-    assert_eq!(test.refusal(&[("code", "unknown")]).await, grant);
+    assert_eq!(test.oauth_error(&[("code", "unknown")]).await, grant);
     let late = test.code().await;
     test.clock.advance(Duration::from_secs(60));
-    assert_eq!(test.refusal(&[("code", &late)]).await, grant);
+    assert_eq!(test.oauth_error(&[("code", &late)]).await, grant);
 
     let code = test.code().await;
     let (_, tokens) = test.token(&[("code", &code)]).await;
-    assert_eq!(test.refusal(&[("code", &code)]).await, grant);
+    assert_eq!(test.oauth_error(&[("code", &code)]).await, grant);
     let refresh = [
         ("grant_type", "refresh_token"),
         (
@@ -300,25 +301,28 @@ async fn a_code_works_once_within_its_minute_and_only_with_what_it_was_made_for(
         ),
     ];
     assert_eq!(
-        test.refusal(&refresh).await,
+        test.oauth_error(&refresh).await,
         grant,
-        "a code used twice revokes what came of it"
+        "reuse of a code revokes its tokens"
     );
 }
 
 #[tokio::test]
-async fn a_client_must_prove_itself_in_exactly_one_way() {
+async fn client_must_use_one_authentication_method() {
     let test = start().await;
     let client = (401, "invalid_client".to_owned());
-    assert_eq!(test.refusal(&[("client_secret", "wrong")]).await, client);
-    assert_eq!(test.refusal(&[("client_secret", "")]).await, client);
-    assert_eq!(test.refusal(&[("client_id", "other")]).await, client);
     assert_eq!(
-        test.refusal(&[("grant_type", "password")]).await,
+        test.oauth_error(&[("client_secret", "wrong")]).await,
+        client
+    );
+    assert_eq!(test.oauth_error(&[("client_secret", "")]).await, client);
+    assert_eq!(test.oauth_error(&[("client_id", "other")]).await, client);
+    assert_eq!(
+        test.oauth_error(&[("grant_type", "password")]).await,
         (400, "unsupported_grant_type".to_owned())
     );
     assert_eq!(
-        test.refusal(&[("code", "a"), ("code", "b")]).await,
+        test.oauth_error(&[("code", "a"), ("code", "b")]).await,
         (400, "invalid_request".to_owned())
     );
 
@@ -337,7 +341,7 @@ async fn a_client_must_prove_itself_in_exactly_one_way() {
 }
 
 #[tokio::test]
-async fn refresh_tokens_rotate_survive_a_restart_and_reuse_revokes_the_family() {
+async fn refresh_token_rotates_and_reuse_revokes_family() {
     let test = start().await;
     let (_, tokens) = test.token(&[("code", &test.code().await)]).await;
     let first = tokens["refresh_token"].as_str().expect("text").to_owned();
@@ -356,20 +360,20 @@ async fn refresh_tokens_rotate_survive_a_restart_and_reuse_revokes_the_family() 
     assert_eq!(status, 200);
     let id = claims(second["id_token"].as_str().expect("ID token"));
     assert_eq!((&id["sub"], id.get("nonce")), (&"dev-ada".into(), None));
-    assert_eq!(test.refusal(&pairs).await.1, "invalid_grant");
+    assert_eq!(test.oauth_error(&pairs).await.1, "invalid_grant");
     let second = refresh(second["refresh_token"].as_str().expect("text"));
     let pairs = second
         .each_ref()
         .map(|(name, value)| (*name, value.as_str()));
     assert_eq!(
-        test.refusal(&pairs).await.1,
+        test.oauth_error(&pairs).await.1,
         "invalid_grant",
         "the family is revoked"
     );
 }
 
 #[tokio::test]
-async fn anyone_can_be_made_up() {
+async fn person_can_be_entered_in_form() {
     let test = start().await;
     let back = test
         .decide(&[

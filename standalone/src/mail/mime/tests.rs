@@ -15,7 +15,7 @@ fn encoded_words_are_decoded_and_joined() {
 }
 
 #[test]
-fn bodies_and_attachments_are_found_in_nested_parts() {
+fn nested_parts_yield_bodies_and_attachments() {
     let message = "Subject: folded\r\n  subject\r\nContent-Type: multipart/mixed; boundary=\"o;\"\r\n\r\npreamble\r\n\
         --o;\r\nContent-Type: multipart/alternative; boundary=i\r\n\r\n--i\r\nContent-Type: text/plain; charset=utf-8\r\n\
         Content-Transfer-Encoding: quoted-printable\r\n\r\na=C3=BC=\r\nb\r\n--i\r\nContent-Type: text/html\r\n\
@@ -28,7 +28,7 @@ fn bodies_and_attachments_are_found_in_nested_parts() {
     );
     assert_eq!(mail.text.as_deref(), Some("aüb"));
     assert_eq!(mail.html.as_deref(), Some("<b></b>"));
-    let attachment = Attachment {
+    let attachment = AttachmentInfo {
         file_name: Some("a \"b\".pdf".to_owned()),
         content_type: "application/pdf".to_owned(),
         size: 4,
@@ -37,13 +37,13 @@ fn bodies_and_attachments_are_found_in_nested_parts() {
 }
 
 #[test]
-fn a_plain_message_is_its_text() {
+fn message_without_mime_is_plain_text() {
     let mail = parse(b"Subject: x\r\n\r\nhello\r\n");
     assert_eq!((mail.text.as_deref(), mail.html), (Some("hello\r\n"), None));
 }
 
 #[test]
-fn nonsense_neither_panics_nor_runs_away() {
+fn malformed_mime_terminates_without_panic() {
     let deep = "Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n".repeat(1000);
     for message in [
         b"".as_slice(),

@@ -1,4 +1,4 @@
-//! The SQL of the sample actor service.
+//! SQL of the sample actor service.
 
 use postern_common::clock::Timestamp;
 use postern_common::database::Sqlite;
@@ -6,37 +6,40 @@ use serde_json::{Map, Value};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-/// A person as the service knows it.
+/// A registered actor.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Actor {
-    /// The subject in the actor pool.
+pub(super) struct RegisteredActor {
+    /// Subject of the user in the actor pool.
     pub(super) actor_id: String,
     pub(super) email: String,
-    /// Whatever registration sent.
+    /// Profile as sent at registration.
     pub(super) profile: Map<String, Value>,
     pub(super) created_at: Timestamp,
 }
 
-/// What became of a registration.
+/// The result of a registration.
 #[derive(Debug)]
-pub(super) enum Outcome {
-    /// It is stored.
+pub(super) enum RegistrationOutcome {
+    /// The actor was stored.
     Created,
-    /// The id was there before; this is what stands there.
-    Known(Actor),
+    /// The id is registered already, with this actor.
+    AlreadyRegistered(RegisteredActor),
 }
 
 #[derive(Debug)]
-pub(super) struct Store(Sqlite);
+pub(super) struct ActorStore(Sqlite);
 
-// === impl Store ===
+// === impl ActorStore ===
 
-impl Store {
+impl ActorStore {
     pub(super) fn new(sqlite: Sqlite) -> Self {
         Self(sqlite)
     }
 
-    pub(super) async fn register(&self, actor: &Actor) -> Result<Outcome, sqlx::Error> {
+    pub(super) async fn register(
+        &self,
+        actor: &RegisteredActor,
+    ) -> Result<RegistrationOutcome, sqlx::Error> {
         let inserted = sqlx::query(
             "INSERT INTO actor (actor_id, email, profile, created_at) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT (actor_id) DO NOTHING",
@@ -48,15 +51,15 @@ impl Store {
         .execute(&self.0.writer)
         .await?;
         if inserted.rows_affected() == 1 {
-            return Ok(Outcome::Created);
+            return Ok(RegistrationOutcome::Created);
         }
         self.get(&actor.actor_id)
             .await?
-            .map(Outcome::Known)
+            .map(RegistrationOutcome::AlreadyRegistered)
             .ok_or(sqlx::Error::RowNotFound)
     }
 
-    pub(super) async fn get(&self, actor_id: &str) -> Result<Option<Actor>, sqlx::Error> {
+    pub(super) async fn get(&self, actor_id: &str) -> Result<Option<RegisteredActor>, sqlx::Error> {
         let row = sqlx::query(
             "SELECT actor_id, email, profile, created_at FROM actor WHERE actor_id = ?1",
         )
@@ -85,9 +88,9 @@ impl Store {
     }
 }
 
-fn read(row: &SqliteRow) -> Result<Actor, sqlx::Error> {
+fn read(row: &SqliteRow) -> Result<RegisteredActor, sqlx::Error> {
     let profile: String = row.try_get("profile")?;
-    Ok(Actor {
+    Ok(RegisteredActor {
         actor_id: row.try_get("actor_id")?,
         email: row.try_get("email")?,
         profile: serde_json::from_str(&profile)
@@ -99,18 +102,18 @@ fn read(row: &SqliteRow) -> Result<Actor, sqlx::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store;
+    use crate::development::database;
     use serde_json::json;
 
     #[tokio::test]
-    async fn a_registration_is_stored_once_and_found_after_a_restart() {
+    async fn registration_is_idempotent_and_durable() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("development.db");
-        let open = async || Store::new(store::open(&path).await.expect("store"));
+        let open = async || ActorStore::new(database::open(&path).await.expect("store"));
         let Value::Object(profile) = json!({"firstName": "Ada", "tags": [1, null]}) else {
             panic!("object")
         };
-        let actor = Actor {
+        let actor = RegisteredActor {
             actor_id: "s-1".into(),
             email: "ada@example.com".into(),
             profile,
@@ -118,13 +121,14 @@ mod tests {
         };
         assert!(matches!(
             open().await.register(&actor).await,
-            Ok(Outcome::Created)
+            Ok(RegistrationOutcome::Created)
         ));
-        let again = Actor {
+        let again = RegisteredActor {
             created_at: Timestamp(9),
             ..actor.clone()
         };
-        let Ok(Outcome::Known(known)) = open().await.register(&again).await else {
+        let Ok(RegistrationOutcome::AlreadyRegistered(known)) = open().await.register(&again).await
+        else {
             panic!("known")
         };
         assert_eq!(known, actor);

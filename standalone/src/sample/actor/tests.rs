@@ -1,41 +1,41 @@
 use super::*;
-use crate::sample::testing::{Pools, answer, listen};
+use crate::sample::testing::{TestIssuers, send_request, serve_router};
 
-async fn start() -> (Pools, String, reqwest::Client) {
-    let pools = Pools::start().await;
+async fn start() -> (TestIssuers, String, reqwest::Client) {
+    let pools = TestIssuers::start().await;
     let service = ActorService::new(
         Arc::clone(&pools.verifier),
         pools.sqlite.clone(),
         pools.clock.clone(),
     );
-    let url = listen(router(service)).await;
+    let url = serve_router(router(service)).await;
     (pools, url, reqwest::Client::new())
 }
 
 #[tokio::test]
-async fn the_authentication_upstream_registers_and_the_actor_reads_itself() {
+async fn registered_actor_reads_own_profile() {
     let (pools, url, client) = start().await;
     let body = json!({
         "actorId": "s-1", "email": "ada@example.com",
         "profile": {"firstName": "Ada", "phone": "+15550100", "actorId": "forged", "x": {"y": [1]}},
     });
     let register = || client.post(format!("{url}/actors/register")).json(&body);
-    let (status, first) = answer(register(), &pools.service("auth")).await;
+    let (status, first) = send_request(register(), &pools.service("auth")).await;
     assert_eq!(
         (status, &first["profile"]["firstName"]),
         (201, &"Ada".into())
     );
     assert_eq!(
-        answer(register(), &pools.service("auth")).await,
+        send_request(register(), &pools.service("auth")).await,
         (200, first)
     );
     let mut other = body.clone();
     other["email"] = "eve@example.com".into();
     let other = client.post(format!("{url}/actors/register")).json(&other);
-    assert_eq!(answer(other, &pools.service("auth")).await.0, 422);
+    assert_eq!(send_request(other, &pools.service("auth")).await.0, 422);
 
     let get = |path: &str| client.get(format!("{url}{path}"));
-    let (status, actor) = answer(get("/actors/s-1"), &pools.user("s-1", &[])).await;
+    let (status, actor) = send_request(get("/actors/s-1"), &pools.user("s-1", &[])).await;
     assert_eq!(status, 200);
     let expected = json!({
         "actorId": "s-1", "email": "ada@example.com", "firstName": "Ada", "phone": "+15550100", "x": {"y": [1]},
@@ -43,26 +43,35 @@ async fn the_authentication_upstream_registers_and_the_actor_reads_itself() {
     });
     assert_eq!(actor, expected);
     assert_eq!(
-        answer(get("/actors/s-1"), &pools.service("notify")).await.1,
+        send_request(get("/actors/s-1"), &pools.service("notify"))
+            .await
+            .1,
         expected
     );
     assert_eq!(
-        answer(get("/actor?actorId=s-1"), &pools.user("s-1", &[])).await,
+        send_request(get("/actor?actorId=s-1"), &pools.user("s-1", &[])).await,
         (200, json!([expected]))
     );
     assert_eq!(
-        answer(get("/actors/s-1"), &pools.user("s-2", &[])).await.0,
+        send_request(get("/actors/s-1"), &pools.user("s-2", &[]))
+            .await
+            .0,
         404
     );
     assert_eq!(
-        answer(get("/actor?actorId=s-1"), &pools.user("s-2", &[])).await,
+        send_request(get("/actor?actorId=s-1"), &pools.user("s-2", &[])).await,
         (200, json!([]))
     );
-    assert_eq!(answer(get("/actor"), &pools.service("notify")).await.0, 400);
+    assert_eq!(
+        send_request(get("/actor"), &pools.service("notify"))
+            .await
+            .0,
+        400
+    );
 }
 
 #[tokio::test]
-async fn only_the_authentication_upstream_registers() {
+async fn registration_by_other_callers_is_rejected() {
     let (pools, url, client) = start().await;
     let register = || {
         client
@@ -70,14 +79,14 @@ async fn only_the_authentication_upstream_registers() {
             .json(&json!({}))
     };
     for token in [pools.user("s-1", &["admin"]), pools.service("notify")] {
-        let (status, body) = answer(register(), &token).await;
+        let (status, body) = send_request(register(), &token).await;
         assert_eq!(
             (status, &body["code"]),
             (401, &"service_not_allowed".into())
         );
     }
-    assert_eq!(answer(register(), "nonsense").await.0, 401);
-    let (status, body) = answer(register(), &pools.service("auth")).await;
+    assert_eq!(send_request(register(), "nonsense").await.0, 401);
+    let (status, body) = send_request(register(), &pools.service("auth")).await;
     let pointers: Vec<&str> = body["errors"]
         .as_array()
         .expect("errors")
@@ -88,12 +97,12 @@ async fn only_the_authentication_upstream_registers() {
 }
 
 #[tokio::test]
-async fn a_profile_of_the_wrong_kind_is_refused_with_every_mistake() {
+async fn invalid_profile_is_rejected_with_all_errors() {
     let (pools, url, client) = start().await;
     let body =
         json!({"actorId": "a", "email": "a@b.c", "profile": {"firstName": 1, "phone": []}, "y": 1});
     let register = client.post(format!("{url}/actors/register")).json(&body);
-    let (status, body) = answer(register, &pools.service("auth")).await;
+    let (status, body) = send_request(register, &pools.service("auth")).await;
     assert_eq!(
         (status, body["errors"].as_array().map(Vec::len)),
         (400, Some(3)),
@@ -102,7 +111,7 @@ async fn a_profile_of_the_wrong_kind_is_refused_with_every_mistake() {
 }
 
 #[tokio::test]
-async fn features_are_for_the_group_admin() {
+async fn feature_change_requires_admin_group() {
     let (pools, url, client) = start().await;
     let put = |name: &str, body: Value| {
         client
@@ -110,7 +119,7 @@ async fn features_are_for_the_group_admin() {
             .json(&body)
     };
     let settings = json!({"enabled": true, "share": 0.5});
-    let (status, body) = answer(
+    let (status, body) = send_request(
         put("dark-mode", settings.clone()),
         &pools.user("s-1", &["x", "admin"]),
     )
@@ -120,7 +129,7 @@ async fn features_are_for_the_group_admin() {
         (200, &"dark-mode".into(), &settings)
     );
     assert_eq!(
-        answer(
+        send_request(
             put("dark-mode", settings.clone()),
             &pools.user("s-1", &["x"])
         )
@@ -129,13 +138,13 @@ async fn features_are_for_the_group_admin() {
         403
     );
     assert_eq!(
-        answer(put("dark-mode", settings), &pools.service("auth"))
+        send_request(put("dark-mode", settings), &pools.service("auth"))
             .await
             .0,
         401
     );
     assert_eq!(
-        answer(put("dark-mode", json!([1])), &pools.user("s-1", &["admin"]))
+        send_request(put("dark-mode", json!([1])), &pools.user("s-1", &["admin"]))
             .await
             .0,
         400

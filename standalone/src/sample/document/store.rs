@@ -1,14 +1,14 @@
-//! The SQL of the sample document service.
+//! SQL of the sample document service.
 
 use postern_common::clock::Timestamp;
 use postern_common::database::Sqlite;
 use serde::Serialize;
 use sqlx::Row;
 
-/// What is known about an upload.
+/// The metadata of an upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Resume {
+pub(super) struct ResumeMetadata {
     pub(super) resume_id: String,
     pub(super) candidate_id: String,
     #[serde(skip)]
@@ -22,17 +22,17 @@ pub(super) struct Resume {
 }
 
 #[derive(Debug)]
-pub(super) struct Store(Sqlite);
+pub(super) struct ResumeStore(Sqlite);
 
-// === impl Store ===
+// === impl ResumeStore ===
 
-impl Store {
+impl ResumeStore {
     pub(super) fn new(sqlite: Sqlite) -> Self {
         Self(sqlite)
     }
 
-    pub(super) async fn insert(&self, resume: &Resume) -> Result<(), sqlx::Error> {
-        let Resume {
+    pub(super) async fn insert(&self, resume: &ResumeMetadata) -> Result<(), sqlx::Error> {
+        let ResumeMetadata {
             resume_id,
             candidate_id,
             uploaded_by,
@@ -60,7 +60,7 @@ impl Store {
         .map(drop)
     }
 
-    pub(super) async fn get(&self, resume_id: &str) -> Result<Option<Resume>, sqlx::Error> {
+    pub(super) async fn get(&self, resume_id: &str) -> Result<Option<ResumeMetadata>, sqlx::Error> {
         let row = sqlx::query(
             "SELECT resume_id, candidate_id, uploaded_by, file_name, content_type, size, sha256, created_at
              FROM resume WHERE resume_id = ?1",
@@ -69,7 +69,7 @@ impl Store {
         .fetch_optional(&self.0.readers)
         .await?;
         let Some(row) = row else { return Ok(None) };
-        Ok(Some(Resume {
+        Ok(Some(ResumeMetadata {
             resume_id: row.try_get("resume_id")?,
             candidate_id: row.try_get("candidate_id")?,
             uploaded_by: row.try_get("uploaded_by")?,

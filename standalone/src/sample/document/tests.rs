@@ -1,11 +1,11 @@
 use super::*;
-use crate::sample::testing::{Pools, answer, listen};
+use crate::sample::testing::{TestIssuers, send_request, serve_router};
 use sha2::{Digest, Sha256};
 
-const TYPE: &str = "multipart/form-data; boundary=B";
+const CONTENT_TYPE_VALUE: &str = "multipart/form-data; boundary=B";
 
-async fn start() -> (Pools, String, PathBuf, reqwest::Client) {
-    let pools = Pools::start().await;
+async fn start() -> (TestIssuers, String, PathBuf, reqwest::Client) {
+    let pools = TestIssuers::start().await;
     let folder = pools.folder.path().join("documents");
     std::fs::create_dir(&folder).expect("folder");
     let service = DocumentService::new(
@@ -14,7 +14,7 @@ async fn start() -> (Pools, String, PathBuf, reqwest::Client) {
         folder.clone(),
         pools.clock.clone(),
     );
-    let url = listen(router(service.expect("service"))).await;
+    let url = serve_router(router(service.expect("service"))).await;
     (pools, url, folder, reqwest::Client::new())
 }
 
@@ -28,7 +28,7 @@ fn form(parts: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_upload_of_megabytes_is_stored_byte_for_byte() {
+async fn large_upload_is_stored_unchanged() {
     let (pools, url, folder, client) = start().await;
     let bytes: Vec<u8> = (0..5_000_000_u32).flat_map(|n| n.to_le_bytes()).collect();
     let body = form(&[
@@ -37,10 +37,10 @@ async fn an_upload_of_megabytes_is_stored_byte_for_byte() {
     ]);
     let request = client
         .post(format!("{url}/resumes"))
-        .header("content-type", TYPE)
+        .header("content-type", CONTENT_TYPE_VALUE)
         .body(body);
     let token = pools.user("s-1", &[]);
-    let (status, resume) = answer(request, &token).await;
+    let (status, resume) = send_request(request, &token).await;
     assert_eq!(
         (status, &resume["candidateId"], &resume["fileName"]),
         (201, &"c-7".into(), &"cv.pdf".into())
@@ -54,10 +54,10 @@ async fn an_upload_of_megabytes_is_stored_byte_for_byte() {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     assert_eq!(resume["sha256"], digest);
-    let again = answer(client.get(format!("{url}/resumes/{id}")), &token).await;
+    let again = send_request(client.get(format!("{url}/resumes/{id}")), &token).await;
     assert_eq!(again, (200, resume.clone()));
     assert_eq!(
-        answer(
+        send_request(
             client.get(format!("{url}/resumes/{id}")),
             &pools.user("s-2", &[])
         )
@@ -68,15 +68,15 @@ async fn an_upload_of_megabytes_is_stored_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn every_mistake_in_a_form_is_told_at_once_and_leaves_no_file() {
+async fn invalid_form_reports_all_errors_and_leaves_no_file() {
     let (pools, url, folder, client) = start().await;
     let token = pools.user("s-1", &[]);
     let send = async |body: Vec<u8>| {
         let request = client
             .post(format!("{url}/resumes"))
-            .header("content-type", TYPE)
+            .header("content-type", CONTENT_TYPE_VALUE)
             .body(body);
-        let (status, body) = answer(request, &token).await;
+        let (status, body) = send_request(request, &token).await;
         let errors = body["errors"].as_array().cloned().unwrap_or_default();
         let mut found: Vec<String> = errors
             .iter()
@@ -116,9 +116,9 @@ async fn every_mistake_in_a_form_is_told_at_once_and_leaves_no_file() {
     );
     assert_eq!(std::fs::read_dir(&folder).expect("folder").count(), 0);
     let other = client.post(format!("{url}/resumes")).body("x");
-    assert_eq!(answer(other, &token).await.0, 415);
+    assert_eq!(send_request(other, &token).await.0, 415);
     assert_eq!(
-        answer(client.post(format!("{url}/resumes")), "no token")
+        send_request(client.post(format!("{url}/resumes")), "no token")
             .await
             .0,
         401

@@ -4,37 +4,37 @@ const BODY: &[u8] = b"preamble\r\n--b-1\r\nContent-Disposition: form-data; name=
     Content-Disposition: form-data; name=\"resume\"; filename=\"my \\\"cv\\\".pdf\"\r\nContent-Type: application/pdf\r\n\r\n\
     %PDF\r\n--b-\r\n--b\r\n\r\n--x\r\r\n\r\n--b-1\r\nContent-Disposition: form-data; name=empty\r\n\r\n\r\n--b-1--\r\nepilogue";
 
-/// Name, file name, bytes.
-type Part = (String, Option<String>, Vec<u8>);
+/// Name, file name, and content.
+type ParsedPart = (String, Option<String>, Vec<u8>);
 
-/// The parts, however the bytes arrive.
-fn parts(chunks: &[&[u8]]) -> Result<Vec<Part>, Malformed> {
-    let mut reader = Multipart::new("b-1");
+/// Parses the body in the given chunks.
+fn parts(chunks: &[&[u8]]) -> Result<Vec<ParsedPart>, MultipartError> {
+    let mut reader = MultipartParser::new("b-1");
     let (mut parts, mut open) = (Vec::new(), None);
     for chunk in chunks {
         reader.push(chunk);
         while let Some(event) = reader.next()? {
             match event {
-                Event::Begin(head) => open = Some((head.name, head.file_name, Vec::new())),
-                Event::Data(bytes) => {
+                FormEvent::Begin(head) => open = Some((head.name, head.file_name, Vec::new())),
+                FormEvent::Data(bytes) => {
                     assert!(!bytes.is_empty());
                     open.as_mut()
                         .expect("open part")
                         .2
                         .extend_from_slice(&bytes);
                 }
-                Event::End => parts.push(open.take().expect("open part")),
+                FormEvent::End => parts.push(open.take().expect("open part")),
             }
         }
     }
     if reader.is_done() {
         Ok(parts)
     } else {
-        Err(Malformed("cut off"))
+        Err(MultipartError("cut off"))
     }
 }
 
-fn expected() -> Vec<Part> {
+fn expected() -> Vec<ParsedPart> {
     vec![
         ("candidateId".to_owned(), None, b"c-7".to_vec()),
         (
@@ -47,7 +47,7 @@ fn expected() -> Vec<Part> {
 }
 
 #[test]
-fn the_body_may_be_split_at_every_byte() {
+fn body_can_be_split_at_every_byte() {
     assert_eq!(parts(&[BODY]), Ok(expected()));
     for at in 0..BODY.len() {
         let (left, right) = BODY.split_at(at);
@@ -58,19 +58,19 @@ fn the_body_may_be_split_at_every_byte() {
 }
 
 #[test]
-fn a_body_that_is_cut_off_is_never_whole() {
+fn truncated_body_is_incomplete() {
     let end = BODY.len() - "--\r\nepilogue".len();
     for at in 0..=end {
         assert_eq!(
             parts(&[&BODY[..at]]),
-            Err(Malformed("cut off")),
+            Err(MultipartError("cut off")),
             "cut at {at}"
         );
     }
 }
 
 #[test]
-fn what_is_not_form_data_is_refused() {
+fn malformed_form_data_is_rejected() {
     for body in [
         &b"--b-1\r\n\r\nx\r\n--b-1--"[..],
         b"--b-1\r\nContent-Disposition: attachment; name=x\r\n\r\nx\r\n--b-1--",
@@ -84,33 +84,37 @@ fn what_is_not_form_data_is_refused() {
 }
 
 #[test]
-fn memory_is_bounded_whatever_is_sent() {
-    let mut reader = Multipart::new("b-1");
-    reader.push(&vec![b'x'; MAX_HEAD + 1]);
-    assert_eq!(reader.next(), Err(Malformed("no part begins")));
-    let mut reader = Multipart::new("b-1");
+fn buffer_is_bounded_for_any_input() {
+    let mut reader = MultipartParser::new("b-1");
+    reader.push(&vec![b'x'; MAX_HEAD_BYTES + 1]);
+    assert_eq!(reader.next(), Err(MultipartError("no part begins")));
+    let mut reader = MultipartParser::new("b-1");
     reader.push(b"--b-1\r\n");
-    reader.push(&vec![b'x'; MAX_HEAD + 1]);
+    reader.push(&vec![b'x'; MAX_HEAD_BYTES + 1]);
     assert_eq!(
         reader.next(),
-        Err(Malformed("the head of a part is too long"))
+        Err(MultipartError("the head of a part is too long"))
     );
     let many = "--b-1\r\nContent-Disposition: form-data; name=x\r\n\r\n\r\n".repeat(MAX_PARTS + 1);
-    assert_eq!(parts(&[many.as_bytes()]), Err(Malformed("too many parts")));
+    assert_eq!(
+        parts(&[many.as_bytes()]),
+        Err(MultipartError("too many parts"))
+    );
 }
 
 #[test]
-fn the_boundary_comes_from_the_content_type() {
-    let of = |value: &str| {
+fn boundary_is_read_from_content_type() {
+    let for_headers = |value: &str| {
         let value = http::HeaderValue::from_str(value).expect("value");
-        Multipart::of(&[(CONTENT_TYPE, value)].into_iter().collect()).map(|reader| reader.delimiter)
+        MultipartParser::for_headers(&[(CONTENT_TYPE, value)].into_iter().collect())
+            .map(|reader| reader.delimiter)
     };
     assert_eq!(
-        of("multipart/form-data; boundary=a").as_deref(),
+        for_headers("multipart/form-data; boundary=a").as_deref(),
         Some(&b"\r\n--a"[..])
     );
     assert_eq!(
-        of("Multipart/Form-Data; charset=x; boundary=\"a b\"").as_deref(),
+        for_headers("Multipart/Form-Data; charset=x; boundary=\"a b\"").as_deref(),
         Some(&b"\r\n--a b"[..])
     );
     for value in [
@@ -119,6 +123,6 @@ fn the_boundary_comes_from_the_content_type() {
         "multipart/form-data; boundary=",
         "text/plain",
     ] {
-        assert_eq!(of(value), None, "{value}");
+        assert_eq!(for_headers(value), None, "{value}");
     }
 }

@@ -1,0 +1,198 @@
+//! API errors, under the names that Amazon Cognito gives them.
+
+use http::StatusCode;
+use postern_common::database;
+
+/// An error response: the name of the exception and a message for the client. The names, and the
+/// messages that clients match on, are those of Amazon Cognito's API reference.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {message}", kind.name())]
+pub(crate) struct ApiError {
+    kind: ExceptionKind,
+    message: String,
+}
+
+/// An exception of the Cognito API or of AWS's common errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExceptionKind {
+    AliasExists,
+    CodeDeliveryFailure,
+    CodeMismatch,
+    ExpiredCode,
+    GroupExists,
+    IncompleteSignature,
+    InternalError,
+    InvalidParameter,
+    InvalidPassword,
+    InvalidSignature,
+    LimitExceeded,
+    MissingAuthenticationToken,
+    NotAuthorized,
+    PasswordResetRequired,
+    RefreshTokenReuse,
+    ResourceNotFound,
+    Serialization,
+    ServiceUnavailable,
+    TooManyRequests,
+    UnknownOperation,
+    UnrecognizedClient,
+    UnsupportedTokenType,
+    UserNotConfirmed,
+    UserNotFound,
+    UsernameExists,
+}
+
+// === impl ExceptionKind ===
+
+impl ExceptionKind {
+    /// Returns the name on the wire, in `__type` and `x-amzn-errortype`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AliasExists => "AliasExistsException",
+            Self::CodeDeliveryFailure => "CodeDeliveryFailureException",
+            Self::CodeMismatch => "CodeMismatchException",
+            Self::ExpiredCode => "ExpiredCodeException",
+            Self::GroupExists => "GroupExistsException",
+            Self::IncompleteSignature => "IncompleteSignatureException",
+            Self::InternalError => "InternalErrorException",
+            Self::InvalidParameter => "InvalidParameterException",
+            Self::InvalidPassword => "InvalidPasswordException",
+            Self::InvalidSignature => "InvalidSignatureException",
+            Self::LimitExceeded => "LimitExceededException",
+            Self::MissingAuthenticationToken => "MissingAuthenticationTokenException",
+            Self::NotAuthorized => "NotAuthorizedException",
+            Self::PasswordResetRequired => "PasswordResetRequiredException",
+            Self::RefreshTokenReuse => "RefreshTokenReuseException",
+            Self::ResourceNotFound => "ResourceNotFoundException",
+            Self::Serialization => "SerializationException",
+            Self::ServiceUnavailable => "ServiceUnavailableException",
+            Self::TooManyRequests => "TooManyRequestsException",
+            Self::UnknownOperation => "UnknownOperationException",
+            Self::UnrecognizedClient => "UnrecognizedClientException",
+            Self::UnsupportedTokenType => "UnsupportedTokenTypeException",
+            Self::UserNotConfirmed => "UserNotConfirmedException",
+            Self::UserNotFound => "UserNotFoundException",
+            Self::UsernameExists => "UsernameExistsException",
+        }
+    }
+
+    /// Returns the HTTP status. As in Cognito, every client error is 400, including throttling.
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            Self::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::AliasExists
+            | Self::CodeDeliveryFailure
+            | Self::CodeMismatch
+            | Self::ExpiredCode
+            | Self::GroupExists
+            | Self::IncompleteSignature
+            | Self::InvalidParameter
+            | Self::InvalidPassword
+            | Self::InvalidSignature
+            | Self::LimitExceeded
+            | Self::MissingAuthenticationToken
+            | Self::NotAuthorized
+            | Self::PasswordResetRequired
+            | Self::RefreshTokenReuse
+            | Self::ResourceNotFound
+            | Self::Serialization
+            | Self::TooManyRequests
+            | Self::UnknownOperation
+            | Self::UnrecognizedClient
+            | Self::UnsupportedTokenType
+            | Self::UserNotConfirmed
+            | Self::UserNotFound
+            | Self::UsernameExists => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+// === impl ApiError ===
+
+impl ApiError {
+    pub(crate) fn new(kind: ExceptionKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> ExceptionKind {
+        self.kind
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ExceptionKind::InvalidParameter, message)
+    }
+
+    pub(crate) fn not_authorized(message: impl Into<String>) -> Self {
+        Self::new(ExceptionKind::NotAuthorized, message)
+    }
+
+    /// Returns the error for a missing parameter, in the wording of AWS's model validation.
+    pub(crate) fn missing(member: &str) -> Self {
+        Self::invalid(format!(
+            "1 validation error detected: Value null at '{member}' failed to satisfy constraint: Member must \
+             not be null"
+        ))
+    }
+
+    /// Returns the error for a wrong password, and for an unknown user where the client prevents
+    /// user existence errors.
+    pub(crate) fn wrong_password() -> Self {
+        Self::not_authorized("Incorrect username or password.")
+    }
+
+    pub(crate) fn user_not_found() -> Self {
+        Self::new(ExceptionKind::UserNotFound, "User does not exist.")
+    }
+
+    pub(crate) fn user_disabled() -> Self {
+        Self::not_authorized("User is disabled.")
+    }
+
+    pub(crate) fn code_mismatch() -> Self {
+        Self::new(
+            ExceptionKind::CodeMismatch,
+            "Invalid verification code provided, please try again.",
+        )
+    }
+
+    pub(crate) fn code_expired() -> Self {
+        Self::new(
+            ExceptionKind::ExpiredCode,
+            "Invalid code provided, please request a code again.",
+        )
+    }
+
+    pub(crate) fn attempts_exceeded() -> Self {
+        Self::new(
+            ExceptionKind::LimitExceeded,
+            "Attempt limit exceeded, please try after some time.",
+        )
+    }
+
+    /// Logs the cause and returns an error that does not reveal it.
+    pub(crate) fn internal(cause: &(impl std::fmt::Display + ?Sized)) -> Self {
+        tracing::error!(error = %cause, "identity pool call failed");
+        Self::new(ExceptionKind::InternalError, "Something went wrong")
+    }
+}
+
+impl From<sqlx::Error> for ApiError {
+    fn from(error: sqlx::Error) -> Self {
+        if database::is_unavailable(&error) {
+            tracing::warn!(%error, "identity pool store unavailable");
+            return Self::new(
+                ExceptionKind::ServiceUnavailable,
+                "The store is unavailable, try again later",
+            );
+        }
+        Self::internal(&error)
+    }
+}

@@ -1,0 +1,74 @@
+//! User pools.
+
+use serde::{Deserialize, Serialize};
+
+use super::PasswordPolicy;
+
+/// A user pool.
+#[derive(Clone, Debug)]
+pub(crate) struct UserPool {
+    /// `{region}_{nine letters and digits}`.
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) settings: PoolSettings,
+    pub(crate) created_at: i64,
+    pub(crate) updated_at: i64,
+}
+
+/// The settings of a user pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolSettings {
+    /// Whether users sign in with their e-mail address and have a UUID as real username
+    /// (`UsernameAttributes`).
+    pub email_usernames: bool,
+    /// Whether SignUp sends a code to the address (`AutoVerifiedAttributes`).
+    pub verify_email: bool,
+    /// Whether users are confirmed at sign-up, as by a pre sign-up trigger with `autoConfirmUser`.
+    pub auto_confirm: bool,
+    /// Whether a forgotten password can be reset through an unverified address, which is verified
+    /// thereby. Cognito rejects this; a pool whose users are confirmed by a service needs it.
+    pub recover_unverified: bool,
+    /// Whether SignUp is rejected (`AllowAdminCreateUserOnly`).
+    pub admin_create_only: bool,
+    /// Names of custom attributes, with the prefix `custom:`.
+    pub custom_attributes: Vec<String>,
+    /// Requirements on passwords.
+    pub password_policy: PasswordPolicy,
+}
+
+/// Standard attributes (OpenID Connect Core section 5.1), except `sub`, which is read-only.
+pub(crate) const STANDARD_ATTRIBUTES: [&str; 19] = [
+    "address",
+    "birthdate",
+    "email",
+    "email_verified",
+    "family_name",
+    "gender",
+    "given_name",
+    "locale",
+    "middle_name",
+    "name",
+    "nickname",
+    "phone_number",
+    "phone_number_verified",
+    "picture",
+    "preferred_username",
+    "profile",
+    "updated_at",
+    "website",
+    "zoneinfo",
+];
+
+// === impl UserPool ===
+
+impl UserPool {
+    pub(crate) fn knows_attribute(&self, name: &str) -> bool {
+        STANDARD_ATTRIBUTES.contains(&name)
+            || self
+                .settings
+                .custom_attributes
+                .iter()
+                .any(|known| known == name)
+    }
+}

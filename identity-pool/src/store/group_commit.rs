@@ -1,0 +1,193 @@
+//! Group commit of sign-ins and refreshes in SQLite.
+//!
+//! SQLite has one writer and syncs to disk at each commit. Writes that arrive during a commit share
+//! the next transaction; no write is delayed to fill a batch. PostgreSQL does the same by itself.
+
+use std::collections::HashSet;
+
+use postern_common::database::Sqlite;
+use sqlx::{FromRow, Row, SqliteConnection};
+use tokio::sync::{mpsc, oneshot};
+
+use super::groups::RowPerGroup;
+use super::sessions::{
+    self, RefreshSession, RotateToken, SessionOutcome, SessionWrite, StartSession, start_session,
+};
+
+/// Capacity of the queue; further writers wait.
+const QUEUE_CAPACITY: usize = 1024;
+/// Maximum number of writes in a transaction. Bounds the memory for their results.
+const MAX_BATCH_SIZE: usize = 64;
+
+/// A handle to the writer task, which ends when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub(super) struct GroupCommitter(mpsc::Sender<WriteJob>);
+
+#[derive(Debug)]
+struct WriteJob {
+    write: SessionWrite,
+    done: oneshot::Sender<Result<SessionOutcome, sqlx::Error>>,
+}
+
+impl GroupCommitter {
+    pub(super) fn start(sqlite: Sqlite) -> Self {
+        let (sender, jobs) = mpsc::channel(QUEUE_CAPACITY);
+        tokio::spawn(run_writer(sqlite, jobs));
+        Self(sender)
+    }
+
+    /// Queues a write and waits for its commit.
+    pub(super) async fn write(&self, write: SessionWrite) -> Result<SessionOutcome, sqlx::Error> {
+        let (done, outcome) = oneshot::channel();
+        self.0
+            .send(WriteJob { write, done })
+            .await
+            .map_err(|_| sqlx::Error::WorkerCrashed)?;
+        outcome.await.map_err(|_| sqlx::Error::WorkerCrashed)?
+    }
+}
+
+/// Writes of one kind, each with the channel for its result.
+type PendingWrites<W> = Vec<(W, oneshot::Sender<Result<SessionOutcome, sqlx::Error>>)>;
+
+/// The result of each write, or an error if none was written.
+type BatchOutcome = Result<Vec<Result<SessionOutcome, sqlx::Error>>, sqlx::Error>;
+
+async fn run_writer(sqlite: Sqlite, mut jobs: mpsc::Receiver<WriteJob>) {
+    let mut batch = Vec::with_capacity(MAX_BATCH_SIZE);
+    while jobs.recv_many(&mut batch, MAX_BATCH_SIZE).await > 0 {
+        let (mut starts, mut rotations) = (Vec::new(), Vec::new());
+        for WriteJob { write, done } in batch.drain(..) {
+            match write {
+                SessionWrite::StartSession(session) => starts.push((session, done)),
+                SessionWrite::RotateToken(rotate) => rotations.push((rotate, done)),
+            }
+        }
+        if !starts.is_empty() {
+            commit_batch(&sqlite, starts, start_all).await;
+        }
+        while !rotations.is_empty() {
+            // Without a grace period, rotations of the same token must see each other's effects, so
+            // only one of them goes into each transaction.
+            let mut seen = HashSet::new();
+            let (now, later) = rotations
+                .into_iter()
+                .partition(|(rotate, _): &(RotateToken, _)| {
+                    seen.insert(rotate.old.clone()) || rotate.grace_start < rotate.now
+                });
+            commit_batch(&sqlite, now, rotate_all).await;
+            rotations = later;
+        }
+    }
+}
+
+/// Commits the writes together. If that fails, commits each alone, so that a failing write does not
+/// affect others.
+async fn commit_batch<W>(
+    sqlite: &Sqlite,
+    pending: PendingWrites<W>,
+    commit: impl AsyncFn(&Sqlite, &[W]) -> BatchOutcome,
+) {
+    let (writes, done): (Vec<W>, Vec<_>) = pending.into_iter().unzip();
+    // The requester may have stopped waiting; the write is committed regardless.
+    match commit(sqlite, &writes).await {
+        Ok(outcomes) => {
+            for (done, outcome) in done.into_iter().zip(outcomes) {
+                let _ = done.send(outcome);
+            }
+        }
+        Err(_) => {
+            for (done, write) in done.into_iter().zip(&writes) {
+                let outcomes = commit(sqlite, std::slice::from_ref(write)).await;
+                let _ = done.send(outcomes.and_then(|mut outcomes| {
+                    outcomes.pop().unwrap_or(Ok(SessionOutcome::Rejected))
+                }));
+            }
+        }
+    }
+}
+
+async fn start_all(sqlite: &Sqlite, starts: &[StartSession]) -> BatchOutcome {
+    if let [session] = starts {
+        // Include BEGIN and COMMIT in the statement: this saves three round trips to the writer's
+        // thread.
+        let mut connection = sqlite.writer.acquire().await?;
+        let outcome = start_session!(
+            &mut *connection,
+            sessions::START_WITH_TRANSACTION_IN_SQLITE,
+            session
+        );
+        return rollback_on_error(&mut connection, outcome)
+            .await
+            .map(|written| vec![Ok(written)]);
+    }
+    let mut transaction = sqlite.begin().await?;
+    let mut outcomes = Vec::with_capacity(starts.len());
+    for session in starts {
+        outcomes.push(Ok(start_session!(
+            &mut *transaction,
+            sessions::START_IN_SQLITE,
+            session
+        )?));
+    }
+    transaction.commit().await?;
+    Ok(outcomes)
+}
+
+/// Commits all rotations in one execution, because each execution is a round trip to the writer's
+/// thread. The commit precedes the reading of rows, so that an unreadable row fails only its own
+/// rotation.
+async fn rotate_all(sqlite: &Sqlite, rotations: &[RotateToken]) -> BatchOutcome {
+    let fields = |rotate: &RotateToken| {
+        let RotateToken {
+            old,
+            new,
+            client_id,
+            now,
+            grace_start,
+        } = rotate;
+        serde_json::json!([old, new, client_id, now.0, grace_start.0])
+    };
+    let array = serde_json::Value::Array(rotations.iter().map(fields).collect()).to_string();
+    let mut connection = sqlite.writer.acquire().await?;
+    let rows = sqlx::query(sessions::ROTATE_IN_SQLITE)
+        .bind(array)
+        .fetch_all(&mut *connection)
+        .await;
+    let rows = rollback_on_error(&mut connection, rows).await?;
+    let mut found: Vec<Result<Vec<_>, sqlx::Error>> =
+        rotations.iter().map(|_| Ok(Vec::new())).collect();
+    for row in &rows {
+        let place = row
+            .try_get::<i64, _>("place")
+            .ok()
+            .and_then(|place| usize::try_from(place).ok());
+        let Some(found) = place.and_then(|place| found.get_mut(place)) else {
+            continue;
+        };
+        match (RowPerGroup::<RefreshSession>::from_row(row), &mut *found) {
+            (Ok(row), Ok(rows)) => rows.push(row),
+            (Err(error), _) => *found = Err(error),
+            (Ok(_), Err(_)) => {}
+        }
+    }
+    Ok(found
+        .into_iter()
+        .map(|rows| rows.map(SessionOutcome::rotated))
+        .collect())
+}
+
+/// Rolls back after a failed execution. The rollback itself fails if no transaction was open, which
+/// is ignored.
+async fn rollback_on_error<T>(
+    connection: &mut SqliteConnection,
+    outcome: Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    if outcome.is_err() {
+        let _ = sqlx::query("ROLLBACK").execute(connection).await;
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests;

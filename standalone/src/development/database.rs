@@ -1,0 +1,57 @@
+//! The SQLite database shared by the development services.
+
+use std::path::Path;
+
+use postern_common::database::{Database, Migrations, Options, Sqlite};
+use postern_common::exit::Exit;
+
+use crate::data_folder::database_url;
+
+const MIGRATIONS: Migrations = Migrations {
+    owner: "postern_development",
+    postgres: &[],
+    sqlite: &[(
+        1,
+        "CREATE TABLE actor (
+            actor_id TEXT PRIMARY KEY,
+            email TEXT NOT NULL,
+            profile TEXT NOT NULL,
+            created_at INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE feature (
+            feature_name TEXT PRIMARY KEY,
+            settings TEXT NOT NULL,
+            updated_at INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE resume (
+            resume_id TEXT PRIMARY KEY,
+            candidate_id TEXT NOT NULL,
+            uploaded_by TEXT NOT NULL,
+            file_name TEXT NOT NULL,
+            content_type TEXT NOT NULL,
+            size INTEGER NOT NULL,
+            sha256 TEXT NOT NULL,
+            created_at INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE social_refresh_token (
+            token_hash BLOB PRIMARY KEY,
+            family TEXT NOT NULL,
+            person TEXT NOT NULL,
+            scope TEXT NOT NULL,
+            authenticated_at INTEGER NOT NULL,
+            used INTEGER NOT NULL DEFAULT 0,
+            created_at INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        CREATE INDEX social_refresh_token_family ON social_refresh_token (family);",
+    )],
+};
+
+/// Opens the database and applies its migrations.
+pub(crate) async fn open(path: &Path) -> Result<Sqlite, Exit> {
+    let database = Database::open(&database_url(path), Options::new("postern-development")).await?;
+    database.migrate(&MIGRATIONS).await?;
+    match database {
+        Database::Sqlite(sqlite) => Ok(sqlite),
+        Database::Postgres(_) => Err(Exit::unavailable("the development services require SQLite")),
+    }
+}

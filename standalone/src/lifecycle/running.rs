@@ -1,0 +1,189 @@
+//! A running installation and its ordered shutdown: the gateway stops first, then the upstreams,
+//! then the development services.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use futures_util::FutureExt;
+use postern_common::exit::Exit;
+use tokio::task::JoinSet;
+
+use crate::data_folder::DataFolder;
+use crate::lifecycle::{Addresses, EnvironmentFile};
+use crate::mail::Mailbox;
+
+/// Default time for the parts of one stage to stop. Work that is aborted then was not acknowledged;
+/// acknowledged work is on disk.
+const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_millis(600);
+
+/// Parts that stop together.
+#[derive(Debug)]
+pub(crate) struct ShutdownStage {
+    stop: CancellationToken,
+    parts: JoinSet<&'static str>,
+    stop_timeout: Duration,
+}
+
+/// A running installation. Dropping it stops all parts at once without waiting; [`Running::stop`]
+/// stops them in order.
+#[derive(Debug)]
+pub struct Running {
+    /// Address of each part; `None` if started from configuration files.
+    addresses: Option<Addresses>,
+    environment: EnvironmentFile,
+    mailbox: Option<Arc<Mailbox>>,
+    stages: Vec<ShutdownStage>,
+    _folder: Option<DataFolder>,
+}
+
+// === impl ShutdownStage ===
+
+impl ShutdownStage {
+    /// Returns the cancellation token of this stage.
+    pub(crate) fn shutdown(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// Raises the stop timeout to at least `stop_timeout`.
+    pub(crate) fn raise_stop_timeout(&mut self, stop_timeout: Duration) {
+        self.stop_timeout = self.stop_timeout.max(stop_timeout);
+    }
+
+    /// Starts a part. It should run until the stage stops.
+    pub(crate) fn spawn(
+        &mut self,
+        name: &'static str,
+        part: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.parts.spawn(async move {
+            if AssertUnwindSafe(part).catch_unwind().await.is_err() {
+                tracing::error!(part = name, "part panicked");
+            }
+            name
+        });
+    }
+
+    /// Waits until a part ends. Never returns if the stage has none.
+    async fn wait_for_exit(&mut self) -> &'static str {
+        match self.parts.join_next().await {
+            Some(name) => name.unwrap_or("a part"),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn stop(&mut self) {
+        self.stop.cancel();
+        let all = async { while self.parts.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.stop_timeout, all).await.is_err() {
+            tracing::warn!(parts = self.parts.len(), "parts aborted after stop timeout");
+            self.parts.abort_all();
+        }
+    }
+}
+
+impl Default for ShutdownStage {
+    fn default() -> Self {
+        Self {
+            stop: CancellationToken::default(),
+            parts: JoinSet::default(),
+            stop_timeout: DEFAULT_STOP_TIMEOUT,
+        }
+    }
+}
+
+impl Drop for ShutdownStage {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        // The parts end by themselves; aborting them would leave their child tasks running.
+        self.parts.detach_all();
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    pub(crate) fn new(
+        addresses: Addresses,
+        environment: EnvironmentFile,
+        mailbox: Arc<Mailbox>,
+        stages: Vec<ShutdownStage>,
+        folder: DataFolder,
+    ) -> Self {
+        Self {
+            addresses: Some(addresses),
+            environment,
+            mailbox: Some(mailbox),
+            stages,
+            _folder: Some(folder),
+        }
+    }
+
+    /// Creates an installation without development services and data folder.
+    pub(crate) fn without_development(stages: Vec<ShutdownStage>) -> Self {
+        Self {
+            addresses: None,
+            environment: EnvironmentFile::default(),
+            mailbox: None,
+            stages,
+            _folder: None,
+        }
+    }
+
+    /// Returns the address of each part, or `None` if started from configuration files.
+    #[must_use]
+    pub fn addresses(&self) -> Option<&Addresses> {
+        self.addresses.as_ref()
+    }
+
+    /// Returns a variable of `standalone.env`.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.get(name)
+    }
+
+    /// Returns every variable of `standalone.env`, in order.
+    #[must_use]
+    pub fn variables(&self) -> &[(String, String)] {
+        self.environment.pairs()
+    }
+
+    /// Returns the mailbox of the mail catcher.
+    #[must_use]
+    pub fn mailbox(&self) -> Option<&Arc<Mailbox>> {
+        self.mailbox.as_ref()
+    }
+
+    /// Runs until `shutdown` is cancelled or a part ends, then stops every part.
+    ///
+    /// # Errors
+    /// Exits with status 69 if a part ended unexpectedly.
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Exit> {
+        let ended_part = {
+            let parts = self
+                .stages
+                .iter_mut()
+                .map(|stage| Box::pin(stage.wait_for_exit()));
+            tokio::select! {
+                () = shutdown.cancelled() => None,
+                (name, ..) = futures_util::future::select_all(parts) => Some(name),
+            }
+        };
+        self.stop().await;
+        match ended_part {
+            None => Ok(()),
+            Some(name) => Err(Exit::unavailable(format!(
+                "{name} ended unexpectedly; see the log"
+            ))),
+        }
+    }
+
+    /// Stops every part within two seconds, unless a call to a provider is in flight: it is
+    /// awaited, so that the message need not be sent again.
+    pub async fn stop(mut self) {
+        for stage in &mut self.stages {
+            stage.stop().await;
+        }
+    }
+}

@@ -1,0 +1,174 @@
+use super::*;
+
+fn send_bytes(session: &mut SmtpSession, text: &[u8]) -> Vec<SessionAction> {
+    let mut input = BytesMut::from(text);
+    std::iter::from_fn(|| session.next(&mut input)).collect()
+}
+
+fn codes(actions: &[SessionAction]) -> Vec<&str> {
+    actions
+        .iter()
+        .map(|action| match action {
+            SessionAction::Reply(text) | SessionAction::Close(text) => &text[..3],
+            SessionAction::Store(..) => "STORE",
+        })
+        .collect()
+}
+
+const START_OF_MESSAGE: &[u8] =
+    b"EHLO me\r\nMAIL FROM:<a@b.test>\r\nRCPT TO:<c@d.test>\r\nDATA\r\n";
+
+/// Returns the stored message, or the reply if it was rejected.
+fn message(data: &[u8]) -> Result<Vec<u8>, String> {
+    let mut session = SmtpSession::default();
+    let all = [START_OF_MESSAGE, data].concat();
+    let once = send_bytes(&mut session, &all).pop();
+    // Repeat byte by byte: packet boundaries must not matter.
+    let (mut session, mut input, mut last) = (SmtpSession::default(), BytesMut::new(), None);
+    for byte in &all {
+        input.extend_from_slice(&[*byte]);
+        while let Some(action) = session.next(&mut input) {
+            last = Some(action);
+        }
+    }
+    assert_eq!(once, last);
+    match last {
+        Some(SessionAction::Store(_, message)) => Ok(message),
+        Some(SessionAction::Reply(text) | SessionAction::Close(text)) => Err(text),
+        None => Err("nothing".to_owned()),
+    }
+}
+
+#[test]
+fn pipelined_commands_are_answered_in_order() {
+    let text = [
+        START_OF_MESSAGE,
+        b"Subject: x\r\n\r\nhello\r\n.\r\nRSET\r\nNOOP\r\nVRFY a\r\nQUIT\r\n",
+    ]
+    .concat();
+    let actions = send_bytes(&mut SmtpSession::default(), &text);
+    assert_eq!(
+        codes(&actions),
+        [
+            "250", "250", "250", "354", "STORE", "250", "250", "252", "221"
+        ]
+    );
+    let SessionAction::Store(envelope, message) = &actions[4] else {
+        panic!("no message")
+    };
+    assert_eq!(
+        (envelope.sender.as_str(), envelope.recipients.as_slice()),
+        ("a@b.test", &["c@d.test".to_owned()][..])
+    );
+    assert_eq!(message, b"Subject: x\r\n\r\nhello\r\n");
+}
+
+#[test]
+fn text_after_rejected_data_is_parsed_as_commands() {
+    let actions = send_bytes(
+        &mut SmtpSession::default(),
+        b"EHLO me\r\nMAIL FROM:<a@b>\r\nDATA\r\nNOOP\r\n",
+    );
+    assert_eq!(codes(&actions), ["250", "250", "554", "250"]);
+}
+
+#[test]
+fn dots_are_unstuffed_at_line_start_only() {
+    assert_eq!(
+        message(b"..\r\n...a\r\n.b\r\na.b\r\n.\r\n"),
+        Ok(b".\r\n..a\r\nb\r\na.b\r\n".to_vec())
+    );
+    assert_eq!(message(b".\r\n"), Ok(Vec::new()));
+}
+
+#[test]
+fn bare_line_ends_are_rejected() {
+    for smuggled in [
+        &b"a\n.\r\nMAIL FROM:<x@y>\r\n.\r\n"[..],
+        b"a\r\n.\nb\r\n.\r\n",
+        b"a\n.\nb\r\n.\r\n",
+        b"a\rb\r\n.\r\n",
+    ] {
+        let refusal = message(smuggled).expect_err("rejected");
+        assert!(refusal.starts_with("550 5.6.11"), "{refusal}");
+    }
+}
+
+#[test]
+fn long_lines_are_preserved() {
+    let long = vec![b'x'; 3 * MAX_PARTIAL_LINE_BYTES + 7];
+    let sent = [long.as_slice(), b"\r\n.", &long, b"\r\n.\r\n"].concat();
+    let kept = [long.as_slice(), b"\r\n", &long, b"\r\n"].concat();
+    assert_eq!(message(&sent), Ok(kept));
+}
+
+#[test]
+fn oversized_message_is_rejected_and_session_continues() {
+    let mut session = SmtpSession::default();
+    send_bytes(&mut session, START_OF_MESSAGE);
+    let line = [vec![b'x'; 1 << 20], b"\r\n".to_vec()].concat();
+    for _ in 0..=MAX_MESSAGE_BYTES >> 20 {
+        assert!(send_bytes(&mut session, &line).is_empty());
+    }
+    assert_eq!(
+        codes(&send_bytes(&mut session, b".\r\nNOOP\r\n")),
+        ["552", "250"]
+    );
+    let announced = format!("MAIL FROM:<a@b> SIZE={}\r\n", MAX_MESSAGE_BYTES + 1);
+    assert_eq!(
+        codes(&send_bytes(&mut session, announced.as_bytes())),
+        ["552"]
+    );
+}
+
+#[test]
+fn malformed_or_misordered_commands_are_rejected() {
+    let commands = b"MAIL FROM:<a@b>\r\nEHLO\r\nEHLO me\r\nRCPT TO:<a@b>\r\nDATA\r\nMAIL FROM:a@b\r\nMAIL FROM:<a@b> X=1\r\n\
+        MAIL FROM:<a@b>\r\nMAIL FROM:<a@b>\r\nRCPT TO:<>\r\nRCPT TO:<a@bounce.invalid>\r\nRCPT TO:<a@busy.invalid>\r\nWHAT\r\n";
+    let actions = send_bytes(&mut SmtpSession::default(), commands);
+    let expected = [
+        "503", "501", "250", "503", "503", "501", "555", "250", "503", "501", "550", "451", "500",
+    ];
+    assert_eq!(codes(&actions), expected);
+}
+
+#[test]
+fn command_line_requires_crlf_and_is_bounded() {
+    let mut session = SmtpSession::default();
+    assert_eq!(
+        codes(&send_bytes(&mut session, b"NOOP\nNOOP\r\n")),
+        ["500", "250"]
+    );
+    assert!(send_bytes(&mut session, &[b'x'; MAX_COMMAND_BYTES + 1]).is_empty());
+    assert_eq!(
+        codes(&send_bytes(&mut session, b"xxx\r\nNOOP\r\n")),
+        ["500", "250"]
+    );
+}
+
+#[test]
+fn non_ascii_addresses_need_smtputf8() {
+    let text = "EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<ü@d>\r\nRSET\r\nMAIL FROM:<é@b> SMTPUTF8\r\nRCPT TO:<ü@d>\r\n";
+    assert_eq!(
+        codes(&send_bytes(&mut SmtpSession::default(), text.as_bytes())),
+        ["250", "250", "553", "250", "250", "250"]
+    );
+}
+
+#[test]
+fn session_closes_on_too_many_errors_or_http() {
+    let actions = send_bytes(&mut SmtpSession::default(), "X\r\n".repeat(20).as_bytes());
+    assert_eq!(
+        actions.last(),
+        Some(&SessionAction::Close(
+            "421 4.7.0 Too many errors".to_owned()
+        ))
+    );
+    assert_eq!(
+        codes(&send_bytes(
+            &mut SmtpSession::default(),
+            b"POST / HTTP/1.1\r\n"
+        )),
+        ["221"]
+    );
+}

@@ -1,0 +1,159 @@
+//! Uploaded files: hashed while they are written, under a temporary name until complete.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
+
+/// Extension of temporary names.
+const PARTIAL_EXTENSION: &str = "part";
+
+/// The path of a temporary file, which is deleted on drop unless it was renamed.
+#[derive(Debug)]
+struct TemporaryPath(Option<PathBuf>);
+
+/// A file that is being received.
+#[derive(Debug)]
+pub(super) struct IncomingFile {
+    path: TemporaryPath,
+    file: File,
+    hash: Sha256,
+    size: u64,
+}
+
+/// A complete file on disk, still under its temporary name.
+#[derive(Debug)]
+pub(super) struct CompleteFile {
+    path: TemporaryPath,
+    /// Size in bytes.
+    pub(super) size: u64,
+    /// Lower-case hexadecimal.
+    pub(super) sha256: String,
+}
+
+// === impl IncomingFile ===
+
+impl IncomingFile {
+    pub(super) async fn create(folder: &Path, id: &str) -> std::io::Result<Self> {
+        let path = folder.join(format!("{id}.{PARTIAL_EXTENSION}"));
+        let file = File::create_new(&path).await?;
+        Ok(Self {
+            path: TemporaryPath(Some(path)),
+            file,
+            hash: Sha256::new(),
+            size: 0,
+        })
+    }
+
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.hash.update(bytes);
+        self.size += bytes.len() as u64;
+        self.file.write_all(bytes).await
+    }
+
+    pub(super) async fn finish(mut self) -> std::io::Result<CompleteFile> {
+        self.file.flush().await?;
+        self.file.sync_all().await?;
+        let mut sha256 = String::with_capacity(64);
+        for byte in self.hash.finalize() {
+            let _never_fails = write!(sha256, "{byte:02x}");
+        }
+        Ok(CompleteFile {
+            path: self.path,
+            size: self.size,
+            sha256,
+        })
+    }
+}
+
+// === impl CompleteFile ===
+
+impl CompleteFile {
+    /// Renames the file to its final name.
+    pub(super) async fn persist(mut self, folder: &Path, id: &str) -> std::io::Result<()> {
+        if let Some(path) = &self.path.0 {
+            tokio::fs::rename(path, folder.join(id)).await?;
+            self.path.0 = None;
+        }
+        File::open(folder).await?.sync_all().await
+    }
+}
+
+impl Drop for TemporaryPath {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _deleted_at_the_next_start = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Deletes incomplete files.
+pub(super) fn delete_incomplete(folder: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == PARTIAL_EXTENSION)
+        {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the last segment of a file name from the client, without control characters. The result
+/// is only displayed.
+pub(super) fn sanitize_file_name(name: &str) -> String {
+    let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    let plain: String = last
+        .chars()
+        .filter(|character| !character.is_control())
+        .take(200)
+        .collect();
+    if plain.is_empty() {
+        "unnamed".to_owned()
+    } else {
+        plain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_name_is_reduced_to_last_segment() {
+        assert_eq!(sanitize_file_name("../../etc/passwd"), "passwd");
+        assert_eq!(sanitize_file_name("C:\\x\\cv\r\n.pdf"), "cv.pdf");
+        assert_eq!(sanitize_file_name("a/"), "unnamed");
+    }
+
+    #[tokio::test]
+    async fn aborted_upload_leaves_no_file() {
+        let folder = tempfile::tempdir().expect("folder");
+        let mut file = IncomingFile::create(folder.path(), "one")
+            .await
+            .expect("created");
+        file.write(b"abc").await.expect("written");
+        drop(file);
+        std::fs::write(folder.path().join("two.part"), b"").expect("written");
+        delete_incomplete(folder.path()).expect("swept");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("folder").count(), 0);
+        let mut file = IncomingFile::create(folder.path(), "one")
+            .await
+            .expect("created");
+        file.write(b"abc").await.expect("written");
+        let whole = file.finish().await.expect("whole");
+        assert_eq!(
+            whole.sha256,
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        whole.persist(folder.path(), "one").await.expect("kept");
+        assert_eq!(
+            std::fs::read(folder.path().join("one")).expect("the entry exists"),
+            b"abc"
+        );
+    }
+}

@@ -1,0 +1,335 @@
+//! Configuration layers: the built-in files, the addresses of this installation, and an operator's
+//! overrides.
+//!
+//! The built-in files are those of the separate processes, so that routes and defaults are the
+//! same. Values are replaced in the parsed tree, not in the text.
+
+use std::path::Path;
+
+use postern_common::config::describe;
+use postern_common::decode::{Mistake, Mistakes, Node, Object, Value, Weight, toml};
+use postern_common::exit::Exit;
+
+/// A configuration tree whose values can be replaced.
+#[derive(Debug)]
+pub(crate) struct ConfigLayer {
+    /// Texts in the order of their offsets: offsets in the tree count through all of them.
+    sources: Vec<SourceText>,
+    root: Node,
+}
+
+/// A text that values were parsed from.
+#[derive(Debug)]
+struct SourceText {
+    name: String,
+    text: String,
+    start: usize,
+}
+
+// === impl ConfigLayer ===
+
+impl ConfigLayer {
+    /// Parses a built-in file. `name` is used in error messages.
+    ///
+    /// # Errors
+    /// 64, with every mistake.
+    pub(crate) fn parse(name: &str, text: &str) -> Result<Self, Exit> {
+        let source = SourceText {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            start: 0,
+        };
+        let root = source.parse()?;
+        Ok(Self {
+            sources: vec![source],
+            root,
+        })
+    }
+
+    /// Sets the value at a path of table names and creates missing tables. In an array of tables,
+    /// the name is the value of the key `name`.
+    pub(crate) fn set(mut self, path: &[&str], value: impl Into<ConfigValue>) -> Self {
+        let ConfigValue(value) = value.into();
+        set(&mut self.root, path, Some(value));
+        self
+    }
+
+    /// Removes the value at a path, so that its default applies.
+    pub(crate) fn unset(mut self, path: &[&str]) -> Self {
+        set(&mut self.root, path, None);
+        self
+    }
+
+    /// Merges an operator's file: tables under headers are merged, those of arrays by their `name`,
+    /// and other values are replaced. Keys in `fixed` are rejected.
+    ///
+    /// # Errors
+    /// 64, with every mistake.
+    pub(crate) fn overlay(mut self, path: &Path, fixed: &[&str]) -> Result<Self, Exit> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Exit::usage(format!("{name}: cannot read: {error}")))?;
+        let start = self
+            .sources
+            .last()
+            .map_or(0, |last| last.start + last.text.len() + 1);
+        let source = SourceText { name, text, start };
+        let mut over = source.parse()?;
+        let Value::Object(entries) = &over.value else {
+            return Ok(self);
+        };
+        let refused = entries
+            .iter()
+            .filter(|(key, _)| fixed.contains(&key.as_str()));
+        let refused: Vec<Mistake> = refused
+            .map(|(key, node)| fixed_key_error(key, node.offset))
+            .collect();
+        if !refused.is_empty() {
+            return Err(Exit::usage(describe(&source.name, &source.text, &refused)));
+        }
+        shift_offsets(&mut over, start);
+        if let (Value::Object(base), Value::Object(more)) = (&mut self.root.value, over.value) {
+            merge_entries(base, more, &source);
+        }
+        self.sources.push(source);
+        Ok(self)
+    }
+
+    /// Decodes the resulting configuration.
+    ///
+    /// # Errors
+    /// 64, with every mistake.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
+        let mistakes = Mistakes::default();
+        let value = mistakes.object(&self.root, read);
+        mistakes.finish(value).map_err(|all| {
+            let lines: Vec<String> = all
+                .into_iter()
+                .map(|mistake| self.describe(mistake))
+                .collect();
+            Exit::usage(lines.join("\n"))
+        })
+    }
+
+    fn describe(&self, mut mistake: Mistake) -> String {
+        let source = self
+            .sources
+            .iter()
+            .rev()
+            .find(|source| source.start <= mistake.offset);
+        source.map_or_else(String::new, |source| {
+            mistake.offset -= source.start;
+            describe(&source.name, &source.text, &[mistake])
+        })
+    }
+}
+
+// === impl SourceText ===
+
+impl SourceText {
+    fn parse(&self) -> Result<Node, Exit> {
+        let mistakes = Mistakes::default();
+        let root = toml(&self.text, &mistakes);
+        mistakes
+            .finish(root)
+            .map_err(|all| Exit::usage(describe(&self.name, &self.text, &all)))
+    }
+
+    /// Returns whether a node is a table under a header, `[a]` or `[[a]]`, and not an inline table
+    /// or array: TOML permits additions to the former only.
+    fn has_header(&self, node: &Node) -> bool {
+        let Some(before) = node
+            .offset
+            .checked_sub(self.start)
+            .and_then(|at| self.text.get(..at))
+        else {
+            return false;
+        };
+        let line = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = self.text[line..].lines().next().unwrap_or_default();
+        line.trim_start().starts_with('[') || !line.contains('{')
+    }
+}
+
+fn fixed_key_error(key: &str, offset: usize) -> Mistake {
+    Mistake {
+        pointer: format!("/{key}"),
+        offset,
+        weight: Weight::Unacceptable,
+        code: "fixed_field",
+        detail: "cannot be overridden; use --listen and --port".to_owned(),
+    }
+}
+
+fn shift_offsets(node: &mut Node, by: usize) {
+    node.offset += by;
+    match &mut node.value {
+        Value::Array(items) => items.iter_mut().for_each(|item| shift_offsets(item, by)),
+        Value::Object(entries) => entries
+            .iter_mut()
+            .for_each(|(_, node)| shift_offsets(node, by)),
+        Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
+fn merge_entries(
+    entries: &mut Vec<(String, Node)>,
+    more: Vec<(String, Node)>,
+    source: &SourceText,
+) {
+    for (name, node) in more {
+        match entries.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => merge(known, node, source),
+            None => entries.push((name, node)),
+        }
+    }
+}
+
+fn merge(base: &mut Node, over: Node, source: &SourceText) {
+    let has_header = source.has_header(&over);
+    match (&mut base.value, over.value) {
+        (Value::Object(entries), Value::Object(more)) if has_header => {
+            merge_entries(entries, more, source);
+        }
+        (Value::Array(items), Value::Array(more))
+            if more.first().is_some_and(|item| is_table(item, source)) =>
+        {
+            for item in more {
+                match items
+                    .iter_mut()
+                    .find(|known| name_of(&item).is_some_and(|name| is_named(known, name)))
+                {
+                    Some(known) => merge(known, item, source),
+                    None => items.push(item),
+                }
+            }
+        }
+        (_, value) => {
+            *base = Node {
+                value,
+                offset: over.offset,
+            }
+        }
+    }
+}
+
+/// Returns whether an item of an array is a table under a `[[…]]` header.
+fn is_table(item: &Node, source: &SourceText) -> bool {
+    matches!(item.value, Value::Object(_))
+        && source.text[item.offset - source.start..].starts_with("[[")
+}
+
+fn name_of(node: &Node) -> Option<&str> {
+    let Value::Object(entries) = &node.value else {
+        return None;
+    };
+    let (_, node) = entries.iter().find(|(key, _)| key == "name")?;
+    if let Value::String(name) = &node.value {
+        Some(name)
+    } else {
+        None
+    }
+}
+
+fn set(node: &mut Node, path: &[&str], value: Option<Value>) {
+    let Some((first, rest)) = path.split_first() else {
+        return;
+    };
+    let offset = node.offset;
+    match &mut node.value {
+        Value::Object(entries) => match (rest, value) {
+            ([], None) => entries.retain(|(name, _)| name != first),
+            ([], Some(value)) => *entry(entries, first, offset) = Node { value, offset },
+            (_, value) => set(entry(entries, first, offset), rest, value),
+        },
+        // A table in an array is selected by its `name`.
+        Value::Array(items) => {
+            if let Some(item) = items.iter_mut().find(|item| is_named(item, first)) {
+                set(item, rest, value);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
+fn is_named(node: &Node, name: &str) -> bool {
+    name_of(node) == Some(name)
+}
+
+/// Returns the entry with this name; creates an empty table if there is none.
+fn entry<'a>(entries: &'a mut Vec<(String, Node)>, name: &str, offset: usize) -> &'a mut Node {
+    let at = entries
+        .iter()
+        .position(|(known, _)| known == name)
+        .unwrap_or_else(|| {
+            entries.push((
+                name.to_owned(),
+                Node {
+                    value: Value::Object(Vec::new()),
+                    offset,
+                },
+            ));
+            entries.len() - 1
+        });
+    &mut entries[at].1
+}
+
+/// A value for [`ConfigLayer::set`].
+#[derive(Debug)]
+pub(crate) struct ConfigValue(Value);
+
+impl From<&str> for ConfigValue {
+    fn from(text: &str) -> Self {
+        Self(Value::String(text.to_owned()))
+    }
+}
+
+impl From<String> for ConfigValue {
+    fn from(text: String) -> Self {
+        Self(Value::String(text))
+    }
+}
+
+impl From<std::net::SocketAddr> for ConfigValue {
+    fn from(address: std::net::SocketAddr) -> Self {
+        address.to_string().into()
+    }
+}
+
+impl From<bool> for ConfigValue {
+    fn from(flag: bool) -> Self {
+        Self(Value::Bool(flag))
+    }
+}
+
+impl From<i64> for ConfigValue {
+    fn from(number: i64) -> Self {
+        Self(Value::Integer(number.into()))
+    }
+}
+
+impl<T: Into<Self>> From<Vec<T>> for ConfigValue {
+    fn from(items: Vec<T>) -> Self {
+        let node = |item: T| Node {
+            value: item.into().0,
+            offset: 0,
+        };
+        Self(Value::Array(items.into_iter().map(node).collect()))
+    }
+}
+
+impl ConfigValue {
+    /// Returns a table with one key.
+    pub(crate) fn table(name: &str, value: impl Into<Self>) -> Self {
+        Self(Value::Object(vec![(
+            name.to_owned(),
+            Node {
+                value: value.into().0,
+                offset: 0,
+            },
+        )]))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+use super::*;
+
+#[test]
+fn set_replaces_values_and_keeps_others() {
+    let layer = ConfigLayer::parse(
+        "x.toml",
+        "a = 1\n[t]\nb = 'x'\nc = 'y'\n[[l]]\nname = 'n'\nd = 1\n",
+    );
+    let layer = layer
+        .expect("TOML")
+        .set(&["t", "b"], "z")
+        .set(&["l", "n", "d"], 2_i64)
+        .set(&["new", "table"], true)
+        .unset(&["t", "c"]);
+    let read = layer.read(|root| {
+        let a = root.required("a", |field| field.integer(1..=9_i64));
+        let b = root.section("t", |t| t.required("b", |field| field.text(1..=9)));
+        let table = root.section("new", |new| new.required("table", |field| field.boolean()));
+        let list = root.list("l", |field| {
+            field.object(|item| {
+                item.required("name", |field| field.text(1..=9));
+                item.required("d", |field| field.integer(1..=9_i64))
+            })
+        });
+        Some((a?, b?, table?, list))
+    });
+    assert_eq!(read.expect("read"), (1, "z".to_owned(), true, vec![2]));
+}
+
+#[test]
+fn invalid_value_is_reported_with_its_place() {
+    let layer = ConfigLayer::parse("x.toml", "\na = 1\n")
+        .expect("TOML")
+        .set(&["b"], 7_i64);
+    let exit = layer
+        .read(|root| root.required("a", |field| field.integer(1..=9_i64)))
+        .expect_err("unknown");
+    assert_eq!(
+        (exit.status(), exit.message()),
+        (64, "x.toml:1: b: is not a known field")
+    );
+}
+
+const BASE: &str = r#"a = 1
+[t]
+b = "x"
+c = "y"
+[[l]]
+name = "n"
+p = { d = 1 }
+[[l]]
+name = "m"
+p = { d = 2 }
+list = [1, 2]
+[u.v]
+w = 1
+"#;
+
+/// Returns the base with this text merged into it, as JSON.
+fn over(text: &str) -> Result<serde_json::Value, Exit> {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("own.toml");
+    std::fs::write(&path, text).expect("written");
+    let layer = ConfigLayer::parse("base.toml", BASE)?.overlay(&path, &["fixed"]);
+    layer.map(|layer| layer.root.to_json()).map_err(|exit| {
+        Exit::usage(
+            exit.message()
+                .replace(&format!("{}/", folder.path().display()), ""),
+        )
+    })
+}
+
+#[test]
+fn overlay_merges_tables_and_replaces_values() {
+    let json = over(
+        "a = 2\n[t]\nb = 'z'\n[[l]]\nname = 'm'\np = { e = 3 }\nlist = [3]\n[[l]]\nname = 'new'\n[u.v]\nx = 2\n",
+    );
+    let expected = serde_json::json!({
+        "a": 2,
+        "t": {"b": "z", "c": "y"},
+        "l": [
+            {"name": "n", "p": {"d": 1}},
+            {"name": "m", "p": {"e": 3}, "list": [3]},
+            {"name": "new"},
+        ],
+        "u": {"v": {"w": 1, "x": 2}},
+    });
+    assert_eq!(
+        json.expect("read"),
+        expected,
+        "inline tables are replaced as a whole"
+    );
+    assert_eq!(
+        over("t = { b = 'z' }\n").expect("read")["t"],
+        serde_json::json!({"b": "z"})
+    );
+    assert_eq!(over("l = []\n").expect("read")["l"], serde_json::json!([]));
+    assert_eq!(over("").expect("read")["a"], 1);
+}
+
+#[test]
+fn mistake_of_an_overlay_has_its_file_and_line() {
+    assert_eq!(
+        over("\na = = 1\n")
+            .expect_err("syntax")
+            .message()
+            .split(": ")
+            .next(),
+        Some("own.toml:2")
+    );
+    let fixed = over("a = 1\n[fixed]\nb = 1\n").expect_err("fixed");
+    assert!(
+        fixed
+            .message()
+            .starts_with("own.toml:2: fixed: cannot be overridden"),
+        "{fixed}"
+    );
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("own.toml");
+    std::fs::write(&path, "\n[t]\nb = 7\n").expect("written");
+    let layer = ConfigLayer::parse("base.toml", BASE)
+        .expect("TOML")
+        .overlay(&path, &[])
+        .expect("TOML");
+    let wrong = layer.read(|root| {
+        root.optional("a", |field| field.text(1..=9));
+        root.section("t", |t| t.optional("b", |field| field.text(1..=9)));
+        for name in ["l", "u"] {
+            assert!(root.has(name));
+        }
+        Some(())
+    });
+    let message = wrong.expect_err("two mistakes").message().to_owned();
+    let lines: Vec<&str> = message.lines().collect();
+    assert!(lines[0].starts_with("base.toml:1: a: "), "{message}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.ends_with("own.toml:3: t.b: must be a string, not an integer")),
+        "{message}"
+    );
+}

@@ -1,0 +1,26 @@
+//! Built-in notification templates, written to the data folder.
+
+use std::path::PathBuf;
+
+use postern_common::exit::Exit;
+
+use crate::data_folder::{DataFolder, read_optional, write_private};
+
+/// Relative path and content of each file under `conf/templates`.
+const SHIPPED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
+
+/// Writes the built-in templates and returns their folder. Outdated files are replaced, other files
+/// are kept.
+pub(crate) fn write_templates(folder: &DataFolder) -> Result<PathBuf, Exit> {
+    for (name, bytes) in SHIPPED {
+        let parent = name
+            .rsplit_once('/')
+            .map_or(String::new(), |(parent, _)| format!("/{parent}"));
+        folder.subfolder(&format!("templates{parent}"))?;
+        let path = folder.path().join("templates").join(name);
+        if read_optional(&path)?.as_deref() != Some(bytes) {
+            write_private(&path, bytes)?;
+        }
+    }
+    folder.subfolder("templates")
+}

@@ -1,0 +1,122 @@
+//! The persons who can sign in.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// A person with an account at the provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SocialPerson {
+    /// Subject, stable and never reused for another person.
+    pub(super) subject: String,
+    /// Full name.
+    pub(super) name: String,
+    /// E-mail address, if the person has one.
+    pub(super) email: Option<String>,
+    /// Whether the address is verified.
+    pub(super) email_verified: bool,
+}
+
+/// The sample persons: short name, name, address, verified. The addresses are reserved by RFC 2606.
+const SAMPLE_PERSONS: [(&str, &str, Option<&str>, bool); 4] = [
+    ("ada", "Ada Lovelace", Some("ada.social@example.com"), true),
+    (
+        "grace",
+        "Grace Hopper",
+        Some("grace.social@example.com"),
+        true,
+    ),
+    (
+        "unverified",
+        "Una Verified",
+        Some("una.social@example.com"),
+        false,
+    ),
+    ("nomail", "Noor Without Mail", None, false),
+];
+
+// === impl SocialPerson ===
+
+impl SocialPerson {
+    /// Returns a sample person by its short name.
+    pub(super) fn sample(short: &str) -> Option<Self> {
+        Self::samples()
+            .find(|(known, _)| *known == short)
+            .map(|(_, person)| person)
+    }
+
+    /// Returns all sample persons with their short names.
+    pub(super) fn samples() -> impl Iterator<Item = (&'static str, Self)> {
+        SAMPLE_PERSONS.iter().map(|(short, name, email, verified)| {
+            let subject = format!("dev-{short}");
+            let email = email.map(str::to_owned);
+            (
+                *short,
+                Self {
+                    subject,
+                    name: (*name).to_owned(),
+                    email,
+                    email_verified: *verified,
+                },
+            )
+        })
+    }
+
+    /// Creates a person from form input. The same address, or the same name without an address,
+    /// always yields the same subject.
+    pub(super) fn from_form(name: &str, email: &str, email_verified: bool) -> Option<Self> {
+        let (name, email) = (name.trim(), email.trim());
+        let plain =
+            |text: &str, max: usize| text.len() <= max && !text.chars().any(char::is_control);
+        if name.is_empty() || !plain(name, 200) || !plain(email, 254) {
+            return None;
+        }
+        let parts = email.split_once('@');
+        if !email.is_empty()
+            && !parts.is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
+        {
+            return None;
+        }
+        let known_by = if email.is_empty() {
+            format!("name:{name}")
+        } else {
+            email.to_lowercase()
+        };
+        let digest = Sha256::digest(known_by.as_bytes());
+        Some(Self {
+            subject: format!("dev-{}", URL_SAFE_NO_PAD.encode(&digest[..12])),
+            name: name.to_owned(),
+            email: (!email.is_empty()).then(|| email.to_owned()),
+            email_verified: email_verified && !email.is_empty(),
+        })
+    }
+
+    /// Splits the name into given name and family name at the last space.
+    pub(super) fn split_name(&self) -> (&str, Option<&str>) {
+        self.name
+            .rsplit_once(' ')
+            .map_or((&self.name, None), |(given, family)| (given, Some(family)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn person_from_form_has_stable_subject() {
+        let one = SocialPerson::from_form("Kim", "Kim@example.com", true).expect("person");
+        let same = SocialPerson::from_form("Kim K", "kim@example.com", false).expect("person");
+        assert_eq!(one.subject, same.subject);
+        assert!(one.email_verified && !same.email_verified);
+        assert!(
+            !SocialPerson::from_form("Kim", "", true)
+                .expect("person")
+                .email_verified
+        );
+        for (name, email) in [("", "a@b"), ("Kim", "kim"), ("Kim", "@b"), ("K\nim", "a@b")] {
+            assert_eq!(SocialPerson::from_form(name, email, true), None);
+        }
+    }
+}

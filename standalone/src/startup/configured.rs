@@ -1,0 +1,32 @@
+//! Starts the three services in one process from an operator's configuration files, without
+//! development services.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use postern_common::Clock;
+use postern_common::config::Env;
+use postern_common::exit::Exit;
+
+use crate::lifecycle::{Running, ShutdownStage};
+use crate::services::GatewayServices;
+
+/// Starts the gateway and both upstreams from `proxy.toml`, `auth.toml`, and `notify.toml` in a
+/// folder, with the environment variables of the separate processes. `listen` replaces the
+/// gateway's first address.
+///
+/// # Errors
+/// Exits as the separate processes do: with status 64 for an invalid file, and with 69 for a port
+/// that is taken or a store that is unavailable.
+pub async fn start_configured(
+    folder: &Path,
+    listen: Option<SocketAddr>,
+    env: &Env,
+    clock: Clock,
+) -> Result<Running, Exit> {
+    let (services, sockets) =
+        Box::pin(GatewayServices::configured(folder, listen, env, &clock)).await?;
+    let (mut front, mut middle) = (ShutdownStage::default(), ShutdownStage::default());
+    services.run(sockets, &mut front, &mut middle);
+    Ok(Running::without_development(vec![front, middle]))
+}

@@ -1,0 +1,173 @@
+//! Starts an installation with embedded development services in a data folder.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use postern_common::Clock;
+use postern_common::exit::Exit;
+use postern_identity_pool::HashingSettings;
+
+use crate::data_folder::DataFolder;
+use crate::development::{DevelopmentServices, landing_page_url};
+use crate::lifecycle::{Addresses, BoundSockets, EnvironmentFile, Running, ShutdownStage};
+use crate::services::GatewayServices;
+
+/// Options of an embedded installation.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Data folder; created if it does not exist.
+    pub data_dir: PathBuf,
+    /// Listening address of the gateway. Default: 127.0.0.1 and `port`.
+    pub listen: Option<SocketAddr>,
+    /// Port of the gateway. The other parts use the 11 following ports on 127.0.0.1. With 0, the
+    /// operating system assigns all ports.
+    pub port: u16,
+    /// Folder with `proxy.toml`, `auth.toml`, or `notify.toml`, whose values override the built-in
+    /// ones. Default: none.
+    pub overrides: Option<PathBuf>,
+    /// Cost of password hashing in the identity pool. Tests use a lower cost.
+    pub hashing: HashingSettings,
+    /// Clock used by every part.
+    pub clock: Clock,
+}
+
+/// Default port of the gateway.
+pub(crate) const DEFAULT_PORT: u16 = 8500;
+
+// === impl Options ===
+
+impl Options {
+    /// Returns the default options for a data folder.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            listen: None,
+            port: DEFAULT_PORT,
+            overrides: None,
+            hashing: HashingSettings::default(),
+            clock: Clock::system(),
+        }
+    }
+
+    /// Returns options for tests: ports assigned by the operating system, and the given clock.
+    #[must_use]
+    pub fn ephemeral(data_dir: impl Into<PathBuf>, clock: Clock) -> Self {
+        Self {
+            port: 0,
+            clock,
+            ..Self::new(data_dir)
+        }
+    }
+}
+
+/// Starts the installation. On return, every part accepts connections and the signing keys exist.
+///
+/// # Errors
+/// Exits with status 64 if `listen` is not a loopback address or a file in `overrides` is invalid,
+/// and with 69 if the folder is not writable or is in use, or a port is taken.
+pub async fn start(options: Options) -> Result<Running, Exit> {
+    let Options {
+        data_dir,
+        listen,
+        port,
+        overrides,
+        hashing,
+        clock,
+    } = options;
+    let listen = listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    if !listen.ip().is_loopback() {
+        return Err(non_loopback_error(listen));
+    }
+    let folder = DataFolder::acquire(&data_dir)?;
+    let (sockets, addresses) = BoundSockets::bind(listen, port).await?;
+    let development = Box::pin(DevelopmentServices::build(
+        &folder, &addresses, hashing, &clock,
+    ))
+    .await?;
+    let services = Box::pin(GatewayServices::embedded(
+        &folder,
+        overrides.as_deref(),
+        &addresses,
+        &development,
+        &clock,
+    ))
+    .await?;
+    let environment = environment(&addresses, &folder, &development);
+    environment.write(folder.path())?;
+    let mailbox = development.mailbox();
+    let keys_ready = development.wait_for_keys();
+    let (mut front, mut middle, mut back) = (
+        ShutdownStage::default(),
+        ShutdownStage::default(),
+        ShutdownStage::default(),
+    );
+    development.run(sockets.development, &mut back);
+    services.run(sockets.services, &mut front, &mut middle);
+    keys_ready.await?;
+    Ok(Running::new(
+        addresses,
+        environment,
+        mailbox,
+        vec![front, middle, back],
+        folder,
+    ))
+}
+
+fn non_loopback_error(listen: SocketAddr) -> Exit {
+    Exit::usage(format!(
+        "--listen {listen}: the identity pool, the sample services, the social provider and the mail catcher are \
+         for development and start only if the gateway listens on a loopback address. Configure your own instead (the \
+         pools by IDP_* and CLOUD_REGION, the social provider by SOCIAL_*, actor and document services in \
+         conf/proxy.toml and conf/auth.toml, the mail server in conf/notify.toml), and start with: \
+         postern --config conf --listen {listen}"
+    ))
+}
+
+/// Returns the content of `standalone.env`.
+fn environment(
+    addresses: &Addresses,
+    folder: &DataFolder,
+    development: &DevelopmentServices,
+) -> EnvironmentFile {
+    let mut environment = EnvironmentFile::default();
+    let parts = [
+        ("POSTERN_URL", addresses.proxy),
+        ("POSTERN_AUTH_URL", addresses.auth),
+        ("POSTERN_NOTIFY_URL", addresses.notify),
+        ("POSTERN_IDENTITY_POOL_URL", addresses.identity_pool),
+        ("POSTERN_ACTOR_URL", addresses.actor),
+        ("POSTERN_DOCUMENT_URL", addresses.document),
+        ("POSTERN_SOCIAL_URL", addresses.social),
+        ("POSTERN_MAIL_URL", addresses.mail),
+        ("POSTERN_PROXY_ADMIN_URL", addresses.proxy_admin),
+        ("POSTERN_AUTH_ADMIN_URL", addresses.auth_admin),
+        ("POSTERN_NOTIFY_ADMIN_URL", addresses.notify_admin),
+    ];
+    for (name, address) in parts {
+        environment.add(name, format!("http://{address}"));
+    }
+    environment.add("POSTERN_UI_URL", landing_page_url(addresses));
+    environment.add("POSTERN_SMTP_URL", format!("smtp://{}", addresses.smtp));
+    environment.add("POSTERN_SMTP_HOST", addresses.smtp.ip().to_string());
+    environment.add("POSTERN_SMTP_PORT", addresses.smtp.port().to_string());
+    environment.add("POSTERN_DATA_DIR", folder.path().display().to_string());
+    for (name, value) in development.variables("auth") {
+        environment.add(name, value);
+    }
+    for account in &development.provisioned().accounts {
+        let name = account.name.to_uppercase();
+        environment.add(
+            format!("POSTERN_SERVICE_{name}_USERNAME"),
+            account.name.clone(),
+        );
+        environment.add(
+            format!("POSTERN_SERVICE_{name}_PASSWORD"),
+            account.password.expose(),
+        );
+    }
+    environment
+}
+
+#[cfg(test)]
+mod tests;
