@@ -56,6 +56,8 @@ async fn unfinished_bodies_of_one_client_keep_nobody_from_signing_in() {
     )
     .await;
     assert!(read.is_ok(), "the last one is refused at once");
+    // For the client's share: the memory of all clients would be 503.
+    assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 429");
     assert_eq!(sign_in(&url, "192.0.2.1").await, 401);
     // A body that is there at once needs nothing of what unfinished ones have taken, except the
     // client's own share.
