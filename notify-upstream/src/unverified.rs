@@ -88,33 +88,37 @@ mod tests {
             NotificationId::parse(&format!("0190a5d0-0000-7000-8000-{number:012x}")).expect("an id")
         };
         let first = next();
-        assert_eq!(quota.take(first, "user:a", &[1; 32]).await, Ok(true));
-        for _ in 0..9 {
+        for _ in 0..10 {
             assert_eq!(
                 quota.take(first, "user:a", &[1; 32]).await,
                 Ok(true),
                 "one notification counts once"
             );
         }
-        for _ in 1..MAX_PER_ADDRESS {
-            assert_eq!(quota.take(next(), "user:a", &[1; 32]).await, Ok(true));
+        for caller in ["user:b", "user:c", "user:d", "user:e"] {
+            assert_eq!(quota.take(next(), caller, &[1; 32]).await, Ok(true));
         }
         assert_eq!(
-            quota.take(next(), "user:a", &[2; 32]).await,
+            quota.take(next(), "user:f", &[1; 32]).await,
             Ok(false),
-            "another address"
+            "the sixth to one address, each of another caller"
         );
+        for address in 2..=6 {
+            assert_eq!(quota.take(next(), "user:g", &[address; 32]).await, Ok(true));
+        }
         assert_eq!(
-            quota.take(next(), "user:b", &[1; 32]).await,
+            quota.take(next(), "user:g", &[7; 32]).await,
             Ok(false),
-            "another caller"
+            "the sixth of one caller, each to another address"
         );
-        assert_eq!(quota.take(next(), "user:c", &[3; 32]).await, Ok(true));
+        assert_eq!(quota.take(next(), "user:h", &[8; 32]).await, Ok(true));
         clock.advance(Duration::from_secs(3600));
-        assert_eq!(
-            quota.take(next(), "user:a", &[1; 32]).await,
-            Ok(true),
-            "another hour"
-        );
+        for (caller, address) in [("user:f", 1), ("user:g", 7)] {
+            assert_eq!(
+                quota.take(next(), caller, &[address; 32]).await,
+                Ok(true),
+                "another hour"
+            );
+        }
     }
 }

@@ -10,7 +10,7 @@ use postern::Options;
 use postern_common::admin::Health;
 use postern_common::config::Env;
 use postern_common::exit::Exit;
-use postern_common::supervisor::Supervisor;
+use postern_common::service_manager::ServiceManager;
 use postern_common::{Clock, Secret, log};
 use tokio::runtime::{Builder, Runtime};
 
@@ -156,8 +156,8 @@ async fn run(data_dir: PathBuf, run: RunOptions, started_at: Instant) -> Result<
     let program =
         std::env::current_exe().map_or("postern".to_owned(), |path| path.display().to_string());
     print_text(&postern::greeting(&running, &program, started_at.elapsed()));
-    if let Some(supervisor) = Supervisor::of(&Env::of_process()) {
-        tokio::spawn(supervisor.follow(Health::new(), shutdown.clone()));
+    if let Some(service_manager) = ServiceManager::from_env(&Env::of_process()) {
+        tokio::spawn(service_manager.report_health(Health::new(), shutdown.clone()));
     }
     running.run(shutdown).await
 }

@@ -125,7 +125,7 @@ impl GatewayServices {
             "authentication upstream",
             self.auth.run(auth, middle.shutdown()),
         );
-        middle.raise_stop_timeout(postern_notify::LONGEST_STOP);
+        middle.raise_stop_timeout(postern_notify::MAX_SHUTDOWN_DURATION);
         let notify = postern_notify::Listeners {
             public: notify,
             admin: notify_admin,

@@ -88,6 +88,7 @@ pub(super) fn command(
             "listen = \"{address}\"\nadmin = \"{admin}\"\ndatabase = \"sqlite://{folder}/auth-{}.db\"\ncache = \"{redis}\"\n\
              actor_service = \"{}\"\n\
              [abuse]\naccount = 1000000\naddress = 1000000\nnetwork = 1000000\nall = 1000000\n\
+             sign_ins = 1000000\n\
              [log]\nfilter = \"error\"\n\
              [social]\nprovider = \"development\"\nissuer = \"{}\"\n\
              redirect_uri = \"{}/auth/social/login/callback\"\nui = \"{}/\"\n\
