@@ -13,47 +13,47 @@ use crate::notification::Channel;
 /// nothing to inject with.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct EmailAddress(String);
+pub(crate) struct EmailAddress(String);
 
 /// A telephone number in E.164: `+`, a digit from 1 to 9, and 6 to 14 more.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct E164(String);
+pub(crate) struct E164(String);
 
 /// A registration token of FCM: 1 to 4096 visible ASCII characters.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct DeviceToken(String);
+pub(crate) struct DeviceToken(String);
 
 /// A browser's Web Push subscription (W3C Push API); the endpoint is `https` and no private
 /// address.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Subscription {
+pub(crate) struct Subscription {
     /// Where the push service takes messages for this browser.
-    pub endpoint: String,
+    pub(crate) endpoint: String,
     /// The browser's keys.
-    pub keys: SubscriptionKeys,
+    pub(crate) keys: SubscriptionKeys,
 }
 
 /// The keys of a subscription, base64url without padding.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct SubscriptionKeys {
+pub(crate) struct SubscriptionKeys {
     /// The browser's public key: an uncompressed point on P-256.
-    pub p256dh: String,
+    pub(crate) p256dh: String,
     /// The shared secret of 16 bytes.
-    pub auth: String,
+    pub(crate) auth: String,
 }
 
 /// The actor service's name for a person: 1 to 128 of `A-Z a-z 0-9 - _ . : @`, so that it is one
 /// path segment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct ActorId(String);
+pub(crate) struct ActorId(String);
 
 /// Whom a notification is for.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Recipient {
+pub(crate) enum Recipient {
     /// A person whose address the actor service knows.
     ActorId(ActorId),
     /// An address that the request gave.
@@ -64,7 +64,7 @@ pub enum Recipient {
 /// Where a message goes.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Address {
+pub(crate) enum Address {
     /// By e-mail.
     Email(EmailAddress),
     /// By text message.
@@ -76,7 +76,7 @@ pub enum Address {
 }
 
 /// SHA-256 of an address.
-pub type AddressHash = [u8; 32];
+pub(crate) type AddressHash = [u8; 32];
 
 macro_rules! printed_as_kind {
     ($($name:ident),*) => {$(
@@ -103,7 +103,7 @@ printed_as_kind!(
 impl EmailAddress {
     /// Reads an address; the domain is put in lower case.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (local, domain) = text.rsplit_once('@')?;
         let atom = |atom: &str| !atom.is_empty() && atom.bytes().all(is_atext);
         let label = |label: &str| {
@@ -127,13 +127,13 @@ impl EmailAddress {
 
     /// Local part and domain.
     #[must_use]
-    pub fn parts(&self) -> (&str, &str) {
+    pub(crate) fn parts(&self) -> (&str, &str) {
         self.0.rsplit_once('@').unwrap_or((&self.0, ""))
     }
 
     /// The whole address.
     #[must_use]
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -147,7 +147,7 @@ fn is_atext(byte: u8) -> bool {
 impl E164 {
     /// Reads a number.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('+')?;
         let sound = (7..=15).contains(&digits.len())
             && digits.bytes().all(|byte| byte.is_ascii_digit())
@@ -157,7 +157,7 @@ impl E164 {
 
     /// The number with its `+`.
     #[must_use]
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -167,7 +167,7 @@ impl E164 {
 impl DeviceToken {
     /// Reads a token.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let sound =
             (1..=4096).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         sound.then(|| Self(text.to_owned()))
@@ -175,7 +175,7 @@ impl DeviceToken {
 
     /// The token.
     #[must_use]
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -185,7 +185,7 @@ impl DeviceToken {
 impl ActorId {
     /// Reads an id.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let sound = (1..=128).contains(&text.len())
             && text
                 .bytes()
@@ -197,7 +197,7 @@ impl ActorId {
 
     /// The id.
     #[must_use]
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -206,7 +206,7 @@ impl ActorId {
 
 impl Subscription {
     /// Reads a subscription as browsers serialise it; `expirationTime` is allowed and not used.
-    pub fn read(object: &Object<'_>) -> Option<Self> {
+    pub(crate) fn read(object: &Object<'_>) -> Option<Self> {
         object.has("expirationTime");
         let endpoint = object.required("endpoint", |field| {
             let url = field.url()?;
@@ -248,7 +248,7 @@ fn base64url(field: Field<'_>, bytes: usize) -> Option<String> {
 /// Whether a URL may be called on behalf of a stranger: `https`, the default port, and a name or a
 /// public address. What a name resolves to is checked again when it is called.
 #[must_use]
-pub fn is_public_https(url: &Url) -> bool {
+pub(crate) fn is_public_https(url: &Url) -> bool {
     let public_host = match url.host() {
         Some(Host::Domain(name)) => {
             name.contains('.') && !name.ends_with(".local") && !name.ends_with(".internal")
@@ -262,7 +262,7 @@ pub fn is_public_https(url: &Url) -> bool {
 
 /// Whether an address is on the public Internet (IANA special-purpose registries).
 #[must_use]
-pub fn is_public(address: IpAddr) -> bool {
+pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let [a, b, c, _] = v4.octets();
@@ -296,7 +296,7 @@ pub fn is_public(address: IpAddr) -> bool {
 impl Recipient {
     /// Reads the `recipient` of a request: exactly one way to reach the person, of the right kind
     /// for the channel.
-    pub fn read(field: &Field<'_>, channel: Option<Channel>) -> Option<Self> {
+    pub(crate) fn read(field: &Field<'_>, channel: Option<Channel>) -> Option<Self> {
         let found = field.object(|object| {
             let found = [
                 object.optional("actorId", |field| {
@@ -342,7 +342,7 @@ impl Recipient {
 
     /// The channel that this recipient is reached on; `None` for one that is named by `actorId`.
     #[must_use]
-    pub fn channel(&self) -> Option<Channel> {
+    pub(crate) fn channel(&self) -> Option<Channel> {
         match self {
             Self::Address(address) => Some(address.channel()),
             Self::ActorId(_) => None,
@@ -365,7 +365,7 @@ impl From<Address> for Recipient {
 impl Address {
     /// The channel that it belongs to.
     #[must_use]
-    pub fn channel(&self) -> Channel {
+    pub(crate) fn channel(&self) -> Channel {
         match self {
             Self::Email(_) => Channel::Email,
             Self::Phone(_) => Channel::Sms,
@@ -376,13 +376,13 @@ impl Address {
     /// SHA-256 of the text in lower case: what is kept of an address where the address itself is
     /// not.
     #[must_use]
-    pub fn hash(&self) -> AddressHash {
+    pub(crate) fn hash(&self) -> AddressHash {
         hash(self.key())
     }
 
     /// The text by which suppression knows it.
     #[must_use]
-    pub fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         match self {
             Self::Email(email) => email.as_str(),
             Self::Phone(phone) => phone.as_str(),
@@ -394,20 +394,20 @@ impl Address {
 
 /// The hash of an address that is written as `text`.
 #[must_use]
-pub fn hash(text: &str) -> AddressHash {
+pub(crate) fn hash(text: &str) -> AddressHash {
     use sha2::Digest;
     sha2::Sha256::digest(text.to_ascii_lowercase()).into()
 }
 
 /// Bytes as hexadecimal digits.
 #[must_use]
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Bytes from hexadecimal digits.
 #[must_use]
-pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }

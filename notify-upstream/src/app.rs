@@ -18,27 +18,29 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::accept::{self, Door};
-use crate::actor::{Actors, OwnAddresses};
-use crate::config::{Config, OutletConfig, ProviderConfig};
-use crate::deliver::Courier;
-use crate::dispatch::{
-    Board, Dispatcher, Ended, Finisher, LeaseTime, Means, Runner, Voice, Workers,
-};
+use crate::config::Config;
+use crate::delivery::actors::{Actors, OwnAddresses};
+use crate::delivery::attempt::Courier;
+use crate::delivery::mail_token::KEY_VARIABLE;
+use crate::delivery::pool::{LONGEST_CALL, Outlets};
+use crate::delivery::pool::{OutletConfig, ProviderConfig};
+use crate::delivery::provider::check_tls;
+use crate::delivery::suppression::Suppression;
+use crate::delivery::unverified::UnverifiedQuota;
+use crate::dispatch::{Board, Dispatcher, Ended, Finisher, Means, Runner, Voice};
 use crate::housekeeping::{Housekeeper, Mover, Reloader};
 use crate::http::Service;
-use crate::mail_token::KEY_VARIABLE;
+use crate::intake::group_commit::{self, Door};
+use crate::intake::quota::Quota;
+use crate::lease::LeaseTime;
+use crate::lease::Workers;
 use crate::metrics::Metrics;
 use crate::notification::Channel;
-use crate::outlet::{LONGEST_CALL, Outlets};
-use crate::provider::check_tls;
-use crate::quota::Quota;
-use crate::read::{Library, Reader, Recent};
-use crate::sequence::Sequence;
+use crate::notification::Sequence;
+use crate::status::reader::{Library, Reader};
+use crate::store::Recent;
 use crate::store::Store;
-use crate::suppression::Suppression;
-use crate::template::{Templates, fingerprint};
-use crate::unverified::UnverifiedQuota;
+use crate::templates::{Templates, fingerprint};
 
 /// The sockets, which the caller owns.
 #[derive(Debug)]
@@ -60,7 +62,7 @@ pub struct App {
     calls: ServiceClient,
     service: Service,
     library: Library,
-    writer: accept::Writer,
+    writer: group_commit::Writer,
     finisher: Finisher,
     dispatchers: [Dispatcher; 3],
     stop_delivery: CancellationToken,

@@ -1,26 +1,39 @@
 //! The operator's tools: templates, dead letters, suppressed addresses, delivery reports.
 
 mod dsn;
+mod serve;
 mod suppression;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
-use postern_common::config::Env;
+use postern_common::config::{Env, load};
 use postern_common::database::{Database, Options};
 use postern_common::exit::Exit;
-use postern_notify::Config;
-use postern_notify::notification::{Channel, NotificationId};
-use postern_notify::sequence::Sequence;
-use postern_notify::store::{DeadFilter, Store};
-use postern_notify::template::{Author, Content, Locale, TemplateName, Templates};
 use serde_json::{Map, Value};
 
+use crate::Config;
+use crate::notification::Sequence;
+use crate::notification::{Channel, NotificationId};
+use crate::store::{DeadFilter, Store};
+use crate::templates::{Author, Content, Locale, TemplateName, Templates};
+
 use self::suppression::SuppressionCommand;
-use super::read_config;
+
+/// The notification upstream: accepts, queues, delivers, tells. Without a command it serves.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration file.
+    #[arg(long, default_value = "conf/notify.toml", global = true)]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
 
 /// What is to be done.
 #[derive(Debug, Subcommand)]
@@ -110,6 +123,31 @@ pub(super) struct Filter {
     /// At most so many.
     #[arg(long, default_value_t = 1000)]
     limit: i64,
+}
+
+/// Runs the program with the arguments of the process.
+pub async fn run() -> ExitCode {
+    match Arguments::try_parse() {
+        Ok(Arguments {
+            config,
+            command: None,
+        }) => Exit::report(Box::pin(serve::serve(&config)).await),
+        Ok(Arguments {
+            config,
+            command: Some(command),
+        }) => Exit::report(Box::pin(command.run(&config)).await),
+        Err(error) if error.use_stderr() => {
+            Exit::report(Err(Exit::usage(error.to_string().trim_end())))
+        }
+        Err(help) => match help.print() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+    }
+}
+
+fn read_config(path: &Path, env: &Env) -> Result<Config, Exit> {
+    load(path, |root| Config::read(root, env))
 }
 
 // === impl Command ===
@@ -212,8 +250,7 @@ impl DeadCommand {
     async fn run(self, config: &Config) -> Result<(), Exit> {
         let store = open(config).await?;
         let clock = Clock::system();
-        let failed =
-            |error: postern_notify::store::StoreError| Exit::unavailable(error.to_string());
+        let failed = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
         match self {
             Self::List(filter) => {
                 for letter in store.dead_letters(&filter.parse()?).await.map_err(failed)? {

@@ -1,6 +1,6 @@
 //! What the notification upstream reads from `conf/notify.toml` and the environment.
 
-mod outlet;
+mod provider;
 mod webhooks;
 
 use std::net::SocketAddr;
@@ -14,12 +14,11 @@ use postern_common::identity::IdentityConfig;
 use postern_common::log::Log;
 use url::Url;
 
-pub use outlet::{OutletConfig, ProviderConfig};
-
-use crate::mail_token::{KEY_VARIABLE, MailTokens};
+use crate::delivery::mail_token::{KEY_VARIABLE, MailTokens};
+use crate::delivery::pool::OutletConfig;
 use crate::notification::Channel;
-use crate::template::Locale;
-use crate::webhook::Webhooks;
+use crate::receipts::webhook::Webhooks;
+use crate::templates::Locale;
 
 /// The settings of one notification upstream.
 #[derive(Debug)]
@@ -31,77 +30,77 @@ pub struct Config {
     /// `admin_hosts`: names by which operators may call it, besides loopback names and, where it
     /// does not listen on a loopback address, IP addresses; default none. Any other `Host` is
     /// refused.
-    pub admin_hosts: Vec<String>,
+    pub(crate) admin_hosts: Vec<String>,
     /// Log lines. Default JSON at `info`.
-    pub log: Log,
+    pub(crate) log: Log,
     /// `postgres://…` or `sqlite://…`. Default `sqlite://var/notify.db`. `NOTIFY_DATABASE` wins
     /// over the file.
-    pub database: String,
+    pub(crate) database: String,
     /// `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a single process.
     /// Default `memory:`. `NOTIFY_CACHE` wins over the file.
-    pub cache: String,
+    pub(crate) cache: String,
     /// Base URL of the actor service, which knows addresses. Default `http://127.0.0.1:8504`.
-    pub actor_service: Url,
+    pub(crate) actor_service: Url,
     /// Whose `X-Forwarded-For` is believed. Default this machine's own addresses: a gateway beside
     /// us.
-    pub trusted_proxies: TrustedProxies,
+    pub(crate) trusted_proxies: TrustedProxies,
     /// The identity pools.
-    pub identity: IdentityConfig,
+    pub(crate) identity: IdentityConfig,
     /// Where the templates are, and in which language when none is asked for.
-    pub templates: Templates,
+    pub(crate) templates: Templates,
     /// How the queue works.
-    pub queue: Queue,
+    pub(crate) queue: Queue,
     /// Whether a user may address others than itself. Default false: else anyone who registers
     /// could send mail to the world.
-    pub users_may_address_anyone: bool,
+    pub(crate) users_may_address_anyone: bool,
     /// Whether a user may send CRITICAL and HIGH, before the NORMAL of everybody else. Default
     /// false.
-    pub users_may_send_urgent: bool,
+    pub(crate) users_may_send_urgent: bool,
     /// Channels on which a user may have something sent to an address of its own although the actor
     /// service does not say (`emailVerified`, `phoneVerified`, `deviceVerified`) whether it is
     /// verified. Default none: an address in a profile is whatever the user wrote. A template can
     /// be an exception, with a quota (`unverified_addresses` in its `template.toml`).
-    pub unverified_addresses: [bool; 3],
+    pub(crate) unverified_addresses: [bool; 3],
     /// Notifications a minute for each user. Default 600: a user writes to itself alone.
-    pub user_quota: Option<u64>,
+    pub(crate) user_quota: Option<u64>,
     /// Notifications a minute for each service. Default: no limit.
-    pub service_quota: Option<u64>,
+    pub(crate) service_quota: Option<u64>,
     /// What providers may report, and the URL under which they reach us.
-    pub webhooks: Webhooks,
+    pub(crate) webhooks: Webhooks,
     /// What clicks and delivery reports are proven with: `NOTIFY_TOKEN_KEY`, base64 of 32 bytes or
     /// more; a new key before the old one, with a comma between, replaces it. Without it no mail
     /// offers a click, and no report is believed.
-    pub mail_tokens: Option<MailTokens>,
+    pub(crate) mail_tokens: Option<MailTokens>,
     /// The providers, in the order of the file.
-    pub outlets: Vec<OutletConfig>,
+    pub(crate) outlets: Vec<OutletConfig>,
 }
 
 /// Where the templates are.
 #[derive(Clone, Debug)]
-pub struct Templates {
+pub(crate) struct Templates {
     /// The folder. Default `conf/templates`.
-    pub folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// The language when none is asked for, or the wanted one is not there. Default `en`.
-    pub default_locale: Locale,
+    pub(crate) default_locale: Locale,
 }
 
 /// How the queue works.
 #[derive(Clone, Copy, Debug)]
-pub struct Queue {
+pub(crate) struct Queue {
     /// Connections to PostgreSQL for the queue alone. Default 6: one writes, one finishes, one
     /// claims for each channel, one reads.
-    pub connections: u32,
+    pub(crate) connections: u32,
     /// Notifications in hand at once, by [`Channel::index`]. Default 64 each: what the providers
     /// take at once.
-    pub permits: [usize; 3],
+    pub(crate) permits: [usize; 3],
     /// Bytes of request bodies that wait for their commit; as many again may be arriving. Beyond it
     /// the answer is 503. Default 16 MiB, at least 2 MiB, of which services have half, users a
     /// quarter, and callers without a token and webhooks an eighth each, but at least one body:
     /// what was read in a body may take twenty-five times its bytes.
-    pub bodies: BodyBudgets,
+    pub(crate) bodies: BodyBudgets,
     /// How long records and results are kept. Default 90 days, at least 40: a notification can be
     /// scheduled 30 ahead.
-    pub retention: Duration,
+    pub(crate) retention: Duration,
 }
 
 // === impl Config ===
@@ -151,7 +150,7 @@ impl Config {
                 OutletConfig::read(object, env, public_url.as_ref(), mail_tokens.as_ref())
             })
         });
-        outlet::refuse_doubles(root, &outlets);
+        provider::refuse_doubles(root, &outlets);
         Some(Self {
             listen,
             admin,

@@ -5,17 +5,16 @@
 //! provider outside any transaction. The
 //! [`Finisher`] writes results in batches and frees a permit only when its result is durable.
 
-mod board;
-mod finisher;
-mod gate;
-mod lane;
+mod full_scan;
+mod lane_cursor;
+mod low_throttle;
 mod permit;
 mod plan;
-mod precedence;
+mod result_writer;
 mod runner;
-mod signal;
-mod whole_look;
-mod worker;
+mod state;
+mod urgent_gate;
+mod wakeup;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,24 +23,24 @@ use tokio_util::sync::CancellationToken;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
-pub use board::{Board, Desk, Flow};
-pub use finisher::{Ended, Ending, Finisher};
-pub use gate::{Gate, GateState};
-pub use permit::{Permit, Permits};
-pub use plan::{Sight, Turn, plan};
-pub use precedence::{Entering, Precedence};
-pub use runner::{Job, Runner};
-pub use signal::{Ear, Voice};
-pub use worker::{LeaseTime, Worker, Workers};
+pub(crate) use low_throttle::{Gate, GateState};
+pub(crate) use permit::{Permit, Permits};
+pub(crate) use plan::{Sight, Turn, plan};
+pub(crate) use result_writer::{Ended, Ending, Finisher};
+pub(crate) use runner::{Job, Runner};
+pub(crate) use state::{Board, Desk, Flow};
+pub(crate) use urgent_gate::Precedence;
+pub(crate) use wakeup::Voice;
 
+use crate::delivery::pool::Standing;
+use crate::lease::Workers;
 use crate::metrics::Metrics;
+use crate::notification::Sequence;
 use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};
-use crate::outlet::Standing;
-use crate::read::Recent;
-use crate::sequence::Sequence;
+use crate::store::Recent;
 use crate::store::{Claim, LaneMark, Store, StoreError, Survey};
-use lane::LaneState;
-use whole_look::WholeLook;
+use full_scan::WholeLook;
+use lane_cursor::LaneState;
 
 /// Most rows of one claim. Each claim waits for the disk, and for the answer.
 const CLAIM: usize = 500;
@@ -58,7 +57,7 @@ const LOOKS_PER_MARK: u32 = 15;
 
 /// The claimer of one channel's lanes.
 #[derive(Debug)]
-pub struct Dispatcher {
+pub(crate) struct Dispatcher {
     channel: Channel,
     store: Store,
     clock: Clock,
@@ -78,23 +77,23 @@ pub struct Dispatcher {
 
 /// What acceptance and dispatch work with.
 #[derive(Clone, Debug)]
-pub struct Means {
+pub(crate) struct Means {
     /// The truth.
-    pub store: Store,
+    pub(crate) store: Store,
     /// The time.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// Orders and ids.
-    pub sequence: Arc<Sequence>,
+    pub(crate) sequence: Arc<Sequence>,
     /// Who we are.
-    pub workers: Arc<Workers>,
+    pub(crate) workers: Arc<Workers>,
     /// What acceptance and dispatch know of each other.
-    pub board: Arc<Board>,
+    pub(crate) board: Arc<Board>,
     /// Who delivers.
-    pub runner: Arc<Runner>,
+    pub(crate) runner: Arc<Runner>,
     /// What is counted.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// What was read lately, and is forgotten when it is written about.
-    pub recent: Arc<Recent>,
+    pub(crate) recent: Arc<Recent>,
 }
 
 // === impl Dispatcher ===
@@ -102,7 +101,7 @@ pub struct Means {
 impl Dispatcher {
     /// A claimer that has seen nothing yet.
     #[must_use]
-    pub fn new(channel: Channel, means: &Means) -> Self {
+    pub(crate) fn new(channel: Channel, means: &Means) -> Self {
         Self {
             channel,
             store: means.store.clone(),
@@ -122,7 +121,7 @@ impl Dispatcher {
     }
 
     /// Claims whenever there is something and somebody to do it, until the stop.
-    pub async fn run(mut self, shutdown: CancellationToken) {
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut survey = tokio::time::interval(Duration::from_secs(1));
         survey.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -158,7 +157,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The store's.
-    pub async fn survey(&mut self) -> Result<(), StoreError> {
+    pub(crate) async fn survey(&mut self) -> Result<(), StoreError> {
         if self.surveys == 0 {
             self.begin_at_the_marks().await;
         }
@@ -258,7 +257,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The store's. What a claim took that we did not hear of is rescued like a dead worker's.
-    pub async fn pass(&mut self) -> Result<usize, StoreError> {
+    pub(crate) async fn pass(&mut self) -> Result<usize, StoreError> {
         // Claimed and not begun: they begin while the next claim is under way.
         let mut hand = Vec::new();
         let outcome = self.claims(&mut hand).await;
@@ -359,7 +358,7 @@ impl Dispatcher {
         let jobs = jobs.map(|(claimed, permit)| Job {
             claimed,
             worker: Arc::clone(&worker),
-            permit,
+            _permit: permit,
         });
         Ok((jobs.collect(), (count < wanted).then_some(signals)))
     }
@@ -388,7 +387,7 @@ impl Dispatcher {
         });
         let state = self.gate.look(oldest.unwrap_or_default(), trouble);
         self.desk.set_gate(state);
-        self.metrics.gate(self.channel, state);
+        self.metrics.gate(self.channel, state.code());
     }
 }
 

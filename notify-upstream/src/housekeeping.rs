@@ -13,44 +13,45 @@ use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 use tokio::time::Interval;
 
-use crate::accept::KEY_LIFE;
-use crate::dispatch::{Board, Workers};
+use crate::delivery::suppression::Suppression;
+use crate::dispatch::Board;
+use crate::intake::group_commit::KEY_LIFE;
+use crate::lease::Workers;
 use crate::metrics::Metrics;
+use crate::receipts::webhook::TOKEN_LIFE;
 use crate::store::{MIGRATIONS, Store, StoreError};
-use crate::suppression::Suppression;
-use crate::template::{Locale, Templates, fingerprint};
-use crate::webhook::TOKEN_LIFE;
+use crate::templates::{Locale, Templates, fingerprint};
 
 /// Moves delayed rows to the queue when they are due.
 #[derive(Debug)]
-pub struct Mover {
+pub(crate) struct Mover {
     /// The truth.
-    pub store: Store,
+    pub(crate) store: Store,
     /// The time.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// Who is told.
-    pub board: Arc<Board>,
+    pub(crate) board: Arc<Board>,
 }
 
 /// Looks after the store.
 #[derive(Debug)]
-pub struct Housekeeper {
+pub(crate) struct Housekeeper {
     /// The truth.
-    pub store: Store,
+    pub(crate) store: Store,
     /// The time.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// Who died long ago is forgotten.
-    pub workers: Arc<Workers>,
+    pub(crate) workers: Arc<Workers>,
     /// The list of addresses that do not exist.
-    pub suppression: Arc<Suppression>,
+    pub(crate) suppression: Arc<Suppression>,
     /// What is counted.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// Whether the store answers, and is one that this binary works on.
-    pub database: Check,
+    pub(crate) database: Check,
     /// The same store, to be asked.
-    pub opened: Database,
+    pub(crate) opened: Database,
     /// How long records are kept.
-    pub retention: Duration,
+    pub(crate) retention: Duration,
 }
 
 /// Most rows of one move.
@@ -60,15 +61,15 @@ const DEPTH_CAP: i64 = 100_000;
 
 /// Takes over changed templates while the service runs.
 #[derive(Debug)]
-pub struct Reloader {
+pub(crate) struct Reloader {
     /// The folder.
-    pub folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// The language when none is asked for.
-    pub default_locale: Locale,
+    pub(crate) default_locale: Locale,
     /// The templates of the moment.
-    pub templates: Arc<ArcSwap<Templates>>,
+    pub(crate) templates: Arc<ArcSwap<Templates>>,
     /// The folder as it was when it was last looked at.
-    pub seen: u64,
+    pub(crate) seen: u64,
 }
 
 // === impl Reloader ===
@@ -76,7 +77,7 @@ pub struct Reloader {
 impl Reloader {
     /// Looks at the folder; a set with a mistake anywhere changes nothing that is live. Whether it
     /// was taken over.
-    pub fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         let now = fingerprint(&self.folder);
         if now == self.seen {
             return false;
@@ -96,7 +97,7 @@ impl Reloader {
     }
 
     /// Looks every two seconds until the stop.
-    pub async fn run(mut self, shutdown: CancellationToken) {
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_secs(2));
         loop {
             tokio::select! {
@@ -123,7 +124,7 @@ impl Mover {
     ///
     /// # Errors
     /// The store's.
-    pub async fn step(&self) -> Result<usize, StoreError> {
+    pub(crate) async fn step(&self) -> Result<usize, StoreError> {
         let mut total = 0;
         loop {
             let moved = self.store.move_due(self.clock.now(), MOVE).await?;
@@ -138,7 +139,7 @@ impl Mover {
     }
 
     /// Moves until the stop.
-    pub async fn run(self, shutdown: CancellationToken) {
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_millis(250));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -159,7 +160,7 @@ impl Mover {
 impl Housekeeper {
     /// Looks after the store until the stop. What a round of housekeeping takes does not delay what
     /// readiness says.
-    pub async fn run(self, shutdown: CancellationToken) {
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
         tokio::join!(self.watch(&shutdown), self.keep(&shutdown));
     }
 
@@ -184,7 +185,7 @@ impl Housekeeper {
 
     /// Whether the store takes writes, and is one that this binary works on: while it is not,
     /// nothing is claimed.
-    pub async fn look(&self) {
+    pub(crate) async fn look(&self) {
         match self.opened.still_fits(&MIGRATIONS).await {
             Ok(()) => {
                 self.database.set_ok();
@@ -202,7 +203,7 @@ impl Housekeeper {
     ///
     /// # Errors
     /// The store's.
-    pub async fn step(&self, round: u64) -> Result<(), StoreError> {
+    pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
         self.suppression.step().await?;
         let now = self.clock.now();
         let before =
@@ -242,7 +243,7 @@ async fn runs(tick: &mut Interval, shutdown: &CancellationToken) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::template::TemplateName;
+    use crate::templates::TemplateName;
 
     #[test]
     fn changed_templates_are_taken_over_and_bad_ones_refused_as_a_whole() {

@@ -17,59 +17,60 @@ use postern_common::http::{BodyOwner, Peer, TrustedProxies};
 use postern_common::token::{Caller, Verifier};
 use postern_common::{Clock, Code, Problem};
 
-use crate::accept::Door;
+use crate::delivery::mail_token::MailTokens;
+use crate::delivery::suppression::Suppression;
 use crate::dispatch::Board;
-use crate::mail_token::MailTokens;
+use crate::intake::group_commit::Door;
+use crate::intake::quota::Quota;
 use crate::metrics::Metrics;
-use crate::quota::Quota;
-use crate::read::{Reader, Recent};
-use crate::request::Principal;
+use crate::principal::Principal;
+use crate::receipts::webhook::Webhooks;
+use crate::status::reader::Reader;
+use crate::store::Recent;
 use crate::store::Store;
-use crate::suppression::Suppression;
-use crate::template::Templates;
-use crate::webhook::Webhooks;
+use crate::templates::Templates;
 
 /// What the handlers work with.
 #[derive(Clone)]
-pub struct Service {
+pub(crate) struct Service {
     /// Verifies callers again: no network location is trusted.
-    pub verifier: Arc<Verifier>,
+    pub(crate) verifier: Arc<Verifier>,
     /// The issuer whose users are actors.
-    pub actor_issuer: Arc<str>,
+    pub(crate) actor_issuer: Arc<str>,
     /// The time.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// The templates of the moment.
-    pub templates: Arc<arc_swap::ArcSwap<Templates>>,
+    pub(crate) templates: Arc<arc_swap::ArcSwap<Templates>>,
     /// Where requests are accepted.
-    pub door: Door,
+    pub(crate) door: Door,
     /// Where the status is read.
-    pub reader: Reader,
+    pub(crate) reader: Reader,
     /// What was read lately.
-    pub recent: Arc<Recent>,
+    pub(crate) recent: Arc<Recent>,
     /// For what is neither.
-    pub store: Store,
+    pub(crate) store: Store,
     /// For the LOW gate's word.
-    pub board: Arc<Board>,
+    pub(crate) board: Arc<Board>,
     /// How many each caller may ask for.
-    pub quota: Quota,
+    pub(crate) quota: Quota,
     /// What providers report.
-    pub webhooks: Arc<Webhooks>,
+    pub(crate) webhooks: Arc<Webhooks>,
     /// What a click is proven with.
-    pub mail_tokens: Option<MailTokens>,
+    pub(crate) mail_tokens: Option<MailTokens>,
     /// Addresses that providers report as dead.
-    pub suppression: Arc<Suppression>,
+    pub(crate) suppression: Arc<Suppression>,
     /// What is counted.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// Whose `X-Forwarded-For` is believed.
-    pub trusted_proxies: TrustedProxies,
+    pub(crate) trusted_proxies: TrustedProxies,
     /// Whether a user may address others than itself. Default: no.
-    pub users_may_address_anyone: bool,
+    pub(crate) users_may_address_anyone: bool,
     /// Whether a user may send CRITICAL and HIGH.
-    pub users_may_send_urgent: bool,
+    pub(crate) users_may_send_urgent: bool,
 }
 
 /// The routes of this service.
-pub fn router(service: Service) -> Router {
+pub(crate) fn router(service: Service) -> Router {
     Router::new()
         .route("/notifications", post(create::one))
         .route(

@@ -1,40 +1,49 @@
-//! The notification upstream: accept, queue, deliver, tell.
+//! The notification upstream: accepts notifications, queues them, delivers them through providers
+//! and answers status queries. Delivery is at least once: an accepted notification is not lost and
+//! may be repeated.
 //!
-//! The way of a notification: [`http`] reads it into a [`request::Request`] and checks template and
-//! variables;
-//! [`accept`] commits it with whatever else arrived meanwhile ([`store`]); [`dispatch`] claims it in strict order of
-//! priority, or has it at once where a permit was free; [`deliver`] finds the address, renders and
-//! calls a
-//! [`provider`]; the result is written under the claim's fence; [`view`] derives the status from all of it.
+//! The modules, in the order of the data flow:
+//!
+//! 1. `http` parses requests; `intake` validates them and commits them in groups to the `store`.
+//! 2. `dispatch` claims waiting rows in strict order of priority, or takes a row at once if a permit
+//!    was free at acceptance.
+//! 3. `delivery` finds the address, renders the template and calls a provider. The result is
+//!    written under the fence of the claim.
+//! 4. `receipts` reads the later reports of providers and mail servers.
+//! 5. `status` derives the status document from the record, the results and the receipts.
+//!
+//! The remaining modules are leaves that the stages share: the vocabulary (`notification`,
+//! `address`, `principal`), `templates`, `store`, `lease` and `metrics`.
 
-pub mod accept;
-pub mod actor;
-pub mod address;
+mod address;
 mod app;
-pub mod config;
-pub mod deliver;
-pub mod dispatch;
-pub mod dsn;
-pub mod housekeeping;
-pub mod http;
-pub mod mail_token;
-pub mod metrics;
-pub mod notification;
-pub mod outlet;
-pub mod provider;
-pub mod quota;
-pub mod read;
-pub mod request;
-pub mod retry;
-pub mod sequence;
-pub mod store;
-pub mod suppression;
-pub mod template;
+pub mod cli;
+mod config;
+mod delivery;
+mod dispatch;
+mod housekeeping;
+mod http;
+mod intake;
+mod lease;
+mod metrics;
+mod notification;
+mod principal;
+mod receipts;
+mod status;
+mod store;
+mod templates;
 #[cfg(test)]
 mod testing;
-pub mod unverified;
-pub mod view;
-pub mod webhook;
 
 pub use app::{App, LONGEST_STOP, Listeners};
 pub use config::Config;
+
+/// The queue without its service, for benchmarks. Not a stable interface.
+#[doc(hidden)]
+pub mod queue {
+    pub use crate::notification::{Channel, Lane, NotificationId, Order, Priority, Sequence};
+    pub use crate::store::{
+        Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow, Store,
+        StoreError,
+    };
+}

@@ -7,13 +7,12 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
 
-use crate::dispatch::GateState;
 use crate::notification::{Channel, Lane, Priority};
 use crate::store::{ResultKind, ResultRow};
 
 /// The counters of this service; clones share them.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     registry: Registry,
     /// By channel and priority, looked up once.
     accepted: [[IntCounter; 4]; 3],
@@ -35,7 +34,7 @@ pub struct Metrics {
 impl Metrics {
     /// In a registry of their own.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let registry = Registry::new();
         let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows of one commit")
             .buckets(prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default());
@@ -99,32 +98,32 @@ impl Metrics {
 
     /// For the admin address.
     #[must_use]
-    pub fn registry(&self) -> Registry {
+    pub(crate) fn registry(&self) -> Registry {
         self.registry.clone()
     }
 
     /// What is older was dropped.
-    pub fn kept_from(&self, at: Timestamp) {
+    pub(crate) fn kept_from(&self, at: Timestamp) {
         self.kept_from
             .with_label_values::<&str>(&[])
             .set(at.unix_seconds());
     }
 
     /// One more was accepted.
-    pub fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
+    pub(crate) fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
         self.accepted[channel.index()][priority.index()].inc();
         self.accept_seconds[priority.index()].observe(took.as_secs_f64());
     }
 
     /// A commit took so many rows.
     #[expect(clippy::cast_precision_loss, reason = "a batch has some hundred rows")]
-    pub fn batch(&self, rows: usize) {
+    pub(crate) fn batch(&self, rows: usize) {
         self.batch_rows.observe(rows as f64);
     }
 
     /// Attempts are over and their results durable. Neighbours mostly end alike and are counted
     /// together.
-    pub fn ended<'a>(&self, ended: impl Iterator<Item = (Lane, &'a ResultRow, Duration)>) {
+    pub(crate) fn ended<'a>(&self, ended: impl Iterator<Item = (Lane, &'a ResultRow, Duration)>) {
         let mut alike: Option<([&str; 4], u64)> = None;
         for (lane, result, age) in ended {
             let labels = attempt_labels(lane, result);
@@ -146,19 +145,19 @@ impl Metrics {
     }
 
     /// Results were refused.
-    pub fn lease_lost(&self, rows: usize) {
+    pub(crate) fn lease_lost(&self, rows: usize) {
         self.lease_lost.inc_by(rows as u64);
     }
 
     /// The LOW gate of a channel.
-    pub fn gate(&self, channel: Channel, state: GateState) {
+    pub(crate) fn gate(&self, channel: Channel, level: u8) {
         self.gate
             .with_label_values(&[channel.as_str()])
-            .set(state.code().into());
+            .set(level.into());
     }
 
     /// How many rows a lane has.
-    pub fn depth(&self, lane: Lane, rows: i64) {
+    pub(crate) fn depth(&self, lane: Lane, rows: i64) {
         let line = if lane.retry { "repeats" } else { "first" };
         self.depth
             .with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line])
@@ -166,7 +165,7 @@ impl Metrics {
     }
 
     /// How long the oldest of a lane has waited.
-    pub fn oldest(&self, lane: Lane, age: Duration) {
+    pub(crate) fn oldest(&self, lane: Lane, age: Duration) {
         let line = if lane.retry { "repeats" } else { "first" };
         let millis = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
         self.oldest
@@ -175,7 +174,7 @@ impl Metrics {
     }
 
     /// Providers reported so many times.
-    pub fn receipts(&self, provider: &str, outcome: &str, count: u64) {
+    pub(crate) fn receipts(&self, provider: &str, outcome: &str, count: u64) {
         self.receipts
             .with_label_values(&[provider, outcome])
             .inc_by(count);

@@ -1,9 +1,13 @@
 //! The words of a notification: channel, priority, lane, id.
 
+mod sequence;
+
 use std::fmt;
 
 use postern_common::clock::Timestamp;
 use uuid::Uuid;
+
+pub use sequence::Sequence;
 
 /// How it reaches a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,17 +54,17 @@ pub struct NotificationId(pub Uuid);
 pub type Order = i64;
 
 /// Bits of an [`Order`] below the milliseconds.
-pub const ORDER_COUNTER_BITS: u32 = 12;
+pub(crate) const ORDER_COUNTER_BITS: u32 = 12;
 
 // === impl Channel ===
 
 impl Channel {
     /// Every channel.
-    pub const ALL: [Self; 3] = [Self::Email, Self::Sms, Self::Push];
+    pub(crate) const ALL: [Self; 3] = [Self::Email, Self::Sms, Self::Push];
 
     /// The name in requests, answers and configuration.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Email => "email",
             Self::Sms => "sms",
@@ -70,7 +74,7 @@ impl Channel {
 
     /// Position in [`Channel::ALL`].
     #[must_use]
-    pub const fn index(self) -> usize {
+    pub(crate) const fn index(self) -> usize {
         match self {
             Self::Email => 0,
             Self::Sms => 1,
@@ -79,7 +83,7 @@ impl Channel {
     }
 
     /// Name and value, for decoding.
-    pub const WORDS: &[(&str, Self)] = &[
+    pub(crate) const WORDS: &[(&str, Self)] = &[
         ("email", Self::Email),
         ("sms", Self::Sms),
         ("push", Self::Push),
@@ -90,10 +94,10 @@ impl Channel {
 
 impl Priority {
     /// Every priority, most urgent first.
-    pub const ALL: [Self; 4] = [Self::Critical, Self::High, Self::Normal, Self::Low];
+    pub(crate) const ALL: [Self; 4] = [Self::Critical, Self::High, Self::Normal, Self::Low];
 
     /// Name and value, for decoding.
-    pub const WORDS: &[(&str, Self)] = &[
+    pub(crate) const WORDS: &[(&str, Self)] = &[
         ("CRITICAL", Self::Critical),
         ("HIGH", Self::High),
         ("NORMAL", Self::Normal),
@@ -102,7 +106,7 @@ impl Priority {
 
     /// The name in requests and answers.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Critical => "CRITICAL",
             Self::High => "HIGH",
@@ -113,13 +117,13 @@ impl Priority {
 
     /// Whether somebody waits for it: everything else makes way.
     #[must_use]
-    pub const fn is_urgent(self) -> bool {
+    pub(crate) const fn is_urgent(self) -> bool {
         matches!(self, Self::Critical | Self::High)
     }
 
     /// Position in [`Priority::ALL`].
     #[must_use]
-    pub const fn index(self) -> usize {
+    pub(crate) const fn index(self) -> usize {
         match self {
             Self::Critical => 0,
             Self::High => 1,
@@ -133,11 +137,11 @@ impl Priority {
 
 impl Lane {
     /// Lanes of one channel.
-    pub const PER_CHANNEL: usize = 8;
+    pub(crate) const PER_CHANNEL: usize = 8;
 
     /// The lane of first attempts.
     #[must_use]
-    pub const fn first(channel: Channel, priority: Priority) -> Self {
+    pub(crate) const fn first(channel: Channel, priority: Priority) -> Self {
         Self {
             channel,
             priority,
@@ -147,7 +151,7 @@ impl Lane {
 
     /// The lane of repeats beside it.
     #[must_use]
-    pub const fn repeats(self) -> Self {
+    pub(crate) const fn repeats(self) -> Self {
         Self {
             retry: true,
             ..self
@@ -156,7 +160,7 @@ impl Lane {
 
     /// Every lane of a channel; for each priority first attempts, then repeats.
     #[must_use]
-    pub fn of(channel: Channel) -> [Self; Self::PER_CHANNEL] {
+    pub(crate) fn of(channel: Channel) -> [Self; Self::PER_CHANNEL] {
         std::array::from_fn(|index| Self {
             channel,
             priority: Priority::ALL[index / 2],
@@ -166,19 +170,19 @@ impl Lane {
 
     /// Position in [`Lane::of`].
     #[must_use]
-    pub const fn index(self) -> usize {
+    pub(crate) const fn index(self) -> usize {
         self.priority.index() * 2 + self.retry as usize
     }
 
     /// The number in the stores.
     #[must_use]
-    pub fn code(self) -> i16 {
+    pub(crate) fn code(self) -> i16 {
         i16::try_from(self.channel.index() * Self::PER_CHANNEL + self.index()).unwrap_or(i16::MAX)
     }
 
     /// From the number in the stores; `None` for a number of a newer version.
     #[must_use]
-    pub fn from_code(code: i16) -> Option<Self> {
+    pub(crate) fn from_code(code: i16) -> Option<Self> {
         let code = usize::try_from(code).ok()?;
         let channel = *Channel::ALL.get(code / Self::PER_CHANNEL)?;
         Self::of(channel).get(code % Self::PER_CHANNEL).copied()
@@ -190,7 +194,7 @@ impl Lane {
 impl NotificationId {
     /// Reads the hyphenated form in lower case, the only one that we give out.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let uuid = Uuid::try_parse(text).ok()?;
         (text.len() == 36 && !text.bytes().any(|byte| byte.is_ascii_uppercase()))
             .then_some(Self(uuid))
@@ -198,7 +202,7 @@ impl NotificationId {
 
     /// The least id that could be given out at this instant: a bound for partitions.
     #[must_use]
-    pub fn floor(at: Timestamp) -> Self {
+    pub(crate) fn floor(at: Timestamp) -> Self {
         let millis = u128::try_from(at.0).unwrap_or(0) & ((1 << 48) - 1);
         Self(Uuid::from_u128(millis << 80))
     }
@@ -212,13 +216,13 @@ impl fmt::Display for NotificationId {
 
 /// When something with this order was accepted or became due.
 #[must_use]
-pub fn order_time(order: Order) -> Timestamp {
+pub(crate) fn order_time(order: Order) -> Timestamp {
     Timestamp(order >> ORDER_COUNTER_BITS)
 }
 
 /// The least order of an instant.
 #[must_use]
-pub fn order_at(at: Timestamp) -> Order {
+pub(crate) fn order_at(at: Timestamp) -> Order {
     at.0.max(0) << ORDER_COUNTER_BITS
 }
 

@@ -18,11 +18,12 @@
 //! fence of its claim.
 
 mod id;
-pub mod postgres;
+pub(crate) mod postgres;
 mod read;
-pub mod row;
+pub(crate) mod row;
 mod schema;
 mod snapshot;
+mod snapshot_cache;
 mod sqlite;
 
 use postern_common::clock::Timestamp;
@@ -30,14 +31,15 @@ use postern_common::database::{Database, is_unavailable};
 use postern_common::exit::Exit;
 use sqlx::postgres::PgListener;
 
-pub use row::{
-    Cancelled, Claim, Claimed, DeadFilter, DeadLetter, Existing, Finished, LaneMark,
-    NewNotification, Next, Receipt, Record, ResultKind, ResultRow, Suppressed, SuppressedFilter,
+pub(crate) use row::{
+    Cancelled, DeadFilter, DeadLetter, Existing, LaneMark, Receipt, Suppressed, SuppressedFilter,
     Survey, WebhookToken,
 };
+pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
 
 pub(crate) use schema::MIGRATIONS;
-pub use snapshot::{Snapshot, Trail, WaitingRow};
+pub(crate) use snapshot::{Snapshot, Trail, WaitingRow};
+pub(crate) use snapshot_cache::Recent;
 
 use crate::address::AddressHash;
 use crate::notification::{Channel, Lane, NotificationId, Order};
@@ -78,13 +80,13 @@ impl From<sqlx::Error> for StoreError {
 type Outcome<T> = Result<T, StoreError>;
 
 macro_rules! delegate {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+    ($($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         impl Store {$(
             $(#[$doc])*
             ///
             /// # Errors
             /// The store is away or refuses.
-            pub async fn $name(&self, $($arg: $type),*) -> Result<$result, StoreError> {
+            $vis async fn $name(&self, $($arg: $type),*) -> Result<$result, StoreError> {
                 match self {
                     Self::Postgres(store) => store.$name($($arg),*).await,
                     Self::Sqlite(store) => store.$name($($arg),*).await,
@@ -97,76 +99,77 @@ macro_rules! delegate {
 delegate! {
     /// Stores a batch in one transaction, in the order given. Returns the ids that were refused
     /// because their idempotency key is taken; everything else is durable.
-    accept(batch: &[NewNotification]) -> Vec<NotificationId>;
+    pub fn accept(batch: &[NewNotification]) -> Vec<NotificationId>;
     /// What an idempotency key was used for.
-    existing(creator: &str, key: &str) -> Option<Existing>;
+    pub(crate) fn existing(creator: &str, key: &str) -> Option<Existing>;
     /// Forgets idempotency keys that were used before this instant; how many.
-    forget_keys(before: Timestamp) -> u64;
+    pub(crate) fn forget_keys(before: Timestamp) -> u64;
     /// Takes the next rows of a lane, in order, beyond the claim's cursor.
-    claim(claim: &Claim<'_>) -> Vec<Claimed>;
+    pub fn claim(claim: &Claim<'_>) -> Vec<Claimed>;
     /// Takes rows out of the queue and writes how their attempts ended; a row whose fence has moved
     /// on is left alone. How many were taken.
-    finish(batch: &[Finished]) -> usize;
+    pub fn finish(batch: &[Finished]) -> usize;
     /// Gives back rows whose attempt was never begun; the lanes and orders given back to.
-    release(rows: &[(NotificationId, i32)]) -> Vec<(Lane, Order)>;
+    pub(crate) fn release(rows: &[(NotificationId, i32)]) -> Vec<(Lane, Order)>;
     /// Looks at lanes: what waits beyond the cursor, and what was overlooked below it.
-    survey(marks: &[LaneMark], dead: &[i64]) -> Vec<Survey>;
+    pub(crate) fn survey(marks: &[LaneMark], dead: &[i64]) -> Vec<Survey>;
     /// Where the lanes of a channel begin, as it was last kept: nothing that waits or is being sent
     /// stands below, but for what a look from the beginning finds.
-    lane_marks(channel: Channel) -> Vec<(Lane, Order)>;
+    pub(crate) fn lane_marks(channel: Channel) -> Vec<(Lane, Order)>;
     /// Keeps where lanes begin.
-    keep_lane_marks(marks: &[LaneMark]) -> ();
+    pub(crate) fn keep_lane_marks(marks: &[LaneMark]) -> ();
     /// Moves what is due from the delayed rows to the queue, in order of due time; the lanes and
     /// orders moved to.
-    move_due(now: Timestamp, limit: i64) -> Vec<(Lane, Order)>;
+    pub(crate) fn move_due(now: Timestamp, limit: i64) -> Vec<(Lane, Order)>;
     /// When the next delayed row is due.
-    next_due() -> Option<Timestamp>;
+    #[cfg(test)]
+    pub(crate) fn next_due() -> Option<Timestamp>;
     /// Cancels what has not been begun.
-    cancel(id: NotificationId, now: Timestamp) -> Cancelled;
+    pub(crate) fn cancel(id: NotificationId, now: Timestamp) -> Cancelled;
     /// Everything that is known about these notifications.
-    read(ids: &[NotificationId]) -> Vec<Snapshot>;
+    pub(crate) fn read(ids: &[NotificationId]) -> Vec<Snapshot>;
     /// Keeps a webhook's token with the body that it came with first; whether it is this one.
-    bind_webhook(token: &WebhookToken, now: Timestamp) -> bool;
+    pub(crate) fn bind_webhook(token: &WebhookToken, now: Timestamp) -> bool;
     /// Forgets the tokens of webhooks that came before this instant; how many.
-    forget_webhooks(before: Timestamp) -> u64;
+    pub(crate) fn forget_webhooks(before: Timestamp) -> u64;
     /// Keeps what providers reported, up to [`row::MAX_RECEIPTS_PER_NOTIFICATION`]; how many were
     /// new.
-    receive(receipts: &[Receipt]) -> u64;
+    pub(crate) fn receive(receipts: &[Receipt]) -> u64;
     /// Puts a worker on the list.
-    register_worker(worker: i64, now: Timestamp) -> ();
+    pub fn register_worker(worker: i64, now: Timestamp) -> ();
     /// Says that a worker is alive; `false` if it was already dead at `dead_before`, and stays so.
-    renew_worker(worker: i64, now: Timestamp, dead_before: Timestamp) -> bool;
+    pub(crate) fn renew_worker(worker: i64, now: Timestamp, dead_before: Timestamp) -> bool;
     /// Declares a worker dead; with `gone` it is taken off the list, unless it holds a row all the
     /// same.
-    retire_worker(worker: i64, gone: bool) -> ();
+    pub(crate) fn retire_worker(worker: i64, gone: bool) -> ();
     /// Workers that have not been heard of since this instant.
-    dead_workers(dead_before: Timestamp) -> Vec<i64>;
+    pub(crate) fn dead_workers(dead_before: Timestamp) -> Vec<i64>;
     /// Forgets workers that have been dead since this instant and hold nothing.
-    forget_workers(dead_before: Timestamp) -> u64;
+    pub(crate) fn forget_workers(dead_before: Timestamp) -> u64;
     /// How many rows wait in each lane, counted to at most `cap`.
-    depths(cap: i64) -> Vec<(Lane, i64)>;
+    pub(crate) fn depths(cap: i64) -> Vec<(Lane, i64)>;
     /// Makes room for what is to come and drops what is older than `keep_from`.
-    keep_house(now: Timestamp, keep_from: Timestamp) -> ();
+    pub fn keep_house(now: Timestamp, keep_from: Timestamp) -> ();
     /// Failed notifications, oldest first.
-    dead_letters(filter: &DeadFilter) -> Vec<DeadLetter>;
+    pub(crate) fn dead_letters(filter: &DeadFilter) -> Vec<DeadLetter>;
     /// Queues failed notifications again; how many.
-    replay(filter: &DeadFilter, first_order: Order, now: Timestamp) -> u64;
+    pub(crate) fn replay(filter: &DeadFilter, first_order: Order, now: Timestamp) -> u64;
     /// Forgets that notifications failed; their history stays. How many.
-    drop_dead(filter: &DeadFilter) -> u64;
+    pub(crate) fn drop_dead(filter: &DeadFilter) -> u64;
     /// Puts addresses on a list: its kind, SHA-256 of the address, why. One that is there stays as
     /// it is.
-    suppress(rows: &[(i16, Vec<u8>, String)], now: Timestamp) -> u64;
+    pub(crate) fn suppress(rows: &[(i16, Vec<u8>, String)], now: Timestamp) -> u64;
     /// Whether an address is on a list.
-    is_suppressed(kind: i16, address: &AddressHash) -> bool;
+    pub(crate) fn is_suppressed(kind: i16, address: &AddressHash) -> bool;
     /// Addresses that were put on a list at or after an instant, the oldest first, at most `page`.
-    suppressed_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
+    pub(crate) fn suppressed_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
     /// Addresses that were taken off a list at or after an instant, and are not back on it; the
     /// same.
-    lifted_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
+    pub(crate) fn lifted_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
     /// Addresses on the lists, the oldest first.
-    suppressed(filter: &SuppressedFilter) -> Vec<Suppressed>;
+    pub(crate) fn suppressed(filter: &SuppressedFilter) -> Vec<Suppressed>;
     /// Takes addresses off the lists. How many.
-    lift(filter: &SuppressedFilter, now: Timestamp) -> u64;
+    pub(crate) fn lift(filter: &SuppressedFilter, now: Timestamp) -> u64;
 }
 
 impl Store {
@@ -183,7 +186,7 @@ impl Store {
     }
 
     /// Closes the connections that are the store's own; waits for none that is in use.
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         match self {
             Self::Postgres(store) => store.close().await,
             Self::Sqlite(_) => {}
@@ -192,7 +195,7 @@ impl Store {
 
     /// Whether several processes may work on it.
     #[must_use]
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         match self {
             Self::Postgres(_) => true,
             Self::Sqlite(_) => false,
@@ -203,7 +206,7 @@ impl Store {
     ///
     /// # Errors
     /// The store is away or refuses.
-    pub async fn shared_now(&self) -> Result<Option<Timestamp>, StoreError> {
+    pub(crate) async fn shared_now(&self) -> Result<Option<Timestamp>, StoreError> {
         match self {
             Self::Postgres(store) => store.now().await.map(Some),
             Self::Sqlite(_) => Ok(None),
@@ -215,7 +218,7 @@ impl Store {
     ///
     /// # Errors
     /// The store is away or refuses.
-    pub async fn tell(&self, text: &str) -> Result<(), StoreError> {
+    pub(crate) async fn tell(&self, text: &str) -> Result<(), StoreError> {
         match self {
             Self::Postgres(store) => store.tell(text).await,
             Self::Sqlite(_) => Ok(()),
@@ -226,7 +229,7 @@ impl Store {
     ///
     /// # Errors
     /// The store is away or refuses.
-    pub async fn listen(&self) -> Result<Option<PgListener>, StoreError> {
+    pub(crate) async fn listen(&self) -> Result<Option<PgListener>, StoreError> {
         match self {
             Self::Postgres(store) => store.listen().await.map(Some),
             Self::Sqlite(_) => Ok(None),

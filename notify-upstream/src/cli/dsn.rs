@@ -2,11 +2,13 @@ use std::io::Read;
 
 use postern_common::Clock;
 use postern_common::exit::Exit;
-use postern_notify::mail_token::KEY_VARIABLE;
-use postern_notify::provider::Codes;
-use postern_notify::store::StoreError;
-use postern_notify::suppression::Suppression;
-use postern_notify::{Config, dsn};
+
+use crate::Config;
+use crate::delivery::mail_token::KEY_VARIABLE;
+use crate::delivery::provider::Codes;
+use crate::delivery::suppression::Suppression;
+use crate::receipts::dsn;
+use crate::store::StoreError;
 
 use super::{open, say};
 

@@ -1,11 +1,12 @@
 use clap::{Args, Subcommand};
 use postern_common::Clock;
 use postern_common::exit::Exit;
-use postern_notify::Config;
-use postern_notify::address::{self, AddressHash};
-use postern_notify::notification::Channel;
-use postern_notify::store::{StoreError, Suppressed, SuppressedFilter};
-use postern_notify::suppression::{LIFT, List};
+
+use crate::Config;
+use crate::address::{self, AddressHash};
+use crate::delivery::suppression::{LIFT, List};
+use crate::notification::Channel;
+use crate::store::{StoreError, Suppressed, SuppressedFilter};
 
 use super::{instant, open, say};
 

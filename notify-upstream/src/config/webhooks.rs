@@ -2,9 +2,9 @@ use postern_common::config::Env;
 use postern_common::decode::Object;
 use url::Url;
 
-use super::outlet::secret;
-use crate::provider::check_tls;
-use crate::webhook::{Certificates, Mailgun, SendGrid, Sns, Standard, Twilio, Webhooks};
+use super::provider::secret;
+use crate::delivery::provider::check_tls;
+use crate::receipts::webhook::{Certificates, Mailgun, SendGrid, Sns, Standard, Twilio, Webhooks};
 
 /// The table `[webhooks]`: a provider that has no table of its own there is answered as a bad
 /// signature is.

@@ -6,12 +6,12 @@ use crate::notification::{Lane, Priority};
 /// How many notifications of a channel are in hand at once: memory is bounded by these, and by
 /// nothing that a client sends. Some are kept for CRITICAL, some for CRITICAL and HIGH.
 #[derive(Clone, Debug)]
-pub struct Permits(Arc<Inner>);
+pub(crate) struct Permits(Arc<Inner>);
 
 /// The right to have one notification in hand. Dropped when its result is durable; whoever drops
 /// some wakes the dispatcher once, so that it claims for all of them together.
 #[derive(Debug)]
-pub struct Permit {
+pub(crate) struct Permit {
     inner: Arc<Inner>,
     lane: usize,
 }
@@ -27,7 +27,7 @@ struct Inner {
 impl Permits {
     /// As many as `total`, at least one.
     #[must_use]
-    pub fn new(total: usize) -> Self {
+    pub(crate) fn new(total: usize) -> Self {
         Self(Arc::new(Inner {
             total: total.max(1),
             used: Mutex::default(),
@@ -37,7 +37,7 @@ impl Permits {
     /// Up to `want` permits for a lane whose share of all is `share` (0 to 1); fewer when fewer are
     /// free.
     #[must_use]
-    pub fn take(&self, lane: Lane, share: f64, want: usize) -> Vec<Permit> {
+    pub(crate) fn take(&self, lane: Lane, share: f64, want: usize) -> Vec<Permit> {
         self.take_for(&[Turn { lane, share }], want)
             .map(|(_, permits)| permits)
             .unwrap_or_default()
@@ -47,7 +47,7 @@ impl Permits {
     /// back while one lane after another is looked at go to none of them: they would go to a lane
     /// behind the one that has just found none.
     #[must_use]
-    pub fn take_for(&self, turns: &[Turn], want: usize) -> Option<(Turn, Vec<Permit>)> {
+    pub(crate) fn take_for(&self, turns: &[Turn], want: usize) -> Option<(Turn, Vec<Permit>)> {
         let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
         let in_use: usize = used.iter().sum();
         let (turn, count) = turns.iter().find_map(|turn| {
@@ -76,8 +76,8 @@ impl Permits {
     }
 
     /// How many are in use.
-    #[must_use]
-    pub fn in_use(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
         self.0
             .used
             .lock()

@@ -5,22 +5,22 @@ use crate::notification::{Lane, Priority};
 
 /// What is seen of one lane.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight {
+pub(crate) struct Sight {
     /// The lane.
-    pub lane: Lane,
+    pub(crate) lane: Lane,
     /// Whether something may wait there.
-    pub waiting: bool,
+    pub(crate) waiting: bool,
     /// How long the oldest has waited, if that is known.
-    pub age: Option<Duration>,
+    pub(crate) age: Option<Duration>,
 }
 
 /// A lane that may be claimed from now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Turn {
+pub(crate) struct Turn {
     /// The lane.
-    pub lane: Lane,
+    pub(crate) lane: Lane,
     /// Its share of all permits, 0 to 1.
-    pub share: f64,
+    pub(crate) share: f64,
 }
 
 /// Share of all permits that repeats of one priority may have: a provider that fails everything
@@ -44,7 +44,7 @@ fn target(priority: Priority) -> Option<Duration> {
 /// The lanes that may be claimed from, in order: CRITICAL; then a share for each class that is late
 /// for its target; then HIGH, NORMAL and LOW. Within a priority first attempts come before repeats.
 #[must_use]
-pub fn plan(sights: &[Sight; Lane::PER_CHANNEL], gate: GateState) -> Vec<Turn> {
+pub(crate) fn plan(sights: &[Sight; Lane::PER_CHANNEL], gate: GateState) -> Vec<Turn> {
     let waiting = || sights.iter().filter(|sight| sight.waiting);
     let share = |lane: Lane| match (lane.retry, lane.priority, gate) {
         (_, Priority::Low, GateState::Paused) => None,

@@ -10,22 +10,24 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::{Ended, Ending, Permit, Worker, Workers};
-use crate::deliver::{Attempt, Courier, Failure, Verdict};
+use super::{Ended, Ending, Permit};
+use crate::delivery::attempt::{Attempt, Courier, Failure, Verdict};
+use crate::delivery::pool::Standing;
+use crate::delivery::retry::{Class, Policy, Times};
+use crate::lease::Worker;
+use crate::lease::Workers;
 use crate::notification::Channel;
-use crate::outlet::Standing;
-use crate::retry::{Class, Policy, Times};
 use crate::store::{Claimed, Next, ResultKind, ResultRow};
 
 /// A row in hand.
 #[derive(Debug)]
-pub struct Job {
+pub(crate) struct Job {
     /// The row.
-    pub claimed: Claimed,
+    pub(crate) claimed: Claimed,
     /// Under which identity it is leased.
-    pub worker: Arc<Worker>,
+    pub(crate) worker: Arc<Worker>,
     /// The right to have it in hand.
-    pub permit: Permit,
+    pub(crate) _permit: Permit,
 }
 
 /// Attempts that begin one right behind the other: the runtime keeps the order of some hundreds of
@@ -34,7 +36,7 @@ const AT_A_TIME: usize = 64;
 
 /// Makes the attempts, each a task of its own, and says how they ended.
 #[derive(Debug)]
-pub struct Runner {
+pub(crate) struct Runner {
     courier: Courier,
     clock: Clock,
     workers: Arc<Workers>,
@@ -48,7 +50,7 @@ pub struct Runner {
 impl Runner {
     /// Ends go to `ended`, whose length the permits bound. After `stop` nothing is begun any more.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         courier: Courier,
         clock: Clock,
         workers: Arc<Workers>,
@@ -66,7 +68,7 @@ impl Runner {
     }
 
     /// Begins attempts in this order.
-    pub async fn start_all(self: &Arc<Self>, jobs: Vec<Job>) {
+    pub(crate) async fn start_all(self: &Arc<Self>, jobs: Vec<Job>) {
         for (begun, job) in jobs.into_iter().enumerate() {
             if begun > 0 && begun.is_multiple_of(AT_A_TIME) {
                 tokio::task::yield_now().await;
@@ -76,7 +78,7 @@ impl Runner {
     }
 
     /// Begins an attempt.
-    pub fn start(self: &Arc<Self>, job: Job) {
+    pub(crate) fn start(self: &Arc<Self>, job: Job) {
         let runner = Arc::clone(self);
         self.tasks.spawn(async move {
             let ending = AssertUnwindSafe(runner.attempt(&job)).catch_unwind().await;
@@ -96,7 +98,7 @@ impl Runner {
     }
 
     /// Returns when every attempt that was begun has ended.
-    pub async fn idle(&self) {
+    pub(crate) async fn idle(&self) {
         self.tasks.close();
         self.tasks.wait().await;
         self.tasks.reopen();
@@ -104,13 +106,13 @@ impl Runner {
 
     /// Whether nothing is begun any more, and what is claimed would only be handed back.
     #[must_use]
-    pub fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
 
     /// The best that is known of a channel's providers.
     #[must_use]
-    pub fn standing(&self, channel: Channel) -> Standing {
+    pub(crate) fn standing(&self, channel: Channel) -> Standing {
         self.courier.standing(channel)
     }
 

@@ -330,7 +330,7 @@ async fn a_stop_hands_back_what_was_not_begun() {
 async fn more_than_the_store_can_take_is_refused_and_not_kept() {
     for (store, _database) in stores().await {
         let rig = Rig::new(&store, &clock(), 8).await;
-        let principal = crate::request::Principal {
+        let principal = crate::principal::Principal {
             creator: "service:test".into(),
             actor: None,
         };

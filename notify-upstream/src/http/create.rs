@@ -13,8 +13,9 @@ use postern_common::{Code, Problem};
 use serde::Serialize;
 
 use super::{Authenticated, Service};
-use crate::accept::{self, Accepted};
-use crate::request::{Draft, IdempotencyKey, Principal, Request};
+use crate::intake::group_commit::{self, Accepted};
+use crate::intake::request::{Draft, IdempotencyKey, Request};
+use crate::principal::Principal;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Most notifications of one batch.
@@ -103,7 +104,7 @@ async fn first_answer(
     key: &IdempotencyKey,
 ) -> Result<Option<(Accepted, Words)>, Problem> {
     let (now, print) = (service.clock.now(), request.fingerprint());
-    let first = accept::first_answer(
+    let first = group_commit::first_answer(
         &service.store,
         now,
         &principal.creator,

@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::{Authenticated, Service};
 use crate::notification::NotificationId;
-use crate::request::Principal;
+use crate::principal::Principal;
+use crate::status::view::{Status, View};
 use crate::store::{Cancelled, Snapshot, StoreError};
-use crate::view::{Status, View};
 
 /// The headers of a request that has nothing else to give any more: taken, for a copy is dear.
 pub(super) struct Head(HeaderMap);

@@ -24,10 +24,10 @@ use postern_common::token::{Issuer, IssuerKind, IssuerRules, VerifierOptions};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::accept::Writer;
-use crate::provider::script::Script;
+use crate::delivery::provider::script::Script;
+use crate::intake::group_commit::Writer;
+use crate::receipts::webhook::{Mailgun, Standard, Webhooks};
 use crate::testing::{Rig, START, stores};
-use crate::webhook::{Mailgun, Standard, Webhooks};
 
 /// What the service proves clicks with.
 fn mail_tokens() -> MailTokens {

@@ -9,7 +9,7 @@ use postern_common::{Code, Problem};
 use super::status::unavailable;
 use super::{Anonymous, Service};
 use crate::address::AddressHash;
-use crate::mail_token::{Claim, Purpose};
+use crate::delivery::mail_token::{Claim, Purpose};
 use crate::notification::Channel;
 
 /// One click in a mail program (RFC 8058): the address that the notification went to gets no more

@@ -10,7 +10,7 @@ use postern_common::{Code, Problem};
 
 use super::status::unavailable;
 use super::{Service, client_address};
-use crate::webhook::{Incoming, Unheard};
+use crate::receipts::webhook::{Incoming, Unheard};
 
 /// Kept, counted, and an address that is proven dead is noted; 204 once it is durable.
 pub(super) async fn receive(

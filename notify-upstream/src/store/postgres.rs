@@ -50,7 +50,7 @@ const QUEUE_SETTINGS: [(&str, &str); 9] = [
 impl Postgres {
     /// Over an open pool, whose servers and credentials the queue's own connections take over.
     #[must_use]
-    pub fn new(pool: PostgresPool, queue_connections: u32) -> Self {
+    pub(crate) fn new(pool: PostgresPool, queue_connections: u32) -> Self {
         let queue = pool.separate(queue_connections, &QUEUE_SETTINGS, QUEUE_DEADLINE);
         let urgent = queue.with_deadline(pool.deadline());
         let slow = pool.with_deadline(SLOW_DEADLINE);

@@ -49,13 +49,13 @@ pub struct Record {
 
 /// What an idempotency key was used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Existing {
+pub(crate) struct Existing {
     /// The notification.
-    pub id: NotificationId,
+    pub(crate) id: NotificationId,
     /// Of the request.
-    pub fingerprint: Vec<u8>,
+    pub(crate) fingerprint: Vec<u8>,
     /// When it was accepted.
-    pub created_at: Timestamp,
+    pub(crate) created_at: Timestamp,
 }
 
 /// A wish for rows.
@@ -170,33 +170,33 @@ pub enum ResultKind {
 }
 
 /// Most stored reports of one notification. Beyond it only the first of each kind is stored.
-pub const MAX_RECEIPTS_PER_NOTIFICATION: i64 = 32;
+pub(crate) const MAX_RECEIPTS_PER_NOTIFICATION: i64 = 32;
 
 /// A report from a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
+pub(crate) struct Receipt {
     /// Which provider.
-    pub provider: String,
+    pub(crate) provider: String,
     /// The provider's name for the event.
-    pub event_id: String,
+    pub(crate) event_id: String,
     /// The notification that it is about; it may not be known yet.
-    pub id: NotificationId,
+    pub(crate) id: NotificationId,
     /// What it says.
-    pub kind: ReceiptKind,
+    pub(crate) kind: ReceiptKind,
     /// When it happened.
-    pub at: Timestamp,
+    pub(crate) at: Timestamp,
     /// When we heard of it.
-    pub received_at: Timestamp,
+    pub(crate) received_at: Timestamp,
     /// Our word for the reason.
-    pub code: Option<String>,
+    pub(crate) code: Option<String>,
     /// The provider's words, without addresses.
-    pub detail: Option<String>,
+    pub(crate) detail: Option<String>,
 }
 
 /// What a provider's report says, in rising rank: the highest that was heard counts, whatever came
 /// when. A hard bounce may follow DELIVERED; any other failure does not take it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ReceiptKind {
+pub(crate) enum ReceiptKind {
     /// It is on its way.
     Sent,
     /// It is late, and still on its way.
@@ -211,32 +211,32 @@ pub enum ReceiptKind {
 
 /// Where a lane is looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct LaneMark {
+pub(crate) struct LaneMark {
     /// The lane.
-    pub lane: Lane,
+    pub(crate) lane: Lane,
     /// Nothing that we know of stands below.
-    pub low: Order,
+    pub(crate) low: Order,
     /// Everything up to here has been claimed once.
-    pub cursor: Order,
+    pub(crate) cursor: Order,
 }
 
 /// What a look at a lane found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Survey {
+pub(crate) struct Survey {
     /// The lane.
-    pub lane: Lane,
+    pub(crate) lane: Lane,
     /// The first row beyond the cursor that can be claimed.
-    pub head: Option<Order>,
+    pub(crate) head: Option<Order>,
     /// The first row up to the cursor that can be claimed: committed late, given back, or its
     /// worker dead.
-    pub overlooked: Option<Order>,
+    pub(crate) overlooked: Option<Order>,
     /// The first row of any kind up to the cursor.
-    pub lowest: Option<Order>,
+    pub(crate) lowest: Option<Order>,
 }
 
 /// How a wish to cancel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancelled {
+pub(crate) enum Cancelled {
     /// It is cancelled.
     Now,
     /// It was begun, or is over.
@@ -245,73 +245,73 @@ pub enum Cancelled {
 
 /// The signed part of a webhook whose signature does not cover the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WebhookToken {
+pub(crate) struct WebhookToken {
     /// Which provider.
-    pub provider: &'static str,
+    pub(crate) provider: &'static str,
     /// The provider's own random token.
-    pub token: String,
+    pub(crate) token: String,
     /// SHA-256 of the body that it came with.
-    pub body: [u8; 32],
+    pub(crate) body: [u8; 32],
 }
 
 /// Which dead letters.
 #[derive(Clone, Debug, Default)]
-pub struct DeadFilter {
+pub(crate) struct DeadFilter {
     /// One notification.
-    pub id: Option<NotificationId>,
+    pub(crate) id: Option<NotificationId>,
     /// A reason.
-    pub code: Option<String>,
+    pub(crate) code: Option<String>,
     /// Failed at or after.
-    pub since: Option<Timestamp>,
+    pub(crate) since: Option<Timestamp>,
     /// Failed before.
-    pub until: Option<Timestamp>,
+    pub(crate) until: Option<Timestamp>,
     /// At most so many.
-    pub limit: i64,
+    pub(crate) limit: i64,
 }
 
 /// A notification that failed for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetter {
+pub(crate) struct DeadLetter {
     /// Which.
-    pub id: NotificationId,
+    pub(crate) id: NotificationId,
     /// Where it stood.
-    pub lane: Lane,
+    pub(crate) lane: Lane,
     /// Attempts made.
-    pub attempt: i32,
+    pub(crate) attempt: i32,
     /// When it failed.
-    pub at: Timestamp,
+    pub(crate) at: Timestamp,
     /// Why.
-    pub code: Option<String>,
+    pub(crate) code: Option<String>,
 }
 
-/// An address on a list of [`crate::suppression`].
+/// An address on a list of [`crate::delivery::suppression`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Suppressed {
-    /// Which list, and of which channel: see [`crate::suppression::List::kind`].
-    pub kind: i16,
+pub(crate) struct Suppressed {
+    /// Which list, and of which channel: see [`crate::delivery::suppression::List::kind`].
+    pub(crate) kind: i16,
     /// SHA-256 of the address.
-    pub address: Vec<u8>,
+    pub(crate) address: Vec<u8>,
     /// Why.
-    pub reason: String,
+    pub(crate) reason: String,
     /// Since when.
-    pub at: Timestamp,
+    pub(crate) at: Timestamp,
 }
 
 /// Which addresses on the lists.
 #[derive(Clone, Debug, Default)]
-pub struct SuppressedFilter {
+pub(crate) struct SuppressedFilter {
     /// Of these lists and channels.
-    pub kinds: Vec<i16>,
+    pub(crate) kinds: Vec<i16>,
     /// One address.
-    pub address: Option<AddressHash>,
+    pub(crate) address: Option<AddressHash>,
     /// A reason.
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Noted at or after.
-    pub since: Option<Timestamp>,
+    pub(crate) since: Option<Timestamp>,
     /// Noted before.
-    pub until: Option<Timestamp>,
+    pub(crate) until: Option<Timestamp>,
     /// At most so many.
-    pub limit: i64,
+    pub(crate) limit: i64,
 }
 
 // === impl ResultKind ===
@@ -319,7 +319,7 @@ pub struct SuppressedFilter {
 impl ResultKind {
     /// The number in the stores.
     #[must_use]
-    pub const fn code(self) -> i16 {
+    pub(crate) const fn code(self) -> i16 {
         match self {
             Self::Retrying => 1,
             Self::Sent => 2,
@@ -333,7 +333,7 @@ impl ResultKind {
 
     /// From the number in the stores.
     #[must_use]
-    pub fn from_code(code: i16) -> Option<Self> {
+    pub(crate) fn from_code(code: i16) -> Option<Self> {
         [
             Self::Retrying,
             Self::Sent,
@@ -353,7 +353,7 @@ impl ResultKind {
 impl ReceiptKind {
     /// The number in the stores.
     #[must_use]
-    pub const fn code(self) -> i16 {
+    pub(crate) const fn code(self) -> i16 {
         match self {
             Self::Sent => 1,
             Self::Deferred => 2,
@@ -365,7 +365,7 @@ impl ReceiptKind {
 
     /// From the number in the stores.
     #[must_use]
-    pub fn from_code(code: i16) -> Option<Self> {
+    pub(crate) fn from_code(code: i16) -> Option<Self> {
         [
             Self::Sent,
             Self::Deferred,
@@ -397,13 +397,13 @@ impl Suppressed {
 impl Next {
     /// Whether an end is put down in the history.
     #[must_use]
-    pub fn is_told(self) -> bool {
+    pub(crate) fn is_told(self) -> bool {
         !matches!(self, Self::Later(_))
     }
 
     /// When the next attempt is due.
     #[must_use]
-    pub fn due(self) -> Option<Timestamp> {
+    pub(crate) fn due(self) -> Option<Timestamp> {
         match self {
             Self::Retry(at) | Self::Later(at) => Some(at),
             Self::Done | Self::Dead => None,

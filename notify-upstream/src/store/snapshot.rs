@@ -8,20 +8,20 @@ use crate::notification::NotificationId;
 
 /// Everything that is known about one notification.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// Which.
-    pub id: NotificationId,
+    pub(crate) id: NotificationId,
     /// What was asked for.
-    pub record: Record,
+    pub(crate) record: Record,
     /// When it was to be sent.
-    pub send_at: Option<Timestamp>,
+    pub(crate) send_at: Option<Timestamp>,
     /// What happened since.
-    pub trail: Vec<Trail>,
+    pub(crate) trail: Vec<Trail>,
 }
 
 /// One thing that happened, or is the case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trail {
+pub(crate) enum Trail {
     /// From the history.
     Result(ResultRow),
     /// From the inbox.
@@ -38,13 +38,13 @@ pub enum Trail {
 
 /// A queue row or a delayed row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitingRow {
+pub(crate) struct WaitingRow {
     /// Attempts begun so far.
-    pub attempt: i32,
+    pub(crate) attempt: i32,
     /// When the present attempt began; `None` while it waits.
-    pub since: Option<Timestamp>,
+    pub(crate) since: Option<Timestamp>,
     /// When it is due, if it waits for a time.
-    pub due: Option<Timestamp>,
+    pub(crate) due: Option<Timestamp>,
 }
 
 // === impl Snapshot ===
@@ -52,7 +52,7 @@ pub struct WaitingRow {
 impl Snapshot {
     /// About how many bytes of memory it takes.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let Record {
             creator,
@@ -81,7 +81,7 @@ impl Snapshot {
 
     /// The addresses that it is known to have gone to, hashed: the one that was asked for, and
     /// those that an `actorId` was resolved to when a provider was called.
-    pub fn addresses(&self) -> impl Iterator<Item = AddressHash> {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = AddressHash> {
         let asked = match serde_json::from_str(&self.record.recipient) {
             Ok(Recipient::Address(address)) => Some(Address::hash(&address)),
             Ok(Recipient::ActorId(_)) | Err(_) => None,
@@ -96,7 +96,7 @@ impl Snapshot {
     /// Whether an attempt, since an operator last queued it again, may have reached a provider
     /// without our knowing it.
     #[must_use]
-    pub fn is_in_doubt(&self, leaves_doubt: impl Fn(&str) -> bool) -> bool {
+    pub(crate) fn is_in_doubt(&self, leaves_doubt: impl Fn(&str) -> bool) -> bool {
         let results = self.trail.iter().rev().filter_map(|trail| match trail {
             Trail::Result(result) => Some(result),
             Trail::Receipt(..) | Trail::Waiting(_) => None,
@@ -110,7 +110,7 @@ impl Snapshot {
 
     /// When an operator last queued it again, and after how many attempts.
     #[must_use]
-    pub fn replayed(&self) -> Option<(Timestamp, i32)> {
+    pub(crate) fn replayed(&self) -> Option<(Timestamp, i32)> {
         self.trail.iter().rev().find_map(|trail| match trail {
             Trail::Result(result) if result.kind == ResultKind::Replayed => {
                 Some((result.at, result.attempt))
@@ -122,7 +122,7 @@ impl Snapshot {
     /// What a provider has reported of it: proof that the provider has it, whatever we know
     /// ourselves.
     #[must_use]
-    pub fn reported_by(&self) -> Option<&str> {
+    pub(crate) fn reported_by(&self) -> Option<&str> {
         self.trail.iter().find_map(|trail| match trail {
             Trail::Receipt(ReceiptKind::Failed, ..) | Trail::Result(_) | Trail::Waiting(_) => None,
             Trail::Receipt(_, _, provider, _, _) => Some(provider.as_str()),

@@ -23,7 +23,7 @@ pub struct Sqlite {
 impl Sqlite {
     /// Over an open file.
     #[must_use]
-    pub fn new(pools: database::Sqlite) -> Self {
+    pub(crate) fn new(pools: database::Sqlite) -> Self {
         Self { pools }
     }
 }

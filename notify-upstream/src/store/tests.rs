@@ -9,8 +9,8 @@ mod upgrade;
 use postern_common::database::testing::{self, TestDatabase};
 
 use super::*;
+use crate::notification::Sequence;
 use crate::notification::{Channel, Priority, order_at};
-use crate::sequence::Sequence;
 use crate::store::row::ReceiptKind;
 
 const NOW: Timestamp = Timestamp(1_763_600_000_000);

@@ -3,14 +3,14 @@
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::accept::{BACKLOG, BATCH};
-use crate::request::Principal;
+use crate::intake::group_commit::{BACKLOG, BATCH};
+use crate::principal::Principal;
 
 #[tokio::test]
 async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
     for (store, _database) in stores().await {
         let mut rig = Rig::new(&store, &clock(), 1).await;
-        let ask = |door: crate::accept::Door| async move {
+        let ask = |door: crate::intake::group_commit::Door| async move {
             let principal = Principal {
                 creator: "service:test".into(),
                 actor: None,

@@ -5,6 +5,7 @@ use postern_common::database::{Migrations, testing};
 
 use super::*;
 use crate::housekeeping::Housekeeper;
+use crate::lease::LeaseTime;
 use crate::testing::execute;
 
 /// A replica with room for one call that speaks, and another with room for eight that hears it.
@@ -12,7 +13,7 @@ struct Two {
     one: Rig,
     other: Rig,
     voice: Voice,
-    ear: Ear,
+    ear: crate::dispatch::wakeup::Ear,
     clock: Clock,
     _database: testing::TestDatabase,
 }

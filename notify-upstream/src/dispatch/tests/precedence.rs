@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use super::*;
-use crate::dispatch::precedence::BESIDE_URGENT;
+use crate::dispatch::urgent_gate::BESIDE_URGENT;
 
 /// Enough that an answer is not there at once each time.
 const TRIES: usize = 100;

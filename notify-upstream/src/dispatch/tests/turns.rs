@@ -3,7 +3,7 @@
 use tokio::sync::Notify;
 
 use super::*;
-use crate::request::Draft;
+use crate::intake::request::Draft;
 
 /// A provider that takes one call at a time, with a LOW that it has and does not end, and these
 /// behind it.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use futures_util::StreamExt;
 
 use super::*;
-use crate::provider::injection::naughty;
+use crate::delivery::provider::injection::naughty;
 
 /// Puts a string into a request.
 type Put = fn(&mut Value, &str);

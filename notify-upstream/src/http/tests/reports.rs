@@ -5,7 +5,7 @@ use reqwest::Response;
 
 use super::*;
 use crate::address::hash;
-use crate::mail_token::Purpose;
+use crate::delivery::mail_token::Purpose;
 use crate::notification::NotificationId;
 use crate::testing::{execute, welcome_with};
 

@@ -319,6 +319,7 @@ impl Postgres {
         rows.iter().map(rows::place).collect()
     }
 
+    #[cfg(test)]
     pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
         let due: Option<i64> =
             sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1")

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::address::{Address, EmailAddress, hash};
-use crate::suppression::{List, Suppression};
+use crate::delivery::suppression::{List, Suppression};
 use postern_common::Clock;
 
 const ADA: &str = "ada@example.com";
@@ -208,7 +208,7 @@ async fn a_list_longer_than_a_page_is_read_to_its_end() {
         for _ in 0..9 {
             let page = store.suppressed_since(since, 3).await.expect("reads");
             seen.extend(page.iter().map(|(_, address, _)| address[0]));
-            since = crate::suppression::read_to(&page, 3).max(since);
+            since = crate::delivery::suppression::read_to(&page, 3).max(since);
         }
         assert_eq!(seen.len(), 6);
     }

@@ -1,0 +1,227 @@
+//! Addresses of actors, from the actor service.
+
+use std::time::Duration;
+
+use postern_common::service::{ServiceClient, ServiceTokenError};
+use serde_json::Value;
+use url::Url;
+
+use crate::address::{
+    ActorId, Address, DeviceToken, E164, EmailAddress, Subscription, SubscriptionKeys,
+    is_public_https,
+};
+use crate::notification::Channel;
+use crate::principal::Principal;
+
+/// Asks the actor service, with our own service token.
+#[derive(Clone, Debug)]
+pub(crate) struct Actors {
+    base: Url,
+    client: ServiceClient,
+    own: OwnAddresses,
+}
+
+/// Which addresses of their own users may have something sent to. Whoever registers can write any
+/// number into a profile; if that were enough, anyone could have messages sent to the world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnAddresses {
+    /// A user may address anyone, so that nothing is gained by asking whose address it is.
+    pub(crate) anyone: bool,
+    /// By [`Channel::index`]: channels on which an address will do of which the actor service does
+    /// not say whether it is verified.
+    pub(crate) unverified: [bool; 3],
+}
+
+/// Where a channel reaches an actor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OwnAddress {
+    /// The address.
+    pub(crate) address: Address,
+    /// Whether whoever asked may have anything sent there: a service, or a user whose address is
+    /// verified.
+    pub(crate) is_trusted: bool,
+}
+
+/// Why there is no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoAddress {
+    /// The actor service does not know this actor.
+    Unknown,
+    /// The actor has no address for this channel, or one that is not well-formed.
+    NotThere,
+    /// The actor service refuses us, or our service account is wrong.
+    Misconfigured,
+    /// The actor service or the service pool is away.
+    Unavailable,
+}
+
+/// Deadline of one question.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Most bytes of an answer.
+const MAX_ANSWER: usize = 64 << 10;
+
+// === impl Actors ===
+
+impl Actors {
+    /// Asks at `base`, such as `http://127.0.0.1:8504`.
+    #[must_use]
+    pub(crate) fn new(base: Url, client: ServiceClient, own: OwnAddresses) -> Self {
+        Self { base, client, own }
+    }
+
+    /// Where a channel reaches an actor, for whoever asked for the notification.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) async fn address(
+        &self,
+        actor: &ActorId,
+        channel: Channel,
+        creator: &str,
+    ) -> Result<OwnAddress, NoAddress> {
+        let asked = tokio::time::timeout(DEADLINE, self.ask(actor));
+        let profile = asked.await.unwrap_or(Err(NoAddress::Unavailable))?;
+        let address = address_of(&profile, channel).ok_or(NoAddress::NotThere)?;
+        let is_trusted =
+            !Principal::is_user(creator) || self.own.allow(channel, is_verified(&profile, channel));
+        Ok(OwnAddress {
+            address,
+            is_trusted,
+        })
+    }
+
+    async fn ask(&self, actor: &ActorId) -> Result<Value, NoAddress> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| NoAddress::Misconfigured)?
+            .pop_if_empty()
+            .extend(["actors", actor.as_str()]);
+        let request =
+            self.client
+                .request(http::Method::GET, url)
+                .await
+                .map_err(|error| match error {
+                    ServiceTokenError::Unavailable(_) => NoAddress::Unavailable,
+                    ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => {
+                        NoAddress::Misconfigured
+                    }
+                })?;
+        let mut response = request.send().await.map_err(|_| NoAddress::Unavailable)?;
+        match response.status().as_u16() {
+            200 => {}
+            404 | 410 => return Err(NoAddress::Unknown),
+            401 | 403 => return Err(NoAddress::Misconfigured),
+            _ => return Err(NoAddress::Unavailable),
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|_| NoAddress::Unavailable)? {
+            body.extend_from_slice(&chunk);
+            if body.len() > MAX_ANSWER {
+                return Err(NoAddress::Unavailable);
+            }
+        }
+        serde_json::from_slice(&body).map_err(|_| NoAddress::Unavailable)
+    }
+}
+
+// === impl OwnAddresses ===
+
+impl OwnAddresses {
+    /// Whether a user's own address will do, by what the actor service says of it.
+    fn allow(&self, channel: Channel, verified: Option<bool>) -> bool {
+        self.anyone || verified.unwrap_or(self.unverified[channel.index()])
+    }
+}
+
+/// What the actor service says of an address: `emailVerified`, `phoneVerified`, `deviceVerified`.
+/// Anything but `true` is no yes. A device token or subscription in a profile proves nothing:
+/// whoever knows a stranger's can write it there.
+fn is_verified(profile: &Value, channel: Channel) -> Option<bool> {
+    let name = match channel {
+        Channel::Email => "emailVerified",
+        Channel::Sms => "phoneVerified",
+        Channel::Push => "deviceVerified",
+    };
+    profile.get(name).map(|value| value == &Value::Bool(true))
+}
+
+fn address_of(profile: &Value, channel: Channel) -> Option<Address> {
+    let text = |name| profile.get(name).and_then(Value::as_str);
+    match channel {
+        Channel::Email => EmailAddress::parse(text("email")?).map(Address::Email),
+        Channel::Sms => E164::parse(text("phone")?).map(Address::Phone),
+        Channel::Push => match text("deviceToken") {
+            Some(token) => DeviceToken::parse(token).map(Address::DeviceToken),
+            None => subscription_of(profile.get("subscription")?).map(Address::Subscription),
+        },
+    }
+}
+
+fn subscription_of(value: &Value) -> Option<Subscription> {
+    let endpoint = value.get("endpoint")?.as_str()?;
+    let key = |name| {
+        value
+            .get("keys")?
+            .get(name)?
+            .as_str()
+            .map(|key| key.trim_end_matches('=').to_owned())
+    };
+    let keys = SubscriptionKeys {
+        p256dh: key("p256dh")?,
+        auth: key("auth")?,
+    };
+    is_public_https(&Url::parse(endpoint).ok()?).then(|| Subscription {
+        endpoint: endpoint.to_owned(),
+        keys,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_channel_reads_its_own_field() {
+        let profile = json!({"actorId": "a", "email": "ada@example.com", "phone": "+491701234567", "deviceToken": "t"});
+        for channel in Channel::ALL {
+            assert_eq!(
+                address_of(&profile, channel).map(|address| address.channel()),
+                Some(channel)
+            );
+        }
+        assert!(address_of(&json!({"email": "a@b\r\nRCPT"}), Channel::Email).is_none());
+        assert!(address_of(&json!({"email": "a@example.com"}), Channel::Sms).is_none());
+    }
+
+    #[test]
+    fn what_a_user_wrote_itself_is_not_enough() {
+        let shipped = OwnAddresses {
+            anyone: false,
+            unverified: [false; 3],
+        };
+        let wide = OwnAddresses {
+            unverified: [true, false, true],
+            ..shipped
+        };
+        let anyone = OwnAddresses {
+            anyone: true,
+            ..shipped
+        };
+        let silent =
+            json!({"email": "a@example.com", "phone": "+491701234567", "deviceToken": "t"});
+        let allowed = |own: OwnAddresses, profile: &Value| {
+            Channel::ALL.map(|channel| own.allow(channel, is_verified(profile, channel)))
+        };
+        assert_eq!(allowed(shipped, &silent), [false; 3]);
+        assert_eq!(allowed(wide, &silent), [true, false, true]);
+        assert_eq!(allowed(anyone, &silent), [true; 3]);
+        let verified =
+            json!({"emailVerified": true, "phoneVerified": true, "deviceVerified": true});
+        assert_eq!(allowed(shipped, &verified), [true; 3]);
+        for no in [json!(false), json!("true"), json!(null), json!(1)] {
+            let profile = json!({"emailVerified": no, "phoneVerified": no, "deviceVerified": no});
+            assert_eq!(allowed(wide, &profile), [false; 3], "{no}");
+        }
+    }
+}

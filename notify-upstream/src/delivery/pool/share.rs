@@ -1,0 +1,289 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::address::Address;
+use crate::delivery::provider::Provider;
+use crate::notification::Priority;
+use crate::principal::Principal;
+
+/// Limits how many of a provider's calls one caller and one push service may have in hand, so that
+/// slow ones do not hold every permit of the channel.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    /// Calls that the provider and the channel's permits allow together.
+    total: usize,
+    held: Mutex<HashMap<Key, Held>>,
+    released: Notify,
+}
+
+/// The right to have a call in hand; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    shares: Arc<Shares>,
+    keys: Vec<Key>,
+}
+
+/// Whose share it is. Each priority has its own, so that LOW does not stand before CRITICAL.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Caller(String, Priority),
+    Host(String, Priority),
+}
+
+#[derive(Debug)]
+struct Held {
+    count: usize,
+    /// When a call of this key last began or ended.
+    moved: Instant,
+}
+
+/// A share whose calls neither begin nor end for so long is stuck: what comes then does not wait
+/// for it.
+const STUCK: Duration = Duration::from_secs(1);
+
+// === impl Shares ===
+
+impl Shares {
+    /// Shares of so many calls.
+    #[must_use]
+    pub(crate) fn new(total: usize) -> Arc<Self> {
+        Arc::new(Self {
+            total: total.max(1),
+            held: Mutex::default(),
+            released: Notify::new(),
+        })
+    }
+
+    /// Waits for a share of this call, for a second at most; `None` where it is stuck.
+    pub(crate) async fn enter(
+        self: &Arc<Self>,
+        provider: &Provider,
+        to: &Address,
+        caller: &str,
+        priority: Priority,
+    ) -> Option<Share> {
+        let keys = keys(provider, to, caller, priority);
+        let until = Instant::now() + STUCK;
+        loop {
+            let released = self.released.notified();
+            tokio::pin!(released);
+            released.as_mut().enable();
+            match self.try_enter(&keys) {
+                Ok(()) => {
+                    return Some(Share {
+                        shares: Arc::clone(self),
+                        keys,
+                    });
+                }
+                Err(Full { is_stuck: true }) => return None,
+                Err(Full { is_stuck: false }) => {}
+            }
+            tokio::time::timeout_at(until, released).await.ok()?;
+        }
+    }
+
+    fn try_enter(&self, keys: &[Key]) -> Result<(), Full> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        for key in keys {
+            if let Some(of_key) = held.get(key)
+                && of_key.count >= self.most(key)
+            {
+                return Err(Full {
+                    is_stuck: now.duration_since(of_key.moved) >= STUCK,
+                });
+            }
+        }
+        for key in keys {
+            let of_key = held.entry(key.clone()).or_insert(Held {
+                count: 0,
+                moved: now,
+            });
+            of_key.count += 1;
+            of_key.moved = now;
+        }
+        Ok(())
+    }
+
+    /// A quarter for a push service and for a service; a sixteenth for a user, who writes to itself
+    /// alone.
+    fn most(&self, key: &Key) -> usize {
+        let part = match key {
+            Key::Caller(caller, _) if Principal::is_user(caller) => 16,
+            Key::Caller(..) | Key::Host(..) => 4,
+        };
+        (self.total / part).max(1)
+    }
+}
+
+struct Full {
+    is_stuck: bool,
+}
+
+/// What a call counts for. The recipient has chosen the push service of a browser; every other
+/// provider is the operator's choice, and there a service may have all calls.
+fn keys(provider: &Provider, to: &Address, caller: &str, priority: Priority) -> Vec<Key> {
+    let is_endpoint = matches!(to, Address::Subscription(_)) && provider.calls_endpoint();
+    let mut keys = Vec::with_capacity(2);
+    if is_endpoint || Principal::is_user(caller) {
+        keys.push(Key::Caller(caller.to_owned(), priority));
+    }
+    if is_endpoint {
+        keys.push(Key::Host(super::domain_of(to), priority));
+    }
+    keys
+}
+
+// === impl Share ===
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.keys.is_empty() {
+            return;
+        }
+        let mut held = self
+            .shares
+            .held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        for key in &self.keys {
+            if let Some(of_key) = held.get_mut(key) {
+                of_key.count -= 1;
+                of_key.moved = now;
+                if of_key.count == 0 {
+                    held.remove(key);
+                }
+            }
+        }
+        drop(held);
+        self.shares.released.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{EmailAddress, Subscription, SubscriptionKeys};
+    use crate::delivery::provider::script::Script;
+
+    fn endpoint(host: &str) -> Address {
+        let keys = SubscriptionKeys {
+            p256dh: String::new(),
+            auth: String::new(),
+        };
+        Address::Subscription(Subscription {
+            endpoint: format!("https://{host}/x"),
+            keys,
+        })
+    }
+
+    fn provider() -> Provider {
+        Provider::Script(Script::default())
+    }
+
+    /// How many of 64 calls at once get a share.
+    async fn entered(
+        shares: &Arc<Shares>,
+        to: impl Fn(usize) -> Address,
+        caller: impl Fn(usize) -> String,
+    ) -> Vec<Share> {
+        let provider = provider();
+        let calls = (0..64).map(|n| (to(n), caller(n)));
+        let entering = calls.map(|(to, caller)| {
+            let provider = &provider;
+            async move { shares.enter(provider, &to, &caller, Priority::Normal).await }
+        });
+        futures_util::future::join_all(entering)
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_push_service_holds_a_quarter_whatever_its_subdomains() {
+        let shares = Shares::new(64);
+        let held = entered(
+            &shares,
+            |n| endpoint(&format!("h{n}.slow.example")),
+            |n| format!("service:{n}"),
+        )
+        .await;
+        assert_eq!(held.len(), 16);
+        let began = Instant::now();
+        let to = endpoint("a.slow.example");
+        assert!(
+            shares
+                .enter(&provider(), &to, "service:x", Priority::Normal)
+                .await
+                .is_none()
+        );
+        assert_eq!(began.elapsed(), Duration::ZERO, "it is known to be stuck");
+        let to = endpoint("fast.example");
+        assert!(
+            shares
+                .enter(&provider(), &to, "service:x", Priority::Normal)
+                .await
+                .is_some()
+        );
+        drop(held);
+        assert!(shares.held.lock().expect("no panic").is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn caller_with_many_push_services_holds_its_share_alone() {
+        let shares = Shares::new(64);
+        let to = |n| endpoint(&format!("slow{n}.example"));
+        let of_service = entered(&shares, to, |_| "service:a".to_owned()).await;
+        let of_user = entered(&shares, to, |_| "user:a".to_owned()).await;
+        assert_eq!((of_service.len(), of_user.len()), (16, 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn share_that_moves_is_waited_for() {
+        let shares = Shares::new(64);
+        let mut held = entered(
+            &shares,
+            |_| endpoint("push.example"),
+            |n| format!("service:{n}"),
+        )
+        .await;
+        let (provider, to) = (provider(), endpoint("push.example"));
+        held.pop();
+        held.extend(
+            shares
+                .enter(&provider, &to, "service:y", Priority::Normal)
+                .await,
+        );
+        let next = async {
+            tokio::time::sleep(Duration::from_millis(900)).await;
+            held.pop();
+        };
+        let (entered, ()) = tokio::join!(
+            shares.enter(&provider, &to, "service:x", Priority::Normal),
+            next
+        );
+        assert!(entered.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn service_has_every_call_of_an_operators_provider() {
+        let shares = Shares::new(64);
+        let mail = |_| Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+        assert_eq!(
+            entered(&shares, mail, |_| "service:a".to_owned())
+                .await
+                .len(),
+            64
+        );
+        assert_eq!(
+            entered(&shares, mail, |_| "user:a".to_owned()).await.len(),
+            4
+        );
+    }
+}

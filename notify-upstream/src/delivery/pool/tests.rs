@@ -1,0 +1,266 @@
+use postern_common::Clock;
+use postern_common::clock::Timestamp;
+
+use super::*;
+use crate::address::{DeviceToken, EmailAddress};
+use crate::delivery::provider::script::Script;
+use crate::delivery::provider::{FaultScope, Http, HttpConfig};
+use crate::notification::Sequence;
+use crate::templates::Content;
+
+fn outlets(clock: &Clock) -> (Outlets, [Script; 2]) {
+    let scripts = [Script::default(), Script::default()];
+    let outlet = |name: &str, script: &Script, weight| Outlet {
+        name: name.to_owned(),
+        provider: Provider::Script(script.clone()),
+        weight,
+        turnstile: Turnstile::new(8, None),
+        shares: Shares::new(8),
+        breaker: Breaker::new(clock.clone()),
+    };
+    let email = vec![outlet("a", &scripts[0], 3), outlet("b", &scripts[1], 1)];
+    (
+        Outlets::new([email, Vec::new(), Vec::new()], Codes::shipped()),
+        scripts,
+    )
+}
+
+async fn send(
+    outlets: &Outlets,
+    channel: Channel,
+    attempt: i32,
+    order: i64,
+) -> Result<String, String> {
+    let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+    let content = Content::Sms {
+        text: String::new(),
+    };
+    let message = Message {
+        id: Sequence::id(order),
+        to: &to,
+        content: &content,
+        created_at: Timestamp(0),
+        expires_at: None,
+        urgent: false,
+        unsubscribe: false,
+    };
+    let pass = outlets
+        .pass(
+            channel,
+            &message,
+            attempt,
+            ("service:test", Priority::Normal),
+        )
+        .await;
+    let why = |none| match none {
+        NoPass::Refused(refusal) => refusal.code,
+        NoPass::LeftAlone(left) => format!("left alone for {} s", left.as_secs()),
+    };
+    let sent = pass.map_err(why)?.send(&message).await;
+    sent.map(|sent| sent.provider)
+        .map_err(|(name, refusal)| format!("{name} {}", refusal.code))
+}
+
+#[tokio::test]
+async fn the_work_is_shared_by_weight_and_the_other_stands_in() {
+    let clock = Clock::manual(Timestamp(0));
+    let (outlets, scripts) = outlets(&clock);
+    for order in 0..400 {
+        send(&outlets, Channel::Email, 1, order)
+            .await
+            .expect("sent");
+    }
+    let share = scripts[0].calls().len();
+    assert!(
+        (240..=360).contains(&share),
+        "{share} of 400 by weight 3 of 4"
+    );
+    scripts[0].refuse(&["451"; 10]);
+    let mut failures = 0;
+    for order in 0..400 {
+        failures += usize::from(send(&outlets, Channel::Email, 1, order).await.is_err());
+    }
+    assert_eq!(
+        failures, 10,
+        "the breaker opens and the other carries everything"
+    );
+    assert_eq!(outlets.standing(Channel::Email), Standing::Closed);
+}
+
+#[tokio::test]
+async fn while_none_works_none_is_called_but_one_probe_each() {
+    let clock = Clock::manual(Timestamp(0));
+    let (outlets, scripts) = outlets(&clock);
+    scripts
+        .iter()
+        .for_each(|script| script.refuse(&["451"; 40]));
+    let calls = || [scripts[0].calls().len(), scripts[1].calls().len()];
+    for order in 0..200 {
+        send(&outlets, Channel::Email, 1, order)
+            .await
+            .expect_err("refused");
+    }
+    assert_eq!(
+        (calls(), outlets.standing(Channel::Email)),
+        ([10, 10], Standing::Open(Duration::from_secs(2)))
+    );
+    let left_alone = send(&outlets, Channel::Email, 1, 1)
+        .await
+        .expect_err("refused");
+    assert_eq!(left_alone, "left alone for 2 s");
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(outlets.standing(Channel::Email), Standing::Due);
+    for order in 0..200 {
+        send(&outlets, Channel::Email, 1, order)
+            .await
+            .expect_err("refused");
+    }
+    assert_eq!(calls(), [11, 11]);
+}
+
+#[tokio::test]
+async fn a_probe_is_not_spent_on_one_that_another_provider_carries() {
+    let clock = Clock::manual(Timestamp(0));
+    let (outlets, scripts) = outlets(&clock);
+    scripts[0].refuse(&["451"; 60]);
+    for round in 0..30 {
+        let before = scripts[0].calls().len();
+        for order in 0..100 {
+            let _ = send(&outlets, Channel::Email, 1, order).await;
+        }
+        assert_eq!(
+            scripts[0].calls().len(),
+            before + if round == 0 { 10 } else { 1 },
+            "round {round}"
+        );
+        clock.advance(Duration::from_secs(60));
+    }
+}
+
+#[tokio::test]
+async fn a_repeat_goes_to_the_other_and_no_provider_is_a_matter_of_configuration() {
+    let clock = Clock::manual(Timestamp(0));
+    let (outlets, scripts) = outlets(&clock);
+    let to = Address::DeviceToken(DeviceToken::parse("t").expect("token"));
+    let content = Content::Sms {
+        text: String::new(),
+    };
+    let message = Message {
+        id: Sequence::id(1),
+        to: &to,
+        content: &content,
+        created_at: Timestamp(0),
+        expires_at: None,
+        urgent: false,
+        unsubscribe: false,
+    };
+    for attempt in 1..=4 {
+        let pass = outlets
+            .pass(
+                Channel::Email,
+                &message,
+                attempt,
+                ("service:test", Priority::Normal),
+            )
+            .await;
+        pass.expect("a provider")
+            .send(&message)
+            .await
+            .expect("sent");
+    }
+    assert_eq!([scripts[0].calls().len(), scripts[1].calls().len()], [2, 2]);
+    assert_eq!(
+        send(&outlets, Channel::Sms, 1, 1).await,
+        Err("no_provider".to_owned())
+    );
+    assert_eq!(
+        Codes::shipped().judge("smtp", "451").class,
+        Class::Transient
+    );
+}
+
+/// A provider that refuses a text message of eleven segments before it calls anyone.
+fn refuses_before_the_call(clock: &Clock) -> Outlets {
+    let config = HttpConfig {
+        url: "http://127.0.0.1:9/".parse().expect("URL"),
+        authorization: None,
+        lookup_url: None,
+        body: "{}".to_owned(),
+    };
+    let outlet = Outlet {
+        name: "a".to_owned(),
+        provider: Provider::Http(Box::new(
+            Http::new(config, Codes::shipped()).expect("sound"),
+        )),
+        weight: 1,
+        turnstile: Turnstile::new(8, None),
+        shares: Shares::new(8),
+        breaker: Breaker::new(clock.clone()),
+    };
+    Outlets::new([vec![outlet], Vec::new(), Vec::new()], Codes::shipped())
+}
+
+#[tokio::test]
+async fn message_refused_before_the_call_leaves_the_breaker() {
+    let clock = Clock::manual(Timestamp(0));
+    let outlets = refuses_before_the_call(&clock);
+    let breaker = &outlets.channels[Channel::Email.index()][0].breaker;
+    let source = Source {
+        caller: "service:test".to_owned(),
+        domain: "example.com".to_owned(),
+    };
+    let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+    let content = Content::Sms {
+        text: "a".repeat(1531),
+    };
+    let message = Message {
+        id: Sequence::id(1),
+        to: &to,
+        content: &content,
+        created_at: Timestamp(0),
+        expires_at: None,
+        urgent: false,
+        unsubscribe: false,
+    };
+    let refused = async || {
+        let caller = ("service:test", Priority::Normal);
+        let pass = outlets
+            .pass(Channel::Email, &message, 1, caller)
+            .await
+            .expect("a provider");
+        let (_, refusal) = pass.send(&message).await.expect_err("too long");
+        assert_eq!(
+            (refusal.code.as_str(), refusal.scope),
+            ("message_too_long", FaultScope::NotSent)
+        );
+    };
+    for _ in 0..9 {
+        breaker.record(CallOutcome::ProviderFailed, &source);
+    }
+    for _ in 0..20 {
+        refused().await;
+    }
+    assert_eq!(breaker.standing(), Standing::Closed, "it is no failure");
+    breaker.record(CallOutcome::ProviderFailed, &source);
+    assert_eq!(
+        breaker.standing(),
+        Standing::Open(Duration::from_secs(2)),
+        "nor an answer: ten in a row"
+    );
+    clock.advance(Duration::from_secs(2));
+    refused().await;
+    assert_eq!(
+        breaker.standing(),
+        Standing::Due,
+        "the probe is still to be made"
+    );
+}
+
+#[test]
+fn subdomains_of_one_owner_count_once() {
+    let domain =
+        |text: &str| domain_of(&Address::Email(EmailAddress::parse(text).expect("address")));
+    assert_eq!(domain("a@x.evil.example"), domain("b@EVIL.example"));
+    assert_ne!(domain("a@evil.example"), domain("a@good.example"));
+    assert_eq!(domain("a@localhost"), "localhost");
+}

@@ -1,0 +1,197 @@
+//! One HTTP call to a provider.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::{DATE, RETRY_AFTER};
+
+use super::{Codes, Refusal};
+use crate::address::is_public;
+
+/// What a provider answered.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+/// How long one call takes at most.
+pub(super) const CALL: Duration = Duration::from_secs(30);
+const CONNECT: Duration = Duration::from_secs(5);
+const MAX_ANSWER: usize = 64 << 10;
+/// A provider does not park our notifications for ever.
+const LONGEST_WISH: Duration = Duration::from_secs(86_400);
+
+/// A client that follows no redirect: a provider that moves is a matter of configuration.
+pub(super) fn client() -> Result<reqwest::Client, String> {
+    built(builder())
+}
+
+/// Checks that a TLS client can be built, which needs the system's CA certificates.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check_tls() -> Result<(), String> {
+    client().map(drop)
+}
+
+fn built(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
+    builder.build().map_err(|error| {
+        let causes = std::iter::successors(std::error::Error::source(&error), |&cause| cause.source());
+        let cause = causes.last().map_or_else(|| error.to_string(), ToString::to_string);
+        format!(
+            "cannot set up TLS: {cause}; install CA certificates (package ca-certificates) or set SSL_CERT_FILE"
+        )
+    })
+}
+
+/// The same for addresses that strangers gave: a name that resolves to a private address is not
+/// called.
+pub(super) fn guarded_client() -> Result<reqwest::Client, String> {
+    built(builder().dns_resolver(Arc::new(PublicOnly)))
+}
+
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .timeout(CALL)
+        .connect_timeout(CONNECT)
+        .user_agent(concat!("postern-notify/", env!("CARGO_PKG_VERSION")))
+}
+
+/// Resolves names to public addresses alone.
+struct PublicOnly;
+
+impl reqwest::dns::Resolve for PublicOnly {
+    fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let public: Vec<SocketAddr> = found.filter(|address| is_public(address.ip())).collect();
+            if public.is_empty() {
+                return Err("resolves to no public address".into());
+            }
+            Ok(Box::new(public.into_iter()) as reqwest::dns::Addrs)
+        })
+    }
+}
+
+/// Makes the call.
+///
+/// # Errors
+/// No answer, judged by the table of codes: before a connection nothing was handed over, after it
+/// nobody knows.
+pub(super) async fn call(
+    codes: &Codes,
+    provider: &'static str,
+    request: reqwest::RequestBuilder,
+) -> Result<Answer, Refusal> {
+    let silent = |error: &reqwest::Error| {
+        let word = if error.is_connect() {
+            "connect"
+        } else if error.is_timeout() {
+            "timeout"
+        } else {
+            "broken"
+        };
+        codes.judge(provider, word)
+    };
+    let mut response = request.send().await.map_err(|error| silent(&error))?;
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| silent(&error))? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_ANSWER {
+            break;
+        }
+    }
+    Ok(Answer {
+        status,
+        headers,
+        body,
+    })
+}
+
+impl Answer {
+    pub(super) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    pub(super) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// The provider's no, by its own code where it has one, else by the status.
+    pub(super) fn refusal(
+        &self,
+        codes: &Codes,
+        provider: &'static str,
+        code: Option<&str>,
+    ) -> Refusal {
+        let refusal = codes.judge_http(provider, self.status, code);
+        Refusal {
+            retry_after: retry_after(&self.headers),
+            ..refusal
+        }
+    }
+}
+
+/// `Retry-After`, in seconds or as a date (RFC 9110 section 10.2.3). A date is read against the
+/// answer's own `Date`, so that it does not matter whether the provider's clock is right.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let wish = text(RETRY_AFTER)?;
+    let wait = match wish.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let (until, now) = (
+                httpdate::parse_http_date(wish).ok()?,
+                httpdate::parse_http_date(text(DATE)?).ok()?,
+            );
+            until.duration_since(now).ok()?
+        }
+    };
+    Some(wait.min(LONGEST_WISH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_read_in_both_forms_and_capped() {
+        let date = "Fri, 20 Nov 2026 07:30:00 GMT";
+        let after = |wish: &'static str, date: Option<&'static str>| {
+            let mut headers =
+                HeaderMap::from_iter([(RETRY_AFTER, http::HeaderValue::from_static(wish))]);
+            headers.extend(date.map(|date| (DATE, http::HeaderValue::from_static(date))));
+            retry_after(&headers).map(|wait| wait.as_secs())
+        };
+        assert_eq!(
+            (after("120", None), after("99999999", None)),
+            (Some(120), Some(86_400))
+        );
+        assert_eq!(
+            after("Fri, 20 Nov 2026 07:32:10 GMT", Some(date)),
+            Some(130)
+        );
+        assert_eq!(
+            after("Thu, 20 Nov 2036 07:32:10 GMT", Some(date)),
+            Some(86_400)
+        );
+        assert_eq!(
+            after("Fri, 20 Nov 2026 07:29:00 GMT", Some(date)),
+            None,
+            "it is over"
+        );
+        assert_eq!(
+            (
+                after("soon", Some(date)),
+                after("Fri, 20 Nov 2026 07:32:10 GMT", None)
+            ),
+            (None, None)
+        );
+    }
+}

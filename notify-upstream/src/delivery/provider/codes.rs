@@ -1,0 +1,250 @@
+use std::sync::Arc;
+
+use postern_common::config;
+use postern_common::decode::{Field, Object};
+use postern_common::exit::Exit;
+
+use super::{FaultScope, Refusal};
+use crate::delivery::retry::Class;
+
+/// The table of provider codes: data, not code.
+#[derive(Clone, Debug)]
+pub(crate) struct Codes(Arc<[Rule]>);
+
+#[derive(Debug)]
+struct Rule {
+    provider: String,
+    pattern: String,
+    class: Class,
+    code: String,
+    suppress: bool,
+    scope: FaultScope,
+}
+
+/// Our word for a fault of our own in the middle of an attempt.
+pub(crate) const INTERNAL_ERROR: &str = "internal_error";
+/// Our word for a code that no rule knows.
+const NOT_UNDERSTOOD: &str = "provider_answer_not_understood";
+
+const SHIPPED: &str = include_str!("codes.toml");
+
+// === impl Codes ===
+
+impl Codes {
+    /// The table that is shipped.
+    #[must_use]
+    pub(crate) fn shipped() -> Self {
+        Self::parse("codes.toml", SHIPPED).expect("a test reads the shipped table")
+    }
+
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// Status 64 with every mistake.
+    pub(crate) fn parse(name: &str, text: &str) -> Result<Self, Exit> {
+        config::parse(name, text, |root| {
+            Some(Self(
+                root.list("rule", |field| field.object(Rule::read)).into(),
+            ))
+        })
+    }
+
+    /// What a provider's code means: an exact rule before a pattern, a longer pattern before a
+    /// shorter one, a rule of this provider before one of any.
+    #[must_use]
+    pub(crate) fn judge(&self, provider: &str, code: &str) -> Refusal {
+        let fits = |rule: &&Rule| {
+            (rule.provider == provider || rule.provider == "*")
+                && match rule.pattern.strip_suffix('*') {
+                    Some(prefix) => code.starts_with(prefix),
+                    None => rule.pattern == code,
+                }
+        };
+        let best = self.0.iter().filter(fits).max_by_key(|rule| {
+            let exact = !rule.pattern.ends_with('*');
+            (rule.provider == provider, exact, rule.pattern.len())
+        });
+        Refusal {
+            class: best.map_or(Class::Ambiguous, |rule| rule.class),
+            code: best.map_or(NOT_UNDERSTOOD, |rule| &rule.code).to_owned(),
+            detail: Some(code.to_owned()),
+            retry_after: None,
+            suppress: best.is_some_and(|rule| rule.suppress),
+            scope: best.map_or(FaultScope::Recipient, |rule| rule.scope),
+        }
+    }
+
+    /// Whether our word for a reason means that nobody knows whether the provider took it.
+    #[must_use]
+    pub(crate) fn leaves_doubt(&self, code: &str) -> bool {
+        [NOT_UNDERSTOOD, INTERNAL_ERROR].contains(&code)
+            || self
+                .0
+                .iter()
+                .any(|rule| rule.class == Class::Ambiguous && rule.code == code)
+    }
+
+    /// Like [`Codes::judge`], for an answer by HTTP. The provider's own code decides; in an answer
+    /// of 5xx only one that a rule names, for a code that nobody knows does not make an outage the
+    /// message's fault.
+    #[must_use]
+    pub(crate) fn judge_http(&self, provider: &str, status: u16, code: Option<&str>) -> Refusal {
+        let named = |code: &&str| {
+            status < 500
+                || self
+                    .0
+                    .iter()
+                    .any(|rule| rule.provider == provider && rule.names(code))
+        };
+        match code.filter(named) {
+            Some(code) => self.judge(provider, code),
+            None => self.judge(provider, &format!("http {status}")),
+        }
+    }
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// Whether it is about this code, and not about whatever has no rule of its own: one digit and
+    /// an asterisk.
+    fn names(&self, code: &str) -> bool {
+        match self.pattern.strip_suffix('*') {
+            Some(prefix) => prefix.len() > 1 && code.starts_with(prefix),
+            None => self.pattern == code,
+        }
+    }
+
+    fn read(object: &Object<'_>) -> Option<Self> {
+        let text = |field: Field<'_>| field.text(1..=64);
+        let classes = [
+            ("permanent", Class::Permanent),
+            ("transient", Class::Transient),
+            ("throttled", Class::Throttled),
+            ("configuration", Class::Configuration),
+            ("ambiguous", Class::Ambiguous),
+        ];
+        let provider = object.required("provider", text);
+        let pattern = object.required("match", text);
+        let class = object.required("class", |field| field.one_of(&classes));
+        let code = object.required("code", text);
+        let suppress = object.or("suppress", false, |field| field.boolean());
+        let scopes = [
+            ("provider", FaultScope::Provider),
+            ("recipient", FaultScope::Recipient),
+        ];
+        let scope = object.or("scope", FaultScope::Recipient, |field| {
+            field.one_of(&scopes)
+        });
+        Some(Self {
+            provider: provider?,
+            pattern: pattern?,
+            class: class?,
+            code: code?,
+            suppress,
+            scope,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_specific_rule_wins() {
+        let codes = Codes::shipped();
+        let judged = |provider, code| {
+            let refusal = codes.judge(provider, code);
+            (refusal.class, refusal.code, refusal.suppress)
+        };
+        let expect = |class, code: &str, suppress| (class, code.to_owned(), suppress);
+        assert_eq!(
+            judged("smtp", "550 5.1.1"),
+            expect(Class::Permanent, "mailbox_unknown", true)
+        );
+        assert_eq!(
+            judged("smtp", "550 5.7.26"),
+            expect(Class::Permanent, "message_refused_by_policy", false)
+        );
+        assert_eq!(
+            judged("smtp", "550"),
+            expect(Class::Permanent, "provider_refused", false)
+        );
+        assert_eq!(
+            judged("smtp", "421 4.7.0"),
+            expect(Class::Throttled, "provider_throttles", false)
+        );
+        assert_eq!(
+            judged("smtp", "451 4.3.0"),
+            expect(Class::Transient, "provider_busy", false)
+        );
+        assert_eq!(
+            judged("smtp", "535 5.7.8"),
+            expect(
+                Class::Configuration,
+                "provider_authentication_failed",
+                false
+            )
+        );
+        assert_eq!(
+            judged("twilio", "21610"),
+            expect(Class::Permanent, "recipient_opted_out", false)
+        );
+        assert_eq!(
+            judged("twilio", "30006"),
+            expect(Class::Permanent, "number_not_mobile", false)
+        );
+        assert_eq!(
+            judged("twilio", "http 503"),
+            expect(Class::Transient, "provider_busy", false)
+        );
+        assert_eq!(
+            judged("anything", "???"),
+            expect(Class::Ambiguous, "provider_answer_not_understood", false)
+        );
+    }
+
+    #[test]
+    fn an_outage_is_no_refusal_and_what_may_have_been_taken_is_in_doubt() {
+        let codes = Codes::shipped();
+        let judged = |provider: &str, code: &str| {
+            let refusal = codes.judge(provider, code);
+            (refusal.class, codes.leaves_doubt(&refusal.code))
+        };
+        for (provider, code) in [
+            ("twilio", "20503"),
+            ("twilio", "30008"),
+            ("http", "http 503"),
+        ] {
+            assert_eq!(
+                judged(provider, code),
+                (Class::Transient, false),
+                "{provider} {code}"
+            );
+        }
+        for (provider, code) in [
+            ("twilio", "20429"),
+            ("twilio", "30001"),
+            ("fcm", "http 429"),
+        ] {
+            assert_eq!(
+                judged(provider, code),
+                (Class::Throttled, false),
+                "{provider} {code}"
+            );
+        }
+        let doubtful = ["http 408", "http 500", "http 502", "http 504", "http 599"];
+        for (provider, code) in doubtful.map(|code| ("webpush", code)).into_iter().chain([
+            ("twilio", "20500"),
+            ("twilio", "20504"),
+            ("fcm", "INTERNAL"),
+        ]) {
+            assert_eq!(
+                judged(provider, code),
+                (Class::Ambiguous, true),
+                "{provider} {code}"
+            );
+        }
+    }
+}

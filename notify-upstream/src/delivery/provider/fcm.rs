@@ -1,0 +1,268 @@
+//! Push messages to apps by Firebase Cloud Messaging, HTTP v1.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use postern_common::cache::Cache;
+use postern_common::clock::Timestamp;
+use postern_common::seal::Seal;
+use postern_common::{Clock, Secret};
+use serde_json::{Value, json};
+use url::Url;
+
+use super::call::{Answer, call, client};
+use super::{Codes, FaultScope, Message, Refusal, Taken};
+use crate::address::Address;
+use crate::templates::Content;
+
+/// A service account, as its JSON file tells.
+#[derive(Clone, Debug)]
+pub(crate) struct FcmAccount {
+    /// `project_id`.
+    pub(crate) project: String,
+    /// `client_email`.
+    pub(crate) email: String,
+    /// `private_key`, PEM.
+    pub(crate) key: Secret,
+    /// `token_uri`.
+    pub(crate) token_uri: Url,
+    /// `https://fcm.googleapis.com`, or a stand-in.
+    pub(crate) base: Url,
+}
+
+/// FCM with its account.
+pub(crate) struct Fcm {
+    account: FcmAccount,
+    key: EncodingKey,
+    http: reqwest::Client,
+    cache: Cache,
+    /// Of the copy in the cache, by the account's private key.
+    seal: Seal,
+    /// The token, which the cache is not needed for.
+    held: Mutex<Option<Token>>,
+    clock: Clock,
+    codes: Codes,
+}
+
+/// An access token, and until when it is used.
+#[derive(Clone)]
+struct Token {
+    words: Secret,
+    until: Timestamp,
+}
+
+const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
+/// Google's tokens live an hour, unless the answer says otherwise.
+const TOKEN_LIFE_S: u64 = 3600;
+/// How long before its end a token is used no more: a call that has begun comes to its end.
+const MARGIN: Duration = Duration::from_secs(300);
+/// FCM keeps a message at most four weeks.
+const MAX_TTL_S: u64 = 28 * 86_400;
+
+impl Fcm {
+    /// An account; no connection is made yet.
+    ///
+    /// # Errors
+    /// The key cannot be read, or TLS cannot be set up.
+    pub(crate) fn new(
+        account: FcmAccount,
+        cache: Cache,
+        clock: Clock,
+        codes: Codes,
+    ) -> Result<Self, String> {
+        let key = EncodingKey::from_rsa_pem(account.key.expose().as_bytes())
+            .map_err(|_| "the service account's private_key is not an RSA key in PEM".to_owned())?;
+        let seal = Seal::new(
+            "postern FCM token v1",
+            account.key.expose().as_bytes(),
+            &cache_key(&account.project),
+        );
+        Ok(Self {
+            account,
+            key,
+            http: client()?,
+            cache,
+            seal,
+            held: Mutex::default(),
+            clock,
+            codes,
+        })
+    }
+
+    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+        let (Address::DeviceToken(device), Content::Push { title, body }) =
+            (message.to, message.content)
+        else {
+            return Err(Refusal::unfit());
+        };
+        let token = self.token().await?;
+        let mut url = self.account.base.clone();
+        url.set_path(&format!(
+            "/v1/projects/{}/messages:send",
+            self.account.project
+        ));
+        let body = self.body(message, device.as_str(), title, body);
+        let request = self.http.post(url).bearer_auth(token.expose()).json(&body);
+        let answer = call(&self.codes, "fcm", request).await?;
+        let said = answer.json();
+        if answer.is_success() {
+            return Ok(Taken {
+                detail: said.get("name").and_then(Value::as_str).map(str::to_owned),
+            });
+        }
+        if answer.status == 401 {
+            // A token that was revoked; the next attempt asks for a new one.
+            self.hold(None);
+            let _best_effort = self.cache.delete(&cache_key(&self.account.project)).await;
+        }
+        Err(answer.refusal(&self.codes, "fcm", error_code(&said).as_deref()))
+    }
+
+    fn body(&self, message: &Message<'_>, device: &str, title: &str, body: &str) -> Value {
+        let id = message.id.to_string();
+        let left = message.expires_at.map_or(MAX_TTL_S, |end| {
+            end.since(self.clock.now()).as_secs().min(MAX_TTL_S)
+        });
+        let (android, apns) = if message.urgent {
+            ("HIGH", "10")
+        } else {
+            ("NORMAL", "5")
+        };
+        let expiration = self.clock.now().unix_seconds() + i64::try_from(left).unwrap_or(0);
+        json!({"message": {
+            "token": device,
+            "notification": {"title": title, "body": body},
+            "data": {"notificationId": id},
+            "android": {"priority": android, "collapse_key": id, "ttl": format!("{left}s")},
+            "apns": {"headers": {
+                "apns-priority": apns, "apns-collapse-id": id, "apns-expiration": expiration.to_string()
+            }},
+        }})
+    }
+
+    /// Our own copy, else the one of the shared cache, else a new one.
+    async fn token(&self) -> Result<Secret, Refusal> {
+        let now = self.clock.now();
+        let held = self
+            .held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let token = match held.filter(|held| held.until > now) {
+            Some(held) => return Ok(held.words),
+            None => match self.shared().await.filter(|shared| shared.until > now) {
+                Some(shared) => shared,
+                None => self.ask().await?,
+            },
+        };
+        self.hold(Some(token.clone()));
+        Ok(token.words)
+    }
+
+    fn hold(&self, token: Option<Token>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = token;
+    }
+
+    /// What another replica has asked for: the milliseconds of its end, and the token.
+    async fn shared(&self) -> Option<Token> {
+        let sealed = self
+            .cache
+            .get(&cache_key(&self.account.project))
+            .await
+            .ok()??;
+        let kept = self.seal.open(&sealed)?;
+        let (until, words) = kept.split_once(' ')?;
+        Some(Token {
+            words: Secret::from(words),
+            until: Timestamp(until.parse().ok()?),
+        })
+    }
+
+    /// By a signed assertion (RFC 7523).
+    async fn ask(&self) -> Result<Token, Refusal> {
+        let now = self.clock.now().unix_seconds();
+        let claims = json!({
+            "iss": self.account.email, "scope": SCOPE, "aud": self.account.token_uri.as_str(), "iat": now, "exp": now + 3600
+        });
+        let assertion = jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &self.key)
+            .map_err(|_| self.codes.judge("fcm", "UNAUTHENTICATED"))?;
+        let form = [
+            ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
+            ("assertion", &assertion),
+        ];
+        let request = self.http.post(self.account.token_uri.clone()).form(&form);
+        let answer = call(&self.codes, "fcm", request)
+            .await
+            .map_err(|refusal| Refusal {
+                // No message was handed over yet.
+                class: crate::delivery::retry::Class::Transient,
+                scope: FaultScope::Provider,
+                ..refusal
+            })?;
+        let (words, life) = token_of(&answer).ok_or_else(|| match answer.status {
+            400..=404 => self
+                .codes
+                .judge("fcm", "UNAUTHENTICATED")
+                .with_detail("no access token"),
+            _ => self
+                .codes
+                .judge("fcm", "UNAVAILABLE")
+                .with_detail("no access token"),
+        })?;
+        let token = Token {
+            until: Timestamp::from_unix_seconds(now).plus(life),
+            words,
+        };
+        let kept = format!("{} {}", token.until.0, token.words.expose());
+        if let Some(sealed) = self.seal.close(&kept) {
+            let _best_effort = self
+                .cache
+                .set(&cache_key(&self.account.project), &sealed, life)
+                .await;
+        }
+        Ok(token)
+    }
+}
+
+fn cache_key(project: &str) -> String {
+    format!("notify:fcm-token:{project}")
+}
+
+/// The token of an answer, and how long it is used.
+fn token_of(answer: &Answer) -> Option<(Secret, Duration)> {
+    let body = answer.json();
+    let words = answer
+        .is_success()
+        .then(|| body.get("access_token")?.as_str().map(Secret::from))
+        .flatten()?;
+    let life_s = body
+        .get("expires_in")
+        .and_then(Value::as_u64)
+        .unwrap_or(TOKEN_LIFE_S)
+        .min(TOKEN_LIFE_S);
+    Some((words, Duration::from_secs(life_s).saturating_sub(MARGIN)))
+}
+
+/// `error.details[].errorCode`, else `error.status`.
+fn error_code(answer: &Value) -> Option<String> {
+    let details = answer.pointer("/error/details").and_then(Value::as_array);
+    let detailed = details
+        .into_iter()
+        .flatten()
+        .find_map(|detail| detail.get("errorCode")?.as_str());
+    detailed
+        .or_else(|| answer.pointer("/error/status")?.as_str())
+        .map(str::to_owned)
+}
+
+impl std::fmt::Debug for Fcm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fcm")
+            .field("project", &self.account.project)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,326 @@
+//! Any API, by a template of the request in the configuration.
+
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
+use postern_common::Secret;
+use url::Url;
+
+use super::call::{call, client};
+use super::segments::Segments;
+use super::{Codes, Message, Refusal, Sight, Taken};
+use crate::address::Address;
+use crate::templates::Content;
+
+/// How an API is called.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpConfig {
+    /// Where.
+    pub(crate) url: Url,
+    /// The value of `Authorization`.
+    pub(crate) authorization: Option<Secret>,
+    /// Where to ask whether a message is there, by our id in the place of `{id}`: 200 is yes, 404
+    /// no. Without it an attempt whose outcome is unknown is repeated under the same
+    /// `Idempotency-Key`.
+    pub(crate) lookup_url: Option<String>,
+    /// The body: JSON with `{{ id }}`, `{{ channel }}`, `{{ to }}`, `{{ text }}`, `{{ title }}`,
+    /// `{{ subject }}`, `{{ html }}` and `{{ segments }}` (how many messages a text message takes,
+    /// 0 on other channels), each of which is put in as a JSON value.
+    pub(crate) body: String,
+}
+
+/// An API.
+#[derive(Debug)]
+pub(crate) struct Http {
+    config: HttpConfig,
+    http: reqwest::Client,
+    environment: Environment<'static>,
+    codes: Codes,
+}
+
+const NAME: &str = "body.json";
+const FUEL: u64 = 10_000;
+/// Where our id goes in the URL of a look-up.
+pub(crate) const ID: &str = "{id}";
+
+impl Http {
+    /// An API; no connection is made yet.
+    ///
+    /// # Errors
+    /// The template of the body is not valid, or TLS cannot be set up.
+    pub(crate) fn new(config: HttpConfig, codes: Codes) -> Result<Self, String> {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_fuel(Some(FUEL));
+        environment.set_auto_escape_callback(|_| AutoEscape::Json);
+        environment
+            .add_template_owned(NAME, config.body.clone())
+            .map_err(|error| format!("body: {error}"))?;
+        let http = Self {
+            config,
+            http: client()?,
+            environment,
+            codes,
+        };
+        let trial = http.body(
+            "id",
+            "email",
+            "to",
+            &Content::Sms {
+                text: "\"".to_owned(),
+            },
+            None,
+        )?;
+        serde_json::from_str::<serde_json::Value>(&trial)
+            .map_err(|error| format!("body: not JSON: {error}"))?;
+        Ok(http)
+    }
+
+    pub(super) async fn look(&self, message: &Message<'_>) -> Result<Sight, Refusal> {
+        let Some(lookup) = &self.config.lookup_url else {
+            return Ok(Sight::Blind);
+        };
+        let request = self.authorized(self.http.get(lookup.replace(ID, &message.id.to_string())));
+        let answer = call(&self.codes, "http", request).await?;
+        match answer.status {
+            404 => Ok(Sight::NotThere),
+            _ if answer.is_success() => Ok(Sight::There(Taken {
+                detail: Some("found by its id".to_owned()),
+            })),
+            _ => Err(answer.refusal(&self.codes, "http", None)),
+        }
+    }
+
+    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.config.authorization {
+            Some(authorization) => {
+                request.header(http::header::AUTHORIZATION, authorization.expose())
+            }
+            None => request,
+        }
+    }
+
+    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+        let segments = Segments::of(message.content)?;
+        let answer = call(&self.codes, "http", self.request(message, segments)?).await?;
+        if answer.is_success() {
+            let segments = segments.map_or_else(String::new, |segments| format!(" in {segments}"));
+            return Ok(Taken {
+                detail: Some(format!("http {}{segments}", answer.status)),
+            });
+        }
+        Err(answer.refusal(&self.codes, "http", None))
+    }
+
+    fn request(
+        &self,
+        message: &Message<'_>,
+        segments: Option<Segments>,
+    ) -> Result<reqwest::RequestBuilder, Refusal> {
+        let (id, channel) = (message.id.to_string(), message.to.channel().as_str());
+        let to = match message.to {
+            Address::Email(_) | Address::Phone(_) | Address::DeviceToken(_) => message.to.key(),
+            Address::Subscription(_) => return Err(Refusal::unfit()),
+        };
+        let body = self
+            .body(&id, channel, to, message.content, segments)
+            .map_err(|error| Refusal::unfit().with_detail(error))?;
+        let request = self
+            .http
+            .post(self.config.url.clone())
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header("Idempotency-Key", &id)
+            .body(body);
+        Ok(self.authorized(request))
+    }
+
+    fn body(
+        &self,
+        id: &str,
+        channel: &str,
+        to: &str,
+        content: &Content,
+        segments: Option<Segments>,
+    ) -> Result<String, String> {
+        let template = self
+            .environment
+            .get_template(NAME)
+            .map_err(|error| error.to_string())?;
+        let none = String::new();
+        let (text, title, subject, html) = match content {
+            Content::Email {
+                subject,
+                text,
+                html,
+            } => (text, &none, subject, html.as_ref().unwrap_or(&none)),
+            Content::Sms { text } => (text, &none, &none, &none),
+            Content::Push { title, body } => (body, title, &none, &none),
+        };
+        let segments = segments.map_or(0, |segments| segments.count);
+        let values = context! { id, channel, to, text, title, subject, html, segments };
+        template
+            .render(values)
+            .map_err(|error| format!("body: {}", error.kind()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::clock::Timestamp;
+
+    use super::*;
+    use crate::address::{DeviceToken, E164, EmailAddress};
+    use crate::delivery::provider::injection::naughty;
+    use crate::notification::Sequence;
+
+    fn make(body: &str) -> Result<Http, String> {
+        let url = "http://127.0.0.1:9/".parse().expect("URL");
+        Http::new(
+            HttpConfig {
+                url,
+                authorization: None,
+                lookup_url: None,
+                body: body.to_owned(),
+            },
+            Codes::shipped(),
+        )
+    }
+
+    #[test]
+    fn values_are_put_in_as_json_and_a_bad_template_is_refused() {
+        let http =
+            make(r#"{"to": {{ to }}, "message": {{ text }}, "ref": {{ id }}}"#).expect("sound");
+        let content = Content::Sms {
+            text: "\"}, \"to\": \"+1\" {{ 7*7 }}\n".to_owned(),
+        };
+        let body: serde_json::Value = serde_json::from_str(
+            &http
+                .body("1", "sms", "+49", &content, None)
+                .expect("renders"),
+        )
+        .expect("JSON");
+        assert_eq!(
+            body,
+            serde_json::json!({"to": "+49", "message": "\"}, \"to\": \"+1\" {{ 7*7 }}\n", "ref": "1"})
+        );
+        for bad in ["{{ nope }}", "{\"a\": {{ to }}", "{{ to", "\"{{ to }}\""] {
+            assert!(make(bad).is_err(), "{bad}");
+        }
+    }
+
+    fn message<'a>(to: &'a Address, content: &'a Content) -> Message<'a> {
+        Message {
+            id: Sequence::id(1 << 40),
+            to,
+            content,
+            created_at: Timestamp(0),
+            expires_at: None,
+            urgent: false,
+            unsubscribe: false,
+        }
+    }
+
+    fn sent(http: &Http, message: &Message<'_>) -> serde_json::Value {
+        let segments = Segments::of(message.content).expect("short enough");
+        let request = http
+            .request(message, segments)
+            .expect("renders")
+            .build()
+            .expect("a request");
+        assert_eq!(request.url().as_str(), "http://127.0.0.1:9/");
+        let body = request
+            .body()
+            .and_then(reqwest::Body::as_bytes)
+            .expect("a body");
+        serde_json::from_slice(body).expect("one JSON value")
+    }
+
+    #[test]
+    fn no_string_is_more_than_text_to_one_recipient() {
+        let fields = ["id", "channel", "to", "text", "title", "subject", "html"];
+        let body = fields
+            .map(|name| format!("\"{name}\": {{{{ {name} }}}}"))
+            .join(", ");
+        let http = make(&format!("{{{body}}}")).expect("sound");
+        let phone = Address::Phone(E164::parse("+491701234567").expect("number"));
+        let mail = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+        let device = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
+        for text in naughty() {
+            let some = || text.clone();
+            let contents = [
+                (
+                    &phone,
+                    "+491701234567",
+                    "sms",
+                    Content::Sms { text: some() },
+                    [&*text, "", "", ""],
+                ),
+                (
+                    &mail,
+                    "ada@example.com",
+                    "email",
+                    Content::Email {
+                        subject: some(),
+                        text: some(),
+                        html: Some(some()),
+                    },
+                    [&*text, "", &text, &text],
+                ),
+                (
+                    &device,
+                    "device-1",
+                    "push",
+                    Content::Push {
+                        title: some(),
+                        body: some(),
+                    },
+                    [&*text, &text, "", ""],
+                ),
+            ];
+            for (address, to, channel, content, [text, title, subject, html]) in contents {
+                let message = message(address, &content);
+                let expected = serde_json::json!({
+                    "id": message.id.to_string(), "channel": channel, "to": to, "text": text, "title": title,
+                    "subject": subject, "html": html
+                });
+                assert_eq!(sent(&http, &message), expected, "{channel} {text:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn segments_are_counted_and_too_many_are_not_sent() {
+        let http = make(r#"{"parts": {{ segments }}}"#).expect("sound");
+        let phone = Address::Phone(E164::parse("+491701234567").expect("number"));
+        for (text, segments) in [
+            ("a".repeat(161), 2),
+            ("\u{436}".repeat(70), 1),
+            ("a".repeat(1530), 10),
+        ] {
+            let content = Content::Sms { text };
+            assert_eq!(
+                sent(&http, &message(&phone, &content)),
+                serde_json::json!({"parts": segments})
+            );
+        }
+        let mail = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+        let letter = Content::Email {
+            subject: String::new(),
+            text: "a".repeat(9999),
+            html: None,
+        };
+        assert_eq!(
+            sent(&http, &message(&mail, &letter)),
+            serde_json::json!({"parts": 0})
+        );
+        let long = Content::Sms {
+            text: "a".repeat(1531),
+        };
+        let refusal = http
+            .send(&message(&phone, &long))
+            .await
+            .expect_err("too long");
+        assert_eq!(
+            (refusal.class, refusal.code.as_str()),
+            (crate::delivery::retry::Class::Permanent, "message_too_long")
+        );
+    }
+}

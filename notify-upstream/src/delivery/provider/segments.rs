@@ -1,0 +1,122 @@
+//! How many messages a text takes on its way to a phone: each of them costs.
+
+use super::Refusal;
+use crate::delivery::retry::Class;
+use crate::templates::Content;
+
+/// What a text message takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segments {
+    /// How it is encoded.
+    pub(super) encoding: Encoding,
+    /// Messages.
+    pub(super) count: usize,
+}
+
+/// Twilio's own limit, and ours for every provider; more is a template that ran wild.
+const MOST: usize = 10;
+
+/// How a text message is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    /// Seven bits a character (3GPP TS 23.038 section 6.2.1).
+    Gsm7,
+    /// Two bytes a unit, as soon as one character is not in the seven-bit alphabet.
+    Ucs2,
+}
+
+const GSM7: &str = "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿\
+                    abcdefghijklmnopqrstuvwxyzäöñüà";
+/// These take two places.
+const GSM7_EXTENSION: &str = "\u{c}^{}\\[~]|€";
+
+impl Encoding {
+    /// The name in events.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gsm7 => "GSM-7",
+            Self::Ucs2 => "UCS-2",
+        }
+    }
+}
+
+impl Segments {
+    /// What a content takes; `None` if it is no text message.
+    ///
+    /// # Errors
+    /// It takes too many: no provider is asked.
+    pub(super) fn of(content: &Content) -> Result<Option<Self>, Refusal> {
+        let Content::Sms { text } = content else {
+            return Ok(None);
+        };
+        let (encoding, count) = segments(text);
+        if count > MOST {
+            let code = "message_too_long".to_owned();
+            return Err(Refusal {
+                class: Class::Permanent,
+                code,
+                ..Refusal::unfit()
+            });
+        }
+        Ok(Some(Self { encoding, count }))
+    }
+}
+
+impl std::fmt::Display for Segments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} segment(s)", self.count, self.encoding.as_str())
+    }
+}
+
+/// The encoding of a text and how many messages it takes: 160 places in one, 153 in each of
+/// several; 70 and 67 in UCS-2.
+fn segments(text: &str) -> (Encoding, usize) {
+    let place = |c: char| match c {
+        c if GSM7.contains(c) => Some(1),
+        c if GSM7_EXTENSION.contains(c) => Some(2),
+        _ => None,
+    };
+    let (encoding, lengths, one, many) =
+        match text.chars().map(place).collect::<Option<Vec<usize>>>() {
+            Some(lengths) => (Encoding::Gsm7, lengths, 160, 153),
+            None => (
+                Encoding::Ucs2,
+                text.chars().map(char::len_utf16).collect(),
+                70,
+                67,
+            ),
+        };
+    let total: usize = lengths.iter().sum();
+    if total <= one {
+        return (encoding, 1);
+    }
+    // A character of two places is not split over two messages.
+    let (mut count, mut filled) = (1, 0);
+    for length in lengths {
+        if filled + length > many {
+            count += 1;
+            filled = 0;
+        }
+        filled += length;
+    }
+    (encoding, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_counted_as_carriers_do() {
+        let count = |text: &str, times| segments(&text.repeat(times));
+        assert_eq!(count("a", 160), (Encoding::Gsm7, 1));
+        assert_eq!(count("a", 161), (Encoding::Gsm7, 2));
+        assert_eq!(count("€", 80), (Encoding::Gsm7, 1));
+        assert_eq!(count("€", 153), (Encoding::Gsm7, 3));
+        assert_eq!(count("ж", 70), (Encoding::Ucs2, 1));
+        assert_eq!(count("ж", 71), (Encoding::Ucs2, 2));
+        assert_eq!(count("😀", 35), (Encoding::Ucs2, 1));
+        assert_eq!(count("😀", 67), (Encoding::Ucs2, 3));
+        assert_eq!(segments(""), (Encoding::Gsm7, 1));
+    }
+}

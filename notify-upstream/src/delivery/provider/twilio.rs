@@ -1,0 +1,115 @@
+//! Text messages by Twilio's API.
+
+use postern_common::Secret;
+use serde_json::Value;
+use url::Url;
+
+use super::call::{call, client};
+use super::segments::Segments;
+use super::{Codes, Message, Refusal, Taken};
+use crate::address::{Address, E164};
+use crate::templates::Content;
+
+/// An account.
+#[derive(Clone, Debug)]
+pub(crate) struct TwilioConfig {
+    /// `https://api.twilio.com`, or a stand-in.
+    pub(crate) base: Url,
+    /// The account's SID.
+    pub(crate) account: String,
+    /// Its token.
+    pub(crate) auth_token: Secret,
+    /// Who sends.
+    pub(crate) sender: Sender,
+    /// Where status callbacks go; the notification's id is put into the query.
+    pub(crate) callback: Option<Url>,
+}
+
+/// Who sends a text message.
+#[derive(Clone, Debug)]
+pub(crate) enum Sender {
+    /// A number of ours.
+    Number(E164),
+    /// A messaging service, by its SID.
+    Service(String),
+}
+
+/// Twilio.
+#[derive(Debug)]
+pub(crate) struct Twilio {
+    config: TwilioConfig,
+    http: reqwest::Client,
+    codes: Codes,
+}
+
+impl Twilio {
+    /// An account; no connection is made yet.
+    ///
+    /// # Errors
+    /// TLS cannot be set up.
+    pub(crate) fn new(config: TwilioConfig, codes: Codes) -> Result<Self, String> {
+        Ok(Self {
+            config,
+            http: client()?,
+            codes,
+        })
+    }
+
+    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+        let (Address::Phone(to), Content::Sms { text }) = (message.to, message.content) else {
+            return Err(Refusal::unfit());
+        };
+        let segments = Segments::of(message.content)?.ok_or_else(Refusal::unfit)?;
+        let answer = call(&self.codes, "twilio", self.request(message, to, text)).await?;
+        let body = answer.json();
+        if answer.is_success() {
+            let sid = body.get("sid").and_then(Value::as_str).unwrap_or_default();
+            let words = format!("{sid} in {segments}");
+            return Ok(Taken {
+                detail: Some(words),
+            });
+        }
+        let code = body
+            .get("code")
+            .and_then(Value::as_i64)
+            .map(|code| code.to_string());
+        let words = body
+            .get("message")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .replace(to.as_str(), "<recipient>");
+        let known = code.clone().unwrap_or_default();
+        Err(answer
+            .refusal(&self.codes, "twilio", code.as_deref())
+            .with_detail(format!("{known} {words}").trim().to_owned()))
+    }
+
+    fn request(&self, message: &Message<'_>, to: &E164, text: &str) -> reqwest::RequestBuilder {
+        let config = &self.config;
+        let mut url = config.base.clone();
+        url.set_path(&format!(
+            "/2010-04-01/Accounts/{}/Messages.json",
+            config.account
+        ));
+        let mut form = vec![("To", to.as_str().to_owned()), ("Body", text.to_owned())];
+        form.push(match &config.sender {
+            Sender::Number(number) => ("From", number.as_str().to_owned()),
+            Sender::Service(service) => ("MessagingServiceSid", service.clone()),
+        });
+        if let Some(callback) = &config.callback {
+            let mut callback = callback.clone();
+            callback
+                .query_pairs_mut()
+                .append_pair("id", &message.id.to_string());
+            form.push(("StatusCallback", callback.into()));
+        }
+        self.http
+            .post(url)
+            .basic_auth(&config.account, Some(config.auth_token.expose()))
+            .header("I-Twilio-Idempotency-Token", message.id.to_string())
+            .form(&form)
+    }
+}
+
+#[cfg(test)]
+mod tests;

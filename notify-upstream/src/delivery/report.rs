@@ -1,0 +1,56 @@
+//! Reports of a provider or mail server about a message that was sent.
+
+use postern_common::clock::Timestamp;
+
+use crate::notification::NotificationId;
+use crate::store::Receipt;
+use crate::store::row::ReceiptKind;
+
+/// What a webhook says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// The provider's name for the event.
+    pub(crate) event_id: String,
+    /// What it is about; `None` for what is not about one of ours.
+    pub(crate) id: Option<NotificationId>,
+    /// What it says.
+    pub(crate) kind: ReceiptKind,
+    /// When it happened.
+    pub(crate) at: Timestamp,
+    /// Our word for the reason.
+    pub(crate) code: Option<String>,
+    /// The provider's words.
+    pub(crate) detail: Option<String>,
+    /// An address that is proven not to exist.
+    pub(crate) dead_address: Option<String>,
+}
+
+// === impl Report ===
+
+impl Report {
+    /// The row of the inbox, if it is about one of ours.
+    #[must_use]
+    pub(crate) fn receipt(&self, provider: &str, received_at: Timestamp) -> Option<Receipt> {
+        let printable = |text: &String| {
+            text.chars()
+                .filter(|c| !c.is_control())
+                .take(300)
+                .collect::<String>()
+        };
+        Some(Receipt {
+            provider: provider.to_owned(),
+            event_id: self
+                .event_id
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(200)
+                .collect(),
+            id: self.id?,
+            kind: self.kind,
+            at: self.at,
+            received_at,
+            code: self.code.as_ref().map(printable),
+            detail: self.detail.as_ref().map(printable),
+        })
+    }
+}

@@ -1,0 +1,173 @@
+//! When a failed attempt is made again.
+
+use std::time::Duration;
+
+use postern_common::clock::Timestamp;
+
+use crate::notification::Priority;
+
+/// What a failure means for the next attempt; the table of provider codes says which code is which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Class {
+    /// It will fail again: the address or the message is wrong.
+    Permanent,
+    /// It may succeed later.
+    Transient,
+    /// The provider wants us to be slower.
+    Throttled,
+    /// Our account or settings are wrong: an operator must act, and then it will succeed.
+    Configuration,
+    /// Nobody knows whether the provider took it.
+    Ambiguous,
+}
+
+/// How a class of urgency is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// Ceiling of the first wait; it doubles with each attempt.
+    pub(crate) base: Duration,
+    /// Ceiling of every wait.
+    pub(crate) cap: Duration,
+    /// Most attempts.
+    pub(crate) attempts: i32,
+    /// No attempt begins later than this after acceptance (or after the time it was scheduled for,
+    /// or was queued again).
+    pub(crate) window: Duration,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// The urgent are repeated soon and given up soon: a sign-in code of yesterday helps nobody.
+    #[must_use]
+    pub(crate) fn of(priority: Priority) -> Self {
+        let (base_s, cap_s, attempts, window_s) = match priority {
+            Priority::Critical => (1, 60, 30, 6 * 3600),
+            Priority::High => (5, 300, 25, 24 * 3600),
+            Priority::Normal => (15, 1800, 20, 72 * 3600),
+            Priority::Low => (60, 3600, 15, 72 * 3600),
+        };
+        Self {
+            base: Duration::from_secs(base_s),
+            cap: Duration::from_secs(cap_s),
+            attempts,
+            window: Duration::from_secs(window_s),
+        }
+    }
+
+    /// When attempt `attempt + 1` is due, or `None` if there is none. Exponential with full jitter:
+    /// `roll` in 0..1 chooses a point of the whole wait, so that what failed together does not
+    /// return together. `at_least` is the provider's `Retry-After`.
+    #[must_use]
+    pub(crate) fn next(
+        &self,
+        attempt: i32,
+        class: Class,
+        times: Times,
+        roll: f64,
+    ) -> Option<Timestamp> {
+        if class == Class::Permanent || attempt >= self.attempts {
+            return None;
+        }
+        let doublings = u32::try_from(attempt - 1).unwrap_or(0).min(20);
+        let ceiling = self.base.saturating_mul(1 << doublings).min(self.cap);
+        let floor = match class {
+            Class::Configuration => Duration::from_secs(60),
+            Class::Throttled => self.base,
+            Class::Permanent | Class::Transient | Class::Ambiguous => Duration::from_millis(100),
+        };
+        let wait = ceiling
+            .mul_f64(roll.clamp(0.0, 1.0))
+            .max(floor)
+            .max(times.at_least.unwrap_or_default());
+        self.within(times, wait)
+    }
+
+    /// When one is looked at again that nobody was called for, because those who carry it are left
+    /// alone for `left`: later the longer it has waited, so that many that wait for long cost
+    /// little. It is no attempt, and only time ends it.
+    #[must_use]
+    pub(crate) fn later(&self, left: Duration, times: Times, roll: f64) -> Option<Timestamp> {
+        let waited = times.now.since(times.began);
+        let wait = (waited / 2).min(LATEST_LOOK).mul_f64(roll.clamp(0.0, 1.0));
+        self.within(times, left.max(FIRST_LOOK) + wait)
+    }
+
+    fn within(&self, times: Times, wait: Duration) -> Option<Timestamp> {
+        let due = times.now.plus(wait);
+        (due <= times.began.plus(self.window) && times.expires_at.is_none_or(|end| due < end))
+            .then_some(due)
+    }
+}
+
+/// How long one that nobody was called for waits at least, and how much longer at most than its
+/// providers are left alone.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+const LATEST_LOOK: Duration = Duration::from_secs(300);
+
+/// The instants that bear on a repeat.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// Now.
+    pub(crate) now: Timestamp,
+    /// When the notification was accepted, or last queued again by an operator.
+    pub(crate) began: Timestamp,
+    /// When it is of no interest any more.
+    pub(crate) expires_at: Option<Timestamp>,
+    /// The provider's `Retry-After`.
+    pub(crate) at_least: Option<Duration>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn times(at_least: Option<Duration>) -> Times {
+        Times {
+            now: Timestamp(10_000),
+            began: Timestamp(0),
+            expires_at: None,
+            at_least,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_repeat_lies_within_its_caps(attempt in 1..40i32, roll in 0.0..1.0f64, wish in 0..400u64) {
+            for priority in Priority::ALL {
+                let policy = Policy::of(priority);
+                let at_least = Duration::from_secs(wish);
+                match policy.next(attempt, Class::Transient, times(Some(at_least)), roll) {
+                    Some(due) => {
+                        let wait = due.since(Timestamp(10_000));
+                        prop_assert!(wait >= at_least && wait <= policy.cap.max(at_least));
+                        prop_assert!(attempt < policy.attempts);
+                    }
+                    None => prop_assert!(attempt >= policy.attempts),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_wait_grows_and_permanent_failures_are_not_repeated() {
+        let policy = Policy::of(Priority::Normal);
+        let wait = |attempt| {
+            policy
+                .next(attempt, Class::Transient, times(None), 1.0)
+                .map(|due| due.0 - 10_000)
+        };
+        assert_eq!(
+            [wait(1), wait(2), wait(3), wait(19)],
+            [Some(15_000), Some(30_000), Some(60_000), Some(1_800_000)]
+        );
+        assert_eq!(wait(20), None);
+        assert_eq!(policy.next(1, Class::Permanent, times(None), 1.0), None);
+        let ended = Times {
+            expires_at: Some(Timestamp(12_000)),
+            ..times(None)
+        };
+        assert_eq!(policy.next(1, Class::Transient, ended, 1.0), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! How much may be sent to addresses that nobody has verified.
+
+use std::time::Duration;
+
+use postern_common::Clock;
+use postern_common::cache::{Cache, CacheError};
+use sha2::{Digest, Sha256};
+
+use crate::address::{AddressHash, hex};
+use crate::notification::NotificationId;
+
+/// Counts an hour for each address and each caller, shared by all replicas.
+#[derive(Clone, Debug)]
+pub(crate) struct UnverifiedQuota {
+    cache: Cache,
+    clock: Clock,
+}
+
+/// Notifications to one unverified address an hour.
+const MAX_PER_ADDRESS: u64 = 5;
+/// Notifications to unverified addresses that one user asks for an hour.
+const MAX_PER_CALLER: u64 = 5;
+
+const HOUR: i64 = 3600;
+/// Longer than a window, so that no count ends within it.
+const COUNT_LIFE: Duration = Duration::from_secs(2 * 3600);
+/// Longer than a notification is retried.
+const COUNTED_LIFE: Duration = Duration::from_secs(7 * 86_400);
+
+// === impl UnverifiedQuota ===
+
+impl UnverifiedQuota {
+    /// Counts in `cache`.
+    #[must_use]
+    pub(crate) fn new(cache: Cache, clock: Clock) -> Self {
+        Self { cache, clock }
+    }
+
+    /// Whether a notification may go to an unverified address; counts it once, however often it is
+    /// tried.
+    ///
+    /// # Errors
+    /// The cache is away. Then nothing is sent: unlike the quota of callers this one protects
+    /// strangers.
+    pub(crate) async fn take(
+        &self,
+        id: NotificationId,
+        creator: &str,
+        address: &AddressHash,
+    ) -> Result<bool, CacheError> {
+        let counted = format!("notify:unverified:counted:{id}");
+        if self.cache.get(&counted).await?.is_some() {
+            return Ok(true);
+        }
+        let hour = self.clock.now().unix_seconds().div_euclid(HOUR);
+        let caller: [u8; 32] = Sha256::digest(creator).into();
+        let of_address = self.count("address", address, hour).await?;
+        let of_caller = self.count("caller", &caller, hour).await?;
+        if of_address > MAX_PER_ADDRESS || of_caller > MAX_PER_CALLER {
+            return Ok(false);
+        }
+        self.cache.set(&counted, b"1", COUNTED_LIFE).await?;
+        Ok(true)
+    }
+
+    async fn count(&self, of: &str, hash: &[u8; 32], hour: i64) -> Result<u64, CacheError> {
+        self.cache
+            .increment(
+                &format!("notify:unverified:{of}:{}:{hour}", hex(hash)),
+                COUNT_LIFE,
+            )
+            .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::START;
+
+    #[tokio::test]
+    async fn address_and_caller_have_a_quota_an_hour_each() {
+        let clock = Clock::manual(START);
+        let quota = UnverifiedQuota::new(Cache::memory(clock.clone()), clock.clone());
+        let mut number = 0_u64;
+        let mut next = || {
+            number += 1;
+            NotificationId::parse(&format!("0190a5d0-0000-7000-8000-{number:012x}")).expect("an id")
+        };
+        let first = next();
+        assert_eq!(quota.take(first, "user:a", &[1; 32]).await, Ok(true));
+        for _ in 0..9 {
+            assert_eq!(
+                quota.take(first, "user:a", &[1; 32]).await,
+                Ok(true),
+                "one notification counts once"
+            );
+        }
+        for _ in 1..MAX_PER_ADDRESS {
+            assert_eq!(quota.take(next(), "user:a", &[1; 32]).await, Ok(true));
+        }
+        assert_eq!(
+            quota.take(next(), "user:a", &[2; 32]).await,
+            Ok(false),
+            "another address"
+        );
+        assert_eq!(
+            quota.take(next(), "user:b", &[1; 32]).await,
+            Ok(false),
+            "another caller"
+        );
+        assert_eq!(quota.take(next(), "user:c", &[3; 32]).await, Ok(true));
+        clock.advance(Duration::from_secs(3600));
+        assert_eq!(
+            quota.take(next(), "user:a", &[1; 32]).await,
+            Ok(true),
+            "another hour"
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! How many notifications one caller may ask for.
+
+use std::time::Duration;
+
+use crate::principal::Principal;
+use postern_common::cache::Cache;
+use postern_common::{Clock, Code, Problem};
+use sha2::{Digest, Sha256};
+
+/// A count a minute and caller, shared by all replicas. While the cache is away nobody is refused:
+/// a quota is for fairness, not for safety.
+#[derive(Clone, Debug)]
+pub(crate) struct Quota {
+    cache: Cache,
+    clock: Clock,
+    users: Option<u64>,
+    services: Option<u64>,
+}
+
+// === impl Quota ===
+
+impl Quota {
+    /// So many a minute for each user and each service; `None` is no limit.
+    #[must_use]
+    pub(crate) fn new(
+        cache: Cache,
+        clock: Clock,
+        users: Option<u64>,
+        services: Option<u64>,
+    ) -> Self {
+        Self {
+            cache,
+            clock,
+            users,
+            services,
+        }
+    }
+
+    /// Counts one.
+    ///
+    /// # Errors
+    /// 429 `rate_limited`, with the time until the next minute.
+    pub(crate) async fn take(&self, principal: &Principal) -> Result<(), Problem> {
+        let limit = if Principal::is_user(&principal.creator) {
+            self.users
+        } else {
+            self.services
+        };
+        let Some(limit) = limit else { return Ok(()) };
+        let seconds = self.clock.now().unix_seconds();
+        let who: String = Sha256::digest(&*principal.creator)
+            .iter()
+            .take(16)
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let key = format!("notify:quota:{who}:{}", seconds.div_euclid(60));
+        match self.cache.increment(&key, Duration::from_secs(120)).await {
+            Ok(count) if count > limit => {
+                let left = u32::try_from(60 - seconds.rem_euclid(60)).unwrap_or(60);
+                Err(Problem::new(Code::RateLimited).retry_after(left))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_common::clock::Timestamp;
+
+    #[tokio::test]
+    async fn each_caller_has_a_count_of_its_own_and_a_minute_later_a_new_one() {
+        let clock = Clock::manual(Timestamp(30_000));
+        let quota = Quota::new(Cache::memory(clock.clone()), clock.clone(), Some(2), None);
+        let user = |name: &str| Principal {
+            creator: name.into(),
+            actor: Some(name.to_owned()),
+        };
+        let service = Principal {
+            creator: "service:a".into(),
+            actor: None,
+        };
+        for _ in 0..2 {
+            quota.take(&user("a")).await.expect("within");
+        }
+        let refused = quota.take(&user("a")).await.expect_err("beyond");
+        assert_eq!(refused.render("x").headers["retry-after"], "30");
+        quota.take(&user("b")).await.expect("another");
+        for _ in 0..9 {
+            quota.take(&service).await.expect("no limit");
+        }
+        clock.advance(Duration::from_secs(30));
+        quota.take(&user("a")).await.expect("a new minute");
+    }
+}

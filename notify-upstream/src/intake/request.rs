@@ -1,0 +1,257 @@
+//! What a caller asks for, parsed at the door.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::clock::Timestamp;
+use postern_common::decode::{Field, Object, Value};
+use postern_common::{Code, Problem};
+use sha2::{Digest, Sha256};
+
+use crate::address::{ActorId, Recipient};
+use crate::notification::{Channel, Priority};
+use crate::templates::{
+    Author, Locale, RenderError, TemplateName, Templates, Unfit, UserTextMistake,
+};
+
+/// Bytes of the variables of one notification, as JSON.
+const MAX_VARIABLES: usize = 64 << 10;
+/// How far ahead something can be scheduled, and how long it may stay of interest. Records are kept
+/// for longer.
+pub(crate) const MAX_AHEAD: Duration = Duration::from_secs(30 * 86_400);
+
+/// A notification that reads well; its template is not checked yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The channel.
+    pub(crate) channel: Channel,
+    /// Whom it is for.
+    pub(crate) recipient: Recipient,
+    /// The template's name.
+    pub(crate) template: TemplateName,
+    /// Data for the template; never template source. Names are sorted.
+    pub(crate) variables: serde_json::Map<String, serde_json::Value>,
+    /// The wanted language.
+    pub(crate) locale: Option<Locale>,
+    /// The priority.
+    pub(crate) priority: Priority,
+    /// Not before this instant; at once, if it is past.
+    pub(crate) send_at: Option<Timestamp>,
+    /// Of no interest from this instant on.
+    pub(crate) expires_at: Option<Timestamp>,
+}
+
+/// A request whose template exists and has every variable that it needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    /// What was asked for.
+    pub(crate) request: Request,
+    /// The template's version now.
+    pub(crate) template_version: u32,
+    /// The language that will be used.
+    pub(crate) locale: Locale,
+}
+
+/// An idempotency key: 1 to 255 visible ASCII characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct IdempotencyKey(Arc<str>);
+
+// === impl IdempotencyKey ===
+
+impl IdempotencyKey {
+    /// Reads the header's value.
+    #[must_use]
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let sound =
+            (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        sound.then(|| Self(text.into()))
+    }
+
+    /// The key.
+    #[must_use]
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+// === impl Request ===
+
+impl Request {
+    /// Reads one notification; every mistake is noted. What is only too early or too late now has a
+    /// value all the same: it may be the repeat of something that was accepted in time.
+    pub(crate) fn read(object: &Object<'_>, now: Timestamp) -> Option<Self> {
+        let channel = object.required("channel", |field| field.one_of(Channel::WORDS));
+        let recipient = object.required("recipient", |field| Recipient::read(&field, channel));
+        let template = object.required("template", |field| {
+            TemplateName::parse(field.string()?)
+                .or_else(|| field.fail("invalid_format", "must be 1 to 64 of a-z, 0-9, - and _"))
+        });
+        let variables = object.or("variables", serde_json::Map::new(), variables);
+        let locale = object.optional("locale", |field| {
+            Locale::parse(field.string()?)
+                .or_else(|| field.fail("invalid_format", "must be a tag such as en or de-AT"))
+        });
+        let priority = object.or("priority", Priority::Normal, |field| {
+            field.one_of(Priority::WORDS)
+        });
+        let send_at = object.optional("sendAt", |field| within_reach(field, now));
+        let expires_at = object.optional("expiresAt", |field| {
+            let at = within_reach(field, now)?;
+            if at <= send_at.unwrap_or(now).max(now) {
+                let _noted: Option<()> =
+                    field.reject("already_expired", "must lie after now and after sendAt");
+            }
+            Some(at)
+        });
+        Some(Self {
+            channel: channel?,
+            recipient: recipient?,
+            template: template?,
+            variables,
+            locale,
+            priority,
+            send_at,
+            expires_at,
+        })
+    }
+
+    /// Checks the template and the variables against the templates that are loaded.
+    ///
+    /// # Errors
+    /// 422 `unknown_template`, 422 with every variable that is missing, or that a user wrote and
+    /// that is too long, or 422 for variables that the template does not render with.
+    pub(crate) fn check(self, templates: &Templates, author: Author) -> Result<Draft, Problem> {
+        match templates.find(&self.template, self.channel, self.locale.as_ref()) {
+            Ok(found) => {
+                let missing = found.missing(&self.variables);
+                if missing.is_empty() {
+                    refuse_user_text(&found.user_text_mistakes(&self.variables, author))?;
+                    // What a template does not render with, such as a number where it wants a text,
+                    // fails every attempt.
+                    found
+                        .render(&self.variables, author)
+                        .map_err(|error| does_not_render(&error))?;
+                    let (template_version, locale) = (found.version(), found.locale().clone());
+                    return Ok(Draft {
+                        request: self,
+                        template_version,
+                        locale,
+                    });
+                }
+                Err(missing.into_iter().fold(
+                    Problem::new(Code::ValidationFailed),
+                    |problem, name| {
+                        let pointer = format!("/variables/{}", name.replace('.', "/"));
+                        problem.error(
+                            &pointer,
+                            "missing_variable",
+                            format!("the template needs the variable `{name}`"),
+                        )
+                    },
+                ))
+            }
+            Err(unfit) => {
+                let detail = match unfit {
+                    Unfit::NoSuchTemplate => "there is no template of this name".to_owned(),
+                    Unfit::NotOnThisChannel => {
+                        format!(
+                            "this template is not there for the channel {}",
+                            self.channel.as_str()
+                        )
+                    }
+                };
+                Err(Problem::new(Code::UnknownTemplate).error(
+                    "/template",
+                    "unknown_template",
+                    detail,
+                ))
+            }
+        }
+    }
+
+    /// The user whom it is for, if it is addressed by `actorId`.
+    #[must_use]
+    pub(crate) fn addressee(&self) -> Option<&ActorId> {
+        match &self.recipient {
+            Recipient::ActorId(actor) => Some(actor),
+            Recipient::Address(_) => None,
+        }
+    }
+
+    /// SHA-256 over what was asked for, whatever its spelling: two requests with the same
+    /// fingerprint ask for the same thing.
+    #[must_use]
+    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+        let Self {
+            channel,
+            recipient,
+            template,
+            variables,
+            locale,
+            priority,
+            send_at,
+            expires_at,
+        } = self;
+        let canonical = serde_json::json!([
+            channel.as_str(),
+            recipient,
+            template.as_str(),
+            variables,
+            locale.as_ref().map(Locale::as_str),
+            priority.as_str(),
+            send_at.map(|at| at.0),
+            expires_at.map(|at| at.0),
+        ]);
+        Sha256::digest(canonical.to_string()).into()
+    }
+}
+
+fn refuse_user_text(mistakes: &[UserTextMistake]) -> Result<(), Problem> {
+    if mistakes.is_empty() {
+        return Ok(());
+    }
+    Err(mistakes
+        .iter()
+        .fold(Problem::new(Code::ValidationFailed), |problem, mistake| {
+            problem.error(
+                &format!("/variables/{}", mistake.name),
+                mistake.code,
+                mistake.detail.clone(),
+            )
+        }))
+}
+
+fn does_not_render(error: &RenderError) -> Problem {
+    let detail = match error {
+        RenderError::Template(_) => "the template does not render with these variables".to_owned(),
+        RenderError::TooLong { .. } => error.to_string(),
+    };
+    Problem::new(Code::ValidationFailed).error("/variables", "does_not_render", detail)
+}
+
+fn variables(field: Field<'_>) -> Option<serde_json::Map<String, serde_json::Value>> {
+    let Value::Object(_) = field.value() else {
+        return field.fail("invalid_type", "must be an object");
+    };
+    let serde_json::Value::Object(map) = field.node().to_json() else {
+        return None;
+    };
+    if serde_json::to_vec(&map).map_or(0, |text| text.len()) > MAX_VARIABLES {
+        return field.reject(
+            "too_large",
+            format!("must be at most {MAX_VARIABLES} bytes of JSON"),
+        );
+    }
+    Some(map)
+}
+
+fn within_reach(field: Field<'_>, now: Timestamp) -> Option<Timestamp> {
+    let at = field.timestamp()?;
+    if at > now.plus(MAX_AHEAD) {
+        let _noted: Option<()> = field.reject("too_far_ahead", "must lie within 30 days");
+    }
+    Some(at)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+use postern_common::decode::{Mistakes, json};
+use postern_common::token::{Caller, Claims, User};
+
+use super::*;
+use crate::principal::Principal;
+
+const NOW: Timestamp = Timestamp(1_763_600_000_000);
+
+fn read(text: &str) -> Result<Request, Vec<(String, &'static str)>> {
+    let mistakes = Mistakes::default();
+    let node = json(text.as_bytes(), &mistakes).expect("JSON");
+    let value = mistakes.object(&node, |object| Request::read(object, NOW));
+    mistakes
+        .finish(value)
+        .map_err(|all| all.into_iter().map(|m| (m.pointer, m.code)).collect())
+}
+
+#[test]
+fn a_full_request_reads() {
+    let request = read(
+        r#"{"channel":"email","recipient":{"email":"ada@example.com"},"template":"welcome","variables":{"name":"Ada"},
+            "locale":"de-AT","priority":"HIGH","sendAt":"2025-11-20T02:00:00Z","expiresAt":"2025-11-21T02:00:00Z"}"#,
+    )
+    .expect("sound");
+    assert_eq!(
+        (request.channel, request.priority),
+        (Channel::Email, Priority::High)
+    );
+    assert_eq!(request.locale.as_ref().map(Locale::as_str), Some("de-AT"));
+    assert!(request.send_at.is_some() && request.expires_at.is_some());
+}
+
+#[test]
+fn every_mistake_is_told_at_once() {
+    let refused = read(
+        r#"{"channel":"fax","recipient":{"email":"x"},"template":"../etc","variables":[],"priority":"URGENT",
+            "locale":"!","sendAt":"tomorrow","expiresAt":"2020-01-01T00:00:00Z","colour":1}"#,
+    )
+    .expect_err("refused");
+    let pointers: Vec<&str> = refused
+        .iter()
+        .map(|(pointer, _)| pointer.as_str())
+        .collect();
+    assert_eq!(
+        pointers,
+        [
+            "/channel",
+            "/recipient/email",
+            "/template",
+            "/variables",
+            "/locale",
+            "/priority",
+            "/sendAt",
+            "/expiresAt",
+            "/colour"
+        ]
+    );
+}
+
+#[test]
+fn the_fingerprint_knows_what_is_asked_and_not_how_it_is_spelt() {
+    let a = read(
+        r#"{"channel":"sms","recipient":{"actorId":"a"},"template":"t","variables":{"x":1,"y":2}}"#,
+    );
+    let b = read(
+        r#"{"template":"t","variables":{"y":2,"x":1},"priority":"NORMAL","recipient":{"actorId":"a"},"channel":"sms"}"#,
+    );
+    let c = read(
+        r#"{"channel":"sms","recipient":{"actorId":"a"},"template":"t","variables":{"x":1,"y":3}}"#,
+    );
+    let print = |request: Result<Request, _>| request.expect("sound").fingerprint();
+    let (a, b, c) = (print(a), print(b), print(c));
+    assert_eq!(a, b);
+    assert_ne!(a, c);
+}
+
+#[test]
+fn a_user_addresses_only_itself() {
+    let user = Principal {
+        creator: "user:i|a".into(),
+        actor: Some("a".to_owned()),
+    };
+    let service = Principal {
+        creator: "service:auth".into(),
+        actor: None,
+    };
+    let myself = Recipient::ActorId(ActorId::parse("a").expect("id"));
+    let other = Recipient::ActorId(ActorId::parse("b").expect("id"));
+    assert!(user.may_address(&myself, false).is_ok());
+    assert_eq!(
+        user.may_address(&other, false).map_err(|p| p.code()),
+        Err(Code::RecipientNotAllowed)
+    );
+    assert!(user.may_address(&other, true).is_ok());
+    assert!(service.may_address(&other, false).is_ok());
+    assert!(user.may_read("service:auth", Some("a")) && user.may_read("user:i|a", None));
+    assert!(!user.may_read("service:auth", Some("b")) && !service.may_read("user:i|a", None));
+}
+
+#[test]
+fn user_sends_nothing_urgent_unless_the_configuration_widens_it() {
+    let user = Principal {
+        creator: "user:i|a".into(),
+        actor: Some("a".to_owned()),
+    };
+    let service = Principal {
+        creator: "service:auth".into(),
+        actor: None,
+    };
+    for priority in Priority::ALL {
+        let allowed = user
+            .may_send(priority, false)
+            .map_err(|problem| problem.code());
+        let expected = if priority.is_urgent() {
+            Err(Code::PriorityNotAllowed)
+        } else {
+            Ok(())
+        };
+        assert_eq!(allowed, expected, "{priority:?}");
+        assert!(user.may_send(priority, true).is_ok() && service.may_send(priority, false).is_ok());
+    }
+}
+
+#[test]
+fn short_variable_that_a_template_does_not_render_with_is_refused() {
+    let templates = crate::testing::templates_of(
+        "welcome",
+        &[
+            ("template.toml", "version = 1"),
+            ("email.en.subject", "Hi"),
+            (
+                "email.en.txt",
+                "{{ 10 // name }} {% for x in range(name) %}{{ x }}{% endfor %}",
+            ),
+        ],
+    );
+    let check = |name: serde_json::Value| {
+        let mut request = crate::testing::draft(Priority::Normal).request;
+        request.variables.insert("name".to_owned(), name);
+        request
+            .check(&templates, Author::Service)
+            .map(|_| ())
+            .map_err(|problem| problem.code())
+    };
+    assert_eq!(check(serde_json::json!(2)), Ok(()));
+    for wrong in [serde_json::json!("Ada"), serde_json::json!(0)] {
+        assert_eq!(check(wrong.clone()), Err(Code::ValidationFailed), "{wrong}");
+    }
+}
+
+#[test]
+fn subject_of_another_issuer_is_no_actor() {
+    let user = |issuer: &str| {
+        Caller::User(Arc::new(User {
+            issuer: issuer.into(),
+            subject: "a".into(),
+            username: "a".into(),
+            client_id: "c".into(),
+            scopes: Arc::new([]),
+            groups: Arc::new([]),
+            expires_at: 0,
+            claims: Claims::default(),
+        }))
+    };
+    let actors = "https://actors.test";
+    let own = Principal::of(&user(actors), actors);
+    let foreign = Principal::of(&user("https://partner.test"), actors);
+    let recipient = Recipient::ActorId(ActorId::parse("a").expect("id"));
+    assert!(own.may_address(&recipient, false).is_ok() && own.may_read("service:auth", Some("a")));
+    let refused = foreign
+        .may_address(&recipient, false)
+        .map_err(|problem| problem.code());
+    assert_eq!(refused, Err(Code::RecipientNotAllowed));
+    assert!(foreign.may_address(&recipient, true).is_ok());
+    assert!(
+        !foreign.may_read("service:auth", Some("a")) && !foreign.may_read("service:auth", None)
+    );
+    assert!(!foreign.may_read(&own.creator, Some("a")) && foreign.may_read(&foreign.creator, None));
+}

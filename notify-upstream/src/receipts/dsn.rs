@@ -1,0 +1,258 @@
+//! Delivery status notifications: the mail that a mail server sends back when it cannot deliver, or
+//! is late (RFC 3464, in a `multipart/report` of RFC 6522; RFC 6533 for addresses beyond ASCII).
+//!
+//! Nobody signs them, and the notification's id is no secret. A report is believed only with the
+//! token that we put into the envelope, as its id (`ENVID`) or in the return path
+//! ([`mail_token`](crate::delivery::mail_token)), and of no other address than the one that the mail went to.
+
+use mail_parser::{DateTime, Message, MessageParser, MessagePart, MimeHeaders};
+use postern_common::clock::Timestamp;
+use sha2::{Digest, Sha256};
+
+use crate::address::{AddressHash, hash, hex};
+use crate::delivery::mail_token::{Claim, MailTokens, Purpose};
+use crate::delivery::provider::Codes;
+use crate::delivery::report::Report;
+use crate::notification::NotificationId;
+use crate::receipts::webhook::without_address;
+use crate::store::row::ReceiptKind;
+
+/// The name under which events tell of these reports.
+pub(crate) const PROVIDER: &str = "dsn";
+
+/// Most recipients of one report that are read: each of our mails goes to one, and an alias of it
+/// to a few.
+const MAX_RECIPIENTS: usize = 8;
+/// Most tokens of one mail that are checked.
+const MAX_CLAIMS: usize = 4;
+
+/// A delivery status notification that is not believed yet.
+#[derive(Clone, Debug)]
+pub(crate) struct DeliveryReport {
+    claims: Vec<Claim>,
+    recipients: Vec<Reported>,
+}
+
+/// What is said of one recipient.
+#[derive(Clone, Debug)]
+struct Reported {
+    report: Report,
+    /// The addresses that it names: the one that we gave, and the one that it was forwarded to.
+    addresses: Vec<AddressHash>,
+}
+
+/// Reads a mail; `None` if it is no delivery status notification, or has no token.
+#[must_use]
+pub(crate) fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Option<DeliveryReport> {
+    let mail = MessageParser::new().parse(mail)?;
+    let is_status = |part: &&MessagePart<'_>| {
+        is_type(
+            part,
+            "message",
+            &["delivery-status", "global-delivery-status"],
+        )
+    };
+    let status = mail
+        .parts
+        .iter()
+        .find(is_status)
+        .map(MessagePart::contents)?;
+    let text = String::from_utf8_lossy(status).replace("\r\n", "\n");
+    let mut groups = text.split("\n\n").filter(|group| !group.trim().is_empty());
+    let about_mail = groups.next().and_then(Fields::read)?;
+    let envelope = about_mail
+        .get("Original-Envelope-Id")
+        .and_then(|id| Claim::parse(&id));
+    let mut claims: Vec<Claim> = envelope.into_iter().chain(return_paths(&mail)).collect();
+    claims.truncate(MAX_CLAIMS);
+    let own = claims.first()?.id.to_string();
+    let print = hex(&Sha256::new()
+        .chain_update(own)
+        .chain_update(status)
+        .finalize());
+    let about_recipients = groups
+        .take(MAX_RECIPIENTS)
+        .filter_map(Fields::read)
+        .enumerate();
+    let recipients = about_recipients
+        .filter_map(|(number, fields)| report(&fields, format!("{print}-{number}"), codes, now))
+        .collect();
+    Some(DeliveryReport { claims, recipients })
+}
+
+/// The tokens of the addresses that the report was sent to. Which header has it depends on the mail
+/// server that takes it in; the token is its own proof.
+fn return_paths(mail: &Message<'_>) -> Vec<Claim> {
+    let names = ["To", "Delivered-To", "X-Original-To", "Envelope-To"];
+    let values = names.into_iter().filter_map(|name| mail.header_raw(name));
+    let words = values.flat_map(|value| value.split([',', ' ', '\t', '\r', '\n', '<', '>']));
+    words
+        .filter_map(Claim::of_return_path)
+        .take(MAX_CLAIMS)
+        .collect()
+}
+
+// === impl DeliveryReport ===
+
+impl DeliveryReport {
+    /// The notifications that it may be about: those of tokens that were issued here.
+    #[must_use]
+    pub(crate) fn ids(&self, tokens: &MailTokens) -> Vec<NotificationId> {
+        let is_issued = |claim: &&Claim| tokens.has_issued(Purpose::DeliveryReport, **claim);
+        self.claims
+            .iter()
+            .filter(is_issued)
+            .map(|claim| claim.id)
+            .collect()
+    }
+
+    /// What is believed of it: everything, if one of its tokens is ours for an address that it
+    /// names, or that `known` names for the notification; else nothing.
+    pub(crate) fn believe(
+        self,
+        tokens: &MailTokens,
+        known: impl Fn(NotificationId) -> Vec<AddressHash>,
+    ) -> Vec<Report> {
+        let named: Vec<AddressHash> = self
+            .recipients
+            .iter()
+            .flat_map(|recipient| recipient.addresses.iter().copied())
+            .collect();
+        let proven = self.claims.iter().find_map(|claim| {
+            let mut addresses = named.iter().copied().chain(known(claim.id));
+            let is_ours = |hash: &AddressHash| tokens.verify(Purpose::DeliveryReport, *claim, hash);
+            Some((claim.id, addresses.find(is_ours)?))
+        });
+        let Some((id, address)) = proven else {
+            return Vec::new();
+        };
+        let believed = |Reported { report, .. }: Reported| Report {
+            id: Some(id),
+            dead_address: report.dead_address.filter(|dead| hash(dead) == address),
+            ..report
+        };
+        self.recipients.into_iter().map(believed).collect()
+    }
+}
+
+fn is_type(part: &MessagePart<'_>, kind: &str, subtypes: &[&str]) -> bool {
+    part.content_type().is_some_and(|found| {
+        let subtype = found.subtype().unwrap_or_default();
+        found.ctype().eq_ignore_ascii_case(kind)
+            && subtypes
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(subtype))
+    })
+}
+
+/// What is said of one recipient (RFC 3464 section 2.3).
+fn report(
+    fields: &Fields<'_>,
+    event_id: String,
+    codes: &Codes,
+    now: Timestamp,
+) -> Option<Reported> {
+    let status = fields.get("Status").unwrap_or_default();
+    let for_good = status.starts_with('5');
+    let kind = match fields.get("Action")?.to_ascii_lowercase().as_str() {
+        "failed" if for_good => ReceiptKind::Bounced,
+        "failed" => ReceiptKind::Failed,
+        "delayed" => ReceiptKind::Deferred,
+        "delivered" => ReceiptKind::Delivered,
+        // To a server that reports nothing, or to the members of a list.
+        "relayed" | "expanded" => ReceiptKind::Sent,
+        _ => return None,
+    };
+    // The address that we gave, before the one that it was forwarded to.
+    let address = fields
+        .address("Original-Recipient")
+        .or_else(|| fields.address("Final-Recipient"));
+    let words = fields
+        .get("Diagnostic-Code")
+        .map(|words| after_type(&words).to_owned());
+    let judged = codes.judge("smtp", &code(words.as_deref(), &status));
+    let failed = kind == ReceiptKind::Failed || kind == ReceiptKind::Bounced;
+    let said = [Some(status.as_str()), words.as_deref()]
+        .into_iter()
+        .flatten();
+    let said = said
+        .filter(|said| !said.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
+    let finally = fields.address("Final-Recipient");
+    let at = fields
+        .get("Last-Attempt-Date")
+        .and_then(|date| DateTime::parse_rfc822(&date));
+    let addresses = [address.as_deref(), finally.as_deref()]
+        .into_iter()
+        .flatten()
+        .map(hash)
+        .collect();
+    let report = Report {
+        event_id,
+        id: None,
+        kind,
+        at: at.map_or(now, |at| {
+            Timestamp(at.to_timestamp().saturating_mul(1000)).min(now)
+        }),
+        code: failed.then(|| judged.code.clone()),
+        detail: Some(without_address(
+            &without_address(&said, address.as_deref()),
+            finally.as_deref(),
+        )),
+        dead_address: address.filter(|_| kind == ReceiptKind::Bounced && judged.suppress),
+    };
+    Some(Reported { report, addresses })
+}
+
+/// As a mail server would have said it to us: the reply code, where one is quoted, and the enhanced
+/// status code.
+fn code(words: Option<&str>, status: &str) -> String {
+    let number = words.and_then(|words| words.split([' ', '-']).next());
+    let number = number.filter(|number| {
+        number.len() == 3
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+            && number.get(..1) == status.get(..1)
+    });
+    let class = if status.starts_with('5') {
+        "550"
+    } else {
+        "450"
+    };
+    format!("{} {status}", number.unwrap_or(class))
+}
+
+/// What stands behind the type: `smtp; 550 5.1.1 …`, `rfc822; ada@example.com`.
+fn after_type(value: &str) -> &str {
+    value.split_once(';').map_or(value, |(_, rest)| rest).trim()
+}
+
+/// A group of fields: they are written like the head of a mail.
+struct Fields<'a>(Message<'a>);
+
+// === impl Fields ===
+
+impl<'a> Fields<'a> {
+    fn read(group: &'a str) -> Option<Self> {
+        MessageParser::new()
+            .default_header_raw()
+            .parse(group.trim_start().as_bytes())
+            .map(Self)
+    }
+
+    /// A field's value on one line.
+    fn get(&self, name: &'static str) -> Option<String> {
+        let value = self.0.header_raw(name)?;
+        Some(value.split_whitespace().collect::<Vec<_>>().join(" "))
+            .filter(|value| !value.is_empty())
+    }
+
+    fn address(&self, name: &'static str) -> Option<String> {
+        let value = self.get(name)?;
+        Some(after_type(&value).trim_matches(['<', '>']).to_owned())
+            .filter(|address| !address.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests;

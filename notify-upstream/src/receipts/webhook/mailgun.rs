@@ -1,0 +1,109 @@
+use std::time::Duration;
+
+use postern_common::Secret;
+use postern_common::clock::Timestamp;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::{
+    Incoming, Unheard, bytes, hmac_sha256, id_in_message_id, json, text, within_window,
+    without_address,
+};
+use crate::address::from_hex;
+use crate::delivery::report::Report;
+use crate::notification::NotificationId;
+use crate::store::WebhookToken;
+use crate::store::row::ReceiptKind;
+
+/// Mail events of Mailgun (documentation.mailgun.com, "Securing webhooks"): HMAC-SHA256 over
+/// timestamp and token, both of which stand in the body beside the signature. The event is not
+/// signed: a token is good for the body that it came with first, and for no other.
+#[derive(Debug)]
+pub(crate) struct Mailgun {
+    /// The account's webhook signing key.
+    pub(crate) signing_key: Secret,
+}
+
+/// Mailgun repeats a webhook with its first timestamp for up to eight hours; the inbox knows
+/// repeats by their event.
+pub(super) const WINDOW: Duration = Duration::from_secs(9 * 3600);
+
+impl Mailgun {
+    pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
+        let body = json(incoming.body).map_err(|_| Unheard::Signature)?;
+        let part =
+            |name: &str| text(&body, &format!("/signature/{name}")).ok_or(Unheard::Signature);
+        let (timestamp, token, signature) =
+            (part("timestamp")?, part("token")?, part("signature")?);
+        let tag = from_hex(signature).ok_or(Unheard::Signature)?;
+        hmac_sha256(
+            bytes(&self.signing_key),
+            &[timestamp.as_bytes(), token.as_bytes()],
+            &tag,
+        )?;
+        within_window(
+            timestamp.parse().map_err(|_| Unheard::Signature)?,
+            incoming.now,
+            WINDOW,
+        )?;
+        let event = body.get("event-data").ok_or(Unheard::Unreadable)?;
+        Ok(report(incoming, event).into_iter().collect())
+    }
+
+    /// What binds the signed part to this body. Only after [`Mailgun::read`] has found the
+    /// signature good.
+    pub(super) fn token(incoming: &Incoming<'_>) -> Option<WebhookToken> {
+        let body = json(incoming.body).ok()?;
+        let part = |name: &str| text(&body, &format!("/signature/{name}"));
+        // As it is signed: another cut between the two is the same token.
+        let token = format!("{}{}", part("timestamp")?, part("token")?);
+        Some(WebhookToken {
+            provider: "mailgun",
+            token,
+            body: Sha256::digest(incoming.body).into(),
+        })
+    }
+}
+
+fn report(incoming: &Incoming<'_>, event: &Value) -> Option<Report> {
+    let permanent = text(event, "/severity") == Some("permanent");
+    let bounced = permanent && matches!(text(event, "/reason"), Some("bounce" | "suppress-bounce"));
+    let kind = match text(event, "/event")? {
+        "accepted" => ReceiptKind::Sent,
+        "delivered" => ReceiptKind::Delivered,
+        "failed" if bounced => ReceiptKind::Bounced,
+        "failed" if permanent => ReceiptKind::Failed,
+        "failed" => ReceiptKind::Deferred,
+        "rejected" => ReceiptKind::Failed,
+        _ => return None,
+    };
+    let by_variable = text(event, "/user-variables/notificationId").and_then(NotificationId::parse);
+    let recipient = text(event, "/recipient");
+    let words = text(event, "/delivery-status/description")
+        .filter(|words| !words.is_empty())
+        .or_else(|| text(event, "/delivery-status/message"));
+    Some(Report {
+        event_id: text(event, "/id")?.to_owned(),
+        id: by_variable.or_else(|| id_in_message_id(text(event, "/message/headers/message-id")?)),
+        kind,
+        at: at(event).unwrap_or(incoming.now),
+        code: event
+            .pointer("/delivery-status/code")
+            .map(ToString::to_string),
+        detail: words.map(|words| without_address(words, recipient)),
+        dead_address: recipient.filter(|_| bounced).map(str::to_owned),
+    })
+}
+
+/// Unix seconds with a fraction.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "milliseconds of the year 2200 are below 2^53"
+)]
+fn at(event: &Value) -> Option<Timestamp> {
+    let seconds = event
+        .get("timestamp")?
+        .as_f64()
+        .filter(|seconds| (0.0..7e9).contains(seconds))?;
+    Some(Timestamp((seconds * 1000.0) as i64))
+}

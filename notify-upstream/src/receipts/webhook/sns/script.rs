@@ -1,0 +1,69 @@
+//! Amazon as a test wants it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Semaphore;
+use url::Url;
+
+use super::certificate::Absent;
+
+/// Answers every visit alike, once it may.
+#[derive(Clone, Debug)]
+pub(in crate::receipts::webhook) struct Script(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    answer: Mutex<Result<String, Absent>>,
+    visits: Mutex<Vec<String>>,
+    open: Semaphore,
+}
+
+impl Script {
+    /// Answers `open` visits; the next ones wait.
+    pub(in crate::receipts::webhook) fn new(answer: Result<String, Absent>, open: usize) -> Self {
+        let (answer, visits) = (Mutex::new(answer), Mutex::default());
+        Self(Arc::new(Inner {
+            answer,
+            visits,
+            open: Semaphore::new(open),
+        }))
+    }
+
+    /// What it says from now on.
+    pub(in crate::receipts::webhook) fn say(&self, answer: Result<String, Absent>) {
+        *self.0.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+    }
+
+    /// Answers so many visits more.
+    pub(in crate::receipts::webhook) fn open(&self, visits: usize) {
+        self.0.open.add_permits(visits);
+    }
+
+    /// Where it was visited.
+    pub(in crate::receipts::webhook) fn visits(&self) -> Vec<String> {
+        self.0
+            .visits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(super) async fn visit(&self, url: &Url) -> Result<String, Absent> {
+        self.0
+            .visits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(url.to_string());
+        self.0
+            .open
+            .acquire()
+            .await
+            .map_err(|_| Absent::Away)?
+            .forget();
+        self.0
+            .answer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}

@@ -1,0 +1,304 @@
+//! Against requests that were signed by OpenSSL and by Python's `hmac`, kept in `vectors.json`.
+
+mod certificates;
+mod judges;
+
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue};
+
+use super::sns::Absent;
+use super::sns::script::Script;
+use super::*;
+use crate::delivery::report::Report;
+use crate::store::row::ReceiptKind;
+
+const ID: &str = "0190a5d0-0000-7000-8000-000000000001";
+const NOW: Timestamp = Timestamp(1_763_600_000_000);
+
+fn vectors() -> Value {
+    serde_json::from_str(include_str!("vectors.json")).expect("JSON")
+}
+
+fn at(vectors: &Value, pointer: &str) -> String {
+    text(vectors, pointer).expect("in the vectors").to_owned()
+}
+
+/// Amazon has no certificate but the one of the vectors.
+fn webhooks() -> Webhooks {
+    webhooks_of(Certificates::scripted(Script::new(
+        Err(Absent::Missing),
+        usize::MAX >> 3,
+    )))
+}
+
+fn webhooks_of(certificates: Certificates) -> Webhooks {
+    let vectors = vectors();
+    let key = sns::public_key(&at(&vectors, "/sns/cert")).expect("a certificate");
+    let url = "https://sns.us-west-2.amazonaws.com/cert.pem"
+        .parse()
+        .expect("URL");
+    certificates.learn(&url, &Arc::from(key));
+    Webhooks {
+        twilio: Some(Twilio {
+            auth_token: Secret::from("12345"),
+            url: "https://gw.example/webhooks/twilio".parse().expect("URL"),
+        }),
+        sns: Some(Sns {
+            topics: vec!["arn:aws:sns:us-west-2:1:mail".to_owned()],
+            certificates,
+        }),
+        sendgrid: SendGrid::new(&at(&vectors, "/sendgrid/key")),
+        mailgun: Some(Mailgun {
+            signing_key: Secret::from("mg-key"),
+        }),
+        standard: Standard::new(&Secret::new(at(&vectors, "/standard/secret"))),
+    }
+}
+
+/// A request as a provider would send it.
+struct Sent {
+    provider: &'static str,
+    headers: HeaderMap,
+    query: Option<String>,
+    body: String,
+}
+
+fn sent(provider: &'static str, headers: &[(&'static str, String)]) -> Sent {
+    let headers = headers
+        .iter()
+        .map(|(name, value)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_str(value).expect("value"),
+            )
+        })
+        .collect();
+    let body = at(&vectors(), &format!("/{provider}/body"));
+    let query = (provider == "twilio").then(|| format!("id={ID}"));
+    Sent {
+        provider,
+        headers,
+        query,
+        body,
+    }
+}
+
+fn all() -> Vec<Sent> {
+    let vectors = vectors();
+    let time = "1763600000".to_owned();
+    vec![
+        sent(
+            "twilio",
+            &[("x-twilio-signature", at(&vectors, "/twilio/sig"))],
+        ),
+        sent("sns", &[]),
+        sent(
+            "sendgrid",
+            &[
+                (
+                    "x-twilio-email-event-webhook-signature",
+                    at(&vectors, "/sendgrid/sig"),
+                ),
+                ("x-twilio-email-event-webhook-timestamp", time.clone()),
+            ],
+        ),
+        sent("mailgun", &[]),
+        sent(
+            "standard",
+            &[
+                ("webhook-id", "msg_1".to_owned()),
+                ("webhook-timestamp", time),
+                (
+                    "webhook-signature",
+                    format!("v1,AAAA {}", at(&vectors, "/standard/sig")),
+                ),
+            ],
+        ),
+    ]
+}
+
+async fn read(webhooks: &Webhooks, sent: &Sent, now: Timestamp) -> Result<Vec<Report>, Unheard> {
+    let source = sent
+        .headers
+        .get("x-forwarded-for")
+        .and_then(|text| text.to_str().ok()?.parse().ok());
+    let (query, body) = (sent.query.as_deref(), sent.body.as_bytes());
+    let incoming = Incoming {
+        headers: &sent.headers,
+        query,
+        body,
+        source,
+        now,
+    };
+    webhooks.read(sent.provider, &incoming).await
+}
+
+#[tokio::test]
+async fn each_provider_is_understood() {
+    let expected = [
+        (
+            "twilio",
+            "SM1/undelivered",
+            ReceiptKind::Bounced,
+            Some("+491701234567"),
+        ),
+        ("sns", "m1", ReceiptKind::Delivered, None),
+        (
+            "sendgrid",
+            "sg1",
+            ReceiptKind::Bounced,
+            Some("ada@example.com"),
+        ),
+        (
+            "mailgun",
+            "ev1",
+            ReceiptKind::Bounced,
+            Some("ada@example.com"),
+        ),
+        ("standard", "msg_1", ReceiptKind::Delivered, None),
+    ];
+    let webhooks = webhooks();
+    for (sent, (provider, event, kind, dead)) in all().iter().zip(expected) {
+        assert_eq!(
+            webhooks.check_headers(sent.provider, &sent.headers, NOW),
+            Ok(()),
+            "{provider}"
+        );
+        let reports = read(&webhooks, sent, NOW).await.expect("signed");
+        assert_eq!(reports.len(), 1, "{provider}");
+        let report = &reports[0];
+        assert_eq!(
+            (
+                report.event_id.as_str(),
+                report.kind,
+                report.dead_address.as_deref()
+            ),
+            (event, kind, dead)
+        );
+        assert_eq!(
+            report.id.map(|id| id.to_string()).as_deref(),
+            Some(ID),
+            "{provider}"
+        );
+        assert!(
+            !report.detail.clone().unwrap_or_default().contains("ada@"),
+            "{provider}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_changed_byte_anywhere_is_refused() {
+    let webhooks = webhooks();
+    for sent in all() {
+        // Mailgun signs its timestamp and token alone, so only these count there.
+        let positions: Vec<usize> = match sent.provider {
+            "mailgun" => ["1763600000", "tok"]
+                .map(|part| sent.body.find(part).expect("there"))
+                .into(),
+            _ => (0..sent.body.len()).step_by(7).collect(),
+        };
+        for at in positions {
+            let mut changed = sent.body.clone().into_bytes();
+            changed[at] = if changed[at] == b'x' { b'y' } else { b'x' };
+            let incoming = Incoming {
+                headers: &sent.headers,
+                query: sent.query.as_deref(),
+                body: &changed,
+                source: None,
+                now: NOW,
+            };
+            let outcome = webhooks.read(sent.provider, &incoming).await;
+            // Spaces between the fields are not signed at SNS; a changed one leaves no JSON behind.
+            assert_eq!(
+                outcome,
+                Err(Unheard::Signature),
+                "{} at {at}",
+                sent.provider
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_key_no_header_an_old_one_or_nobody_configured_is_refused() {
+    let webhooks = webhooks();
+    for sent in all() {
+        assert_eq!(
+            read(&Webhooks::default(), &sent, NOW).await,
+            Err(Unheard::Signature),
+            "{}",
+            sent.provider
+        );
+        if sent.provider != "twilio" {
+            let later = NOW.plus(Duration::from_secs(10 * 3600));
+            assert_eq!(
+                read(&webhooks, &sent, later).await,
+                Err(Unheard::Signature),
+                "{}",
+                sent.provider
+            );
+        }
+        if !matches!(sent.provider, "sns" | "mailgun") {
+            let bare = Sent {
+                headers: HeaderMap::new(),
+                ..sent
+            };
+            assert_eq!(
+                read(&webhooks, &bare, NOW).await,
+                Err(Unheard::Signature),
+                "{}",
+                bare.provider
+            );
+        }
+    }
+    let nobody = Sent {
+        provider: "acme",
+        ..all().remove(0)
+    };
+    assert_eq!(read(&webhooks, &nobody, NOW).await, Err(Unheard::Signature));
+}
+
+#[tokio::test]
+async fn sns_is_believed_for_our_topics_in_both_versions() {
+    let mut webhooks = webhooks();
+    let first = Sent {
+        body: at(&vectors(), "/sns/body_v1"),
+        ..sent("sns", &[])
+    };
+    assert_eq!(
+        read(&webhooks, &first, NOW)
+            .await
+            .map(|reports| reports.len()),
+        Ok(1)
+    );
+    if let Some(sns) = &mut webhooks.sns {
+        sns.topics = vec!["arn:aws:sns:us-west-2:2:mail".to_owned()];
+    }
+    assert_eq!(read(&webhooks, &first, NOW).await, Err(Unheard::Signature));
+}
+
+#[test]
+fn a_report_of_a_stranger_is_not_kept() {
+    let report = Report {
+        event_id: "e\n".to_owned(),
+        id: None,
+        kind: ReceiptKind::Sent,
+        at: NOW,
+        code: None,
+        detail: None,
+        dead_address: None,
+    };
+    assert_eq!(report.receipt("x", NOW), None);
+    let ours = Report {
+        id: NotificationId::parse(ID),
+        ..report
+    };
+    assert_eq!(
+        ours.receipt("x", NOW)
+            .map(|receipt| receipt.event_id)
+            .as_deref(),
+        Some("e")
+    );
+}

@@ -1,0 +1,358 @@
+//! What a caller sees of a notification: derived from everything that is known, never stored.
+
+use postern_common::clock::Timestamp;
+use serde::Serialize;
+
+use crate::dispatch::Flow;
+use crate::notification::{Channel, Priority};
+use crate::store::row::ReceiptKind;
+use crate::store::{ResultKind, ResultRow, Snapshot, Trail, WaitingRow};
+
+/// The status document.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct View {
+    notification_id: String,
+    /// The status.
+    pub(crate) status: Status,
+    channel: &'static str,
+    priority: &'static str,
+    template: String,
+    /// Of the last attempt that got so far; before the first, of the acceptance.
+    template_version: i32,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    attempts: i32,
+    next_attempt_at: Option<Timestamp>,
+    wait_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    events: Vec<Event>,
+}
+
+/// Where a notification stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub(crate) enum Status {
+    /// It waits for its time.
+    Scheduled,
+    /// It waits, for its turn or for a repeat.
+    Queued,
+    /// The provider took it.
+    Sent,
+    /// It arrived.
+    Delivered,
+    /// It failed for good.
+    Failed,
+    /// The caller took it back.
+    Cancelled,
+    /// Its time was over before it could be sent.
+    Expired,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Event {
+    r#type: &'static str,
+    at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+/// How long after SENT a receipt is missed, for providers that send receipts.
+const RECEIPT_MISSED_AFTER_MS: i64 = 72 * 3600 * 1000;
+
+// === impl View ===
+
+impl View {
+    /// Derives the document. `flow` says what holds back a channel's queue, `reports` says whether
+    /// a channel's providers report what becomes of what they took.
+    #[must_use]
+    pub(crate) fn of(
+        snapshot: &Snapshot,
+        now: Timestamp,
+        flow: impl Fn(Channel) -> Flow,
+        reports: impl Fn(Channel) -> bool,
+    ) -> Self {
+        let record = &snapshot.record;
+        let story = Story::read(snapshot, now, reports(record.lane.channel));
+        let Flow {
+            gate,
+            next_probe_at,
+        } = flow(record.lane.channel);
+        let (wait_reason, next) = match story.waiting {
+            Some(WaitingRow { since: Some(_), .. }) | None => (None, None),
+            Some(WaitingRow { due, .. }) if story.scheduled => (Some("SCHEDULED"), due),
+            Some(WaitingRow { due: Some(due), .. }) => (Some("RETRY"), Some(due)),
+            Some(_) if next_probe_at.is_some() => (Some("PROVIDER_UNAVAILABLE"), next_probe_at),
+            Some(_) if record.lane.priority == Priority::Low => (gate.wait_reason(), None),
+            Some(_) => (None, None),
+        };
+        let status = story.status();
+        let waits = matches!(status, Status::Queued | Status::Scheduled);
+        Self {
+            notification_id: snapshot.id.to_string(),
+            status,
+            channel: record.lane.channel.as_str(),
+            priority: record.lane.priority.as_str(),
+            template: record.template.clone(),
+            template_version: story.template_version.unwrap_or(record.template_version),
+            created_at: record.created_at,
+            updated_at: story
+                .events
+                .iter()
+                .map(|event| event.at)
+                .max()
+                .unwrap_or(record.created_at),
+            attempts: story.attempts,
+            next_attempt_at: next.filter(|_| waits),
+            wait_reason: wait_reason.filter(|_| waits),
+            reason: story
+                .heard_reason
+                .or(story.reason)
+                .filter(|_| status == Status::Failed),
+            events: story.events,
+        }
+    }
+}
+
+/// What the trail tells.
+struct Story {
+    events: Vec<Event>,
+    /// What the provider reported.
+    reports: Vec<Event>,
+    attempts: i32,
+    template_version: Option<i32>,
+    waiting: Option<WaitingRow>,
+    /// The last word of our own.
+    own: Option<Status>,
+    /// The highest word of the provider.
+    heard: Option<ReceiptKind>,
+    reason: Option<String>,
+    /// Why, by the provider's word that counts.
+    heard_reason: Option<String>,
+    scheduled: bool,
+    expired: bool,
+}
+
+impl Story {
+    fn read(snapshot: &Snapshot, now: Timestamp, reports: bool) -> Self {
+        let record = &snapshot.record;
+        let first = Event::new(
+            if snapshot.send_at.is_some() {
+                "SCHEDULED"
+            } else {
+                "QUEUED"
+            },
+            record.created_at,
+        );
+        let mut story = Self {
+            events: vec![first],
+            reports: Vec::new(),
+            attempts: 0,
+            template_version: None,
+            waiting: None,
+            own: None,
+            heard: None,
+            reason: None,
+            heard_reason: None,
+            scheduled: false,
+            expired: false,
+        };
+        for trail in &snapshot.trail {
+            match trail {
+                Trail::Result(result) => story.result(result),
+                Trail::Waiting(waiting) => story.wait(*waiting, snapshot, now),
+                Trail::Receipt(kind, at, provider, code, detail) => {
+                    story.receipt(*kind, *at, provider, code.as_ref(), detail.as_ref());
+                }
+            }
+        }
+        story.come_due(snapshot, now);
+        story.miss_receipt(snapshot, now, reports);
+        story.place_reports();
+        // Stable: of one instant, our own word comes before the report that followed from it.
+        story.events.sort_by_key(|event| event.at);
+        story
+    }
+
+    fn result(&mut self, result: &ResultRow) {
+        self.attempts = self.attempts.max(result.attempt);
+        self.template_version = result.template_version.or(self.template_version);
+        if let Some(began_at) = result.began_at {
+            self.events.push(Event {
+                attempt: Some(result.attempt),
+                provider: result.provider.clone(),
+                ..Event::new("ATTEMPTED", began_at)
+            });
+        }
+        let (name, own) = match result.kind {
+            ResultKind::Retrying => ("RETRYING", None),
+            ResultKind::Lost => ("OUTCOME_UNKNOWN", None),
+            ResultKind::Sent => ("SENT", Some(Status::Sent)),
+            ResultKind::Failed => ("FAILED", Some(Status::Failed)),
+            ResultKind::Expired => ("EXPIRED", Some(Status::Expired)),
+            ResultKind::Cancelled => ("CANCELLED", Some(Status::Cancelled)),
+            ResultKind::Replayed => ("REPLAYED", None),
+        };
+        self.own = own;
+        self.reason = result
+            .code
+            .as_ref()
+            .filter(|_| own == Some(Status::Failed))
+            .map(|code| code.to_uppercase());
+        let attempted = result.began_at.is_some() || result.kind == ResultKind::Lost;
+        self.events.push(Event {
+            attempt: attempted.then_some(result.attempt),
+            provider: result.provider.clone(),
+            code: result.code.clone(),
+            detail: result.detail.clone(),
+            ..Event::new(name, result.at)
+        });
+    }
+
+    fn wait(&mut self, waiting: WaitingRow, snapshot: &Snapshot, now: Timestamp) {
+        self.attempts = self.attempts.max(waiting.attempt);
+        self.waiting = Some(waiting);
+        self.scheduled =
+            waiting.due.is_some() && waiting.due == snapshot.send_at && waiting.attempt == 0;
+        // Whoever claims it next will find it expired; that is already certain now.
+        self.expired =
+            waiting.since.is_none() && snapshot.record.expires_at.is_some_and(|end| end <= now);
+        if let Some(since) = waiting.since {
+            self.events.push(Event {
+                attempt: Some(waiting.attempt),
+                ..Event::new("ATTEMPTED", since)
+            });
+        }
+    }
+
+    fn receipt(
+        &mut self,
+        kind: ReceiptKind,
+        at: Timestamp,
+        provider: &str,
+        code: Option<&String>,
+        detail: Option<&String>,
+    ) {
+        let name = match kind {
+            ReceiptKind::Sent => "ACCEPTED",
+            ReceiptKind::Deferred => "DEFERRED",
+            ReceiptKind::Delivered => "DELIVERED",
+            ReceiptKind::Failed => "FAILED",
+            ReceiptKind::Bounced => "BOUNCED",
+        };
+        if self.heard < Some(kind) {
+            self.heard = Some(kind);
+            self.heard_reason = match kind {
+                ReceiptKind::Bounced => Some("BOUNCED".to_owned()),
+                ReceiptKind::Failed => {
+                    Some(code.map_or_else(|| "UNDELIVERED".to_owned(), |code| code.to_uppercase()))
+                }
+                ReceiptKind::Sent | ReceiptKind::Deferred | ReceiptKind::Delivered => None,
+            };
+        }
+        self.reports.push(Event {
+            provider: Some(provider.to_owned()),
+            code: code.cloned(),
+            detail: detail.cloned(),
+            ..Event::new(name, at)
+        });
+    }
+
+    /// Puts the reports among the events. A report tells what followed from an attempt: one of a
+    /// provider whose clock is behind is placed at the first attempt, and one whose instant has
+    /// whole seconds, within which it may lie anywhere, after what we know of that second.
+    fn place_reports(&mut self) {
+        let instants = |name: &'static str| {
+            self.events
+                .iter()
+                .filter(move |event| event.r#type == name)
+                .map(|event| event.at)
+        };
+        let first = instants("ATTEMPTED")
+            .min()
+            .or_else(|| instants("QUEUED").min());
+        let sent: Vec<Timestamp> = instants("SENT").collect();
+        for mut report in std::mem::take(&mut self.reports) {
+            let told = report.at;
+            report.at = first.map_or(told, |first| told.max(first));
+            if told.0.rem_euclid(1000) == 0 {
+                let same_second = sent
+                    .iter()
+                    .filter(|sent| (told.0..told.0 + 1000).contains(&sent.0));
+                report.at = same_second.copied().fold(report.at, Timestamp::max);
+            }
+            self.events.push(report);
+        }
+    }
+
+    /// A scheduled one is queued when its time comes, unless it was over by then.
+    fn come_due(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        let over = matches!(self.own, Some(Status::Cancelled)) && self.attempts == 0;
+        if let (Some(send_at), false) = (
+            snapshot.send_at.filter(|at| *at <= now),
+            over || self.scheduled,
+        ) {
+            self.events.insert(1, Event::new("QUEUED", send_at));
+        }
+    }
+
+    /// A receipt that never comes is an event, too, where providers of its channel send receipts,
+    /// or have sent a first one.
+    fn miss_receipt(&mut self, snapshot: &Snapshot, now: Timestamp, reports: bool) {
+        let sent_at = snapshot.trail.iter().rev().find_map(|trail| match trail {
+            Trail::Result(result) if result.kind == ResultKind::Sent => Some(result.at),
+            Trail::Result(_) | Trail::Receipt(..) | Trail::Waiting(_) => None,
+        });
+        let silent = self.heard == Some(ReceiptKind::Sent) || (self.heard.is_none() && reports);
+        if let (Some(sent_at), true) = (sent_at, silent && self.own == Some(Status::Sent)) {
+            let missed_at = Timestamp(sent_at.0.saturating_add(RECEIPT_MISSED_AFTER_MS));
+            if missed_at <= now {
+                self.events.push(Event::new("RECEIPT_MISSED", missed_at));
+            }
+        }
+    }
+
+    /// Our own word and the provider's, merged by rank: neither order nor repetition of reports
+    /// matters. A hard bounce stands above all, for it may follow DELIVERED.
+    fn status(&self) -> Status {
+        match self.heard {
+            Some(ReceiptKind::Bounced) => return Status::Failed,
+            Some(ReceiptKind::Delivered) => return Status::Delivered,
+            Some(ReceiptKind::Failed) => return Status::Failed,
+            Some(ReceiptKind::Sent | ReceiptKind::Deferred) if self.own.is_none() => {
+                return Status::Sent;
+            }
+            Some(ReceiptKind::Sent | ReceiptKind::Deferred) | None => {}
+        }
+        match self.own {
+            Some(own) => own,
+            None if self.expired => Status::Expired,
+            None if self.scheduled => Status::Scheduled,
+            None => Status::Queued,
+        }
+    }
+}
+
+impl Event {
+    fn new(r#type: &'static str, at: Timestamp) -> Self {
+        Self {
+            r#type,
+            at,
+            attempt: None,
+            provider: None,
+            code: None,
+            detail: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

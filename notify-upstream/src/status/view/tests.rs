@@ -1,0 +1,297 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::dispatch::GateState;
+use crate::notification::Sequence;
+use crate::notification::{Lane, order_at};
+use crate::store::Record;
+
+const NOW: Timestamp = Timestamp(1_763_600_000_000);
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp(NOW.0 + seconds * 1000)
+}
+
+fn snapshot(trail: Vec<Trail>) -> Snapshot {
+    let record = Record {
+        lane: Lane::first(Channel::Email, Priority::Low),
+        creator: "service:a".to_owned(),
+        addressee: None,
+        template: "welcome".to_owned(),
+        template_version: 3,
+        locale: "en".to_owned(),
+        recipient: String::new(),
+        variables: String::new(),
+        created_at: NOW,
+        expires_at: Some(at(3600)),
+    };
+    Snapshot {
+        id: Sequence::id(order_at(NOW)),
+        record,
+        send_at: None,
+        trail,
+    }
+}
+
+fn result(kind: ResultKind, attempt: i32, seconds: i64) -> Trail {
+    Trail::Result(ResultRow {
+        attempt,
+        kind,
+        began_at: Some(at(seconds)),
+        at: at(seconds + 1),
+        next_at: None,
+        provider: Some("smtp".to_owned()),
+        code: None,
+        detail: None,
+        address: None,
+        template_version: Some(3 + attempt),
+    })
+}
+
+fn receipt(kind: ReceiptKind, seconds: i64) -> Trail {
+    Trail::Receipt(kind, at(seconds), "sns".to_owned(), None, None)
+}
+
+fn view(trail: Vec<Trail>, seconds: i64) -> View {
+    View::of(
+        &snapshot(trail),
+        at(seconds),
+        |_| Flow {
+            gate: GateState::Paused,
+            next_probe_at: None,
+        },
+        |_| false,
+    )
+}
+
+fn view_of(waiting: WaitingRow) -> View {
+    view(vec![Trail::Waiting(waiting)], 10)
+}
+
+#[test]
+fn a_low_one_that_waits_says_why() {
+    let waiting = WaitingRow {
+        attempt: 0,
+        since: None,
+        due: None,
+    };
+    let still = view_of(waiting);
+    assert_eq!(
+        (still.status, still.wait_reason, still.attempts),
+        (Status::Queued, Some("LOW_PAUSED"), 0)
+    );
+    let running = WaitingRow {
+        attempt: 1,
+        since: Some(at(5)),
+        due: None,
+    };
+    let begun = view_of(running);
+    assert_eq!(
+        (begun.status, begun.wait_reason, begun.events.len()),
+        (Status::Queued, None, 2)
+    );
+}
+
+#[test]
+fn one_that_waits_for_its_provider_says_so_and_until_when() {
+    let flow = |_| Flow {
+        gate: GateState::Paused,
+        next_probe_at: Some(at(12)),
+    };
+    let view = |waiting| {
+        View::of(
+            &snapshot(vec![Trail::Waiting(waiting)]),
+            at(10),
+            flow,
+            |_| false,
+        )
+    };
+    let waiting = view(WaitingRow {
+        attempt: 0,
+        since: None,
+        due: None,
+    });
+    assert_eq!(
+        (waiting.wait_reason, waiting.next_attempt_at),
+        (Some("PROVIDER_UNAVAILABLE"), Some(at(12)))
+    );
+    let repeated = view(WaitingRow {
+        attempt: 1,
+        since: None,
+        due: Some(at(20)),
+    });
+    assert_eq!(
+        (repeated.wait_reason, repeated.next_attempt_at),
+        (Some("RETRY"), Some(at(20)))
+    );
+    let begun = view(WaitingRow {
+        attempt: 1,
+        since: Some(at(9)),
+        due: None,
+    });
+    assert_eq!((begun.wait_reason, begun.next_attempt_at), (None, None));
+}
+
+#[test]
+fn report_of_whole_seconds_or_a_slow_clock_follows_its_attempt() {
+    let mut snapshot = snapshot(Vec::new());
+    snapshot.record.created_at = Timestamp(NOW.0 + 400);
+    let Trail::Result(sent) = result(ResultKind::Sent, 1, 0) else {
+        panic!("a result")
+    };
+    let sent = ResultRow {
+        began_at: Some(Timestamp(NOW.0 + 410)),
+        at: Timestamp(NOW.0 + 600),
+        ..sent
+    };
+    for told in [0, -5000] {
+        let delivered = Timestamp(NOW.0 + told);
+        let report = Trail::Receipt(
+            ReceiptKind::Delivered,
+            delivered,
+            "sns".to_owned(),
+            None,
+            None,
+        );
+        for trail in [
+            vec![report.clone(), Trail::Result(sent.clone())],
+            vec![Trail::Result(sent.clone()), report],
+        ] {
+            let view = View::of(
+                &Snapshot {
+                    trail,
+                    ..snapshot.clone()
+                },
+                at(20),
+                |_| Flow::default(),
+                |_| false,
+            );
+            let types: Vec<_> = view.events.iter().map(|event| event.r#type).collect();
+            let expected: &[&str] = if told == 0 {
+                &["QUEUED", "ATTEMPTED", "SENT", "DELIVERED"]
+            } else {
+                &["QUEUED", "ATTEMPTED", "DELIVERED", "SENT"]
+            };
+            assert_eq!(types, expected, "{told}");
+            assert!(view.events.is_sorted_by_key(|event| event.at));
+        }
+    }
+}
+
+#[test]
+fn what_is_certain_to_expire_has_expired() {
+    let waiting = WaitingRow {
+        attempt: 0,
+        since: None,
+        due: None,
+    };
+    assert_eq!(
+        view(vec![Trail::Waiting(waiting)], 3600).status,
+        Status::Expired
+    );
+    let running = WaitingRow {
+        attempt: 1,
+        since: Some(at(3599)),
+        due: None,
+    };
+    assert_eq!(
+        view(vec![Trail::Waiting(running)], 3600).status,
+        Status::Queued,
+        "it may still be sent"
+    );
+}
+
+#[test]
+fn a_hard_bounce_may_follow_delivered_and_nothing_else_goes_back() {
+    let sent = || result(ResultKind::Sent, 1, 1);
+    let status = |receipts: &[ReceiptKind]| {
+        let trail = std::iter::once(sent())
+            .chain(receipts.iter().map(|kind| receipt(*kind, 9)))
+            .collect();
+        view(trail, 20).status
+    };
+    use ReceiptKind::{Bounced, Deferred, Delivered};
+    assert_eq!(status(&[Delivered, Bounced]), Status::Failed);
+    assert_eq!(status(&[Delivered, Deferred]), Status::Delivered);
+    assert_eq!(status(&[Delivered, ReceiptKind::Failed]), Status::Delivered);
+    let bounced = view(vec![sent(), receipt(Delivered, 5), receipt(Bounced, 9)], 20);
+    assert_eq!(bounced.reason.as_deref(), Some("BOUNCED"));
+    assert_eq!(status(&[Deferred]), Status::Sent);
+    assert_eq!(status(&[ReceiptKind::Sent]), Status::Sent);
+}
+
+#[test]
+fn an_early_receipt_counts_before_sent_is_stored() {
+    let running = Trail::Waiting(WaitingRow {
+        attempt: 1,
+        since: Some(at(1)),
+        due: None,
+    });
+    assert_eq!(
+        view(vec![running, receipt(ReceiptKind::Delivered, 2)], 3).status,
+        Status::Delivered
+    );
+}
+
+#[test]
+fn a_receipt_that_never_comes_is_an_event() {
+    let trail = || {
+        vec![
+            result(ResultKind::Sent, 1, 1),
+            receipt(ReceiptKind::Sent, 3),
+        ]
+    };
+    let types = |seconds| {
+        view(trail(), seconds)
+            .events
+            .iter()
+            .map(|event| event.r#type)
+            .collect::<Vec<_>>()
+    };
+    assert!(!types(3600).contains(&"RECEIPT_MISSED"));
+    assert!(types(80 * 3600).contains(&"RECEIPT_MISSED"));
+}
+
+#[test]
+fn where_receipts_are_sent_none_at_all_is_missed_as_well() {
+    let types = |trail: Vec<Trail>, reports: bool| {
+        let view = View::of(
+            &snapshot(trail),
+            at(80 * 3600),
+            |_| Flow::default(),
+            |_| reports,
+        );
+        view.events
+            .iter()
+            .map(|event| event.r#type)
+            .collect::<Vec<_>>()
+    };
+    let sent = || vec![result(ResultKind::Sent, 1, 1)];
+    assert_eq!(
+        types(sent(), true),
+        ["QUEUED", "ATTEMPTED", "SENT", "RECEIPT_MISSED"]
+    );
+    assert_eq!(types(sent(), false), ["QUEUED", "ATTEMPTED", "SENT"]);
+    let delivered = [sent(), vec![receipt(ReceiptKind::Delivered, 9)]].concat();
+    assert!(!types(delivered, true).contains(&"RECEIPT_MISSED"));
+    assert!(!types(vec![result(ResultKind::Failed, 1, 1)], true).contains(&"RECEIPT_MISSED"));
+}
+
+proptest! {
+    #[test]
+    fn neither_order_nor_repetition_of_reports_matters(kinds in prop::collection::vec(1..=5_i16, 1..12), turn in any::<prop::sample::Index>()) {
+        let receipts: Vec<_> = kinds.iter().filter_map(|kind| ReceiptKind::from_code(*kind)).collect();
+        let status = |receipts: &[ReceiptKind]| {
+            let mut trail = vec![result(ResultKind::Sent, 1, 1)];
+            trail.extend(receipts.iter().map(|kind| receipt(*kind, 9)));
+            view(trail, 20).status
+        };
+        let expected = status(&receipts);
+        let mut turned = receipts.clone();
+        turned.rotate_left(turn.index(receipts.len()));
+        turned.extend_from_within(..turn.index(receipts.len()));
+        prop_assert_eq!(status(&turned), expected);
+        turned.reverse();
+        prop_assert_eq!(status(&turned), expected);
+    }
+}

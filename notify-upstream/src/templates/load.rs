@@ -1,0 +1,343 @@
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
+use postern_common::config;
+use postern_common::decode::Object;
+
+use super::{Ambiguous, Locale, Part, Settings, Template, TemplateName, Templates, Variant};
+use crate::notification::Channel;
+
+/// Steps of the template engine for one part: some thousand lines of output, and an endless loop
+/// ends.
+const FUEL: u64 = 50_000;
+/// Most templates that are read.
+const MAX_TEMPLATES: usize = 10_000;
+/// Most bytes of one file.
+const MAX_FILE: u64 = 512 << 10;
+
+impl Templates {
+    /// Loads every template of a folder.
+    ///
+    /// # Errors
+    /// Every mistake in every file, one a line; then nothing is loaded.
+    pub(crate) fn load(folder: &Path, default_locale: Locale) -> Result<Self, String> {
+        let mut loader = Loader {
+            environment: environment(),
+            mistakes: Vec::new(),
+        };
+        let by_name = loader.folder(folder);
+        if by_name.is_empty() && loader.mistakes.is_empty() {
+            loader
+                .mistakes
+                .push(format!("{}: holds no template", folder.display()));
+        }
+        if loader.mistakes.is_empty() {
+            Ok(Self {
+                environment: loader.environment,
+                by_name,
+                default_locale,
+            })
+        } else {
+            Err(loader.mistakes.join("\n"))
+        }
+    }
+}
+
+/// A number that changes when a file of the folder does: names, sizes and times of change.
+#[must_use]
+pub(crate) fn fingerprint(folder: &Path) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    let mut folders = vec![folder.to_owned()];
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        let mut paths: Vec<_> = std::fs::read_dir(&folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
+        paths.sort();
+        for path in paths {
+            seen += 1;
+            if seen > 16 * MAX_TEMPLATES {
+                return hasher.finish();
+            }
+            if let Ok(metadata) = std::fs::metadata(&path) {
+                (&path, metadata.len(), metadata.modified().ok()).hash(&mut hasher);
+                if metadata.is_dir() && folders.len() < MAX_TEMPLATES {
+                    folders.push(path);
+                }
+            }
+        }
+    }
+    hasher.finish()
+}
+
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_formatter(super::render::print);
+    environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(32);
+    environment.set_auto_escape_callback(|name| {
+        if name.ends_with(".html") {
+            AutoEscape::Html
+        } else {
+            AutoEscape::None
+        }
+    });
+    environment.add_filter("url", super::render::url_filter);
+    environment
+}
+
+struct Loader {
+    environment: Environment<'static>,
+    mistakes: Vec<String>,
+}
+
+impl Loader {
+    fn folder(&mut self, folder: &Path) -> BTreeMap<TemplateName, Template> {
+        let mut templates = BTreeMap::new();
+        for (file_name, path) in self.entries(folder) {
+            if !path.is_dir() {
+                continue;
+            }
+            match TemplateName::parse(&file_name) {
+                Some(name) => {
+                    if let Some(template) = self.template(&name, &path) {
+                        templates.insert(name, template);
+                    }
+                }
+                None => self.mistake(
+                    &path,
+                    "is not a template name: 1 to 64 of a-z, 0-9, - and _",
+                ),
+            }
+        }
+        templates
+    }
+
+    fn template(&mut self, name: &TemplateName, folder: &Path) -> Option<Template> {
+        // Without settings the parts are read all the same: their mistakes are told in one go.
+        let settings = config::load(&folder.join("template.toml"), Settings::read)
+            .map_err(|exit| self.mistakes.push(exit.message().to_owned()))
+            .ok();
+        let optional = |path: &String| {
+            settings
+                .as_ref()
+                .is_some_and(|settings| is_optional(path, &settings.optional))
+        };
+        let mut variants: BTreeMap<_, Variant> = BTreeMap::new();
+        for (file_name, path) in self.entries(folder) {
+            if file_name == "template.toml" {
+                continue;
+            }
+            let Some((channel, locale, part)) = parse_part(&file_name) else {
+                self.mistake(
+                    &path,
+                    "is not named {channel}.{locale}.{part}, such as email.en.html or sms.de.txt",
+                );
+                continue;
+            };
+            let needs = self.compile(name, &file_name, &path).unwrap_or_default();
+            let variant = variants
+                .entry((channel.as_str(), locale))
+                .or_insert_with(|| Variant {
+                    parts: BTreeSet::new(),
+                    needs: BTreeSet::new(),
+                });
+            variant.parts.insert(part);
+            variant
+                .needs
+                .extend(needs.into_iter().filter(|path| !optional(path)));
+        }
+        self.check_parts(folder, &variants);
+        Some(Template {
+            settings: Arc::new(settings?),
+            variants,
+        })
+    }
+
+    /// Adds one file to the engine; the variables that it uses.
+    fn compile(
+        &mut self,
+        name: &TemplateName,
+        file_name: &str,
+        path: &Path,
+    ) -> Option<BTreeSet<String>> {
+        let source = match read_capped(path) {
+            Ok(source) => source,
+            Err(reason) => {
+                self.mistake(path, &reason);
+                return None;
+            }
+        };
+        if file_name.ends_with(".html") {
+            let mistakes = super::links::unchecked(&source);
+            self.mistakes.extend(
+                mistakes
+                    .into_iter()
+                    .map(|(line, what)| format!("{}:{line}: {what}", path.display())),
+            );
+        }
+        let key = format!("{}/{file_name}", name.as_str());
+        if let Err(error) = self.environment.add_template_owned(key.clone(), source) {
+            let line = error.line().unwrap_or(1);
+            let detail = error
+                .detail()
+                .unwrap_or("is not a valid template")
+                .to_owned();
+            self.mistakes
+                .push(format!("{}:{line}: {detail}", path.display()));
+            return None;
+        }
+        let template = self.environment.get_template(&key).ok()?;
+        let globals: BTreeSet<&str> = self.environment.globals().map(|(name, _)| name).collect();
+        let used = template.undeclared_variables(true);
+        if let Some(error) = unknown_word(&template, &used) {
+            let line = error.line().unwrap_or(1);
+            self.mistakes.push(format!(
+                "{}:{line}: {}",
+                path.display(),
+                error.detail().unwrap_or("unknown word")
+            ));
+            return None;
+        }
+        Some(
+            used.into_iter()
+                .filter(|path| !globals.contains(path.as_str()))
+                .collect(),
+        )
+    }
+
+    fn check_parts(&mut self, folder: &Path, variants: &BTreeMap<(&'static str, Locale), Variant>) {
+        if variants.is_empty() {
+            self.mistake(folder, "has no part such as email.en.html");
+        }
+        for ((channel, locale), variant) in variants {
+            let has = |part| variant.parts.contains(&part);
+            let lacks = match *channel {
+                "email" if !has(Part::Subject) => "subject",
+                "email" if !has(Part::Html) && !has(Part::Text) => "html",
+                "sms" if !has(Part::Text) => "txt",
+                "push" if !has(Part::Title) => "title",
+                "push" if !has(Part::Text) => "txt",
+                _ => continue,
+            };
+            self.mistake(
+                folder,
+                &format!("lacks {channel}.{}.{lacks}", locale.as_str()),
+            );
+        }
+    }
+
+    /// Name and path of everything in a folder, sorted; hidden files are passed over.
+    fn entries(&mut self, folder: &Path) -> Vec<(String, std::path::PathBuf)> {
+        let listing = match std::fs::read_dir(folder) {
+            Ok(listing) => listing,
+            Err(error) => {
+                self.mistake(folder, &format!("cannot read: {error}"));
+                return Vec::new();
+            }
+        };
+        let mut entries: Vec<_> = listing
+            .take(MAX_TEMPLATES)
+            .filter_map(Result::ok)
+            .map(|entry| {
+                (
+                    entry.file_name().to_string_lossy().into_owned(),
+                    entry.path(),
+                )
+            })
+            .filter(|(name, _)| !name.starts_with('.'))
+            .collect();
+        entries.sort();
+        entries
+    }
+
+    fn mistake(&mut self, path: &Path, what: &str) {
+        self.mistakes.push(format!("{}: {what}", path.display()));
+    }
+}
+
+/// A filter, test or function that does not exist: the engine notices only when it comes to it.
+fn unknown_word(
+    template: &minijinja::Template<'_, '_>,
+    used: &HashSet<String>,
+) -> Option<minijinja::Error> {
+    let names = used.iter().filter_map(|path| path.split('.').next());
+    let words: BTreeMap<&str, &str> = names.map(|name| (name, "word")).collect();
+    let unknown = [
+        ErrorKind::UnknownFilter,
+        ErrorKind::UnknownTest,
+        ErrorKind::UnknownFunction,
+    ];
+    template
+        .render(words)
+        .err()
+        .filter(|error| unknown.contains(&error.kind()))
+}
+
+fn read_capped(path: &Path) -> Result<String, String> {
+    let size = std::fs::metadata(path)
+        .map_err(|error| format!("cannot read: {error}"))?
+        .len();
+    if size > MAX_FILE {
+        return Err(format!("is larger than {MAX_FILE} bytes"));
+    }
+    std::fs::read_to_string(path).map_err(|error| format!("cannot read: {error}"))
+}
+
+fn parse_part(file_name: &str) -> Option<(Channel, Locale, Part)> {
+    let mut words = file_name.split('.');
+    let (channel, locale, part) = (words.next()?, words.next()?, words.next()?);
+    let channel = Channel::ALL
+        .into_iter()
+        .find(|known| known.as_str() == channel)?;
+    let parts: &[Part] = match channel {
+        Channel::Email => &[Part::Subject, Part::Html, Part::Text],
+        Channel::Sms => &[Part::Text],
+        Channel::Push => &[Part::Title, Part::Text],
+    };
+    let part = *parts.iter().find(|known| known.as_str() == part)?;
+    let canonical = Locale::parse(locale).filter(|parsed| parsed.as_str() == locale)?;
+    words.next().is_none().then_some((channel, canonical, part))
+}
+
+fn is_optional(path: &str, optional: &BTreeSet<String>) -> bool {
+    optional.contains(path)
+        || path
+            .split('.')
+            .next()
+            .is_some_and(|first| optional.contains(first))
+}
+
+impl Settings {
+    fn read(root: &Object<'_>) -> Option<Self> {
+        let version = root.required("version", |field| field.integer(1..=u32::MAX));
+        let optional = root
+            .list("optional", |field| field.text(1..=64))
+            .into_iter()
+            .collect();
+        let words = [("resend", Ambiguous::Resend), ("fail", Ambiguous::Fail)];
+        let ambiguous = root.or("ambiguous", Ambiguous::Resend, |field| field.one_of(&words));
+        let unsubscribe = root.or("unsubscribe", false, |field| field.boolean());
+        let user_variables = root
+            .list("user_variables", |field| field.text(1..=64))
+            .into_iter()
+            .collect();
+        let unverified = root.list("unverified_addresses", |field| field.one_of(Channel::WORDS));
+        let unverified_addresses = Channel::ALL.map(|channel| unverified.contains(&channel));
+        Some(Self {
+            version: version?,
+            optional,
+            ambiguous,
+            unsubscribe,
+            user_variables,
+            unverified_addresses,
+        })
+    }
+}

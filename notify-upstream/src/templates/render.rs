@@ -1,0 +1,229 @@
+use std::fmt;
+use std::io::{self, Write};
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
+use serde_json::{Map, Value};
+
+use super::user_text::without_links;
+use super::{Author, Found, Part, text};
+use crate::notification::Channel;
+
+/// A message, rendered.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// An e-mail.
+    Email {
+        /// One line.
+        subject: String,
+        /// Plain text; made from the HTML where the template has none.
+        text: String,
+        /// HTML, if the template has it.
+        html: Option<String>,
+    },
+    /// A text message.
+    Sms {
+        /// The whole message.
+        text: String,
+    },
+    /// A push message.
+    Push {
+        /// One line.
+        title: String,
+        /// The message.
+        body: String,
+    },
+}
+
+/// Why a template does not render with these variables.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RenderError {
+    /// A variable is missing or not of the kind that the template needs.
+    #[error("the template does not render: {0}")]
+    Template(String),
+    /// The output is longer than its part may be.
+    #[error("the part {part} renders to more than {cap} bytes")]
+    TooLong {
+        /// The part.
+        part: &'static str,
+        /// Its limit in bytes.
+        cap: usize,
+    },
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[content]")
+    }
+}
+
+impl Found<'_> {
+    /// Renders every part. What users wrote becomes no link.
+    ///
+    /// # Errors
+    /// When a part fails; the same variables will fail again.
+    pub(crate) fn render(
+        &self,
+        variables: &Map<String, Value>,
+        author: Author,
+    ) -> Result<Content, RenderError> {
+        let value = |name: &str, value: &Value| {
+            let of_user = value.as_str().filter(|_| self.is_user_text(name, author));
+            of_user.map_or_else(
+                || engine_value(value),
+                |text| minijinja::Value::from(without_links(text)),
+            )
+        };
+        let pairs = variables
+            .iter()
+            .map(|(name, one)| (name.clone(), value(name, one)));
+        let context = minijinja::Value::from_pairs(pairs);
+        let part = |part| self.part(part, &context);
+        let has = |part| self.variant.parts.contains(&part);
+        Ok(match self.channel {
+            Channel::Email => {
+                let html = if has(Part::Html) {
+                    Some(part(Part::Html)?)
+                } else {
+                    None
+                };
+                let text = match (&html, has(Part::Text)) {
+                    (Some(html), false) => text::from_html(html),
+                    (_, _) => part(Part::Text)?,
+                };
+                Content::Email {
+                    subject: one_line(&part(Part::Subject)?),
+                    text,
+                    html,
+                }
+            }
+            Channel::Sms => Content::Sms {
+                text: part(Part::Text)?.trim_end().to_owned(),
+            },
+            Channel::Push => Content::Push {
+                title: one_line(&part(Part::Title)?),
+                body: part(Part::Text)?.trim_end().to_owned(),
+            },
+        })
+    }
+
+    fn part(&self, part: Part, context: &minijinja::Value) -> Result<String, RenderError> {
+        let key = format!(
+            "{}/{}.{}.{}",
+            self.name.as_str(),
+            self.channel.as_str(),
+            self.locale.as_str(),
+            part.as_str()
+        );
+        let template = self
+            .templates
+            .environment
+            .get_template(&key)
+            .map_err(|error| failed(&error))?;
+        let mut output = Capped {
+            bytes: Vec::new(),
+            cap: part.cap(),
+            over: false,
+        };
+        let rendered = template.render_captured_to(context, &mut output).map(drop);
+        match rendered {
+            Err(_) if output.over => Err(RenderError::TooLong {
+                part: part.as_str(),
+                cap: part.cap(),
+            }),
+            Err(error) => Err(failed(&error)),
+            Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
+        }
+    }
+}
+
+/// The same data for the template engine.
+fn engine_value(value: &Value) -> minijinja::Value {
+    match value {
+        Value::Null => minijinja::Value::from(()),
+        Value::Bool(flag) => minijinja::Value::from(*flag),
+        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(signed), _) => minijinja::Value::from(signed),
+            (None, Some(unsigned)) => minijinja::Value::from(unsigned),
+            (None, None) => minijinja::Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::String(text) => minijinja::Value::from(text.as_str()),
+        Value::Array(items) => items.iter().map(engine_value).collect::<Vec<_>>().into(),
+        Value::Object(map) => minijinja::Value::from_pairs(
+            map.iter()
+                .map(|(name, value)| (name.clone(), engine_value(value))),
+        ),
+    }
+}
+
+/// Prints texts, numbers and truth values. A list or a table where a template prints one value is a
+/// mistake of the caller, and no reader should see it written in the engine's own way.
+pub(super) fn print(
+    output: &mut Output<'_>,
+    state: &mut State<'_, '_>,
+    value: &minijinja::Value,
+) -> Result<(), Error> {
+    if matches!(
+        value.kind(),
+        ValueKind::None | ValueKind::Map | ValueKind::Seq | ValueKind::Iterable
+    ) {
+        let reason = "only a text, a number or a truth value can be printed";
+        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+    }
+    escape_formatter(output, state, value)
+}
+
+/// The engine's words without the values that it was given.
+fn failed(error: &Error) -> RenderError {
+    let place = error
+        .line()
+        .map_or_else(String::new, |line| format!(" at line {line}"));
+    RenderError::Template(format!("{}{place}", error.kind()))
+}
+
+/// Subjects and titles are one line, whatever a variable holds.
+fn one_line(text: &str) -> String {
+    let plain: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    plain.trim().to_owned()
+}
+
+/// Takes bytes up to a limit.
+struct Capped {
+    bytes: Vec<u8>,
+    cap: usize,
+    over: bool,
+}
+
+impl Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.cap {
+            self.over = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// `{{ link | url }}`: the text, if it is an absolute URL of a harmless scheme; `javascript:` and
+/// its kin fail.
+pub(super) fn url_filter(text: &str) -> Result<String, Error> {
+    // What is left of a link in a user's text has a space in it.
+    let is_whole = !text.contains(char::is_whitespace);
+    match url::Url::parse(text) {
+        Ok(url) if is_whole && matches!(url.scheme(), "http" | "https" | "mailto" | "tel") => {
+            Ok(url.into())
+        }
+        Ok(_) | Err(_) => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "must be an absolute http, https, mailto or tel URL",
+        )),
+    }
+}
