@@ -1,4 +1,4 @@
-//! Addresses that cannot be wrong: whoever holds one knows that it is well-formed.
+//! Recipient addresses. A value of these types is always well-formed.
 
 use std::net::IpAddr;
 
@@ -8,9 +8,9 @@ use url::{Host, Url};
 
 use crate::notification::Channel;
 
-/// An e-mail address that every mail server takes: a dot-atom (RFC 5322 section 3.2.3) of at most
-/// 64 bytes, `@`, and a domain name in ASCII. No quoting, no comments, no control characters:
-/// nothing to inject with.
+/// An e-mail address that any mail server accepts: a dot-atom (RFC 5322 section 3.2.3) of at most
+/// 64 bytes, `@`, and an ASCII domain name. Quoted strings, comments and control characters are
+/// rejected, which prevents header injection.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct EmailAddress(String);
@@ -20,62 +20,61 @@ pub(crate) struct EmailAddress(String);
 #[serde(transparent)]
 pub(crate) struct E164(String);
 
-/// A registration token of FCM: 1 to 4096 visible ASCII characters.
+/// An FCM registration token: 1 to 4096 visible ASCII characters.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct DeviceToken(String);
 
-/// A browser's Web Push subscription (W3C Push API); the endpoint is `https` and no private
-/// address.
+/// A Web Push subscription of a browser (W3C Push API). The endpoint is an `https` URL of a public
+/// host.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Subscription {
-    /// Where the push service takes messages for this browser.
+    /// URL of the push service for this browser.
     pub(crate) endpoint: String,
-    /// The browser's keys.
     pub(crate) keys: SubscriptionKeys,
 }
 
 /// The keys of a subscription, base64url without padding.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct SubscriptionKeys {
-    /// The browser's public key: an uncompressed point on P-256.
+    /// The browser's public key: an uncompressed P-256 point.
     pub(crate) p256dh: String,
-    /// The shared secret of 16 bytes.
+    /// The shared secret, 16 bytes.
     pub(crate) auth: String,
 }
 
-/// The actor service's name for a person: 1 to 128 of `A-Z a-z 0-9 - _ . : @`, so that it is one
-/// path segment.
+/// Identifier of a person at the actor service: 1 to 128 of `A-Z a-z 0-9 - _ . : @`, which is a
+/// single path segment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct ActorId(String);
 
-/// Whom a notification is for.
+/// The recipient of a notification.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Recipient {
-    /// A person whose address the actor service knows.
+    /// A person whose address is looked up at the actor service.
     ActorId(ActorId),
-    /// An address that the request gave.
+    /// An address given in the request.
     #[serde(untagged)]
     Address(Address),
 }
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Address {
-    /// By e-mail.
+    /// E-mail.
     Email(EmailAddress),
-    /// By text message.
+    /// SMS.
     Phone(E164),
-    /// To an app, by FCM.
+    /// A push message through FCM.
     DeviceToken(DeviceToken),
-    /// To a browser, by Web Push.
+    /// A push message through Web Push.
     Subscription(Subscription),
 }
 
-/// SHA-256 of an address.
+/// SHA-256 digest of an address.
 pub(crate) type AddressHash = [u8; 32];
 
 macro_rules! printed_as_kind {
@@ -87,7 +86,7 @@ macro_rules! printed_as_kind {
         }
     )*};
 }
-// An address is never logged.
+// Addresses are not logged.
 printed_as_kind!(
     EmailAddress,
     E164,
@@ -101,7 +100,7 @@ printed_as_kind!(
 // === impl EmailAddress ===
 
 impl EmailAddress {
-    /// Reads an address; the domain is put in lower case.
+    /// Parses an address and lowercases its domain.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (local, domain) = text.rsplit_once('@')?;
@@ -125,13 +124,13 @@ impl EmailAddress {
         sound.then(|| Self(format!("{local}@{}", domain.to_ascii_lowercase())))
     }
 
-    /// Local part and domain.
+    /// Returns the local part and the domain.
     #[must_use]
     pub(crate) fn parts(&self) -> (&str, &str) {
         self.0.rsplit_once('@').unwrap_or((&self.0, ""))
     }
 
-    /// The whole address.
+    /// Returns the whole address.
     #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
@@ -145,7 +144,7 @@ fn is_atext(byte: u8) -> bool {
 // === impl E164 ===
 
 impl E164 {
-    /// Reads a number.
+    /// Parses a number in E.164 format.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('+')?;
@@ -155,7 +154,7 @@ impl E164 {
         sound.then(|| Self(text.to_owned()))
     }
 
-    /// The number with its `+`.
+    /// Returns the number including `+`.
     #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
@@ -165,7 +164,7 @@ impl E164 {
 // === impl DeviceToken ===
 
 impl DeviceToken {
-    /// Reads a token.
+    /// Parses a token.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let sound =
@@ -173,7 +172,6 @@ impl DeviceToken {
         sound.then(|| Self(text.to_owned()))
     }
 
-    /// The token.
     #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
@@ -185,7 +183,7 @@ impl DeviceToken {
 impl ActorId {
     /// Reads an id.
     #[must_use]
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    Parses an identifier.
         let sound = (1..=128).contains(&text.len())
             && text
                 .bytes()
@@ -195,7 +193,6 @@ impl ActorId {
         sound.then(|| Self(text.to_owned()))
     }
 
-    /// The id.
     #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
@@ -205,7 +202,7 @@ impl ActorId {
 // === impl Subscription ===
 
 impl Subscription {
-    /// Reads a subscription as browsers serialise it; `expirationTime` is allowed and not used.
+    /// Parses a subscription as browsers serialize it. `expirationTime` is accepted and ignored.
     pub(crate) fn read(object: &Object<'_>) -> Option<Self> {
         object.has("expirationTime");
         let endpoint = object.required("endpoint", |field| {
@@ -245,8 +242,8 @@ fn base64url(field: Field<'_>, bytes: usize) -> Option<String> {
     }
 }
 
-/// Whether a URL may be called on behalf of a stranger: `https`, the default port, and a name or a
-/// public address. What a name resolves to is checked again when it is called.
+/// Returns whether a caller may choose this URL: `https`, the default port, and a host name or
+/// public address. The addresses that the name resolves to are checked again before each call.
 #[must_use]
 pub(crate) fn is_public_https(url: &Url) -> bool {
     let public_host = match url.host() {
@@ -260,7 +257,7 @@ pub(crate) fn is_public_https(url: &Url) -> bool {
     url.scheme() == "https" && url.port().is_none() && url.password().is_none() && public_host
 }
 
-/// Whether an address is on the public Internet (IANA special-purpose registries).
+/// Returns whether an address is publicly routable (IANA special-purpose registries).
 #[must_use]
 pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
@@ -279,8 +276,8 @@ pub(crate) fn is_public(address: IpAddr) -> bool {
         }
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
             Some(v4) => is_public(IpAddr::V4(v4)),
-            // Global unicast is 2000::/3, without the documentation prefix and 6to4, which can wrap
-            // a private one.
+            // Global unicast is 2000::/3. The documentation prefix is excluded, and 6to4, which can
+            // embed a private IPv4 address.
             None => {
                 let [first, second, ..] = v6.segments();
                 (first & 0xe000) == 0x2000
@@ -294,8 +291,8 @@ pub(crate) fn is_public(address: IpAddr) -> bool {
 // === impl Recipient ===
 
 impl Recipient {
-    /// Reads the `recipient` of a request: exactly one way to reach the person, of the right kind
-    /// for the channel.
+    /// Parses the `recipient` of a request: exactly one address or actor, of the type that the
+    /// channel requires.
     pub(crate) fn read(field: &Field<'_>, channel: Option<Channel>) -> Option<Self> {
         let found = field.object(|object| {
             let found = [
@@ -340,7 +337,7 @@ impl Recipient {
         }
     }
 
-    /// The channel that this recipient is reached on; `None` for one that is named by `actorId`.
+    /// Returns the channel of the address, or `None` for an actor.
     #[must_use]
     pub(crate) fn channel(&self) -> Option<Channel> {
         match self {
@@ -363,7 +360,7 @@ impl From<Address> for Recipient {
 // === impl Address ===
 
 impl Address {
-    /// The channel that it belongs to.
+    /// Returns the channel that delivers to this address.
     #[must_use]
     pub(crate) fn channel(&self) -> Channel {
         match self {
@@ -373,14 +370,14 @@ impl Address {
         }
     }
 
-    /// SHA-256 of the text in lower case: what is kept of an address where the address itself is
-    /// not.
+    /// Returns the SHA-256 digest of the lowercased address, which is stored in place of the
+    /// address.
     #[must_use]
     pub(crate) fn hash(&self) -> AddressHash {
         hash(self.key())
     }
 
-    /// The text by which suppression knows it.
+    /// Returns the text that identifies this address in the suppression list.
     #[must_use]
     pub(crate) fn key(&self) -> &str {
         match self {
@@ -392,20 +389,20 @@ impl Address {
     }
 }
 
-/// The hash of an address that is written as `text`.
+/// Returns the digest of an address given as text.
 #[must_use]
 pub(crate) fn hash(text: &str) -> AddressHash {
     use sha2::Digest;
     sha2::Sha256::digest(text.to_ascii_lowercase()).into()
 }
 
-/// Bytes as hexadecimal digits.
+/// Encodes bytes as lowercase hexadecimal digits.
 #[must_use]
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes from hexadecimal digits.
+/// Decodes hexadecimal digits. Returns `None` if the text is malformed.
 #[must_use]
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {

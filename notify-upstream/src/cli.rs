@@ -1,4 +1,4 @@
-//! The operator's tools: templates, dead letters, suppressed addresses, delivery reports.
+//! Commands for operators: templates, dead letters, the suppression list, delivery reports.
 
 mod dsn;
 mod serve;
@@ -35,40 +35,39 @@ struct Arguments {
     command: Option<Command>,
 }
 
-/// What is to be done.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Templates: check a folder, or see what one renders to.
+    /// Check or preview templates.
     #[command(subcommand)]
     Templates(TemplateCommand),
-    /// Notifications that failed for good.
+    /// List, replay or drop notifications that failed permanently.
     #[command(subcommand)]
     Dead(DeadCommand),
-    /// Addresses to which nothing is sent, or nothing that can be unsubscribed from.
+    /// List or remove suppressed and unsubscribed addresses.
     #[command(subcommand)]
     Suppression(SuppressionCommand),
-    /// Looks at the database, and tells what is not set up right.
+    /// Check the database configuration.
     Check,
-    /// Reads a delivery status notification (RFC 3464) on standard input, as a mail server pipes
-    /// it.
+    /// Read a delivery status notification (RFC 3464) from standard input, as piped by a mail
+    /// server.
     Dsn,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TemplateCommand {
-    /// Loads every template; tells every mistake, or what there is.
+    /// Load all templates and print every error, or the variants found.
     Check(Folder),
-    /// Renders one template.
+    /// Render one template.
     Preview {
-        /// The template's name.
+        /// Name of the template.
         name: String,
-        /// email, sms or push.
+        /// Channel: email, sms or push.
         #[arg(long, default_value = "email")]
         channel: String,
-        /// The wanted language.
+        /// Requested locale.
         #[arg(long)]
         locale: Option<String>,
-        /// The variables, as a JSON object.
+        /// Variables as a JSON object.
         #[arg(long, default_value = "{}")]
         variables: String,
         #[command(flatten)]
@@ -78,28 +77,28 @@ pub(super) enum TemplateCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct Folder {
-    /// The folder of the templates.
+    /// Template folder.
     #[arg(long, default_value = "conf/templates")]
     folder: PathBuf,
-    /// The language when none is asked for.
+    /// Locale used if none is requested.
     #[arg(long, default_value = "en")]
     default_locale: String,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadCommand {
-    /// Lists them, the oldest first.
+    /// List dead letters, oldest first.
     List(Filter),
-    /// Queues them again: they have all their attempts and all their time once more.
+    /// Queue dead letters again, with all attempts and a new deadline.
     Replay(Selection),
-    /// Forgets them; their history stays.
+    /// Drop dead letters. Their history is kept.
     Drop(Selection),
 }
 
-/// Which ones a command changes: never all of them by an oversight.
+/// A selection of dead letters to change. Requires a filter or `--all`.
 #[derive(Debug, Args)]
 pub(super) struct Selection {
-    /// All of them, as far as --limit goes.
+    /// Select all dead letters, up to --limit.
     #[arg(long, conflicts_with_all = ["id", "code", "since", "until"])]
     all: bool,
     #[command(flatten)]
@@ -108,19 +107,19 @@ pub(super) struct Selection {
 
 #[derive(Debug, Args)]
 pub(super) struct Filter {
-    /// One notification.
+    /// Notification id.
     #[arg(long)]
     id: Option<String>,
-    /// A reason, such as provider_refused.
+    /// Failure code, such as provider_refused.
     #[arg(long)]
     code: Option<String>,
-    /// Failed at or after this instant (RFC 3339).
+    /// Failed at or after this time (RFC 3339).
     #[arg(long)]
     since: Option<String>,
-    /// Failed before this instant (RFC 3339).
+    /// Failed before this time (RFC 3339).
     #[arg(long)]
     until: Option<String>,
-    /// At most so many.
+    /// Maximum number of notifications.
     #[arg(long, default_value_t = 1000)]
     limit: i64,
 }
@@ -194,7 +193,7 @@ fn check(templates: &Templates) -> Result<(), Exit> {
             locale.as_str()
         ))?;
     }
-    say(&format!("{} template(s), all sound", templates.len()))
+    say(&format!("{} template(s) valid", templates.len()))
 }
 
 fn preview(
@@ -217,7 +216,7 @@ fn preview(
         serde_json::from_str(variables).map_err(|error| wrong(&format!("--variables: {error}")))?;
     let found = templates
         .find(&name, channel, locale.transpose()?.as_ref())
-        .map_err(|_| wrong("there is no such template for this channel"))?;
+        .map_err(|_| wrong("no such template for this channel"))?;
     let missing = found.missing(&variables);
     if !missing.is_empty() {
         return Err(wrong(&format!("missing variables: {}", missing.join(", "))));
@@ -296,7 +295,7 @@ impl Selection {
                 .all(|selector| selector.is_none())
         {
             return Err(Exit::usage(
-                "say which: --id, --code, --since or --until, or --all",
+                "a selector is required: --id, --code, --since, --until or --all",
             ));
         }
         self.filter.parse()
@@ -330,7 +329,7 @@ async fn open(config: &Config) -> Result<Store, Exit> {
 
 async fn check_database(config: &Config) -> Result<(), Exit> {
     let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
-    // A database that no process has been started on has no tables yet.
+    // A new database has no tables yet.
     database
         .ping()
         .await
@@ -344,12 +343,12 @@ async fn check_database(config: &Config) -> Result<(), Exit> {
 fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> {
     let parse = |text: String| {
         Timestamp::parse(&text)
-            .ok_or_else(|| Exit::usage(format!("--{name} must be an RFC 3339 instant")))
+            .ok_or_else(|| Exit::usage(format!("--{name} must be an RFC 3339 time")))
     };
     text.map(parse).transpose()
 }
 
-/// A line for the operator; a closed pipe ends the output and nothing else.
+/// Prints a line to standard output.
 fn say(line: &str) -> Result<(), Exit> {
     writeln!(std::io::stdout(), "{line}")
         .map_err(|error| Exit::unavailable(format!("standard output: {error}")))

@@ -1,4 +1,4 @@
-//! What the notification upstream reads from `conf/notify.toml` and the environment.
+//! Configuration of the notification service, from `conf/notify.toml` and the environment.
 
 mod provider;
 mod webhooks;
@@ -20,93 +20,93 @@ use crate::notification::Channel;
 use crate::receipts::webhook::Webhooks;
 use crate::templates::Locale;
 
-/// The settings of one notification upstream.
+/// The configuration of the notification service.
 #[derive(Debug)]
 pub struct Config {
-    /// Where requests arrive. Default `127.0.0.1:8502`: the gateway is in front.
+    /// Address of the API. Default `127.0.0.1:8502`, reached through the gateway.
     pub listen: SocketAddr,
-    /// Where `/livez`, `/readyz` and `/metrics` are. Default `127.0.0.1:8511`.
+    /// Address of the admin listener: `/livez`, `/readyz` and `/metrics`. Default `127.0.0.1:8511`.
     pub admin: SocketAddr,
-    /// `admin_hosts`: names by which operators may call it, besides loopback names and, where it
-    /// does not listen on a loopback address, IP addresses; default none. Any other `Host` is
-    /// refused.
+    /// Host names accepted by the admin listener (`admin_hosts`) in addition to loopback names and,
+    /// if it does not listen on a loopback address, IP addresses. Requests with another `Host` are
+    /// rejected. Default none.
     pub(crate) admin_hosts: Vec<String>,
-    /// Log lines. Default JSON at `info`.
+    /// Log format and filter. Default JSON at `info`.
     pub(crate) log: Log,
-    /// `postgres://…` or `sqlite://…`. Default `sqlite://var/notify.db`. `NOTIFY_DATABASE` wins
-    /// over the file.
+    /// `postgres://…` or `sqlite://…`. Default `sqlite://var/notify.db`. Overridden by
+    /// `NOTIFY_DATABASE`.
     pub(crate) database: String,
     /// `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a single process.
-    /// Default `memory:`. `NOTIFY_CACHE` wins over the file.
+    /// Default `memory:`. Overridden by `NOTIFY_CACHE`.
     pub(crate) cache: String,
-    /// Base URL of the actor service, which knows addresses. Default `http://127.0.0.1:8504`.
+    /// Base URL of the actor service, which resolves addresses. Default `http://127.0.0.1:8504`.
     pub(crate) actor_service: Url,
-    /// Whose `X-Forwarded-For` is believed. Default this machine's own addresses: a gateway beside
-    /// us.
+    /// Proxies whose `X-Forwarded-For` is used. Default: the addresses of this machine, for a
+    /// gateway on the same host.
     pub(crate) trusted_proxies: TrustedProxies,
-    /// The identity pools.
     pub(crate) identity: IdentityConfig,
-    /// Where the templates are, and in which language when none is asked for.
+    /// Template folder and default locale.
     pub(crate) templates: Templates,
-    /// How the queue works.
+    /// Queue limits and retention.
     pub(crate) queue: Queue,
-    /// Whether a user may address others than itself. Default false: else anyone who registers
-    /// could send mail to the world.
+    /// Whether users may send to recipients other than themselves. Default false, because otherwise
+    /// every registered user could send e-mail to arbitrary addresses.
     pub(crate) users_may_address_anyone: bool,
-    /// Whether a user may send CRITICAL and HIGH, before the NORMAL of everybody else. Default
-    /// false.
+    /// Whether users may send CRITICAL and HIGH, which take precedence over the NORMAL of other
+    /// callers. Default false.
     pub(crate) users_may_send_urgent: bool,
-    /// Channels on which a user may have something sent to an address of its own although the actor
-    /// service does not say (`emailVerified`, `phoneVerified`, `deviceVerified`) whether it is
-    /// verified. Default none: an address in a profile is whatever the user wrote. A template can
-    /// be an exception, with a quota (`unverified_addresses` in its `template.toml`).
+    /// Channels on which a user may send to an address of their own that the actor service does not
+    /// report as verified (`emailVerified`, `phoneVerified`, `deviceVerified`). Default none,
+    /// because users can write any address into their profile. A template can allow it with a quota
+    /// (`unverified_addresses` in its `template.toml`).
     pub(crate) unverified_addresses: [bool; 3],
-    /// Notifications a minute for each user. Default 600: a user writes to itself alone.
+    /// Maximum number of notifications per user and minute. Default 600, because users send to
+    /// themselves only.
     pub(crate) user_quota: Option<u64>,
-    /// Notifications a minute for each service. Default: no limit.
+    /// Maximum number of notifications per service and minute. Default unlimited.
     pub(crate) service_quota: Option<u64>,
-    /// What providers may report, and the URL under which they reach us.
+    /// Webhook receivers and their public URL.
     pub(crate) webhooks: Webhooks,
-    /// What clicks and delivery reports are proven with: `NOTIFY_TOKEN_KEY`, base64 of 32 bytes or
-    /// more; a new key before the old one, with a comma between, replaces it. Without it no mail
-    /// offers a click, and no report is believed.
+    /// Keys for unsubscribe links and delivery reports: `NOTIFY_TOKEN_KEY`, base64 of at least 32
+    /// bytes. To rotate, put the new key before the old one, separated by a comma. Without keys,
+    /// e-mail has no unsubscribe link and delivery reports are rejected.
     pub(crate) mail_tokens: Option<MailTokens>,
-    /// The providers, in the order of the file.
+    /// The providers in the order of the file.
     pub(crate) outlets: Vec<OutletConfig>,
 }
 
-/// Where the templates are.
+/// Template folder and default locale.
 #[derive(Clone, Debug)]
 pub(crate) struct Templates {
     /// The folder. Default `conf/templates`.
     pub(crate) folder: PathBuf,
-    /// The language when none is asked for, or the wanted one is not there. Default `en`.
+    /// Locale used if none is requested or the requested one is not available. Default `en`.
     pub(crate) default_locale: Locale,
 }
 
-/// How the queue works.
+/// Queue limits and retention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue {
-    /// Connections to PostgreSQL for the queue alone. Default 6: one writes, one finishes, one
-    /// claims for each channel, one reads.
+    /// Number of PostgreSQL connections for the queue. Default 6: one for inserts, one for results,
+    /// one per channel for claims, one for reads.
     pub(crate) connections: u32,
-    /// Notifications in hand at once, by [`Channel::index`]. Default 64 each: what the providers
-    /// take at once.
+    /// Maximum number of concurrent deliveries, by [`Channel::index`]. Default 64 each, the default
+    /// concurrency of a provider.
     pub(crate) permits: [usize; 3],
-    /// Bytes of request bodies that wait for their commit; as many again may be arriving. Beyond it
-    /// the answer is 503. Default 16 MiB, at least 2 MiB, of which services have half, users a
-    /// quarter, and callers without a token and webhooks an eighth each, but at least one body:
-    /// what was read in a body may take twenty-five times its bytes.
+    /// Bytes of complete request bodies that wait for their commit; as many again may be arriving.
+    /// Requests beyond the budget get 503. Default 16 MiB, minimum 2 MiB. Services have half of it,
+    /// users a quarter, callers without a token and webhooks an eighth each, and each part at least
+    /// one body. Parsed data may take 25 times the bytes of its body.
     pub(crate) bodies: BodyBudgets,
-    /// How long records and results are kept. Default 90 days, at least 40: a notification can be
-    /// scheduled 30 ahead.
+    /// Retention of records and results. Default 90 days, minimum 40, because a notification can be
+    /// scheduled 30 days ahead.
     pub(crate) retention: Duration,
 }
 
 // === impl Config ===
 
 impl Config {
-    /// Reads the settings; every mistake is noted.
+    /// Reads the configuration and records every error.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let address = |name, default: [u8; 4], port: u16| {
             root.or(name, SocketAddr::from((default, port)), |field| {
@@ -127,7 +127,7 @@ impl Config {
         };
         let database = text("database", "NOTIFY_DATABASE", "sqlite://var/notify.db");
         let cache = text("cache", "NOTIFY_CACHE", "memory:");
-        let actors = Url::parse("http://127.0.0.1:8504").expect("a constant that is a URL");
+        let actors = Url::parse("http://127.0.0.1:8504").expect("the default URL is valid");
         let actor_service = root.or("actor_service", actors, |field| field.url());
         let identity = IdentityConfig::read(root, env);
         let templates = root
@@ -187,7 +187,7 @@ fn read_mail_tokens(root: &Object<'_>, env: &Env) -> Option<MailTokens> {
     }
 }
 
-/// A list of channels, by [`Channel::index`].
+/// Reads a list of channels, returned by [`Channel::index`].
 fn read_channels(root: &Object<'_>, name: &'static str, default: [bool; 3]) -> [bool; 3] {
     if !root.has(name) {
         return default;
@@ -261,7 +261,7 @@ fn read_queue(table: &Object<'_>) -> Option<Queue> {
 
 impl Templates {
     fn new() -> Self {
-        let default_locale = Locale::parse("en").expect("a constant that is a tag");
+        let default_locale = Locale::parse("en").expect("the default locale is valid");
         Self {
             folder: PathBuf::from("conf/templates"),
             default_locale,

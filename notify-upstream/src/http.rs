@@ -1,4 +1,8 @@
-//! The HTTP rim: axum's types stay here.
+//! The HTTP API.
+//!
+//! Requests enter through [`router`]; validated notifications leave to [`intake`](crate::intake),
+//! status requests to [`status`](crate::status), webhooks to [`receipts`](crate::receipts). Types
+//! of axum occur only in this module.
 
 mod create;
 mod status;
@@ -30,46 +34,38 @@ use crate::store::Recent;
 use crate::store::Store;
 use crate::templates::Templates;
 
-/// What the handlers work with.
+/// Shared state of the request handlers.
 #[derive(Clone)]
 pub(crate) struct Service {
-    /// Verifies callers again: no network location is trusted.
+    /// Verifies tokens again: requests are not trusted because of where they come from.
     pub(crate) verifier: Arc<Verifier>,
-    /// The issuer whose users are actors.
+    /// Issuer whose users are actors.
     pub(crate) actor_issuer: Arc<str>,
-    /// The time.
     pub(crate) clock: Clock,
-    /// The templates of the moment.
+    /// The templates in force.
     pub(crate) templates: Arc<arc_swap::ArcSwap<Templates>>,
-    /// Where requests are accepted.
     pub(crate) door: Door,
-    /// Where the status is read.
     pub(crate) reader: Reader,
-    /// What was read lately.
     pub(crate) recent: Arc<Recent>,
-    /// For what is neither.
+    /// For cancellation and for webhook receipts.
     pub(crate) store: Store,
-    /// For the LOW gate's word.
+    /// State of LOW priority throttling, for the wait reason in a status.
     pub(crate) board: Arc<Board>,
-    /// How many each caller may ask for.
     pub(crate) quota: Quota,
-    /// What providers report.
     pub(crate) webhooks: Arc<Webhooks>,
-    /// What a click is proven with.
+    /// Verifies the tokens of unsubscribe links.
     pub(crate) mail_tokens: Option<MailTokens>,
-    /// Addresses that providers report as dead.
     pub(crate) suppression: Arc<Suppression>,
-    /// What is counted.
     pub(crate) metrics: Metrics,
-    /// Whose `X-Forwarded-For` is believed.
+    /// Proxies whose `X-Forwarded-For` is used.
     pub(crate) trusted_proxies: TrustedProxies,
-    /// Whether a user may address others than itself. Default: no.
+    /// Whether users may send to recipients other than themselves.
     pub(crate) users_may_address_anyone: bool,
-    /// Whether a user may send CRITICAL and HIGH.
+    /// Whether users may send CRITICAL and HIGH.
     pub(crate) users_may_send_urgent: bool,
 }
 
-/// The routes of this service.
+/// Returns the routes of this service.
 pub(crate) fn router(service: Service) -> Router {
     Router::new()
         .route("/notifications", post(create::one))
@@ -84,12 +80,13 @@ pub(crate) fn router(service: Service) -> Router {
         .with_state(Arc::new(service))
 }
 
-/// A GET of this path is the status of a notification of this name, and there is none.
+/// Answers GET with 404: the path would be the status of a notification named `batch`, which does
+/// not exist.
 async fn nothing() -> Problem {
     Code::NotFound.into()
 }
 
-/// A verified caller.
+/// The principal of a verified bearer token.
 struct Authenticated(Principal);
 
 impl FromRequestParts<Arc<Service>> for Authenticated {
@@ -113,10 +110,10 @@ impl FromRequestParts<Arc<Service>> for Authenticated {
     }
 }
 
-/// A caller without a token: its body is charged to its address.
+/// A caller without a token. Its body is charged to the budget of its address.
 struct Anonymous;
 
-/// The client's address; `None` where only the gateway's is known.
+/// Returns the client's address, or `None` if only the address of a trusted proxy is known.
 async fn client_address(parts: &mut Parts, service: &Arc<Service>) -> Option<IpAddr> {
     let Ok(peer) = Peer::from_request_parts(parts, service).await;
     let proxies = &service.trusted_proxies;

@@ -9,24 +9,24 @@ use crate::address::Recipient;
 use crate::notification::Priority;
 use crate::templates::Author;
 
-/// Who asks, in the form that is stored and compared.
+/// The authenticated caller, in the form that is stored and compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Principal {
     /// `service:{service id}`, or `user:{issuer}|{subject}`.
     pub(crate) creator: Arc<str>,
-    /// The actor that a user is: its subject, where the actor pool issued the token. `None` for
-    /// services, and for users of further issuers, whose subjects say nothing about actors.
+    /// Identifier of the user's actor: the token's subject if the actor pool issued the token.
+    /// `None` for services, and for users of other issuers, whose subjects do not identify actors.
     pub(crate) actor: Option<String>,
 }
 
-/// How the stored form of a service begins.
+/// Prefix of `creator` for services.
 const SERVICE: &str = "service:";
 
 // === impl Principal ===
 
 impl Principal {
-    /// Of a verified caller. Actors are users of the issuer `actor_issuer`. A service's name
-    /// belongs to one issuer, so it is enough.
+    /// Creates the principal of a verified caller. Users of `actor_issuer` are actors. Service
+    /// names are unique, because they belong to one issuer.
     #[must_use]
     pub(crate) fn of(caller: &Caller, actor_issuer: &str) -> Self {
         match caller {
@@ -41,7 +41,7 @@ impl Principal {
         }
     }
 
-    /// Who gave the variables, by the stored form of who asked.
+    /// Returns the author of a notification's variables, from the stored `creator`.
     #[must_use]
     pub(crate) fn author(creator: &str) -> Author {
         if Self::is_user(creator) {
@@ -51,14 +51,14 @@ impl Principal {
         }
     }
 
-    /// Whether the stored form of who asked is a user's.
+    /// Returns whether the stored `creator` is a user.
     #[must_use]
     pub(crate) fn is_user(creator: &str) -> bool {
         !creator.starts_with(SERVICE)
     }
 
-    /// A service may address anyone; a user only itself, by `actorId`, unless the configuration
-    /// widens it.
+    /// Checks that the caller may send to `recipient`. Services may address any recipient; users
+    /// only themselves, by `actorId`, unless the configuration allows more.
     ///
     /// # Errors
     /// 403 `recipient_not_allowed`.
@@ -77,8 +77,8 @@ impl Principal {
         }
     }
 
-    /// A user's notifications are NORMAL or LOW, unless the configuration widens it: what is urgent
-    /// goes before the notifications of everybody else.
+    /// Checks that the caller may use `priority`. Users may send NORMAL and LOW, unless the
+    /// configuration allows more, because urgent notifications delay those of other callers.
     ///
     /// # Errors
     /// 403 `priority_not_allowed`.
@@ -93,7 +93,7 @@ impl Principal {
         Err(Problem::new(Code::PriorityNotAllowed).detail("a user may send NORMAL and LOW"))
     }
 
-    /// Whether the status of a notification may be read.
+    /// Returns whether the caller may read the status of a notification.
     #[must_use]
     pub(crate) fn may_read(&self, creator: &str, addressee: Option<&str>) -> bool {
         *self.creator == *creator || (self.actor.is_some() && self.actor.as_deref() == addressee)

@@ -1,7 +1,10 @@
-//! Templates: files under one folder, loaded whole or refused whole.
+//! Message templates: files in one folder, loaded and validated as a whole.
 //!
-//! `{folder}/{name}/template.toml` holds the version and what the template asks for; beside it
-//! stand the parts, one file each: `{channel}.{locale}.{part}`, such as `email.en.subject`,
+//! Enters: the template folder, and the variables of a notification. Leaves: rendered message
+//! parts. Depends on [`notification`](crate::notification) only.
+//!
+//! `{folder}/{name}/template.toml` holds the version and the settings of a template. Beside it are
+//! its parts, one file each, named `{channel}.{locale}.{part}`, such as `email.en.subject`,
 //! `email.en.html`, `email.en.txt`, `sms.de.txt`, `push.en.title`, `push.en.txt`.
 
 mod links;
@@ -24,7 +27,7 @@ pub(crate) use user_text::{Author, UserTextMistake};
 
 use crate::notification::Channel;
 
-/// Every template of this process.
+/// All loaded templates.
 #[derive(Debug)]
 pub(crate) struct Templates {
     environment: Environment<'static>,
@@ -32,47 +35,48 @@ pub(crate) struct Templates {
     default_locale: Locale,
 }
 
-/// One template in all its languages and channels.
+/// A template in all its locales and channels.
 #[derive(Debug)]
 struct Template {
     settings: Arc<Settings>,
     variants: BTreeMap<(&'static str, Locale), Variant>,
 }
 
-/// `template.toml`.
+/// The settings in `template.toml`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Rises with every change of meaning; recorded with each notification. From 1 on.
+    /// Version, from 1. Raised with each change of meaning and recorded with each notification.
     pub(crate) version: u32,
     /// Variables that may be absent.
     pub(crate) optional: BTreeSet<String>,
-    /// What becomes of an attempt of which nobody knows whether it reached the provider. Default:
-    /// send again.
+    /// Handling of attempts with an ambiguous result. Default: resend.
     pub(crate) ambiguous: Ambiguous,
     /// Whether its e-mail carries `List-Unsubscribe` with one click (RFC 8058). Default: no.
     pub(crate) unsubscribe: bool,
-    /// Variables whose values some user wrote, though a service passes them on: they are short, and
-    /// never become links. What a user itself passes on is treated so in every template.
+    /// Variables whose values were written by users although a service submits them: they are
+    /// limited in length and never become links. All variables submitted by a user are treated so
+    /// in every template.
     pub(crate) user_variables: BTreeSet<String>,
-    /// By [`Channel::index`]: channels on which a user may have it sent to an address of its own
-    /// that is not verified, as registration and verification must. Default: none.
+    /// Whether users may have the template sent to an unverified address of their own, by
+    /// [`Channel::index`], as registration and verification require. Default: none.
     pub(crate) unverified_addresses: [bool; 3],
 }
 
-/// What becomes of an attempt of which nobody knows whether it reached the provider.
+/// Handling of an attempt whose result is ambiguous: the provider may or may not have accepted the
+/// message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ambiguous {
-    /// It is sent again: better twice than never.
+    /// The message is sent again and may arrive twice.
     Resend,
-    /// It has failed: better never than twice.
+    /// The notification fails and may not have arrived.
     Fail,
 }
 
-/// One channel in one language.
+/// The parts of one channel and locale.
 #[derive(Debug)]
 struct Variant {
     parts: BTreeSet<Part>,
-    /// Paths of the variables that it uses and that are not optional.
+    /// Paths of the variables that the parts use and that are not optional.
     needs: BTreeSet<String>,
 }
 
@@ -85,7 +89,7 @@ enum Part {
     Title,
 }
 
-/// A variant that was found.
+/// A variant returned by [`Templates::find`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
     templates: &'a Templates,
@@ -96,23 +100,23 @@ pub(crate) struct Found<'a> {
     variant: &'a Variant,
 }
 
-/// Why no variant was found.
+/// The reason why no variant was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// There is no template of this name.
+    /// The template does not exist.
     NoSuchTemplate,
-    /// There is one, but not for this channel.
+    /// The template has no variant for this channel.
     NotOnThisChannel,
 }
 
 // === impl Templates ===
 
 impl Templates {
-    /// The variant for a channel: in the wanted language, else in the language without its region,
-    /// else in the default one, else in the first there is.
+    /// Returns the variant for a channel in the first available of: the requested locale, its
+    /// language without region, the default locale, any locale.
     ///
     /// # Errors
-    /// When the name is unknown, or known and not there for this channel in any language.
+    /// The template does not exist, or has no variant for this channel.
     pub(crate) fn find(
         &self,
         name: &TemplateName,
@@ -148,7 +152,7 @@ impl Templates {
         })
     }
 
-    /// Name, channel and locale of everything that can be sent.
+    /// Returns name, channel and locale of every variant.
     pub(crate) fn variants(&self) -> impl Iterator<Item = (&TemplateName, Channel, &Locale)> {
         self.by_name.iter().flat_map(|(name, template)| {
             template.variants.keys().filter_map(move |(on, locale)| {
@@ -160,7 +164,7 @@ impl Templates {
         })
     }
 
-    /// How many templates there are.
+    /// Returns the number of templates.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.by_name.len()
@@ -170,26 +174,22 @@ impl Templates {
 // === impl Found ===
 
 impl Found<'_> {
-    /// The template's version.
     #[must_use]
     pub(crate) fn version(&self) -> u32 {
         self.settings.version
     }
 
-    /// What `template.toml` says.
     #[must_use]
     pub(crate) fn settings(&self) -> &Settings {
         self.settings
     }
 
-    /// The language of this variant.
     #[must_use]
     pub(crate) fn locale(&self) -> &Locale {
         self.locale
     }
 
-    /// Paths of the variables that are needed and not there. `null` is nothing that a message could
-    /// say.
+    /// Returns the paths of the required variables that are absent or `null`.
     #[must_use]
     pub(crate) fn missing(&self, variables: &Map<String, Value>) -> Vec<String> {
         self.variant
@@ -222,7 +222,7 @@ impl Part {
         }
     }
 
-    /// Most bytes that it may render to.
+    /// Maximum size of the rendered part, in bytes.
     const fn cap(self) -> usize {
         match self {
             Self::Subject | Self::Title => 512,

@@ -1,4 +1,4 @@
-//! A whole service over one store, driven by hand.
+//! Test support: a complete replica over one store, advanced step by step.
 
 pub(crate) mod judge;
 
@@ -42,10 +42,10 @@ use crate::store::Recent;
 use crate::store::Store;
 use crate::templates::{Locale, TemplateName, Templates};
 
-/// When every test begins.
+/// Initial time of every test.
 pub(crate) const START: Timestamp = Timestamp(1_763_600_000_000);
 
-/// One replica.
+/// A replica.
 pub(crate) struct Rig {
     pub(crate) clock: Clock,
     pub(crate) store: Store,
@@ -64,17 +64,17 @@ pub(crate) struct Rig {
     pub(crate) templates: Arc<ArcSwap<Templates>>,
 }
 
-/// A statement that no store has a function for.
+/// Executes a statement for which the store has no function.
 pub(crate) async fn execute(database: &Database, sql: &str) {
     let sql = AssertSqlSafe(sql.to_owned());
     match database {
         Database::Postgres(pool) => pool.execute(sql).await.map(|_| ()),
         Database::Sqlite(sqlite) => sqlite.writer.execute(sql).await.map(|_| ()),
     }
-    .expect("the statement is good");
+    .expect("the statement is valid");
 }
 
-/// Stores of both kinds, each with the database that it lives in.
+/// Returns stores of both kinds with their databases.
 pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
     let mut stores = Vec::new();
     for test in testing::both().await {
@@ -91,20 +91,20 @@ pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
 pub(crate) fn templates() -> Templates {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conf/templates");
     Templates::load(&folder, Locale::parse("en").expect("tag"))
-        .expect("the shipped templates are sound")
+        .expect("the shipped templates are valid")
 }
 
-/// One template of these files.
+/// Returns one template of the given files.
 pub(crate) fn templates_of(name: &str, files: &[(&str, &str)]) -> Templates {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::create_dir_all(folder.path().join(name)).expect("a folder");
     for (file, text) in files {
         std::fs::write(folder.path().join(name).join(file), text).expect("a file");
     }
-    Templates::load(folder.path(), Locale::parse("en").expect("tag")).expect("sound")
+    Templates::load(folder.path(), Locale::parse("en").expect("tag")).expect("valid templates")
 }
 
-/// One template, `welcome` for e-mail, with these settings beside its version.
+/// Returns the template `welcome` for e-mail with additional settings.
 pub(crate) fn welcome_with(settings: &str) -> Templates {
     let words = "Hello {{ name }}";
     let settings = format!("version = 1\n{settings}\n");
@@ -137,12 +137,12 @@ fn identity() -> IdentityConfig {
 }
 
 impl Rig {
-    /// A replica with so many permits for e-mail.
+    /// Creates a replica with the given number of e-mail permits.
     pub(crate) async fn new(store: &Store, clock: &Clock, permits: usize) -> Self {
         Self::calling(store, clock, permits, 1000).await
     }
 
-    /// A replica whose provider takes so many calls at once.
+    /// Creates a replica whose provider accepts `at_once` concurrent calls.
     pub(crate) async fn calling(
         store: &Store,
         clock: &Clock,
@@ -161,7 +161,7 @@ impl Rig {
         .await
     }
 
-    /// A replica with this provider, which asks this actor service; its script is called by nobody.
+    /// Creates a replica with the given provider and actor service. Its script is not used.
     pub(crate) async fn delivering(
         store: &Store,
         clock: &Clock,
@@ -176,7 +176,8 @@ impl Rig {
         Self::with(store, clock, 8, (&script, outlets), actors).await
     }
 
-    /// A replica with a provider for everybody but `@other.example`, and one for those alone.
+    /// Creates a replica with two providers: one for `@other.example`, and one for all other
+    /// addresses.
     pub(crate) async fn beside_another(
         store: &Store,
         clock: &Clock,
@@ -254,7 +255,7 @@ impl Rig {
         }
     }
 
-    /// Accepts one notification by e-mail.
+    /// Accepts one e-mail notification.
     pub(crate) async fn accept(&mut self, priority: Priority) -> NotificationId {
         self.submit(draft(priority), None)
             .await
@@ -262,7 +263,7 @@ impl Rig {
             .id
     }
 
-    /// Accepts what is given.
+    /// Submits a notification as a service.
     pub(crate) async fn submit(
         &mut self,
         draft: Draft,
@@ -275,7 +276,7 @@ impl Rig {
         self.submit_as(principal, draft, key).await
     }
 
-    /// Accepts what is given from this caller.
+    /// Submits a notification as `principal`.
     pub(crate) async fn submit_as(
         &mut self,
         principal: Principal,
@@ -291,14 +292,15 @@ impl Rig {
         answer.await.expect("no panic")
     }
 
-    /// One round: look, claim, deliver, write. How many were written.
+    /// Runs one round: scan, claim, deliver, write results. Returns the number of results written.
     pub(crate) async fn step(&mut self) -> usize {
         self.dispatcher.survey().await.expect("looks");
         self.dispatcher.pass().await.expect("claims");
         self.settle().await
     }
 
-    /// Lets what was begun end, and writes it.
+    /// Waits for deliveries in progress and writes their results. Returns the number of results
+    /// written.
     pub(crate) async fn settle(&mut self) -> usize {
         self.runner.idle().await;
         self.finisher.drain().await
@@ -329,7 +331,7 @@ fn outlet(script: &Script, clock: &Clock, at_once: usize) -> Outlet {
     }
 }
 
-/// The actor service at this address, asked with the tokens of these pools.
+/// Returns a client of the actor service at `base` with tokens of these pools.
 pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> Actors {
     let tokens = ServiceTokens::new(identity, Cache::memory(clock.clone()), clock.clone());
     let calls = ServiceClient::new(tokens, postern_common::service::http_client());
@@ -361,7 +363,7 @@ fn courier(
     }
 }
 
-/// An e-mail that is in order.
+/// Returns a valid e-mail notification.
 pub(crate) fn draft(priority: Priority) -> Draft {
     let address = EmailAddress::parse("ada@example.com").expect("address");
     let request = Request {
@@ -384,7 +386,7 @@ pub(crate) fn draft(priority: Priority) -> Draft {
     }
 }
 
-/// An instant after the start.
+/// Returns the time `seconds` after [`START`].
 pub(crate) fn after(seconds: u64) -> Timestamp {
     START.plus(Duration::from_secs(seconds))
 }

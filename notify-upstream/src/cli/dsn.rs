@@ -12,14 +12,14 @@ use crate::store::StoreError;
 
 use super::{open, say};
 
-/// Most bytes of a mail that are read: what a report says stands before the mail that it returns.
+/// Maximum number of bytes read from a message. The report precedes the returned message.
 const MOST: u64 = 128 * 1024;
 
-/// Reads one mail on standard input and keeps what it reports. A mail that reports nothing of ours
-/// is taken and left: nothing would be won by sending it back. Anything that fails is
-/// `EX_TEMPFAIL`, upon which a mail server keeps the mail and tries again. Of one notification a
-/// bounded number of reports is stored (`MAX_RECEIPTS_PER_NOTIFICATION`): the recipient of one can
-/// repeat it with other bytes.
+/// Reads one message from standard input and stores its reports. A message without a report of this
+/// service is accepted and discarded, because bouncing it would serve no purpose. Failures exit
+/// with `EX_TEMPFAIL`, so that the mail server keeps the message and retries. The number of reports
+/// stored per notification is bounded (`MAX_RECEIPTS_PER_NOTIFICATION`), because a recipient can
+/// repeat a report with other bytes.
 pub(super) async fn run(config: Result<Config, Exit>) -> Result<(), Exit> {
     let mail = read_mail().map_err(|error| Exit::unavailable(format!("standard input: {error}")));
     keep(config, mail).await.map_err(Exit::for_now)
@@ -28,7 +28,7 @@ pub(super) async fn run(config: Result<Config, Exit>) -> Result<(), Exit> {
 fn read_mail() -> std::io::Result<Vec<u8>> {
     let (mut mail, mut input) = (Vec::new(), std::io::stdin().lock());
     input.by_ref().take(MOST).read_to_end(&mut mail)?;
-    // Whoever writes to us is not to find the pipe closed.
+    // The rest is read so that the writer does not get a broken pipe.
     std::io::copy(&mut input, &mut std::io::sink())?;
     Ok(mail)
 }
@@ -38,10 +38,10 @@ async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Resu
     let now = clock.now();
     let Some(tokens) = &config.mail_tokens else {
         return Err(Exit::usage(format!(
-            "{KEY_VARIABLE} is not set: no delivery report can be believed"
+            "{KEY_VARIABLE} is not set: delivery reports cannot be verified"
         )));
     };
-    let nothing = "no report of a notification: nothing is kept";
+    let nothing = "no report of a notification: message discarded";
     let Some(report) = dsn::read(&mail, &Codes::shipped(), now) else {
         return say(nothing);
     };
@@ -68,7 +68,7 @@ async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Resu
     suppression.believe(&reports).await.map_err(away)?;
     suppression.write().await.map_err(away)?;
     say(&format!(
-        "{new} kept, {} known before",
+        "{new} stored, {} duplicate",
         receipts.len() as u64 - new
     ))
 }

@@ -12,21 +12,20 @@ use super::{instant, open, say};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SuppressionCommand {
-    /// Lists them, the oldest first: since when, list, channel, why, SHA-256 of the address.
-    /// Addresses themselves are not kept: ask with `--address`.
+    /// List addresses, oldest first: time, list, channel, reason, SHA-256 of the address. Addresses
+    /// are stored as hashes only; search for one with `--address`.
     List {
-        /// suppressed or unsubscribed; without it both.
+        /// List: suppressed or unsubscribed. Default: both.
         #[arg(long)]
         list: Option<String>,
         #[command(flatten)]
         filter: Filter,
     },
-    /// Takes addresses off a list; every replica follows within seconds. An address that bounces
-    /// again comes back.
+    /// Remove addresses from a list. All replicas apply it within seconds. An address that bounces
+    /// again is suppressed again.
     Remove {
-        /// suppressed: addresses that are proven not to exist. unsubscribed: addresses whose
-        /// holders asked for no more mail of templates that offer that; only they themselves can
-        /// take that back.
+        /// List: suppressed (addresses proven not to exist) or unsubscribed (addresses whose owners
+        /// unsubscribed from templates that offer it; remove them only at the owner's request).
         #[arg(long)]
         list: String,
         #[command(flatten)]
@@ -36,26 +35,26 @@ pub(crate) enum SuppressionCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct Filter {
-    /// One address, as it was written in the request: an e-mail address, a phone number, a device
-    /// token, the endpoint of a subscription.
+    /// Address as written in the request: e-mail address, phone number, device token or
+    /// subscription endpoint.
     #[arg(long)]
     address: Option<String>,
-    /// One address, by its SHA-256 in hexadecimal digits, as the list shows it.
+    /// SHA-256 of the address in hexadecimal digits, as printed by the list.
     #[arg(long, conflicts_with = "address")]
     hash: Option<String>,
-    /// email, sms or push; without it all.
+    /// Channel: email, sms or push. Default: all.
     #[arg(long)]
     channel: Option<String>,
-    /// A reason, such as `mailbox_unknown`.
+    /// Reason, such as `mailbox_unknown`.
     #[arg(long)]
     reason: Option<String>,
-    /// Noted at or after this instant (RFC 3339).
+    /// Added at or after this time (RFC 3339).
     #[arg(long)]
     since: Option<String>,
-    /// Noted before this instant (RFC 3339).
+    /// Added before this time (RFC 3339).
     #[arg(long)]
     until: Option<String>,
-    /// At most so many, up to 50000.
+    /// Maximum number of addresses, up to 50000.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(i64).range(0..=LIFT))]
     limit: i64,
 }
@@ -81,7 +80,7 @@ impl SuppressionCommand {
             Self::Remove { list, filter } => {
                 if filter.is_wide_open() {
                     return Err(Exit::usage(
-                        "say which: --address, --hash, --reason, --since or --until",
+                        "a selector is required: --address, --hash, --reason, --since or --until",
                     ));
                 }
                 let filter = filter.parse(Some(&list))?;

@@ -16,7 +16,7 @@ use crate::delivery::pool::{OutletConfig, ProviderConfig};
 use crate::delivery::provider::{Patience, SmtpConfig, TlsMode};
 use crate::notification::Channel;
 
-/// RFC 5321 section 4.5.3.1.1.
+/// Maximum length of a local part in octets (RFC 5321 section 4.5.3.1.1).
 const MAX_LOCAL_PART: usize = 64;
 
 // === impl OutletConfig ===
@@ -95,7 +95,7 @@ const KINDS: &[(&str, Kind)] = &[
 ];
 
 impl Kind {
-    /// The one channel that it carries; `None` for one that carries any.
+    /// Returns the only channel that it serves, or `None` if it serves any channel.
     fn channel(self) -> Option<Channel> {
         match self {
             Self::Smtp => Some(Channel::Email),
@@ -171,7 +171,7 @@ fn read_smtp(
     let credentials = object
         .optional("username", |field| field.text(1..=256))
         .map(|user| (user, secret(object, env, "password_env")));
-    // RFC 8058 section 3.1: nothing but https.
+    // Only https is allowed (RFC 8058 section 3.1).
     let page = object.optional("unsubscribe_url", |field| {
         let url = field.url()?;
         if url.scheme() == "https" {
@@ -208,7 +208,7 @@ fn read_smtp(
     })
 }
 
-/// An address whose local part has room for a `+` and a token.
+/// Reads an address whose local part leaves room for `+` and a token.
 fn return_path(field: Field<'_>) -> Option<EmailAddress> {
     let address = email(field)?;
     let most = MAX_LOCAL_PART - 1 - TOKEN_LENGTH;
@@ -226,7 +226,8 @@ fn email(field: Field<'_>) -> Option<EmailAddress> {
         .or_else(|| field.fail("invalid_format", "must be an e-mail address"))
 }
 
-/// The secret in the variable that a `…_env` key names: no secret stands in the file.
+/// Reads a secret from the environment variable named by a `…_env` key. The file contains no
+/// secrets.
 pub(super) fn secret(object: &Object<'_>, env: &Env, key: &'static str) -> Option<Secret> {
     object.required(key, |field| {
         let variable = field.text(1..=128)?;

@@ -6,8 +6,8 @@ use super::provider::secret;
 use crate::delivery::provider::check_tls;
 use crate::receipts::webhook::{Certificates, Mailgun, SendGrid, Sns, Standard, Twilio, Webhooks};
 
-/// The table `[webhooks]`: a provider that has no table of its own there is answered as a bad
-/// signature is.
+/// Reads the table `[webhooks]`. Requests of providers without a table are answered as those with
+/// an invalid signature.
 pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Option<Webhooks> {
     let tables = root.section("webhooks", |table| {
         let twilio = table.optional("twilio", |field| {
@@ -76,7 +76,7 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
     Some(tables.unwrap_or_default())
 }
 
-/// Where a provider reaches us: through the gateway.
+/// Returns the URL for a provider's callbacks, through the gateway.
 pub(super) fn callback(base: &Url, provider: &str) -> Url {
     let mut url = base.clone();
     url.set_path(&format!(

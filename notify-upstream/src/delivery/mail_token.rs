@@ -1,9 +1,9 @@
-//! Keyed tokens that a mail carries: in the link that unsubscribes and in the envelope, as VERP
-//! does.
+//! Keyed tokens in outgoing e-mail: in the unsubscribe link, and in the envelope's return path
+//! (VERP).
 //!
-//! The id of a notification is no secret: whoever asked for it has it. What comes back with a token
-//! was sent by us, about this notification, to this address, and for this purpose; nothing else is
-//! believed.
+//! A notification's identifier is not secret, because its creator knows it. A valid token proves
+//! that this service sent the message, for this notification, to this address, and for this
+//! purpose. Requests without one are rejected.
 
 use std::sync::Arc;
 
@@ -15,35 +15,33 @@ use uuid::Uuid;
 use crate::address::AddressHash;
 use crate::notification::NotificationId;
 
-/// The variable that holds the keys.
+/// Environment variable with the keys.
 pub(crate) const KEY_VARIABLE: &str = "NOTIFY_TOKEN_KEY";
 
-/// Makes and checks tokens. The first key makes them; all of them check, so that a key can be
-/// replaced.
+/// Issues and verifies tokens. The first key issues; all keys verify, so that keys can be rotated.
 #[derive(Clone, Debug)]
 pub(crate) struct MailTokens(Arc<[hmac::Key]>);
 
-/// What a token is good for.
+/// The use that a token is limited to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To unsubscribe its address.
+    /// Unsubscribing the address.
     Unsubscribe,
-    /// To report what became of the mail.
+    /// Reporting the delivery result.
     DeliveryReport,
 }
 
-/// A token that was read and is not checked yet.
+/// A token that has been parsed and not verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// The notification.
     pub(crate) id: NotificationId,
     tag: u128,
 }
 
-/// Of a token: the id's 128 bits, then 40 of an HMAC over the id and 60 of one over id and address,
-/// in base32. The first shows without the address, which is in the store, that the token was issued
-/// here. Mail servers may change the case of a local part, which has 64 octets (RFC 5321 section
-/// 4.5.3.1.1).
+/// Length of a token in base32 digits: the identifier's 128 bits, 40 bits of an HMAC over the
+/// identifier, and 60 bits of an HMAC over identifier and address. The first HMAC shows without the
+/// address, which is in the store, that this service issued the token. Mail servers may change the
+/// case of a local part, which is limited to 64 octets (RFC 5321 section 4.5.3.1.1).
 pub(crate) const TOKEN_LENGTH: usize = ID_DIGITS + TAG_DIGITS;
 const ID_DIGITS: usize = 26;
 const TAG_DIGITS: usize = 20;
@@ -55,10 +53,10 @@ const MIN_KEY_BYTES: usize = 32;
 // === impl MailTokens ===
 
 impl MailTokens {
-    /// Reads the keys: base64 of at least 32 bytes each, separated by commas.
+    /// Parses the keys: base64 of at least 32 bytes each, separated by commas.
     ///
     /// # Errors
-    /// What is wrong, without the keys.
+    /// A description of the error that does not contain the keys.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let key = |text: &str| {
             let text = text.trim().trim_end_matches('=');
@@ -75,7 +73,7 @@ impl MailTokens {
         Ok(Self(keys.into()))
     }
 
-    /// The token of a notification that goes to this address.
+    /// Returns the token of a notification sent to `address`.
     #[must_use]
     pub(crate) fn issue(
         &self,
@@ -93,7 +91,8 @@ impl MailTokens {
         token
     }
 
-    /// Whether a token of this notification was issued here for this purpose, to whatever address.
+    /// Returns whether this service issued a token of this notification and purpose, for any
+    /// address.
     #[must_use]
     pub(crate) fn has_issued(&self, purpose: Purpose, claim: Claim) -> bool {
         let id_tag = (claim.tag >> ADDRESS_TAG_BITS).to_be_bytes();
@@ -104,7 +103,7 @@ impl MailTokens {
         })
     }
 
-    /// Whether the token was made here, for this purpose and this address.
+    /// Returns whether this service issued the token for this purpose and address.
     #[must_use]
     pub(crate) fn verify(&self, purpose: Purpose, claim: Claim, address: &AddressHash) -> bool {
         self.0.iter().any(|key| {
@@ -124,7 +123,7 @@ fn tag(key: &hmac::Key, purpose: Purpose, id: NotificationId, address: &AddressH
     (id_tag << ADDRESS_TAG_BITS) | hmac_bits(key, purpose, &[id, address], ADDRESS_TAG_BITS)
 }
 
-/// The first bits of an HMAC over the purpose and the parts, whose lengths are fixed.
+/// Returns the first `bits` bits of an HMAC over the purpose and `parts`, which have fixed lengths.
 fn hmac_bits(key: &hmac::Key, purpose: Purpose, parts: &[&[u8]], bits: u32) -> u128 {
     let mut context = hmac::Context::with_key(key);
     context.update(match purpose {
@@ -143,7 +142,7 @@ fn hmac_bits(key: &hmac::Key, purpose: Purpose, parts: &[&[u8]], bits: u32) -> u
 // === impl Claim ===
 
 impl Claim {
-    /// Reads a token, in either case; `None` for anything else.
+    /// Parses a token, case-insensitively.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (id, tag) = text
@@ -156,7 +155,7 @@ impl Claim {
         })
     }
 
-    /// The token behind the `+` of an address's local part.
+    /// Parses the token after the `+` in the local part of an address.
     #[must_use]
     pub(crate) fn of_return_path(address: &str) -> Option<Self> {
         let (local, _domain) = address.trim().trim_matches(['<', '>']).rsplit_once('@')?;
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn token_is_good_for_its_purpose_notification_and_address_alone() {
+    fn token_is_valid_for_its_purpose_notification_and_address() {
         let (tokens, other) = (tokens(1), tokens(2));
         let (id, ada) = (Sequence::id(1 << 40), hash("ada@example.com"));
         let token = tokens.issue(Purpose::Unsubscribe, id, &ada);
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_not_read() {
+    fn malformed_token_is_rejected() {
         let token = tokens(1).issue(
             Purpose::Unsubscribe,
             Sequence::id(1 << 40),
@@ -241,14 +240,14 @@ mod tests {
         assert_eq!(
             Claim::parse(&"7".repeat(TOKEN_LENGTH)),
             None,
-            "the id has 128 bits"
+            "identifiers have 128 bits"
         );
         assert_eq!(Claim::of_return_path("bounces@example.org"), None);
         assert_eq!(Claim::of_return_path(&token), None);
     }
 
     #[test]
-    fn key_can_be_replaced_and_a_weak_one_is_refused() {
+    fn keys_can_be_rotated_and_weak_keys_are_rejected() {
         let (old, new) = (STANDARD.encode([1; 32]), URL_SAFE_NO_PAD.encode([255; 40]));
         let both = MailTokens::parse(&format!("{new},{old}")).expect("two keys");
         let (id, ada) = (Sequence::id(1 << 40), hash("ada@example.com"));

@@ -6,12 +6,12 @@ use crate::notification::NotificationId;
 use crate::store::Receipt;
 use crate::store::row::ReceiptKind;
 
-/// What a webhook says.
+/// A delivery report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
     /// The provider's name for the event.
     pub(crate) event_id: String,
-    /// What it is about; `None` for what is not about one of ours.
+    /// The notification, or `None` if the event concerns none of this service.
     pub(crate) id: Option<NotificationId>,
     /// What it says.
     pub(crate) kind: ReceiptKind,
@@ -28,7 +28,7 @@ pub(crate) struct Report {
 // === impl Report ===
 
 impl Report {
-    /// The row of the inbox, if it is about one of ours.
+    /// Returns the inbox row, or `None` if the report concerns no notification of this service.
     #[must_use]
     pub(crate) fn receipt(&self, provider: &str, received_at: Timestamp) -> Option<Receipt> {
         let printable = |text: &String| {

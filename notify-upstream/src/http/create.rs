@@ -18,9 +18,9 @@ use crate::intake::request::{Draft, IdempotencyKey, Request};
 use crate::principal::Principal;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Most notifications of one batch.
+/// Maximum number of notifications in a batch.
 const MAX_BATCH: usize = 1000;
-/// Notifications of one batch that wait for the writer at once.
+/// Maximum number of a batch's notifications that wait for their commit concurrently.
 const AT_ONCE: usize = 256;
 
 #[derive(Serialize)]
@@ -40,8 +40,8 @@ struct CreatedInBatch {
     created: Members,
 }
 
-/// In a batch `status` is the HTTP status of the one result; everything else is as in a single
-/// answer.
+/// The members of a batch result. In a batch, `status` is the HTTP status of the item; the other
+/// members are those of a single response.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Members {
@@ -95,8 +95,9 @@ pub(super) async fn one(
 /// Channel and priority, for the answer.
 type Words = (&'static str, &'static str);
 
-/// What is not acceptable now may have been when it came first: times go by and templates change.
-/// Then the same key and body have the same answer.
+/// Returns the first result for this key and body. A request that is invalid now may have been
+/// valid when it was first sent, because times pass and templates change; its repetition gets the
+/// same response.
 async fn first_answer(
     service: &Service,
     principal: &Principal,
@@ -143,7 +144,7 @@ fn check(service: &Service, principal: &Principal, request: Request) -> Result<D
     )
 }
 
-/// `Idempotency-Key`.
+/// The `Idempotency-Key` header, if present.
 pub(super) struct Key(Option<IdempotencyKey>);
 
 impl FromRequestParts<Arc<Service>> for Key {
@@ -205,8 +206,8 @@ pub(super) async fn batch(
     )
 }
 
-/// Each by itself; the tree, which takes many times what the text took, is gone before any of them
-/// waits.
+/// Parses each item separately. The parsed JSON tree takes many times the memory of its text and is
+/// freed before any item waits for its commit.
 fn read_batch(body: Json, now: Timestamp) -> Result<Vec<Result<Request, Problem>>, Problem> {
     let one = |item: &Node| {
         let mistakes = Mistakes::default();

@@ -15,7 +15,8 @@ use crate::principal::Principal;
 use crate::status::view::{Status, View};
 use crate::store::{Cancelled, Snapshot, StoreError};
 
-/// The headers of a request that has nothing else to give any more: taken, for a copy is dear.
+/// The headers of a request, moved out of it because cloning them is expensive. Extractors that run
+/// later see no headers.
 pub(super) struct Head(HeaderMap);
 
 impl FromRequestParts<Arc<Service>> for Head {
@@ -35,9 +36,9 @@ pub(super) async fn get(
     Path(id): Path<String>,
     Head(headers): Head,
 ) -> Result<Response, Problem> {
-    // A client that has seen another status than the one remembered here, or does not say what it
-    // has seen, may have seen a newer one, of another replica: it is read again, so that no status
-    // ever goes backwards. Where there is one process, what is remembered is what is stored.
+    // A cached snapshot may be older than one that the client received from another replica. It is
+    // used only if the client already has it (`If-None-Match`), so that a status never goes
+    // backwards. With a single process the cache equals the store.
     let recent = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
     if let Some(snapshot) = recent.filter(|snapshot| may_read(&principal, snapshot)) {
         let document = Document::of(&view(&service, &snapshot))?;
@@ -59,7 +60,7 @@ pub(super) async fn cancel(
 ) -> Result<Response, Problem> {
     let snapshot = find(&service, &principal, &id).await?;
     if *snapshot.record.creator != *principal.creator {
-        // The addressee may look, and may not call it back; for it there is nothing here to cancel.
+        // The addressee may read the status and may not cancel.
         return Err(Code::NotFound.into());
     }
     let outcome = service
@@ -71,16 +72,16 @@ pub(super) async fn cancel(
     let snapshot = find(&service, &principal, &id).await?;
     let view = view(&service, &snapshot);
     match (outcome, view.status) {
-        // A second wish to cancel finds what the first did.
+        // A repeated cancellation returns the result of the first.
         (Cancelled::Now, _) | (Cancelled::TooLate, Status::Cancelled) => {
             Ok(Document::of(&view)?.answer(&headers))
         }
         (Cancelled::TooLate, _) => Err(Problem::new(Code::NotCancellable)
-            .detail("it was begun already; GET the notification to see where it stands")),
+            .detail("delivery has started; GET the notification for its status")),
     }
 }
 
-/// What the caller may see; anything else is not there.
+/// Returns the snapshot if the caller may read it. Otherwise the response is 404.
 async fn find(
     service: &Service,
     principal: &Principal,
@@ -110,14 +111,14 @@ fn view(service: &Service, snapshot: &Snapshot) -> View {
 }
 
 pub(super) fn unavailable(error: &StoreError) -> Problem {
-    tracing::warn!(%error, "the store failed");
+    tracing::warn!(%error, "store operation failed");
     match error {
         StoreError::Unavailable(_) => Code::Unavailable.into(),
         StoreError::Refused(_) => Code::Internal.into(),
     }
 }
 
-/// The status document and the `ETag` that its bytes make.
+/// A serialized status with its `ETag`, a digest of the bytes.
 struct Document {
     body: Vec<u8>,
     tag: String,
@@ -136,7 +137,7 @@ impl Document {
         })
     }
 
-    /// Whether the client has it (RFC 9110 section 13.1.2).
+    /// Returns whether the client already has this version (RFC 9110 section 13.1.2).
     fn is_known(&self, headers: &HeaderMap) -> bool {
         let fits = |known: &str| known == "*" || known.trim_start_matches("W/") == self.tag;
         let values = headers
@@ -149,7 +150,7 @@ impl Document {
             .any(fits)
     }
 
-    /// 304 when the client has it.
+    /// Returns 304 if the client already has this version.
     fn answer(self, headers: &HeaderMap) -> Response {
         let tag = HeaderValue::from_str(&self.tag);
         let mut response = if self.is_known(headers) {

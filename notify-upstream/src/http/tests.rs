@@ -1,4 +1,4 @@
-//! The contract over real sockets, with tokens of a pool of the test's own, over both stores.
+//! Tests of the API over real sockets, with tokens of a test issuer, over both stores.
 
 mod bodies;
 mod injection;
@@ -29,12 +29,12 @@ use crate::intake::group_commit::Writer;
 use crate::receipts::webhook::{Mailgun, Standard, Webhooks};
 use crate::testing::{Rig, START, stores};
 
-/// What the service proves clicks with.
+/// Returns the keys of unsubscribe links.
 fn mail_tokens() -> MailTokens {
     MailTokens::parse(&"A".repeat(44)).expect("a key")
 }
 
-/// A service that serves.
+/// A running service.
 struct Served {
     url: String,
     client: reqwest::Client,
@@ -69,7 +69,7 @@ async fn served(store: &Store) -> Served {
     served
 }
 
-/// One that accepts nothing until the test has its writer write.
+/// Starts a service that commits submissions only when the test runs the returned committer.
 async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
     let public = pair.public_key().as_ref().to_vec();
@@ -149,7 +149,7 @@ fn webhooks() -> Webhooks {
     }
 }
 
-/// PKCS#8 around an EC key (RFC 5958), which is what `jsonwebtoken` reads.
+/// Wraps an EC key in PKCS#8 (RFC 5958), the format that `jsonwebtoken` reads.
 fn pkcs8(sec1: &[u8]) -> Vec<u8> {
     let algorithm: &[u8] = &[
         0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
@@ -158,7 +158,7 @@ fn pkcs8(sec1: &[u8]) -> Vec<u8> {
     let length = |bytes: &[u8]| match u8::try_from(bytes.len()) {
         Ok(short) if short < 0x80 => vec![short],
         Ok(long) => vec![0x81, long],
-        Err(_) => panic!("a key on P-256 is short"),
+        Err(_) => panic!("a P-256 key is shorter than 256 bytes"),
     };
     let octets = [&[0x04][..], &length(sec1), sec1].concat();
     let inner = [&[0x02, 0x01, 0x00][..], algorithm, &octets].concat();
@@ -192,7 +192,7 @@ impl Served {
         for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
             request = request.header(*name, *value);
         }
-        let answer = request.send().await.expect("answers");
+        let answer = request.send().await.expect("a response");
         (answer.status(), answer.json().await.unwrap_or_default())
     }
 
@@ -207,7 +207,7 @@ impl Served {
         if let Some(tag) = tag {
             request = request.header("if-none-match", tag);
         }
-        let answer = request.send().await.expect("answers");
+        let answer = request.send().await.expect("a response");
         let tag = answer
             .headers()
             .get("etag")
@@ -221,8 +221,8 @@ impl Served {
     }
 
     async fn deliver(&mut self) {
-        self.dispatcher.survey().await.expect("looks");
-        self.dispatcher.pass().await.expect("claims");
+        self.dispatcher.survey().await.expect("scan");
+        self.dispatcher.pass().await.expect("claim");
         self.runner.idle().await;
         self.finisher.drain().await;
     }
@@ -233,7 +233,7 @@ fn welcome() -> Value {
 }
 
 #[tokio::test]
-async fn a_notification_is_created_followed_and_seen_by_its_creator_alone() {
+async fn notification_status_is_visible_to_its_creator_only() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let (status, created) = served.post("/notifications", &[], &welcome()).await;
@@ -276,7 +276,7 @@ async fn a_notification_is_created_followed_and_seen_by_its_creator_alone() {
 }
 
 #[tokio::test]
-async fn every_refusal_has_its_code() {
+async fn invalid_requests_have_specific_problem_codes() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
         let with = |change: &dyn Fn(&mut Value)| {
@@ -362,7 +362,7 @@ async fn every_refusal_has_its_code() {
 }
 
 #[tokio::test]
-async fn a_double_click_is_one_notification() {
+async fn concurrent_requests_with_one_key_create_one_notification() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let (key, body) = ([("idempotency-key", "k-1")], welcome());
@@ -397,7 +397,7 @@ async fn a_double_click_is_one_notification() {
 }
 
 #[tokio::test]
-async fn a_batch_answers_for_each_in_order() {
+async fn batch_results_are_in_request_order() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
         let mut bad = welcome();
@@ -427,7 +427,7 @@ async fn a_batch_answers_for_each_in_order() {
 }
 
 #[tokio::test]
-async fn what_is_scheduled_can_be_cancelled_twice_and_is_cancelled_once() {
+async fn cancellation_of_a_scheduled_notification_is_idempotent() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
         let mut later = welcome();
@@ -450,7 +450,7 @@ async fn what_is_scheduled_can_be_cancelled_twice_and_is_cancelled_once() {
 }
 
 #[tokio::test]
-async fn a_webhook_needs_its_signature_and_is_heard_once() {
+async fn signed_webhook_is_applied_once() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let (_, created) = served.post("/notifications", &[], &welcome()).await;
@@ -481,7 +481,7 @@ async fn a_webhook_needs_its_signature_and_is_heard_once() {
         assert_eq!(
             send("standard", "AAAA")
                 .await
-                .expect("answers")
+                .expect("a response")
                 .status()
                 .as_u16(),
             401
@@ -489,7 +489,7 @@ async fn a_webhook_needs_its_signature_and_is_heard_once() {
         assert_eq!(
             send("twilio", &tag)
                 .await
-                .expect("answers")
+                .expect("a response")
                 .status()
                 .as_u16(),
             401
@@ -499,7 +499,7 @@ async fn a_webhook_needs_its_signature_and_is_heard_once() {
             assert_eq!(
                 send("standard", &tag)
                     .await
-                    .expect("answers")
+                    .expect("a response")
                     .status()
                     .as_u16(),
                 204

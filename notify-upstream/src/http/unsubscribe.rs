@@ -12,10 +12,10 @@ use crate::address::AddressHash;
 use crate::delivery::mail_token::{Claim, Purpose};
 use crate::notification::Channel;
 
-/// One click in a mail program (RFC 8058): the address that the notification went to gets no more
-/// mail of templates that offer the click. Only a mail of such a template carries the token, which
-/// is good for its address alone. The store is read only for a token that was issued here. 204 once
-/// it is durable.
+/// Handles a one-click unsubscription (RFC 8058). The address of the notification gets no further
+/// e-mail of templates that offer unsubscription. Only e-mail of such templates carries the token,
+/// which is valid for its address only. The store is read only for tokens that this service issued.
+/// Returns 204 after the commit.
 pub(super) async fn one_click(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
@@ -55,7 +55,8 @@ fn claim_of(query: Option<&str>) -> Option<Claim> {
     }
 }
 
-/// As a form or as form data (RFC 8058 section 3.2). A browser that opens the link sends neither.
+/// Returns whether the body is the one-click form, URL-encoded or multipart (RFC 8058 section 3.2).
+/// A browser that opens the link sends neither.
 fn is_click(body: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(body) else {
         return false;
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_click_is_read_in_both_forms_and_nothing_else_is_one() {
+    fn one_click_body_is_accepted_in_both_encodings_only() {
         assert!(is_click(b"List-Unsubscribe=One-Click"));
         let multipart = "--b\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--b--\r\n";
         assert!(is_click(multipart.as_bytes()));

@@ -12,7 +12,8 @@ use super::status::unavailable;
 use super::{Service, client_address};
 use crate::receipts::webhook::{Incoming, Unheard};
 
-/// Kept, counted, and an address that is proven dead is noted; 204 once it is durable.
+/// Stores and counts the reports of a provider, and suppresses addresses that are proven invalid.
+/// Returns 204 after the commit.
 pub(super) async fn receive(
     State(service): State<Arc<Service>>,
     Sender { provider, source }: Sender,
@@ -65,13 +66,13 @@ pub(super) async fn receive(
         (reports.len() - receipts.len()) as u64,
     );
     if let Err(error) = service.suppression.believe(&reports).await {
-        tracing::debug!(%error, "an address that a provider reports as dead is not noted");
+        tracing::debug!(%error, "address suppression failed");
     }
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// A provider that is configured and whose headers are those of its signature scheme: the body is
-/// worth reading.
+/// A configured provider whose request headers match its signature scheme. Extracted before the
+/// body is read.
 pub(super) struct Sender {
     provider: String,
     source: Option<IpAddr>,

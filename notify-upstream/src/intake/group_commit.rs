@@ -1,5 +1,6 @@
-//! Acceptance: what arrives while one commit is in flight makes up the next. One writer, no waiting
-//! on purpose.
+//! Group commit of accepted notifications: submissions that arrive while one commit is in flight
+//! are written by the next statement. One committer writes; no commit is delayed to collect more
+//! rows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,39 +18,39 @@ use crate::notification::{Lane, NotificationId};
 use crate::principal::Principal;
 use crate::store::{Claimed, NewNotification, Record, Store, StoreError};
 
-/// How long an idempotency key is good for.
+/// Time for which an idempotency key identifies a repeated request.
 pub(crate) const KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
-/// Most rows of one commit.
+/// Maximum number of rows in one commit.
 pub(crate) const BATCH: usize = 512;
-/// Most requests that wait for a commit; beyond that the answer is 503.
+/// Maximum number of submissions that wait for a commit. Further ones are rejected with 503.
 pub(crate) const BACKLOG: usize = 8192;
-/// How long a request waits for its commit; then the answer is 503, and whether it was committed is
-/// found by its idempotency key.
+/// Maximum time that a request waits for its commit. Afterwards the response is 503, and the client
+/// finds out with its idempotency key whether the notification was committed.
 pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_millis(2_500);
 
-/// The door: hands requests to the writer.
+/// A handle that submits notifications to the [`GroupCommitter`].
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
     queue: mpsc::Sender<Submission>,
 }
 
-/// Writes batches.
+/// The task that commits submissions in batches.
 #[derive(Debug)]
 pub(crate) struct Writer {
     clerk: Arc<Clerk>,
     queue: mpsc::Receiver<Submission>,
 }
 
-/// What the caller is told.
+/// The result of an accepted submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Accepted {
-    /// What it is called.
+    /// Identifier of the notification.
     pub(crate) id: NotificationId,
-    /// When it was accepted.
+    /// Time of acceptance.
     pub(crate) created_at: Timestamp,
 }
 
-/// A request on its way to the writer.
+/// A notification that waits for its commit.
 #[derive(Debug)]
 struct Submission {
     record: Record,
@@ -59,20 +60,22 @@ struct Submission {
     caller: Caller,
 }
 
-/// Who waits for the commit.
+/// The requester that waits for a commit.
 #[derive(Debug)]
 struct Caller {
     reply: oneshot::Sender<Result<Accepted, Problem>>,
     since: Instant,
-    /// Of the request's body, until its commit, even if the client goes away.
+    /// Memory reserved for the request body. It is released after the commit, even if the client
+    /// disconnects earlier.
     _permit: BudgetPermit,
 }
 
-/// Who places, commits and answers.
+/// Assigns identifiers and leases, commits a batch and answers its requesters.
 #[derive(Debug)]
 struct Clerk(Means);
 
-/// A batch with its places: the rows, and for each who waits and the permit of what is born leased.
+/// The rows of a batch, and for each row its requester and the permit if the row is inserted with a
+/// lease.
 struct Placed {
     rows: Vec<NewNotification>,
     callers: Vec<(Caller, Option<Permit>)>,
@@ -81,7 +84,7 @@ struct Placed {
 // === impl Door ===
 
 impl Door {
-    /// A door and the writer behind it.
+    /// Creates a queue and the committer that empties it.
     #[must_use]
     pub(crate) fn open(means: Means) -> (Self, Writer) {
         let (sender, queue) = mpsc::channel(BACKLOG);
@@ -94,12 +97,12 @@ impl Door {
         )
     }
 
-    /// Accepts a notification: returns after the commit. The memory that its body has reserved is
+    /// Submits a notification and returns after its commit. The memory reserved for its body is
     /// released then.
     ///
     /// # Errors
-    /// 409 when the key was used with another body; 503 when the store is away, does not answer in
-    /// time, or too many wait.
+    /// 409 if the idempotency key was used with another body. 503 if the store is unavailable, the
+    /// commit takes longer than [`COMMIT_TIMEOUT`], or the queue is full.
     pub(crate) async fn accept(
         &self,
         principal: &Principal,
@@ -155,24 +158,26 @@ fn record(principal: &Principal, draft: Draft) -> Record {
 // === impl Writer ===
 
 impl Writer {
-    /// How many requests wait.
+    /// Returns the number of submissions that wait for a commit.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.queue.len()
     }
 
-    /// Writes until the last door is closed.
+    /// Commits batches until every [`SubmissionQueue`] has been dropped.
     pub(crate) async fn run(mut self) {
         while self.step().await {}
     }
 
-    /// Waits for requests and commits them. `false` when there will be none any more.
+    /// Waits for submissions and commits one batch. Returns `false` if every queue handle has been
+    /// dropped.
     pub(crate) async fn step(&mut self) -> bool {
         let mut batch = Vec::with_capacity(64);
         if self.queue.recv_many(&mut batch, BATCH).await == 0 {
             return false;
         }
-        // While the store is away, what was answered with 503 is not written afterwards.
+        // Submissions whose requesters have already received 503 are not written after an outage of
+        // the store.
         batch.retain(|submission| submission.caller.since.elapsed() < COMMIT_TIMEOUT);
         if !batch.is_empty() {
             self.clerk.write(batch).await;
@@ -184,7 +189,7 @@ impl Writer {
 // === impl Submission ===
 
 impl Submission {
-    /// A row that was not stored, as it came.
+    /// Restores the submission of a row that was not stored.
     fn again(row: NewNotification, caller: Caller) -> Self {
         Self {
             record: row.record,
@@ -214,19 +219,19 @@ impl Clerk {
         match outcome {
             Ok(refused) => self.committed(placed, &refused, &worker),
             Err(StoreError::Refused(error)) if count > 1 => {
-                tracing::warn!(%error, rows = count, "a batch was refused; writing its rows one by one");
+                tracing::warn!(%error, rows = count, "batch insert rejected, retrying rows individually");
                 for (row, (caller, _)) in placed.rows.into_iter().zip(placed.callers) {
                     Box::pin(self.write(vec![Submission::again(row, caller)])).await;
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, rows = count, "cannot accept");
+                tracing::warn!(%error, rows = count, "notification insert failed");
                 let code = match &error {
                     StoreError::Unavailable(_) => Code::Unavailable,
                     StoreError::Refused(_) => Code::Internal,
                 };
-                // The rows may be there all the same, leased to an identity that does not know of
-                // them.
+                // The rows may have been committed with a lease of this worker, although their jobs
+                // are unknown here.
                 self.0.workers.doubt(&worker);
                 for (caller, _) in placed.callers {
                     let _ = caller.reply.send(Err(code.into()));
@@ -235,13 +240,14 @@ impl Clerk {
         }
     }
 
-    /// Gives each its order, its id, and a lease if a permit is free and nothing that goes first is
-    /// left waiting.
+    /// Assigns each submission its order and identifier, and a lease if a permit is free and no
+    /// submission or row of a higher lane remains unleased.
     fn place(&self, batch: Vec<Submission>, worker: &Worker) -> Placed {
         let now = self.0.clock.now();
         let alive = self.0.workers.is_alive();
         let places = self.0.sequence.places(batch.len());
-        // The first lane of each channel in which this batch leaves something waiting.
+        // For each channel, the index of the first lane in which this batch leaves a row without a
+        // lease.
         let mut waits = [Lane::PER_CHANNEL; 3];
         let mut placed = Placed {
             rows: Vec::with_capacity(batch.len()),
@@ -316,7 +322,8 @@ impl Clerk {
                     });
                 }
                 None if row.send_at.is_none() => {
-                    // Orders rise within a batch: the first of a lane is its lowest.
+                    // Orders ascend within a batch, so the first row of a lane has the lowest
+                    // order.
                     left_waiting.entry(lane.code()).or_insert((lane, row.order));
                 }
                 None => {}
@@ -327,7 +334,8 @@ impl Clerk {
         }
     }
 
-    /// The key was used before: the same answer, or 409.
+    /// Answers a submission whose idempotency key was used before: with the first result, or with
+    /// 409.
     async fn answer_repeat(self: Arc<Self>, submission: Submission) {
         let answer = match &submission.key {
             Some((key, fingerprint)) => {
@@ -337,7 +345,7 @@ impl Clerk {
             None => Err(Code::Internal.into()),
         };
         match answer.transpose() {
-            // The key's time was over: now it is as if it had never been used.
+            // The key has expired meanwhile: the submission is written as a new one.
             None => Box::pin(self.write(vec![submission])).await,
             Some(answer) => {
                 let _ = submission.caller.reply.send(answer);
@@ -365,10 +373,11 @@ impl Clerk {
     }
 }
 
-/// What a key was answered with when it was used first, if its time is not over.
+/// Returns the result of the first request with this idempotency key, or `None` if the key is
+/// unknown or has expired.
 ///
 /// # Errors
-/// 409 when that was with another body; 503 when the store is away.
+/// 409 if the first request had another body; 503 if the store is unavailable.
 pub(crate) async fn first_answer(
     store: &Store,
     now: Timestamp,
@@ -396,11 +405,11 @@ pub(crate) async fn first_answer(
 }
 
 fn away(error: &StoreError) -> Problem {
-    tracing::warn!(%error, "cannot look up an idempotency key");
+    tracing::warn!(%error, "idempotency key lookup failed");
     Problem::new(Code::Unavailable)
 }
 
-/// The claim that an insert with a lease is.
+/// Returns the claim of a row that was inserted with a lease.
 fn born(row: NewNotification) -> Claimed {
     let wanted_at = row.record.created_at;
     Claimed {

@@ -1,4 +1,4 @@
-//! How many notifications one caller may ask for.
+//! Quotas of notifications per caller.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use postern_common::cache::Cache;
 use postern_common::{Clock, Code, Problem};
 use sha2::{Digest, Sha256};
 
-/// A count a minute and caller, shared by all replicas. While the cache is away nobody is refused:
-/// a quota is for fairness, not for safety.
+/// A limit of notifications per caller and minute, shared by all replicas. While the cache is
+/// unavailable no request is rejected, because the quota provides fairness, not safety.
 #[derive(Clone, Debug)]
 pub(crate) struct Quota {
     cache: Cache,
@@ -20,7 +20,8 @@ pub(crate) struct Quota {
 // === impl Quota ===
 
 impl Quota {
-    /// So many a minute for each user and each service; `None` is no limit.
+    /// Creates a quota with limits per minute for each user and each service. `None` means
+    /// unlimited.
     #[must_use]
     pub(crate) fn new(
         cache: Cache,
@@ -36,10 +37,10 @@ impl Quota {
         }
     }
 
-    /// Counts one.
+    /// Counts one notification.
     ///
     /// # Errors
-    /// 429 `rate_limited`, with the time until the next minute.
+    /// 429 `rate_limited` with the seconds until the next minute.
     pub(crate) async fn take(&self, principal: &Principal) -> Result<(), Problem> {
         let limit = if Principal::is_user(&principal.creator) {
             self.users
@@ -70,7 +71,7 @@ mod tests {
     use postern_common::clock::Timestamp;
 
     #[tokio::test]
-    async fn each_caller_has_a_count_of_its_own_and_a_minute_later_a_new_one() {
+    async fn quota_is_counted_per_caller_and_minute() {
         let clock = Clock::manual(Timestamp(30_000));
         let quota = Quota::new(Cache::memory(clock.clone()), clock.clone(), Some(2), None);
         let user = |name: &str| Principal {
@@ -82,15 +83,15 @@ mod tests {
             actor: None,
         };
         for _ in 0..2 {
-            quota.take(&user("a")).await.expect("within");
+            quota.take(&user("a")).await.expect("within the quota");
         }
-        let refused = quota.take(&user("a")).await.expect_err("beyond");
+        let refused = quota.take(&user("a")).await.expect_err("quota exceeded");
         assert_eq!(refused.render("x").headers["retry-after"], "30");
-        quota.take(&user("b")).await.expect("another");
+        quota.take(&user("b")).await.expect("other callers have their own quota");
         for _ in 0..9 {
-            quota.take(&service).await.expect("no limit");
+            quota.take(&service).await.expect("services are unlimited");
         }
         clock.advance(Duration::from_secs(30));
-        quota.take(&user("a")).await.expect("a new minute");
+        quota.take(&user("a")).await.expect("the quota resets each minute");
     }
 }

@@ -1,4 +1,4 @@
-//! What a caller asks for, parsed at the door.
+//! Parsing and validation of notification requests, and authorization of their callers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,41 +14,36 @@ use crate::templates::{
     Author, Locale, RenderError, TemplateName, Templates, Unfit, UserTextMistake,
 };
 
-/// Bytes of the variables of one notification, as JSON.
+/// Maximum size of a notification's variables, as JSON.
 const MAX_VARIABLES: usize = 64 << 10;
-/// How far ahead something can be scheduled, and how long it may stay of interest. Records are kept
-/// for longer.
+/// Maximum distance into the future of `sendAt` and `expiresAt`. Shorter than the retention of
+/// records.
 pub(crate) const MAX_AHEAD: Duration = Duration::from_secs(30 * 86_400);
 
-/// A notification that reads well; its template is not checked yet.
+/// A notification request that is well-formed. Its template has not been checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// The channel.
     pub(crate) channel: Channel,
-    /// Whom it is for.
     pub(crate) recipient: Recipient,
-    /// The template's name.
     pub(crate) template: TemplateName,
-    /// Data for the template; never template source. Names are sorted.
+    /// Input of the template, never template source. Names are sorted.
     pub(crate) variables: serde_json::Map<String, serde_json::Value>,
-    /// The wanted language.
+    /// The requested locale.
     pub(crate) locale: Option<Locale>,
-    /// The priority.
     pub(crate) priority: Priority,
-    /// Not before this instant; at once, if it is past.
+    /// Earliest time of delivery. A time in the past means immediately.
     pub(crate) send_at: Option<Timestamp>,
-    /// Of no interest from this instant on.
+    /// Time from which the notification is no longer delivered.
     pub(crate) expires_at: Option<Timestamp>,
 }
 
-/// A request whose template exists and has every variable that it needs.
+/// A request whose template exists and has all variables that it requires.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
-    /// What was asked for.
     pub(crate) request: Request,
-    /// The template's version now.
+    /// Version of the template at the time of validation.
     pub(crate) template_version: u32,
-    /// The language that will be used.
+    /// The locale in which the template will be rendered.
     pub(crate) locale: Locale,
 }
 
@@ -59,7 +54,7 @@ pub(crate) struct IdempotencyKey(Arc<str>);
 // === impl IdempotencyKey ===
 
 impl IdempotencyKey {
-    /// Reads the header's value.
+    /// Parses the value of the `Idempotency-Key` header.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let sound =
@@ -67,7 +62,6 @@ impl IdempotencyKey {
         sound.then(|| Self(text.into()))
     }
 
-    /// The key.
     #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
@@ -77,8 +71,9 @@ impl IdempotencyKey {
 // === impl Request ===
 
 impl Request {
-    /// Reads one notification; every mistake is noted. What is only too early or too late now has a
-    /// value all the same: it may be the repeat of something that was accepted in time.
+    /// Parses one notification and records every error. A `sendAt` or `expiresAt` that is out of
+    /// range records an error and still has a value, because the request may repeat one that was
+    /// accepted in time.
     pub(crate) fn read(object: &Object<'_>, now: Timestamp) -> Option<Self> {
         let channel = object.required("channel", |field| field.one_of(Channel::WORDS));
         let recipient = object.required("recipient", |field| Recipient::read(&field, channel));
@@ -115,19 +110,19 @@ impl Request {
         })
     }
 
-    /// Checks the template and the variables against the templates that are loaded.
+    /// Checks the template and the variables against the loaded templates.
     ///
     /// # Errors
-    /// 422 `unknown_template`, 422 with every variable that is missing, or that a user wrote and
-    /// that is too long, or 422 for variables that the template does not render with.
+    /// 422 `unknown_template`; 422 with every variable that is missing, or that is user text and
+    /// too long; 422 if the template does not render with these variables.
     pub(crate) fn check(self, templates: &Templates, author: Author) -> Result<Draft, Problem> {
         match templates.find(&self.template, self.channel, self.locale.as_ref()) {
             Ok(found) => {
                 let missing = found.missing(&self.variables);
                 if missing.is_empty() {
                     refuse_user_text(&found.user_text_mistakes(&self.variables, author))?;
-                    // What a template does not render with, such as a number where it wants a text,
-                    // fails every attempt.
+                    // Variables that the template cannot render, such as a number in place of a
+                    // string, would fail every delivery attempt.
                     found
                         .render(&self.variables, author)
                         .map_err(|error| does_not_render(&error))?;
@@ -169,7 +164,7 @@ impl Request {
         }
     }
 
-    /// The user whom it is for, if it is addressed by `actorId`.
+    /// Returns the actor that the notification is addressed to, if it is addressed by `actorId`.
     #[must_use]
     pub(crate) fn addressee(&self) -> Option<&ActorId> {
         match &self.recipient {
@@ -178,8 +173,8 @@ impl Request {
         }
     }
 
-    /// SHA-256 over what was asked for, whatever its spelling: two requests with the same
-    /// fingerprint ask for the same thing.
+    /// Returns a SHA-256 digest of the parsed request. It does not depend on the spelling of the
+    /// JSON: requests with the same fingerprint are equal.
     #[must_use]
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let Self {

@@ -1,4 +1,4 @@
-//! Ids and orders of this process: both rise with every one that is given out.
+//! Generation of notification identifiers and queue orders. Both ascend within a process.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
 
-/// Gives out orders, and ids that sort as they do.
+/// A generator of ascending orders, and of identifiers that sort in the same order.
 #[derive(Debug)]
 pub struct Sequence {
     clock: Clock,
@@ -17,7 +17,7 @@ pub struct Sequence {
 // === impl Sequence ===
 
 impl Sequence {
-    /// Begins at the clock's present instant.
+    /// Creates a generator that starts at the current time of `clock`.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self {
@@ -26,9 +26,8 @@ impl Sequence {
         }
     }
 
-    /// The next `count` orders: the first of them; the others follow one by one. They lie beyond
-    /// every one given out before, even when the clock steps back or a millisecond has more than
-    /// its counter holds.
+    /// Returns the first of `count` consecutive orders. They are greater than all orders returned
+    /// before, even if the clock steps back or the counter of a millisecond overflows.
     pub fn orders(&self, count: usize) -> Order {
         let now = self.clock.now().0.max(0) << ORDER_COUNTER_BITS;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,11 +36,10 @@ impl Sequence {
         first
     }
 
-    /// As many orders with the ids that belong to them, of which the system is asked for random
-    /// bytes but once.
+    /// Returns `count` orders with their identifiers, with one system call for the random bits.
     pub(crate) fn places(&self, count: usize) -> impl Iterator<Item = (Order, NotificationId)> {
         let mut random = vec![0; count * size_of::<u64>()];
-        getrandom::fill(&mut random).expect("the system has random bytes");
+        getrandom::fill(&mut random).expect("the operating system provides random bytes");
         let random: Vec<u64> = random
             .as_chunks()
             .0
@@ -53,13 +51,13 @@ impl Sequence {
             .map(|(order, random)| (order, Self::id_of(order, random)))
     }
 
-    /// The id that belongs to an order.
+    /// Creates an identifier for `order`.
     #[must_use]
     pub fn id(order: Order) -> NotificationId {
         Self::id_of(order, Uuid::new_v4().as_u64_pair().1)
     }
 
-    /// A UUIDv7 (RFC 9562 section 5.7), the counter in `rand_a`, the rest random.
+    /// Creates a UUIDv7 (RFC 9562 section 5.7): the counter in `rand_a`, the remaining bits random.
     fn id_of(order: Order, random: u64) -> NotificationId {
         let order = u128::try_from(order).unwrap_or(0);
         let (millis, counter) = (
@@ -79,7 +77,7 @@ mod tests {
     use postern_common::clock::Timestamp;
 
     #[test]
-    fn orders_and_ids_rise_while_the_clock_stands_still() {
+    fn orders_and_ids_ascend_while_clock_does_not_advance() {
         let sequence = Sequence::new(Clock::manual(Timestamp(1_700_000_000_000)));
         let mut last = (0, NotificationId(Uuid::nil()));
         for _ in 0..10_000 {
@@ -101,6 +99,6 @@ mod tests {
             .iter()
             .map(|place| place.1.0.as_u64_pair().1)
             .collect();
-        assert_eq!(tails.len(), 3, "each has random bits of its own");
+        assert_eq!(tails.len(), 3, "random bits differ between identifiers");
     }
 }

@@ -1,9 +1,9 @@
-//! Delivery status notifications: the mail that a mail server sends back when it cannot deliver, or
-//! is late (RFC 3464, in a `multipart/report` of RFC 6522; RFC 6533 for addresses beyond ASCII).
+//! Delivery status notifications (DSN): messages from a mail server about failed or delayed
+//! delivery (RFC 3464, in a `multipart/report` of RFC 6522; RFC 6533 for addresses beyond ASCII).
 //!
-//! Nobody signs them, and the notification's id is no secret. A report is believed only with the
-//! token that we put into the envelope, as its id (`ENVID`) or in the return path
-//! ([`mail_token`](crate::delivery::mail_token)), and of no other address than the one that the mail went to.
+//! They are not signed, and notification identifiers are not secret. A report is accepted only with
+//! the token that this service put into the envelope, as its identifier (`ENVID`) or in the return
+//! path ([`mail_token`](super::mail_token)), and only for the address that the message was sent to.
 
 use mail_parser::{DateTime, Message, MessageParser, MessagePart, MimeHeaders};
 use postern_common::clock::Timestamp;
@@ -17,31 +17,31 @@ use crate::notification::NotificationId;
 use crate::receipts::webhook::without_address;
 use crate::store::row::ReceiptKind;
 
-/// The name under which events tell of these reports.
+/// Provider name of these reports in events.
 pub(crate) const PROVIDER: &str = "dsn";
 
-/// Most recipients of one report that are read: each of our mails goes to one, and an alias of it
-/// to a few.
+/// Maximum number of recipients read from one report. Each message has one recipient, and an alias
+/// expands to a few.
 const MAX_RECIPIENTS: usize = 8;
-/// Most tokens of one mail that are checked.
+/// Maximum number of tokens checked for one message.
 const MAX_CLAIMS: usize = 4;
 
-/// A delivery status notification that is not believed yet.
+/// A delivery status notification that has not been verified.
 #[derive(Clone, Debug)]
 pub(crate) struct DeliveryReport {
     claims: Vec<Claim>,
     recipients: Vec<Reported>,
 }
 
-/// What is said of one recipient.
+/// The report for one recipient.
 #[derive(Clone, Debug)]
 struct Reported {
     report: Report,
     /// The addresses that it names: the one that we gave, and the one that it was forwarded to.
-    addresses: Vec<AddressHash>,
+    Addresses in the report: the original recipient and the one that it was forwarded to.
 }
 
-/// Reads a mail; `None` if it is no delivery status notification, or has no token.
+/// Parses a message. Returns `None` if it is not a delivery status notification or has no token.
 #[must_use]
 pub(crate) fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Option<DeliveryReport> {
     let mail = MessageParser::new().parse(mail)?;
@@ -80,8 +80,9 @@ pub(crate) fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Option<Deliver
     Some(DeliveryReport { claims, recipients })
 }
 
-/// The tokens of the addresses that the report was sent to. Which header has it depends on the mail
-/// server that takes it in; the token is its own proof.
+/// Returns the tokens of the addresses that the report was sent to. The header that contains them
+/// depends on the receiving mail server. The headers need no authentication, because the tokens are
+/// verified.
 fn return_paths(mail: &Message<'_>) -> Vec<Claim> {
     let names = ["To", "Delivered-To", "X-Original-To", "Envelope-To"];
     let values = names.into_iter().filter_map(|name| mail.header_raw(name));
@@ -95,7 +96,7 @@ fn return_paths(mail: &Message<'_>) -> Vec<Claim> {
 // === impl DeliveryReport ===
 
 impl DeliveryReport {
-    /// The notifications that it may be about: those of tokens that were issued here.
+    /// Returns the notifications of the tokens that this service issued.
     #[must_use]
     pub(crate) fn ids(&self, tokens: &MailTokens) -> Vec<NotificationId> {
         let is_issued = |claim: &&Claim| tokens.has_issued(Purpose::DeliveryReport, **claim);
@@ -106,8 +107,8 @@ impl DeliveryReport {
             .collect()
     }
 
-    /// What is believed of it: everything, if one of its tokens is ours for an address that it
-    /// names, or that `known` names for the notification; else nothing.
+    /// Returns the reports if a token is valid for an address in them, or for an address that
+    /// `known` returns for the notification. Otherwise returns none.
     pub(crate) fn believe(
         self,
         tokens: &MailTokens,
@@ -145,7 +146,7 @@ fn is_type(part: &MessagePart<'_>, kind: &str, subtypes: &[&str]) -> bool {
     })
 }
 
-/// What is said of one recipient (RFC 3464 section 2.3).
+/// Parses the fields of one recipient (RFC 3464 section 2.3).
 fn report(
     fields: &Fields<'_>,
     event_id: String,
@@ -159,11 +160,11 @@ fn report(
         "failed" => ReceiptKind::Failed,
         "delayed" => ReceiptKind::Deferred,
         "delivered" => ReceiptKind::Delivered,
-        // To a server that reports nothing, or to the members of a list.
+        // Relayed to a server that does not report, or expanded to the members of a list.
         "relayed" | "expanded" => ReceiptKind::Sent,
         _ => return None,
     };
-    // The address that we gave, before the one that it was forwarded to.
+    // The original recipient takes precedence over the one that it was forwarded to.
     let address = fields
         .address("Original-Recipient")
         .or_else(|| fields.address("Final-Recipient"));
@@ -205,8 +206,8 @@ fn report(
     Some(Reported { report, addresses })
 }
 
-/// As a mail server would have said it to us: the reply code, where one is quoted, and the enhanced
-/// status code.
+/// Returns the response in the form of an SMTP reply: the reply code, if the report quotes one, and
+/// the enhanced status code.
 fn code(words: Option<&str>, status: &str) -> String {
     let number = words.and_then(|words| words.split([' ', '-']).next());
     let number = number.filter(|number| {
@@ -222,12 +223,12 @@ fn code(words: Option<&str>, status: &str) -> String {
     format!("{} {status}", number.unwrap_or(class))
 }
 
-/// What stands behind the type: `smtp; 550 5.1.1 …`, `rfc822; ada@example.com`.
+/// Returns the value after its type: `smtp; 550 5.1.1 …`, `rfc822; ada@example.com`.
 fn after_type(value: &str) -> &str {
     value.split_once(';').map_or(value, |(_, rest)| rest).trim()
 }
 
-/// A group of fields: they are written like the head of a mail.
+/// A group of fields, which has the syntax of a message header.
 struct Fields<'a>(Message<'a>);
 
 // === impl Fields ===
@@ -240,7 +241,7 @@ impl<'a> Fields<'a> {
             .map(Self)
     }
 
-    /// A field's value on one line.
+    /// Returns a field's value on one line.
     fn get(&self, name: &'static str) -> Option<String> {
         let value = self.0.header_raw(name)?;
         Some(value.split_whitespace().collect::<Vec<_>>().join(" "))

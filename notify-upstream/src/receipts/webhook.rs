@@ -1,9 +1,9 @@
-//! What providers report later.
+//! Webhooks: delivery reports that providers send over HTTP.
 //!
-//! The signature is checked over the raw body before anything else is read. Reports go to an inbox
-//! that is unique per provider event; the status is merged from it by rank when it is read, so that
-//! neither the order of reports nor their repetition matters, and one that comes before SENT is
-//! stored waits there.
+//! The signature is verified over the raw body before anything else is parsed. Reports are stored
+//! in an inbox that is unique per provider event. A status is merged from it by rank when it is
+//! read, so that order and repetition of reports do not matter, and a report may precede the SENT
+//! record.
 
 mod mailgun;
 mod sendgrid;
@@ -26,55 +26,55 @@ use crate::delivery::report::Report;
 use crate::notification::{Channel, NotificationId};
 use crate::store::WebhookToken;
 
-/// The webhooks that are configured; one that is not answers as to a bad signature.
+/// The configured webhook receivers. A request for another provider is answered as one with an
+/// invalid signature.
 #[derive(Debug, Default)]
 pub(crate) struct Webhooks {
     /// Twilio: SMS status.
     pub(crate) twilio: Option<Twilio>,
-    /// Amazon SNS: mail events of SES.
+    /// Amazon SNS: e-mail events of SES.
     pub(crate) sns: Option<Sns>,
-    /// SendGrid: mail events.
+    /// SendGrid: e-mail events.
     pub(crate) sendgrid: Option<SendGrid>,
-    /// Mailgun: mail events.
+    /// Mailgun: e-mail events.
     pub(crate) mailgun: Option<Mailgun>,
-    /// Standard Webhooks: any other.
+    /// Standard Webhooks: any other provider.
     pub(crate) standard: Option<Standard>,
 }
 
-/// A request as it came.
+/// A webhook request as received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming<'a> {
-    /// Its headers.
     pub(crate) headers: &'a HeaderMap,
-    /// Its query, without `?`.
+    /// The query without `?`.
     pub(crate) query: Option<&'a str>,
-    /// Its body.
     pub(crate) body: &'a [u8],
-    /// The address that it came from, where it is known.
+    /// The client's address, if known.
     pub(crate) source: Option<IpAddr>,
-    /// When it came.
+    /// Time of receipt.
     pub(crate) now: Timestamp,
 }
 
-/// Why a webhook is refused.
+/// The reason why a webhook request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unheard {
-    /// The signature is missing, wrong or too old, or this provider is not configured.
+    /// The signature is missing, invalid or expired, or the provider is not configured.
     Signature,
-    /// It is signed and cannot be read.
+    /// The signature is valid and the body cannot be parsed.
     Unreadable,
-    /// The provider's certificate cannot be fetched now.
+    /// The provider's certificate cannot be fetched at present.
     Unavailable,
 }
 
-/// How old or how far ahead a signed time may be, where the scheme has one.
+/// Maximum difference between a signed timestamp and the current time, for schemes without a window
+/// of their own.
 const WINDOW: Duration = Duration::from_secs(300);
 
 // === impl Webhooks ===
 
 impl Webhooks {
-    /// Checks what can be checked before the body is read: that the provider is configured, and
-    /// that the headers have the form of its signature scheme and the time of now. Mailgun and SNS
+    /// Checks what does not depend on the body: that the provider is configured, that the headers
+    /// have the form of its signature scheme, and that their timestamp is current. Mailgun and SNS
     /// sign within the body.
     ///
     /// # Errors
@@ -105,10 +105,10 @@ impl Webhooks {
         configured.unwrap_or(Err(Unheard::Signature))
     }
 
-    /// Checks and reads what a provider sent.
+    /// Verifies and parses a provider's request.
     ///
     /// # Errors
-    /// Why not; nothing was changed.
+    /// The reason for rejection. Nothing has been changed then.
     pub(crate) async fn read(
         &self,
         provider: &str,
@@ -146,8 +146,8 @@ impl Webhooks {
         }
     }
 
-    /// Whether a provider of this channel is to report what becomes of what it took. FCM has no
-    /// receipts, and of Standard Webhooks nobody knows which channel they are about.
+    /// Returns whether the providers of a channel report delivery. FCM has no receipts, and the
+    /// channel of Standard Webhooks is unknown.
     #[must_use]
     pub(crate) fn report(&self, channel: Channel) -> bool {
         let Self {
@@ -164,8 +164,8 @@ impl Webhooks {
         }
     }
 
-    /// What binds the signature to the body, where the provider's own scheme does not. Only after
-    /// [`Webhooks::read`] has found the signature good.
+    /// Returns the token that binds the signature to the body, for providers whose scheme does not
+    /// cover the body. Call it only after [`Webhooks::read`] has verified the signature.
     #[must_use]
     pub(crate) fn token(&self, provider: &str, incoming: &Incoming<'_>) -> Option<WebhookToken> {
         if provider == "mailgun" {
@@ -176,7 +176,7 @@ impl Webhooks {
     }
 }
 
-/// How long the token of a webhook must be remembered: as long as its signed time is accepted.
+/// Time for which a webhook token is remembered: as long as its signed timestamp is accepted.
 pub(crate) const TOKEN_LIFE: Duration = mailgun::WINDOW;
 
 pub(crate) use mailgun::Mailgun;
@@ -184,13 +184,13 @@ pub(crate) use sendgrid::SendGrid;
 pub(crate) use standard::Standard;
 pub(crate) use twilio::Twilio;
 
-/// HMAC-SHA256 over `parts`, compared in constant time.
+/// Verifies an HMAC-SHA256 over `parts` in constant time.
 fn hmac_sha256(secret: &[u8], parts: &[&[u8]], tag: &[u8]) -> Result<(), Unheard> {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
     hmac::verify(&key, &parts.concat(), tag).map_err(|_| Unheard::Signature)
 }
 
-/// A signed time within the window.
+/// Checks that a signed timestamp is within `window` of `now`.
 fn within_window(unix_seconds: i64, now: Timestamp, window: Duration) -> Result<(), Unheard> {
     let distance = now.unix_seconds().abs_diff(unix_seconds);
     if distance <= window.as_secs() {
@@ -215,7 +215,7 @@ fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
     value.pointer(pointer).and_then(Value::as_str)
 }
 
-/// Our id in a `Message-ID` of ours: `<id@domain>`.
+/// Returns the notification identifier in a `Message-ID` of this service, `<id@domain>`.
 pub(crate) fn id_in_message_id(message_id: &str) -> Option<NotificationId> {
     NotificationId::parse(
         message_id
@@ -226,7 +226,7 @@ pub(crate) fn id_in_message_id(message_id: &str) -> Option<NotificationId> {
     )
 }
 
-/// A provider's words without the address that they may repeat.
+/// Replaces the recipient's address in a provider's description.
 pub(crate) fn without_address(words: &str, address: Option<&str>) -> String {
     match address.filter(|address| !address.is_empty()) {
         Some(address) => words.replace(address, "<recipient>"),
@@ -234,7 +234,6 @@ pub(crate) fn without_address(words: &str, address: Option<&str>) -> String {
     }
 }
 
-/// A secret's bytes.
 fn bytes(secret: &Secret) -> &[u8] {
     secret.expose().as_bytes()
 }

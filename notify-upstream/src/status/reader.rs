@@ -1,5 +1,5 @@
-//! Reading the status: what was read lately is remembered; what is asked while one read is in
-//! flight makes up the next.
+//! Batched reads of notification snapshots. Requests that arrive while a read is in flight are
+//! served by the next statement. Recent snapshots are cached.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use tokio::sync::{mpsc, oneshot};
 use crate::notification::NotificationId;
 use crate::store::{Recent, Snapshot, Store};
 
-/// Most ids of one read.
+/// Maximum number of identifiers in one read.
 const BATCH: usize = 200;
-/// Most questions that wait; beyond that the answer is 503.
+/// Maximum number of requests that wait. Further ones are rejected with 503.
 const BACKLOG: usize = 8192;
-/// Reads at once: one more than one keeps the store busy while an answer is unpacked.
+/// Number of concurrent reads. Two keep the store busy while a result is decoded.
 const READS: usize = 2;
-/// How long a question waits for its answer; then it is 503.
+/// Maximum time that a request waits. Afterwards the response is 503.
 const READ_TIMEOUT: Duration = Duration::from_millis(2_500);
 
-/// Asks.
+/// A handle that submits reads to the [`StatusBatcher`].
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
     queue: mpsc::Sender<Question>,
     recent: Arc<Recent>,
 }
 
-/// Answers.
+/// The task that reads snapshots in batches.
 #[derive(Debug)]
 pub(crate) struct Library {
     store: Store,
@@ -44,7 +44,7 @@ struct Question {
 // === impl Reader ===
 
 impl Reader {
-    /// A reader and who answers it.
+    /// Creates a reader and the batcher that serves it.
     #[must_use]
     pub(crate) fn open(store: Store, recent: Arc<Recent>) -> (Self, Library) {
         let (sender, queue) = mpsc::channel(BACKLOG);
@@ -61,17 +61,17 @@ impl Reader {
         )
     }
 
-    /// What was read of a notification a moment ago, if it was; another replica may know more by
-    /// now.
+    /// Returns the cached snapshot of a notification, if there is one. Another replica may have
+    /// written a newer state.
     #[must_use]
     pub(crate) fn recent(&self, id: NotificationId) -> Option<Arc<Snapshot>> {
         self.recent.get(id)
     }
 
-    /// Everything that is known about a notification, but its variables, which no status shows.
+    /// Returns the snapshot of a notification, without its variables, which no status shows.
     ///
     /// # Errors
-    /// 503 when the store is away or too many ask.
+    /// 503 if the store is unavailable or the queue is full.
     pub(crate) async fn read(&self, id: NotificationId) -> Result<Option<Arc<Snapshot>>, Problem> {
         let (reply, answer) = oneshot::channel();
         let question = Question { id, reply };
@@ -88,7 +88,7 @@ impl Reader {
 // === impl Library ===
 
 impl Library {
-    /// Answers until the last reader is gone.
+    /// Serves reads until every [`StatusReader`] has been dropped.
     pub(crate) async fn run(mut self) {
         let slots = Arc::new(tokio::sync::Semaphore::new(READS));
         loop {
@@ -124,7 +124,7 @@ async fn answer(store: &Store, recent: &Recent, batch: Vec<Question>) {
         }
         Err(error) => {
             recent.end(&ids, &[]);
-            tracing::warn!(%error, "cannot read");
+            tracing::warn!(%error, "status read failed");
             Err(Problem::new(Code::Unavailable))
         }
     };
@@ -137,7 +137,7 @@ async fn answer(store: &Store, recent: &Recent, batch: Vec<Question>) {
     }
 }
 
-/// Variables may be large and are nobody's to see again.
+/// Removes the variables, which may be large and are not part of a status.
 fn without_variables(mut snapshot: Snapshot) -> Arc<Snapshot> {
     snapshot.record.variables = String::new();
     Arc::new(snapshot)

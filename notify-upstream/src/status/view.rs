@@ -1,4 +1,4 @@
-//! What a caller sees of a notification: derived from everything that is known, never stored.
+//! The status document of a notification, derived from its record and history. It is never stored.
 
 use postern_common::clock::Timestamp;
 use serde::Serialize;
@@ -13,12 +13,12 @@ use crate::store::{ResultKind, ResultRow, Snapshot, Trail, WaitingRow};
 #[serde(rename_all = "camelCase")]
 pub(crate) struct View {
     notification_id: String,
-    /// The status.
     pub(crate) status: Status,
     channel: &'static str,
     priority: &'static str,
     template: String,
-    /// Of the last attempt that got so far; before the first, of the acceptance.
+    /// Version of the last attempt that rendered the template; before the first, that of
+    /// acceptance.
     template_version: i32,
     created_at: Timestamp,
     updated_at: Timestamp,
@@ -30,27 +30,27 @@ pub(crate) struct View {
     events: Vec<Event>,
 }
 
-/// Where a notification stands.
+/// The status of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(crate) enum Status {
-    /// It waits for its time.
+    /// Waiting for its `sendAt`.
     Scheduled,
-    /// It waits, for its turn or for a repeat.
+    /// Waiting for delivery or for a retry.
     Queued,
-    /// The provider took it.
+    /// Accepted by the provider.
     Sent,
-    /// It arrived.
+    /// Reported as delivered.
     Delivered,
-    /// It failed for good.
+    /// Failed permanently.
     Failed,
-    /// The caller took it back.
+    /// Cancelled by the caller.
     Cancelled,
-    /// Its time was over before it could be sent.
+    /// Expired before delivery.
     Expired,
 }
 
-/// One thing that happened.
+/// An entry in the history of a notification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Event {
     r#type: &'static str,
@@ -65,14 +65,14 @@ pub(crate) struct Event {
     detail: Option<String>,
 }
 
-/// How long after SENT a receipt is missed, for providers that send receipts.
+/// Time after SENT at which a missing receipt is reported, for providers that send receipts.
 const RECEIPT_MISSED_AFTER_MS: i64 = 72 * 3600 * 1000;
 
 // === impl View ===
 
 impl View {
-    /// Derives the document. `flow` says what holds back a channel's queue, `reports` says whether
-    /// a channel's providers report what becomes of what they took.
+    /// Derives the document. `flow` returns the restrictions on a channel's queue; `reports`
+    /// returns whether the providers of a channel report delivery.
     #[must_use]
     pub(crate) fn of(
         snapshot: &Snapshot,
@@ -122,20 +122,20 @@ impl View {
     }
 }
 
-/// What the trail tells.
+/// State collected from a notification's history.
 struct Story {
     events: Vec<Event>,
-    /// What the provider reported.
+    /// Events reported by the provider.
     reports: Vec<Event>,
     attempts: i32,
     template_version: Option<i32>,
     waiting: Option<WaitingRow>,
-    /// The last word of our own.
+    /// The last status recorded by this service.
     own: Option<Status>,
-    /// The highest word of the provider.
+    /// The highest-ranking status reported by the provider.
     heard: Option<ReceiptKind>,
     reason: Option<String>,
-    /// Why, by the provider's word that counts.
+    /// Failure reason of the highest-ranking report.
     heard_reason: Option<String>,
     scheduled: bool,
     expired: bool,
@@ -177,7 +177,7 @@ impl Story {
         story.come_due(snapshot, now);
         story.miss_receipt(snapshot, now, reports);
         story.place_reports();
-        // Stable: of one instant, our own word comes before the report that followed from it.
+        // The sort is stable: an event of this service precedes a report with the same time.
         story.events.sort_by_key(|event| event.at);
         story
     }
@@ -222,7 +222,7 @@ impl Story {
         self.waiting = Some(waiting);
         self.scheduled =
             waiting.due.is_some() && waiting.due == snapshot.send_at && waiting.attempt == 0;
-        // Whoever claims it next will find it expired; that is already certain now.
+        // The next claim will find the notification expired.
         self.expired =
             waiting.since.is_none() && snapshot.record.expires_at.is_some_and(|end| end <= now);
         if let Some(since) = waiting.since {
@@ -266,9 +266,10 @@ impl Story {
         });
     }
 
-    /// Puts the reports among the events. A report tells what followed from an attempt: one of a
-    /// provider whose clock is behind is placed at the first attempt, and one whose instant has
-    /// whole seconds, within which it may lie anywhere, after what we know of that second.
+    /// Merges the reports into the events. A report follows from an attempt: one that is earlier,
+    /// because the provider's clock is behind, is placed at the first attempt. A time in whole
+    /// seconds may lie anywhere within that second, so it is placed after the SENT event of the
+    /// same second.
     fn place_reports(&mut self) {
         let instants = |name: &'static str| {
             self.events
@@ -293,7 +294,7 @@ impl Story {
         }
     }
 
-    /// A scheduled one is queued when its time comes, unless it was over by then.
+    /// Inserts QUEUED at the scheduled time, unless the notification was cancelled before it.
     fn come_due(&mut self, snapshot: &Snapshot, now: Timestamp) {
         let over = matches!(self.own, Some(Status::Cancelled)) && self.attempts == 0;
         if let (Some(send_at), false) = (
@@ -304,8 +305,8 @@ impl Story {
         }
     }
 
-    /// A receipt that never comes is an event, too, where providers of its channel send receipts,
-    /// or have sent a first one.
+    /// Adds RECEIPT_MISSED if no receipt has arrived in time, on channels whose providers send
+    /// receipts, or after a first receipt.
     fn miss_receipt(&mut self, snapshot: &Snapshot, now: Timestamp, reports: bool) {
         let sent_at = snapshot.trail.iter().rev().find_map(|trail| match trail {
             Trail::Result(result) if result.kind == ResultKind::Sent => Some(result.at),
@@ -320,8 +321,8 @@ impl Story {
         }
     }
 
-    /// Our own word and the provider's, merged by rank: neither order nor repetition of reports
-    /// matters. A hard bounce stands above all, for it may follow DELIVERED.
+    /// Merges the recorded and the reported status by rank, so that order and repetition of reports
+    /// do not matter. BOUNCED outranks all others, because it may follow DELIVERED.
     fn status(&self) -> Status {
         match self.heard {
             Some(ReceiptKind::Bounced) => return Status::Failed,

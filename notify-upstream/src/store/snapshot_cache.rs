@@ -8,8 +8,9 @@ use postern_common::clock::Timestamp;
 use crate::notification::NotificationId;
 use crate::store::Snapshot;
 
-/// What was read lately, so that many who poll cost one read. Whatever this process itself writes
-/// is forgotten here at once; what another replica writes is seen when the second is over.
+/// A cache of recently read snapshots, so that polling clients cost one read per second. Writes of
+/// this process invalidate entries immediately; writes of other replicas become visible after
+/// [`CACHE_TTL`].
 #[derive(Debug)]
 pub(crate) struct Recent {
     clock: Clock,
@@ -19,9 +20,9 @@ pub(crate) struct Recent {
 #[derive(Debug, Default)]
 struct Shelf {
     known: HashMap<NotificationId, Kept>,
-    /// Of all snapshots.
+    /// Total size of the snapshots, in bytes.
     bytes: usize,
-    /// What is being read just now.
+    /// Reads in flight.
     reading: HashMap<NotificationId, Reading>,
 }
 
@@ -35,24 +36,25 @@ struct Kept {
 #[derive(Debug, Default)]
 struct Reading {
     readers: usize,
-    /// Something was written since: whether a reader has seen it is not known.
+    /// Set if the notification was written during the read: the result may be stale and is not
+    /// cached.
     outdated: bool,
 }
 
-/// How long a status may lag behind what another replica has written.
+/// Maximum age of a cached snapshot, and thereby the delay after a write of another replica.
 const LIFE: Duration = Duration::from_secs(1);
 const SHELVES: usize = 16;
-/// Most bytes of a shelf's snapshots: 32 MiB in all.
+/// Maximum size of a shard's snapshots; 32 MiB over all shards.
 const MAX_SHELF_BYTES: usize = 2 << 20;
-/// A larger snapshot is read anew each time.
+/// Maximum size of a cached snapshot. Larger ones are read each time.
 const MAX_SNAPSHOT_BYTES: usize = 64 << 10;
-/// What a map takes beside each snapshot.
+/// Estimated overhead of a map entry.
 const ENTRY_BYTES: usize = 128;
 
 // === impl Recent ===
 
 impl Recent {
-    /// Empty.
+    /// Creates an empty cache.
     #[must_use]
     pub(crate) fn new(clock: Clock) -> Arc<Self> {
         Arc::new(Self {
@@ -61,7 +63,7 @@ impl Recent {
         })
     }
 
-    /// What was read of it within the last second.
+    /// Returns the snapshot if it was read within [`CACHE_TTL`].
     #[must_use]
     pub(crate) fn get(&self, id: NotificationId) -> Option<Arc<Snapshot>> {
         let shelf = self.shelf(id);
@@ -69,15 +71,15 @@ impl Recent {
         (self.clock.now().since(kept.read_at) < LIFE).then(|| Arc::clone(&kept.snapshot))
     }
 
-    /// These are about to be read. [`Recent::end`] follows, whatever comes of it.
+    /// Registers reads that are about to start. Each call must be followed by
+    /// [`RecentStatusCache::finish_read`], also after an error.
     pub(crate) fn begin(&self, ids: &[NotificationId]) {
         for id in ids {
             self.shelf(*id).reading.entry(*id).or_default().readers += 1;
         }
     }
 
-    /// These were read; what was found is kept, unless something was written about it since the
-    /// read began.
+    /// Ends reads and caches the snapshots found, except those written since the read started.
     pub(crate) fn end(&self, ids: &[NotificationId], found: &[Arc<Snapshot>]) {
         for snapshot in found {
             let mut shelf = self.shelf(snapshot.id);
@@ -100,7 +102,7 @@ impl Recent {
         }
     }
 
-    /// Something was written about these.
+    /// Removes entries that have been written, and marks their reads in flight as stale.
     pub(crate) fn forget(&self, ids: impl IntoIterator<Item = NotificationId>) {
         for id in ids {
             let mut shelf = self.shelf(id);
@@ -112,7 +114,7 @@ impl Recent {
     }
 
     fn shelf(&self, id: NotificationId) -> MutexGuard<'_, Shelf> {
-        // The last bits of an id are random.
+        // The last bits of an identifier are random.
         let shelf = &self.shelves[usize::from(id.0.as_bytes()[15]) % SHELVES];
         shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_good_for_a_second_and_not_beyond_a_write() {
+    fn snapshot_is_cached_for_one_second_or_until_a_write() {
         let clock = Clock::manual(Timestamp(0));
         let recent = Recent::new(clock.clone());
         let (one, two) = (snapshot(1), snapshot(2));
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_began_before_a_write_is_not_kept() {
+    fn read_started_before_a_write_is_not_cached() {
         let recent = Recent::new(Clock::manual(Timestamp(0)));
         let one = snapshot(1);
         let other = snapshot(2);
@@ -217,11 +219,11 @@ mod tests {
         recent.end(&[one.id], &[Arc::clone(&one)]);
         assert!(recent.get(one.id).is_none() && recent.get(other.id).is_some());
         read(&recent, &[&one]);
-        assert!(recent.get(one.id).is_some(), "the next read has seen it");
+        assert!(recent.get(one.id).is_some(), "the next read includes the write");
         assert!(recent.shelf(one.id).reading.is_empty());
     }
 
-    /// One with this many reports of 300 characters.
+    /// A snapshot with the given number of reports of 300 characters.
     fn large(order: i64, reports: usize) -> Arc<Snapshot> {
         let said = "x".repeat(300);
         let report = Trail::Receipt(
@@ -272,6 +274,6 @@ mod tests {
         let recent = Recent::new(Clock::manual(Timestamp(0)));
         let huge = large(1, 1000);
         read(&recent, &[&huge]);
-        assert!(recent.get(huge.id).is_none(), "it takes the place of many");
+        assert!(recent.get(huge.id).is_none(), "larger than the limit");
     }
 }

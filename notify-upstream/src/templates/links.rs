@@ -1,10 +1,10 @@
-//! Which URLs of an HTML part come from variables, and whether each passes the filter `url`.
+//! Static check that every URL of an HTML part that comes from variables passes the filter `url`.
 //!
-//! A browser reads an attribute after the template has written it, so only an expression that is
-//! the whole value, and whose last step is the filter, is sure to have a harmless scheme. Tags in
-//! comments count: mail programs read some.
+//! Browsers parse an attribute after the template has been rendered. The scheme is safe only if an
+//! expression is the whole attribute value and ends with the filter. Tags in comments are checked
+//! as well, because some mail clients interpret them.
 
-/// Attributes that hold a URL (HTML section "Attributes", SVG for `xlink:href`).
+/// Attributes that contain a URL (HTML section "Attributes", SVG for `xlink:href`).
 const URLS: [&str; 10] = [
     "href",
     "src",
@@ -19,11 +19,11 @@ const URLS: [&str; 10] = [
 ];
 const ATTRIBUTE: &str = "takes the URL of a variable as {{ name | url }} or {{ (expression) | url }}, in quotes and alone";
 const NAMES: &str =
-    "an expression stands between the attributes of a tag; it belongs into the quotes of one";
-/// A parenthesis in a URL would end it.
-const STYLE: &str = "url() of a style takes no expression";
+    "an expression between the attributes of a tag is not allowed; put it into a quoted attribute";
+/// A parenthesis in the URL would end `url()`.
+const STYLE: &str = "url() in a style must not contain an expression";
 
-/// Line and words of every mistake.
+/// Returns line and description of every error.
 pub(super) fn unchecked(html: &str) -> Vec<(usize, String)> {
     let mut mistakes = Vec::new();
     let mut scan = Scan { html, at: 0 };
@@ -60,7 +60,7 @@ impl<'a> Scan<'a> {
         &self.html[self.at..]
     }
 
-    /// Passes one character, or one construct of the template engine, whatever stands in it.
+    /// Skips one character, or one whole construct of the template engine.
     fn step(&mut self) {
         let rest = self.rest();
         self.at += construct(rest)
@@ -68,7 +68,8 @@ impl<'a> Scan<'a> {
             .unwrap_or(0);
     }
 
-    /// Passes everything before such a character, which does not count within a construct.
+    /// Skips up to the first character that matches `end` outside template constructs, and returns
+    /// the skipped text.
     fn until(&mut self, end: impl Fn(char) -> bool) -> &'a str {
         let begin = self.at;
         while self.rest().chars().next().is_some_and(|next| !end(next)) {
@@ -135,7 +136,8 @@ fn construct_free(value: &str) -> bool {
     !["{{", "{%", "{#"].iter().any(|open| value.contains(open))
 }
 
-/// The length of the construct that a text begins with; texts in quotes within it do not end it.
+/// Returns the length of the template construct at the start of `text`. Quoted strings in it do not
+/// end it.
 fn construct(text: &str) -> Option<usize> {
     let end = match text.get(..2)? {
         "{{" => "}}",
@@ -150,7 +152,7 @@ fn construct(text: &str) -> Option<usize> {
     Some(end.map_or(text.len(), |(at, _)| at + 2))
 }
 
-/// `{{ name | url }}` or `{{ (expression) | url }}`, and nothing else.
+/// Returns whether a value is exactly `{{ name | url }}` or `{{ (expression) | url }}`.
 fn is_filtered(value: &str) -> bool {
     let inner = (construct(value) == Some(value.len()))
         .then(|| value.strip_prefix("{{")?.strip_suffix("}}"))
@@ -174,7 +176,7 @@ fn is_filtered(value: &str) -> bool {
     name || is_one_group(checked)
 }
 
-/// Whether the first parenthesis is closed by the last.
+/// Returns whether the last parenthesis closes the first.
 fn is_one_group(expression: &str) -> bool {
     let (mut quoted, mut depth) = (Quoted::default(), 0_usize);
     let closed = expression.char_indices().find(|(_, c)| {
@@ -190,7 +192,7 @@ fn is_one_group(expression: &str) -> bool {
     closed.is_some_and(|(at, c)| c == ')' && at + 1 == expression.len())
 }
 
-/// Where texts begin and end in an expression.
+/// Tracks quoted strings in an expression.
 #[derive(Default)]
 struct Quoted {
     by: Option<char>,
@@ -198,7 +200,8 @@ struct Quoted {
 }
 
 impl Quoted {
-    /// Whether this character belongs to a text, its quotes included.
+    /// Consumes a character and returns whether it belongs to a quoted string, including the
+    /// quotes.
     fn pass(&mut self, c: char) -> bool {
         match self.by {
             Some(_) if self.escaped => self.escaped = false,

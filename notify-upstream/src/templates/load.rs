@@ -9,19 +9,19 @@ use postern_common::decode::Object;
 use super::{Ambiguous, Locale, Part, Settings, Template, TemplateName, Templates, Variant};
 use crate::notification::Channel;
 
-/// Steps of the template engine for one part: some thousand lines of output, and an endless loop
-/// ends.
+/// Maximum number of engine steps for one part, enough for some thousand lines of output. Bounds
+/// endless loops.
 const FUEL: u64 = 50_000;
-/// Most templates that are read.
+/// Maximum number of templates.
 const MAX_TEMPLATES: usize = 10_000;
-/// Most bytes of one file.
+/// Maximum size of a template file, in bytes.
 const MAX_FILE: u64 = 512 << 10;
 
 impl Templates {
-    /// Loads every template of a folder.
+    /// Loads every template in a folder.
     ///
     /// # Errors
-    /// Every mistake in every file, one a line; then nothing is loaded.
+    /// Every error in every file, one per line; no template is loaded then.
     pub(crate) fn load(folder: &Path, default_locale: Locale) -> Result<Self, String> {
         let mut loader = Loader {
             environment: environment(),
@@ -31,7 +31,7 @@ impl Templates {
         if by_name.is_empty() && loader.mistakes.is_empty() {
             loader
                 .mistakes
-                .push(format!("{}: holds no template", folder.display()));
+                .push(format!("{}: no template found", folder.display()));
         }
         if loader.mistakes.is_empty() {
             Ok(Self {
@@ -45,7 +45,8 @@ impl Templates {
     }
 }
 
-/// A number that changes when a file of the folder does: names, sizes and times of change.
+/// Returns a hash of the names, sizes and modification times of the files in a folder, which
+/// changes with its contents.
 #[must_use]
 pub(crate) fn fingerprint(folder: &Path) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
@@ -121,7 +122,7 @@ impl Loader {
     }
 
     fn template(&mut self, name: &TemplateName, folder: &Path) -> Option<Template> {
-        // Without settings the parts are read all the same: their mistakes are told in one go.
+        // Without settings the parts are still compiled, so that all errors are reported together.
         let settings = config::load(&folder.join("template.toml"), Settings::read)
             .map_err(|exit| self.mistakes.push(exit.message().to_owned()))
             .ok();
@@ -161,7 +162,7 @@ impl Loader {
         })
     }
 
-    /// Adds one file to the engine; the variables that it uses.
+    /// Compiles one file and returns the variables that it uses.
     fn compile(
         &mut self,
         name: &TemplateName,
@@ -234,7 +235,7 @@ impl Loader {
         }
     }
 
-    /// Name and path of everything in a folder, sorted; hidden files are passed over.
+    /// Returns name and path of every entry of a folder, sorted, without hidden files.
     fn entries(&mut self, folder: &Path) -> Vec<(String, std::path::PathBuf)> {
         let listing = match std::fs::read_dir(folder) {
             Ok(listing) => listing,
@@ -263,7 +264,8 @@ impl Loader {
     }
 }
 
-/// A filter, test or function that does not exist: the engine notices only when it comes to it.
+/// Returns the error for an unknown filter, test or function, which the engine reports only when it
+/// is evaluated.
 fn unknown_word(
     template: &minijinja::Template<'_, '_>,
     used: &HashSet<String>,

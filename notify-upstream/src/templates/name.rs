@@ -1,18 +1,17 @@
 use std::fmt;
 
-/// A template's name: 1 to 64 of `a-z 0-9 - _`, so that it is one folder and nothing else.
+/// A template's name: 1 to 64 of `a-z 0-9 - _`, which is a single path component.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TemplateName(String);
 
-/// A language, with or without a region: `en`, `de-AT`, `zh-Hant-TW` (RFC 5646, as far as it is
-/// used here).
+/// A language tag with or without a region: `en`, `de-AT`, `zh-Hant-TW` (a subset of RFC 5646).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Locale(String);
 
 // === impl TemplateName ===
 
 impl TemplateName {
-    /// Reads a name.
+    /// Parses a name.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let sound = (1..=64).contains(&text.len())
@@ -22,7 +21,6 @@ impl TemplateName {
         sound.then(|| Self(text.to_owned()))
     }
 
-    /// The name.
     #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
@@ -32,8 +30,8 @@ impl TemplateName {
 // === impl Locale ===
 
 impl Locale {
-    /// Reads a tag: 2 or 3 letters, then subtags of 2 to 8 letters or digits. The case is put
-    /// right.
+    /// Parses a tag of 2 or 3 letters and subtags of 2 to 8 letters or digits, and normalizes its
+    /// case.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut subtags = text.split('-');
@@ -63,13 +61,12 @@ impl Locale {
         (canonical.len() <= 35).then_some(Self(canonical))
     }
 
-    /// The tag.
     #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The language alone.
+    /// Returns the language without region and script.
     #[must_use]
     pub(crate) fn without_region(&self) -> Self {
         Self(self.0.split('-').next().unwrap_or_default().to_owned())

@@ -9,44 +9,40 @@ use super::user_text::without_links;
 use super::{Author, Found, Part, text};
 use crate::notification::Channel;
 
-/// A message, rendered.
+/// A rendered message.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// An e-mail.
     Email {
-        /// One line.
+        /// A single line.
         subject: String,
-        /// Plain text; made from the HTML where the template has none.
+        /// Plain text, derived from the HTML if the template has no text part.
         text: String,
-        /// HTML, if the template has it.
+        /// HTML, if the template has an HTML part.
         html: Option<String>,
     },
-    /// A text message.
+    /// An SMS.
     Sms {
-        /// The whole message.
         text: String,
     },
-    /// A push message.
     Push {
-        /// One line.
+        /// A single line.
         title: String,
-        /// The message.
+        /// The message text.
         body: String,
     },
 }
 
-/// Why a template does not render with these variables.
+/// The reason why a template does not render.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RenderError {
-    /// A variable is missing or not of the kind that the template needs.
+    /// A variable is missing or has a type that the template cannot use.
     #[error("the template does not render: {0}")]
     Template(String),
-    /// The output is longer than its part may be.
+    /// The output exceeds the limit of its part.
     #[error("the part {part} renders to more than {cap} bytes")]
     TooLong {
-        /// The part.
         part: &'static str,
-        /// Its limit in bytes.
+        /// The limit in bytes.
         cap: usize,
     },
 }
@@ -58,10 +54,10 @@ impl fmt::Debug for Content {
 }
 
 impl Found<'_> {
-    /// Renders every part. What users wrote becomes no link.
+    /// Renders all parts. Text written by users is changed so that it contains no link.
     ///
     /// # Errors
-    /// When a part fails; the same variables will fail again.
+    /// A part failed. Rendering again with the same variables fails again.
     pub(crate) fn render(
         &self,
         variables: &Map<String, Value>,
@@ -137,7 +133,7 @@ impl Found<'_> {
     }
 }
 
-/// The same data for the template engine.
+/// Converts JSON to a value of the template engine.
 fn engine_value(value: &Value) -> minijinja::Value {
     match value {
         Value::Null => minijinja::Value::from(()),
@@ -156,8 +152,8 @@ fn engine_value(value: &Value) -> minijinja::Value {
     }
 }
 
-/// Prints texts, numbers and truth values. A list or a table where a template prints one value is a
-/// mistake of the caller, and no reader should see it written in the engine's own way.
+/// Prints strings, numbers and booleans. A list or map in place of a single value is an error of
+/// the caller and is rejected, so that the engine's notation never reaches a recipient.
 pub(super) fn print(
     output: &mut Output<'_>,
     state: &mut State<'_, '_>,
@@ -173,7 +169,7 @@ pub(super) fn print(
     escape_formatter(output, state, value)
 }
 
-/// The engine's words without the values that it was given.
+/// Converts an engine error without the values of variables.
 fn failed(error: &Error) -> RenderError {
     let place = error
         .line()
@@ -181,7 +177,7 @@ fn failed(error: &Error) -> RenderError {
     RenderError::Template(format!("{}{place}", error.kind()))
 }
 
-/// Subjects and titles are one line, whatever a variable holds.
+/// Reduces a subject or title to one line, regardless of the variables.
 fn one_line(text: &str) -> String {
     let plain: String = text
         .chars()
@@ -190,7 +186,7 @@ fn one_line(text: &str) -> String {
     plain.trim().to_owned()
 }
 
-/// Takes bytes up to a limit.
+/// A writer that fails beyond a size limit.
 struct Capped {
     bytes: Vec<u8>,
     cap: usize,
@@ -212,10 +208,10 @@ impl Write for Capped {
     }
 }
 
-/// `{{ link | url }}`: the text, if it is an absolute URL of a harmless scheme; `javascript:` and
-/// its kin fail.
+/// The filter `url`: returns the text if it is an absolute URL of an allowed scheme. `javascript:`
+/// and similar schemes fail.
 pub(super) fn url_filter(text: &str) -> Result<String, Error> {
-    // What is left of a link in a user's text has a space in it.
+    // User text that contained a link has been changed to contain a space.
     let is_whole = !text.contains(char::is_whitespace);
     match url::Url::parse(text) {
         Ok(url) if is_whole && matches!(url.scheme(), "http" | "https" | "mailto" | "tel") => {

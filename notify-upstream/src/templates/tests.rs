@@ -5,7 +5,7 @@ use super::*;
 fn shipped() -> Templates {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conf/templates");
     Templates::load(&folder, Locale::parse("en").expect("tag"))
-        .expect("the shipped templates are sound")
+        .expect("the shipped templates are valid")
 }
 
 fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -30,7 +30,7 @@ fn name(text: &str) -> TemplateName {
 }
 
 #[test]
-fn welcome_is_there_on_every_channel_in_two_languages() {
+fn welcome_template_exists_for_every_channel_and_locale() {
     let templates = shipped();
     let ada = variables(&serde_json::json!({"name": "Ada"}));
     for channel in Channel::ALL {
@@ -38,7 +38,7 @@ fn welcome_is_there_on_every_channel_in_two_languages() {
             let locale = Locale::parse(locale).expect("tag");
             let found = templates
                 .find(&name("welcome"), channel, Some(&locale))
-                .expect("shipped");
+                .expect("a shipped template");
             assert_eq!(found.locale(), &locale);
             assert_eq!(found.missing(&Map::new()), ["name"]);
             match found.render(&ada, Author::Service).expect("renders") {
@@ -61,13 +61,13 @@ fn welcome_is_there_on_every_channel_in_two_languages() {
 }
 
 #[test]
-fn the_language_falls_back() {
+fn locale_falls_back_to_language_and_default() {
     let templates = shipped();
     let used = |tag: &str| {
         let wanted = Locale::parse(tag);
         let found = templates
             .find(&name("welcome"), Channel::Sms, wanted.as_ref())
-            .expect("shipped");
+            .expect("a shipped template");
         found.locale().as_str().to_owned()
     };
     assert_eq!((used("de-AT").as_str(), used("fr").as_str()), ("de", "en"));
@@ -87,10 +87,10 @@ fn variables_are_data_and_html_is_escaped() {
             "<p>Hello {{ name }}</p><ul><li>{{ order.total }}</li></ul>",
         ),
     ])
-    .expect("sound");
+    .expect("valid templates");
     let found = templates
         .find(&name("t"), Channel::Email, None)
-        .expect("there");
+        .expect("a variant");
     assert_eq!(found.version(), 3);
     assert_eq!(
         found.missing(&variables(&serde_json::json!({"name": 1, "order": {}}))),
@@ -122,7 +122,7 @@ fn variables_are_data_and_html_is_escaped() {
 }
 
 #[test]
-fn what_runs_wild_is_stopped() {
+fn rendering_is_bounded_in_steps_and_bytes() {
     let templates = load(&[
         ("template.toml", "version = 1"),
         (
@@ -132,14 +132,14 @@ fn what_runs_wild_is_stopped() {
         ("push.en.title", "{{ name * 600 }}"),
         ("push.en.txt", "x"),
     ])
-    .expect("sound");
+    .expect("valid templates");
     let ada = variables(&serde_json::json!({"name": "abc"}));
     let error = |channel| {
         templates
             .find(&name("t"), channel, None)
-            .expect("there")
+            .expect("a variant")
             .render(&ada, Author::Service)
-            .expect_err("stopped")
+            .expect_err("rendering fails")
             .to_string()
     };
     assert!(
@@ -155,12 +155,12 @@ fn what_runs_wild_is_stopped() {
 }
 
 #[test]
-fn a_bad_set_is_refused_as_a_whole_with_every_mistake() {
+fn invalid_template_set_is_rejected_with_all_errors() {
     let refused = load(&[
         ("template.toml", "version = 0\ncolour = 1"),
         ("email.en.html", "x"),
     ])
-    .expect_err("refused");
+    .expect_err("invalid templates");
     assert!(
         refused.contains("template.toml:1: version") && refused.contains("template.toml:2: colour"),
         "{refused}"
@@ -171,7 +171,7 @@ fn a_bad_set_is_refused_as_a_whole_with_every_mistake() {
         ("sms.xx_.txt", ""),
         ("fax.en.txt", ""),
     ])
-    .expect_err("refused");
+    .expect_err("invalid templates");
     for part in [
         "email.en.html:1: href",
         "email.en.html:2:",
@@ -184,16 +184,16 @@ fn a_bad_set_is_refused_as_a_whole_with_every_mistake() {
 }
 
 #[test]
-fn a_link_from_a_variable_has_a_harmless_scheme() {
+fn url_filter_allows_safe_schemes_only() {
     let templates = load(&[
         ("template.toml", "version = 1"),
         ("email.en.subject", "s"),
         ("email.en.html", "<a href=\"{{ link | url }}\">x</a>"),
     ])
-    .expect("sound");
+    .expect("valid templates");
     let found = templates
         .find(&name("t"), Channel::Email, None)
-        .expect("there");
+        .expect("a variant");
     assert!(
         found
             .render(
@@ -221,7 +221,7 @@ fn a_link_from_a_variable_has_a_harmless_scheme() {
 }
 
 #[test]
-fn an_expression_in_a_url_is_whole_and_filtered_or_the_set_is_refused() {
+fn unfiltered_expression_in_url_attribute_is_rejected() {
     let load_html = |html: &str| {
         load(&[
             ("template.toml", "version = 1"),
@@ -267,7 +267,7 @@ fn an_expression_in_a_url_is_whole_and_filtered_or_the_set_is_refused() {
 }
 
 #[test]
-fn text_made_from_html_keeps_where_links_lead() {
+fn plain_text_of_html_keeps_link_targets() {
     let text = |html: &str| text::from_html(html);
     assert_eq!(
         text("<p>Please <a class=x HREF='https://x.example/?a=1&amp;b=2'>confirm </a>now.</p>"),
@@ -288,7 +288,7 @@ fn text_made_from_html_keeps_where_links_lead() {
 }
 
 #[test]
-fn user_text_is_short_and_no_link_where_it_is_marked_or_sent_by_a_user() {
+fn user_text_is_limited_and_never_a_link() {
     let templates = load(&[
         (
             "template.toml",
@@ -300,10 +300,10 @@ fn user_text_is_short_and_no_link_where_it_is_marked_or_sent_by_a_user() {
             "<a href=\"{{ link | url }}\">{{ name }}</a>",
         ),
     ])
-    .expect("sound");
+    .expect("valid templates");
     let found = templates
         .find(&name("t"), Channel::Email, None)
-        .expect("there");
+        .expect("a variant");
     assert_eq!(found.settings().unverified_addresses, [true, false, true]);
     let told = variables(&serde_json::json!({
         "name": "evil.example", "note": "own.example", "link": "https://x.example/"

@@ -1,7 +1,7 @@
-//! Plain text out of HTML that we rendered ourselves.
+//! Conversion of rendered HTML to plain text.
 
-/// What stands between the tags: blocks become lines, list items get a dash, links keep their
-/// targets, scripts and styles are left out.
+/// Returns the text content: block elements start new lines, list items get a dash, links keep
+/// their targets, scripts and styles are removed.
 pub(super) fn from_html(html: &str) -> String {
     let mut text = String::with_capacity(html.len() / 2);
     let mut rest = html;
@@ -33,7 +33,7 @@ fn name_of(tag: &str) -> String {
         .to_ascii_lowercase()
 }
 
-/// Where a web link leads, of its opening tag.
+/// Returns the target of an opening tag's web link.
 fn target(tag: &str) -> Option<String> {
     let lower = tag.to_ascii_lowercase();
     let (at, name) = lower
@@ -51,8 +51,8 @@ fn target(tag: &str) -> Option<String> {
     (value.starts_with("https://") || value.starts_with("http://")).then_some(value)
 }
 
-/// The target behind its label, which begins at a place of the text; alone where the label says the
-/// same or nothing.
+/// Appends the target of a link after its label, which starts at the given position. Replaces an
+/// empty label, and is omitted if it equals the label.
 fn push_target(text: &mut String, link: Option<(usize, String)>) {
     let Some((begin, target)) = link else { return };
     let spaced = text.ends_with(' ');
@@ -71,7 +71,7 @@ fn push_target(text: &mut String, link: Option<(usize, String)>) {
     }
 }
 
-/// Passes over what a reader never sees.
+/// Skips the contents of elements that are not displayed.
 fn skip_element<'a>(name: &str, tag: &str, rest: &'a str) -> &'a str {
     if !matches!(name, "script" | "style" | "title") || tag.starts_with('/') {
         return rest;
@@ -108,7 +108,7 @@ fn push_words(text: &mut String, source: &str) {
     }
 }
 
-/// Undoes what the template engine's autoescape does, and the few names that people write.
+/// Reverses the template engine's HTML escaping, and decodes a few common named entities.
 fn unescape(text: &str) -> String {
     if !text.contains('&') {
         return text.to_owned();

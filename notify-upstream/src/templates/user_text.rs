@@ -1,36 +1,38 @@
-//! Text that users wrote: short, and never a link in what a mail program or telephone shows.
+//! Restrictions on text written by users: limited in length, and without anything that a mail
+//! client or telephone displays as a link.
 
 use serde_json::{Map, Value};
 
 use super::Found;
 
-/// Longest text of a variable that a user wrote.
+/// Maximum length of a variable written by a user, in characters.
 pub(crate) const MAX_USER_TEXT_CHARS: usize = 100;
 
-/// Who gave the variables.
+/// The author of a notification's variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Author {
-    /// A user: every variable is its own text.
+    /// A user, who wrote all variables.
     User,
-    /// A service: the variables that the template marks are some user's text.
+    /// A service. The variables marked in the template were written by a user.
     Service,
 }
 
-/// What is wrong with a variable of a user.
+/// A violation of the restrictions on user text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserTextMistake {
-    /// Its name.
+    /// Name of the variable.
     pub(crate) name: String,
-    /// For programs.
+    /// Machine-readable code.
     pub(crate) code: &'static str,
-    /// For people.
+    /// Human-readable description.
     pub(crate) detail: String,
 }
 
 // === impl Found ===
 
 impl Found<'_> {
-    /// What is wrong with the variables that users wrote: each is one value, and a text is short.
+    /// Returns the violations among the variables written by users: each must be a scalar, and
+    /// strings are limited in length.
     #[must_use]
     pub(crate) fn user_text_mistakes(
         &self,
@@ -70,9 +72,9 @@ fn mistake(name: &str, value: &Value) -> Option<UserTextMistake> {
     })
 }
 
-/// The text in one line, without invisible characters, and with a space wherever a mail program or
-/// telephone would see a link: after the `.` of a domain or an IPv4 address, the `:` of a scheme,
-/// and between slashes. `{{ name | url }}` refuses what is left of a URL.
+/// Returns the text on one line, without invisible characters, and with a space wherever a mail
+/// client or telephone would recognize a link: after the `.` of a domain or an IPv4 address, the
+/// `:` of a scheme, and between slashes. `{{ name | url }}` rejects the result of a changed URL.
 pub(super) fn without_links(text: &str) -> String {
     let visible = text.chars().filter(|c| !is_invisible(*c));
     let chars: Vec<char> = visible
@@ -92,9 +94,9 @@ pub(super) fn without_links(text: &str) -> String {
     plain
 }
 
-/// Whether a character has no shape of its own: soft hyphen, joiners, directional marks, variation
-/// selectors, tags. Between a dot and a domain it hides the link from a filter, and not from every
-/// mail program.
+/// Returns whether a character is invisible: soft hyphen, joiners, directional marks, variation
+/// selectors, tags. Between a dot and a domain it would hide the link from this filter, but not
+/// from every mail client.
 fn is_invisible(c: char) -> bool {
     matches!(
         c,
@@ -111,13 +113,13 @@ fn is_line_break(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// The last three are full stops to a browser, too (UTS #46).
+/// The last three are treated as full stops by browsers (UTS #46).
 fn is_dot(c: char) -> bool {
     matches!(c, '.' | '\u{3002}' | '\u{ff0e}' | '\u{ff61}')
 }
 
-/// Whether a dot is one of three or more between numbers. A date or a version such as 20.11.2026
-/// has two.
+/// Returns whether a dot is one of at least three between numbers. Dates and versions such as
+/// 20.11.2026 have two.
 fn is_in_ipv4(chars: &[char], dot: usize) -> bool {
     let is_part = |c: &&char| c.is_numeric() || is_dot(**c);
     let begin = dot - chars[..dot].iter().rev().take_while(is_part).count();
@@ -129,11 +131,11 @@ fn is_in_ipv4(chars: &[char], dot: usize) -> bool {
 
 fn joins(before: Option<char>, c: char, next: char) -> bool {
     match c {
-        // A label may begin with a digit: `www.4chan`.
+        // A label may start with a digit: `www.4chan`.
         _ if is_dot(c) => {
             next.is_alphabetic() || (next.is_numeric() && before.is_some_and(char::is_alphabetic))
         }
-        // Not of a time such as 12:30.
+        // Times such as 12:30 are excluded.
         ':' => {
             let is_time =
                 next.is_ascii_digit() && before.is_some_and(|before| before.is_ascii_digit());
@@ -150,7 +152,7 @@ mod tests {
     use crate::delivery::provider::injection::naughty;
 
     #[test]
-    fn nothing_that_looks_like_a_link_is_left() {
+    fn links_in_user_text_are_broken() {
         for (text, plain) in [
             ("Ada Lovelace", "Ada Lovelace"),
             (
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_address_is_broken_like_a_domain() {
+    fn ipv4_addresses_in_user_text_are_broken() {
         for (text, plain) in [
             ("192.0.2.1", "192. 0. 2. 1"),
             (
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn invisible_character_hides_no_link() {
+    fn invisible_characters_do_not_hide_links() {
         let invisible = "\u{ad}\u{34f}\u{61c}\u{180e}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{202a}\u{202e}\u{2060}\u{2066}\
             \u{206f}\u{fe00}\u{fe0f}\u{feff}\u{e0000}\u{e0041}\u{e0fff}";
         for c in invisible.chars() {
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn naughty_string_keeps_no_joint_of_a_link() {
+    fn adversarial_strings_contain_no_link_afterwards() {
         for text in naughty() {
             let plain = without_links(&text);
             let chars: Vec<char> = plain.chars().collect();
@@ -239,7 +241,7 @@ mod tests {
                 !chars.iter().any(|c| is_invisible(*c) || c.is_control()),
                 "{text:?}"
             );
-            assert_eq!(without_links(&plain), plain, "nothing is left to break");
+            assert_eq!(without_links(&plain), plain, "the conversion is idempotent");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Providers that are called over HTTP.
+//! Configuration of providers with an HTTP API.
 
 use postern_common::Secret;
 use postern_common::config::Env;
@@ -126,6 +126,6 @@ pub(super) fn read_web_push(object: &Object<'_>, env: &Env) -> Option<VapidKey> 
 }
 
 fn base(object: &Object<'_>, default: &str) -> Url {
-    let default = Url::parse(default).expect("a constant that is a URL");
+    let default = Url::parse(default).expect("the default URL is valid");
     object.or("base", default, |field| field.url())
 }

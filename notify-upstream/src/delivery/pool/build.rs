@@ -11,32 +11,31 @@ use crate::delivery::provider::{
 };
 use crate::notification::Channel;
 
-/// One `[[provider]]`.
+/// A `[[provider]]` table.
 #[derive(Debug)]
 pub(crate) struct OutletConfig {
-    /// Its name in events and metrics: 1 to 32 of `a-z 0-9 - _`.
+    /// Name in events and metrics: 1 to 32 of `a-z 0-9 - _`.
     pub(crate) name: String,
-    /// The channel that it carries.
+    /// The channel that it serves.
     pub(crate) channel: Channel,
-    /// Its share among the providers of the channel. Default 1.
+    /// Load balancing weight among the providers of the channel. Default 1.
     pub(crate) weight: u32,
-    /// Calls at once at most. Default 64.
+    /// Maximum number of concurrent calls. Default 64.
     pub(crate) concurrency: usize,
-    /// Calls a second at most, over all replicas together, spread over the second; the most
-    /// urgent goes first. Default: no limit.
+    /// Maximum number of calls per second over all replicas, evenly spaced; the highest priority
+    /// goes first. Default unlimited.
     pub(crate) rate: Option<u64>,
-    /// What it is.
     pub(crate) provider: ProviderConfig,
 }
 
-/// What a provider is.
+/// Type and settings of a provider.
 #[derive(Debug)]
 pub(crate) enum ProviderConfig {
     /// A mail server.
     Smtp(Box<SmtpConfig>),
     /// Twilio's API.
     Twilio(TwilioConfig),
-    /// Any API.
+    /// A generic HTTP API.
     Http(HttpConfig),
     /// Firebase Cloud Messaging.
     Fcm(FcmAccount),
@@ -44,7 +43,7 @@ pub(crate) enum ProviderConfig {
     WebPush(VapidKey),
     /// A folder, for development.
     File(PathBuf),
-    /// Nowhere, for measurements: only where the configuration says `kind = "null"`.
+    /// Discards messages, for benchmarks. Only configured explicitly with `kind = "null"`.
     Null,
 }
 

@@ -1,13 +1,13 @@
-//! Memory is bounded by bytes, not by how many ask.
+//! Memory of request bodies is bounded by bytes, not by the number of requests.
 
 use std::time::Duration;
 
 use super::*;
 
-/// For an answer that does not wait for anything.
+/// Timeout for responses that do not wait for a commit.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A notification of some sixty thousand bytes.
+/// Returns a notification of about 60,000 bytes.
 fn large() -> Value {
     let mut body = welcome();
     body["variables"]["blob"] = "x".repeat(60_000).into();
@@ -22,7 +22,7 @@ async fn until_waiting(service: &Served, waiting: usize, writer: &Writer) {
 }
 
 #[tokio::test]
-async fn bodies_stay_charged_until_their_commit_though_the_client_is_gone() {
+async fn body_stays_charged_until_commit_after_client_disconnects() {
     for (store, _database) in stores().await {
         let limits = Limits {
             body: 70_000,
@@ -45,8 +45,8 @@ async fn bodies_stay_charged_until_their_commit_though_the_client_is_gone() {
             let asked = request.bearer_auth(served.service_token("auth")).send();
             let refused = tokio::time::timeout(PATIENCE, asked)
                 .await
-                .expect("at once")
-                .expect("answers");
+                .expect("an immediate response")
+                .expect("a response");
             assert_eq!(
                 (
                     refused.status().as_u16(),
@@ -56,7 +56,7 @@ async fn bodies_stay_charged_until_their_commit_though_the_client_is_gone() {
             );
             let problem: Value = refused.json().await.expect("JSON");
             assert_eq!(problem["code"], "unavailable");
-            // The rows are on their way to the store all the same.
+            // The submission is committed although its client has disconnected.
             second.abort();
         }
         let small = tokio::spawn({
@@ -76,7 +76,7 @@ async fn bodies_stay_charged_until_their_commit_though_the_client_is_gone() {
         assert_eq!(
             ask().await.expect("no panic").0,
             StatusCode::CREATED,
-            "there is room again"
+            "the budget is available again"
         );
         served.shutdown.cancel();
     }

@@ -1,4 +1,4 @@
-//! What a report may do, and what it may not.
+//! Effects and limits of delivery reports and unsubscriptions.
 
 use aws_lc_rs::hmac;
 use reqwest::Response;
@@ -9,7 +9,7 @@ use crate::delivery::mail_token::Purpose;
 use crate::notification::NotificationId;
 use crate::testing::{execute, welcome_with};
 
-/// What Mailgun signs, with its signature.
+/// The signature member of a Mailgun webhook.
 struct Signature(Value);
 
 fn mailgun(token: &str) -> Signature {
@@ -39,7 +39,7 @@ impl Served {
             .body(body)
             .send()
             .await
-            .expect("answers")
+            .expect("a response")
     }
 
     async fn send_to(&mut self, address: &str) -> String {
@@ -61,7 +61,7 @@ impl Served {
 }
 
 #[tokio::test]
-async fn a_mailgun_token_is_good_for_one_body_alone() {
+async fn mailgun_token_is_bound_to_the_first_body() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let (mine, other) = (
@@ -92,7 +92,8 @@ async fn a_mailgun_token_is_good_for_one_body_alone() {
             ("FAILED".into(), "BOUNCED".into())
         );
         assert_eq!(served.status_of(&other).await.0, "SENT");
-        // The cut between timestamp and token is not signed, and makes no new token.
+        // Moving characters between timestamp and token leaves the signature valid and yields the
+        // same token.
         let mut shifted = bounce(&signature, "e3", &other, "bob@example.com");
         let whole = format!("{}t1", START.unix_seconds());
         shifted["signature"]["timestamp"] = whole[..9].into();
@@ -113,7 +114,7 @@ async fn a_mailgun_token_is_good_for_one_body_alone() {
 }
 
 #[tokio::test]
-async fn a_report_silences_no_address_but_the_one_that_it_is_about() {
+async fn report_suppresses_only_the_address_of_its_notification() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let mine = served.send_to("ada@example.com").await;
@@ -128,7 +129,7 @@ async fn a_report_silences_no_address_but_the_one_that_it_is_about() {
         assert_eq!(
             served.status_of(&again).await.0,
             "SENT",
-            "nothing was reported of this address"
+            "no report names this address"
         );
         let own = bounce(&mailgun("t2"), "e2", &mine, "Ada@Example.com").to_string();
         assert_eq!(served.hear("mailgun", own).await.status().as_u16(), 204);
@@ -142,7 +143,7 @@ async fn a_report_silences_no_address_but_the_one_that_it_is_about() {
 }
 
 #[tokio::test]
-async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
+async fn one_click_unsubscribes_from_templates_that_offer_it() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let plain = Arc::clone(&served.templates.load());
@@ -196,14 +197,14 @@ async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
         assert_eq!(
             served.status_of(&needed).await.0,
             "SENT",
-            "a sign-in code is not what was unsubscribed from"
+            "templates without unsubscription are still sent"
         );
         served.shutdown.cancel();
     }
 }
 
 #[tokio::test]
-async fn wrong_click_token_is_rejected_without_the_store() {
+async fn invalid_unsubscribe_token_is_rejected_without_the_store() {
     for (store, database) in stores().await {
         let mut served = served(&store).await;
         served

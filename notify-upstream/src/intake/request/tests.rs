@@ -16,12 +16,12 @@ fn read(text: &str) -> Result<Request, Vec<(String, &'static str)>> {
 }
 
 #[test]
-fn a_full_request_reads() {
+fn complete_request_is_parsed() {
     let request = read(
         r#"{"channel":"email","recipient":{"email":"ada@example.com"},"template":"welcome","variables":{"name":"Ada"},
             "locale":"de-AT","priority":"HIGH","sendAt":"2025-11-20T02:00:00Z","expiresAt":"2025-11-21T02:00:00Z"}"#,
     )
-    .expect("sound");
+    .expect("valid request");
     assert_eq!(
         (request.channel, request.priority),
         (Channel::Email, Priority::High)
@@ -31,12 +31,12 @@ fn a_full_request_reads() {
 }
 
 #[test]
-fn every_mistake_is_told_at_once() {
+fn all_errors_are_reported_together() {
     let refused = read(
         r#"{"channel":"fax","recipient":{"email":"x"},"template":"../etc","variables":[],"priority":"URGENT",
             "locale":"!","sendAt":"tomorrow","expiresAt":"2020-01-01T00:00:00Z","colour":1}"#,
     )
-    .expect_err("refused");
+    .expect_err("invalid request");
     let pointers: Vec<&str> = refused
         .iter()
         .map(|(pointer, _)| pointer.as_str())
@@ -58,7 +58,7 @@ fn every_mistake_is_told_at_once() {
 }
 
 #[test]
-fn the_fingerprint_knows_what_is_asked_and_not_how_it_is_spelt() {
+fn fingerprint_does_not_depend_on_json_spelling() {
     let a = read(
         r#"{"channel":"sms","recipient":{"actorId":"a"},"template":"t","variables":{"x":1,"y":2}}"#,
     );
@@ -68,14 +68,14 @@ fn the_fingerprint_knows_what_is_asked_and_not_how_it_is_spelt() {
     let c = read(
         r#"{"channel":"sms","recipient":{"actorId":"a"},"template":"t","variables":{"x":1,"y":3}}"#,
     );
-    let print = |request: Result<Request, _>| request.expect("sound").fingerprint();
+    let print = |request: Result<Request, _>| request.expect("valid request").fingerprint();
     let (a, b, c) = (print(a), print(b), print(c));
     assert_eq!(a, b);
     assert_ne!(a, c);
 }
 
 #[test]
-fn a_user_addresses_only_itself() {
+fn user_may_address_only_itself() {
     let user = Principal {
         creator: "user:i|a".into(),
         actor: Some("a".to_owned()),
@@ -98,7 +98,7 @@ fn a_user_addresses_only_itself() {
 }
 
 #[test]
-fn user_sends_nothing_urgent_unless_the_configuration_widens_it() {
+fn user_may_send_urgent_only_if_configured() {
     let user = Principal {
         creator: "user:i|a".into(),
         actor: Some("a".to_owned()),
@@ -122,7 +122,7 @@ fn user_sends_nothing_urgent_unless_the_configuration_widens_it() {
 }
 
 #[test]
-fn short_variable_that_a_template_does_not_render_with_is_refused() {
+fn variable_of_wrong_type_is_rejected_at_validation() {
     let templates = crate::testing::templates_of(
         "welcome",
         &[
@@ -149,7 +149,7 @@ fn short_variable_that_a_template_does_not_render_with_is_refused() {
 }
 
 #[test]
-fn subject_of_another_issuer_is_no_actor() {
+fn subject_of_another_issuer_is_not_an_actor() {
     let user = |issuer: &str| {
         Caller::User(Arc::new(User {
             issuer: issuer.into(),

@@ -1,4 +1,4 @@
-//! Reports as mail servers write them, and what passes for one.
+//! Reports written by mail servers, and forgeries of them.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn tokens() -> MailTokens {
     MailTokens::parse(&"A".repeat(44)).expect("a key")
 }
 
-/// What proves a mail about a notification to this address.
+/// Returns the delivery report token of a notification to `address`.
 fn token(id: &str, address: &str) -> String {
     tokens().issue(
         Purpose::DeliveryReport,
@@ -25,7 +25,7 @@ fn token(id: &str, address: &str) -> String {
     )
 }
 
-/// What is believed of a report about a mail to Ada; nothing is known beside it.
+/// Returns the verified reports of a message to Ada, without addresses known from the store.
 fn read_text(mail: &str) -> Vec<Report> {
     read_with(&mail.replace("{token}", &token(ID, "ada@example.com")), &[])
 }
@@ -50,7 +50,7 @@ fn at(text: &str) -> Timestamp {
 }
 
 #[test]
-fn what_mail_servers_write_is_understood() {
+fn reports_of_mail_servers_are_parsed() {
     let cases = [
         (
             POSTFIX,
@@ -87,7 +87,7 @@ fn what_mail_servers_write_is_understood() {
             let dead = is_dead.then_some("ada@example.com");
             assert_eq!(report.dead_address.as_deref(), dead, "{report:?}");
             assert!(
-                !report.detail.as_ref().expect("words").contains("ada@"),
+                !report.detail.as_ref().expect("a detail").contains("ada@"),
                 "{report:?}"
             );
         }
@@ -101,7 +101,7 @@ fn what_mail_servers_write_is_understood() {
 }
 
 #[test]
-fn report_is_believed_by_its_envelope_id_or_its_return_path() {
+fn report_is_verified_by_envelope_id_or_return_path() {
     let without_envelope = POSTFIX.replace("Original-Envelope-Id: {token}\n", "");
     assert_eq!(only(&without_envelope).id, NotificationId::parse(ID));
     let without_return_path = POSTFIX.replace("bounces+{token}@", "bounces@");
@@ -117,16 +117,16 @@ fn report_is_believed_by_its_envelope_id_or_its_return_path() {
 }
 
 #[test]
-fn forged_report_that_has_the_id_alone_is_not_believed() {
+fn report_with_notification_id_only_is_rejected() {
     for mail in [POSTFIX, EXCHANGE, EXIM, DELAYED] {
         let believed = |token: &str| read_with(&mail.replace("{token}", token), &[]);
         assert!(
             believed(ID).is_empty(),
-            "the creator of a notification has its id"
+            "the notification id is not secret"
         );
         assert!(
             believed(&token(ID, "eve@example.com")).is_empty(),
-            "it went to somebody else"
+            "sent to another address"
         );
         assert!(
             believed(&token(
@@ -137,18 +137,19 @@ fn forged_report_that_has_the_id_alone_is_not_believed() {
         );
         let id = NotificationId::parse(ID).expect("an id");
         let click = tokens().issue(Purpose::Unsubscribe, id, &hash("ada@example.com"));
-        assert!(believed(&click).is_empty(), "a click proves no report");
+        assert!(believed(&click).is_empty(), "an unsubscribe token verifies no report");
         assert_eq!(believed(&token(ID, "ada@example.com")).len(), 1);
     }
 }
 
 #[test]
-fn report_of_a_forwarded_mail_says_nothing_of_the_address_beyond() {
-    // The mail went to Ada's alias, and the report names only the address that it was forwarded to.
+fn forwarding_address_is_not_suppressed() {
+    // The message went to Ada's alias, and the report names only the address that it was forwarded
+    // to.
     let mail = POSTFIX.replace("{token}", &token(ID, "alias@example.com"));
     assert!(
         read_with(&mail, &[]).is_empty(),
-        "nothing says where it went"
+        "the original address is unknown"
     );
     let [report] = &read_with(&mail, &[hash("alias@example.com")])[..] else {
         panic!("one recipient")
@@ -160,7 +161,7 @@ fn report_of_a_forwarded_mail_says_nothing_of_the_address_beyond() {
 }
 
 #[test]
-fn report_of_very_many_recipients_is_cut() {
+fn recipients_of_a_report_are_bounded() {
     let many = "Final-Recipient: rfc822; bob@example.com\nAction: failed\nStatus: 5.1.1\n\n"
         .repeat(16_000);
     let boundary = "--4dB0xj6Lq1z3m.1763599802/mail.example.org\nContent-Description: Undelivered";
@@ -169,7 +170,7 @@ fn report_of_very_many_recipients_is_cut() {
 }
 
 #[test]
-fn a_report_that_is_read_twice_is_one_event_and_two_reports_are_two() {
+fn event_id_identifies_a_report() {
     assert_eq!(
         only(POSTFIX).event_id,
         only(&POSTFIX.replace("Return-Path: <>", "Return-Path: <>\nX-Hop: 2")).event_id
@@ -182,12 +183,12 @@ fn a_report_that_is_read_twice_is_one_event_and_two_reports_are_two() {
     assert_ne!(
         twice(ID),
         twice("0190a5d0-0000-7000-8000-000000000002"),
-        "its words name no notification"
+        "the text names no notification"
     );
 }
 
 #[test]
-fn each_recipient_has_an_entry_of_its_own() {
+fn each_recipient_has_its_own_report() {
     let second = "Final-Recipient: rfc822; bob@example.com\nAction: relayed\nStatus: 2.0.0\n\n";
     let boundary = "--4dB0xj6Lq1z3m.1763599802/mail.example.org\nContent-Description: Undelivered";
     let reports = read_text(&POSTFIX.replace(boundary, &format!("{second}{boundary}")));
@@ -203,7 +204,7 @@ fn each_recipient_has_an_entry_of_its_own() {
 }
 
 #[test]
-fn an_address_is_dead_only_where_the_mailbox_is_unknown() {
+fn address_is_invalid_only_if_mailbox_is_unknown() {
     for (status, words, kind, is_dead) in [
         (
             "5.2.2",
@@ -241,16 +242,16 @@ fn an_address_is_dead_only_where_the_mailbox_is_unknown() {
 }
 
 #[test]
-fn an_instant_to_come_is_now() {
+fn future_time_is_clamped_to_now() {
     let report = only(&DELAYED.replace("20 Nov 2025 00:51:05", "20 Nov 2035 00:51:05"));
     assert_eq!(report.at, NOW);
 }
 
 #[test]
-fn what_is_no_report_reports_nothing() {
+fn other_messages_contain_no_report() {
     let vacation = "From: ada@example.com\nTo: bounces@example.org\nSubject: Out of office\n\
                     In-Reply-To: <{id}@example.org>\nAuto-Submitted: auto-replied\n\nBack on Monday.\n";
-    // A report that somebody forwards speaks of somebody's mail, not of ours.
+    // A forwarded report concerns another sender's message.
     let forwarded = format!(
         "From: eve@example.net\nContent-Type: multipart/mixed; boundary=x\n\n--x\nContent-Type: message/rfc822\n\n{POSTFIX}\n--x--\n"
     );
@@ -268,7 +269,7 @@ fn what_is_no_report_reports_nothing() {
 
 proptest! {
     #[test]
-    fn no_mail_breaks_it(cut in 0..4000_usize, at in 0..4000_usize, noise in any::<[u8; 6]>()) {
+    fn arbitrary_input_does_not_panic(cut in 0..4000_usize, at in 0..4000_usize, noise in any::<[u8; 6]>()) {
         for mail in [POSTFIX, EXCHANGE, EXIM] {
             let mut bytes = mail.as_bytes()[..mail.len().min(cut)].to_vec();
             let at = at.min(bytes.len());

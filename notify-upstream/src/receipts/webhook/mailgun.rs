@@ -15,17 +15,17 @@ use crate::notification::NotificationId;
 use crate::store::WebhookToken;
 use crate::store::row::ReceiptKind;
 
-/// Mail events of Mailgun (documentation.mailgun.com, "Securing webhooks"): HMAC-SHA256 over
-/// timestamp and token, both of which stand in the body beside the signature. The event is not
-/// signed: a token is good for the body that it came with first, and for no other.
+/// E-mail events of Mailgun (documentation.mailgun.com, "Securing webhooks"): HMAC-SHA256 over
+/// timestamp and token, both in the body beside the signature. The event itself is not signed, so a
+/// token is bound to the first body that it arrives with.
 #[derive(Debug)]
 pub(crate) struct Mailgun {
     /// The account's webhook signing key.
     pub(crate) signing_key: Secret,
 }
 
-/// Mailgun repeats a webhook with its first timestamp for up to eight hours; the inbox knows
-/// repeats by their event.
+/// Mailgun repeats a webhook with its first timestamp for up to eight hours. The inbox detects
+/// repetitions by event identifier.
 pub(super) const WINDOW: Duration = Duration::from_secs(9 * 3600);
 
 impl Mailgun {
@@ -50,12 +50,13 @@ impl Mailgun {
         Ok(report(incoming, event).into_iter().collect())
     }
 
-    /// What binds the signed part to this body. Only after [`Mailgun::read`] has found the
-    /// signature good.
+    /// Returns the token that binds the signature to this body. Call it only after
+    /// [`Mailgun::read`] has verified the signature.
     pub(super) fn token(incoming: &Incoming<'_>) -> Option<WebhookToken> {
         let body = json(incoming.body).ok()?;
         let part = |name: &str| text(&body, &format!("/signature/{name}"));
-        // As it is signed: another cut between the two is the same token.
+        // Concatenated as signed, so that moving characters between the two fields yields the same
+        // token.
         let token = format!("{}{}", part("timestamp")?, part("token")?);
         Some(WebhookToken {
             provider: "mailgun",
@@ -95,7 +96,7 @@ fn report(incoming: &Incoming<'_>, event: &Value) -> Option<Report> {
     })
 }
 
-/// Unix seconds with a fraction.
+/// Parses Unix seconds with a fraction.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "milliseconds of the year 2200 are below 2^53"

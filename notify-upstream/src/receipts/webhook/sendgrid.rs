@@ -14,18 +14,18 @@ use crate::delivery::report::Report;
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
-/// Mail events of SendGrid (Signed Event Webhook): ECDSA on P-256 over timestamp and body.
+/// E-mail events of SendGrid (Signed Event Webhook): ECDSA on P-256 over timestamp and body.
 #[derive(Debug)]
 pub(crate) struct SendGrid {
     key: Vec<u8>,
 }
 
-/// SendGrid collects events before it sends them; its timestamp is that of the sending.
+/// SendGrid batches events before sending; the timestamp is that of the sending.
 const WINDOW: Duration = Duration::from_secs(600);
 
 impl SendGrid {
-    /// With the public key that SendGrid shows: base64 of a `SubjectPublicKeyInfo`. `None` if it is
-    /// not base64.
+    /// Creates a receiver with the public key that SendGrid displays: base64 of a
+    /// `SubjectPublicKeyInfo`. Returns `None` if it is not base64.
     #[must_use]
     pub(crate) fn new(public_key: &str) -> Option<Self> {
         STANDARD
@@ -51,7 +51,7 @@ impl SendGrid {
     }
 }
 
-/// Timestamp and signature of the headers; the timestamp is within the window.
+/// Returns timestamp and signature of the headers. The timestamp is within the window.
 pub(super) fn signature(headers: &HeaderMap, now: Timestamp) -> Result<(&str, Vec<u8>), Unheard> {
     let signature = header(headers, "x-twilio-email-event-webhook-signature")?;
     let timestamp = header(headers, "x-twilio-email-event-webhook-timestamp")?;

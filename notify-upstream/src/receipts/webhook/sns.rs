@@ -1,5 +1,5 @@
-//! Mail events of Amazon SES, by Amazon SNS (docs.aws.amazon.com/sns, "Verifying the signatures of
-//! Amazon SNS messages").
+//! E-mail events of Amazon SES through Amazon SNS (docs.aws.amazon.com/sns, "Verifying the
+//! signatures of Amazon SNS messages").
 
 mod certificate;
 #[cfg(test)]
@@ -25,13 +25,12 @@ use super::{Incoming, Unheard, id_in_message_id, json, text, within_window, with
 use crate::delivery::report::Report;
 use crate::store::row::ReceiptKind;
 
-/// The topics that we believe, and the certificates that they are signed with. Anyone with an
-/// account at Amazon can have SNS sign something: the topic decides.
+/// The accepted topics and their signing certificates. Any AWS account can have SNS sign messages,
+/// so the topic determines authenticity.
 #[derive(Debug)]
 pub(crate) struct Sns {
-    /// ARNs of our topics.
+    /// ARNs of the accepted topics.
     pub(crate) topics: Vec<String>,
-    /// Signing certificates.
     pub(crate) certificates: Certificates,
 }
 
@@ -39,14 +38,14 @@ pub(crate) struct Sns {
 const WINDOW: Duration = Duration::from_secs(3700);
 
 impl Sns {
-    /// Whether a text is the ARN of a topic.
+    /// Returns whether `text` is the ARN of a topic.
     #[must_use]
     pub(crate) fn is_topic(text: &str) -> bool {
         host_of(text).is_some()
     }
 
-    /// SNS names the topic in a header, too, which is not signed: what names another one is not
-    /// read.
+    /// Rejects a request whose topic header names another topic, before its body is read. The
+    /// header is not signed.
     pub(super) fn check_topic(&self, headers: &HeaderMap) -> Result<(), Unheard> {
         match headers.get("x-amz-sns-topic-arn") {
             Some(named) if !self.topics.iter().any(|topic| named == topic.as_str()) => {
@@ -79,7 +78,7 @@ impl Sns {
         };
         let sent_at = Timestamp::parse(part("Timestamp")?).ok_or(Unheard::Signature)?;
         within_window(sent_at.unix_seconds(), incoming.now, WINDOW)?;
-        // Last of all, for it may cost a call.
+        // Verified last, because it may require an HTTP request.
         let key = self
             .certificates
             .public_key(&url, incoming.source, incoming.now)
@@ -101,7 +100,7 @@ impl Sns {
                     .visit(&url)
                     .await
                     .map_err(|_| Unheard::Unavailable)?;
-                tracing::info!(topic, "subscription confirmed");
+                tracing::info!(topic, "SNS subscription confirmed");
                 Ok(Vec::new())
             }
             _ => Ok(Vec::new()),
@@ -109,9 +108,9 @@ impl Sns {
     }
 }
 
-/// The one host that signs for a topic: SNS of the region that the ARN names
-/// (`arn:{partition}:sns:{region}:…`). Whoever could name another place could sign. `None` for what
-/// is no ARN of a topic.
+/// Returns the host that signs for a topic: SNS in the region of the ARN
+/// (`arn:{partition}:sns:{region}:…`). Accepting any other host would let an attacker sign. Returns
+/// `None` if `topic` is not the ARN of a topic.
 fn host_of(topic: &str) -> Option<String> {
     let parts: Vec<&str> = topic.split(':').collect();
     let ["arn", partition, "sns", region, account, name] = parts[..] else {
@@ -132,7 +131,8 @@ fn host_of(topic: &str) -> Option<String> {
     sound.then(|| format!("sns.{region}.{domain}"))
 }
 
-/// An `https` URL on exactly the topic's host, with no port, user or fragment, however it is spelt.
+/// Parses an `https` URL on exactly the topic's host, without port, user or fragment, in canonical
+/// spelling.
 fn on_topics_host(text: &str, topic: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     let plain = text.starts_with(&format!("https://{}/", host_of(topic)?));
@@ -160,7 +160,8 @@ fn subscribe_url(text: &str, topic: &str) -> Option<Url> {
         .then_some(url)
 }
 
-/// Name and value, a line each, of the fields that are signed, in the order of their names.
+/// Returns the signed text: name and value of the signed fields, one per line, in the order of
+/// their names.
 fn signed_text(body: &Value) -> Option<String> {
     let names: &[&str] = match text(body, "/Type")? {
         "Notification" => &[
@@ -233,7 +234,7 @@ fn report(incoming: &Incoming<'_>, event_id: &str, event: &Value) -> Option<Repo
     })
 }
 
-/// The `Message-ID` that we gave; SES puts one of its own beside it.
+/// Returns the `Message-ID` assigned by this service; SES adds another one.
 fn message_id(event: &Value) -> Option<&str> {
     let headers = event.pointer("/mail/headers").and_then(Value::as_array);
     let ours = headers.into_iter().flatten().find(|header| {
@@ -250,7 +251,7 @@ mod tests {
     const TOPIC: &str = "arn:aws:sns:us-west-2:123456789012:mail";
 
     #[test]
-    fn only_the_topics_own_region_is_asked_for_certificates() {
+    fn certificate_url_is_limited_to_region_of_topic() {
         assert!(
             certificate_url(
                 "https://sns.us-west-2.amazonaws.com/SimpleNotificationService-0a.pem",
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_topics_own_subscription_is_confirmed() {
+    fn subscription_of_another_topic_is_not_confirmed() {
         let url = |query: &str| format!("https://sns.us-west-2.amazonaws.com/?{query}");
         let good = url(&format!(
             "Action=ConfirmSubscription&TopicArn={TOPIC}&Token=23"

@@ -9,17 +9,18 @@ use crate::delivery::report::Report;
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
-/// Standard Webhooks (standardwebhooks.com, symmetric `v1`), for any provider that is not built in:
-/// `{"type": "notification.delivered", "timestamp": "…", "data": {"notificationId": "…", "code"?,
-/// "detail"?}}`, where the type ends with `sent`, `deferred`, `delivered`, `failed` or `bounced`.
+/// Standard Webhooks (standardwebhooks.com, symmetric `v1`), for providers without built-in
+/// support: `{"type": "notification.delivered", "timestamp": "…", "data": {"notificationId": "…",
+/// "code"?, "detail"?}}`. The type ends with `sent`, `deferred`, `delivered`, `failed` or
+/// `bounced`.
 #[derive(Debug)]
 pub(crate) struct Standard {
     key: Secret,
 }
 
 impl Standard {
-    /// With a secret as the standard writes it: base64, after `whsec_` or not. `None` if it is not
-    /// base64.
+    /// Creates a receiver with a secret in the format of the standard: base64, with or without the
+    /// prefix `whsec_`. Returns `None` if it is not base64.
     #[must_use]
     pub(crate) fn new(secret: &Secret) -> Option<Self> {
         let encoded = secret
@@ -30,7 +31,8 @@ impl Standard {
             .decode(encoded)
             .ok()
             .filter(|key| !key.is_empty())?;
-        // Kept encoded, because a secret is text; decoding again costs nothing beside the HMAC.
+        // Stored encoded because `Secret` holds text. Decoding it for each request is negligible
+        // beside the HMAC.
         Some(Self {
             key: Secret::new(STANDARD.encode(key)),
         })
@@ -62,19 +64,19 @@ impl Standard {
     }
 }
 
-/// What the headers say.
+/// The signature headers.
 pub(super) struct Signature<'a> {
     id: &'a str,
     timestamp: &'a str,
-    /// Several while a secret is being changed.
+    /// More than one during rotation of a secret.
     tags: Vec<Vec<u8>>,
 }
 
-/// At most so many tags are tried.
+/// Maximum number of signatures that are tried.
 const MAX_TAGS: usize = 8;
 
-/// The signature of the headers; the timestamp is within the window, and there is a tag of the
-/// right length.
+/// Parses the signature headers. The timestamp is within the window, and at least one signature has
+/// the right length.
 pub(super) fn signature(headers: &HeaderMap, now: Timestamp) -> Result<Signature<'_>, Unheard> {
     let id = header(headers, "webhook-id")?;
     let timestamp = header(headers, "webhook-timestamp")?;

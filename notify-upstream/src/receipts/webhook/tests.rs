@@ -1,4 +1,4 @@
-//! Against requests that were signed by OpenSSL and by Python's `hmac`, kept in `vectors.json`.
+//! Requests signed with OpenSSL and with Python's `hmac`, from `vectors.json`.
 
 mod certificates;
 mod judges;
@@ -21,10 +21,10 @@ fn vectors() -> Value {
 }
 
 fn at(vectors: &Value, pointer: &str) -> String {
-    text(vectors, pointer).expect("in the vectors").to_owned()
+    text(vectors, pointer).expect("a text in the vectors").to_owned()
 }
 
-/// Amazon has no certificate but the one of the vectors.
+/// Returns receivers whose certificate cache contains only the certificate of the vectors.
 fn webhooks() -> Webhooks {
     webhooks_of(Certificates::scripted(Script::new(
         Err(Absent::Missing),
@@ -56,7 +56,7 @@ fn webhooks_of(certificates: Certificates) -> Webhooks {
     }
 }
 
-/// A request as a provider would send it.
+/// A webhook request as sent by a provider.
 struct Sent {
     provider: &'static str,
     headers: HeaderMap,
@@ -135,7 +135,7 @@ async fn read(webhooks: &Webhooks, sent: &Sent, now: Timestamp) -> Result<Vec<Re
 }
 
 #[tokio::test]
-async fn each_provider_is_understood() {
+async fn signed_request_of_each_provider_is_parsed() {
     let expected = [
         (
             "twilio",
@@ -165,7 +165,7 @@ async fn each_provider_is_understood() {
             Ok(()),
             "{provider}"
         );
-        let reports = read(&webhooks, sent, NOW).await.expect("signed");
+        let reports = read(&webhooks, sent, NOW).await.expect("a valid signature");
         assert_eq!(reports.len(), 1, "{provider}");
         let report = &reports[0];
         assert_eq!(
@@ -189,13 +189,13 @@ async fn each_provider_is_understood() {
 }
 
 #[tokio::test]
-async fn a_changed_byte_anywhere_is_refused() {
+async fn any_changed_signed_byte_is_rejected() {
     let webhooks = webhooks();
     for sent in all() {
-        // Mailgun signs its timestamp and token alone, so only these count there.
+        // Mailgun signs only timestamp and token.
         let positions: Vec<usize> = match sent.provider {
             "mailgun" => ["1763600000", "tok"]
-                .map(|part| sent.body.find(part).expect("there"))
+                .map(|part| sent.body.find(part).expect("part of the body"))
                 .into(),
             _ => (0..sent.body.len()).step_by(7).collect(),
         };
@@ -210,7 +210,7 @@ async fn a_changed_byte_anywhere_is_refused() {
                 now: NOW,
             };
             let outcome = webhooks.read(sent.provider, &incoming).await;
-            // Spaces between the fields are not signed at SNS; a changed one leaves no JSON behind.
+            // SNS does not sign the whitespace between fields; changing it makes the JSON invalid.
             assert_eq!(
                 outcome,
                 Err(Unheard::Signature),
@@ -222,7 +222,7 @@ async fn a_changed_byte_anywhere_is_refused() {
 }
 
 #[tokio::test]
-async fn another_key_no_header_an_old_one_or_nobody_configured_is_refused() {
+async fn wrong_key_missing_header_and_old_timestamp_are_rejected() {
     let webhooks = webhooks();
     for sent in all() {
         assert_eq!(
@@ -261,7 +261,7 @@ async fn another_key_no_header_an_old_one_or_nobody_configured_is_refused() {
 }
 
 #[tokio::test]
-async fn sns_is_believed_for_our_topics_in_both_versions() {
+async fn sns_signature_versions_are_accepted_for_known_topics() {
     let mut webhooks = webhooks();
     let first = Sent {
         body: at(&vectors(), "/sns/body_v1"),
@@ -280,7 +280,7 @@ async fn sns_is_believed_for_our_topics_in_both_versions() {
 }
 
 #[test]
-fn a_report_of_a_stranger_is_not_kept() {
+fn report_without_notification_is_not_stored() {
     let report = Report {
         event_id: "e\n".to_owned(),
         id: None,

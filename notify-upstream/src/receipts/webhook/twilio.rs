@@ -11,12 +11,12 @@ use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
 /// SMS status callbacks of Twilio (twilio.com/docs/usage/security): HMAC-SHA1 over the URL and the
-/// sorted form.
+/// sorted form fields.
 #[derive(Debug)]
 pub(crate) struct Twilio {
-    /// The account's token.
+    /// The account's auth token.
     pub(crate) auth_token: Secret,
-    /// The URL that Twilio was given, without its query.
+    /// The callback URL configured at Twilio, without its query.
     pub(crate) url: Url,
 }
 
@@ -42,7 +42,7 @@ impl Twilio {
     }
 }
 
-/// The HMAC of the header, 20 bytes.
+/// Returns the HMAC in the header, 20 bytes.
 pub(super) fn signature(headers: &HeaderMap) -> Result<Vec<u8>, Unheard> {
     let sent = header(headers, "x-twilio-signature")?;
     STANDARD
@@ -89,7 +89,8 @@ fn report(incoming: &Incoming<'_>, form: &[(String, String)]) -> Option<Report> 
     })
 }
 
-/// 30005: unknown destination. 30006 does not prove it: "landline or unreachable carrier".
+/// Returns whether an error code proves that the number does not exist. 30005: unknown destination.
+/// 30006 does not: "landline or unreachable carrier".
 fn proves_dead(code: &str) -> bool {
     code == "30005"
 }

@@ -69,7 +69,7 @@ fn view_of(waiting: WaitingRow) -> View {
 }
 
 #[test]
-fn a_low_one_that_waits_says_why() {
+fn waiting_low_notification_has_a_wait_reason() {
     let waiting = WaitingRow {
         attempt: 0,
         since: None,
@@ -93,7 +93,7 @@ fn a_low_one_that_waits_says_why() {
 }
 
 #[test]
-fn one_that_waits_for_its_provider_says_so_and_until_when() {
+fn wait_for_provider_has_reason_and_next_attempt() {
     let flow = |_| Flow {
         gate: GateState::Paused,
         next_probe_at: Some(at(12)),
@@ -133,7 +133,7 @@ fn one_that_waits_for_its_provider_says_so_and_until_when() {
 }
 
 #[test]
-fn report_of_whole_seconds_or_a_slow_clock_follows_its_attempt() {
+fn imprecise_report_is_placed_after_its_attempt() {
     let mut snapshot = snapshot(Vec::new());
     snapshot.record.created_at = Timestamp(NOW.0 + 400);
     let Trail::Result(sent) = result(ResultKind::Sent, 1, 0) else {
@@ -179,7 +179,7 @@ fn report_of_whole_seconds_or_a_slow_clock_follows_its_attempt() {
 }
 
 #[test]
-fn what_is_certain_to_expire_has_expired() {
+fn notification_certain_to_expire_is_expired() {
     let waiting = WaitingRow {
         attempt: 0,
         since: None,
@@ -197,12 +197,12 @@ fn what_is_certain_to_expire_has_expired() {
     assert_eq!(
         view(vec![Trail::Waiting(running)], 3600).status,
         Status::Queued,
-        "it may still be sent"
+        "an attempt in progress may still succeed"
     );
 }
 
 #[test]
-fn a_hard_bounce_may_follow_delivered_and_nothing_else_goes_back() {
+fn only_a_bounce_overrides_delivered() {
     let sent = || result(ResultKind::Sent, 1, 1);
     let status = |receipts: &[ReceiptKind]| {
         let trail = std::iter::once(sent())
@@ -221,7 +221,7 @@ fn a_hard_bounce_may_follow_delivered_and_nothing_else_goes_back() {
 }
 
 #[test]
-fn an_early_receipt_counts_before_sent_is_stored() {
+fn receipt_before_sent_is_stored_is_applied() {
     let running = Trail::Waiting(WaitingRow {
         attempt: 1,
         since: Some(at(1)),
@@ -234,7 +234,7 @@ fn an_early_receipt_counts_before_sent_is_stored() {
 }
 
 #[test]
-fn a_receipt_that_never_comes_is_an_event() {
+fn missing_receipt_is_an_event() {
     let trail = || {
         vec![
             result(ResultKind::Sent, 1, 1),
@@ -253,7 +253,7 @@ fn a_receipt_that_never_comes_is_an_event() {
 }
 
 #[test]
-fn where_receipts_are_sent_none_at_all_is_missed_as_well() {
+fn missing_receipts_are_events_for_reporting_channels() {
     let types = |trail: Vec<Trail>, reports: bool| {
         let view = View::of(
             &snapshot(trail),
@@ -279,7 +279,7 @@ fn where_receipts_are_sent_none_at_all_is_missed_as_well() {
 
 proptest! {
     #[test]
-    fn neither_order_nor_repetition_of_reports_matters(kinds in prop::collection::vec(1..=5_i16, 1..12), turn in any::<prop::sample::Index>()) {
+    fn order_and_repetition_of_reports_do_not_matter(kinds in prop::collection::vec(1..=5_i16, 1..12), turn in any::<prop::sample::Index>()) {
         let receipts: Vec<_> = kinds.iter().filter_map(|kind| ReceiptKind::from_code(*kind)).collect();
         let status = |receipts: &[ReceiptKind]| {
             let mut trail = vec![result(ResultKind::Sent, 1, 1)];

@@ -11,56 +11,57 @@ use url::Url;
 
 use crate::receipts::webhook::Unheard;
 
-/// Signing certificates, by URL. A URL names one certificate for ever: SNS publishes a new one
-/// under a new name.
+/// A cache of signing certificates by URL. A URL always names the same certificate: SNS publishes a
+/// new one under a new name.
 ///
-/// Anyone may send a message that names a certificate which is not there, so what did not come is
-/// remembered too, one request at a time asks for a URL, and so many a minute are asked for in all,
-/// and because of one network: whoever floods us from there leaves the rest to Amazon's own.
+/// Anyone can send a message that names a certificate that does not exist. To bound the requests
+/// that this causes, failures are cached too, each URL is fetched by one request at a time, and
+/// fetches per minute are limited in total and per client network. A flood from one network leaves
+/// the rest of the limit to Amazon.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     web: Web,
     known: Mutex<HashMap<String, Arc<Entry>>>,
-    /// The minute, and how many certificates were asked for in it because of each network.
+    /// The current minute, and the number of fetches in it by client network.
     asked: Mutex<(i64, HashMap<Option<IpAddr>, u32>)>,
 }
 
-/// Held while it is asked for.
+/// Locked while the certificate is fetched.
 type Entry = tokio::sync::Mutex<Option<(Timestamp, Result<Arc<[u8]>, Unheard>)>>;
 
 #[derive(Debug)]
 enum Web {
     Client(reqwest::Client),
-    /// What a test tells it.
+    /// Scripted responses of a test.
     #[cfg(test)]
     Script(super::script::Script),
 }
 
-/// Why there is no text at a URL of Amazon's.
+/// The reason why a URL of Amazon could not be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::receipts::webhook) enum Absent {
-    /// Amazon says that there is none.
+    /// The server answered that it does not exist.
     Missing,
-    /// Amazon does not say.
+    /// The server did not give a definite answer.
     Away,
 }
 
 const DEADLINE: Duration = Duration::from_secs(5);
 const MAX_BYTES: usize = 64 << 10;
-/// There is one a region and a year.
+/// SNS has one certificate per region and year.
 const MAX_KNOWN: usize = 100;
-/// How long one that is not there, or is no certificate, is not asked for again.
+/// Time for which a missing or malformed certificate is not fetched again.
 const MISSING_FOR: Duration = Duration::from_secs(300);
-/// The same where Amazon did not answer: shorter than the 20 seconds after which SNS repeats a
-/// delivery.
+/// Time for which a certificate is not fetched again after the server did not answer. Shorter than
+/// the 20 seconds after which SNS repeats a delivery.
 const AWAY_FOR: Duration = Duration::from_secs(10);
-/// How many certificates are asked for in a minute, whatever their names.
+/// Maximum number of fetches per minute.
 const A_MINUTE: u32 = 30;
-/// How many of them because of one network, which is an address of IPv4 or 64 bits of IPv6.
+/// Maximum number of fetches per minute caused by one network: an IPv4 address or a /64 of IPv6.
 const A_NETWORK: u32 = 5;
 
 impl Certificates {
-    /// None known yet. `http` follows no redirect.
+    /// Creates an empty cache. `http` must not follow redirects.
     #[must_use]
     pub(crate) fn new(http: reqwest::Client) -> Self {
         Self {
@@ -70,7 +71,7 @@ impl Certificates {
         }
     }
 
-    /// Ones that a test tells.
+    /// Creates a cache with scripted responses.
     #[cfg(test)]
     pub(in crate::receipts::webhook) fn scripted(script: super::script::Script) -> Self {
         Self {
@@ -80,8 +81,8 @@ impl Certificates {
         }
     }
 
-    /// The public key in a certificate, as `SubjectPublicKeyInfo`.
-    /// `source` is who names it.
+    /// Returns the public key of a certificate as `SubjectPublicKeyInfo`. `source` is the client
+    /// that named the URL.
     pub(super) async fn public_key(
         &self,
         url: &Url,
@@ -123,7 +124,7 @@ impl Certificates {
             .insert(url.to_string(), Arc::new(entry));
     }
 
-    /// What is known of a URL. When there is no room, what did not come is forgotten first.
+    /// Returns the entry of a URL. If the cache is full, failures are evicted first.
     fn entry(&self, url: &Url) -> Arc<Entry> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_KNOWN && !known.contains_key(url.as_str()) {
@@ -147,7 +148,7 @@ impl Certificates {
         }
         let in_all: u32 = asked.1.values().sum();
         let by_it = asked.1.get(&network).copied().unwrap_or(0);
-        // Who is not known by address, as behind no gateway, is held to the whole alone.
+        // A client of unknown address counts against the total only.
         let may = in_all < A_MINUTE && (network.is_none() || by_it < A_NETWORK);
         if may {
             asked.1.insert(network, by_it + 1);
@@ -155,7 +156,7 @@ impl Certificates {
         may
     }
 
-    /// The text at a URL of Amazon's.
+    /// Fetches the text at a URL of Amazon.
     pub(super) async fn visit(&self, url: &Url) -> Result<String, Absent> {
         match &self.web {
             Web::Client(http) => tokio::time::timeout(DEADLINE, fetch(http, url))
@@ -167,7 +168,7 @@ impl Certificates {
     }
 }
 
-/// What one holder has many addresses of.
+/// Returns the network whose addresses count together.
 fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -192,7 +193,8 @@ async fn fetch(http: &reqwest::Client, url: &Url) -> Result<String, Absent> {
     String::from_utf8(body).map_err(|_| Absent::Missing)
 }
 
-/// A refusal stands (RFC 9110 section 15.5), but for those that ask to come again.
+/// Classifies a status. Client errors are final (RFC 9110 section 15.5), except those that ask for
+/// a retry.
 fn judge(status: StatusCode) -> Result<(), Absent> {
     let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     match status {
@@ -202,8 +204,8 @@ fn judge(status: StatusCode) -> Result<(), Absent> {
     }
 }
 
-/// The `subjectPublicKeyInfo` of the first certificate in PEM (RFC 5280 section 4.1: the seventh
-/// field of `tbsCertificate`, or the sixth where the version is left out).
+/// Returns the `subjectPublicKeyInfo` of the first certificate in PEM (RFC 5280 section 4.1: the
+/// seventh field of `tbsCertificate`, or the sixth if the version is omitted).
 pub(in crate::receipts::webhook) fn public_key(pem: &str) -> Option<Vec<u8>> {
     let begin = pem.split("-----BEGIN CERTIFICATE-----").nth(1)?;
     let encoded: String = begin.split("-----END").next()?.split_whitespace().collect();
@@ -221,7 +223,7 @@ pub(in crate::receipts::webhook) fn public_key(pem: &str) -> Option<Vec<u8>> {
     (tag == 0x30 && !content.is_empty()).then(|| rest[..length].to_vec())
 }
 
-/// Tag, content and what follows (X.690 sections 8.1.2 and 8.1.3).
+/// Returns tag, content and remainder of a DER element (X.690 sections 8.1.2 and 8.1.3).
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -247,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_refusal_that_stands_counts_as_missing() {
+    fn only_a_final_client_error_counts_as_not_found() {
         for (status, told) in [
             (200, Ok(())),
             (404, Err(Absent::Missing)),

@@ -1,4 +1,4 @@
-//! Amazon as a test wants it.
+//! Scripted responses in place of Amazon's servers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use url::Url;
 
 use super::certificate::Absent;
 
-/// Answers every visit alike, once it may.
+/// Returns the same response to each fetch, as soon as a permit is available.
 #[derive(Clone, Debug)]
 pub(in crate::receipts::webhook) struct Script(Arc<Inner>);
 
@@ -19,7 +19,7 @@ struct Inner {
 }
 
 impl Script {
-    /// Answers `open` visits; the next ones wait.
+    /// Creates a script that responds to `open` fetches; later ones wait.
     pub(in crate::receipts::webhook) fn new(answer: Result<String, Absent>, open: usize) -> Self {
         let (answer, visits) = (Mutex::new(answer), Mutex::default());
         Self(Arc::new(Inner {
@@ -29,17 +29,17 @@ impl Script {
         }))
     }
 
-    /// What it says from now on.
+    /// Sets the response to further fetches.
     pub(in crate::receipts::webhook) fn say(&self, answer: Result<String, Absent>) {
         *self.0.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
     }
 
-    /// Answers so many visits more.
+    /// Permits further fetches to complete.
     pub(in crate::receipts::webhook) fn open(&self, visits: usize) {
         self.0.open.add_permits(visits);
     }
 
-    /// Where it was visited.
+    /// Returns the fetched URLs.
     pub(in crate::receipts::webhook) fn visits(&self) -> Vec<String> {
         self.0
             .visits

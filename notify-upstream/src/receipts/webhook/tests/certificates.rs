@@ -1,11 +1,11 @@
-//! What a message costs us at Amazon, and what it is answered.
+//! Fetches caused by messages that name certificates, and the responses to them.
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
 use super::*;
 
-/// The message of the vectors, naming another certificate.
+/// Returns the message of the vectors with another certificate name.
 fn naming(name: &str) -> Sent {
     let known = sent("sns", &[]);
     let body = known.body.replace("/cert.pem", &format!("/{name}.pem"));
@@ -19,7 +19,7 @@ fn amazon(answer: Result<String, Absent>, open: usize) -> (Script, Webhooks) {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_there_is_a_bad_signature_and_asked_for_once_in_five_minutes() {
+async fn missing_certificate_is_fetched_once_in_five_minutes() {
     let (script, webhooks) = amazon(Err(Absent::Missing), 9);
     for (after_s, visits) in [(0, 1), (1, 1), (299, 1), (300, 2)] {
         let now = NOW.plus(Duration::from_secs(after_s));
@@ -38,7 +38,7 @@ async fn a_certificate_that_is_not_there_is_a_bad_signature_and_asked_for_once_i
 }
 
 #[tokio::test]
-async fn what_amazon_does_not_answer_is_asked_again_before_sns_repeats_it() {
+async fn unanswered_fetch_is_retried_before_sns_redelivers() {
     let (script, webhooks) = amazon(Err(Absent::Away), 9);
     for (after_s, visits) in [(0, 1), (9, 1), (10, 2)] {
         let now = NOW.plus(Duration::from_secs(after_s));
@@ -62,15 +62,15 @@ async fn what_amazon_does_not_answer_is_asked_again_before_sns_repeats_it() {
         ..naming("new")
     };
     assert_eq!(read(&webhooks, &forged, now).await, Err(Unheard::Signature));
-    assert_eq!(script.visits().len(), 3, "and it is known from then on");
+    assert_eq!(script.visits().len(), 3, "the certificate is cached afterwards");
 }
 
 #[tokio::test]
-async fn many_at_once_ask_once_and_names_without_end_are_bounded() {
+async fn concurrent_fetches_are_shared_and_bounded_per_minute() {
     let (script, webhooks) = amazon(Err(Absent::Missing), 0);
     let message = naming("other");
     let mut all = Box::pin(join_all((0..20).map(|_| read(&webhooks, &message, NOW))));
-    assert!((&mut all).now_or_never().is_none(), "all wait");
+    assert!((&mut all).now_or_never().is_none(), "all wait for the fetch");
     assert_eq!(script.visits().len(), 1);
     script.open(1000);
     assert!(
@@ -86,7 +86,7 @@ async fn many_at_once_ask_once_and_names_without_end_are_bounded() {
     assert_eq!(
         answers.last(),
         Some(&Err(Unheard::Unavailable)),
-        "one that is real comes again"
+        "SNS repeats a genuine message"
     );
     let next_minute = NOW.plus(Duration::from_secs(60));
     assert_eq!(
@@ -101,12 +101,12 @@ async fn many_at_once_ask_once_and_names_without_end_are_bounded() {
     assert_eq!(
         script.visits().len(),
         31,
-        "what is too old is not asked about"
+        "an expired message causes no fetch"
     );
 }
 
 #[tokio::test]
-async fn who_floods_us_with_names_leaves_room_for_amazons_own() {
+async fn flood_from_one_network_leaves_fetches_for_others() {
     let (script, webhooks) = amazon(Err(Absent::Missing), 1000);
     let from = |name: &str, address: String| {
         let mut message = naming(name);
@@ -123,7 +123,7 @@ async fn who_floods_us_with_names_leaves_room_for_amazons_own() {
             read(&webhooks, &forged, NOW).await.expect_err("forged");
         }
     }
-    assert_eq!(script.visits().len(), 10, "five because of each network");
+    assert_eq!(script.visits().len(), 10, "five per network");
     script.say(Ok(at(&vectors(), "/sns/cert")));
     let own = from("new", "198.51.100.7".to_owned());
     assert_eq!(

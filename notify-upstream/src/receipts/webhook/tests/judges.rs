@@ -1,11 +1,12 @@
-//! What the official clients sign we believe, and what they refuse we refuse: byte by byte.
+//! Signatures made by official clients are accepted, and requests that they reject are rejected,
+//! for single-byte changes.
 
 use serde_json::json;
 
 use super::*;
 use crate::testing::judge;
 
-/// The vectors, each with some fifty changes of one byte.
+/// Returns the vectors, each with some fifty changes of one byte.
 fn variants() -> Vec<Sent> {
     let mut variants = Vec::new();
     for original in all().into_iter().filter(|sent| sent.provider != "mailgun") {
@@ -30,7 +31,8 @@ fn variants() -> Vec<Sent> {
     variants
 }
 
-/// The question to the provider's own client; `None` for what it could not even read.
+/// Returns the verification request for the provider's client library, or `None` if the library
+/// cannot represent it.
 fn question(sent: &Sent) -> Option<(&'static str, Value)> {
     let header = |name: &str| {
         sent.headers
@@ -84,7 +86,7 @@ fn question(sent: &Sent) -> Option<(&'static str, Value)> {
 }
 
 #[tokio::test]
-async fn the_official_clients_and_we_agree_on_every_byte() {
+async fn verification_agrees_with_official_clients() {
     if judge::installed("the_official_clients_and_we_agree_on_every_byte").is_none() {
         return;
     }
@@ -98,15 +100,15 @@ async fn the_official_clients_and_we_agree_on_every_byte() {
     let answers = judge::ask(&questions).await;
     let (mut good, mut bad) = (0, 0);
     for ((sent, _), answer) in asked.into_iter().zip(answers) {
-        // An event that is signed and cannot be understood is no matter of the signature.
+        // The signature of an event that cannot be parsed is still valid.
         let believed = !matches!(
             read(&webhooks, sent, NOW).await,
             Err(Unheard::Signature | Unheard::Unavailable)
         );
-        // We ask for more than the signature alone: SNS signs for anyone, so the topic and its
-        // region must be ours.
+        // Verification is stricter than the signature alone: SNS signs for any account, so topic
+        // and region must match.
         if sent.provider == "sns" && !believed && answer == true {
-            let message: Value = serde_json::from_str(&sent.body).expect("it was read");
+            let message: Value = serde_json::from_str(&sent.body).expect("parsed before");
             assert_ne!(
                 message["SigningCertURL"], "https://sns.us-west-2.amazonaws.com/cert.pem",
                 "{}",
@@ -121,7 +123,7 @@ async fn the_official_clients_and_we_agree_on_every_byte() {
 }
 
 #[tokio::test]
-async fn what_the_official_clients_sign_is_believed() {
+async fn signature_by_official_client_is_accepted() {
     if judge::installed("what_the_official_clients_sign_is_believed").is_none() {
         return;
     }
@@ -175,7 +177,7 @@ async fn what_the_official_clients_sign_is_believed() {
     ] {
         let reports = read(&webhooks(), &sent, NOW)
             .await
-            .expect("signed by the provider's own client");
+            .expect("a signature by the official client");
         assert_eq!(reports[0].kind, ReceiptKind::Delivered, "{}", sent.provider);
         assert_eq!(reports[0].id.map(|id| id.to_string()).as_deref(), Some(ID));
     }
