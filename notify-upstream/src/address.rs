@@ -18,7 +18,7 @@ pub(crate) struct EmailAddress(String);
 /// A telephone number in E.164: `+`, a digit from 1 to 9, and 6 to 14 more.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct E164(String);
+pub(crate) struct PhoneNumber(String);
 
 /// An FCM registration token: 1 to 4096 visible ASCII characters.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub(crate) struct DeviceToken(String);
 /// A Web Push subscription of a browser (W3C Push API). The endpoint is an `https` URL of a public
 /// host.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Subscription {
+pub(crate) struct PushSubscription {
     /// URL of the push service for this browser.
     pub(crate) endpoint: String,
     pub(crate) keys: SubscriptionKeys,
@@ -67,17 +67,17 @@ pub(crate) enum Address {
     /// E-mail.
     Email(EmailAddress),
     /// SMS.
-    Phone(E164),
+    Phone(PhoneNumber),
     /// A push message through FCM.
     DeviceToken(DeviceToken),
     /// A push message through Web Push.
-    Subscription(Subscription),
+    Subscription(PushSubscription),
 }
 
 /// SHA-256 digest of an address.
 pub(crate) type AddressHash = [u8; 32];
 
-macro_rules! printed_as_kind {
+macro_rules! debug_as_type_name {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -87,11 +87,11 @@ macro_rules! printed_as_kind {
     )*};
 }
 // Addresses are not logged.
-printed_as_kind!(
+debug_as_type_name!(
     EmailAddress,
-    E164,
+    PhoneNumber,
     DeviceToken,
-    Subscription,
+    PushSubscription,
     SubscriptionKeys,
     Address,
     Recipient
@@ -113,7 +113,7 @@ impl EmailAddress {
                 && !label.starts_with('-')
                 && !label.ends_with('-')
         };
-        let sound = text.len() <= 254
+        let is_valid = text.len() <= 254
             && local.len() <= 64
             && local.split('.').all(atom)
             && domain.split('.').all(label)
@@ -121,7 +121,7 @@ impl EmailAddress {
                 .rsplit('.')
                 .next()
                 .is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
-        sound.then(|| Self(format!("{local}@{}", domain.to_ascii_lowercase())))
+        is_valid.then(|| Self(format!("{local}@{}", domain.to_ascii_lowercase())))
     }
 
     /// Returns the local part and the domain.
@@ -141,17 +141,17 @@ fn is_atext(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte)
 }
 
-// === impl E164 ===
+// === impl PhoneNumber ===
 
-impl E164 {
+impl PhoneNumber {
     /// Parses a number in E.164 format.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('+')?;
-        let sound = (7..=15).contains(&digits.len())
+        let is_valid = (7..=15).contains(&digits.len())
             && digits.bytes().all(|byte| byte.is_ascii_digit())
             && !digits.starts_with('0');
-        sound.then(|| Self(text.to_owned()))
+        is_valid.then(|| Self(text.to_owned()))
     }
 
     /// Returns the number including `+`.
@@ -167,9 +167,9 @@ impl DeviceToken {
     /// Parses a token.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let sound =
+        let is_valid =
             (1..=4096).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-        sound.then(|| Self(text.to_owned()))
+        is_valid.then(|| Self(text.to_owned()))
     }
 
     #[must_use]
@@ -181,16 +181,16 @@ impl DeviceToken {
 // === impl ActorId ===
 
 impl ActorId {
-    /// Reads an id.
+    /// Parses an identifier.
     #[must_use]
-    Parses an identifier.
-        let sound = (1..=128).contains(&text.len())
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let is_valid = (1..=128).contains(&text.len())
             && text
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte))
             && text != "."
             && text != "..";
-        sound.then(|| Self(text.to_owned()))
+        is_valid.then(|| Self(text.to_owned()))
     }
 
     #[must_use]
@@ -199,9 +199,9 @@ impl ActorId {
     }
 }
 
-// === impl Subscription ===
+// === impl PushSubscription ===
 
-impl Subscription {
+impl PushSubscription {
     /// Parses a subscription as browsers serialize it. `expirationTime` is accepted and ignored.
     pub(crate) fn read(object: &Object<'_>) -> Option<Self> {
         object.has("expirationTime");
@@ -297,20 +297,20 @@ impl Recipient {
         let found = field.object(|object| {
             let found = [
                 object.optional("actorId", |field| {
-                    word(field, ActorId::parse).map(Self::ActorId)
+                    parsed(field, ActorId::parse).map(Self::ActorId)
                 }),
                 object.optional("email", |field| {
-                    word(field, EmailAddress::parse).map(|a| Address::Email(a).into())
+                    parsed(field, EmailAddress::parse).map(|a| Address::Email(a).into())
                 }),
                 object.optional("phone", |field| {
-                    word(field, E164::parse).map(|a| Address::Phone(a).into())
+                    parsed(field, PhoneNumber::parse).map(|a| Address::Phone(a).into())
                 }),
                 object.optional("deviceToken", |field| {
-                    word(field, DeviceToken::parse).map(|a| Address::DeviceToken(a).into())
+                    parsed(field, DeviceToken::parse).map(|a| Address::DeviceToken(a).into())
                 }),
                 object.optional("subscription", |field| {
                     field
-                        .object(Subscription::read)
+                        .object(PushSubscription::read)
                         .map(|a| Address::Subscription(a).into())
                 }),
             ];
@@ -347,7 +347,7 @@ impl Recipient {
     }
 }
 
-fn word<T>(field: Field<'_>, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+fn parsed<T>(field: Field<'_>, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     parse(field.string()?).or_else(|| field.fail("invalid_format", "is not well-formed"))
 }
 

@@ -29,15 +29,15 @@ use crate::delivery::suppression::Suppression;
 use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::{Board, Dispatcher, Ended, Finisher, Means, Runner, Voice};
 use crate::housekeeping::{Housekeeper, Mover, Reloader};
-use crate::http::Service;
-use crate::intake::group_commit::{self, Door};
-use crate::intake::quota::Quota;
+use crate::http::ApiState;
+use crate::intake::group_commit::{self, SubmissionQueue};
+use crate::intake::quota::CallerQuota;
 use crate::lease::LeaseTime;
 use crate::lease::Workers;
 use crate::metrics::Metrics;
 use crate::notification::Channel;
-use crate::notification::Sequence;
-use crate::status::reader::{Library, Reader};
+use crate::notification::OrderSequence;
+use crate::status::reader::{StatusBatcher, StatusReader};
 use crate::store::Recent;
 use crate::store::Store;
 use crate::templates::{Templates, fingerprint};
@@ -60,9 +60,9 @@ pub struct App {
     database: Check,
     verifier: Arc<Verifier>,
     calls: ServiceClient,
-    service: Service,
-    library: Library,
-    writer: group_commit::Writer,
+    service: ApiState,
+    batcher: StatusBatcher,
+    writer: group_commit::GroupCommitter,
     finisher: Finisher,
     dispatchers: [Dispatcher; 3],
     stop_delivery: CancellationToken,
@@ -131,7 +131,7 @@ impl App {
             suppression: Arc::clone(&suppression),
             unverified: UnverifiedQuota::new(cache.clone(), clock.clone()),
         };
-        let quota = Quota::new(
+        let quota = CallerQuota::new(
             cache,
             clock.clone(),
             config.user_quota,
@@ -151,7 +151,7 @@ impl App {
         );
         let means = Means {
             recent: Recent::new(clock.clone()),
-            sequence: Arc::new(Sequence::new(clock.clone())),
+            sequence: Arc::new(OrderSequence::new(clock.clone())),
             board: Arc::new(Board::new(config.queue.permits, clock.clone())),
             metrics: Metrics::new(),
             store,
@@ -174,13 +174,13 @@ impl App {
         Ok(Self::assemble(parts, quota))
     }
 
-    fn assemble(mut parts: Parts, quota: Quota) -> Self {
+    fn assemble(mut parts: Parts, quota: CallerQuota) -> Self {
         let means = parts.means;
-        let (door, writer) = Door::open(means.clone());
-        let (reader, library) = Reader::open(means.store.clone(), Arc::clone(&means.recent));
+        let (door, writer) = SubmissionQueue::open(means.clone());
+        let (reader, batcher) = StatusReader::open(means.store.clone(), Arc::clone(&means.recent));
         let health = Health::new();
         let database = health.check("database");
-        let service = Service {
+        let service = ApiState {
             verifier: Arc::clone(&parts.verifier),
             actor_issuer: parts.config.identity.actor.issuer.as_str().into(),
             clock: means.clock.clone(),
@@ -210,7 +210,7 @@ impl App {
             verifier: parts.verifier,
             calls: parts.calls,
             service,
-            library,
+            batcher,
             writer,
             stop_delivery: parts.stop_delivery,
             suppression: parts.suppression,
@@ -275,7 +275,7 @@ impl App {
         serves.set_ok();
         let writer = tokio::spawn(self.writer.run());
         let finisher = tokio::spawn(self.finisher.run());
-        background.spawn(self.library.run());
+        background.spawn(self.batcher.run());
         if let Some(listener) = listeners.admin {
             let router = admin::router(self.health, metrics.registry());
             let (hosts, stop) = (self.config.admin_hosts.clone(), late.child_token());
@@ -454,7 +454,7 @@ mod tests {
     fn whoever_ends_it_by_force_waits_longer_than_a_stop_takes() {
         let unit = include_str!("../../conf/deploy/postern-notify.service");
         let cluster = include_str!("../../conf/deploy/kubernetes.yaml");
-        let systemd = seconds(unit, "[Service]", "TimeoutStopSec=");
+        let systemd = seconds(unit, "[ApiState]", "TimeoutStopSec=");
         let kubernetes = seconds(
             cluster,
             "name: postern-notify",

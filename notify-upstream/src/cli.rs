@@ -17,10 +17,10 @@ use postern_common::exit::Exit;
 use serde_json::{Map, Value};
 
 use crate::Config;
-use crate::notification::Sequence;
+use crate::notification::OrderSequence;
 use crate::notification::{Channel, NotificationId};
 use crate::store::{DeadFilter, Store};
-use crate::templates::{Author, Content, Locale, TemplateName, Templates};
+use crate::templates::{Locale, MessageContent, TemplateName, Templates, VariableAuthor};
 
 use self::suppression::SuppressionCommand;
 
@@ -32,17 +32,17 @@ struct Arguments {
     #[arg(long, default_value = "conf/notify.toml", global = true)]
     config: PathBuf,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<OperatorCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum OperatorCommand {
     /// Check or preview templates.
     #[command(subcommand)]
     Templates(TemplateCommand),
     /// List, replay or drop notifications that failed permanently.
     #[command(subcommand)]
-    Dead(DeadCommand),
+    Dead(DeadLetterCommand),
     /// List or remove suppressed and unsubscribed addresses.
     #[command(subcommand)]
     Suppression(SuppressionCommand),
@@ -56,7 +56,7 @@ pub(super) enum Command {
 #[derive(Debug, Subcommand)]
 pub(super) enum TemplateCommand {
     /// Load all templates and print every error, or the variants found.
-    Check(Folder),
+    Check(TemplateFolder),
     /// Render one template.
     Preview {
         /// Name of the template.
@@ -71,12 +71,12 @@ pub(super) enum TemplateCommand {
         #[arg(long, default_value = "{}")]
         variables: String,
         #[command(flatten)]
-        folder: Folder,
+        folder: TemplateFolder,
     },
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Folder {
+pub(super) struct TemplateFolder {
     /// Template folder.
     #[arg(long, default_value = "conf/templates")]
     folder: PathBuf,
@@ -86,27 +86,27 @@ pub(super) struct Folder {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum DeadCommand {
+pub(super) enum DeadLetterCommand {
     /// List dead letters, oldest first.
-    List(Filter),
+    List(DeadLetterFilter),
     /// Queue dead letters again, with all attempts and a new deadline.
-    Replay(Selection),
+    Replay(DeadLetterSelection),
     /// Drop dead letters. Their history is kept.
-    Drop(Selection),
+    Drop(DeadLetterSelection),
 }
 
 /// A selection of dead letters to change. Requires a filter or `--all`.
 #[derive(Debug, Args)]
-pub(super) struct Selection {
+pub(super) struct DeadLetterSelection {
     /// Select all dead letters, up to --limit.
     #[arg(long, conflicts_with_all = ["id", "code", "since", "until"])]
     all: bool,
     #[command(flatten)]
-    filter: Filter,
+    filter: DeadLetterFilter,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Filter {
+pub(super) struct DeadLetterFilter {
     /// Notification id.
     #[arg(long)]
     id: Option<String>,
@@ -149,9 +149,9 @@ fn read_config(path: &Path, env: &Env) -> Result<Config, Exit> {
     load(path, |root| Config::read(root, env))
 }
 
-// === impl Command ===
+// === impl OperatorCommand ===
 
-impl Command {
+impl OperatorCommand {
     pub(super) async fn run(self, config: &Path) -> Result<(), Exit> {
         match self {
             Self::Templates(TemplateCommand::Check(folder)) => check(&folder.load()?),
@@ -176,7 +176,7 @@ impl Command {
     }
 }
 
-impl Folder {
+impl TemplateFolder {
     fn load(&self) -> Result<Templates, Exit> {
         let locale = Locale::parse(&self.default_locale)
             .ok_or_else(|| Exit::usage("--default-locale must be a tag such as en"))?;
@@ -186,14 +186,14 @@ impl Folder {
 
 fn check(templates: &Templates) -> Result<(), Exit> {
     for (name, channel, locale) in templates.variants() {
-        say(&format!(
+        print_line(&format!(
             "{} {} {}",
             name.as_str(),
             channel.as_str(),
             locale.as_str()
         ))?;
     }
-    say(&format!("{} template(s) valid", templates.len()))
+    print_line(&format!("{} template(s) valid", templates.len()))
 }
 
 fn preview(
@@ -222,30 +222,30 @@ fn preview(
         return Err(wrong(&format!("missing variables: {}", missing.join(", "))));
     }
     let content = found
-        .render(&variables, Author::Service)
+        .render(&variables, VariableAuthor::Service)
         .map_err(|error| wrong(&error.to_string()))?;
-    say(&format!(
+    print_line(&format!(
         "version {}, language {}",
         found.version(),
         found.locale().as_str()
     ))?;
     match content {
-        Content::Email {
+        MessageContent::Email {
             subject,
             text,
             html,
         } => {
-            say(&format!("Subject: {subject}\n\n{text}"))?;
-            html.map_or(Ok(()), |html| say(&format!("---\n{html}")))
+            print_line(&format!("Subject: {subject}\n\n{text}"))?;
+            html.map_or(Ok(()), |html| print_line(&format!("---\n{html}")))
         }
-        Content::Sms { text } => say(&text),
-        Content::Push { title, body } => say(&format!("{title}\n{body}")),
+        MessageContent::Sms { text } => print_line(&text),
+        MessageContent::Push { title, body } => print_line(&format!("{title}\n{body}")),
     }
 }
 
-// === impl DeadCommand ===
+// === impl DeadLetterCommand ===
 
-impl DeadCommand {
+impl DeadLetterCommand {
     async fn run(self, config: &Config) -> Result<(), Exit> {
         let store = open(config).await?;
         let clock = Clock::system();
@@ -255,7 +255,7 @@ impl DeadCommand {
                 for letter in store.dead_letters(&filter.parse()?).await.map_err(failed)? {
                     let (lane, code) = (letter.lane, letter.code.as_deref().unwrap_or("-"));
                     let (channel, priority) = (lane.channel.as_str(), lane.priority.as_str());
-                    say(&format!(
+                    print_line(&format!(
                         "{} {} {channel} {priority} {} {code}",
                         letter.id, letter.at, letter.attempt
                     ))?;
@@ -265,24 +265,24 @@ impl DeadCommand {
             Self::Replay(selection) => {
                 let filter = selection.parse()?;
                 let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
-                let first = Sequence::new(clock.clone()).orders(count);
+                let first = OrderSequence::new(clock.clone()).orders(count);
                 let replayed = store
                     .replay(&filter, first, clock.now())
                     .await
                     .map_err(failed)?;
-                say(&format!("{replayed} queued again"))
+                print_line(&format!("{replayed} queued again"))
             }
             Self::Drop(selection) => {
                 let dropped = store.drop_dead(&selection.parse()?).await.map_err(failed)?;
-                say(&format!("{dropped} dropped"))
+                print_line(&format!("{dropped} dropped"))
             }
         }
     }
 }
 
-impl Selection {
+impl DeadLetterSelection {
     fn parse(self) -> Result<DeadFilter, Exit> {
-        let Filter {
+        let DeadLetterFilter {
             id,
             code,
             since,
@@ -302,7 +302,7 @@ impl Selection {
     }
 }
 
-impl Filter {
+impl DeadLetterFilter {
     fn parse(self) -> Result<DeadFilter, Exit> {
         let id = self.id.map(|id| {
             NotificationId::parse(&id)
@@ -334,10 +334,10 @@ async fn check_database(config: &Config) -> Result<(), Exit> {
         .ping()
         .await
         .map_err(|error| Exit::unavailable(format!("database: {error}")))?;
-    say(&format!("ok      database: {} answers", database.label()))?;
-    database
-        .transport_warning()
-        .map_or(Ok(()), |text| say(&format!("WARNING database: {text}")))
+    print_line(&format!("ok      database: {} answers", database.label()))?;
+    database.transport_warning().map_or(Ok(()), |text| {
+        print_line(&format!("WARNING database: {text}"))
+    })
 }
 
 fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> {
@@ -349,7 +349,7 @@ fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> 
 }
 
 /// Prints a line to standard output.
-fn say(line: &str) -> Result<(), Exit> {
+fn print_line(line: &str) -> Result<(), Exit> {
     writeln!(std::io::stdout(), "{line}")
         .map_err(|error| Exit::unavailable(format!("standard output: {error}")))
 }

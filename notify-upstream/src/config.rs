@@ -46,9 +46,9 @@ pub struct Config {
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) identity: IdentityConfig,
     /// Template folder and default locale.
-    pub(crate) templates: Templates,
-    /// Queue limits and retention.
-    pub(crate) queue: Queue,
+    pub(crate) templates: TemplateConfig,
+    /// QueueConfig limits and retention.
+    pub(crate) queue: QueueConfig,
     /// Whether users may send to recipients other than themselves. Default false, because otherwise
     /// every registered user could send e-mail to arbitrary addresses.
     pub(crate) users_may_address_anyone: bool,
@@ -77,16 +77,16 @@ pub struct Config {
 
 /// Template folder and default locale.
 #[derive(Clone, Debug)]
-pub(crate) struct Templates {
+pub(crate) struct TemplateConfig {
     /// The folder. Default `conf/templates`.
     pub(crate) folder: PathBuf,
     /// Locale used if none is requested or the requested one is not available. Default `en`.
     pub(crate) default_locale: Locale,
 }
 
-/// Queue limits and retention.
+/// QueueConfig limits and retention.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Queue {
+pub(crate) struct QueueConfig {
     /// Number of PostgreSQL connections for the queue. Default 6: one for inserts, one for results,
     /// one per channel for claims, one for reads.
     pub(crate) connections: u32,
@@ -132,8 +132,10 @@ impl Config {
         let identity = IdentityConfig::read(root, env);
         let templates = root
             .section("templates", read_templates)
-            .unwrap_or_else(Templates::new);
-        let queue = root.section("queue", read_queue).unwrap_or_else(Queue::new);
+            .unwrap_or_else(TemplateConfig::new);
+        let queue = root
+            .section("queue", read_queue)
+            .unwrap_or_else(QueueConfig::new);
         let quota = |name| root.optional(name, |field| field.integer(1..=1_000_000_000_u64));
         let (user_quota, service_quota) =
             (quota("user_quota").or(Some(600)), quota("service_quota"));
@@ -150,7 +152,7 @@ impl Config {
                 OutletConfig::read(object, env, public_url.as_ref(), mail_tokens.as_ref())
             })
         });
-        provider::refuse_doubles(root, &outlets);
+        provider::check_unique_names(root, &outlets);
         Some(Self {
             listen,
             admin,
@@ -196,12 +198,12 @@ fn read_channels(root: &Object<'_>, name: &'static str, default: [bool; 3]) -> [
     Channel::ALL.map(|channel| named.contains(&channel))
 }
 
-fn read_templates(table: &Object<'_>) -> Option<Templates> {
-    let Templates {
+fn read_templates(table: &Object<'_>) -> Option<TemplateConfig> {
+    let TemplateConfig {
         folder,
         default_locale,
-    } = Templates::new();
-    Some(Templates {
+    } = TemplateConfig::new();
+    Some(TemplateConfig {
         folder: table.or("folder", folder, |field| {
             field.text(1..=1024).map(PathBuf::from)
         }),
@@ -212,13 +214,13 @@ fn read_templates(table: &Object<'_>) -> Option<Templates> {
     })
 }
 
-fn read_queue(table: &Object<'_>) -> Option<Queue> {
-    let Queue {
+fn read_queue(table: &Object<'_>) -> Option<QueueConfig> {
+    let QueueConfig {
         connections,
         permits,
         bodies,
         retention,
-    } = Queue::new();
+    } = QueueConfig::new();
     let mut read = permits;
     for channel in Channel::ALL {
         let name = match channel {
@@ -251,7 +253,7 @@ fn read_queue(table: &Object<'_>) -> Option<Queue> {
         }
     });
     let connections = table.or("connections", connections, |field| field.integer(3..=100));
-    Some(Queue {
+    Some(QueueConfig {
         connections,
         permits: read,
         bodies,
@@ -259,7 +261,7 @@ fn read_queue(table: &Object<'_>) -> Option<Queue> {
     })
 }
 
-impl Templates {
+impl TemplateConfig {
     fn new() -> Self {
         let default_locale = Locale::parse("en").expect("the default locale is valid");
         Self {
@@ -269,7 +271,7 @@ impl Templates {
     }
 }
 
-impl Queue {
+impl QueueConfig {
     fn new() -> Self {
         let retention = Duration::from_secs(90 * 86_400);
         Self {

@@ -35,7 +35,7 @@ pub(crate) use wakeup::Voice;
 use crate::delivery::pool::Standing;
 use crate::lease::Workers;
 use crate::metrics::Metrics;
-use crate::notification::Sequence;
+use crate::notification::OrderSequence;
 use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};
 use crate::store::Recent;
 use crate::store::{Claim, LaneMark, Store, StoreError, Survey};
@@ -83,7 +83,7 @@ pub(crate) struct Means {
     /// The time.
     pub(crate) clock: Clock,
     /// Orders and ids.
-    pub(crate) sequence: Arc<Sequence>,
+    pub(crate) sequence: Arc<OrderSequence>,
     /// Who we are.
     pub(crate) workers: Arc<Workers>,
     /// What acceptance and dispatch know of each other.

@@ -15,10 +15,10 @@ use tokio::time::Interval;
 
 use crate::delivery::suppression::Suppression;
 use crate::dispatch::Board;
-use crate::intake::group_commit::KEY_LIFE;
+use crate::intake::group_commit::IDEMPOTENCY_KEY_TTL;
 use crate::lease::Workers;
 use crate::metrics::Metrics;
-use crate::receipts::webhook::TOKEN_LIFE;
+use crate::receipts::webhook::WEBHOOK_TOKEN_TTL;
 use crate::store::{MIGRATIONS, Store, StoreError};
 use crate::templates::{Locale, Templates, fingerprint};
 
@@ -214,8 +214,10 @@ impl Housekeeper {
             }
         }
         if round.is_multiple_of(30) {
-            self.store.forget_keys(before(KEY_LIFE)).await?;
-            self.store.forget_webhooks(before(TOKEN_LIFE)).await?;
+            self.store.forget_keys(before(IDEMPOTENCY_KEY_TTL)).await?;
+            self.store
+                .forget_webhooks(before(WEBHOOK_TOKEN_TTL))
+                .await?;
         }
         if round.is_multiple_of(1000) {
             self.store.keep_house(now, before(self.retention)).await?;

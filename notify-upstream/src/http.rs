@@ -24,19 +24,19 @@ use postern_common::{Clock, Code, Problem};
 use crate::delivery::mail_token::MailTokens;
 use crate::delivery::suppression::Suppression;
 use crate::dispatch::Board;
-use crate::intake::group_commit::Door;
-use crate::intake::quota::Quota;
+use crate::intake::group_commit::SubmissionQueue;
+use crate::intake::quota::CallerQuota;
 use crate::metrics::Metrics;
 use crate::principal::Principal;
 use crate::receipts::webhook::Webhooks;
-use crate::status::reader::Reader;
+use crate::status::reader::StatusReader;
 use crate::store::Recent;
 use crate::store::Store;
 use crate::templates::Templates;
 
 /// Shared state of the request handlers.
 #[derive(Clone)]
-pub(crate) struct Service {
+pub(crate) struct ApiState {
     /// Verifies tokens again: requests are not trusted because of where they come from.
     pub(crate) verifier: Arc<Verifier>,
     /// Issuer whose users are actors.
@@ -44,14 +44,14 @@ pub(crate) struct Service {
     pub(crate) clock: Clock,
     /// The templates in force.
     pub(crate) templates: Arc<arc_swap::ArcSwap<Templates>>,
-    pub(crate) door: Door,
-    pub(crate) reader: Reader,
+    pub(crate) door: SubmissionQueue,
+    pub(crate) reader: StatusReader,
     pub(crate) recent: Arc<Recent>,
     /// For cancellation and for webhook receipts.
     pub(crate) store: Store,
     /// State of LOW priority throttling, for the wait reason in a status.
     pub(crate) board: Arc<Board>,
-    pub(crate) quota: Quota,
+    pub(crate) quota: CallerQuota,
     pub(crate) webhooks: Arc<Webhooks>,
     /// Verifies the tokens of unsubscribe links.
     pub(crate) mail_tokens: Option<MailTokens>,
@@ -66,12 +66,12 @@ pub(crate) struct Service {
 }
 
 /// Returns the routes of this service.
-pub(crate) fn router(service: Service) -> Router {
+pub(crate) fn router(service: ApiState) -> Router {
     Router::new()
-        .route("/notifications", post(create::one))
+        .route("/notifications", post(create::create))
         .route(
             "/notifications/batch",
-            post(create::batch).on(MethodFilter::GET, nothing),
+            post(create::batch).on(MethodFilter::GET, no_such_notification),
         )
         .route("/notifications/{id}", get(status::get))
         .route("/notifications/{id}/cancel", post(status::cancel))
@@ -82,19 +82,19 @@ pub(crate) fn router(service: Service) -> Router {
 
 /// Answers GET with 404: the path would be the status of a notification named `batch`, which does
 /// not exist.
-async fn nothing() -> Problem {
+async fn no_such_notification() -> Problem {
     Code::NotFound.into()
 }
 
 /// The principal of a verified bearer token.
-struct Authenticated(Principal);
+struct AuthenticatedCaller(Principal);
 
-impl FromRequestParts<Arc<Service>> for Authenticated {
+impl FromRequestParts<Arc<ApiState>> for AuthenticatedCaller {
     type Rejection = Problem;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        service: &Arc<Service>,
+        service: &Arc<ApiState>,
     ) -> Result<Self, Problem> {
         let token = postern_common::http::bearer(&parts.headers)?;
         let caller = match service.verifier.verify_cached(token) {
@@ -111,10 +111,10 @@ impl FromRequestParts<Arc<Service>> for Authenticated {
 }
 
 /// A caller without a token. Its body is charged to the budget of its address.
-struct Anonymous;
+struct AnonymousCaller;
 
 /// Returns the client's address, or `None` if only the address of a trusted proxy is known.
-async fn client_address(parts: &mut Parts, service: &Arc<Service>) -> Option<IpAddr> {
+async fn client_address(parts: &mut Parts, service: &Arc<ApiState>) -> Option<IpAddr> {
     let Ok(peer) = Peer::from_request_parts(parts, service).await;
     let proxies = &service.trusted_proxies;
     proxies
@@ -122,12 +122,12 @@ async fn client_address(parts: &mut Parts, service: &Arc<Service>) -> Option<IpA
         .filter(|address| !proxies.contains(*address))
 }
 
-impl FromRequestParts<Arc<Service>> for Anonymous {
+impl FromRequestParts<Arc<ApiState>> for AnonymousCaller {
     type Rejection = Infallible;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        service: &Arc<Service>,
+        service: &Arc<ApiState>,
     ) -> Result<Self, Infallible> {
         BodyOwner::Anonymous(client_address(parts, service).await).set(parts);
         Ok(Self)

@@ -41,7 +41,7 @@ pub use config::Config;
 /// The queue without its service, for benchmarks. Not a stable interface.
 #[doc(hidden)]
 pub mod queue {
-    pub use crate::notification::{Channel, Lane, NotificationId, Order, Priority, Sequence};
+    pub use crate::notification::{Channel, Lane, NotificationId, Order, OrderSequence, Priority};
     pub use crate::store::{
         Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow, Store,
         StoreError,

@@ -7,7 +7,7 @@ use std::fmt;
 use postern_common::clock::Timestamp;
 use uuid::Uuid;
 
-pub use sequence::Sequence;
+pub use sequence::OrderSequence;
 
 /// How it reaches a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,7 +7,7 @@ use postern_common::{Code, Problem};
 
 use crate::address::Recipient;
 use crate::notification::Priority;
-use crate::templates::Author;
+use crate::templates::VariableAuthor;
 
 /// The authenticated caller, in the form that is stored and compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) struct Principal {
 }
 
 /// Prefix of `creator` for services.
-const SERVICE: &str = "service:";
+const SERVICE_PREFIX: &str = "service:";
 
 // === impl Principal ===
 
@@ -35,7 +35,7 @@ impl Principal {
                 actor: (*user.issuer == *actor_issuer).then(|| user.subject.to_string()),
             },
             Caller::Service(service) => Self {
-                creator: format!("{SERVICE}{}", service.service_id).into(),
+                creator: format!("{SERVICE_PREFIX}{}", service.service_id).into(),
                 actor: None,
             },
         }
@@ -43,18 +43,18 @@ impl Principal {
 
     /// Returns the author of a notification's variables, from the stored `creator`.
     #[must_use]
-    pub(crate) fn author(creator: &str) -> Author {
+    pub(crate) fn author(creator: &str) -> VariableAuthor {
         if Self::is_user(creator) {
-            Author::User
+            VariableAuthor::User
         } else {
-            Author::Service
+            VariableAuthor::Service
         }
     }
 
     /// Returns whether the stored `creator` is a user.
     #[must_use]
     pub(crate) fn is_user(creator: &str) -> bool {
-        !creator.starts_with(SERVICE)
+        !creator.starts_with(SERVICE_PREFIX)
     }
 
     /// Checks that the caller may send to `recipient`. Services may address any recipient; users
@@ -62,7 +62,7 @@ impl Principal {
     ///
     /// # Errors
     /// 403 `recipient_not_allowed`.
-    pub(crate) fn may_address(
+    pub(crate) fn authorize_recipient(
         &self,
         recipient: &Recipient,
         users_may_address_anyone: bool,
@@ -82,7 +82,7 @@ impl Principal {
     ///
     /// # Errors
     /// 403 `priority_not_allowed`.
-    pub(crate) fn may_send(
+    pub(crate) fn authorize_priority(
         &self,
         priority: Priority,
         users_may_send_urgent: bool,

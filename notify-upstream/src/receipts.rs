@@ -1,8 +1,8 @@
 //! Delivery reports: what providers and mail servers say of a message after it was sent.
 //!
 //! The raw body of a provider's [`webhook`] or a delivery status notification ([`dsn`], RFC 3464)
-//! enters; authenticated [`Report`](crate::delivery::report::Report)s leave, which the caller
-//! stores and passes to the suppression list.
+//! enters; authenticated [`ProviderReport`](crate::delivery::report::ProviderReport)s leave, which
+//! the caller stores and passes to the suppression list.
 //!
 //! Depends on `notification`, `address`, `store` and `delivery`.
 

@@ -22,8 +22,8 @@ use serde_json::{Map, Value};
 
 pub(crate) use load::fingerprint;
 pub(crate) use name::{Locale, TemplateName};
-pub(crate) use render::{Content, RenderError};
-pub(crate) use user_text::{Author, UserTextMistake};
+pub(crate) use render::{MessageContent, RenderError};
+pub(crate) use user_text::{UserTextMistake, VariableAuthor};
 
 use crate::notification::Channel;
 
@@ -38,19 +38,19 @@ pub(crate) struct Templates {
 /// A template in all its locales and channels.
 #[derive(Debug)]
 struct Template {
-    settings: Arc<Settings>,
-    variants: BTreeMap<(&'static str, Locale), Variant>,
+    settings: Arc<TemplateSettings>,
+    variants: BTreeMap<(&'static str, Locale), TemplateVariant>,
 }
 
 /// The settings in `template.toml`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct TemplateSettings {
     /// Version, from 1. Raised with each change of meaning and recorded with each notification.
     pub(crate) version: u32,
     /// Variables that may be absent.
     pub(crate) optional: BTreeSet<String>,
     /// Handling of attempts with an ambiguous result. Default: resend.
-    pub(crate) ambiguous: Ambiguous,
+    pub(crate) ambiguous: AmbiguityPolicy,
     /// Whether its e-mail carries `List-Unsubscribe` with one click (RFC 8058). Default: no.
     pub(crate) unsubscribe: bool,
     /// Variables whose values were written by users although a service submits them: they are
@@ -65,7 +65,7 @@ pub(crate) struct Settings {
 /// Handling of an attempt whose result is ambiguous: the provider may or may not have accepted the
 /// message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ambiguous {
+pub(crate) enum AmbiguityPolicy {
     /// The message is sent again and may arrive twice.
     Resend,
     /// The notification fails and may not have arrived.
@@ -74,15 +74,15 @@ pub(crate) enum Ambiguous {
 
 /// The parts of one channel and locale.
 #[derive(Debug)]
-struct Variant {
-    parts: BTreeSet<Part>,
+struct TemplateVariant {
+    parts: BTreeSet<TemplatePart>,
     /// Paths of the variables that the parts use and that are not optional.
-    needs: BTreeSet<String>,
+    required: BTreeSet<String>,
 }
 
 /// A file of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum TemplatePart {
     Subject,
     Html,
     Text,
@@ -91,18 +91,18 @@ enum Part {
 
 /// A variant returned by [`Templates::find`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found<'a> {
+pub(crate) struct FoundTemplate<'a> {
     templates: &'a Templates,
-    settings: &'a Settings,
+    settings: &'a TemplateSettings,
     name: &'a TemplateName,
     channel: Channel,
     locale: &'a Locale,
-    variant: &'a Variant,
+    variant: &'a TemplateVariant,
 }
 
 /// The reason why no variant was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
+pub(crate) enum TemplateLookupError {
     /// The template does not exist.
     NoSuchTemplate,
     /// The template has no variant for this channel.
@@ -122,11 +122,11 @@ impl Templates {
         name: &TemplateName,
         channel: Channel,
         wanted: Option<&Locale>,
-    ) -> Result<Found<'_>, Unfit> {
+    ) -> Result<FoundTemplate<'_>, TemplateLookupError> {
         let (name, template) = self
             .by_name
             .get_key_value(name)
-            .ok_or(Unfit::NoSuchTemplate)?;
+            .ok_or(TemplateLookupError::NoSuchTemplate)?;
         let of = |locale: &Locale| {
             template
                 .variants
@@ -141,8 +141,8 @@ impl Templates {
                     .iter()
                     .find(|((on, _), _)| *on == channel.as_str())
             });
-        let ((_, locale), variant) = found.ok_or(Unfit::NotOnThisChannel)?;
-        Ok(Found {
+        let ((_, locale), variant) = found.ok_or(TemplateLookupError::NotOnThisChannel)?;
+        Ok(FoundTemplate {
             templates: self,
             settings: &template.settings,
             name,
@@ -171,16 +171,16 @@ impl Templates {
     }
 }
 
-// === impl Found ===
+// === impl FoundTemplate ===
 
-impl Found<'_> {
+impl FoundTemplate<'_> {
     #[must_use]
     pub(crate) fn version(&self) -> u32 {
         self.settings.version
     }
 
     #[must_use]
-    pub(crate) fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &TemplateSettings {
         self.settings
     }
 
@@ -193,15 +193,15 @@ impl Found<'_> {
     #[must_use]
     pub(crate) fn missing(&self, variables: &Map<String, Value>) -> Vec<String> {
         self.variant
-            .needs
+            .required
             .iter()
-            .filter(|path| !is_there(path, variables))
+            .filter(|path| !is_present(path, variables))
             .cloned()
             .collect()
     }
 }
 
-fn is_there(path: &str, variables: &Map<String, Value>) -> bool {
+fn is_present(path: &str, variables: &Map<String, Value>) -> bool {
     let mut names = path.split('.');
     let mut here = names.next().and_then(|name| variables.get(name));
     for name in names {
@@ -210,9 +210,9 @@ fn is_there(path: &str, variables: &Map<String, Value>) -> bool {
     here.is_some_and(|value| !value.is_null())
 }
 
-// === impl Part ===
+// === impl TemplatePart ===
 
-impl Part {
+impl TemplatePart {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Subject => "subject",

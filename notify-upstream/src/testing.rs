@@ -29,15 +29,15 @@ use crate::delivery::suppression::Suppression;
 use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::{Board, Dispatcher, Finisher, Means, Runner};
 use crate::housekeeping::Mover;
-use crate::intake::group_commit::{Accepted, Door, Writer};
-use crate::intake::request::{Draft, IdempotencyKey, Request};
+use crate::intake::group_commit::{AcceptedNotification, GroupCommitter, SubmissionQueue};
+use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
 use crate::lease::LeaseTime;
 use crate::lease::Workers;
 use crate::metrics::Metrics;
-use crate::notification::Sequence;
+use crate::notification::OrderSequence;
 use crate::notification::{Channel, NotificationId, Priority};
 use crate::principal::Principal;
-use crate::status::view::View;
+use crate::status::view::StatusView;
 use crate::store::Recent;
 use crate::store::Store;
 use crate::templates::{Locale, TemplateName, Templates};
@@ -46,12 +46,12 @@ use crate::templates::{Locale, TemplateName, Templates};
 pub(crate) const START: Timestamp = Timestamp(1_763_600_000_000);
 
 /// A replica.
-pub(crate) struct Rig {
+pub(crate) struct TestReplica {
     pub(crate) clock: Clock,
     pub(crate) store: Store,
     pub(crate) script: Script,
-    pub(crate) door: Door,
-    pub(crate) writer: Writer,
+    pub(crate) door: SubmissionQueue,
+    pub(crate) writer: GroupCommitter,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) finisher: Finisher,
     pub(crate) runner: Arc<Runner>,
@@ -136,7 +136,7 @@ fn identity() -> IdentityConfig {
     }
 }
 
-impl Rig {
+impl TestReplica {
     /// Creates a replica with the given number of e-mail permits.
     pub(crate) async fn new(store: &Store, clock: &Clock, permits: usize) -> Self {
         Self::calling(store, clock, permits, 1000).await
@@ -225,13 +225,13 @@ impl Rig {
             recent: Arc::clone(&recent),
             store: store.clone(),
             clock: clock.clone(),
-            sequence: Arc::new(Sequence::new(clock.clone())),
+            sequence: Arc::new(OrderSequence::new(clock.clone())),
             workers: Arc::clone(&workers),
             board: Arc::clone(&board),
             runner: Arc::clone(&runner),
             metrics,
         };
-        let (door, writer) = Door::open(means.clone());
+        let (door, writer) = SubmissionQueue::open(means.clone());
         Self {
             dispatcher: Dispatcher::new(Channel::Email, &means),
             finisher: Finisher::new(&means, over),
@@ -266,9 +266,9 @@ impl Rig {
     /// Submits a notification as a service.
     pub(crate) async fn submit(
         &mut self,
-        draft: Draft,
+        draft: ValidatedRequest,
         key: Option<&str>,
-    ) -> Result<Accepted, Problem> {
+    ) -> Result<AcceptedNotification, Problem> {
         let principal = Principal {
             creator: "service:test".into(),
             actor: None,
@@ -280,9 +280,9 @@ impl Rig {
     pub(crate) async fn submit_as(
         &mut self,
         principal: Principal,
-        draft: Draft,
+        draft: ValidatedRequest,
         key: Option<&str>,
-    ) -> Result<Accepted, Problem> {
+    ) -> Result<AcceptedNotification, Problem> {
         let (door, key) = (self.door.clone(), key.and_then(IdempotencyKey::parse));
         let answer = tokio::spawn(async move {
             door.accept(&principal, draft, key, BudgetPermit::default())
@@ -315,7 +315,7 @@ impl Rig {
             .pop()
             .expect("there");
         let flow = |channel| self.board.desk(channel).flow();
-        let view = View::of(&snapshot, self.clock.now(), flow, |_| false);
+        let view = StatusView::of(&snapshot, self.clock.now(), flow, |_| false);
         serde_json::to_value(view).expect("JSON")
     }
 }
@@ -364,9 +364,9 @@ fn courier(
 }
 
 /// Returns a valid e-mail notification.
-pub(crate) fn draft(priority: Priority) -> Draft {
+pub(crate) fn draft(priority: Priority) -> ValidatedRequest {
     let address = EmailAddress::parse("ada@example.com").expect("address");
-    let request = Request {
+    let request = NotificationRequest {
         channel: Channel::Email,
         recipient: Address::Email(address).into(),
         template: TemplateName::parse("welcome").expect("name"),
@@ -379,7 +379,7 @@ pub(crate) fn draft(priority: Priority) -> Draft {
         send_at: None,
         expires_at: None,
     };
-    Draft {
+    ValidatedRequest {
         request,
         template_version: 1,
         locale: Locale::parse("en").expect("tag"),

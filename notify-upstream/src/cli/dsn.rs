@@ -10,10 +10,10 @@ use crate::delivery::suppression::Suppression;
 use crate::receipts::dsn;
 use crate::store::StoreError;
 
-use super::{open, say};
+use super::{open, print_line};
 
 /// Maximum number of bytes read from a message. The report precedes the returned message.
-const MOST: u64 = 128 * 1024;
+const MAX_MESSAGE_BYTES: u64 = 128 * 1024;
 
 /// Reads one message from standard input and stores its reports. A message without a report of this
 /// service is accepted and discarded, because bouncing it would serve no purpose. Failures exit
@@ -22,18 +22,24 @@ const MOST: u64 = 128 * 1024;
 /// repeat a report with other bytes.
 pub(super) async fn run(config: Result<Config, Exit>) -> Result<(), Exit> {
     let mail = read_mail().map_err(|error| Exit::unavailable(format!("standard input: {error}")));
-    keep(config, mail).await.map_err(Exit::for_now)
+    store_reports(config, mail).await.map_err(Exit::for_now)
 }
 
 fn read_mail() -> std::io::Result<Vec<u8>> {
     let (mut mail, mut input) = (Vec::new(), std::io::stdin().lock());
-    input.by_ref().take(MOST).read_to_end(&mut mail)?;
+    input
+        .by_ref()
+        .take(MAX_MESSAGE_BYTES)
+        .read_to_end(&mut mail)?;
     // The rest is read so that the writer does not get a broken pipe.
     std::io::copy(&mut input, &mut std::io::sink())?;
     Ok(mail)
 }
 
-async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Result<(), Exit> {
+async fn store_reports(
+    config: Result<Config, Exit>,
+    mail: Result<Vec<u8>, Exit>,
+) -> Result<(), Exit> {
     let (config, mail, clock) = (config?, mail?, Clock::system());
     let now = clock.now();
     let Some(tokens) = &config.mail_tokens else {
@@ -43,16 +49,16 @@ async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Resu
     };
     let nothing = "no report of a notification: message discarded";
     let Some(report) = dsn::read(&mail, &Codes::shipped(), now) else {
-        return say(nothing);
+        return print_line(nothing);
     };
     let ids = report.ids(tokens);
     if ids.is_empty() {
-        return say(nothing);
+        return print_line(nothing);
     }
     let store = open(&config).await?;
-    let away = |error: StoreError| Exit::unavailable(error.to_string());
-    let snapshots = store.read(&ids).await.map_err(away)?;
-    let reports = report.believe(tokens, |id| {
+    let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
+    let snapshots = store.read(&ids).await.map_err(unavailable)?;
+    let reports = report.verified_reports(tokens, |id| {
         let known = snapshots.iter().filter(|snapshot| snapshot.id == id);
         known.flat_map(|snapshot| snapshot.addresses()).collect()
     });
@@ -61,13 +67,13 @@ async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Resu
         .filter_map(|report| report.receipt(dsn::PROVIDER, now))
         .collect();
     if receipts.is_empty() {
-        return say(nothing);
+        return print_line(nothing);
     }
-    let new = store.receive(&receipts).await.map_err(away)?;
+    let new = store.receive(&receipts).await.map_err(unavailable)?;
     let suppression = Suppression::new(store, clock);
-    suppression.believe(&reports).await.map_err(away)?;
-    suppression.write().await.map_err(away)?;
-    say(&format!(
+    suppression.believe(&reports).await.map_err(unavailable)?;
+    suppression.write().await.map_err(unavailable)?;
+    print_line(&format!(
         "{new} stored, {} duplicate",
         receipts.len() as u64 - new
     ))

@@ -8,7 +8,7 @@ use crate::delivery::suppression::{LIFT, List};
 use crate::notification::Channel;
 use crate::store::{StoreError, Suppressed, SuppressedFilter};
 
-use super::{instant, open, say};
+use super::{instant, open, print_line};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SuppressionCommand {
@@ -19,7 +19,7 @@ pub(crate) enum SuppressionCommand {
         #[arg(long)]
         list: Option<String>,
         #[command(flatten)]
-        filter: Filter,
+        filter: SuppressionFilter,
     },
     /// Remove addresses from a list. All replicas apply it within seconds. An address that bounces
     /// again is suppressed again.
@@ -29,12 +29,12 @@ pub(crate) enum SuppressionCommand {
         #[arg(long)]
         list: String,
         #[command(flatten)]
-        filter: Filter,
+        filter: SuppressionFilter,
     },
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Filter {
+pub(crate) struct SuppressionFilter {
     /// Address as written in the request: e-mail address, phone number, device token or
     /// subscription endpoint.
     #[arg(long)]
@@ -63,7 +63,7 @@ pub(crate) struct Filter {
 
 impl SuppressionCommand {
     pub(super) async fn run(self, config: &Config) -> Result<(), Exit> {
-        let away = |error: StoreError| Exit::unavailable(error.to_string());
+        let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
         match self {
             Self::List { list, filter } => {
                 let filter = filter.parse(list.as_deref())?;
@@ -71,14 +71,14 @@ impl SuppressionCommand {
                     .await?
                     .suppressed(&filter)
                     .await
-                    .map_err(away)?
+                    .map_err(unavailable)?
                 {
-                    say(&line(&entry))?;
+                    print_line(&line(&entry))?;
                 }
                 Ok(())
             }
             Self::Remove { list, filter } => {
-                if filter.is_wide_open() {
+                if filter.is_unrestricted() {
                     return Err(Exit::usage(
                         "a selector is required: --address, --hash, --reason, --since or --until",
                     ));
@@ -88,8 +88,8 @@ impl SuppressionCommand {
                     .await?
                     .lift(&filter, Clock::system().now())
                     .await
-                    .map_err(away)?;
-                say(&format!("{lifted} removed"))
+                    .map_err(unavailable)?;
+                print_line(&format!("{lifted} removed"))
             }
         }
     }
@@ -107,10 +107,10 @@ fn line(entry: &Suppressed) -> String {
     )
 }
 
-// === impl Filter ===
+// === impl SuppressionFilter ===
 
-impl Filter {
-    fn is_wide_open(&self) -> bool {
+impl SuppressionFilter {
+    fn is_unrestricted(&self) -> bool {
         let Self {
             address,
             hash,

@@ -17,7 +17,7 @@ use crate::delivery::provider::{Patience, SmtpConfig, TlsMode};
 use crate::notification::Channel;
 
 /// Maximum length of a local part in octets (RFC 5321 section 4.5.3.1.1).
-const MAX_LOCAL_PART: usize = 64;
+const MAX_LOCAL_PART_BYTES: usize = 64;
 
 // === impl OutletConfig ===
 
@@ -33,12 +33,12 @@ impl OutletConfig {
         let weight = object.or("weight", 1, |field| field.integer(1..=1000));
         let concurrency = object.or("concurrency", 64, |field| field.integer(1..=10_000));
         let rate = object.optional("rate", |field| field.integer(1..=1_000_000));
-        let kind = object.required("kind", |field| field.one_of(KINDS));
-        let carried = kind.and_then(Kind::channel);
+        let kind = object.required("kind", |field| field.one_of(PROVIDER_KINDS));
+        let carried = kind.and_then(ProviderKind::channel);
         if let (Some(kind), Some(carried), Some(channel)) = (kind, carried, channel)
             && carried != channel
         {
-            let word = KINDS
+            let word = PROVIDER_KINDS
                 .iter()
                 .find(|(_, known)| *known == kind)
                 .map_or("", |(word, _)| *word);
@@ -48,19 +48,21 @@ impl OutletConfig {
             );
         }
         let provider = match kind? {
-            Kind::Smtp => {
+            ProviderKind::Smtp => {
                 let smtp = read_smtp(object, env, concurrency, (public_url, tokens));
                 smtp.map(Box::new).map(ProviderConfig::Smtp)
             }
-            Kind::Twilio => api::read_twilio(object, env, public_url).map(ProviderConfig::Twilio),
-            Kind::Http => api::read_http(object, env).map(ProviderConfig::Http),
-            Kind::Fcm => api::read_fcm(object).map(ProviderConfig::Fcm),
-            Kind::WebPush => api::read_web_push(object, env).map(ProviderConfig::WebPush),
-            Kind::File => object
+            ProviderKind::Twilio => {
+                api::read_twilio(object, env, public_url).map(ProviderConfig::Twilio)
+            }
+            ProviderKind::Http => api::read_http(object, env).map(ProviderConfig::Http),
+            ProviderKind::Fcm => api::read_fcm(object).map(ProviderConfig::Fcm),
+            ProviderKind::WebPush => api::read_web_push(object, env).map(ProviderConfig::WebPush),
+            ProviderKind::File => object
                 .required("folder", |field| field.text(1..=1024))
                 .map(PathBuf::from)
                 .map(ProviderConfig::File),
-            Kind::Null => Some(ProviderConfig::Null),
+            ProviderKind::Null => Some(ProviderConfig::Null),
         };
         Some(Self {
             name: name?,
@@ -74,7 +76,7 @@ impl OutletConfig {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ProviderKind {
     Smtp,
     Twilio,
     Http,
@@ -84,17 +86,17 @@ enum Kind {
     Null,
 }
 
-const KINDS: &[(&str, Kind)] = &[
-    ("smtp", Kind::Smtp),
-    ("twilio", Kind::Twilio),
-    ("http", Kind::Http),
-    ("fcm", Kind::Fcm),
-    ("web-push", Kind::WebPush),
-    ("file", Kind::File),
-    ("null", Kind::Null),
+const PROVIDER_KINDS: &[(&str, ProviderKind)] = &[
+    ("smtp", ProviderKind::Smtp),
+    ("twilio", ProviderKind::Twilio),
+    ("http", ProviderKind::Http),
+    ("fcm", ProviderKind::Fcm),
+    ("web-push", ProviderKind::WebPush),
+    ("file", ProviderKind::File),
+    ("null", ProviderKind::Null),
 ];
 
-impl Kind {
+impl ProviderKind {
     /// Returns the only channel that it serves, or `None` if it serves any channel.
     fn channel(self) -> Option<Channel> {
         match self {
@@ -108,17 +110,17 @@ impl Kind {
 
 fn name(field: Field<'_>) -> Option<String> {
     let text = field.text(1..=32)?;
-    let sound = text
+    let is_valid = text
         .bytes()
         .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
-    if sound {
+    if is_valid {
         Some(text)
     } else {
         field.fail("invalid_format", "must be of a-z, 0-9, - and _")
     }
 }
 
-pub(super) fn refuse_doubles(root: &Object<'_>, outlets: &[OutletConfig]) {
+pub(super) fn check_unique_names(root: &Object<'_>, outlets: &[OutletConfig]) {
     let mut names = BTreeSet::new();
     for outlet in outlets
         .iter()
@@ -211,7 +213,7 @@ fn read_smtp(
 /// Reads an address whose local part leaves room for `+` and a token.
 fn return_path(field: Field<'_>) -> Option<EmailAddress> {
     let address = email(field)?;
-    let most = MAX_LOCAL_PART - 1 - TOKEN_LENGTH;
+    let most = MAX_LOCAL_PART_BYTES - 1 - TOKEN_LENGTH;
     if address.parts().0.len() > most {
         return field.fail(
             "too_long",

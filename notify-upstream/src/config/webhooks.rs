@@ -4,7 +4,10 @@ use url::Url;
 
 use super::provider::secret;
 use crate::delivery::provider::check_tls;
-use crate::receipts::webhook::{Certificates, Mailgun, SendGrid, Sns, Standard, Twilio, Webhooks};
+use crate::receipts::webhook::{
+    CertificateCache, MailgunWebhook, SendGridWebhook, SnsWebhook, StandardWebhook, TwilioWebhook,
+    Webhooks,
+};
 
 /// Reads the table `[webhooks]`. Requests of providers without a table are answered as those with
 /// an invalid signature.
@@ -16,11 +19,11 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
                 let Some(base) = public_url else {
                     twilio.fail(
                         "missing_field",
-                        "needs public_url, which is part of what Twilio signs",
+                        "needs public_url, which is part of what TwilioWebhook signs",
                     );
                     return None;
                 };
-                Some(Twilio {
+                Some(TwilioWebhook {
                     auth_token: auth_token?,
                     url: callback(base, "twilio"),
                 })
@@ -29,8 +32,8 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
         let sns = table.section("sns", |sns| {
             let topics = sns.list("topics", |field| {
                 let topic = field.text(1..=256)?;
-                let sound = Sns::is_topic(&topic);
-                if sound {
+                let is_valid = SnsWebhook::is_topic(&topic);
+                if is_valid {
                     Some(topic)
                 } else {
                     field.fail("invalid_format", "must be the ARN of a topic")
@@ -40,23 +43,24 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
                 sns.fail("tls_unavailable", reason);
                 return None;
             }
-            Some(Sns {
+            Some(SnsWebhook {
                 topics,
-                certificates: Certificates::new(postern_common::service::http_client()),
+                certificates: CertificateCache::new(postern_common::service::http_client()),
             })
         });
         let sendgrid = table.section("sendgrid", |sendgrid| {
             sendgrid.required("public_key", |field| {
-                SendGrid::new(field.string()?)
+                SendGridWebhook::new(field.string()?)
                     .or_else(|| field.fail("invalid_format", "must be base64"))
             })
         });
         let mailgun = table.section("mailgun", |mailgun| {
-            secret(mailgun, env, "signing_key_env").map(|signing_key| Mailgun { signing_key })
+            secret(mailgun, env, "signing_key_env")
+                .map(|signing_key| MailgunWebhook { signing_key })
         });
         let standard = table.section("standard", |standard| {
             let key = secret(standard, env, "secret_env")?;
-            let read = Standard::new(&key);
+            let read = StandardWebhook::new(&key);
             if read.is_none() {
                 standard.fail(
                     "invalid_format",

@@ -7,7 +7,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::address::{
-    ActorId, Address, DeviceToken, E164, EmailAddress, Subscription, SubscriptionKeys,
+    ActorId, Address, DeviceToken, EmailAddress, PhoneNumber, PushSubscription, SubscriptionKeys,
     is_public_https,
 };
 use crate::notification::Channel;
@@ -149,7 +149,7 @@ fn address_of(profile: &Value, channel: Channel) -> Option<Address> {
     let text = |name| profile.get(name).and_then(Value::as_str);
     match channel {
         Channel::Email => EmailAddress::parse(text("email")?).map(Address::Email),
-        Channel::Sms => E164::parse(text("phone")?).map(Address::Phone),
+        Channel::Sms => PhoneNumber::parse(text("phone")?).map(Address::Phone),
         Channel::Push => match text("deviceToken") {
             Some(token) => DeviceToken::parse(token).map(Address::DeviceToken),
             None => subscription_of(profile.get("subscription")?).map(Address::Subscription),
@@ -157,7 +157,7 @@ fn address_of(profile: &Value, channel: Channel) -> Option<Address> {
     }
 }
 
-fn subscription_of(value: &Value) -> Option<Subscription> {
+fn subscription_of(value: &Value) -> Option<PushSubscription> {
     let endpoint = value.get("endpoint")?.as_str()?;
     let key = |name| {
         value
@@ -170,7 +170,7 @@ fn subscription_of(value: &Value) -> Option<Subscription> {
         p256dh: key("p256dh")?,
         auth: key("auth")?,
     };
-    is_public_https(&Url::parse(endpoint).ok()?).then(|| Subscription {
+    is_public_https(&Url::parse(endpoint).ok()?).then(|| PushSubscription {
         endpoint: endpoint.to_owned(),
         keys,
     })

@@ -20,7 +20,7 @@ use crate::lease::Workers;
 use crate::notification::{Channel, NotificationId};
 use crate::principal::Principal;
 use crate::store::{Claimed, Record, Store};
-use crate::templates::{self, Ambiguous, Content, Locale, TemplateName, Templates};
+use crate::templates::{self, AmbiguityPolicy, Locale, MessageContent, TemplateName, Templates};
 
 /// Makes attempts.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ impl Courier {
     async fn try_deliver(
         &self,
         attempt: &Attempt<'_>,
-        (content, settings): (Content, Settings),
+        (content, settings): (MessageContent, Settings),
     ) -> Result<Verdict, Failure> {
         let record = &attempt.claimed.record;
         let Some(address) = attempt
@@ -262,7 +262,7 @@ impl Courier {
         &self,
         channel: Channel,
         message: &Message<'_>,
-        ambiguous: Ambiguous,
+        ambiguous: AmbiguityPolicy,
     ) -> Result<Option<Sent>, Failure> {
         let known = self.store.read(&[message.id]).await;
         let known = known.map_err(|_| Failure::of(Class::Transient, "history_unavailable"))?;
@@ -282,7 +282,9 @@ impl Courier {
         }
         match self.outlets.look(channel, message).await {
             Ok(Some(sent)) => Ok(Some(sent)),
-            Ok(None) if ambiguous == Ambiguous::Fail => Err(Failure::permanent("outcome_unknown")),
+            Ok(None) if ambiguous == AmbiguityPolicy::Fail => {
+                Err(Failure::permanent("outcome_unknown"))
+            }
             Ok(None) => Ok(None),
             Err((provider, refusal)) => Err(Failure {
                 provider: Some(provider),
@@ -295,7 +297,10 @@ impl Courier {
 
     /// A template that is gone or fails is the operator's to mend: while its files change all over
     /// a fleet, what was accepted with one version may meet another.
-    fn render(&self, record: &Record) -> (Option<u32>, Result<(Content, Settings), Failure>) {
+    fn render(
+        &self,
+        record: &Record,
+    ) -> (Option<u32>, Result<(MessageContent, Settings), Failure>) {
         let templates = self.templates.load();
         let name = TemplateName::parse(&record.template);
         let found = name.as_ref().and_then(|name| {
@@ -391,14 +396,14 @@ impl Courier {
 
 /// What the template says about its delivery.
 struct Settings {
-    ambiguous: Ambiguous,
+    ambiguous: AmbiguityPolicy,
     unsubscribe: bool,
     /// Whether it may go to a user's own address that is not verified.
     unverified: bool,
 }
 
 impl Settings {
-    fn of(settings: &templates::Settings, channel: Channel) -> Self {
+    fn of(settings: &templates::TemplateSettings, channel: Channel) -> Self {
         Self {
             ambiguous: settings.ambiguous,
             unsubscribe: settings.unsubscribe,

@@ -24,7 +24,7 @@ pub(crate) struct MailTokens(Arc<[hmac::Key]>);
 
 /// The use that a token is limited to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum TokenPurpose {
     /// Unsubscribing the address.
     Unsubscribe,
     /// Reporting the delivery result.
@@ -33,7 +33,7 @@ pub(crate) enum Purpose {
 
 /// A token that has been parsed and not verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct TokenClaim {
     pub(crate) id: NotificationId,
     tag: u128,
 }
@@ -77,7 +77,7 @@ impl MailTokens {
     #[must_use]
     pub(crate) fn issue(
         &self,
-        purpose: Purpose,
+        purpose: TokenPurpose,
         id: NotificationId,
         address: &AddressHash,
     ) -> String {
@@ -94,7 +94,7 @@ impl MailTokens {
     /// Returns whether this service issued a token of this notification and purpose, for any
     /// address.
     #[must_use]
-    pub(crate) fn has_issued(&self, purpose: Purpose, claim: Claim) -> bool {
+    pub(crate) fn has_issued(&self, purpose: TokenPurpose, claim: TokenClaim) -> bool {
         let id_tag = (claim.tag >> ADDRESS_TAG_BITS).to_be_bytes();
         self.0.iter().any(|key| {
             let expected =
@@ -105,7 +105,12 @@ impl MailTokens {
 
     /// Returns whether this service issued the token for this purpose and address.
     #[must_use]
-    pub(crate) fn verify(&self, purpose: Purpose, claim: Claim, address: &AddressHash) -> bool {
+    pub(crate) fn verify(
+        &self,
+        purpose: TokenPurpose,
+        claim: TokenClaim,
+        address: &AddressHash,
+    ) -> bool {
         self.0.iter().any(|key| {
             let expected = tag(key, purpose, claim.id, address).to_be_bytes();
             constant_time::verify_slices_are_equal(&expected, &claim.tag.to_be_bytes()).is_ok()
@@ -117,18 +122,18 @@ fn padded(text: &str) -> String {
     format!("{text}{}", "=".repeat((4 - text.len() % 4) % 4))
 }
 
-fn tag(key: &hmac::Key, purpose: Purpose, id: NotificationId, address: &AddressHash) -> u128 {
+fn tag(key: &hmac::Key, purpose: TokenPurpose, id: NotificationId, address: &AddressHash) -> u128 {
     let id = id.0.as_bytes();
     let id_tag = hmac_bits(key, purpose, &[id], ID_TAG_BITS);
     (id_tag << ADDRESS_TAG_BITS) | hmac_bits(key, purpose, &[id, address], ADDRESS_TAG_BITS)
 }
 
 /// Returns the first `bits` bits of an HMAC over the purpose and `parts`, which have fixed lengths.
-fn hmac_bits(key: &hmac::Key, purpose: Purpose, parts: &[&[u8]], bits: u32) -> u128 {
+fn hmac_bits(key: &hmac::Key, purpose: TokenPurpose, parts: &[&[u8]], bits: u32) -> u128 {
     let mut context = hmac::Context::with_key(key);
     context.update(match purpose {
-        Purpose::Unsubscribe => b"postern unsubscribe v2\0",
-        Purpose::DeliveryReport => b"postern delivery report v2\0",
+        TokenPurpose::Unsubscribe => b"postern unsubscribe v2\0",
+        TokenPurpose::DeliveryReport => b"postern delivery report v2\0",
     });
     for part in parts {
         context.update(part);
@@ -139,9 +144,9 @@ fn hmac_bits(key: &hmac::Key, purpose: Purpose, parts: &[&[u8]], bits: u32) -> u
         .map_or(0, |half| u128::from_be_bytes(*half) >> (u128::BITS - bits))
 }
 
-// === impl Claim ===
+// === impl TokenClaim ===
 
-impl Claim {
+impl TokenClaim {
     /// Parses a token, case-insensitively.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
@@ -157,7 +162,7 @@ impl Claim {
 
     /// Parses the token after the `+` in the local part of an address.
     #[must_use]
-    pub(crate) fn of_return_path(address: &str) -> Option<Self> {
+    pub(crate) fn from_return_path(address: &str) -> Option<Self> {
         let (local, _domain) = address.trim().trim_matches(['<', '>']).rsplit_once('@')?;
         Self::parse(local.rsplit_once('+')?.1)
     }
@@ -184,7 +189,7 @@ fn read_digits(text: &str) -> Option<u128> {
 mod tests {
     use super::*;
     use crate::address::hash;
-    use crate::notification::Sequence;
+    use crate::notification::OrderSequence;
 
     fn tokens(seed: u8) -> MailTokens {
         MailTokens::parse(&STANDARD.encode([seed; 32])).expect("a key")
@@ -193,38 +198,38 @@ mod tests {
     #[test]
     fn token_is_valid_for_its_purpose_notification_and_address() {
         let (tokens, other) = (tokens(1), tokens(2));
-        let (id, ada) = (Sequence::id(1 << 40), hash("ada@example.com"));
-        let token = tokens.issue(Purpose::Unsubscribe, id, &ada);
+        let (id, ada) = (OrderSequence::id(1 << 40), hash("ada@example.com"));
+        let token = tokens.issue(TokenPurpose::Unsubscribe, id, &ada);
         assert_eq!(token.len(), TOKEN_LENGTH);
         for spelling in [token.clone(), token.to_uppercase()] {
-            let claim = Claim::parse(&spelling).expect("a token");
+            let claim = TokenClaim::parse(&spelling).expect("a token");
             assert_eq!(claim.id, id);
-            assert!(tokens.verify(Purpose::Unsubscribe, claim, &ada));
-            assert!(tokens.has_issued(Purpose::Unsubscribe, claim));
-            assert!(!tokens.has_issued(Purpose::DeliveryReport, claim));
-            assert!(!other.has_issued(Purpose::Unsubscribe, claim));
-            assert!(!tokens.verify(Purpose::DeliveryReport, claim, &ada));
-            assert!(!tokens.verify(Purpose::Unsubscribe, claim, &hash("bob@example.com")));
-            assert!(!other.verify(Purpose::Unsubscribe, claim, &ada));
-            let another = Claim {
-                id: Sequence::id(2 << 40),
+            assert!(tokens.verify(TokenPurpose::Unsubscribe, claim, &ada));
+            assert!(tokens.has_issued(TokenPurpose::Unsubscribe, claim));
+            assert!(!tokens.has_issued(TokenPurpose::DeliveryReport, claim));
+            assert!(!other.has_issued(TokenPurpose::Unsubscribe, claim));
+            assert!(!tokens.verify(TokenPurpose::DeliveryReport, claim, &ada));
+            assert!(!tokens.verify(TokenPurpose::Unsubscribe, claim, &hash("bob@example.com")));
+            assert!(!other.verify(TokenPurpose::Unsubscribe, claim, &ada));
+            let another = TokenClaim {
+                id: OrderSequence::id(2 << 40),
                 ..claim
             };
-            assert!(!tokens.verify(Purpose::Unsubscribe, another, &ada));
-            assert!(!tokens.has_issued(Purpose::Unsubscribe, another));
+            assert!(!tokens.verify(TokenPurpose::Unsubscribe, another, &ada));
+            assert!(!tokens.has_issued(TokenPurpose::Unsubscribe, another));
         }
         let address = format!("bounces+{token}@example.org");
         assert_eq!(
-            Claim::of_return_path(&format!("<{address}>")),
-            Claim::parse(&token)
+            TokenClaim::from_return_path(&format!("<{address}>")),
+            TokenClaim::parse(&token)
         );
     }
 
     #[test]
     fn malformed_token_is_rejected() {
         let token = tokens(1).issue(
-            Purpose::Unsubscribe,
-            Sequence::id(1 << 40),
+            TokenPurpose::Unsubscribe,
+            OrderSequence::id(1 << 40),
             &hash("a@example.com"),
         );
         for wrong in [
@@ -235,29 +240,29 @@ mod tests {
             &token.replace(&token[..1], "1"),
             "é",
         ] {
-            assert_eq!(Claim::parse(wrong), None, "{wrong}");
+            assert_eq!(TokenClaim::parse(wrong), None, "{wrong}");
         }
         assert_eq!(
-            Claim::parse(&"7".repeat(TOKEN_LENGTH)),
+            TokenClaim::parse(&"7".repeat(TOKEN_LENGTH)),
             None,
             "identifiers have 128 bits"
         );
-        assert_eq!(Claim::of_return_path("bounces@example.org"), None);
-        assert_eq!(Claim::of_return_path(&token), None);
+        assert_eq!(TokenClaim::from_return_path("bounces@example.org"), None);
+        assert_eq!(TokenClaim::from_return_path(&token), None);
     }
 
     #[test]
     fn keys_can_be_rotated_and_weak_keys_are_rejected() {
         let (old, new) = (STANDARD.encode([1; 32]), URL_SAFE_NO_PAD.encode([255; 40]));
         let both = MailTokens::parse(&format!("{new},{old}")).expect("two keys");
-        let (id, ada) = (Sequence::id(1 << 40), hash("ada@example.com"));
-        let token = tokens(1).issue(Purpose::DeliveryReport, id, &ada);
+        let (id, ada) = (OrderSequence::id(1 << 40), hash("ada@example.com"));
+        let token = tokens(1).issue(TokenPurpose::DeliveryReport, id, &ada);
         assert!(both.verify(
-            Purpose::DeliveryReport,
-            Claim::parse(&token).expect("a token"),
+            TokenPurpose::DeliveryReport,
+            TokenClaim::parse(&token).expect("a token"),
             &ada
         ));
-        assert_ne!(both.issue(Purpose::DeliveryReport, id, &ada), token);
+        assert_ne!(both.issue(TokenPurpose::DeliveryReport, id, &ada), token);
         for weak in ["", "secret", &STANDARD.encode([1; 31]), &format!("{old},")] {
             assert!(MailTokens::parse(weak).is_err(), "{weak}");
         }

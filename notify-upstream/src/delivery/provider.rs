@@ -30,7 +30,7 @@ pub(crate) use web_push::{VapidKey, WebPush};
 use crate::address::Address;
 use crate::delivery::retry::Class;
 use crate::notification::NotificationId;
-use crate::templates::Content;
+use crate::templates::MessageContent;
 
 /// A provider, ready to carry.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub(crate) struct Message<'a> {
     /// Where to.
     pub(crate) to: &'a Address,
     /// The words.
-    pub(crate) content: &'a Content,
+    pub(crate) content: &'a MessageContent,
     /// When it was accepted: the date of the message, the same for every attempt.
     pub(crate) created_at: Timestamp,
     /// When it is of no interest any more.

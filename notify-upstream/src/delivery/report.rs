@@ -8,7 +8,7 @@ use crate::store::row::ReceiptKind;
 
 /// A delivery report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct ProviderReport {
     /// The provider's name for the event.
     pub(crate) event_id: String,
     /// The notification, or `None` if the event concerns none of this service.
@@ -25,9 +25,9 @@ pub(crate) struct Report {
     pub(crate) dead_address: Option<String>,
 }
 
-// === impl Report ===
+// === impl ProviderReport ===
 
-impl Report {
+impl ProviderReport {
     /// Returns the inbox row, or `None` if the report concerns no notification of this service.
     #[must_use]
     pub(crate) fn receipt(&self, provider: &str, received_at: Timestamp) -> Option<Receipt> {

@@ -9,7 +9,7 @@ use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
 use crate::address::{self, Address, AddressHash};
-use crate::delivery::report::Report;
+use crate::delivery::report::ProviderReport;
 use crate::notification::{Channel, NotificationId};
 use crate::store::{Store, StoreError};
 
@@ -157,8 +157,8 @@ impl Suppression {
     ///
     /// # Errors
     /// The store's, and nothing was noted: the next bounce of the address does it.
-    pub(crate) async fn believe(&self, reports: &[Report]) -> Result<(), StoreError> {
-        let dead: Vec<(&Report, NotificationId, AddressHash)> = reports
+    pub(crate) async fn believe(&self, reports: &[ProviderReport]) -> Result<(), StoreError> {
+        let dead: Vec<(&ProviderReport, NotificationId, AddressHash)> = reports
             .iter()
             .filter_map(|report| {
                 Some((

@@ -17,7 +17,7 @@ use postern_common::http::BudgetPermit;
 
 use super::*;
 use crate::notification::NotificationId;
-use crate::testing::{Rig, START, after, draft, stores};
+use crate::testing::{START, TestReplica, after, draft, stores};
 
 fn clock() -> Clock {
     Clock::manual(START)
@@ -34,7 +34,7 @@ fn kinds(view: &serde_json::Value) -> Vec<String> {
 #[tokio::test]
 async fn an_accepted_notification_is_queued_attempted_and_sent() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let id = rig.accept(Priority::Normal).await;
         assert_eq!(
             (
@@ -59,7 +59,7 @@ async fn an_accepted_notification_is_queued_attempted_and_sent() {
 #[tokio::test]
 async fn the_order_is_strict_and_first_in_first_out_within_a_priority() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 1).await;
+        let mut rig = TestReplica::new(&store, &clock(), 1).await;
         let mut by_priority: Vec<Vec<NotificationId>> = vec![Vec::new(); 4];
         for round in 0..24 {
             let priority = Priority::ALL[3 - round % 4];
@@ -76,7 +76,7 @@ async fn the_order_is_strict_and_first_in_first_out_within_a_priority() {
 #[tokio::test]
 async fn what_is_born_leased_goes_at_once_and_the_rest_follows_in_order() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 3).await;
+        let mut rig = TestReplica::new(&store, &clock(), 3).await;
         rig.step().await;
         let mut ids = Vec::new();
         for _ in 0..6 {
@@ -97,11 +97,11 @@ async fn what_is_born_leased_goes_at_once_and_the_rest_follows_in_order() {
 async fn a_dead_workers_rows_are_rescued_and_its_late_result_is_refused() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut first = Rig::new(&store, &clock, 8).await;
+        let mut first = TestReplica::new(&store, &clock, 8).await;
         let gate = first.script.hold();
         let id = first.accept(Priority::Normal).await;
         first.dispatcher.pass().await.expect("claims");
-        let mut second = Rig::new(&store, &clock, 8).await;
+        let mut second = TestReplica::new(&store, &clock, 8).await;
         for _ in 0..3 {
             clock.advance(Duration::from_secs(3));
             second.workers.step().await.expect("renews");
@@ -139,9 +139,9 @@ async fn a_dead_workers_rows_are_rescued_and_its_late_result_is_refused() {
 async fn rescued_rows_do_not_pause_low() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut frozen = Rig::new(&store, &clock, 8).await;
+        let mut frozen = TestReplica::new(&store, &clock, 8).await;
         let _gate = frozen.script.hold();
-        let mut second = Rig::new(&store, &clock, 8).await;
+        let mut second = TestReplica::new(&store, &clock, 8).await;
         let ids = [
             frozen.accept(Priority::Normal).await,
             frozen.accept(Priority::Low).await,
@@ -149,7 +149,7 @@ async fn rescued_rows_do_not_pause_low() {
         for _ in 0..2 {
             frozen.dispatcher.pass().await.expect("claims");
         }
-        let gate = |rig: &Rig| rig.board.desk(Channel::Email).gate();
+        let gate = |rig: &TestReplica| rig.board.desk(Channel::Email).gate();
         for _ in 0..13 {
             clock.advance(Duration::from_secs(1));
             second.workers.step().await.expect("renews");
@@ -170,7 +170,7 @@ async fn rescued_rows_do_not_pause_low() {
 async fn failures_are_repeated_when_due_and_counted() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         rig.script.refuse(&["451 4.3.0", "421 4.7.0"]);
         let id = rig.accept(Priority::Normal).await;
         rig.step().await;
@@ -211,7 +211,7 @@ async fn failures_are_repeated_when_due_and_counted() {
 #[tokio::test]
 async fn a_permanent_failure_is_a_dead_letter_and_its_address_is_not_used_again() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         rig.script.refuse(&["550 5.1.1"]);
         let first = rig.accept(Priority::Normal).await;
         rig.step().await;
@@ -236,7 +236,7 @@ async fn a_permanent_failure_is_a_dead_letter_and_its_address_is_not_used_again(
 async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         let mut later = draft(Priority::High);
         later.request.send_at = Some(after(5));
         later.request.expires_at = Some(after(60));
@@ -275,7 +275,7 @@ async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
 async fn a_class_that_is_late_is_promoted_and_would_starve_otherwise() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 4).await;
+        let mut rig = TestReplica::new(&store, &clock, 4).await;
         let normal = rig.accept(Priority::Normal).await;
         let mut sent_after = None;
         for second in 0..130_u64 {
@@ -301,7 +301,7 @@ async fn a_class_that_is_late_is_promoted_and_would_starve_otherwise() {
 async fn a_stop_hands_back_what_was_not_begun() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         let id = rig.accept(Priority::Normal).await;
         rig.stop.cancel();
         rig.step().await;
@@ -314,7 +314,7 @@ async fn a_stop_hands_back_what_was_not_begun() {
             (&"QUEUED".into(), &0.into())
         );
         rig.workers.leave().await;
-        let mut next = Rig::new(&store, &clock, 8).await;
+        let mut next = TestReplica::new(&store, &clock, 8).await;
         next.step().await;
         assert_eq!(
             (
@@ -329,7 +329,7 @@ async fn a_stop_hands_back_what_was_not_begun() {
 #[tokio::test]
 async fn more_than_the_store_can_take_is_refused_and_not_kept() {
     for (store, _database) in stores().await {
-        let rig = Rig::new(&store, &clock(), 8).await;
+        let rig = TestReplica::new(&store, &clock(), 8).await;
         let principal = crate::principal::Principal {
             creator: "service:test".into(),
             actor: None,
@@ -367,7 +367,7 @@ async fn more_than_the_store_can_take_is_refused_and_not_kept() {
 async fn one_key_is_one_notification() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         let first = rig
             .submit(draft(Priority::Normal), Some("k"))
             .await
@@ -399,8 +399,8 @@ async fn two_replicas_share_the_work_and_send_nothing_twice() {
     for (store, _database) in stores().await {
         let clock = clock();
         let (mut a, mut b) = (
-            Rig::new(&store, &clock, 4).await,
-            Rig::new(&store, &clock, 4).await,
+            TestReplica::new(&store, &clock, 4).await,
+            TestReplica::new(&store, &clock, 4).await,
         );
         let mut ids = Vec::new();
         for n in 0..40 {

@@ -12,20 +12,20 @@ use postern_common::http::{BudgetPermit, Json, RequestId};
 use postern_common::{Code, Problem};
 use serde::Serialize;
 
-use super::{Authenticated, Service};
-use crate::intake::group_commit::{self, Accepted};
-use crate::intake::request::{Draft, IdempotencyKey, Request};
+use super::{ApiState, AuthenticatedCaller};
+use crate::intake::group_commit::{self, AcceptedNotification};
+use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
 use crate::principal::Principal;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Maximum number of notifications in a batch.
-const MAX_BATCH: usize = 1000;
+const MAX_BATCH_ITEMS: usize = 1000;
 /// Maximum number of a batch's notifications that wait for their commit concurrently.
-const AT_ONCE: usize = 256;
+const BATCH_CONCURRENCY: usize = 256;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Created {
+struct CreatedResponse {
     notification_id: String,
     status: &'static str,
     channel: &'static str,
@@ -34,33 +34,33 @@ struct Created {
 }
 
 #[derive(Serialize)]
-struct CreatedInBatch {
+struct BatchItemResponse {
     status: u16,
     #[serde(flatten)]
-    created: Members,
+    created: BatchItemMembers,
 }
 
 /// The members of a batch result. In a batch, `status` is the HTTP status of the item; the other
 /// members are those of a single response.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Members {
+struct BatchItemMembers {
     notification_id: String,
     channel: &'static str,
     priority: &'static str,
     created_at: Timestamp,
 }
 
-pub(super) async fn one(
-    State(service): State<Arc<Service>>,
-    Authenticated(principal): Authenticated,
-    Key(key): Key,
+pub(super) async fn create(
+    State(service): State<Arc<ApiState>>,
+    AuthenticatedCaller(principal): AuthenticatedCaller,
+    IdempotencyKeyHeader(key): IdempotencyKeyHeader,
     body: Json,
 ) -> Result<Response, Problem> {
     let now = service.clock.now();
     let (mut asked, permit) = (None, body.permit());
     let request = body.read(|object| {
-        let request = Request::read(object, now);
+        let request = NotificationRequest::read(object, now);
         asked = key.is_some().then(|| request.clone()).flatten();
         request
     });
@@ -72,13 +72,13 @@ pub(super) async fn one(
         (Err(problem), Some(asked), Some(key))
             if problem.code().status() == StatusCode::UNPROCESSABLE_ENTITY =>
         {
-            first_answer(&service, &principal, &asked, &key)
+            find_first_result(&service, &principal, &asked, &key)
                 .await?
                 .ok_or(problem)?
         }
         (answer, ..) => answer?,
     };
-    let created = Created {
+    let created = CreatedResponse {
         notification_id: accepted.id.to_string(),
         status: "QUEUED",
         channel: words.0,
@@ -98,14 +98,14 @@ type Words = (&'static str, &'static str);
 /// Returns the first result for this key and body. A request that is invalid now may have been
 /// valid when it was first sent, because times pass and templates change; its repetition gets the
 /// same response.
-async fn first_answer(
-    service: &Service,
+async fn find_first_result(
+    service: &ApiState,
     principal: &Principal,
-    request: &Request,
+    request: &NotificationRequest,
     key: &IdempotencyKey,
-) -> Result<Option<(Accepted, Words)>, Problem> {
+) -> Result<Option<(AcceptedNotification, Words)>, Problem> {
     let (now, print) = (service.clock.now(), request.fingerprint());
-    let first = group_commit::first_answer(
+    let first = group_commit::find_first_result(
         &service.store,
         now,
         &principal.creator,
@@ -116,16 +116,16 @@ async fn first_answer(
     Ok(first.map(|accepted| (accepted, words(request))))
 }
 
-fn words(request: &Request) -> Words {
+fn words(request: &NotificationRequest) -> Words {
     (request.channel.as_str(), request.priority.as_str())
 }
 
 async fn accept(
-    service: &Service,
+    service: &ApiState,
     principal: &Principal,
-    request: Request,
+    request: NotificationRequest,
     (key, permit): (Option<IdempotencyKey>, BudgetPermit),
-) -> Result<(Accepted, Words), Problem> {
+) -> Result<(AcceptedNotification, Words), Problem> {
     let draft = check(service, principal, request)?;
     service.quota.take(principal).await?;
     let words = words(&draft.request);
@@ -135,24 +135,28 @@ async fn accept(
     ))
 }
 
-fn check(service: &Service, principal: &Principal, request: Request) -> Result<Draft, Problem> {
-    principal.may_address(&request.recipient, service.users_may_address_anyone)?;
-    principal.may_send(request.priority, service.users_may_send_urgent)?;
+fn check(
+    service: &ApiState,
+    principal: &Principal,
+    request: NotificationRequest,
+) -> Result<ValidatedRequest, Problem> {
+    principal.authorize_recipient(&request.recipient, service.users_may_address_anyone)?;
+    principal.authorize_priority(request.priority, service.users_may_send_urgent)?;
     request.check(
         &service.templates.load(),
         Principal::author(&principal.creator),
     )
 }
 
-/// The `Idempotency-Key` header, if present.
-pub(super) struct Key(Option<IdempotencyKey>);
+/// The `Idempotency-IdempotencyKeyHeader` header, if present.
+pub(super) struct IdempotencyKeyHeader(Option<IdempotencyKey>);
 
-impl FromRequestParts<Arc<Service>> for Key {
+impl FromRequestParts<Arc<ApiState>> for IdempotencyKeyHeader {
     type Rejection = Problem;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        _service: &Arc<Service>,
+        _service: &Arc<ApiState>,
     ) -> Result<Self, Problem> {
         idempotency_key(&parts.headers).map(Self)
     }
@@ -161,7 +165,7 @@ impl FromRequestParts<Arc<Service>> for Key {
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
     let wrong = || {
         Problem::new(Code::InvalidHeader)
-            .detail("Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
+            .detail("Idempotency-IdempotencyKeyHeader must be one value of 1 to 255 visible ASCII characters")
     };
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     match (values.next(), values.next()) {
@@ -177,16 +181,15 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Proble
 }
 
 pub(super) async fn batch(
-    State(service): State<Arc<Service>>,
-    Authenticated(principal): Authenticated,
+    State(service): State<Arc<ApiState>>,
+    AuthenticatedCaller(principal): AuthenticatedCaller,
     RequestId(request_id): RequestId,
-    Key(key): Key,
+    IdempotencyKeyHeader(key): IdempotencyKeyHeader,
     body: Json,
 ) -> Result<Response, Problem> {
     if key.is_some() {
-        return Err(
-            Problem::new(Code::InvalidHeader).detail("Idempotency-Key is for single notifications")
-        );
+        return Err(Problem::new(Code::InvalidHeader)
+            .detail("Idempotency-IdempotencyKeyHeader is for single notifications"));
     }
     let permit = body.permit();
     let requests = read_batch(body, service.clock.now())?;
@@ -196,7 +199,7 @@ pub(super) async fn batch(
             .map(|request| async move {
                 one_of_batch(service, principal, request?, permit.clone()).await
             })
-            .buffered(AT_ONCE)
+            .buffered(BATCH_CONCURRENCY)
             .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
             .collect()
             .await;
@@ -208,20 +211,23 @@ pub(super) async fn batch(
 
 /// Parses each item separately. The parsed JSON tree takes many times the memory of its text and is
 /// freed before any item waits for its commit.
-fn read_batch(body: Json, now: Timestamp) -> Result<Vec<Result<Request, Problem>>, Problem> {
+fn read_batch(
+    body: Json,
+    now: Timestamp,
+) -> Result<Vec<Result<NotificationRequest, Problem>>, Problem> {
     let one = |item: &Node| {
         let mistakes = Mistakes::default();
-        let request = mistakes.object(item, |object| Request::read(object, now));
+        let request = mistakes.object(item, |object| NotificationRequest::read(object, now));
         mistakes.finish(request).map_err(Problem::from_mistakes)
     };
     body.read(|object| {
         object.required("notifications", |field| match field.value() {
-            Value::Array(items) if (1..=MAX_BATCH).contains(&items.len()) => {
+            Value::Array(items) if (1..=MAX_BATCH_ITEMS).contains(&items.len()) => {
                 Some(items.iter().map(one).collect())
             }
             Value::Array(_) => field.reject(
                 "invalid_length",
-                format!("must hold 1 to {MAX_BATCH} notifications"),
+                format!("must hold 1 to {MAX_BATCH_ITEMS} notifications"),
             ),
             Value::Null
             | Value::Bool(_)
@@ -234,19 +240,19 @@ fn read_batch(body: Json, now: Timestamp) -> Result<Vec<Result<Request, Problem>
 }
 
 async fn one_of_batch(
-    service: &Service,
+    service: &ApiState,
     principal: &Principal,
-    request: Request,
+    request: NotificationRequest,
     permit: BudgetPermit,
 ) -> Result<serde_json::Value, Problem> {
     let (accepted, words) = accept(service, principal, request, (None, permit)).await?;
-    let created = Members {
+    let created = BatchItemMembers {
         notification_id: accepted.id.to_string(),
         channel: words.0,
         priority: words.1,
         created_at: accepted.created_at,
     };
-    let created = CreatedInBatch {
+    let created = BatchItemResponse {
         status: StatusCode::CREATED.as_u16(),
         created,
     };

@@ -9,39 +9,39 @@ use http::request::Parts;
 use postern_common::{Code, Problem};
 use sha2::{Digest, Sha256};
 
-use super::{Authenticated, Service};
+use super::{ApiState, AuthenticatedCaller};
 use crate::notification::NotificationId;
 use crate::principal::Principal;
-use crate::status::view::{Status, View};
+use crate::status::view::{NotificationStatus, StatusView};
 use crate::store::{Cancelled, Snapshot, StoreError};
 
 /// The headers of a request, moved out of it because cloning them is expensive. Extractors that run
 /// later see no headers.
-pub(super) struct Head(HeaderMap);
+pub(super) struct TakenHeaders(HeaderMap);
 
-impl FromRequestParts<Arc<Service>> for Head {
+impl FromRequestParts<Arc<ApiState>> for TakenHeaders {
     type Rejection = Infallible;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        _service: &Arc<Service>,
+        _service: &Arc<ApiState>,
     ) -> Result<Self, Infallible> {
         Ok(Self(std::mem::take(&mut parts.headers)))
     }
 }
 
 pub(super) async fn get(
-    State(service): State<Arc<Service>>,
-    Authenticated(principal): Authenticated,
+    State(service): State<Arc<ApiState>>,
+    AuthenticatedCaller(principal): AuthenticatedCaller,
     Path(id): Path<String>,
-    Head(headers): Head,
+    TakenHeaders(headers): TakenHeaders,
 ) -> Result<Response, Problem> {
     // A cached snapshot may be older than one that the client received from another replica. It is
     // used only if the client already has it (`If-None-Match`), so that a status never goes
     // backwards. With a single process the cache equals the store.
     let recent = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
     if let Some(snapshot) = recent.filter(|snapshot| may_read(&principal, snapshot)) {
-        let document = Document::of(&view(&service, &snapshot))?;
+        let document = StatusDocument::of(&view(&service, &snapshot))?;
         if document.is_known(&headers)
             || (!service.store.is_shared() && !headers.contains_key(IF_NONE_MATCH))
         {
@@ -49,14 +49,14 @@ pub(super) async fn get(
         }
     }
     let snapshot = find(&service, &principal, &id).await?;
-    Ok(Document::of(&view(&service, &snapshot))?.answer(&headers))
+    Ok(StatusDocument::of(&view(&service, &snapshot))?.answer(&headers))
 }
 
 pub(super) async fn cancel(
-    State(service): State<Arc<Service>>,
-    Authenticated(principal): Authenticated,
+    State(service): State<Arc<ApiState>>,
+    AuthenticatedCaller(principal): AuthenticatedCaller,
     Path(id): Path<String>,
-    Head(headers): Head,
+    TakenHeaders(headers): TakenHeaders,
 ) -> Result<Response, Problem> {
     let snapshot = find(&service, &principal, &id).await?;
     if *snapshot.record.creator != *principal.creator {
@@ -73,17 +73,17 @@ pub(super) async fn cancel(
     let view = view(&service, &snapshot);
     match (outcome, view.status) {
         // A repeated cancellation returns the result of the first.
-        (Cancelled::Now, _) | (Cancelled::TooLate, Status::Cancelled) => {
-            Ok(Document::of(&view)?.answer(&headers))
+        (Cancelled::Now, _) | (Cancelled::TooLate, NotificationStatus::Cancelled) => {
+            Ok(StatusDocument::of(&view)?.answer(&headers))
         }
         (Cancelled::TooLate, _) => Err(Problem::new(Code::NotCancellable)
-            .detail("delivery has started; GET the notification for its status")),
+            .detail("it was begun already; GET the notification to see where it stands")),
     }
 }
 
 /// Returns the snapshot if the caller may read it. Otherwise the response is 404.
 async fn find(
-    service: &Service,
+    service: &ApiState,
     principal: &Principal,
     id: &str,
 ) -> Result<Arc<Snapshot>, Problem> {
@@ -103,9 +103,9 @@ fn may_read(principal: &Principal, snapshot: &Snapshot) -> bool {
     )
 }
 
-fn view(service: &Service, snapshot: &Snapshot) -> View {
+fn view(service: &ApiState, snapshot: &Snapshot) -> StatusView {
     let flow = |channel| service.board.desk(channel).flow();
-    View::of(snapshot, service.clock.now(), flow, |channel| {
+    StatusView::of(snapshot, service.clock.now(), flow, |channel| {
         service.webhooks.report(channel)
     })
 }
@@ -119,15 +119,15 @@ pub(super) fn unavailable(error: &StoreError) -> Problem {
 }
 
 /// A serialized status with its `ETag`, a digest of the bytes.
-struct Document {
+struct StatusDocument {
     body: Vec<u8>,
     tag: String,
 }
 
-// === impl Document ===
+// === impl StatusDocument ===
 
-impl Document {
-    fn of(view: &View) -> Result<Self, Problem> {
+impl StatusDocument {
+    fn of(view: &StatusView) -> Result<Self, Problem> {
         let body = serde_json::to_vec(view).map_err(|_| Problem::new(Code::Internal))?;
         let digest = Sha256::digest(&body);
         let half = u128::from_be_bytes(*digest.first_chunk().ok_or(Code::Internal)?);

@@ -25,9 +25,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::delivery::provider::script::Script;
-use crate::intake::group_commit::Writer;
-use crate::receipts::webhook::{Mailgun, Standard, Webhooks};
-use crate::testing::{Rig, START, stores};
+use crate::intake::group_commit::GroupCommitter;
+use crate::receipts::webhook::{MailgunWebhook, StandardWebhook, Webhooks};
+use crate::testing::{START, TestReplica, stores};
 
 /// Returns the keys of unsubscribe links.
 fn mail_tokens() -> MailTokens {
@@ -35,7 +35,7 @@ fn mail_tokens() -> MailTokens {
 }
 
 /// A running service.
-struct Served {
+struct TestServer {
     url: String,
     client: reqwest::Client,
     issuer: String,
@@ -63,14 +63,14 @@ async fn listen(router: Router, limits: Limits, shutdown: &CancellationToken) ->
     url
 }
 
-async fn served(store: &Store) -> Served {
+async fn served(store: &Store) -> TestServer {
     let (served, writer) = served_within(store, Limits::default()).await;
     tokio::spawn(writer.run());
     served
 }
 
 /// Starts a service that commits submissions only when the test runs the returned committer.
-async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
+async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommitter) {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
     let public = pair.public_key().as_ref().to_vec();
     let private: EcPrivateKeyRfc5915Der<'_> = pair.private_key().as_der().expect("DER");
@@ -100,10 +100,10 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         ..VerifierOptions::default()
     };
     let verifier = Verifier::new(vec![trusted], options);
-    let rig = Rig::new(store, &clock, 8).await;
-    let (reader, library) = Reader::open(store.clone(), Arc::clone(&rig.recent));
-    tokio::spawn(library.run());
-    let service = Service {
+    let rig = TestReplica::new(store, &clock, 8).await;
+    let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.recent));
+    tokio::spawn(batcher.run());
+    let service = ApiState {
         verifier,
         actor_issuer: format!("{issuer}/actors").into(),
         clock: clock.clone(),
@@ -113,7 +113,7 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         recent: rig.recent,
         store: store.clone(),
         board: Arc::clone(&rig.board),
-        quota: Quota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
+        quota: CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
         mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),
         suppression: rig.suppression,
@@ -123,7 +123,7 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         users_may_send_urgent: false,
     };
     let url = listen(super::router(service), limits, &shutdown).await;
-    let served = Served {
+    let served = TestServer {
         url,
         client: reqwest::Client::new(),
         issuer,
@@ -141,8 +141,8 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
 
 fn webhooks() -> Webhooks {
     Webhooks {
-        standard: Standard::new(&Secret::from("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3")),
-        mailgun: Some(Mailgun {
+        standard: StandardWebhook::new(&Secret::from("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3")),
+        mailgun: Some(MailgunWebhook {
             signing_key: Secret::from("mg-key"),
         }),
         ..Webhooks::default()
@@ -165,7 +165,7 @@ fn pkcs8(sec1: &[u8]) -> Vec<u8> {
     [&[0x30][..], &length(&inner), &inner].concat()
 }
 
-impl Served {
+impl TestServer {
     fn service_token(&self, name: &str) -> String {
         let now = START.unix_seconds();
         let claims = json!({

@@ -7,9 +7,9 @@ use postern_common::http::Raw;
 use postern_common::{Code, Problem};
 
 use super::status::unavailable;
-use super::{Anonymous, Service};
+use super::{AnonymousCaller, ApiState};
 use crate::address::AddressHash;
-use crate::delivery::mail_token::{Claim, Purpose};
+use crate::delivery::mail_token::{TokenClaim, TokenPurpose};
 use crate::notification::Channel;
 
 /// Handles a one-click unsubscription (RFC 8058). The address of the notification gets no further
@@ -17,27 +17,28 @@ use crate::notification::Channel;
 /// which is valid for its address only. The store is read only for tokens that this service issued.
 /// Returns 204 after the commit.
 pub(super) async fn one_click(
-    State(service): State<Arc<Service>>,
+    State(service): State<Arc<ApiState>>,
     RawQuery(query): RawQuery,
-    _: Anonymous,
+    _: AnonymousCaller,
     Raw(body, _permit): Raw,
 ) -> Result<Response, Problem> {
     if !is_click(&body) {
         return Err(Problem::new(Code::InvalidRequest)
             .detail("the body must be List-Unsubscribe=One-Click"));
     }
-    let nobody = || Problem::new(Code::InvalidWebhookSignature);
-    let claim = claim_of(query.as_deref()).ok_or_else(nobody)?;
-    let tokens = service.mail_tokens.as_ref().ok_or_else(nobody)?;
-    if !tokens.has_issued(Purpose::Unsubscribe, claim) {
-        return Err(nobody());
+    let invalid_token = || Problem::new(Code::InvalidWebhookSignature);
+    let claim = claim_of(query.as_deref()).ok_or_else(invalid_token)?;
+    let tokens = service.mail_tokens.as_ref().ok_or_else(invalid_token)?;
+    if !tokens.has_issued(TokenPurpose::Unsubscribe, claim) {
+        return Err(invalid_token());
     }
     let known = service.reader.read(claim.id).await?;
     let mail = known.filter(|snapshot| snapshot.record.lane.channel == Channel::Email);
-    let is_proven = |address: &AddressHash| tokens.verify(Purpose::Unsubscribe, claim, address);
+    let is_proven =
+        |address: &AddressHash| tokens.verify(TokenPurpose::Unsubscribe, claim, address);
     let address = mail
         .and_then(|mail| mail.addresses().find(is_proven))
-        .ok_or_else(nobody)?;
+        .ok_or_else(invalid_token)?;
     service
         .suppression
         .unsubscribe(&[address])
@@ -46,11 +47,11 @@ pub(super) async fn one_click(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn claim_of(query: Option<&str>) -> Option<Claim> {
+fn claim_of(query: Option<&str>) -> Option<TokenClaim> {
     let mut pairs =
         url::form_urlencoded::parse(query?.as_bytes()).filter(|(name, _)| name == "token");
     match (pairs.next(), pairs.next()) {
-        (Some((_, token)), None) => Claim::parse(&token),
+        (Some((_, token)), None) => TokenClaim::parse(&token),
         _ => None,
     }
 }

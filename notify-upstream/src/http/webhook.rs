@@ -9,20 +9,20 @@ use postern_common::http::{BodyOwner, Raw};
 use postern_common::{Code, Problem};
 
 use super::status::unavailable;
-use super::{Service, client_address};
-use crate::receipts::webhook::{Incoming, Unheard};
+use super::{ApiState, client_address};
+use crate::receipts::webhook::{WebhookRejection, WebhookRequest};
 
 /// Stores and counts the reports of a provider, and suppresses addresses that are proven invalid.
 /// Returns 204 after the commit.
 pub(super) async fn receive(
-    State(service): State<Arc<Service>>,
-    Sender { provider, source }: Sender,
+    State(service): State<Arc<ApiState>>,
+    WebhookSender { provider, source }: WebhookSender,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     Raw(body, _permit): Raw,
 ) -> Result<Response, Problem> {
     let now = service.clock.now();
-    let incoming = Incoming {
+    let request = WebhookRequest {
         headers: &headers,
         query: query.as_deref(),
         body: &body,
@@ -31,10 +31,10 @@ pub(super) async fn receive(
     };
     let reports = service
         .webhooks
-        .read(&provider, &incoming)
+        .read(&provider, &request)
         .await
-        .map_err(refusal)?;
-    if let Some(token) = service.webhooks.token(&provider, &incoming)
+        .map_err(rejection)?;
+    if let Some(token) = service.webhooks.token(&provider, &request)
         && !service
             .store
             .bind_webhook(&token, now)
@@ -73,17 +73,17 @@ pub(super) async fn receive(
 
 /// A configured provider whose request headers match its signature scheme. Extracted before the
 /// body is read.
-pub(super) struct Sender {
+pub(super) struct WebhookSender {
     provider: String,
     source: Option<IpAddr>,
 }
 
-impl FromRequestParts<Arc<Service>> for Sender {
+impl FromRequestParts<Arc<ApiState>> for WebhookSender {
     type Rejection = Problem;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        service: &Arc<Service>,
+        service: &Arc<ApiState>,
     ) -> Result<Self, Problem> {
         let unknown = |_| Problem::new(Code::InvalidWebhookSignature);
         let Path(provider): Path<String> = Path::from_request_parts(parts, service)
@@ -92,19 +92,19 @@ impl FromRequestParts<Arc<Service>> for Sender {
         service
             .webhooks
             .check_headers(&provider, &parts.headers, service.clock.now())
-            .map_err(refusal)?;
+            .map_err(rejection)?;
         let source = client_address(parts, service).await;
         BodyOwner::Webhook(source).set(parts);
         Ok(Self { provider, source })
     }
 }
 
-fn refusal(unheard: Unheard) -> Problem {
-    match unheard {
-        Unheard::Signature => Problem::new(Code::InvalidWebhookSignature),
-        Unheard::Unreadable => {
+fn rejection(rejection: WebhookRejection) -> Problem {
+    match rejection {
+        WebhookRejection::Signature => Problem::new(Code::InvalidWebhookSignature),
+        WebhookRejection::Unreadable => {
             Problem::new(Code::InvalidRequest).detail("the event cannot be read")
         }
-        Unheard::Unavailable => Problem::new(Code::Unavailable),
+        WebhookRejection::Unavailable => Problem::new(Code::Unavailable),
     }
 }

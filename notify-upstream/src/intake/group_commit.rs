@@ -12,38 +12,38 @@ use postern_common::{Code, Problem};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::dispatch::{Job, Means, Permit};
-use crate::intake::request::{Draft, IdempotencyKey};
+use crate::intake::request::{IdempotencyKey, ValidatedRequest};
 use crate::lease::Worker;
 use crate::notification::{Lane, NotificationId};
 use crate::principal::Principal;
 use crate::store::{Claimed, NewNotification, Record, Store, StoreError};
 
 /// Time for which an idempotency key identifies a repeated request.
-pub(crate) const KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const IDEMPOTENCY_KEY_TTL: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of rows in one commit.
-pub(crate) const BATCH: usize = 512;
+pub(crate) const MAX_COMMIT_ROWS: usize = 512;
 /// Maximum number of submissions that wait for a commit. Further ones are rejected with 503.
-pub(crate) const BACKLOG: usize = 8192;
+pub(crate) const MAX_PENDING_SUBMISSIONS: usize = 8192;
 /// Maximum time that a request waits for its commit. Afterwards the response is 503, and the client
 /// finds out with its idempotency key whether the notification was committed.
 pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// A handle that submits notifications to the [`GroupCommitter`].
 #[derive(Clone, Debug)]
-pub(crate) struct Door {
-    queue: mpsc::Sender<Submission>,
+pub(crate) struct SubmissionQueue {
+    queue: mpsc::Sender<PendingSubmission>,
 }
 
 /// The task that commits submissions in batches.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    clerk: Arc<Clerk>,
-    queue: mpsc::Receiver<Submission>,
+pub(crate) struct GroupCommitter {
+    writer: Arc<BatchWriter>,
+    queue: mpsc::Receiver<PendingSubmission>,
 }
 
 /// The result of an accepted submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedNotification {
     /// Identifier of the notification.
     pub(crate) id: NotificationId,
     /// Time of acceptance.
@@ -52,18 +52,18 @@ pub(crate) struct Accepted {
 
 /// A notification that waits for its commit.
 #[derive(Debug)]
-struct Submission {
+struct PendingSubmission {
     record: Record,
     send_at: Option<Timestamp>,
     /// Idempotency key and fingerprint.
     key: Option<(String, [u8; 32])>,
-    caller: Caller,
+    requester: Requester,
 }
 
 /// The requester that waits for a commit.
 #[derive(Debug)]
-struct Caller {
-    reply: oneshot::Sender<Result<Accepted, Problem>>,
+struct Requester {
+    reply: oneshot::Sender<Result<AcceptedNotification, Problem>>,
     since: Instant,
     /// Memory reserved for the request body. It is released after the commit, even if the client
     /// disconnects earlier.
@@ -72,26 +72,26 @@ struct Caller {
 
 /// Assigns identifiers and leases, commits a batch and answers its requesters.
 #[derive(Debug)]
-struct Clerk(Means);
+struct BatchWriter(Means);
 
 /// The rows of a batch, and for each row its requester and the permit if the row is inserted with a
 /// lease.
-struct Placed {
+struct PlacedBatch {
     rows: Vec<NewNotification>,
-    callers: Vec<(Caller, Option<Permit>)>,
+    requesters: Vec<(Requester, Option<Permit>)>,
 }
 
-// === impl Door ===
+// === impl SubmissionQueue ===
 
-impl Door {
+impl SubmissionQueue {
     /// Creates a queue and the committer that empties it.
     #[must_use]
-    pub(crate) fn open(means: Means) -> (Self, Writer) {
-        let (sender, queue) = mpsc::channel(BACKLOG);
+    pub(crate) fn open(means: Means) -> (Self, GroupCommitter) {
+        let (sender, queue) = mpsc::channel(MAX_PENDING_SUBMISSIONS);
         (
             Self { queue: sender },
-            Writer {
-                clerk: Arc::new(Clerk(means)),
+            GroupCommitter {
+                writer: Arc::new(BatchWriter(means)),
                 queue,
             },
         )
@@ -106,24 +106,24 @@ impl Door {
     pub(crate) async fn accept(
         &self,
         principal: &Principal,
-        draft: Draft,
+        draft: ValidatedRequest,
         key: Option<IdempotencyKey>,
         permit: BudgetPermit,
-    ) -> Result<Accepted, Problem> {
+    ) -> Result<AcceptedNotification, Problem> {
         let (reply, answer) = oneshot::channel();
         let key = key.map(|key| (key.as_str().to_owned(), draft.request.fingerprint()));
         let send_at = draft.request.send_at;
         let record = record(principal, draft);
-        let caller = Caller {
+        let requester = Requester {
             reply,
             since: Instant::now(),
             _permit: permit,
         };
-        let submission = Submission {
+        let submission = PendingSubmission {
             record,
             send_at,
             key,
-            caller,
+            requester,
         };
         self.queue
             .try_send(submission)
@@ -135,8 +135,8 @@ impl Door {
     }
 }
 
-fn record(principal: &Principal, draft: Draft) -> Record {
-    let Draft {
+fn record(principal: &Principal, draft: ValidatedRequest) -> Record {
+    let ValidatedRequest {
         request,
         template_version,
         locale,
@@ -155,9 +155,9 @@ fn record(principal: &Principal, draft: Draft) -> Record {
     }
 }
 
-// === impl Writer ===
+// === impl GroupCommitter ===
 
-impl Writer {
+impl GroupCommitter {
     /// Returns the number of submissions that wait for a commit.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
@@ -173,37 +173,37 @@ impl Writer {
     /// dropped.
     pub(crate) async fn step(&mut self) -> bool {
         let mut batch = Vec::with_capacity(64);
-        if self.queue.recv_many(&mut batch, BATCH).await == 0 {
+        if self.queue.recv_many(&mut batch, MAX_COMMIT_ROWS).await == 0 {
             return false;
         }
         // Submissions whose requesters have already received 503 are not written after an outage of
         // the store.
-        batch.retain(|submission| submission.caller.since.elapsed() < COMMIT_TIMEOUT);
+        batch.retain(|submission| submission.requester.since.elapsed() < COMMIT_TIMEOUT);
         if !batch.is_empty() {
-            self.clerk.write(batch).await;
+            self.writer.write(batch).await;
         }
         true
     }
 }
 
-// === impl Submission ===
+// === impl PendingSubmission ===
 
-impl Submission {
+impl PendingSubmission {
     /// Restores the submission of a row that was not stored.
-    fn again(row: NewNotification, caller: Caller) -> Self {
+    fn from_row(row: NewNotification, requester: Requester) -> Self {
         Self {
             record: row.record,
             send_at: row.send_at,
             key: row.key,
-            caller,
+            requester,
         }
     }
 }
 
-// === impl Clerk ===
+// === impl BatchWriter ===
 
-impl Clerk {
-    async fn write(self: &Arc<Self>, batch: Vec<Submission>) {
+impl BatchWriter {
+    async fn write(self: &Arc<Self>, batch: Vec<PendingSubmission>) {
         let worker = self.0.workers.current();
         let precedence = self.0.board.precedence();
         let entering = precedence.enter(
@@ -220,8 +220,8 @@ impl Clerk {
             Ok(refused) => self.committed(placed, &refused, &worker),
             Err(StoreError::Refused(error)) if count > 1 => {
                 tracing::warn!(%error, rows = count, "batch insert rejected, retrying rows individually");
-                for (row, (caller, _)) in placed.rows.into_iter().zip(placed.callers) {
-                    Box::pin(self.write(vec![Submission::again(row, caller)])).await;
+                for (row, (requester, _)) in placed.rows.into_iter().zip(placed.requesters) {
+                    Box::pin(self.write(vec![PendingSubmission::from_row(row, requester)])).await;
                 }
             }
             Err(error) => {
@@ -233,8 +233,8 @@ impl Clerk {
                 // The rows may have been committed with a lease of this worker, although their jobs
                 // are unknown here.
                 self.0.workers.doubt(&worker);
-                for (caller, _) in placed.callers {
-                    let _ = caller.reply.send(Err(code.into()));
+                for (requester, _) in placed.requesters {
+                    let _ = requester.reply.send(Err(code.into()));
                 }
             }
         }
@@ -242,23 +242,23 @@ impl Clerk {
 
     /// Assigns each submission its order and identifier, and a lease if a permit is free and no
     /// submission or row of a higher lane remains unleased.
-    fn place(&self, batch: Vec<Submission>, worker: &Worker) -> Placed {
+    fn place(&self, batch: Vec<PendingSubmission>, worker: &Worker) -> PlacedBatch {
         let now = self.0.clock.now();
         let alive = self.0.workers.is_alive();
         let places = self.0.sequence.places(batch.len());
         // For each channel, the index of the first lane in which this batch leaves a row without a
         // lease.
         let mut waits = [Lane::PER_CHANNEL; 3];
-        let mut placed = Placed {
+        let mut placed = PlacedBatch {
             rows: Vec::with_capacity(batch.len()),
-            callers: Vec::with_capacity(batch.len()),
+            requesters: Vec::with_capacity(batch.len()),
         };
         for (
-            Submission {
+            PendingSubmission {
                 record,
                 send_at,
                 key,
-                caller,
+                requester,
             },
             (order, id),
         ) in batch.into_iter().zip(places)
@@ -284,39 +284,41 @@ impl Clerk {
                 worker: lease.as_ref().map(|_| worker.id()),
                 key,
             });
-            placed.callers.push((caller, lease));
+            placed.requesters.push((requester, lease));
         }
         placed
     }
 
     fn committed(
         self: &Arc<Self>,
-        placed: Placed,
+        placed: PlacedBatch,
         refused: &[NotificationId],
         worker: &Arc<Worker>,
     ) {
         let mut left_waiting = HashMap::new();
-        for (row, (caller, lease)) in placed.rows.into_iter().zip(placed.callers) {
+        for (row, (requester, lease)) in placed.rows.into_iter().zip(placed.requesters) {
             if refused.contains(&row.id) {
-                let clerk = Arc::clone(self);
-                tokio::spawn(
-                    async move { clerk.answer_repeat(Submission::again(row, caller)).await },
-                );
+                let writer = Arc::clone(self);
+                tokio::spawn(async move {
+                    writer
+                        .answer_repeated_key(PendingSubmission::from_row(row, requester))
+                        .await
+                });
                 continue;
             }
-            let accepted = Accepted {
+            let accepted = AcceptedNotification {
                 id: row.id,
                 created_at: row.record.created_at,
             };
             let lane = row.record.lane;
-            let _ = caller.reply.send(Ok(accepted));
+            let _ = requester.reply.send(Ok(accepted));
             self.0
                 .metrics
-                .accepted(lane.channel, lane.priority, caller.since.elapsed());
+                .accepted(lane.channel, lane.priority, requester.since.elapsed());
             match lease {
                 Some(permit) => {
                     self.0.runner.start(Job {
-                        claimed: born(row),
+                        claimed: initial_claim(row),
                         worker: Arc::clone(worker),
                         _permit: permit,
                     });
@@ -336,10 +338,10 @@ impl Clerk {
 
     /// Answers a submission whose idempotency key was used before: with the first result, or with
     /// 409.
-    async fn answer_repeat(self: Arc<Self>, submission: Submission) {
+    async fn answer_repeated_key(self: Arc<Self>, submission: PendingSubmission) {
         let answer = match &submission.key {
             Some((key, fingerprint)) => {
-                self.repeat(&submission.record.creator, key, fingerprint)
+                self.find_repeated(&submission.record.creator, key, fingerprint)
                     .await
             }
             None => Err(Code::Internal.into()),
@@ -348,26 +350,26 @@ impl Clerk {
             // The key has expired meanwhile: the submission is written as a new one.
             None => Box::pin(self.write(vec![submission])).await,
             Some(answer) => {
-                let _ = submission.caller.reply.send(answer);
+                let _ = submission.requester.reply.send(answer);
             }
         }
     }
 
-    async fn repeat(
+    async fn find_repeated(
         &self,
         creator: &str,
         key: &str,
         fingerprint: &[u8; 32],
-    ) -> Result<Option<Accepted>, Problem> {
+    ) -> Result<Option<AcceptedNotification>, Problem> {
         let now = self.0.clock.now();
-        let first = first_answer(&self.0.store, now, creator, key, fingerprint).await?;
+        let first = find_first_result(&self.0.store, now, creator, key, fingerprint).await?;
         if first.is_none() {
-            let life = i64::try_from(KEY_LIFE.as_millis()).unwrap_or(i64::MAX);
+            let life = i64::try_from(IDEMPOTENCY_KEY_TTL.as_millis()).unwrap_or(i64::MAX);
             self.0
                 .store
                 .forget_keys(Timestamp(now.0 - life + 1))
                 .await
-                .map_err(|error| away(&error))?;
+                .map_err(|error| store_unavailable(&error))?;
         }
         Ok(first)
     }
@@ -378,21 +380,21 @@ impl Clerk {
 ///
 /// # Errors
 /// 409 if the first request had another body; 503 if the store is unavailable.
-pub(crate) async fn first_answer(
+pub(crate) async fn find_first_result(
     store: &Store,
     now: Timestamp,
     creator: &str,
     key: &str,
     fingerprint: &[u8; 32],
-) -> Result<Option<Accepted>, Problem> {
+) -> Result<Option<AcceptedNotification>, Problem> {
     match store
         .existing(creator, key)
         .await
-        .map_err(|error| away(&error))?
+        .map_err(|error| store_unavailable(&error))?
     {
-        Some(existing) if now.since(existing.created_at) < KEY_LIFE => {
+        Some(existing) if now.since(existing.created_at) < IDEMPOTENCY_KEY_TTL => {
             if existing.fingerprint == fingerprint {
-                Ok(Some(Accepted {
+                Ok(Some(AcceptedNotification {
                     id: existing.id,
                     created_at: existing.created_at,
                 }))
@@ -404,13 +406,13 @@ pub(crate) async fn first_answer(
     }
 }
 
-fn away(error: &StoreError) -> Problem {
+fn store_unavailable(error: &StoreError) -> Problem {
     tracing::warn!(%error, "idempotency key lookup failed");
     Problem::new(Code::Unavailable)
 }
 
 /// Returns the claim of a row that was inserted with a lease.
-fn born(row: NewNotification) -> Claimed {
+fn initial_claim(row: NewNotification) -> Claimed {
     let wanted_at = row.record.created_at;
     Claimed {
         id: row.id,

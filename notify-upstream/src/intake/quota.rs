@@ -10,16 +10,16 @@ use sha2::{Digest, Sha256};
 /// A limit of notifications per caller and minute, shared by all replicas. While the cache is
 /// unavailable no request is rejected, because the quota provides fairness, not safety.
 #[derive(Clone, Debug)]
-pub(crate) struct Quota {
+pub(crate) struct CallerQuota {
     cache: Cache,
     clock: Clock,
     users: Option<u64>,
     services: Option<u64>,
 }
 
-// === impl Quota ===
+// === impl CallerQuota ===
 
-impl Quota {
+impl CallerQuota {
     /// Creates a quota with limits per minute for each user and each service. `None` means
     /// unlimited.
     #[must_use]
@@ -73,7 +73,7 @@ mod tests {
     #[tokio::test]
     async fn quota_is_counted_per_caller_and_minute() {
         let clock = Clock::manual(Timestamp(30_000));
-        let quota = Quota::new(Cache::memory(clock.clone()), clock.clone(), Some(2), None);
+        let quota = CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), Some(2), None);
         let user = |name: &str| Principal {
             creator: name.into(),
             actor: Some(name.to_owned()),
@@ -87,11 +87,17 @@ mod tests {
         }
         let refused = quota.take(&user("a")).await.expect_err("quota exceeded");
         assert_eq!(refused.render("x").headers["retry-after"], "30");
-        quota.take(&user("b")).await.expect("other callers have their own quota");
+        quota
+            .take(&user("b"))
+            .await
+            .expect("other callers have their own quota");
         for _ in 0..9 {
             quota.take(&service).await.expect("services are unlimited");
         }
         clock.advance(Duration::from_secs(30));
-        quota.take(&user("a")).await.expect("the quota resets each minute");
+        quota
+            .take(&user("a"))
+            .await
+            .expect("the quota resets each minute");
     }
 }

@@ -11,18 +11,19 @@ use sha2::{Digest, Sha256};
 use crate::address::{ActorId, Recipient};
 use crate::notification::{Channel, Priority};
 use crate::templates::{
-    Author, Locale, RenderError, TemplateName, Templates, Unfit, UserTextMistake,
+    Locale, RenderError, TemplateLookupError, TemplateName, Templates, UserTextMistake,
+    VariableAuthor,
 };
 
 /// Maximum size of a notification's variables, as JSON.
-const MAX_VARIABLES: usize = 64 << 10;
+const MAX_VARIABLES_BYTES: usize = 64 << 10;
 /// Maximum distance into the future of `sendAt` and `expiresAt`. Shorter than the retention of
 /// records.
-pub(crate) const MAX_AHEAD: Duration = Duration::from_secs(30 * 86_400);
+pub(crate) const MAX_SCHEDULE_AHEAD: Duration = Duration::from_secs(30 * 86_400);
 
 /// A notification request that is well-formed. Its template has not been checked.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct NotificationRequest {
     pub(crate) channel: Channel,
     pub(crate) recipient: Recipient,
     pub(crate) template: TemplateName,
@@ -39,8 +40,8 @@ pub(crate) struct Request {
 
 /// A request whose template exists and has all variables that it requires.
 #[derive(Clone, Debug)]
-pub(crate) struct Draft {
-    pub(crate) request: Request,
+pub(crate) struct ValidatedRequest {
+    pub(crate) request: NotificationRequest,
     /// Version of the template at the time of validation.
     pub(crate) template_version: u32,
     /// The locale in which the template will be rendered.
@@ -57,9 +58,9 @@ impl IdempotencyKey {
     /// Parses the value of the `Idempotency-Key` header.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let sound =
+        let is_valid =
             (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-        sound.then(|| Self(text.into()))
+        is_valid.then(|| Self(text.into()))
     }
 
     #[must_use]
@@ -68,9 +69,9 @@ impl IdempotencyKey {
     }
 }
 
-// === impl Request ===
+// === impl NotificationRequest ===
 
-impl Request {
+impl NotificationRequest {
     /// Parses one notification and records every error. A `sendAt` or `expiresAt` that is out of
     /// range records an error and still has a value, because the request may repeat one that was
     /// accepted in time.
@@ -89,9 +90,9 @@ impl Request {
         let priority = object.or("priority", Priority::Normal, |field| {
             field.one_of(Priority::WORDS)
         });
-        let send_at = object.optional("sendAt", |field| within_reach(field, now));
+        let send_at = object.optional("sendAt", |field| schedulable_time(field, now));
         let expires_at = object.optional("expiresAt", |field| {
-            let at = within_reach(field, now)?;
+            let at = schedulable_time(field, now)?;
             if at <= send_at.unwrap_or(now).max(now) {
                 let _noted: Option<()> =
                     field.reject("already_expired", "must lie after now and after sendAt");
@@ -115,19 +116,23 @@ impl Request {
     /// # Errors
     /// 422 `unknown_template`; 422 with every variable that is missing, or that is user text and
     /// too long; 422 if the template does not render with these variables.
-    pub(crate) fn check(self, templates: &Templates, author: Author) -> Result<Draft, Problem> {
+    pub(crate) fn check(
+        self,
+        templates: &Templates,
+        author: VariableAuthor,
+    ) -> Result<ValidatedRequest, Problem> {
         match templates.find(&self.template, self.channel, self.locale.as_ref()) {
             Ok(found) => {
                 let missing = found.missing(&self.variables);
                 if missing.is_empty() {
-                    refuse_user_text(&found.user_text_mistakes(&self.variables, author))?;
+                    check_user_text(&found.user_text_mistakes(&self.variables, author))?;
                     // Variables that the template cannot render, such as a number in place of a
                     // string, would fail every delivery attempt.
                     found
                         .render(&self.variables, author)
-                        .map_err(|error| does_not_render(&error))?;
+                        .map_err(|error| render_problem(&error))?;
                     let (template_version, locale) = (found.version(), found.locale().clone());
-                    return Ok(Draft {
+                    return Ok(ValidatedRequest {
                         request: self,
                         template_version,
                         locale,
@@ -145,10 +150,12 @@ impl Request {
                     },
                 ))
             }
-            Err(unfit) => {
-                let detail = match unfit {
-                    Unfit::NoSuchTemplate => "there is no template of this name".to_owned(),
-                    Unfit::NotOnThisChannel => {
+            Err(error) => {
+                let detail = match error {
+                    TemplateLookupError::NoSuchTemplate => {
+                        "there is no template of this name".to_owned()
+                    }
+                    TemplateLookupError::NotOnThisChannel => {
                         format!(
                             "this template is not there for the channel {}",
                             self.channel.as_str()
@@ -201,7 +208,7 @@ impl Request {
     }
 }
 
-fn refuse_user_text(mistakes: &[UserTextMistake]) -> Result<(), Problem> {
+fn check_user_text(mistakes: &[UserTextMistake]) -> Result<(), Problem> {
     if mistakes.is_empty() {
         return Ok(());
     }
@@ -216,7 +223,7 @@ fn refuse_user_text(mistakes: &[UserTextMistake]) -> Result<(), Problem> {
         }))
 }
 
-fn does_not_render(error: &RenderError) -> Problem {
+fn render_problem(error: &RenderError) -> Problem {
     let detail = match error {
         RenderError::Template(_) => "the template does not render with these variables".to_owned(),
         RenderError::TooLong { .. } => error.to_string(),
@@ -231,18 +238,18 @@ fn variables(field: Field<'_>) -> Option<serde_json::Map<String, serde_json::Val
     let serde_json::Value::Object(map) = field.node().to_json() else {
         return None;
     };
-    if serde_json::to_vec(&map).map_or(0, |text| text.len()) > MAX_VARIABLES {
+    if serde_json::to_vec(&map).map_or(0, |text| text.len()) > MAX_VARIABLES_BYTES {
         return field.reject(
             "too_large",
-            format!("must be at most {MAX_VARIABLES} bytes of JSON"),
+            format!("must be at most {MAX_VARIABLES_BYTES} bytes of JSON"),
         );
     }
     Some(map)
 }
 
-fn within_reach(field: Field<'_>, now: Timestamp) -> Option<Timestamp> {
+fn schedulable_time(field: Field<'_>, now: Timestamp) -> Option<Timestamp> {
     let at = field.timestamp()?;
-    if at > now.plus(MAX_AHEAD) {
+    if at > now.plus(MAX_SCHEDULE_AHEAD) {
         let _noted: Option<()> = field.reject("too_far_ahead", "must lie within 30 days");
     }
     Some(at)

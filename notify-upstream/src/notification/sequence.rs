@@ -9,14 +9,14 @@ use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
 
 /// A generator of ascending orders, and of identifiers that sort in the same order.
 #[derive(Debug)]
-pub struct Sequence {
+pub struct OrderSequence {
     clock: Clock,
     last: Mutex<Order>,
 }
 
-// === impl Sequence ===
+// === impl OrderSequence ===
 
-impl Sequence {
+impl OrderSequence {
     /// Creates a generator that starts at the current time of `clock`.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
@@ -78,11 +78,11 @@ mod tests {
 
     #[test]
     fn orders_and_ids_ascend_while_clock_does_not_advance() {
-        let sequence = Sequence::new(Clock::manual(Timestamp(1_700_000_000_000)));
+        let sequence = OrderSequence::new(Clock::manual(Timestamp(1_700_000_000_000)));
         let mut last = (0, NotificationId(Uuid::nil()));
         for _ in 0..10_000 {
             let order = sequence.orders(1);
-            let next = (order, Sequence::id(order));
+            let next = (order, OrderSequence::id(order));
             assert!(next > last);
             assert_eq!(next.1.0.get_version_num(), 7);
             last = next;

@@ -10,9 +10,9 @@ use postern_common::clock::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::address::{AddressHash, hash, hex};
-use crate::delivery::mail_token::{Claim, MailTokens, Purpose};
+use crate::delivery::mail_token::{MailTokens, TokenClaim, TokenPurpose};
 use crate::delivery::provider::Codes;
-use crate::delivery::report::Report;
+use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::receipts::webhook::without_address;
 use crate::store::row::ReceiptKind;
@@ -29,16 +29,16 @@ const MAX_CLAIMS: usize = 4;
 /// A delivery status notification that has not been verified.
 #[derive(Clone, Debug)]
 pub(crate) struct DeliveryReport {
-    claims: Vec<Claim>,
-    recipients: Vec<Reported>,
+    claims: Vec<TokenClaim>,
+    recipients: Vec<RecipientReport>,
 }
 
 /// The report for one recipient.
 #[derive(Clone, Debug)]
-struct Reported {
-    report: Report,
-    /// The addresses that it names: the one that we gave, and the one that it was forwarded to.
-    Addresses in the report: the original recipient and the one that it was forwarded to.
+struct RecipientReport {
+    report: ProviderReport,
+    /// Addresses in the report: the original recipient and the one that it was forwarded to.
+    addresses: Vec<AddressHash>,
 }
 
 /// Parses a message. Returns `None` if it is not a delivery status notification or has no token.
@@ -59,11 +59,11 @@ pub(crate) fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Option<Deliver
         .map(MessagePart::contents)?;
     let text = String::from_utf8_lossy(status).replace("\r\n", "\n");
     let mut groups = text.split("\n\n").filter(|group| !group.trim().is_empty());
-    let about_mail = groups.next().and_then(Fields::read)?;
+    let about_mail = groups.next().and_then(FieldGroup::read)?;
     let envelope = about_mail
         .get("Original-Envelope-Id")
-        .and_then(|id| Claim::parse(&id));
-    let mut claims: Vec<Claim> = envelope.into_iter().chain(return_paths(&mail)).collect();
+        .and_then(|id| TokenClaim::parse(&id));
+    let mut claims: Vec<TokenClaim> = envelope.into_iter().chain(return_paths(&mail)).collect();
     claims.truncate(MAX_CLAIMS);
     let own = claims.first()?.id.to_string();
     let print = hex(&Sha256::new()
@@ -72,7 +72,7 @@ pub(crate) fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Option<Deliver
         .finalize());
     let about_recipients = groups
         .take(MAX_RECIPIENTS)
-        .filter_map(Fields::read)
+        .filter_map(FieldGroup::read)
         .enumerate();
     let recipients = about_recipients
         .filter_map(|(number, fields)| report(&fields, format!("{print}-{number}"), codes, now))
@@ -83,12 +83,12 @@ pub(crate) fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Option<Deliver
 /// Returns the tokens of the addresses that the report was sent to. The header that contains them
 /// depends on the receiving mail server. The headers need no authentication, because the tokens are
 /// verified.
-fn return_paths(mail: &Message<'_>) -> Vec<Claim> {
+fn return_paths(mail: &Message<'_>) -> Vec<TokenClaim> {
     let names = ["To", "Delivered-To", "X-Original-To", "Envelope-To"];
     let values = names.into_iter().filter_map(|name| mail.header_raw(name));
-    let words = values.flat_map(|value| value.split([',', ' ', '\t', '\r', '\n', '<', '>']));
-    words
-        .filter_map(Claim::of_return_path)
+    let diagnostic = values.flat_map(|value| value.split([',', ' ', '\t', '\r', '\n', '<', '>']));
+    diagnostic
+        .filter_map(TokenClaim::from_return_path)
         .take(MAX_CLAIMS)
         .collect()
 }
@@ -99,7 +99,8 @@ impl DeliveryReport {
     /// Returns the notifications of the tokens that this service issued.
     #[must_use]
     pub(crate) fn ids(&self, tokens: &MailTokens) -> Vec<NotificationId> {
-        let is_issued = |claim: &&Claim| tokens.has_issued(Purpose::DeliveryReport, **claim);
+        let is_issued =
+            |claim: &&TokenClaim| tokens.has_issued(TokenPurpose::DeliveryReport, **claim);
         self.claims
             .iter()
             .filter(is_issued)
@@ -109,11 +110,11 @@ impl DeliveryReport {
 
     /// Returns the reports if a token is valid for an address in them, or for an address that
     /// `known` returns for the notification. Otherwise returns none.
-    pub(crate) fn believe(
+    pub(crate) fn verified_reports(
         self,
         tokens: &MailTokens,
         known: impl Fn(NotificationId) -> Vec<AddressHash>,
-    ) -> Vec<Report> {
+    ) -> Vec<ProviderReport> {
         let named: Vec<AddressHash> = self
             .recipients
             .iter()
@@ -121,18 +122,19 @@ impl DeliveryReport {
             .collect();
         let proven = self.claims.iter().find_map(|claim| {
             let mut addresses = named.iter().copied().chain(known(claim.id));
-            let is_ours = |hash: &AddressHash| tokens.verify(Purpose::DeliveryReport, *claim, hash);
+            let is_ours =
+                |hash: &AddressHash| tokens.verify(TokenPurpose::DeliveryReport, *claim, hash);
             Some((claim.id, addresses.find(is_ours)?))
         });
         let Some((id, address)) = proven else {
             return Vec::new();
         };
-        let believed = |Reported { report, .. }: Reported| Report {
+        let verified = |RecipientReport { report, .. }: RecipientReport| ProviderReport {
             id: Some(id),
             dead_address: report.dead_address.filter(|dead| hash(dead) == address),
             ..report
         };
-        self.recipients.into_iter().map(believed).collect()
+        self.recipients.into_iter().map(verified).collect()
     }
 }
 
@@ -148,15 +150,15 @@ fn is_type(part: &MessagePart<'_>, kind: &str, subtypes: &[&str]) -> bool {
 
 /// Parses the fields of one recipient (RFC 3464 section 2.3).
 fn report(
-    fields: &Fields<'_>,
+    fields: &FieldGroup<'_>,
     event_id: String,
     codes: &Codes,
     now: Timestamp,
-) -> Option<Reported> {
+) -> Option<RecipientReport> {
     let status = fields.get("Status").unwrap_or_default();
-    let for_good = status.starts_with('5');
+    let permanent = status.starts_with('5');
     let kind = match fields.get("Action")?.to_ascii_lowercase().as_str() {
-        "failed" if for_good => ReceiptKind::Bounced,
+        "failed" if permanent => ReceiptKind::Bounced,
         "failed" => ReceiptKind::Failed,
         "delayed" => ReceiptKind::Deferred,
         "delivered" => ReceiptKind::Delivered,
@@ -168,12 +170,12 @@ fn report(
     let address = fields
         .address("Original-Recipient")
         .or_else(|| fields.address("Final-Recipient"));
-    let words = fields
+    let diagnostic = fields
         .get("Diagnostic-Code")
-        .map(|words| after_type(&words).to_owned());
-    let judged = codes.judge("smtp", &code(words.as_deref(), &status));
+        .map(|diagnostic| without_type(&diagnostic).to_owned());
+    let judged = codes.judge("smtp", &code(diagnostic.as_deref(), &status));
     let failed = kind == ReceiptKind::Failed || kind == ReceiptKind::Bounced;
-    let said = [Some(status.as_str()), words.as_deref()]
+    let said = [Some(status.as_str()), diagnostic.as_deref()]
         .into_iter()
         .flatten();
     let said = said
@@ -189,7 +191,7 @@ fn report(
         .flatten()
         .map(hash)
         .collect();
-    let report = Report {
+    let report = ProviderReport {
         event_id,
         id: None,
         kind,
@@ -203,13 +205,13 @@ fn report(
         )),
         dead_address: address.filter(|_| kind == ReceiptKind::Bounced && judged.suppress),
     };
-    Some(Reported { report, addresses })
+    Some(RecipientReport { report, addresses })
 }
 
 /// Returns the response in the form of an SMTP reply: the reply code, if the report quotes one, and
 /// the enhanced status code.
-fn code(words: Option<&str>, status: &str) -> String {
-    let number = words.and_then(|words| words.split([' ', '-']).next());
+fn code(diagnostic: Option<&str>, status: &str) -> String {
+    let number = diagnostic.and_then(|diagnostic| diagnostic.split([' ', '-']).next());
     let number = number.filter(|number| {
         number.len() == 3
             && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -224,16 +226,16 @@ fn code(words: Option<&str>, status: &str) -> String {
 }
 
 /// Returns the value after its type: `smtp; 550 5.1.1 …`, `rfc822; ada@example.com`.
-fn after_type(value: &str) -> &str {
+fn without_type(value: &str) -> &str {
     value.split_once(';').map_or(value, |(_, rest)| rest).trim()
 }
 
 /// A group of fields, which has the syntax of a message header.
-struct Fields<'a>(Message<'a>);
+struct FieldGroup<'a>(Message<'a>);
 
-// === impl Fields ===
+// === impl FieldGroup ===
 
-impl<'a> Fields<'a> {
+impl<'a> FieldGroup<'a> {
     fn read(group: &'a str) -> Option<Self> {
         MessageParser::new()
             .default_header_raw()
@@ -250,7 +252,7 @@ impl<'a> Fields<'a> {
 
     fn address(&self, name: &'static str) -> Option<String> {
         let value = self.get(name)?;
-        Some(after_type(&value).trim_matches(['<', '>']).to_owned())
+        Some(without_type(&value).trim_matches(['<', '>']).to_owned())
             .filter(|address| !address.is_empty())
     }
 }

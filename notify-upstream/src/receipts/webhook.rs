@@ -20,9 +20,9 @@ use postern_common::Secret;
 use postern_common::clock::Timestamp;
 use serde_json::Value;
 
-pub(crate) use sns::{Certificates, Sns};
+pub(crate) use sns::{CertificateCache, SnsWebhook};
 
-use crate::delivery::report::Report;
+use crate::delivery::report::ProviderReport;
 use crate::notification::{Channel, NotificationId};
 use crate::store::WebhookToken;
 
@@ -30,21 +30,21 @@ use crate::store::WebhookToken;
 /// invalid signature.
 #[derive(Debug, Default)]
 pub(crate) struct Webhooks {
-    /// Twilio: SMS status.
-    pub(crate) twilio: Option<Twilio>,
+    /// TwilioWebhook: SMS status.
+    pub(crate) twilio: Option<TwilioWebhook>,
     /// Amazon SNS: e-mail events of SES.
-    pub(crate) sns: Option<Sns>,
-    /// SendGrid: e-mail events.
-    pub(crate) sendgrid: Option<SendGrid>,
-    /// Mailgun: e-mail events.
-    pub(crate) mailgun: Option<Mailgun>,
-    /// Standard Webhooks: any other provider.
-    pub(crate) standard: Option<Standard>,
+    pub(crate) sns: Option<SnsWebhook>,
+    /// SendGridWebhook: e-mail events.
+    pub(crate) sendgrid: Option<SendGridWebhook>,
+    /// MailgunWebhook: e-mail events.
+    pub(crate) mailgun: Option<MailgunWebhook>,
+    /// StandardWebhook Webhooks: any other provider.
+    pub(crate) standard: Option<StandardWebhook>,
 }
 
 /// A webhook request as received.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Incoming<'a> {
+pub(crate) struct WebhookRequest<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// The query without `?`.
     pub(crate) query: Option<&'a str>,
@@ -57,7 +57,7 @@ pub(crate) struct Incoming<'a> {
 
 /// The reason why a webhook request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unheard {
+pub(crate) enum WebhookRejection {
     /// The signature is missing, invalid or expired, or the provider is not configured.
     Signature,
     /// The signature is valid and the body cannot be parsed.
@@ -68,23 +68,23 @@ pub(crate) enum Unheard {
 
 /// Maximum difference between a signed timestamp and the current time, for schemes without a window
 /// of their own.
-const WINDOW: Duration = Duration::from_secs(300);
+const SIGNATURE_WINDOW: Duration = Duration::from_secs(300);
 
 // === impl Webhooks ===
 
 impl Webhooks {
     /// Checks what does not depend on the body: that the provider is configured, that the headers
-    /// have the form of its signature scheme, and that their timestamp is current. Mailgun and SNS
+    /// have the form of its signature scheme, and that their timestamp is current. MailgunWebhook and SNS
     /// sign within the body.
     ///
     /// # Errors
-    /// [`Unheard::Signature`].
+    /// [`WebhookRejection::Signature`].
     pub(crate) fn check_headers(
         &self,
         provider: &str,
         headers: &HeaderMap,
         now: Timestamp,
-    ) -> Result<(), Unheard> {
+    ) -> Result<(), WebhookRejection> {
         let configured = match provider {
             "twilio" => self
                 .twilio
@@ -102,7 +102,7 @@ impl Webhooks {
                 .map(|_| standard::signature(headers, now).map(|_| ())),
             _ => None,
         };
-        configured.unwrap_or(Err(Unheard::Signature))
+        configured.unwrap_or(Err(WebhookRejection::Signature))
     }
 
     /// Verifies and parses a provider's request.
@@ -112,42 +112,42 @@ impl Webhooks {
     pub(crate) async fn read(
         &self,
         provider: &str,
-        incoming: &Incoming<'_>,
-    ) -> Result<Vec<Report>, Unheard> {
+        request: &WebhookRequest<'_>,
+    ) -> Result<Vec<ProviderReport>, WebhookRejection> {
         match provider {
             "twilio" => self
                 .twilio
                 .as_ref()
-                .ok_or(Unheard::Signature)?
-                .read(incoming),
+                .ok_or(WebhookRejection::Signature)?
+                .read(request),
             "sns" => {
                 self.sns
                     .as_ref()
-                    .ok_or(Unheard::Signature)?
-                    .read(incoming)
+                    .ok_or(WebhookRejection::Signature)?
+                    .read(request)
                     .await
             }
             "sendgrid" => self
                 .sendgrid
                 .as_ref()
-                .ok_or(Unheard::Signature)?
-                .read(incoming),
+                .ok_or(WebhookRejection::Signature)?
+                .read(request),
             "mailgun" => self
                 .mailgun
                 .as_ref()
-                .ok_or(Unheard::Signature)?
-                .read(incoming),
+                .ok_or(WebhookRejection::Signature)?
+                .read(request),
             "standard" => self
                 .standard
                 .as_ref()
-                .ok_or(Unheard::Signature)?
-                .read(incoming),
-            _ => Err(Unheard::Signature),
+                .ok_or(WebhookRejection::Signature)?
+                .read(request),
+            _ => Err(WebhookRejection::Signature),
         }
     }
 
     /// Returns whether the providers of a channel report delivery. FCM has no receipts, and the
-    /// channel of Standard Webhooks is unknown.
+    /// channel of StandardWebhook Webhooks is unknown.
     #[must_use]
     pub(crate) fn report(&self, channel: Channel) -> bool {
         let Self {
@@ -167,9 +167,13 @@ impl Webhooks {
     /// Returns the token that binds the signature to the body, for providers whose scheme does not
     /// cover the body. Call it only after [`Webhooks::read`] has verified the signature.
     #[must_use]
-    pub(crate) fn token(&self, provider: &str, incoming: &Incoming<'_>) -> Option<WebhookToken> {
+    pub(crate) fn token(
+        &self,
+        provider: &str,
+        request: &WebhookRequest<'_>,
+    ) -> Option<WebhookToken> {
         if provider == "mailgun" {
-            Mailgun::token(incoming)
+            MailgunWebhook::token(request)
         } else {
             None
         }
@@ -177,38 +181,42 @@ impl Webhooks {
 }
 
 /// Time for which a webhook token is remembered: as long as its signed timestamp is accepted.
-pub(crate) const TOKEN_LIFE: Duration = mailgun::WINDOW;
+pub(crate) const WEBHOOK_TOKEN_TTL: Duration = mailgun::SIGNATURE_WINDOW;
 
-pub(crate) use mailgun::Mailgun;
-pub(crate) use sendgrid::SendGrid;
-pub(crate) use standard::Standard;
-pub(crate) use twilio::Twilio;
+pub(crate) use mailgun::MailgunWebhook;
+pub(crate) use sendgrid::SendGridWebhook;
+pub(crate) use standard::StandardWebhook;
+pub(crate) use twilio::TwilioWebhook;
 
 /// Verifies an HMAC-SHA256 over `parts` in constant time.
-fn hmac_sha256(secret: &[u8], parts: &[&[u8]], tag: &[u8]) -> Result<(), Unheard> {
+fn hmac_sha256(secret: &[u8], parts: &[&[u8]], tag: &[u8]) -> Result<(), WebhookRejection> {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
-    hmac::verify(&key, &parts.concat(), tag).map_err(|_| Unheard::Signature)
+    hmac::verify(&key, &parts.concat(), tag).map_err(|_| WebhookRejection::Signature)
 }
 
 /// Checks that a signed timestamp is within `window` of `now`.
-fn within_window(unix_seconds: i64, now: Timestamp, window: Duration) -> Result<(), Unheard> {
+fn within_window(
+    unix_seconds: i64,
+    now: Timestamp,
+    window: Duration,
+) -> Result<(), WebhookRejection> {
     let distance = now.unix_seconds().abs_diff(unix_seconds);
     if distance <= window.as_secs() {
         Ok(())
     } else {
-        Err(Unheard::Signature)
+        Err(WebhookRejection::Signature)
     }
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Unheard> {
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, WebhookRejection> {
     headers
         .get(name)
         .and_then(|value| value.to_str().ok())
-        .ok_or(Unheard::Signature)
+        .ok_or(WebhookRejection::Signature)
 }
 
-fn json(body: &[u8]) -> Result<Value, Unheard> {
-    serde_json::from_slice(body).map_err(|_| Unheard::Unreadable)
+fn json(body: &[u8]) -> Result<Value, WebhookRejection> {
+    serde_json::from_slice(body).map_err(|_| WebhookRejection::Unreadable)
 }
 
 fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {

@@ -12,48 +12,48 @@ use crate::notification::NotificationId;
 use crate::store::{Recent, Snapshot, Store};
 
 /// Maximum number of identifiers in one read.
-const BATCH: usize = 200;
+const MAX_IDS_PER_READ: usize = 200;
 /// Maximum number of requests that wait. Further ones are rejected with 503.
-const BACKLOG: usize = 8192;
+const MAX_PENDING_READS: usize = 8192;
 /// Number of concurrent reads. Two keep the store busy while a result is decoded.
-const READS: usize = 2;
+const CONCURRENT_READS: usize = 2;
 /// Maximum time that a request waits. Afterwards the response is 503.
 const READ_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// A handle that submits reads to the [`StatusBatcher`].
 #[derive(Clone, Debug)]
-pub(crate) struct Reader {
-    queue: mpsc::Sender<Question>,
+pub(crate) struct StatusReader {
+    queue: mpsc::Sender<PendingRead>,
     recent: Arc<Recent>,
 }
 
 /// The task that reads snapshots in batches.
 #[derive(Debug)]
-pub(crate) struct Library {
+pub(crate) struct StatusBatcher {
     store: Store,
     recent: Arc<Recent>,
-    queue: mpsc::Receiver<Question>,
+    queue: mpsc::Receiver<PendingRead>,
 }
 
 #[derive(Debug)]
-struct Question {
+struct PendingRead {
     id: NotificationId,
     reply: oneshot::Sender<Result<Option<Arc<Snapshot>>, Problem>>,
 }
 
-// === impl Reader ===
+// === impl StatusReader ===
 
-impl Reader {
+impl StatusReader {
     /// Creates a reader and the batcher that serves it.
     #[must_use]
-    pub(crate) fn open(store: Store, recent: Arc<Recent>) -> (Self, Library) {
-        let (sender, queue) = mpsc::channel(BACKLOG);
+    pub(crate) fn open(store: Store, recent: Arc<Recent>) -> (Self, StatusBatcher) {
+        let (sender, queue) = mpsc::channel(MAX_PENDING_READS);
         (
             Self {
                 queue: sender,
                 recent: Arc::clone(&recent),
             },
-            Library {
+            StatusBatcher {
                 store,
                 recent,
                 queue,
@@ -74,9 +74,9 @@ impl Reader {
     /// 503 if the store is unavailable or the queue is full.
     pub(crate) async fn read(&self, id: NotificationId) -> Result<Option<Arc<Snapshot>>, Problem> {
         let (reply, answer) = oneshot::channel();
-        let question = Question { id, reply };
+        let pending = PendingRead { id, reply };
         self.queue
-            .try_send(question)
+            .try_send(pending)
             .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
         match tokio::time::timeout(READ_TIMEOUT, answer).await {
             Ok(Ok(answer)) => answer,
@@ -85,18 +85,18 @@ impl Reader {
     }
 }
 
-// === impl Library ===
+// === impl StatusBatcher ===
 
-impl Library {
+impl StatusBatcher {
     /// Serves reads until every [`StatusReader`] has been dropped.
     pub(crate) async fn run(mut self) {
-        let slots = Arc::new(tokio::sync::Semaphore::new(READS));
+        let slots = Arc::new(tokio::sync::Semaphore::new(CONCURRENT_READS));
         loop {
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
                 return;
             };
             let mut batch = Vec::with_capacity(16);
-            if self.queue.recv_many(&mut batch, BATCH).await == 0 {
+            if self.queue.recv_many(&mut batch, MAX_IDS_PER_READ).await == 0 {
                 return;
             }
             let (store, recent) = (self.store.clone(), Arc::clone(&self.recent));
@@ -108,8 +108,8 @@ impl Library {
     }
 }
 
-async fn answer(store: &Store, recent: &Recent, batch: Vec<Question>) {
-    let mut ids: Vec<NotificationId> = batch.iter().map(|question| question.id).collect();
+async fn answer(store: &Store, recent: &Recent, batch: Vec<PendingRead>) {
+    let mut ids: Vec<NotificationId> = batch.iter().map(|pending| pending.id).collect();
     ids.sort_unstable();
     ids.dedup();
     recent.begin(&ids);
@@ -128,12 +128,12 @@ async fn answer(store: &Store, recent: &Recent, batch: Vec<Question>) {
             Err(Problem::new(Code::Unavailable))
         }
     };
-    for question in batch {
+    for pending in batch {
         let answer = found
             .as_ref()
-            .map(|found| found.get(&question.id).cloned())
+            .map(|found| found.get(&pending.id).cloned())
             .map_err(Clone::clone);
-        let _ = question.reply.send(answer);
+        let _ = pending.reply.send(answer);
     }
 }
 

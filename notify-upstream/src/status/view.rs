@@ -11,9 +11,9 @@ use crate::store::{ResultKind, ResultRow, Snapshot, Trail, WaitingRow};
 /// The status document.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct View {
+pub(crate) struct StatusView {
     notification_id: String,
-    pub(crate) status: Status,
+    pub(crate) status: NotificationStatus,
     channel: &'static str,
     priority: &'static str,
     template: String,
@@ -27,13 +27,13 @@ pub(crate) struct View {
     wait_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    events: Vec<Event>,
+    events: Vec<StatusEvent>,
 }
 
 /// The status of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub(crate) enum Status {
+pub(crate) enum NotificationStatus {
     /// Waiting for its `sendAt`.
     Scheduled,
     /// Waiting for delivery or for a retry.
@@ -52,7 +52,7 @@ pub(crate) enum Status {
 
 /// An entry in the history of a notification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Event {
+pub(crate) struct StatusEvent {
     r#type: &'static str,
     at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,9 +68,9 @@ pub(crate) struct Event {
 /// Time after SENT at which a missing receipt is reported, for providers that send receipts.
 const RECEIPT_MISSED_AFTER_MS: i64 = 72 * 3600 * 1000;
 
-// === impl View ===
+// === impl StatusView ===
 
-impl View {
+impl StatusView {
     /// Derives the document. `flow` returns the restrictions on a channel's queue; `reports`
     /// returns whether the providers of a channel report delivery.
     #[must_use]
@@ -81,70 +81,73 @@ impl View {
         reports: impl Fn(Channel) -> bool,
     ) -> Self {
         let record = &snapshot.record;
-        let story = Story::read(snapshot, now, reports(record.lane.channel));
+        let builder = StatusBuilder::read(snapshot, now, reports(record.lane.channel));
         let Flow {
             gate,
             next_probe_at,
         } = flow(record.lane.channel);
-        let (wait_reason, next) = match story.waiting {
+        let (wait_reason, next) = match builder.waiting {
             Some(WaitingRow { since: Some(_), .. }) | None => (None, None),
-            Some(WaitingRow { due, .. }) if story.scheduled => (Some("SCHEDULED"), due),
+            Some(WaitingRow { due, .. }) if builder.scheduled => (Some("SCHEDULED"), due),
             Some(WaitingRow { due: Some(due), .. }) => (Some("RETRY"), Some(due)),
             Some(_) if next_probe_at.is_some() => (Some("PROVIDER_UNAVAILABLE"), next_probe_at),
             Some(_) if record.lane.priority == Priority::Low => (gate.wait_reason(), None),
             Some(_) => (None, None),
         };
-        let status = story.status();
-        let waits = matches!(status, Status::Queued | Status::Scheduled);
+        let status = builder.status();
+        let waits = matches!(
+            status,
+            NotificationStatus::Queued | NotificationStatus::Scheduled
+        );
         Self {
             notification_id: snapshot.id.to_string(),
             status,
             channel: record.lane.channel.as_str(),
             priority: record.lane.priority.as_str(),
             template: record.template.clone(),
-            template_version: story.template_version.unwrap_or(record.template_version),
+            template_version: builder.template_version.unwrap_or(record.template_version),
             created_at: record.created_at,
-            updated_at: story
+            updated_at: builder
                 .events
                 .iter()
                 .map(|event| event.at)
                 .max()
                 .unwrap_or(record.created_at),
-            attempts: story.attempts,
+            attempts: builder.attempts,
             next_attempt_at: next.filter(|_| waits),
             wait_reason: wait_reason.filter(|_| waits),
-            reason: story
-                .heard_reason
-                .or(story.reason)
-                .filter(|_| status == Status::Failed),
-            events: story.events,
+            reason: builder
+                .reported_reason
+                .or(builder.reason)
+                .filter(|_| status == NotificationStatus::Failed),
+            events: builder.events,
         }
     }
 }
 
 /// State collected from a notification's history.
-struct Story {
-    events: Vec<Event>,
+struct StatusBuilder {
+    events: Vec<StatusEvent>,
     /// Events reported by the provider.
-    reports: Vec<Event>,
+    reports: Vec<StatusEvent>,
     attempts: i32,
     template_version: Option<i32>,
     waiting: Option<WaitingRow>,
     /// The last status recorded by this service.
-    own: Option<Status>,
+    recorded: Option<NotificationStatus>,
     /// The highest-ranking status reported by the provider.
-    heard: Option<ReceiptKind>,
+    reported: Option<ReceiptKind>,
     reason: Option<String>,
     /// Failure reason of the highest-ranking report.
-    heard_reason: Option<String>,
+    reported_reason: Option<String>,
     scheduled: bool,
     expired: bool,
 }
 
-impl Story {
+impl StatusBuilder {
     fn read(snapshot: &Snapshot, now: Timestamp, reports: bool) -> Self {
         let record = &snapshot.record;
-        let first = Event::new(
+        let first = StatusEvent::new(
             if snapshot.send_at.is_some() {
                 "SCHEDULED"
             } else {
@@ -152,68 +155,68 @@ impl Story {
             },
             record.created_at,
         );
-        let mut story = Self {
+        let mut builder = Self {
             events: vec![first],
             reports: Vec::new(),
             attempts: 0,
             template_version: None,
             waiting: None,
-            own: None,
-            heard: None,
+            recorded: None,
+            reported: None,
             reason: None,
-            heard_reason: None,
+            reported_reason: None,
             scheduled: false,
             expired: false,
         };
         for trail in &snapshot.trail {
             match trail {
-                Trail::Result(result) => story.result(result),
-                Trail::Waiting(waiting) => story.wait(*waiting, snapshot, now),
+                Trail::Result(result) => builder.result(result),
+                Trail::Waiting(waiting) => builder.wait(*waiting, snapshot, now),
                 Trail::Receipt(kind, at, provider, code, detail) => {
-                    story.receipt(*kind, *at, provider, code.as_ref(), detail.as_ref());
+                    builder.receipt(*kind, *at, provider, code.as_ref(), detail.as_ref());
                 }
             }
         }
-        story.come_due(snapshot, now);
-        story.miss_receipt(snapshot, now, reports);
-        story.place_reports();
+        builder.apply_schedule(snapshot, now);
+        builder.add_missing_receipt(snapshot, now, reports);
+        builder.merge_reports();
         // The sort is stable: an event of this service precedes a report with the same time.
-        story.events.sort_by_key(|event| event.at);
-        story
+        builder.events.sort_by_key(|event| event.at);
+        builder
     }
 
     fn result(&mut self, result: &ResultRow) {
         self.attempts = self.attempts.max(result.attempt);
         self.template_version = result.template_version.or(self.template_version);
         if let Some(began_at) = result.began_at {
-            self.events.push(Event {
+            self.events.push(StatusEvent {
                 attempt: Some(result.attempt),
                 provider: result.provider.clone(),
-                ..Event::new("ATTEMPTED", began_at)
+                ..StatusEvent::new("ATTEMPTED", began_at)
             });
         }
-        let (name, own) = match result.kind {
+        let (name, recorded) = match result.kind {
             ResultKind::Retrying => ("RETRYING", None),
             ResultKind::Lost => ("OUTCOME_UNKNOWN", None),
-            ResultKind::Sent => ("SENT", Some(Status::Sent)),
-            ResultKind::Failed => ("FAILED", Some(Status::Failed)),
-            ResultKind::Expired => ("EXPIRED", Some(Status::Expired)),
-            ResultKind::Cancelled => ("CANCELLED", Some(Status::Cancelled)),
+            ResultKind::Sent => ("SENT", Some(NotificationStatus::Sent)),
+            ResultKind::Failed => ("FAILED", Some(NotificationStatus::Failed)),
+            ResultKind::Expired => ("EXPIRED", Some(NotificationStatus::Expired)),
+            ResultKind::Cancelled => ("CANCELLED", Some(NotificationStatus::Cancelled)),
             ResultKind::Replayed => ("REPLAYED", None),
         };
-        self.own = own;
+        self.recorded = recorded;
         self.reason = result
             .code
             .as_ref()
-            .filter(|_| own == Some(Status::Failed))
+            .filter(|_| recorded == Some(NotificationStatus::Failed))
             .map(|code| code.to_uppercase());
         let attempted = result.began_at.is_some() || result.kind == ResultKind::Lost;
-        self.events.push(Event {
+        self.events.push(StatusEvent {
             attempt: attempted.then_some(result.attempt),
             provider: result.provider.clone(),
             code: result.code.clone(),
             detail: result.detail.clone(),
-            ..Event::new(name, result.at)
+            ..StatusEvent::new(name, result.at)
         });
     }
 
@@ -226,9 +229,9 @@ impl Story {
         self.expired =
             waiting.since.is_none() && snapshot.record.expires_at.is_some_and(|end| end <= now);
         if let Some(since) = waiting.since {
-            self.events.push(Event {
+            self.events.push(StatusEvent {
                 attempt: Some(waiting.attempt),
-                ..Event::new("ATTEMPTED", since)
+                ..StatusEvent::new("ATTEMPTED", since)
             });
         }
     }
@@ -248,9 +251,9 @@ impl Story {
             ReceiptKind::Failed => "FAILED",
             ReceiptKind::Bounced => "BOUNCED",
         };
-        if self.heard < Some(kind) {
-            self.heard = Some(kind);
-            self.heard_reason = match kind {
+        if self.reported < Some(kind) {
+            self.reported = Some(kind);
+            self.reported_reason = match kind {
                 ReceiptKind::Bounced => Some("BOUNCED".to_owned()),
                 ReceiptKind::Failed => {
                     Some(code.map_or_else(|| "UNDELIVERED".to_owned(), |code| code.to_uppercase()))
@@ -258,11 +261,11 @@ impl Story {
                 ReceiptKind::Sent | ReceiptKind::Deferred | ReceiptKind::Delivered => None,
             };
         }
-        self.reports.push(Event {
+        self.reports.push(StatusEvent {
             provider: Some(provider.to_owned()),
             code: code.cloned(),
             detail: detail.cloned(),
-            ..Event::new(name, at)
+            ..StatusEvent::new(name, at)
         });
     }
 
@@ -270,7 +273,7 @@ impl Story {
     /// because the provider's clock is behind, is placed at the first attempt. A time in whole
     /// seconds may lie anywhere within that second, so it is placed after the SENT event of the
     /// same second.
-    fn place_reports(&mut self) {
+    fn merge_reports(&mut self) {
         let instants = |name: &'static str| {
             self.events
                 .iter()
@@ -282,12 +285,12 @@ impl Story {
             .or_else(|| instants("QUEUED").min());
         let sent: Vec<Timestamp> = instants("SENT").collect();
         for mut report in std::mem::take(&mut self.reports) {
-            let told = report.at;
-            report.at = first.map_or(told, |first| told.max(first));
-            if told.0.rem_euclid(1000) == 0 {
+            let reported_at = report.at;
+            report.at = first.map_or(reported_at, |first| reported_at.max(first));
+            if reported_at.0.rem_euclid(1000) == 0 {
                 let same_second = sent
                     .iter()
-                    .filter(|sent| (told.0..told.0 + 1000).contains(&sent.0));
+                    .filter(|sent| (reported_at.0..reported_at.0 + 1000).contains(&sent.0));
                 report.at = same_second.copied().fold(report.at, Timestamp::max);
             }
             self.events.push(report);
@@ -295,54 +298,60 @@ impl Story {
     }
 
     /// Inserts QUEUED at the scheduled time, unless the notification was cancelled before it.
-    fn come_due(&mut self, snapshot: &Snapshot, now: Timestamp) {
-        let over = matches!(self.own, Some(Status::Cancelled)) && self.attempts == 0;
+    fn apply_schedule(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        let over =
+            matches!(self.recorded, Some(NotificationStatus::Cancelled)) && self.attempts == 0;
         if let (Some(send_at), false) = (
             snapshot.send_at.filter(|at| *at <= now),
             over || self.scheduled,
         ) {
-            self.events.insert(1, Event::new("QUEUED", send_at));
+            self.events.insert(1, StatusEvent::new("QUEUED", send_at));
         }
     }
 
     /// Adds RECEIPT_MISSED if no receipt has arrived in time, on channels whose providers send
     /// receipts, or after a first receipt.
-    fn miss_receipt(&mut self, snapshot: &Snapshot, now: Timestamp, reports: bool) {
+    fn add_missing_receipt(&mut self, snapshot: &Snapshot, now: Timestamp, reports: bool) {
         let sent_at = snapshot.trail.iter().rev().find_map(|trail| match trail {
             Trail::Result(result) if result.kind == ResultKind::Sent => Some(result.at),
             Trail::Result(_) | Trail::Receipt(..) | Trail::Waiting(_) => None,
         });
-        let silent = self.heard == Some(ReceiptKind::Sent) || (self.heard.is_none() && reports);
-        if let (Some(sent_at), true) = (sent_at, silent && self.own == Some(Status::Sent)) {
+        let silent =
+            self.reported == Some(ReceiptKind::Sent) || (self.reported.is_none() && reports);
+        if let (Some(sent_at), true) = (
+            sent_at,
+            silent && self.recorded == Some(NotificationStatus::Sent),
+        ) {
             let missed_at = Timestamp(sent_at.0.saturating_add(RECEIPT_MISSED_AFTER_MS));
             if missed_at <= now {
-                self.events.push(Event::new("RECEIPT_MISSED", missed_at));
+                self.events
+                    .push(StatusEvent::new("RECEIPT_MISSED", missed_at));
             }
         }
     }
 
     /// Merges the recorded and the reported status by rank, so that order and repetition of reports
     /// do not matter. BOUNCED outranks all others, because it may follow DELIVERED.
-    fn status(&self) -> Status {
-        match self.heard {
-            Some(ReceiptKind::Bounced) => return Status::Failed,
-            Some(ReceiptKind::Delivered) => return Status::Delivered,
-            Some(ReceiptKind::Failed) => return Status::Failed,
-            Some(ReceiptKind::Sent | ReceiptKind::Deferred) if self.own.is_none() => {
-                return Status::Sent;
+    fn status(&self) -> NotificationStatus {
+        match self.reported {
+            Some(ReceiptKind::Bounced) => return NotificationStatus::Failed,
+            Some(ReceiptKind::Delivered) => return NotificationStatus::Delivered,
+            Some(ReceiptKind::Failed) => return NotificationStatus::Failed,
+            Some(ReceiptKind::Sent | ReceiptKind::Deferred) if self.recorded.is_none() => {
+                return NotificationStatus::Sent;
             }
             Some(ReceiptKind::Sent | ReceiptKind::Deferred) | None => {}
         }
-        match self.own {
-            Some(own) => own,
-            None if self.expired => Status::Expired,
-            None if self.scheduled => Status::Scheduled,
-            None => Status::Queued,
+        match self.recorded {
+            Some(recorded) => recorded,
+            None if self.expired => NotificationStatus::Expired,
+            None if self.scheduled => NotificationStatus::Scheduled,
+            None => NotificationStatus::Queued,
         }
     }
 }
 
-impl Event {
+impl StatusEvent {
     fn new(r#type: &'static str, at: Timestamp) -> Self {
         Self {
             r#type,

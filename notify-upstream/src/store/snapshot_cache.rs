@@ -154,7 +154,7 @@ impl Shelf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notification::Sequence;
+    use crate::notification::OrderSequence;
     use crate::notification::{Channel, Lane, Priority};
     use crate::store::row::ReceiptKind;
     use crate::store::{Record, Trail};
@@ -173,7 +173,7 @@ mod tests {
             expires_at: None,
         };
         Arc::new(Snapshot {
-            id: Sequence::id(order),
+            id: OrderSequence::id(order),
             record,
             send_at: None,
             trail: Vec::new(),
@@ -219,7 +219,10 @@ mod tests {
         recent.end(&[one.id], &[Arc::clone(&one)]);
         assert!(recent.get(one.id).is_none() && recent.get(other.id).is_some());
         read(&recent, &[&one]);
-        assert!(recent.get(one.id).is_some(), "the next read includes the write");
+        assert!(
+            recent.get(one.id).is_some(),
+            "the next read includes the write"
+        );
         assert!(recent.shelf(one.id).reading.is_empty());
     }
 

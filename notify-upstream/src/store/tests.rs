@@ -9,7 +9,7 @@ mod upgrade;
 use postern_common::database::testing::{self, TestDatabase};
 
 use super::*;
-use crate::notification::Sequence;
+use crate::notification::OrderSequence;
 use crate::notification::{Channel, Priority, order_at};
 use crate::store::row::ReceiptKind;
 
@@ -37,7 +37,7 @@ fn lane(priority: Priority) -> Lane {
 
 fn notification(order: Order, priority: Priority) -> NewNotification {
     NewNotification {
-        id: Sequence::id(order),
+        id: OrderSequence::id(order),
         order,
         record: Record {
             lane: lane(priority),

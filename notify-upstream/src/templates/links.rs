@@ -5,7 +5,7 @@
 //! as well, because some mail clients interpret them.
 
 /// Attributes that contain a URL (HTML section "Attributes", SVG for `xlink:href`).
-const URLS: [&str; 10] = [
+const URL_ATTRIBUTES: [&str; 10] = [
     "href",
     "src",
     "action",
@@ -17,16 +17,16 @@ const URLS: [&str; 10] = [
     "cite",
     "data",
 ];
-const ATTRIBUTE: &str = "takes the URL of a variable as {{ name | url }} or {{ (expression) | url }}, in quotes and alone";
-const NAMES: &str =
+const UNFILTERED_ATTRIBUTE: &str = "takes the URL of a variable as {{ name | url }} or {{ (expression) | url }}, in quotes and alone";
+const EXPRESSION_BETWEEN_ATTRIBUTES: &str =
     "an expression between the attributes of a tag is not allowed; put it into a quoted attribute";
 /// A parenthesis in the URL would end `url()`.
-const STYLE: &str = "url() in a style must not contain an expression";
+const EXPRESSION_IN_STYLE_URL: &str = "url() in a style must not contain an expression";
 
 /// Returns line and description of every error.
 pub(super) fn unchecked(html: &str) -> Vec<(usize, String)> {
     let mut mistakes = Vec::new();
-    let mut scan = Scan { html, at: 0 };
+    let mut scan = HtmlScanner { html, at: 0 };
     while let Some(next) = scan.rest().chars().next() {
         if next == '<' && scan.rest()[1..].starts_with(|c: char| c.is_ascii_alphabetic()) {
             scan.tag(&mut mistakes);
@@ -36,12 +36,12 @@ pub(super) fn unchecked(html: &str) -> Vec<(usize, String)> {
     }
     let lower = html.to_ascii_lowercase();
     for (at, open) in lower.match_indices("url(") {
-        let mut inner = Scan {
+        let mut inner = HtmlScanner {
             html: &lower,
             at: at + open.len(),
         };
         if inner.until(|c| c == ')').contains('{') {
-            mistakes.push((at, STYLE.to_owned()));
+            mistakes.push((at, EXPRESSION_IN_STYLE_URL.to_owned()));
         }
     }
     mistakes
@@ -50,12 +50,12 @@ pub(super) fn unchecked(html: &str) -> Vec<(usize, String)> {
         .collect()
 }
 
-struct Scan<'a> {
+struct HtmlScanner<'a> {
     html: &'a str,
     at: usize,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> HtmlScanner<'a> {
     fn rest(&self) -> &'a str {
         &self.html[self.at..]
     }
@@ -85,7 +85,7 @@ impl<'a> Scan<'a> {
             match next {
                 '>' => return,
                 '{' if self.rest().starts_with("{{") => {
-                    mistakes.push((self.at, NAMES.to_owned()));
+                    mistakes.push((self.at, EXPRESSION_BETWEEN_ATTRIBUTES.to_owned()));
                     self.step();
                 }
                 '{' | '/' | '=' | '"' | '\'' => self.step(),
@@ -125,9 +125,9 @@ impl<'a> Scan<'a> {
             }
             None => self.until(|c| c.is_whitespace() || c == '>'),
         };
-        let sound = construct_free(value) || (quote.is_some() && is_filtered(value.trim()));
-        if URLS.contains(&name.as_str()) && !sound {
-            mistakes.push((begin, format!("{name} {ATTRIBUTE}")));
+        let is_valid = construct_free(value) || (quote.is_some() && is_filtered(value.trim()));
+        if URL_ATTRIBUTES.contains(&name.as_str()) && !is_valid {
+            mistakes.push((begin, format!("{name} {UNFILTERED_ATTRIBUTE}")));
         }
     }
 }
@@ -136,7 +136,7 @@ fn construct_free(value: &str) -> bool {
     !["{{", "{%", "{#"].iter().any(|open| value.contains(open))
 }
 
-/// Returns the length of the template construct at the start of `text`. Quoted strings in it do not
+/// Returns the length of the template construct at the start of `text`. QuoteTracker strings in it do not
 /// end it.
 fn construct(text: &str) -> Option<usize> {
     let end = match text.get(..2)? {
@@ -145,7 +145,7 @@ fn construct(text: &str) -> Option<usize> {
         "{#" => return Some(text.find("#}").map_or(text.len(), |at| at + 2)),
         _ => return None,
     };
-    let mut quoted = Quoted::default();
+    let mut quoted = QuoteTracker::default();
     let end = text
         .char_indices()
         .find(|(at, c)| !quoted.pass(*c) && *at > 1 && text[*at..].starts_with(end));
@@ -178,7 +178,7 @@ fn is_filtered(value: &str) -> bool {
 
 /// Returns whether the last parenthesis closes the first.
 fn is_one_group(expression: &str) -> bool {
-    let (mut quoted, mut depth) = (Quoted::default(), 0_usize);
+    let (mut quoted, mut depth) = (QuoteTracker::default(), 0_usize);
     let closed = expression.char_indices().find(|(_, c)| {
         if !quoted.pass(*c) {
             match c {
@@ -194,12 +194,12 @@ fn is_one_group(expression: &str) -> bool {
 
 /// Tracks quoted strings in an expression.
 #[derive(Default)]
-struct Quoted {
+struct QuoteTracker {
     by: Option<char>,
     escaped: bool,
 }
 
-impl Quoted {
+impl QuoteTracker {
     /// Consumes a character and returns whether it belongs to a quoted string, including the
     /// quotes.
     fn pass(&mut self, c: char) -> bool {

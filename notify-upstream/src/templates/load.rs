@@ -6,16 +6,19 @@ use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
 use postern_common::config;
 use postern_common::decode::Object;
 
-use super::{Ambiguous, Locale, Part, Settings, Template, TemplateName, Templates, Variant};
+use super::{
+    AmbiguityPolicy, Locale, Template, TemplateName, TemplatePart, TemplateSettings,
+    TemplateVariant, Templates,
+};
 use crate::notification::Channel;
 
 /// Maximum number of engine steps for one part, enough for some thousand lines of output. Bounds
 /// endless loops.
-const FUEL: u64 = 50_000;
+const MAX_RENDER_STEPS: u64 = 50_000;
 /// Maximum number of templates.
 const MAX_TEMPLATES: usize = 10_000;
 /// Maximum size of a template file, in bytes.
-const MAX_FILE: u64 = 512 << 10;
+const MAX_FILE_BYTES: u64 = 512 << 10;
 
 impl Templates {
     /// Loads every template in a folder.
@@ -23,7 +26,7 @@ impl Templates {
     /// # Errors
     /// Every error in every file, one per line; no template is loaded then.
     pub(crate) fn load(folder: &Path, default_locale: Locale) -> Result<Self, String> {
-        let mut loader = Loader {
+        let mut loader = TemplateLoader {
             environment: environment(),
             mistakes: Vec::new(),
         };
@@ -81,7 +84,7 @@ fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_formatter(super::render::print);
-    environment.set_fuel(Some(FUEL));
+    environment.set_fuel(Some(MAX_RENDER_STEPS));
     environment.set_recursion_limit(32);
     environment.set_auto_escape_callback(|name| {
         if name.ends_with(".html") {
@@ -94,12 +97,12 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-struct Loader {
+struct TemplateLoader {
     environment: Environment<'static>,
     mistakes: Vec<String>,
 }
 
-impl Loader {
+impl TemplateLoader {
     fn folder(&mut self, folder: &Path) -> BTreeMap<TemplateName, Template> {
         let mut templates = BTreeMap::new();
         for (file_name, path) in self.entries(folder) {
@@ -123,7 +126,7 @@ impl Loader {
 
     fn template(&mut self, name: &TemplateName, folder: &Path) -> Option<Template> {
         // Without settings the parts are still compiled, so that all errors are reported together.
-        let settings = config::load(&folder.join("template.toml"), Settings::read)
+        let settings = config::load(&folder.join("template.toml"), TemplateSettings::read)
             .map_err(|exit| self.mistakes.push(exit.message().to_owned()))
             .ok();
         let optional = |path: &String| {
@@ -131,7 +134,7 @@ impl Loader {
                 .as_ref()
                 .is_some_and(|settings| is_optional(path, &settings.optional))
         };
-        let mut variants: BTreeMap<_, Variant> = BTreeMap::new();
+        let mut variants: BTreeMap<_, TemplateVariant> = BTreeMap::new();
         for (file_name, path) in self.entries(folder) {
             if file_name == "template.toml" {
                 continue;
@@ -143,17 +146,17 @@ impl Loader {
                 );
                 continue;
             };
-            let needs = self.compile(name, &file_name, &path).unwrap_or_default();
+            let required = self.compile(name, &file_name, &path).unwrap_or_default();
             let variant = variants
                 .entry((channel.as_str(), locale))
-                .or_insert_with(|| Variant {
+                .or_insert_with(|| TemplateVariant {
                     parts: BTreeSet::new(),
-                    needs: BTreeSet::new(),
+                    required: BTreeSet::new(),
                 });
             variant.parts.insert(part);
             variant
-                .needs
-                .extend(needs.into_iter().filter(|path| !optional(path)));
+                .required
+                .extend(required.into_iter().filter(|path| !optional(path)));
         }
         self.check_parts(folder, &variants);
         Some(Template {
@@ -198,7 +201,7 @@ impl Loader {
         let template = self.environment.get_template(&key).ok()?;
         let globals: BTreeSet<&str> = self.environment.globals().map(|(name, _)| name).collect();
         let used = template.undeclared_variables(true);
-        if let Some(error) = unknown_word(&template, &used) {
+        if let Some(error) = unknown_name(&template, &used) {
             let line = error.line().unwrap_or(1);
             self.mistakes.push(format!(
                 "{}:{line}: {}",
@@ -214,18 +217,22 @@ impl Loader {
         )
     }
 
-    fn check_parts(&mut self, folder: &Path, variants: &BTreeMap<(&'static str, Locale), Variant>) {
+    fn check_parts(
+        &mut self,
+        folder: &Path,
+        variants: &BTreeMap<(&'static str, Locale), TemplateVariant>,
+    ) {
         if variants.is_empty() {
             self.mistake(folder, "has no part such as email.en.html");
         }
         for ((channel, locale), variant) in variants {
             let has = |part| variant.parts.contains(&part);
             let lacks = match *channel {
-                "email" if !has(Part::Subject) => "subject",
-                "email" if !has(Part::Html) && !has(Part::Text) => "html",
-                "sms" if !has(Part::Text) => "txt",
-                "push" if !has(Part::Title) => "title",
-                "push" if !has(Part::Text) => "txt",
+                "email" if !has(TemplatePart::Subject) => "subject",
+                "email" if !has(TemplatePart::Html) && !has(TemplatePart::Text) => "html",
+                "sms" if !has(TemplatePart::Text) => "txt",
+                "push" if !has(TemplatePart::Title) => "title",
+                "push" if !has(TemplatePart::Text) => "txt",
                 _ => continue,
             };
             self.mistake(
@@ -266,7 +273,7 @@ impl Loader {
 
 /// Returns the error for an unknown filter, test or function, which the engine reports only when it
 /// is evaluated.
-fn unknown_word(
+fn unknown_name(
     template: &minijinja::Template<'_, '_>,
     used: &HashSet<String>,
 ) -> Option<minijinja::Error> {
@@ -287,22 +294,26 @@ fn read_capped(path: &Path) -> Result<String, String> {
     let size = std::fs::metadata(path)
         .map_err(|error| format!("cannot read: {error}"))?
         .len();
-    if size > MAX_FILE {
-        return Err(format!("is larger than {MAX_FILE} bytes"));
+    if size > MAX_FILE_BYTES {
+        return Err(format!("is larger than {MAX_FILE_BYTES} bytes"));
     }
     std::fs::read_to_string(path).map_err(|error| format!("cannot read: {error}"))
 }
 
-fn parse_part(file_name: &str) -> Option<(Channel, Locale, Part)> {
+fn parse_part(file_name: &str) -> Option<(Channel, Locale, TemplatePart)> {
     let mut words = file_name.split('.');
     let (channel, locale, part) = (words.next()?, words.next()?, words.next()?);
     let channel = Channel::ALL
         .into_iter()
         .find(|known| known.as_str() == channel)?;
-    let parts: &[Part] = match channel {
-        Channel::Email => &[Part::Subject, Part::Html, Part::Text],
-        Channel::Sms => &[Part::Text],
-        Channel::Push => &[Part::Title, Part::Text],
+    let parts: &[TemplatePart] = match channel {
+        Channel::Email => &[
+            TemplatePart::Subject,
+            TemplatePart::Html,
+            TemplatePart::Text,
+        ],
+        Channel::Sms => &[TemplatePart::Text],
+        Channel::Push => &[TemplatePart::Title, TemplatePart::Text],
     };
     let part = *parts.iter().find(|known| known.as_str() == part)?;
     let canonical = Locale::parse(locale).filter(|parsed| parsed.as_str() == locale)?;
@@ -317,15 +328,20 @@ fn is_optional(path: &str, optional: &BTreeSet<String>) -> bool {
             .is_some_and(|first| optional.contains(first))
 }
 
-impl Settings {
+impl TemplateSettings {
     fn read(root: &Object<'_>) -> Option<Self> {
         let version = root.required("version", |field| field.integer(1..=u32::MAX));
         let optional = root
             .list("optional", |field| field.text(1..=64))
             .into_iter()
             .collect();
-        let words = [("resend", Ambiguous::Resend), ("fail", Ambiguous::Fail)];
-        let ambiguous = root.or("ambiguous", Ambiguous::Resend, |field| field.one_of(&words));
+        let words = [
+            ("resend", AmbiguityPolicy::Resend),
+            ("fail", AmbiguityPolicy::Fail),
+        ];
+        let ambiguous = root.or("ambiguous", AmbiguityPolicy::Resend, |field| {
+            field.one_of(&words)
+        });
         let unsubscribe = root.or("unsubscribe", false, |field| field.boolean());
         let user_variables = root
             .list("user_variables", |field| field.text(1..=64))

@@ -14,11 +14,11 @@ impl TemplateName {
     /// Parses a name.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let sound = (1..=64).contains(&text.len())
+        let is_valid = (1..=64).contains(&text.len())
             && text.bytes().all(|byte| {
                 byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte)
             });
-        sound.then(|| Self(text.to_owned()))
+        is_valid.then(|| Self(text.to_owned()))
     }
 
     #[must_use]

@@ -6,12 +6,12 @@ use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
 use serde_json::{Map, Value};
 
 use super::user_text::without_links;
-use super::{Author, Found, Part, text};
+use super::{FoundTemplate, TemplatePart, VariableAuthor, text};
 use crate::notification::Channel;
 
 /// A rendered message.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum MessageContent {
     Email {
         /// A single line.
         subject: String,
@@ -21,9 +21,7 @@ pub(crate) enum Content {
         html: Option<String>,
     },
     /// An SMS.
-    Sms {
-        text: String,
-    },
+    Sms { text: String },
     Push {
         /// A single line.
         title: String,
@@ -47,13 +45,13 @@ pub(crate) enum RenderError {
     },
 }
 
-impl fmt::Debug for Content {
+impl fmt::Debug for MessageContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[content]")
     }
 }
 
-impl Found<'_> {
+impl FoundTemplate<'_> {
     /// Renders all parts. Text written by users is changed so that it contains no link.
     ///
     /// # Errors
@@ -61,8 +59,8 @@ impl Found<'_> {
     pub(crate) fn render(
         &self,
         variables: &Map<String, Value>,
-        author: Author,
-    ) -> Result<Content, RenderError> {
+        author: VariableAuthor,
+    ) -> Result<MessageContent, RenderError> {
         let value = |name: &str, value: &Value| {
             let of_user = value.as_str().filter(|_| self.is_user_text(name, author));
             of_user.map_or_else(
@@ -78,32 +76,32 @@ impl Found<'_> {
         let has = |part| self.variant.parts.contains(&part);
         Ok(match self.channel {
             Channel::Email => {
-                let html = if has(Part::Html) {
-                    Some(part(Part::Html)?)
+                let html = if has(TemplatePart::Html) {
+                    Some(part(TemplatePart::Html)?)
                 } else {
                     None
                 };
-                let text = match (&html, has(Part::Text)) {
+                let text = match (&html, has(TemplatePart::Text)) {
                     (Some(html), false) => text::from_html(html),
-                    (_, _) => part(Part::Text)?,
+                    (_, _) => part(TemplatePart::Text)?,
                 };
-                Content::Email {
-                    subject: one_line(&part(Part::Subject)?),
+                MessageContent::Email {
+                    subject: one_line(&part(TemplatePart::Subject)?),
                     text,
                     html,
                 }
             }
-            Channel::Sms => Content::Sms {
-                text: part(Part::Text)?.trim_end().to_owned(),
+            Channel::Sms => MessageContent::Sms {
+                text: part(TemplatePart::Text)?.trim_end().to_owned(),
             },
-            Channel::Push => Content::Push {
-                title: one_line(&part(Part::Title)?),
-                body: part(Part::Text)?.trim_end().to_owned(),
+            Channel::Push => MessageContent::Push {
+                title: one_line(&part(TemplatePart::Title)?),
+                body: part(TemplatePart::Text)?.trim_end().to_owned(),
             },
         })
     }
 
-    fn part(&self, part: Part, context: &minijinja::Value) -> Result<String, RenderError> {
+    fn part(&self, part: TemplatePart, context: &minijinja::Value) -> Result<String, RenderError> {
         let key = format!(
             "{}/{}.{}.{}",
             self.name.as_str(),
@@ -116,7 +114,7 @@ impl Found<'_> {
             .environment
             .get_template(&key)
             .map_err(|error| failed(&error))?;
-        let mut output = Capped {
+        let mut output = CappedBuffer {
             bytes: Vec::new(),
             cap: part.cap(),
             over: false,
@@ -187,13 +185,13 @@ fn one_line(text: &str) -> String {
 }
 
 /// A writer that fails beyond a size limit.
-struct Capped {
+struct CappedBuffer {
     bytes: Vec<u8>,
     cap: usize,
     over: bool,
 }
 
-impl Write for Capped {
+impl Write for CappedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > self.cap {
             self.over = true;

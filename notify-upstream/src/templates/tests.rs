@@ -41,8 +41,11 @@ fn welcome_template_exists_for_every_channel_and_locale() {
                 .expect("a shipped template");
             assert_eq!(found.locale(), &locale);
             assert_eq!(found.missing(&Map::new()), ["name"]);
-            match found.render(&ada, Author::Service).expect("renders") {
-                Content::Email {
+            match found
+                .render(&ada, VariableAuthor::Service)
+                .expect("renders")
+            {
+                MessageContent::Email {
                     subject,
                     text,
                     html,
@@ -53,8 +56,10 @@ fn welcome_template_exists_for_every_channel_and_locale() {
                             && html.expect("HTML").contains("Ada")
                     );
                 }
-                Content::Sms { text } => assert!(text.contains("Ada")),
-                Content::Push { title, body } => assert!(!title.is_empty() && body.contains("Ada")),
+                MessageContent::Sms { text } => assert!(text.contains("Ada")),
+                MessageContent::Push { title, body } => {
+                    assert!(!title.is_empty() && body.contains("Ada"))
+                }
             }
         }
     }
@@ -73,7 +78,7 @@ fn locale_falls_back_to_language_and_default() {
     assert_eq!((used("de-AT").as_str(), used("fr").as_str()), ("de", "en"));
     assert_eq!(
         templates.find(&name("nope"), Channel::Sms, None).err(),
-        Some(Unfit::NoSuchTemplate)
+        Some(TemplateLookupError::NoSuchTemplate)
     );
 }
 
@@ -100,16 +105,21 @@ fn variables_are_data_and_html_is_escaped() {
     assert_eq!(found.missing(&nothing), ["name", "order.total"]);
     for unprintable in [serde_json::json!({"a": 1}), serde_json::json!(["a"])] {
         let told = variables(&serde_json::json!({"name": unprintable, "order": {"total": 1}}));
-        assert!(found.render(&told, Author::Service).is_err(), "{told:?}");
+        assert!(
+            found.render(&told, VariableAuthor::Service).is_err(),
+            "{told:?}"
+        );
     }
     let evil = variables(&serde_json::json!({
         "name": "<script>{{ 7*7 }}</script>\r\nBcc: x@y.z", "order": {"total": "{% for %}"}
     }));
-    let Content::Email {
+    let MessageContent::Email {
         subject,
         text,
         html,
-    } = found.render(&evil, Author::Service).expect("renders")
+    } = found
+        .render(&evil, VariableAuthor::Service)
+        .expect("renders")
     else {
         panic!("e-mail")
     };
@@ -138,7 +148,7 @@ fn rendering_is_bounded_in_steps_and_bytes() {
         templates
             .find(&name("t"), channel, None)
             .expect("a variant")
-            .render(&ada, Author::Service)
+            .render(&ada, VariableAuthor::Service)
             .expect_err("rendering fails")
             .to_string()
     };
@@ -198,7 +208,7 @@ fn url_filter_allows_safe_schemes_only() {
         found
             .render(
                 &variables(&serde_json::json!({"link": "https://x.example/a?b=1"})),
-                Author::Service
+                VariableAuthor::Service
             )
             .is_ok()
     );
@@ -212,7 +222,7 @@ fn url_filter_allows_safe_schemes_only() {
             found
                 .render(
                     &variables(&serde_json::json!({"link": bad})),
-                    Author::Service
+                    VariableAuthor::Service
                 )
                 .is_err(),
             "{bad}"
@@ -308,15 +318,16 @@ fn user_text_is_limited_and_never_a_link() {
     let told = variables(&serde_json::json!({
         "name": "evil.example", "note": "own.example", "link": "https://x.example/"
     }));
-    let Content::Email { subject, html, .. } =
-        found.render(&told, Author::Service).expect("renders")
+    let MessageContent::Email { subject, html, .. } = found
+        .render(&told, VariableAuthor::Service)
+        .expect("renders")
     else {
         panic!("an e-mail")
     };
     assert_eq!(subject, "evil. example own.example");
     assert!(html.expect("HTML").contains("\">evil. example<"));
     assert!(
-        found.render(&told, Author::User).is_err(),
+        found.render(&told, VariableAuthor::User).is_err(),
         "a user's text is no link"
     );
     let mistakes = |told: &Value, author| {
@@ -332,8 +343,8 @@ fn user_text_is_limited_and_never_a_link() {
         ("note".to_owned(), "invalid_type"),
     );
     assert_eq!(
-        mistakes(&long, Author::Service).as_slice(),
+        mistakes(&long, VariableAuthor::Service).as_slice(),
         std::slice::from_ref(&name)
     );
-    assert_eq!(mistakes(&long, Author::User), [name, note]);
+    assert_eq!(mistakes(&long, VariableAuthor::User), [name, note]);
 }

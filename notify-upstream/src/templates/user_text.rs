@@ -3,14 +3,14 @@
 
 use serde_json::{Map, Value};
 
-use super::Found;
+use super::FoundTemplate;
 
 /// Maximum length of a variable written by a user, in characters.
 pub(crate) const MAX_USER_TEXT_CHARS: usize = 100;
 
 /// The author of a notification's variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Author {
+pub(crate) enum VariableAuthor {
     /// A user, who wrote all variables.
     User,
     /// A service. The variables marked in the template were written by a user.
@@ -28,16 +28,16 @@ pub(crate) struct UserTextMistake {
     pub(crate) detail: String,
 }
 
-// === impl Found ===
+// === impl FoundTemplate ===
 
-impl Found<'_> {
+impl FoundTemplate<'_> {
     /// Returns the violations among the variables written by users: each must be a scalar, and
     /// strings are limited in length.
     #[must_use]
     pub(crate) fn user_text_mistakes(
         &self,
         variables: &Map<String, Value>,
-        author: Author,
+        author: VariableAuthor,
     ) -> Vec<UserTextMistake> {
         let of_users = variables
             .iter()
@@ -47,8 +47,8 @@ impl Found<'_> {
             .collect()
     }
 
-    pub(super) fn is_user_text(&self, name: &str, author: Author) -> bool {
-        author == Author::User || self.settings.user_variables.contains(name)
+    pub(super) fn is_user_text(&self, name: &str, author: VariableAuthor) -> bool {
+        author == VariableAuthor::User || self.settings.user_variables.contains(name)
     }
 }
 

@@ -6,7 +6,7 @@ use postern_common::decode::Object;
 use url::Url;
 
 use super::secret;
-use crate::address::E164;
+use crate::address::PhoneNumber;
 use crate::config::webhooks::callback;
 use crate::delivery::provider::{FcmAccount, HttpConfig, ID, Sender, TwilioConfig, VapidKey};
 
@@ -18,8 +18,8 @@ pub(super) fn read_twilio(
     let base = base(object, "https://api.twilio.com");
     let account = object.required("account", |field| {
         let sid = field.text(1..=64)?;
-        let sound = sid.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if sound {
+        let is_valid = sid.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if is_valid {
             Some(sid)
         } else {
             field.fail("invalid_format", "must be an account SID")
@@ -27,7 +27,7 @@ pub(super) fn read_twilio(
     });
     let auth_token = secret(object, env, "auth_token_env");
     let number = object.optional("from", |field| {
-        E164::parse(field.string()?)
+        PhoneNumber::parse(field.string()?)
             .or_else(|| field.fail("invalid_format", "must be a number in E.164"))
     });
     let service = object.optional("messaging_service", |field| field.text(1..=64));
@@ -62,9 +62,9 @@ pub(super) fn read_http(object: &Object<'_>, env: &Env) -> Option<HttpConfig> {
     };
     let lookup_url = object.optional("lookup_url", |field| {
         let text = field.text(1..=1024)?;
-        let sound = text.contains(ID)
+        let is_valid = text.contains(ID)
             && Url::parse(&text.replace(ID, "id")).is_ok_and(|url| url.has_host());
-        if sound {
+        if is_valid {
             Some(text)
         } else {
             field.fail("invalid_format", "must be a URL with {id} in it")
@@ -108,8 +108,8 @@ pub(super) fn read_fcm(object: &Object<'_>) -> Option<FcmAccount> {
 pub(super) fn read_web_push(object: &Object<'_>, env: &Env) -> Option<VapidKey> {
     let contact = object.required("contact", |field| {
         let text = field.text(1..=256)?;
-        let sound = text.starts_with("mailto:") || text.starts_with("https://");
-        if sound {
+        let is_valid = text.starts_with("mailto:") || text.starts_with("https://");
+        if is_valid {
             Some(text)
         } else {
             field.fail("invalid_format", "must begin with mailto: or https://")

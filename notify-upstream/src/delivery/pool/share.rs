@@ -168,7 +168,7 @@ impl Drop for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::{EmailAddress, Subscription, SubscriptionKeys};
+    use crate::address::{EmailAddress, PushSubscription, SubscriptionKeys};
     use crate::delivery::provider::script::Script;
 
     fn endpoint(host: &str) -> Address {
@@ -176,7 +176,7 @@ mod tests {
             p256dh: String::new(),
             auth: String::new(),
         };
-        Address::Subscription(Subscription {
+        Address::Subscription(PushSubscription {
             endpoint: format!("https://{host}/x"),
             keys,
         })

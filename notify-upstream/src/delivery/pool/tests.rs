@@ -5,8 +5,8 @@ use super::*;
 use crate::address::{DeviceToken, EmailAddress};
 use crate::delivery::provider::script::Script;
 use crate::delivery::provider::{FaultScope, Http, HttpConfig};
-use crate::notification::Sequence;
-use crate::templates::Content;
+use crate::notification::OrderSequence;
+use crate::templates::MessageContent;
 
 fn outlets(clock: &Clock) -> (Outlets, [Script; 2]) {
     let scripts = [Script::default(), Script::default()];
@@ -32,11 +32,11 @@ async fn send(
     order: i64,
 ) -> Result<String, String> {
     let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-    let content = Content::Sms {
+    let content = MessageContent::Sms {
         text: String::new(),
     };
     let message = Message {
-        id: Sequence::id(order),
+        id: OrderSequence::id(order),
         to: &to,
         content: &content,
         created_at: Timestamp(0),
@@ -142,11 +142,11 @@ async fn a_repeat_goes_to_the_other_and_no_provider_is_a_matter_of_configuration
     let clock = Clock::manual(Timestamp(0));
     let (outlets, scripts) = outlets(&clock);
     let to = Address::DeviceToken(DeviceToken::parse("t").expect("token"));
-    let content = Content::Sms {
+    let content = MessageContent::Sms {
         text: String::new(),
     };
     let message = Message {
-        id: Sequence::id(1),
+        id: OrderSequence::id(1),
         to: &to,
         content: &content,
         created_at: Timestamp(0),
@@ -210,11 +210,11 @@ async fn message_refused_before_the_call_leaves_the_breaker() {
         domain: "example.com".to_owned(),
     };
     let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-    let content = Content::Sms {
+    let content = MessageContent::Sms {
         text: "a".repeat(1531),
     };
     let message = Message {
-        id: Sequence::id(1),
+        id: OrderSequence::id(1),
         to: &to,
         content: &content,
         created_at: Timestamp(0),

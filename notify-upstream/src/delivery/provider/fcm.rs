@@ -14,7 +14,7 @@ use url::Url;
 use super::call::{Answer, call, client};
 use super::{Codes, FaultScope, Message, Refusal, Taken};
 use crate::address::Address;
-use crate::templates::Content;
+use crate::templates::MessageContent;
 
 /// A service account, as its JSON file tells.
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ impl Fcm {
     }
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
-        let (Address::DeviceToken(device), Content::Push { title, body }) =
+        let (Address::DeviceToken(device), MessageContent::Push { title, body }) =
             (message.to, message.content)
         else {
             return Err(Refusal::unfit());

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{FaultScope, Message, Refusal, Sight, Taken};
 use crate::address::Address;
 use crate::delivery::retry::Class;
-use crate::templates::Content;
+use crate::templates::MessageContent;
 
 /// Writes what would be sent, one JSON file a notification: a repeat of the same one replaces it.
 #[derive(Debug)]
@@ -68,13 +68,13 @@ fn document(message: &Message<'_>) -> serde_json::Value {
         Address::Subscription(subscription) => json!({ "subscription": subscription }),
     };
     let content = match message.content {
-        Content::Email {
+        MessageContent::Email {
             subject,
             text,
             html,
         } => json!({ "subject": subject, "text": text, "html": html }),
-        Content::Sms { text } => json!({ "text": text }),
-        Content::Push { title, body } => json!({ "title": title, "body": body }),
+        MessageContent::Sms { text } => json!({ "text": text }),
+        MessageContent::Push { title, body } => json!({ "title": title, "body": body }),
     };
     json!({ "notificationId": message.id.to_string(), "to": to, "content": content, "createdAt": message.created_at })
 }

@@ -8,7 +8,7 @@ use super::call::{call, client};
 use super::segments::Segments;
 use super::{Codes, Message, Refusal, Sight, Taken};
 use crate::address::Address;
-use crate::templates::Content;
+use crate::templates::MessageContent;
 
 /// How an API is called.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl Http {
             "id",
             "email",
             "to",
-            &Content::Sms {
+            &MessageContent::Sms {
                 text: "\"".to_owned(),
             },
             None,
@@ -137,7 +137,7 @@ impl Http {
         id: &str,
         channel: &str,
         to: &str,
-        content: &Content,
+        content: &MessageContent,
         segments: Option<Segments>,
     ) -> Result<String, String> {
         let template = self
@@ -146,13 +146,13 @@ impl Http {
             .map_err(|error| error.to_string())?;
         let none = String::new();
         let (text, title, subject, html) = match content {
-            Content::Email {
+            MessageContent::Email {
                 subject,
                 text,
                 html,
             } => (text, &none, subject, html.as_ref().unwrap_or(&none)),
-            Content::Sms { text } => (text, &none, &none, &none),
-            Content::Push { title, body } => (body, title, &none, &none),
+            MessageContent::Sms { text } => (text, &none, &none, &none),
+            MessageContent::Push { title, body } => (body, title, &none, &none),
         };
         let segments = segments.map_or(0, |segments| segments.count);
         let values = context! { id, channel, to, text, title, subject, html, segments };
@@ -167,9 +167,9 @@ mod tests {
     use postern_common::clock::Timestamp;
 
     use super::*;
-    use crate::address::{DeviceToken, E164, EmailAddress};
+    use crate::address::{DeviceToken, EmailAddress, PhoneNumber};
     use crate::delivery::provider::injection::naughty;
-    use crate::notification::Sequence;
+    use crate::notification::OrderSequence;
 
     fn make(body: &str) -> Result<Http, String> {
         let url = "http://127.0.0.1:9/".parse().expect("URL");
@@ -188,7 +188,7 @@ mod tests {
     fn values_are_put_in_as_json_and_a_bad_template_is_refused() {
         let http =
             make(r#"{"to": {{ to }}, "message": {{ text }}, "ref": {{ id }}}"#).expect("sound");
-        let content = Content::Sms {
+        let content = MessageContent::Sms {
             text: "\"}, \"to\": \"+1\" {{ 7*7 }}\n".to_owned(),
         };
         let body: serde_json::Value = serde_json::from_str(
@@ -206,9 +206,9 @@ mod tests {
         }
     }
 
-    fn message<'a>(to: &'a Address, content: &'a Content) -> Message<'a> {
+    fn message<'a>(to: &'a Address, content: &'a MessageContent) -> Message<'a> {
         Message {
-            id: Sequence::id(1 << 40),
+            id: OrderSequence::id(1 << 40),
             to,
             content,
             created_at: Timestamp(0),
@@ -240,7 +240,7 @@ mod tests {
             .map(|name| format!("\"{name}\": {{{{ {name} }}}}"))
             .join(", ");
         let http = make(&format!("{{{body}}}")).expect("sound");
-        let phone = Address::Phone(E164::parse("+491701234567").expect("number"));
+        let phone = Address::Phone(PhoneNumber::parse("+491701234567").expect("number"));
         let mail = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
         let device = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
         for text in naughty() {
@@ -250,14 +250,14 @@ mod tests {
                     &phone,
                     "+491701234567",
                     "sms",
-                    Content::Sms { text: some() },
+                    MessageContent::Sms { text: some() },
                     [&*text, "", "", ""],
                 ),
                 (
                     &mail,
                     "ada@example.com",
                     "email",
-                    Content::Email {
+                    MessageContent::Email {
                         subject: some(),
                         text: some(),
                         html: Some(some()),
@@ -268,7 +268,7 @@ mod tests {
                     &device,
                     "device-1",
                     "push",
-                    Content::Push {
+                    MessageContent::Push {
                         title: some(),
                         body: some(),
                     },
@@ -289,20 +289,20 @@ mod tests {
     #[tokio::test]
     async fn segments_are_counted_and_too_many_are_not_sent() {
         let http = make(r#"{"parts": {{ segments }}}"#).expect("sound");
-        let phone = Address::Phone(E164::parse("+491701234567").expect("number"));
+        let phone = Address::Phone(PhoneNumber::parse("+491701234567").expect("number"));
         for (text, segments) in [
             ("a".repeat(161), 2),
             ("\u{436}".repeat(70), 1),
             ("a".repeat(1530), 10),
         ] {
-            let content = Content::Sms { text };
+            let content = MessageContent::Sms { text };
             assert_eq!(
                 sent(&http, &message(&phone, &content)),
                 serde_json::json!({"parts": segments})
             );
         }
         let mail = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-        let letter = Content::Email {
+        let letter = MessageContent::Email {
             subject: String::new(),
             text: "a".repeat(9999),
             html: None,
@@ -311,7 +311,7 @@ mod tests {
             sent(&http, &message(&mail, &letter)),
             serde_json::json!({"parts": 0})
         );
-        let long = Content::Sms {
+        let long = MessageContent::Sms {
             text: "a".repeat(1531),
         };
         let refusal = http

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use super::{Codes, FaultScope, Message, Refusal, Sight, Taken};
 use crate::address::Address;
 use crate::notification::NotificationId;
-use crate::templates::Content;
+use crate::templates::MessageContent;
 
 /// A mail as it would be sent.
 #[derive(Clone, Debug)]
@@ -118,7 +118,7 @@ impl Script {
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
         self.calls.lock().expect("no panic").push(message.id);
-        if let (Address::Email(to), Content::Email { subject, text, .. }) =
+        if let (Address::Email(to), MessageContent::Email { subject, text, .. }) =
             (message.to, message.content)
         {
             let (to, words) = (to.as_str().to_owned(), [subject.clone(), text.clone()]);

@@ -2,7 +2,7 @@
 
 use super::Refusal;
 use crate::delivery::retry::Class;
-use crate::templates::Content;
+use crate::templates::MessageContent;
 
 /// What a text message takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ impl Segments {
     ///
     /// # Errors
     /// It takes too many: no provider is asked.
-    pub(super) fn of(content: &Content) -> Result<Option<Self>, Refusal> {
-        let Content::Sms { text } = content else {
+    pub(super) fn of(content: &MessageContent) -> Result<Option<Self>, Refusal> {
+        let MessageContent::Sms { text } = content else {
             return Ok(None);
         };
         let (encoding, count) = segments(text);

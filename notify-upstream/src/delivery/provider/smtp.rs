@@ -21,7 +21,7 @@ use super::{Codes, FaultScope, Message, Refusal, Taken};
 use crate::address::{Address, EmailAddress};
 use crate::delivery::mail_token::MailTokens;
 use crate::delivery::retry::Class;
-use crate::templates::Content;
+use crate::templates::MessageContent;
 
 /// How a mail server is reached.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ impl Smtp {
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
         let (
             Address::Email(to),
-            Content::Email {
+            MessageContent::Email {
                 subject,
                 text,
                 html,

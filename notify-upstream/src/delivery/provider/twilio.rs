@@ -7,8 +7,8 @@ use url::Url;
 use super::call::{call, client};
 use super::segments::Segments;
 use super::{Codes, Message, Refusal, Taken};
-use crate::address::{Address, E164};
-use crate::templates::Content;
+use crate::address::{Address, PhoneNumber};
+use crate::templates::MessageContent;
 
 /// An account.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct TwilioConfig {
 #[derive(Clone, Debug)]
 pub(crate) enum Sender {
     /// A number of ours.
-    Number(E164),
+    Number(PhoneNumber),
     /// A messaging service, by its SID.
     Service(String),
 }
@@ -56,7 +56,8 @@ impl Twilio {
     }
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
-        let (Address::Phone(to), Content::Sms { text }) = (message.to, message.content) else {
+        let (Address::Phone(to), MessageContent::Sms { text }) = (message.to, message.content)
+        else {
             return Err(Refusal::unfit());
         };
         let segments = Segments::of(message.content)?.ok_or_else(Refusal::unfit)?;
@@ -84,7 +85,12 @@ impl Twilio {
             .with_detail(format!("{known} {words}").trim().to_owned()))
     }
 
-    fn request(&self, message: &Message<'_>, to: &E164, text: &str) -> reqwest::RequestBuilder {
+    fn request(
+        &self,
+        message: &Message<'_>,
+        to: &PhoneNumber,
+        text: &str,
+    ) -> reqwest::RequestBuilder {
         let config = &self.config;
         let mut url = config.base.clone();
         url.set_path(&format!(

@@ -14,8 +14,8 @@ use url::Url;
 
 use super::call::{call, guarded_client};
 use super::{Codes, FaultScope, Message, Refusal, Taken};
-use crate::address::{Address, Subscription, is_public_https};
-use crate::templates::Content;
+use crate::address::{Address, PushSubscription, is_public_https};
+use crate::templates::MessageContent;
 
 /// Our identity towards push services.
 pub(crate) struct VapidKey {
@@ -96,7 +96,7 @@ impl WebPush {
     }
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
-        let (Address::Subscription(subscription), Content::Push { title, body }) =
+        let (Address::Subscription(subscription), MessageContent::Push { title, body }) =
             (message.to, message.content)
         else {
             return Err(Refusal::unfit());
@@ -124,7 +124,7 @@ impl WebPush {
     fn request(
         &self,
         message: &Message<'_>,
-        to: &Subscription,
+        to: &PushSubscription,
         title: &str,
         body: &str,
     ) -> Option<reqwest::RequestBuilder> {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::address::SubscriptionKeys;
     use crate::delivery::provider::injection::naughty;
-    use crate::notification::Sequence;
+    use crate::notification::OrderSequence;
     use postern_common::clock::Timestamp;
 
     /// The browser of RFC 8291 section 5.
@@ -198,18 +198,18 @@ mod tests {
             p256dh: public.to_owned(),
             auth: auth.to_owned(),
         };
-        let to = Subscription {
+        let to = PushSubscription {
             endpoint: "https://push.example/x".to_owned(),
             keys,
         };
         let (address, content) = (
             Address::Subscription(to.clone()),
-            Content::Sms {
+            MessageContent::Sms {
                 text: String::new(),
             },
         );
         let message = Message {
-            id: Sequence::id(1 << 40),
+            id: OrderSequence::id(1 << 40),
             to: &address,
             content: &content,
             created_at: Timestamp(0),
@@ -249,7 +249,7 @@ mod tests {
         let key = VapidKey::new(&private, "mailto:ops@example.org".to_owned()).expect("a key");
         let push =
             WebPush::new(key, Clock::manual(Timestamp(0)), Codes::shipped()).expect("client");
-        let subscription = |endpoint: &str| Subscription {
+        let subscription = |endpoint: &str| PushSubscription {
             endpoint: endpoint.to_owned(),
             keys: SubscriptionKeys {
                 p256dh: BROWSER[1].to_owned(),
@@ -258,13 +258,13 @@ mod tests {
         };
         let (to, content) = (
             subscription("https://push.example/x"),
-            Content::Sms {
+            MessageContent::Sms {
                 text: String::new(),
             },
         );
         let address = Address::Subscription(to.clone());
         let message = Message {
-            id: Sequence::id(1 << 40),
+            id: OrderSequence::id(1 << 40),
             to: &address,
             content: &content,
             created_at: Timestamp(0),
@@ -301,17 +301,17 @@ mod tests {
             p256dh: BROWSER[1].to_owned(),
             auth: BROWSER[2].to_owned(),
         };
-        let to = Address::Subscription(Subscription {
+        let to = Address::Subscription(PushSubscription {
             endpoint: "https://push.example/x".to_owned(),
             keys,
         });
         for text in naughty() {
-            let content = Content::Push {
+            let content = MessageContent::Push {
                 title: text.clone(),
                 body: text.clone(),
             };
             let message = Message {
-                id: Sequence::id(1 << 40),
+                id: OrderSequence::id(1 << 40),
                 to: &to,
                 content: &content,
                 created_at: Timestamp(0),

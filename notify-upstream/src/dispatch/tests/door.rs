@@ -3,14 +3,14 @@
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::intake::group_commit::{BACKLOG, BATCH};
+use crate::intake::group_commit::{MAX_COMMIT_ROWS, MAX_PENDING_SUBMISSIONS};
 use crate::principal::Principal;
 
 #[tokio::test]
 async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 1).await;
-        let ask = |door: crate::intake::group_commit::Door| async move {
+        let mut rig = TestReplica::new(&store, &clock(), 1).await;
+        let ask = |door: crate::intake::group_commit::SubmissionQueue| async move {
             let principal = Principal {
                 creator: "service:test".into(),
                 actor: None,
@@ -24,11 +24,11 @@ async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
             .await
         };
         let mut asked = JoinSet::new();
-        for _ in 0..BACKLOG {
+        for _ in 0..MAX_PENDING_SUBMISSIONS {
             asked.spawn(ask(rig.door.clone()));
         }
         // Until each has had its turn, on the one thread of a test: they wait for a commit.
-        for _ in 0..BACKLOG {
+        for _ in 0..MAX_PENDING_SUBMISSIONS {
             tokio::task::yield_now().await;
         }
         let refused = ask(rig.door.clone()).await.expect_err("there is no room");
@@ -37,7 +37,7 @@ async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
             (refused.status.as_u16(), &refused.headers["retry-after"]),
             (503, &"1".parse().expect("a value"))
         );
-        for _ in 0..BACKLOG.div_ceil(BATCH) {
+        for _ in 0..MAX_PENDING_SUBMISSIONS.div_ceil(MAX_COMMIT_ROWS) {
             rig.writer.step().await;
         }
         for answer in asked.join_all().await {
@@ -46,7 +46,7 @@ async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
         let depths = store.depths(i64::MAX).await.expect("counts");
         assert_eq!(
             depths.iter().map(|(_, rows)| rows).sum::<i64>(),
-            i64::try_from(BACKLOG).expect("some thousands")
+            i64::try_from(MAX_PENDING_SUBMISSIONS).expect("some thousands")
         );
     }
 }

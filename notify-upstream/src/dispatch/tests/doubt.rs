@@ -6,15 +6,19 @@ use crate::store::{DeadFilter, Receipt};
 use crate::testing::welcome_with;
 
 /// A replica whose predecessor died in the attempt: after the call, before the result.
-async fn after_a_crash(store: &Store, clock: &Clock, settings: &str) -> (Rig, NotificationId) {
-    let mut dead = Rig::new(store, clock, 8).await;
+async fn after_a_crash(
+    store: &Store,
+    clock: &Clock,
+    settings: &str,
+) -> (TestReplica, NotificationId) {
+    let mut dead = TestReplica::new(store, clock, 8).await;
     let _forever = dead.script.hold();
     let id = dead.accept(Priority::Normal).await;
     dead.dispatcher.pass().await.expect("claims");
     while dead.script.calls().is_empty() {
         tokio::task::yield_now().await;
     }
-    let next = Rig::new(store, clock, 8).await;
+    let next = TestReplica::new(store, clock, 8).await;
     next.script.remembers(&dead.script);
     next.templates.store(Arc::new(welcome_with(settings)));
     for _ in 0..4 {
@@ -131,7 +135,7 @@ async fn silence_after_the_call_is_doubt_and_a_refusal_is_none() {
     for (store, _database) in stores().await {
         for (refusal, calls) in [("broken", 1), ("451 4.3.0", 2)] {
             let clock = clock();
-            let mut rig = Rig::new(&store, &clock, 8).await;
+            let mut rig = TestReplica::new(&store, &clock, 8).await;
             rig.script.can_be_asked();
             rig.script.refuse(&[refusal]);
             let id = rig.accept(Priority::Normal).await;

@@ -32,7 +32,7 @@ async fn refuse(database: &Database, change: &str, table: &str, when: &str) -> S
 async fn what_cannot_be_handed_back_at_the_stop_is_rescued() {
     for (store, test) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         let id = rig.accept(Priority::Normal).await;
         rig.stop.cancel();
         let end = refuse(
@@ -45,7 +45,7 @@ async fn what_cannot_be_handed_back_at_the_stop_is_rescued() {
         rig.step().await;
         execute(&test.database, &end).await;
         rig.workers.leave().await;
-        let mut next = Rig::new(&store, &clock, 8).await;
+        let mut next = TestReplica::new(&store, &clock, 8).await;
         next.step().await;
         assert_eq!(
             (next.script.calls(), &next.view(id).await["status"]),
@@ -57,7 +57,7 @@ async fn what_cannot_be_handed_back_at_the_stop_is_rescued() {
 #[tokio::test]
 async fn what_is_handed_back_at_the_stop_is_left_to_others() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 2).await;
+        let mut rig = TestReplica::new(&store, &clock(), 2).await;
         for _ in 0..3 {
             rig.accept(Priority::Normal).await;
         }
@@ -67,7 +67,7 @@ async fn what_is_handed_back_at_the_stop_is_left_to_others() {
         rig.settle().await;
         assert_eq!(rig.dispatcher.pass().await.expect("claims"), 0);
         assert_eq!(rig.script.calls(), []);
-        let mut next = Rig::new(&store, &clock(), 8).await;
+        let mut next = TestReplica::new(&store, &clock(), 8).await;
         assert_eq!(next.step().await, 3);
     }
 }
@@ -75,7 +75,7 @@ async fn what_is_handed_back_at_the_stop_is_left_to_others() {
 #[tokio::test]
 async fn an_identity_that_was_lost_claims_nothing_until_there_is_another() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let id = rig.accept(Priority::Normal).await;
         execute(&test.database, "UPDATE notify_worker SET seen_at = 0").await;
         let end = refuse(&test.database, "INSERT", "notify_worker", "NEW.id > 0").await;
@@ -94,7 +94,7 @@ async fn an_identity_that_was_lost_claims_nothing_until_there_is_another() {
 #[tokio::test]
 async fn a_row_whose_result_is_refused_is_taken_over() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         rig.script.can_be_asked();
         let id = rig.accept(Priority::Normal).await;
         let end = refuse(&test.database, "INSERT", "notify_result", "NEW.kind = 2").await;
@@ -132,7 +132,7 @@ async fn fill(database: &Database) -> &'static str {
 #[tokio::test]
 async fn a_full_disk_refuses_and_loses_nothing_and_is_forgotten_once_there_is_room() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 500).await;
+        let mut rig = TestReplica::new(&store, &clock(), 500).await;
         let end = fill(&test.database).await;
         // What room is left in the pages that there are is still given.
         let mut accepted = Vec::new();
@@ -203,7 +203,7 @@ impl Held {
 #[tokio::test]
 async fn a_permit_is_free_only_when_the_result_is_durable() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 1).await;
+        let mut rig = TestReplica::new(&store, &clock(), 1).await;
         let ids = [
             rig.accept(Priority::Normal).await,
             rig.accept(Priority::Normal).await,
@@ -240,7 +240,7 @@ async fn a_permit_is_free_only_when_the_result_is_durable() {
 #[tokio::test]
 async fn rows_that_share_a_place_are_claimed_one_after_another() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 2).await;
+        let mut rig = TestReplica::new(&store, &clock(), 2).await;
         for _ in 0..5 {
             rig.accept(Priority::Normal).await;
         }

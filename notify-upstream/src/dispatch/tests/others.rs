@@ -10,8 +10,8 @@ use crate::testing::execute;
 
 /// A replica with room for one call that speaks, and another with room for eight that hears it.
 struct Two {
-    one: Rig,
-    other: Rig,
+    one: TestReplica,
+    other: TestReplica,
     voice: Voice,
     ear: crate::dispatch::wakeup::Ear,
     clock: Clock,
@@ -28,8 +28,8 @@ impl Two {
             .expect("partitions");
         let clock = clock();
         let (one, other) = (
-            Rig::new(&store, &clock, 1).await,
-            Rig::new(&store, &clock, 8).await,
+            TestReplica::new(&store, &clock, 1).await,
+            TestReplica::new(&store, &clock, 8).await,
         );
         let voice = Voice::new(store.clone(), Arc::clone(&one.board)).expect("shared");
         let others_voice = Voice::new(store, Arc::clone(&other.board)).expect("shared");
@@ -130,7 +130,7 @@ async fn the_last_word_says_what_was_handed_back() {
 async fn a_store_of_one_process_has_nobody_to_tell() {
     let test = testing::sqlite().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
-    let rig = Rig::new(&store, &clock(), 1).await;
+    let rig = TestReplica::new(&store, &clock(), 1).await;
     assert!(Voice::new(store, rig.board).is_none());
 }
 
@@ -182,7 +182,7 @@ const CONTRACTED: Migrations = Migrations {
 async fn nothing_is_begun_on_tables_that_are_for_a_newer_release() {
     for (store, test) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         let health = Health::new();
         let keeper = Housekeeper {
             store: store.clone(),

@@ -35,7 +35,7 @@ fn row(order: Order) -> NewNotification {
         expires_at: None,
     };
     NewNotification {
-        id: Sequence::id(order),
+        id: OrderSequence::id(order),
         order,
         record,
         send_at: None,
@@ -80,7 +80,7 @@ impl Queue {
             .expect("opens");
         self.processes += 1;
         let clock = Clock::manual(after(60 * self.processes));
-        let mut rig = Rig::new(&store, &clock, 230).await;
+        let mut rig = TestReplica::new(&store, &clock, 230).await;
         let first = order_at(clock.now());
         self.given += i64::try_from(count).expect("some thousands");
         let rows: Vec<_> = (first..).take(count).map(row).collect();
@@ -182,7 +182,7 @@ async fn looks_step_over_what_was_born_leased_once() {
         .await
         .expect("has a snapshot");
     let clock = clock();
-    let mut rig = Rig::new(&store, &clock, 1).await;
+    let mut rig = TestReplica::new(&store, &clock, 1).await;
     rig.step().await;
     for _ in 0..200 {
         rig.accept(Priority::Normal).await;
@@ -250,7 +250,7 @@ async fn what_stands_below_the_mark_is_found_by_a_look_from_the_beginning() {
             .accept(&[row(order_at(after(1000)))])
             .await
             .expect("committed late");
-        let mut rig = Rig::new(&store, &Clock::manual(after(3600)), 1).await;
+        let mut rig = TestReplica::new(&store, &Clock::manual(after(3600)), 1).await;
         assert_eq!(rig.step().await, 0, "it stands below");
         let stop = CancellationToken::new();
         let run = tokio::spawn(rig.dispatcher.run(stop.clone()));
@@ -270,7 +270,7 @@ async fn what_stands_below_the_mark_is_found_by_a_look_from_the_beginning() {
 async fn a_clock_that_was_set_back_hides_nothing_below_the_mark() {
     for (store, _database) in stores().await {
         begins_after_3000_s(&store).await;
-        let mut rig = Rig::new(&store, &Clock::manual(after(1000)), 1).await;
+        let mut rig = TestReplica::new(&store, &Clock::manual(after(1000)), 1).await;
         store
             .accept(&[row(order_at(after(1000)))])
             .await

@@ -21,8 +21,8 @@ async fn entered(board: &Board, done: impl Future) -> bool {
 }
 
 /// So many wait to be claimed, and all other lanes were seen to be empty.
-async fn waiting(store: &Store, priority: Priority, count: usize) -> Rig {
-    let mut rig = Rig::new(store, &clock(), 2 * BESIDE_URGENT).await;
+async fn waiting(store: &Store, priority: Priority, count: usize) -> TestReplica {
+    let mut rig = TestReplica::new(store, &clock(), 2 * BESIDE_URGENT).await;
     rig.step().await;
     let desk = Arc::clone(rig.board.desk(Channel::Email));
     let taken = desk.permits().take(
@@ -39,7 +39,7 @@ async fn waiting(store: &Store, priority: Priority, count: usize) -> Rig {
 
 /// Claims what waits and delivers it while something urgent enters, or nothing does: how often the
 /// claims made way, and how often the results did.
-async fn made_way(rig: &mut Rig, urgent_enters: bool) -> (usize, usize) {
+async fn made_way(rig: &mut TestReplica, urgent_enters: bool) -> (usize, usize) {
     rig.dispatcher.survey().await.expect("looks");
     let board = Arc::clone(&rig.board);
     let entering = board
@@ -56,7 +56,7 @@ async fn made_way(rig: &mut Rig, urgent_enters: bool) -> (usize, usize) {
 #[tokio::test]
 async fn what_is_urgent_is_entering_until_its_commit() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let board = Arc::clone(&rig.board);
         for priority in Priority::ALL {
             let mut seen = false;

@@ -6,7 +6,7 @@ use crate::store::DeadFilter;
 use crate::testing::{execute, templates_of};
 
 /// Lets so much time pass; the worker is heard of again at its end.
-async fn pass_time(rig: &Rig, seconds: u64) {
+async fn pass_time(rig: &TestReplica, seconds: u64) {
     rig.clock.advance(Duration::from_secs(seconds));
     rig.workers.step().await.expect("renews");
 }
@@ -14,7 +14,7 @@ async fn pass_time(rig: &Rig, seconds: u64) {
 #[tokio::test]
 async fn a_channel_with_nothing_but_low_recovers_by_itself() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 40).await;
+        let mut rig = TestReplica::new(&store, &clock(), 40).await;
         rig.script.refuse(&["451"; 10]);
         for _ in 0..10 {
             rig.accept(Priority::Low).await;
@@ -39,7 +39,7 @@ async fn a_channel_with_nothing_but_low_recovers_by_itself() {
 #[tokio::test]
 async fn refused_recipients_of_one_caller_stop_nobody_else() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 64).await;
+        let mut rig = TestReplica::new(&store, &clock(), 64).await;
         rig.script.refuse_recipients(".evil.example");
         let evil = |n: usize, priority| {
             let mut draft = draft(priority);
@@ -83,7 +83,7 @@ async fn refused_recipients_of_one_caller_stop_nobody_else() {
 #[tokio::test]
 async fn what_waits_while_nothing_works_keeps_its_attempts_and_one_at_a_time_tries() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 16).await;
+        let mut rig = TestReplica::new(&store, &clock(), 16).await;
         rig.script.refuse(&["451"; 11]);
         for _ in 0..10 {
             rig.accept(Priority::High).await;
@@ -124,7 +124,7 @@ async fn what_waits_while_nothing_works_keeps_its_attempts_and_one_at_a_time_tri
 #[tokio::test]
 async fn repeats_end_a_while_after_acceptance_however_long_each_waited() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         rig.script.refuse(&["451"; 4]);
         let id = rig.accept(Priority::Critical).await;
         let mut later = draft(Priority::Critical);
@@ -158,7 +158,7 @@ async fn repeats_end_a_while_after_acceptance_however_long_each_waited() {
 #[tokio::test]
 async fn a_template_that_is_not_there_yet_or_fails_is_tried_again() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let sound = rig.templates.load_full();
         let other = templates_of(
             "other",
@@ -207,7 +207,7 @@ async fn a_template_that_is_not_there_yet_or_fails_is_tried_again() {
     }
 }
 
-async fn replay(rig: &Rig, id: NotificationId) {
+async fn replay(rig: &TestReplica, id: NotificationId) {
     let one = DeadFilter {
         id: Some(id),
         limit: 1,
@@ -227,7 +227,7 @@ async fn replay(rig: &Rig, id: NotificationId) {
 async fn what_an_operator_queues_again_has_all_its_time_and_attempts_again() {
     for (store, test) in stores().await {
         for made in [2, 30] {
-            let mut rig = Rig::new(&store, &clock(), 8).await;
+            let mut rig = TestReplica::new(&store, &clock(), 8).await;
             rig.script.refuse(&["451"; 3]);
             let id = rig.accept(Priority::Critical).await;
             rig.step().await;
@@ -262,7 +262,7 @@ async fn what_an_operator_queues_again_has_all_its_time_and_attempts_again() {
 #[tokio::test]
 async fn what_no_attempt_of_which_could_be_written_is_given_up_after_as_many_as_any_other() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let ids = [
             rig.accept(Priority::Critical).await,
             rig.accept(Priority::Normal).await,
@@ -281,7 +281,7 @@ async fn what_no_attempt_of_which_could_be_written_is_given_up_after_as_many_as_
 #[tokio::test]
 async fn what_only_a_provider_that_is_left_alone_carries_waits_and_keeps_its_attempts() {
     for (store, _database) in stores().await {
-        let (mut rig, other) = Rig::beside_another(&store, &clock(), 16).await;
+        let (mut rig, other) = TestReplica::beside_another(&store, &clock(), 16).await;
         rig.script.refuse(&["451"; 200]);
         for _ in 0..10 {
             rig.accept(Priority::Critical).await;

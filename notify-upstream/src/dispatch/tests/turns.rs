@@ -3,16 +3,16 @@
 use tokio::sync::Notify;
 
 use super::*;
-use crate::intake::request::Draft;
+use crate::intake::request::ValidatedRequest;
 
 /// A provider that takes one call at a time, with a LOW that it has and does not end, and these
 /// behind it.
 async fn behind_one(
     store: &Store,
     clock: &Clock,
-    others: Vec<Draft>,
-) -> (Rig, Arc<Notify>, Vec<NotificationId>) {
-    let mut rig = Rig::calling(store, clock, 16, 1).await;
+    others: Vec<ValidatedRequest>,
+) -> (TestReplica, Arc<Notify>, Vec<NotificationId>) {
+    let mut rig = TestReplica::calling(store, clock, 16, 1).await;
     let gate = rig.script.hold();
     let mut ids = Vec::new();
     for draft in [vec![draft(Priority::Low)], others].concat() {
@@ -29,7 +29,7 @@ async fn behind_one(
 }
 
 /// Ends every call when it has begun, and writes what became of all.
-async fn end(rig: &mut Rig, gate: Arc<Notify>) {
+async fn end(rig: &mut TestReplica, gate: Arc<Notify>) {
     let ends = tokio::spawn(async move {
         loop {
             gate.notify_one();
@@ -102,7 +102,7 @@ async fn a_stop_hands_back_what_has_had_no_turn() {
 async fn a_stop_hands_back_what_asks_the_provider_for_an_earlier_attempt() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         rig.script.can_be_asked();
         rig.script.refuse(&["broken"]);
         let id = rig.accept(Priority::Critical).await;
@@ -165,7 +165,7 @@ async fn what_waits_for_its_turn_when_the_provider_is_given_up_goes_back() {
 #[tokio::test]
 async fn what_was_handed_back_goes_before_what_came_after_it() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 2).await;
+        let mut rig = TestReplica::new(&store, &clock(), 2).await;
         let mut ids = [
             rig.accept(Priority::Normal).await,
             rig.accept(Priority::Normal).await,

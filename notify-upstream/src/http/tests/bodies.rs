@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 
 /// Timeout for responses that do not wait for a commit.
-const PATIENCE: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns a notification of about 60,000 bytes.
 fn large() -> Value {
@@ -14,7 +14,7 @@ fn large() -> Value {
     body
 }
 
-async fn until_waiting(service: &Served, waiting: usize, writer: &Writer) {
+async fn until_waiting(service: &TestServer, waiting: usize, writer: &GroupCommitter) {
     while writer.waiting() < waiting {
         assert!(!service.shutdown.is_cancelled());
         tokio::task::yield_now().await;
@@ -43,7 +43,7 @@ async fn body_stays_charged_until_commit_after_client_disconnects() {
                 .post(format!("{}/notifications", served.url))
                 .json(&large());
             let asked = request.bearer_auth(served.service_token("auth")).send();
-            let refused = tokio::time::timeout(PATIENCE, asked)
+            let refused = tokio::time::timeout(RESPONSE_TIMEOUT, asked)
                 .await
                 .expect("an immediate response")
                 .expect("a response");

@@ -8,10 +8,10 @@ use super::*;
 use crate::delivery::provider::injection::naughty;
 
 /// A function that puts a string into a request.
-type Put = fn(&mut Value, &str);
+type FieldSetter = fn(&mut Value, &str);
 
 /// Text fields by JSON pointer, with a function that puts a string there.
-const FIELDS: &[(&str, Put)] = &[
+const FIELDS: &[(&str, FieldSetter)] = &[
     ("/channel", |body, text| body["channel"] = text.into()),
     ("/recipient", |body, text| body["recipient"] = text.into()),
     ("/recipient/email", |body, text| {
@@ -46,7 +46,7 @@ const FIELDS: &[(&str, Put)] = &[
 ];
 
 /// Posts bodies concurrently and returns the responses in their order.
-async fn post_all(served: &Served, bodies: Vec<Value>) -> Vec<(StatusCode, Value)> {
+async fn post_all(served: &TestServer, bodies: Vec<Value>) -> Vec<(StatusCode, Value)> {
     let posts = bodies
         .into_iter()
         .map(|body| async move { served.post("/notifications", &[], &body).await });

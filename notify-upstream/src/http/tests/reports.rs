@@ -5,7 +5,7 @@ use reqwest::Response;
 
 use super::*;
 use crate::address::hash;
-use crate::delivery::mail_token::Purpose;
+use crate::delivery::mail_token::TokenPurpose;
 use crate::notification::NotificationId;
 use crate::testing::{execute, welcome_with};
 
@@ -31,8 +31,8 @@ fn bounce(signature: &Signature, event: &str, id: &str, address: &str) -> Value 
     }})
 }
 
-impl Served {
-    async fn hear(&self, path: &str, body: String) -> Response {
+impl TestServer {
+    async fn post_webhook(&self, path: &str, body: String) -> Response {
         let request = self.client.post(format!("{}/webhooks/{path}", self.url));
         request
             .header("content-type", "application/x-www-form-urlencoded")
@@ -74,14 +74,14 @@ async fn mailgun_token_is_bound_to_the_first_body() {
         for _ in 0..2 {
             assert_eq!(
                 served
-                    .hear("mailgun", first.clone())
+                    .post_webhook("mailgun", first.clone())
                     .await
                     .status()
                     .as_u16(),
                 204
             );
         }
-        let refused = served.hear("mailgun", replayed).await;
+        let refused = served.post_webhook("mailgun", replayed).await;
         assert_eq!(refused.status().as_u16(), 401);
         assert_eq!(
             refused.json::<Value>().await.expect("JSON")["code"],
@@ -100,14 +100,17 @@ async fn mailgun_token_is_bound_to_the_first_body() {
         shifted["signature"]["token"] = whole[9..].into();
         assert_eq!(
             served
-                .hear("mailgun", shifted.to_string())
+                .post_webhook("mailgun", shifted.to_string())
                 .await
                 .status()
                 .as_u16(),
             401
         );
         let next = bounce(&mailgun("t2"), "e4", &other, "bob@example.com").to_string();
-        assert_eq!(served.hear("mailgun", next).await.status().as_u16(), 204);
+        assert_eq!(
+            served.post_webhook("mailgun", next).await.status().as_u16(),
+            204
+        );
         assert_eq!(served.status_of(&other).await.0, "FAILED");
         served.shutdown.cancel();
     }
@@ -120,7 +123,11 @@ async fn report_suppresses_only_the_address_of_its_notification() {
         let mine = served.send_to("ada@example.com").await;
         let stranger = bounce(&mailgun("t1"), "e1", &mine, "victim@example.com").to_string();
         assert_eq!(
-            served.hear("mailgun", stranger).await.status().as_u16(),
+            served
+                .post_webhook("mailgun", stranger)
+                .await
+                .status()
+                .as_u16(),
             204
         );
         let to_victim = served.send_to("victim@example.com").await;
@@ -132,7 +139,10 @@ async fn report_suppresses_only_the_address_of_its_notification() {
             "no report names this address"
         );
         let own = bounce(&mailgun("t2"), "e2", &mine, "Ada@Example.com").to_string();
-        assert_eq!(served.hear("mailgun", own).await.status().as_u16(), 204);
+        assert_eq!(
+            served.post_webhook("mailgun", own).await.status().as_u16(),
+            204
+        );
         let silenced = served.send_to("ada@example.com").await;
         assert_eq!(
             served.status_of(&silenced).await,
@@ -159,19 +169,19 @@ async fn one_click_unsubscribes_from_templates_that_offer_it() {
                 mail_tokens().issue(purpose, id, &hash(address))
             )
         };
-        let path = token(Purpose::Unsubscribe, "ada@example.com");
+        let path = token(TokenPurpose::Unsubscribe, "ada@example.com");
         for (path, body, status) in [
             (path.as_str(), String::new(), 400),
             ("unsubscribe", click.clone(), 401),
             (&format!("unsubscribe?id={id}"), click.clone(), 401),
             (&format!("unsubscribe?token={id}"), click.clone(), 401),
             (
-                &token(Purpose::DeliveryReport, "ada@example.com"),
+                &token(TokenPurpose::DeliveryReport, "ada@example.com"),
                 click.clone(),
                 401,
             ),
             (
-                &token(Purpose::Unsubscribe, "bob@example.com"),
+                &token(TokenPurpose::Unsubscribe, "bob@example.com"),
                 click.clone(),
                 401,
             ),
@@ -180,7 +190,7 @@ async fn one_click_unsubscribes_from_templates_that_offer_it() {
             (path.as_str(), click, 204),
         ] {
             assert_eq!(
-                served.hear(path, body).await.status().as_u16(),
+                served.post_webhook(path, body).await.status().as_u16(),
                 status,
                 "{path}"
             );
@@ -215,21 +225,21 @@ async fn invalid_unsubscribe_token_is_rejected_without_the_store() {
         let token =
             |tokens: &MailTokens, purpose| tokens.issue(purpose, id, &hash("ada@example.com"));
         let foreign = MailTokens::parse(&"B".repeat(44)).expect("a key");
-        let good = token(&mail_tokens(), Purpose::Unsubscribe);
+        let good = token(&mail_tokens(), TokenPurpose::Unsubscribe);
         execute(
             &database.database,
             "ALTER TABLE notify_record RENAME TO notify_record_away",
         )
         .await;
         for (token, status) in [
-            (token(&foreign, Purpose::Unsubscribe), 401),
-            (token(&mail_tokens(), Purpose::DeliveryReport), 401),
+            (token(&foreign, TokenPurpose::Unsubscribe), 401),
+            (token(&mail_tokens(), TokenPurpose::DeliveryReport), 401),
             (format!("{}{}", &good[..26], "a".repeat(20)), 401),
             (good, 503),
         ] {
             let click = "List-Unsubscribe=One-Click".to_owned();
             let answer = served
-                .hear(&format!("unsubscribe?token={token}"), click)
+                .post_webhook(&format!("unsubscribe?token={token}"), click)
                 .await;
             assert_eq!(answer.status().as_u16(), status, "{token}");
         }

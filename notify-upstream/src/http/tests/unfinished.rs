@@ -7,10 +7,10 @@ use tokio::net::TcpStream;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends the head of a webhook and `sent` bytes of its longer body.
-async fn unfinished(served: &Served, provider: &str, headers: &str, sent: usize) -> TcpStream {
+async fn unfinished(served: &TestServer, provider: &str, headers: &str, sent: usize) -> TcpStream {
     let server = served.url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(server).await.expect("connects");
     let head = format!(
@@ -25,8 +25,9 @@ async fn unfinished(served: &Served, provider: &str, headers: &str, sent: usize)
 
 async fn status(stream: &mut TcpStream) -> String {
     let mut line = [0; 12];
-    let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut line)).await;
-    read.expect("a response before the body is complete").expect("a response");
+    let read = tokio::time::timeout(RESPONSE_TIMEOUT, stream.read_exact(&mut line)).await;
+    read.expect("a response before the body is complete")
+        .expect("a response");
     String::from_utf8_lossy(&line).into_owned()
 }
 

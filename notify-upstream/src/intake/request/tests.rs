@@ -6,10 +6,10 @@ use crate::principal::Principal;
 
 const NOW: Timestamp = Timestamp(1_763_600_000_000);
 
-fn read(text: &str) -> Result<Request, Vec<(String, &'static str)>> {
+fn read(text: &str) -> Result<NotificationRequest, Vec<(String, &'static str)>> {
     let mistakes = Mistakes::default();
     let node = json(text.as_bytes(), &mistakes).expect("JSON");
-    let value = mistakes.object(&node, |object| Request::read(object, NOW));
+    let value = mistakes.object(&node, |object| NotificationRequest::read(object, NOW));
     mistakes
         .finish(value)
         .map_err(|all| all.into_iter().map(|m| (m.pointer, m.code)).collect())
@@ -68,7 +68,8 @@ fn fingerprint_does_not_depend_on_json_spelling() {
     let c = read(
         r#"{"channel":"sms","recipient":{"actorId":"a"},"template":"t","variables":{"x":1,"y":3}}"#,
     );
-    let print = |request: Result<Request, _>| request.expect("valid request").fingerprint();
+    let print =
+        |request: Result<NotificationRequest, _>| request.expect("valid request").fingerprint();
     let (a, b, c) = (print(a), print(b), print(c));
     assert_eq!(a, b);
     assert_ne!(a, c);
@@ -86,13 +87,14 @@ fn user_may_address_only_itself() {
     };
     let myself = Recipient::ActorId(ActorId::parse("a").expect("id"));
     let other = Recipient::ActorId(ActorId::parse("b").expect("id"));
-    assert!(user.may_address(&myself, false).is_ok());
+    assert!(user.authorize_recipient(&myself, false).is_ok());
     assert_eq!(
-        user.may_address(&other, false).map_err(|p| p.code()),
+        user.authorize_recipient(&other, false)
+            .map_err(|p| p.code()),
         Err(Code::RecipientNotAllowed)
     );
-    assert!(user.may_address(&other, true).is_ok());
-    assert!(service.may_address(&other, false).is_ok());
+    assert!(user.authorize_recipient(&other, true).is_ok());
+    assert!(service.authorize_recipient(&other, false).is_ok());
     assert!(user.may_read("service:auth", Some("a")) && user.may_read("user:i|a", None));
     assert!(!user.may_read("service:auth", Some("b")) && !service.may_read("user:i|a", None));
 }
@@ -109,7 +111,7 @@ fn user_may_send_urgent_only_if_configured() {
     };
     for priority in Priority::ALL {
         let allowed = user
-            .may_send(priority, false)
+            .authorize_priority(priority, false)
             .map_err(|problem| problem.code());
         let expected = if priority.is_urgent() {
             Err(Code::PriorityNotAllowed)
@@ -117,7 +119,10 @@ fn user_may_send_urgent_only_if_configured() {
             Ok(())
         };
         assert_eq!(allowed, expected, "{priority:?}");
-        assert!(user.may_send(priority, true).is_ok() && service.may_send(priority, false).is_ok());
+        assert!(
+            user.authorize_priority(priority, true).is_ok()
+                && service.authorize_priority(priority, false).is_ok()
+        );
     }
 }
 
@@ -138,7 +143,7 @@ fn variable_of_wrong_type_is_rejected_at_validation() {
         let mut request = crate::testing::draft(Priority::Normal).request;
         request.variables.insert("name".to_owned(), name);
         request
-            .check(&templates, Author::Service)
+            .check(&templates, VariableAuthor::Service)
             .map(|_| ())
             .map_err(|problem| problem.code())
     };
@@ -166,12 +171,15 @@ fn subject_of_another_issuer_is_not_an_actor() {
     let own = Principal::of(&user(actors), actors);
     let foreign = Principal::of(&user("https://partner.test"), actors);
     let recipient = Recipient::ActorId(ActorId::parse("a").expect("id"));
-    assert!(own.may_address(&recipient, false).is_ok() && own.may_read("service:auth", Some("a")));
+    assert!(
+        own.authorize_recipient(&recipient, false).is_ok()
+            && own.may_read("service:auth", Some("a"))
+    );
     let refused = foreign
-        .may_address(&recipient, false)
+        .authorize_recipient(&recipient, false)
         .map_err(|problem| problem.code());
     assert_eq!(refused, Err(Code::RecipientNotAllowed));
-    assert!(foreign.may_address(&recipient, true).is_ok());
+    assert!(foreign.authorize_recipient(&recipient, true).is_ok());
     assert!(
         !foreign.may_read("service:auth", Some("a")) && !foreign.may_read("service:auth", None)
     );

@@ -19,26 +19,26 @@ fn tokens() -> MailTokens {
 /// Returns the delivery report token of a notification to `address`.
 fn token(id: &str, address: &str) -> String {
     tokens().issue(
-        Purpose::DeliveryReport,
+        TokenPurpose::DeliveryReport,
         NotificationId::parse(id).expect("an id"),
         &hash(address),
     )
 }
 
 /// Returns the verified reports of a message to Ada, without addresses known from the store.
-fn read_text(mail: &str) -> Vec<Report> {
+fn read_text(mail: &str) -> Vec<ProviderReport> {
     read_with(&mail.replace("{token}", &token(ID, "ada@example.com")), &[])
 }
 
-fn read_with(mail: &str, known: &[AddressHash]) -> Vec<Report> {
+fn read_with(mail: &str, known: &[AddressHash]) -> Vec<ProviderReport> {
     let report = read(mail.replace("{id}", ID).as_bytes(), &Codes::shipped(), NOW);
     report
-        .map(|report| report.believe(&tokens(), |_| known.to_vec()))
+        .map(|report| report.verified_reports(&tokens(), |_| known.to_vec()))
         .unwrap_or_default()
 }
 
 #[track_caller]
-fn only(mail: &str) -> Report {
+fn only(mail: &str) -> ProviderReport {
     let [report] = &read_text(mail)[..] else {
         panic!("one recipient: {:?}", read_text(mail))
     };
@@ -120,10 +120,7 @@ fn report_is_verified_by_envelope_id_or_return_path() {
 fn report_with_notification_id_only_is_rejected() {
     for mail in [POSTFIX, EXCHANGE, EXIM, DELAYED] {
         let believed = |token: &str| read_with(&mail.replace("{token}", token), &[]);
-        assert!(
-            believed(ID).is_empty(),
-            "the notification id is not secret"
-        );
+        assert!(believed(ID).is_empty(), "the notification id is not secret");
         assert!(
             believed(&token(ID, "eve@example.com")).is_empty(),
             "sent to another address"
@@ -136,8 +133,11 @@ fn report_with_notification_id_only_is_rejected() {
             .is_empty()
         );
         let id = NotificationId::parse(ID).expect("an id");
-        let click = tokens().issue(Purpose::Unsubscribe, id, &hash("ada@example.com"));
-        assert!(believed(&click).is_empty(), "an unsubscribe token verifies no report");
+        let click = tokens().issue(TokenPurpose::Unsubscribe, id, &hash("ada@example.com"));
+        assert!(
+            believed(&click).is_empty(),
+            "an unsubscribe token verifies no report"
+        );
         assert_eq!(believed(&token(ID, "ada@example.com")).len(), 1);
     }
 }

@@ -6,54 +6,58 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Incoming, Unheard, bytes, hmac_sha256, id_in_message_id, json, text, within_window,
-    without_address,
+    WebhookRejection, WebhookRequest, bytes, hmac_sha256, id_in_message_id, json, text,
+    within_window, without_address,
 };
 use crate::address::from_hex;
-use crate::delivery::report::Report;
+use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::store::WebhookToken;
 use crate::store::row::ReceiptKind;
 
-/// E-mail events of Mailgun (documentation.mailgun.com, "Securing webhooks"): HMAC-SHA256 over
+/// E-mail events of MailgunWebhook (documentation.mailgun.com, "Securing webhooks"): HMAC-SHA256 over
 /// timestamp and token, both in the body beside the signature. The event itself is not signed, so a
 /// token is bound to the first body that it arrives with.
 #[derive(Debug)]
-pub(crate) struct Mailgun {
+pub(crate) struct MailgunWebhook {
     /// The account's webhook signing key.
     pub(crate) signing_key: Secret,
 }
 
-/// Mailgun repeats a webhook with its first timestamp for up to eight hours. The inbox detects
+/// MailgunWebhook repeats a webhook with its first timestamp for up to eight hours. The inbox detects
 /// repetitions by event identifier.
-pub(super) const WINDOW: Duration = Duration::from_secs(9 * 3600);
+pub(super) const SIGNATURE_WINDOW: Duration = Duration::from_secs(9 * 3600);
 
-impl Mailgun {
-    pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
-        let body = json(incoming.body).map_err(|_| Unheard::Signature)?;
-        let part =
-            |name: &str| text(&body, &format!("/signature/{name}")).ok_or(Unheard::Signature);
+impl MailgunWebhook {
+    pub(super) fn read(
+        &self,
+        request: &WebhookRequest<'_>,
+    ) -> Result<Vec<ProviderReport>, WebhookRejection> {
+        let body = json(request.body).map_err(|_| WebhookRejection::Signature)?;
+        let part = |name: &str| {
+            text(&body, &format!("/signature/{name}")).ok_or(WebhookRejection::Signature)
+        };
         let (timestamp, token, signature) =
             (part("timestamp")?, part("token")?, part("signature")?);
-        let tag = from_hex(signature).ok_or(Unheard::Signature)?;
+        let tag = from_hex(signature).ok_or(WebhookRejection::Signature)?;
         hmac_sha256(
             bytes(&self.signing_key),
             &[timestamp.as_bytes(), token.as_bytes()],
             &tag,
         )?;
         within_window(
-            timestamp.parse().map_err(|_| Unheard::Signature)?,
-            incoming.now,
-            WINDOW,
+            timestamp.parse().map_err(|_| WebhookRejection::Signature)?,
+            request.now,
+            SIGNATURE_WINDOW,
         )?;
-        let event = body.get("event-data").ok_or(Unheard::Unreadable)?;
-        Ok(report(incoming, event).into_iter().collect())
+        let event = body.get("event-data").ok_or(WebhookRejection::Unreadable)?;
+        Ok(report(request, event).into_iter().collect())
     }
 
     /// Returns the token that binds the signature to this body. Call it only after
-    /// [`Mailgun::read`] has verified the signature.
-    pub(super) fn token(incoming: &Incoming<'_>) -> Option<WebhookToken> {
-        let body = json(incoming.body).ok()?;
+    /// [`MailgunWebhook::read`] has verified the signature.
+    pub(super) fn token(request: &WebhookRequest<'_>) -> Option<WebhookToken> {
+        let body = json(request.body).ok()?;
         let part = |name: &str| text(&body, &format!("/signature/{name}"));
         // Concatenated as signed, so that moving characters between the two fields yields the same
         // token.
@@ -61,12 +65,12 @@ impl Mailgun {
         Some(WebhookToken {
             provider: "mailgun",
             token,
-            body: Sha256::digest(incoming.body).into(),
+            body: Sha256::digest(request.body).into(),
         })
     }
 }
 
-fn report(incoming: &Incoming<'_>, event: &Value) -> Option<Report> {
+fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport> {
     let permanent = text(event, "/severity") == Some("permanent");
     let bounced = permanent && matches!(text(event, "/reason"), Some("bounce" | "suppress-bounce"));
     let kind = match text(event, "/event")? {
@@ -83,11 +87,11 @@ fn report(incoming: &Incoming<'_>, event: &Value) -> Option<Report> {
     let words = text(event, "/delivery-status/description")
         .filter(|words| !words.is_empty())
         .or_else(|| text(event, "/delivery-status/message"));
-    Some(Report {
+    Some(ProviderReport {
         event_id: text(event, "/id")?.to_owned(),
         id: by_variable.or_else(|| id_in_message_id(text(event, "/message/headers/message-id")?)),
         kind,
-        at: at(event).unwrap_or(incoming.now),
+        at: at(event).unwrap_or(request.now),
         code: event
             .pointer("/delivery-status/code")
             .map(ToString::to_string),

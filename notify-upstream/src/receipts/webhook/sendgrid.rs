@@ -8,23 +8,24 @@ use postern_common::clock::Timestamp;
 use serde_json::Value;
 
 use super::{
-    Incoming, Unheard, header, id_in_message_id, json, text, within_window, without_address,
+    WebhookRejection, WebhookRequest, header, id_in_message_id, json, text, within_window,
+    without_address,
 };
-use crate::delivery::report::Report;
+use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
-/// E-mail events of SendGrid (Signed Event Webhook): ECDSA on P-256 over timestamp and body.
+/// E-mail events of SendGridWebhook (Signed Event Webhook): ECDSA on P-256 over timestamp and body.
 #[derive(Debug)]
-pub(crate) struct SendGrid {
+pub(crate) struct SendGridWebhook {
     key: Vec<u8>,
 }
 
-/// SendGrid batches events before sending; the timestamp is that of the sending.
-const WINDOW: Duration = Duration::from_secs(600);
+/// SendGridWebhook batches events before sending; the timestamp is that of the sending.
+const SIGNATURE_WINDOW: Duration = Duration::from_secs(600);
 
-impl SendGrid {
-    /// Creates a receiver with the public key that SendGrid displays: base64 of a
+impl SendGridWebhook {
+    /// Creates a receiver with the public key that SendGridWebhook displays: base64 of a
     /// `SubjectPublicKeyInfo`. Returns `None` if it is not base64.
     #[must_use]
     pub(crate) fn new(public_key: &str) -> Option<Self> {
@@ -35,36 +36,44 @@ impl SendGrid {
             .map(|key| Self { key })
     }
 
-    pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
-        let (timestamp, signature) = signature(incoming.headers, incoming.now)?;
-        let signed = [timestamp.as_bytes(), incoming.body].concat();
+    pub(super) fn read(
+        &self,
+        request: &WebhookRequest<'_>,
+    ) -> Result<Vec<ProviderReport>, WebhookRejection> {
+        let (timestamp, signature) = signature(request.headers, request.now)?;
+        let signed = [timestamp.as_bytes(), request.body].concat();
         UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &self.key)
             .verify(&signed, &signature)
-            .map_err(|_| Unheard::Signature)?;
-        let Value::Array(events) = json(incoming.body)? else {
-            return Err(Unheard::Unreadable);
+            .map_err(|_| WebhookRejection::Signature)?;
+        let Value::Array(events) = json(request.body)? else {
+            return Err(WebhookRejection::Unreadable);
         };
         Ok(events
             .iter()
-            .filter_map(|event| report(incoming, event))
+            .filter_map(|event| report(request, event))
             .collect())
     }
 }
 
 /// Returns timestamp and signature of the headers. The timestamp is within the window.
-pub(super) fn signature(headers: &HeaderMap, now: Timestamp) -> Result<(&str, Vec<u8>), Unheard> {
+pub(super) fn signature(
+    headers: &HeaderMap,
+    now: Timestamp,
+) -> Result<(&str, Vec<u8>), WebhookRejection> {
     let signature = header(headers, "x-twilio-email-event-webhook-signature")?;
     let timestamp = header(headers, "x-twilio-email-event-webhook-timestamp")?;
-    let signature = STANDARD.decode(signature).map_err(|_| Unheard::Signature)?;
+    let signature = STANDARD
+        .decode(signature)
+        .map_err(|_| WebhookRejection::Signature)?;
     within_window(
-        timestamp.parse().map_err(|_| Unheard::Signature)?,
+        timestamp.parse().map_err(|_| WebhookRejection::Signature)?,
         now,
-        WINDOW,
+        SIGNATURE_WINDOW,
     )?;
     Ok((timestamp, signature))
 }
 
-fn report(incoming: &Incoming<'_>, event: &Value) -> Option<Report> {
+fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport> {
     let hard = text(event, "/type") == Some("bounce");
     let kind = match text(event, "/event")? {
         "processed" => ReceiptKind::Sent,
@@ -78,11 +87,11 @@ fn report(incoming: &Incoming<'_>, event: &Value) -> Option<Report> {
     let words = text(event, "/reason").or_else(|| text(event, "/response"));
     let by_argument = text(event, "/notificationId").and_then(NotificationId::parse);
     let seconds = event.get("timestamp").and_then(Value::as_i64);
-    Some(Report {
+    Some(ProviderReport {
         event_id: text(event, "/sg_event_id")?.to_owned(),
         id: by_argument.or_else(|| id_in_message_id(text(event, "/smtp-id")?)),
         kind,
-        at: seconds.map_or(incoming.now, Timestamp::from_unix_seconds),
+        at: seconds.map_or(request.now, Timestamp::from_unix_seconds),
         code: text(event, "/status").map(str::to_owned),
         detail: words.map(|words| without_address(words, email)),
         dead_address: email

@@ -17,27 +17,29 @@ use postern_common::clock::Timestamp;
 use serde_json::Value;
 use url::Url;
 
-pub(crate) use certificate::Certificates;
+pub(crate) use certificate::CertificateCache;
 #[cfg(test)]
-pub(super) use certificate::{Absent, public_key};
+pub(super) use certificate::{FetchError, public_key};
 
-use super::{Incoming, Unheard, id_in_message_id, json, text, within_window, without_address};
-use crate::delivery::report::Report;
+use super::{
+    WebhookRejection, WebhookRequest, id_in_message_id, json, text, within_window, without_address,
+};
+use crate::delivery::report::ProviderReport;
 use crate::store::row::ReceiptKind;
 
 /// The accepted topics and their signing certificates. Any AWS account can have SNS sign messages,
 /// so the topic determines authenticity.
 #[derive(Debug)]
-pub(crate) struct Sns {
+pub(crate) struct SnsWebhook {
     /// ARNs of the accepted topics.
     pub(crate) topics: Vec<String>,
-    pub(crate) certificates: Certificates,
+    pub(crate) certificates: CertificateCache,
 }
 
 /// SNS repeats a delivery with its first timestamp for up to an hour.
-const WINDOW: Duration = Duration::from_secs(3700);
+const SIGNATURE_WINDOW: Duration = Duration::from_secs(3700);
 
-impl Sns {
+impl SnsWebhook {
     /// Returns whether `text` is the ARN of a topic.
     #[must_use]
     pub(crate) fn is_topic(text: &str) -> bool {
@@ -46,60 +48,65 @@ impl Sns {
 
     /// Rejects a request whose topic header names another topic, before its body is read. The
     /// header is not signed.
-    pub(super) fn check_topic(&self, headers: &HeaderMap) -> Result<(), Unheard> {
+    pub(super) fn check_topic(&self, headers: &HeaderMap) -> Result<(), WebhookRejection> {
         match headers.get("x-amz-sns-topic-arn") {
             Some(named) if !self.topics.iter().any(|topic| named == topic.as_str()) => {
-                Err(Unheard::Signature)
+                Err(WebhookRejection::Signature)
             }
             Some(_) | None => Ok(()),
         }
     }
 
-    pub(super) async fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
-        let body = json(incoming.body).map_err(|_| Unheard::Signature)?;
-        let part = |name: &str| text(&body, &format!("/{name}")).ok_or(Unheard::Signature);
+    pub(super) async fn read(
+        &self,
+        request: &WebhookRequest<'_>,
+    ) -> Result<Vec<ProviderReport>, WebhookRejection> {
+        let body = json(request.body).map_err(|_| WebhookRejection::Signature)?;
+        let part = |name: &str| text(&body, &format!("/{name}")).ok_or(WebhookRejection::Signature);
         if !self
             .topics
             .iter()
             .any(|topic| part("TopicArn") == Ok(topic))
         {
-            return Err(Unheard::Signature);
+            return Err(WebhookRejection::Signature);
         }
         let topic = part("TopicArn")?;
-        let url = certificate_url(part("SigningCertURL")?, topic).ok_or(Unheard::Signature)?;
+        let url =
+            certificate_url(part("SigningCertURL")?, topic).ok_or(WebhookRejection::Signature)?;
         let signature = STANDARD
             .decode(part("Signature")?)
-            .map_err(|_| Unheard::Signature)?;
-        let signed = signed_text(&body).ok_or(Unheard::Signature)?;
+            .map_err(|_| WebhookRejection::Signature)?;
+        let signed = signed_text(&body).ok_or(WebhookRejection::Signature)?;
         let algorithm = match part("SignatureVersion")? {
             "1" => &RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY,
             "2" => &RSA_PKCS1_2048_8192_SHA256,
-            _ => return Err(Unheard::Signature),
+            _ => return Err(WebhookRejection::Signature),
         };
-        let sent_at = Timestamp::parse(part("Timestamp")?).ok_or(Unheard::Signature)?;
-        within_window(sent_at.unix_seconds(), incoming.now, WINDOW)?;
+        let sent_at = Timestamp::parse(part("Timestamp")?).ok_or(WebhookRejection::Signature)?;
+        within_window(sent_at.unix_seconds(), request.now, SIGNATURE_WINDOW)?;
         // Verified last, because it may require an HTTP request.
         let key = self
             .certificates
-            .public_key(&url, incoming.source, incoming.now)
+            .public_key(&url, request.source, request.now)
             .await?;
         UnparsedPublicKey::new(algorithm, &*key)
             .verify(signed.as_bytes(), &signature)
-            .map_err(|_| Unheard::Signature)?;
+            .map_err(|_| WebhookRejection::Signature)?;
         match part("Type")? {
             "Notification" => {
-                let event: Value =
-                    serde_json::from_str(part("Message")?).map_err(|_| Unheard::Unreadable)?;
-                Ok(report(incoming, part("MessageId")?, &event)
+                let event: Value = serde_json::from_str(part("Message")?)
+                    .map_err(|_| WebhookRejection::Unreadable)?;
+                Ok(report(request, part("MessageId")?, &event)
                     .into_iter()
                     .collect())
             }
             "SubscriptionConfirmation" => {
-                let url = subscribe_url(part("SubscribeURL")?, topic).ok_or(Unheard::Unreadable)?;
+                let url = subscribe_url(part("SubscribeURL")?, topic)
+                    .ok_or(WebhookRejection::Unreadable)?;
                 self.certificates
                     .visit(&url)
                     .await
-                    .map_err(|_| Unheard::Unavailable)?;
+                    .map_err(|_| WebhookRejection::Unavailable)?;
                 tracing::info!(topic, "SNS subscription confirmed");
                 Ok(Vec::new())
             }
@@ -121,14 +128,14 @@ fn host_of(topic: &str) -> Option<String> {
         "aws-cn" => "amazonaws.com.cn",
         _ => return None,
     };
-    let sound = region.len() >= 3
+    let is_valid = region.len() >= 3
         && region
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         && !account.is_empty()
         && account.bytes().all(|byte| byte.is_ascii_digit())
         && !name.is_empty();
-    sound.then(|| format!("sns.{region}.{domain}"))
+    is_valid.then(|| format!("sns.{region}.{domain}"))
 }
 
 /// Parses an `https` URL on exactly the topic's host, without port, user or fragment, in canonical
@@ -198,7 +205,7 @@ fn signed_text(body: &Value) -> Option<String> {
     Some(signed)
 }
 
-fn report(incoming: &Incoming<'_>, event_id: &str, event: &Value) -> Option<Report> {
+fn report(request: &WebhookRequest<'_>, event_id: &str, event: &Value) -> Option<ProviderReport> {
     let name = text(event, "/eventType").or_else(|| text(event, "/notificationType"))?;
     let hard = text(event, "/bounce/bounceType") == Some("Permanent");
     let kind = match name {
@@ -218,14 +225,14 @@ fn report(incoming: &Incoming<'_>, event_id: &str, event: &Value) -> Option<Repo
         "/deliveryDelay/timestamp",
         "/mail/timestamp",
     ];
-    Some(Report {
+    Some(ProviderReport {
         event_id: event_id.to_owned(),
         id: message_id(event).and_then(id_in_message_id),
         kind,
         at: times
             .iter()
             .find_map(|pointer| Timestamp::parse(text(event, pointer)?))
-            .unwrap_or(incoming.now),
+            .unwrap_or(request.now),
         code: text(event, "/bounce/bouncedRecipients/0/status").map(str::to_owned),
         detail: words.map(|words| without_address(words, recipient)),
         dead_address: text(event, "/bounce/bouncedRecipients/0/emailAddress")

@@ -4,21 +4,24 @@ use http::HeaderMap;
 use postern_common::Secret;
 use postern_common::clock::Timestamp;
 
-use super::{Incoming, Unheard, WINDOW, header, hmac_sha256, json, text, within_window};
-use crate::delivery::report::Report;
+use super::{
+    SIGNATURE_WINDOW, WebhookRejection, WebhookRequest, header, hmac_sha256, json, text,
+    within_window,
+};
+use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
-/// Standard Webhooks (standardwebhooks.com, symmetric `v1`), for providers without built-in
+/// StandardWebhook Webhooks (standardwebhooks.com, symmetric `v1`), for providers without built-in
 /// support: `{"type": "notification.delivered", "timestamp": "…", "data": {"notificationId": "…",
 /// "code"?, "detail"?}}`. The type ends with `sent`, `deferred`, `delivered`, `failed` or
 /// `bounced`.
 #[derive(Debug)]
-pub(crate) struct Standard {
+pub(crate) struct StandardWebhook {
     key: Secret,
 }
 
-impl Standard {
+impl StandardWebhook {
     /// Creates a receiver with a secret in the format of the standard: base64, with or without the
     /// prefix `whsec_`. Returns `None` if it is not base64.
     #[must_use]
@@ -38,34 +41,37 @@ impl Standard {
         })
     }
 
-    pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
-        let Signature {
+    pub(super) fn read(
+        &self,
+        request: &WebhookRequest<'_>,
+    ) -> Result<Vec<ProviderReport>, WebhookRejection> {
+        let SignatureHeaders {
             id,
             timestamp,
             tags,
-        } = signature(incoming.headers, incoming.now)?;
+        } = signature(request.headers, request.now)?;
         let key = STANDARD
             .decode(self.key.expose())
-            .map_err(|_| Unheard::Signature)?;
+            .map_err(|_| WebhookRejection::Signature)?;
         let parts: [&[u8]; 5] = [
             id.as_bytes(),
             b".",
             timestamp.as_bytes(),
             b".",
-            incoming.body,
+            request.body,
         ];
         if !tags
             .iter()
             .any(|tag| hmac_sha256(&key, &parts, tag).is_ok())
         {
-            return Err(Unheard::Signature);
+            return Err(WebhookRejection::Signature);
         }
-        report(incoming, id).map(|report| vec![report])
+        report(request, id).map(|report| vec![report])
     }
 }
 
 /// The signature headers.
-pub(super) struct Signature<'a> {
+pub(super) struct SignatureHeaders<'a> {
     id: &'a str,
     timestamp: &'a str,
     /// More than one during rotation of a secret.
@@ -73,31 +79,34 @@ pub(super) struct Signature<'a> {
 }
 
 /// Maximum number of signatures that are tried.
-const MAX_TAGS: usize = 8;
+const MAX_SIGNATURES: usize = 8;
 
 /// Parses the signature headers. The timestamp is within the window, and at least one signature has
 /// the right length.
-pub(super) fn signature(headers: &HeaderMap, now: Timestamp) -> Result<Signature<'_>, Unheard> {
+pub(super) fn signature(
+    headers: &HeaderMap,
+    now: Timestamp,
+) -> Result<SignatureHeaders<'_>, WebhookRejection> {
     let id = header(headers, "webhook-id")?;
     let timestamp = header(headers, "webhook-timestamp")?;
     let signatures = header(headers, "webhook-signature")?;
     within_window(
-        timestamp.parse().map_err(|_| Unheard::Signature)?,
+        timestamp.parse().map_err(|_| WebhookRejection::Signature)?,
         now,
-        WINDOW,
+        SIGNATURE_WINDOW,
     )?;
     let encoded = signatures
         .split(' ')
-        .take(MAX_TAGS)
+        .take(MAX_SIGNATURES)
         .filter_map(|one| one.strip_prefix("v1,"));
     let tags: Vec<Vec<u8>> = encoded
         .filter_map(|one| STANDARD.decode(one).ok())
         .filter(|tag| tag.len() == 32)
         .collect();
     if tags.is_empty() {
-        Err(Unheard::Signature)
+        Err(WebhookRejection::Signature)
     } else {
-        Ok(Signature {
+        Ok(SignatureHeaders {
             id,
             timestamp,
             tags,
@@ -105,28 +114,31 @@ pub(super) fn signature(headers: &HeaderMap, now: Timestamp) -> Result<Signature
     }
 }
 
-fn report(incoming: &Incoming<'_>, event_id: &str) -> Result<Report, Unheard> {
-    let body = json(incoming.body)?;
-    let name = text(&body, "/type").ok_or(Unheard::Unreadable)?;
+fn report(
+    request: &WebhookRequest<'_>,
+    event_id: &str,
+) -> Result<ProviderReport, WebhookRejection> {
+    let body = json(request.body)?;
+    let name = text(&body, "/type").ok_or(WebhookRejection::Unreadable)?;
     let kind = match name.rsplit('.').next().unwrap_or_default() {
         "sent" => ReceiptKind::Sent,
         "deferred" => ReceiptKind::Deferred,
         "delivered" => ReceiptKind::Delivered,
         "failed" => ReceiptKind::Failed,
         "bounced" => ReceiptKind::Bounced,
-        _ => return Err(Unheard::Unreadable),
+        _ => return Err(WebhookRejection::Unreadable),
     };
-    Ok(Report {
+    Ok(ProviderReport {
         event_id: event_id.to_owned(),
         id: Some(
             text(&body, "/data/notificationId")
                 .and_then(NotificationId::parse)
-                .ok_or(Unheard::Unreadable)?,
+                .ok_or(WebhookRejection::Unreadable)?,
         ),
         kind,
         at: text(&body, "/timestamp")
             .and_then(Timestamp::parse)
-            .unwrap_or(incoming.now),
+            .unwrap_or(request.now),
         code: text(&body, "/data/code").map(str::to_owned),
         detail: text(&body, "/data/detail").map(str::to_owned),
         dead_address: None,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
 
-use super::sns::Absent;
-use super::sns::script::Script;
+use super::sns::FetchError;
+use super::sns::script::ScriptedFetches;
 use super::*;
-use crate::delivery::report::Report;
+use crate::delivery::report::ProviderReport;
 use crate::store::row::ReceiptKind;
 
 const ID: &str = "0190a5d0-0000-7000-8000-000000000001";
@@ -21,18 +21,20 @@ fn vectors() -> Value {
 }
 
 fn at(vectors: &Value, pointer: &str) -> String {
-    text(vectors, pointer).expect("a text in the vectors").to_owned()
+    text(vectors, pointer)
+        .expect("a text in the vectors")
+        .to_owned()
 }
 
 /// Returns receivers whose certificate cache contains only the certificate of the vectors.
 fn webhooks() -> Webhooks {
-    webhooks_of(Certificates::scripted(Script::new(
-        Err(Absent::Missing),
+    webhooks_of(CertificateCache::scripted(ScriptedFetches::new(
+        Err(FetchError::NotFound),
         usize::MAX >> 3,
     )))
 }
 
-fn webhooks_of(certificates: Certificates) -> Webhooks {
+fn webhooks_of(certificates: CertificateCache) -> Webhooks {
     let vectors = vectors();
     let key = sns::public_key(&at(&vectors, "/sns/cert")).expect("a certificate");
     let url = "https://sns.us-west-2.amazonaws.com/cert.pem"
@@ -40,31 +42,31 @@ fn webhooks_of(certificates: Certificates) -> Webhooks {
         .expect("URL");
     certificates.learn(&url, &Arc::from(key));
     Webhooks {
-        twilio: Some(Twilio {
+        twilio: Some(TwilioWebhook {
             auth_token: Secret::from("12345"),
             url: "https://gw.example/webhooks/twilio".parse().expect("URL"),
         }),
-        sns: Some(Sns {
+        sns: Some(SnsWebhook {
             topics: vec!["arn:aws:sns:us-west-2:1:mail".to_owned()],
             certificates,
         }),
-        sendgrid: SendGrid::new(&at(&vectors, "/sendgrid/key")),
-        mailgun: Some(Mailgun {
+        sendgrid: SendGridWebhook::new(&at(&vectors, "/sendgrid/key")),
+        mailgun: Some(MailgunWebhook {
             signing_key: Secret::from("mg-key"),
         }),
-        standard: Standard::new(&Secret::new(at(&vectors, "/standard/secret"))),
+        standard: StandardWebhook::new(&Secret::new(at(&vectors, "/standard/secret"))),
     }
 }
 
 /// A webhook request as sent by a provider.
-struct Sent {
+struct SignedRequest {
     provider: &'static str,
     headers: HeaderMap,
     query: Option<String>,
     body: String,
 }
 
-fn sent(provider: &'static str, headers: &[(&'static str, String)]) -> Sent {
+fn sent(provider: &'static str, headers: &[(&'static str, String)]) -> SignedRequest {
     let headers = headers
         .iter()
         .map(|(name, value)| {
@@ -76,7 +78,7 @@ fn sent(provider: &'static str, headers: &[(&'static str, String)]) -> Sent {
         .collect();
     let body = at(&vectors(), &format!("/{provider}/body"));
     let query = (provider == "twilio").then(|| format!("id={ID}"));
-    Sent {
+    SignedRequest {
         provider,
         headers,
         query,
@@ -84,7 +86,7 @@ fn sent(provider: &'static str, headers: &[(&'static str, String)]) -> Sent {
     }
 }
 
-fn all() -> Vec<Sent> {
+fn all() -> Vec<SignedRequest> {
     let vectors = vectors();
     let time = "1763600000".to_owned();
     vec![
@@ -118,13 +120,17 @@ fn all() -> Vec<Sent> {
     ]
 }
 
-async fn read(webhooks: &Webhooks, sent: &Sent, now: Timestamp) -> Result<Vec<Report>, Unheard> {
+async fn read(
+    webhooks: &Webhooks,
+    sent: &SignedRequest,
+    now: Timestamp,
+) -> Result<Vec<ProviderReport>, WebhookRejection> {
     let source = sent
         .headers
         .get("x-forwarded-for")
         .and_then(|text| text.to_str().ok()?.parse().ok());
     let (query, body) = (sent.query.as_deref(), sent.body.as_bytes());
-    let incoming = Incoming {
+    let incoming = WebhookRequest {
         headers: &sent.headers,
         query,
         body,
@@ -192,7 +198,7 @@ async fn signed_request_of_each_provider_is_parsed() {
 async fn any_changed_signed_byte_is_rejected() {
     let webhooks = webhooks();
     for sent in all() {
-        // Mailgun signs only timestamp and token.
+        // MailgunWebhook signs only timestamp and token.
         let positions: Vec<usize> = match sent.provider {
             "mailgun" => ["1763600000", "tok"]
                 .map(|part| sent.body.find(part).expect("part of the body"))
@@ -202,7 +208,7 @@ async fn any_changed_signed_byte_is_rejected() {
         for at in positions {
             let mut changed = sent.body.clone().into_bytes();
             changed[at] = if changed[at] == b'x' { b'y' } else { b'x' };
-            let incoming = Incoming {
+            let incoming = WebhookRequest {
                 headers: &sent.headers,
                 query: sent.query.as_deref(),
                 body: &changed,
@@ -213,7 +219,7 @@ async fn any_changed_signed_byte_is_rejected() {
             // SNS does not sign the whitespace between fields; changing it makes the JSON invalid.
             assert_eq!(
                 outcome,
-                Err(Unheard::Signature),
+                Err(WebhookRejection::Signature),
                 "{} at {at}",
                 sent.provider
             );
@@ -227,7 +233,7 @@ async fn wrong_key_missing_header_and_old_timestamp_are_rejected() {
     for sent in all() {
         assert_eq!(
             read(&Webhooks::default(), &sent, NOW).await,
-            Err(Unheard::Signature),
+            Err(WebhookRejection::Signature),
             "{}",
             sent.provider
         );
@@ -235,35 +241,38 @@ async fn wrong_key_missing_header_and_old_timestamp_are_rejected() {
             let later = NOW.plus(Duration::from_secs(10 * 3600));
             assert_eq!(
                 read(&webhooks, &sent, later).await,
-                Err(Unheard::Signature),
+                Err(WebhookRejection::Signature),
                 "{}",
                 sent.provider
             );
         }
         if !matches!(sent.provider, "sns" | "mailgun") {
-            let bare = Sent {
+            let bare = SignedRequest {
                 headers: HeaderMap::new(),
                 ..sent
             };
             assert_eq!(
                 read(&webhooks, &bare, NOW).await,
-                Err(Unheard::Signature),
+                Err(WebhookRejection::Signature),
                 "{}",
                 bare.provider
             );
         }
     }
-    let nobody = Sent {
+    let nobody = SignedRequest {
         provider: "acme",
         ..all().remove(0)
     };
-    assert_eq!(read(&webhooks, &nobody, NOW).await, Err(Unheard::Signature));
+    assert_eq!(
+        read(&webhooks, &nobody, NOW).await,
+        Err(WebhookRejection::Signature)
+    );
 }
 
 #[tokio::test]
 async fn sns_signature_versions_are_accepted_for_known_topics() {
     let mut webhooks = webhooks();
-    let first = Sent {
+    let first = SignedRequest {
         body: at(&vectors(), "/sns/body_v1"),
         ..sent("sns", &[])
     };
@@ -276,12 +285,15 @@ async fn sns_signature_versions_are_accepted_for_known_topics() {
     if let Some(sns) = &mut webhooks.sns {
         sns.topics = vec!["arn:aws:sns:us-west-2:2:mail".to_owned()];
     }
-    assert_eq!(read(&webhooks, &first, NOW).await, Err(Unheard::Signature));
+    assert_eq!(
+        read(&webhooks, &first, NOW).await,
+        Err(WebhookRejection::Signature)
+    );
 }
 
 #[test]
 fn report_without_notification_is_not_stored() {
-    let report = Report {
+    let report = ProviderReport {
         event_id: "e\n".to_owned(),
         id: None,
         kind: ReceiptKind::Sent,
@@ -291,7 +303,7 @@ fn report_without_notification_is_not_stored() {
         dead_address: None,
     };
     assert_eq!(report.receipt("x", NOW), None);
-    let ours = Report {
+    let ours = ProviderReport {
         id: NotificationId::parse(ID),
         ..report
     };

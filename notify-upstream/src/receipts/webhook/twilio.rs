@@ -5,30 +5,33 @@ use http::HeaderMap;
 use postern_common::Secret;
 use url::Url;
 
-use super::{Incoming, Unheard, bytes, header};
-use crate::delivery::report::Report;
+use super::{WebhookRejection, WebhookRequest, bytes, header};
+use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
-/// SMS status callbacks of Twilio (twilio.com/docs/usage/security): HMAC-SHA1 over the URL and the
+/// SMS status callbacks of TwilioWebhook (twilio.com/docs/usage/security): HMAC-SHA1 over the URL and the
 /// sorted form fields.
 #[derive(Debug)]
-pub(crate) struct Twilio {
+pub(crate) struct TwilioWebhook {
     /// The account's auth token.
     pub(crate) auth_token: Secret,
-    /// The callback URL configured at Twilio, without its query.
+    /// The callback URL configured at TwilioWebhook, without its query.
     pub(crate) url: Url,
 }
 
-impl Twilio {
-    pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
-        let tag = signature(incoming.headers)?;
-        let mut form: Vec<(String, String)> = url::form_urlencoded::parse(incoming.body)
+impl TwilioWebhook {
+    pub(super) fn read(
+        &self,
+        request: &WebhookRequest<'_>,
+    ) -> Result<Vec<ProviderReport>, WebhookRejection> {
+        let tag = signature(request.headers)?;
+        let mut form: Vec<(String, String)> = url::form_urlencoded::parse(request.body)
             .into_owned()
             .collect();
         form.sort();
         let mut signed = self.url.to_string();
-        if let Some(query) = incoming.query {
+        if let Some(query) = request.query {
             signed.push('?');
             signed.push_str(query);
         }
@@ -37,22 +40,22 @@ impl Twilio {
             signed.push_str(value);
         }
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, bytes(&self.auth_token));
-        hmac::verify(&key, signed.as_bytes(), &tag).map_err(|_| Unheard::Signature)?;
-        Ok(report(incoming, &form).into_iter().collect())
+        hmac::verify(&key, signed.as_bytes(), &tag).map_err(|_| WebhookRejection::Signature)?;
+        Ok(report(request, &form).into_iter().collect())
     }
 }
 
 /// Returns the HMAC in the header, 20 bytes.
-pub(super) fn signature(headers: &HeaderMap) -> Result<Vec<u8>, Unheard> {
+pub(super) fn signature(headers: &HeaderMap) -> Result<Vec<u8>, WebhookRejection> {
     let sent = header(headers, "x-twilio-signature")?;
     STANDARD
         .decode(sent)
         .ok()
         .filter(|tag| tag.len() == 20)
-        .ok_or(Unheard::Signature)
+        .ok_or(WebhookRejection::Signature)
 }
 
-fn report(incoming: &Incoming<'_>, form: &[(String, String)]) -> Option<Report> {
+fn report(request: &WebhookRequest<'_>, form: &[(String, String)]) -> Option<ProviderReport> {
     let field = |name: &str| {
         form.iter()
             .find(|(known, _)| known == name)
@@ -67,19 +70,19 @@ fn report(incoming: &Incoming<'_>, form: &[(String, String)]) -> Option<Report> 
         "accepted" | "queued" | "sending" | "sent" => ReceiptKind::Sent,
         _ => return None,
     };
-    let query = url::form_urlencoded::parse(incoming.query.unwrap_or_default().as_bytes());
+    let query = url::form_urlencoded::parse(request.query.unwrap_or_default().as_bytes());
     let id = query
         .into_owned()
         .find(|(name, _)| name == "id")
         .and_then(|(_, id)| NotificationId::parse(&id));
-    Some(Report {
+    Some(ProviderReport {
         event_id: format!(
             "{}/{status}",
             field("MessageSid").or_else(|| field("SmsSid"))?
         ),
         id,
         kind,
-        at: incoming.now,
+        at: request.now,
         code: error.map(str::to_owned),
         detail: Some(status.to_owned()),
         dead_address: error

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dispatch::GateState;
-use crate::notification::Sequence;
+use crate::notification::OrderSequence;
 use crate::notification::{Lane, order_at};
 use crate::store::Record;
 
@@ -26,7 +26,7 @@ fn snapshot(trail: Vec<Trail>) -> Snapshot {
         expires_at: Some(at(3600)),
     };
     Snapshot {
-        id: Sequence::id(order_at(NOW)),
+        id: OrderSequence::id(order_at(NOW)),
         record,
         send_at: None,
         trail,
@@ -52,8 +52,8 @@ fn receipt(kind: ReceiptKind, seconds: i64) -> Trail {
     Trail::Receipt(kind, at(seconds), "sns".to_owned(), None, None)
 }
 
-fn view(trail: Vec<Trail>, seconds: i64) -> View {
-    View::of(
+fn view(trail: Vec<Trail>, seconds: i64) -> StatusView {
+    StatusView::of(
         &snapshot(trail),
         at(seconds),
         |_| Flow {
@@ -64,7 +64,7 @@ fn view(trail: Vec<Trail>, seconds: i64) -> View {
     )
 }
 
-fn view_of(waiting: WaitingRow) -> View {
+fn view_of(waiting: WaitingRow) -> StatusView {
     view(vec![Trail::Waiting(waiting)], 10)
 }
 
@@ -78,7 +78,7 @@ fn waiting_low_notification_has_a_wait_reason() {
     let still = view_of(waiting);
     assert_eq!(
         (still.status, still.wait_reason, still.attempts),
-        (Status::Queued, Some("LOW_PAUSED"), 0)
+        (NotificationStatus::Queued, Some("LOW_PAUSED"), 0)
     );
     let running = WaitingRow {
         attempt: 1,
@@ -88,7 +88,7 @@ fn waiting_low_notification_has_a_wait_reason() {
     let begun = view_of(running);
     assert_eq!(
         (begun.status, begun.wait_reason, begun.events.len()),
-        (Status::Queued, None, 2)
+        (NotificationStatus::Queued, None, 2)
     );
 }
 
@@ -99,7 +99,7 @@ fn wait_for_provider_has_reason_and_next_attempt() {
         next_probe_at: Some(at(12)),
     };
     let view = |waiting| {
-        View::of(
+        StatusView::of(
             &snapshot(vec![Trail::Waiting(waiting)]),
             at(10),
             flow,
@@ -157,7 +157,7 @@ fn imprecise_report_is_placed_after_its_attempt() {
             vec![report.clone(), Trail::Result(sent.clone())],
             vec![Trail::Result(sent.clone()), report],
         ] {
-            let view = View::of(
+            let view = StatusView::of(
                 &Snapshot {
                     trail,
                     ..snapshot.clone()
@@ -187,7 +187,7 @@ fn notification_certain_to_expire_is_expired() {
     };
     assert_eq!(
         view(vec![Trail::Waiting(waiting)], 3600).status,
-        Status::Expired
+        NotificationStatus::Expired
     );
     let running = WaitingRow {
         attempt: 1,
@@ -196,7 +196,7 @@ fn notification_certain_to_expire_is_expired() {
     };
     assert_eq!(
         view(vec![Trail::Waiting(running)], 3600).status,
-        Status::Queued,
+        NotificationStatus::Queued,
         "an attempt in progress may still succeed"
     );
 }
@@ -211,13 +211,19 @@ fn only_a_bounce_overrides_delivered() {
         view(trail, 20).status
     };
     use ReceiptKind::{Bounced, Deferred, Delivered};
-    assert_eq!(status(&[Delivered, Bounced]), Status::Failed);
-    assert_eq!(status(&[Delivered, Deferred]), Status::Delivered);
-    assert_eq!(status(&[Delivered, ReceiptKind::Failed]), Status::Delivered);
+    assert_eq!(status(&[Delivered, Bounced]), NotificationStatus::Failed);
+    assert_eq!(
+        status(&[Delivered, Deferred]),
+        NotificationStatus::Delivered
+    );
+    assert_eq!(
+        status(&[Delivered, ReceiptKind::Failed]),
+        NotificationStatus::Delivered
+    );
     let bounced = view(vec![sent(), receipt(Delivered, 5), receipt(Bounced, 9)], 20);
     assert_eq!(bounced.reason.as_deref(), Some("BOUNCED"));
-    assert_eq!(status(&[Deferred]), Status::Sent);
-    assert_eq!(status(&[ReceiptKind::Sent]), Status::Sent);
+    assert_eq!(status(&[Deferred]), NotificationStatus::Sent);
+    assert_eq!(status(&[ReceiptKind::Sent]), NotificationStatus::Sent);
 }
 
 #[test]
@@ -229,7 +235,7 @@ fn receipt_before_sent_is_stored_is_applied() {
     });
     assert_eq!(
         view(vec![running, receipt(ReceiptKind::Delivered, 2)], 3).status,
-        Status::Delivered
+        NotificationStatus::Delivered
     );
 }
 
@@ -255,7 +261,7 @@ fn missing_receipt_is_an_event() {
 #[test]
 fn missing_receipts_are_events_for_reporting_channels() {
     let types = |trail: Vec<Trail>, reports: bool| {
-        let view = View::of(
+        let view = StatusView::of(
             &snapshot(trail),
             at(80 * 3600),
             |_| Flow::default(),

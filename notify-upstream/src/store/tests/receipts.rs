@@ -26,7 +26,7 @@ fn deferred(id: NotificationId, numbers: std::ops::Range<usize>) -> Vec<Receipt>
 async fn receipts_of_one_notification_are_bounded() {
     let most = u64::try_from(MAX_RECEIPTS_PER_NOTIFICATION).expect("positive");
     for (store, _database) in both().await {
-        let (flooded, other) = (Sequence::id(1 << 40), Sequence::id(2 << 40));
+        let (flooded, other) = (OrderSequence::id(1 << 40), OrderSequence::id(2 << 40));
         let mut stored = 0;
         for round in 0..10 {
             let first = 9 * round;
@@ -59,7 +59,7 @@ async fn receipts_of_one_notification_are_bounded() {
 async fn first_receipt_of_each_kind_is_kept_beyond_the_bound() {
     use ReceiptKind::{Bounced, Deferred, Delivered, Failed, Sent};
     for (store, _database) in both().await {
-        let id = Sequence::id(1 << 40);
+        let id = OrderSequence::id(1 << 40);
         store.receive(&deferred(id, 0..100)).await.expect("keeps");
         for (kind, kept) in [
             (Deferred, 0),

@@ -17,7 +17,7 @@ use super::*;
 use crate::address::DeviceToken;
 use crate::delivery::provider::injection::naughty;
 use crate::delivery::retry::Class;
-use crate::notification::Sequence;
+use crate::notification::OrderSequence;
 use crate::testing::judge;
 
 /// Requests: path, authorization, body.
@@ -127,7 +127,7 @@ fn account(stand_in: &StandIn) -> (FcmAccount, String) {
 async fn send(fcm: &Fcm) -> Result<Taken, Refusal> {
     send_content(
         fcm,
-        &Content::Push {
+        &MessageContent::Push {
             title: "Hello".to_owned(),
             body: "Ada".to_owned(),
         },
@@ -135,10 +135,10 @@ async fn send(fcm: &Fcm) -> Result<Taken, Refusal> {
     .await
 }
 
-async fn send_content(fcm: &Fcm, content: &Content) -> Result<Taken, Refusal> {
+async fn send_content(fcm: &Fcm, content: &MessageContent) -> Result<Taken, Refusal> {
     let to = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
     let message = Message {
-        id: Sequence::id(1 << 40),
+        id: OrderSequence::id(1 << 40),
         to: &to,
         content,
         created_at: Timestamp(0),
@@ -353,7 +353,7 @@ async fn no_string_is_more_than_text_to_one_device() {
     let (fcm, _) = fcm(&stand_in, &clock);
     let strings = naughty();
     for text in &strings {
-        let content = Content::Push {
+        let content = MessageContent::Push {
             title: text.clone(),
             body: text.clone(),
         };

@@ -8,7 +8,7 @@ use lettre::{Address, Message as Mail};
 use super::SmtpConfig;
 use crate::address::EmailAddress;
 use crate::delivery::attempt::message_id;
-use crate::delivery::mail_token::Purpose;
+use crate::delivery::mail_token::TokenPurpose;
 use crate::delivery::provider::Message;
 
 /// A rendered e-mail.
@@ -43,7 +43,7 @@ pub(super) fn build(
     {
         let url = format!(
             "{prefix}{}",
-            tokens.issue(Purpose::Unsubscribe, message.id, &message.to.hash())
+            tokens.issue(TokenPurpose::Unsubscribe, message.id, &message.to.hash())
         );
         builder = builder
             .raw_header(raw("List-Unsubscribe", format!("<{url}>"))?)
@@ -67,7 +67,7 @@ pub(super) fn envelope_id(config: &SmtpConfig, message: &Message<'_>) -> String 
 
 fn report_token(config: &SmtpConfig, message: &Message<'_>) -> Option<String> {
     let tokens = config.tokens.as_ref()?;
-    Some(tokens.issue(Purpose::DeliveryReport, message.id, &message.to.hash()))
+    Some(tokens.issue(TokenPurpose::DeliveryReport, message.id, &message.to.hash()))
 }
 
 fn envelope(

@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 
 use super::*;
 use crate::address::hash;
-use crate::delivery::mail_token::Purpose;
+use crate::delivery::mail_token::TokenPurpose;
 use crate::delivery::pool::LONGEST_CALL;
 use crate::delivery::provider::call::CALL;
 use crate::delivery::provider::injection::naughty;
@@ -143,19 +143,19 @@ fn id() -> NotificationId {
 }
 
 /// What proves a mail to Ada.
-fn token(purpose: Purpose) -> String {
+fn token(purpose: TokenPurpose) -> String {
     tokens().issue(purpose, id(), &hash("ada@example.com"))
 }
 
-fn content(text: &str) -> Content {
-    Content::Email {
+fn content(text: &str) -> MessageContent {
+    MessageContent::Email {
         subject: text.replace(['\r', '\n'], " "),
         text: text.to_owned(),
         html: Some(format!("<p>{text}</p>")),
     }
 }
 
-async fn send(smtp: &Smtp, content: &Content) -> Result<Taken, Refusal> {
+async fn send(smtp: &Smtp, content: &MessageContent) -> Result<Taken, Refusal> {
     let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
     let message = Message {
         id: id(),
@@ -203,7 +203,7 @@ async fn a_message_arrives_with_its_headers_and_the_connection_is_kept() {
     );
     let click = format!(
         "https://x.example/unsubscribe/{}",
-        token(Purpose::Unsubscribe)
+        token(TokenPurpose::Unsubscribe)
     );
     let folded: String = caught[0].data.split_whitespace().collect();
     assert!(
@@ -246,7 +246,7 @@ async fn a_server_that_reports_is_asked_to_report_under_our_id() {
     let [mail, rcpt] = &caught[0].envelope[..] else {
         panic!("{:?}", caught[0].envelope)
     };
-    let (id, token) = (id(), token(Purpose::DeliveryReport));
+    let (id, token) = (id(), token(TokenPurpose::DeliveryReport));
     assert_eq!(
         *mail,
         format!("MAIL FROM:<bounces+{token}@example.org> RET=HDRS ENVID={token}")

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::delivery::provider::injection::naughty;
 use crate::delivery::retry::Class;
-use crate::notification::Sequence;
+use crate::notification::OrderSequence;
 
 /// What the stand-in heard: path, authorization, form.
 type Heard = (String, String, Vec<(String, String)>);
@@ -59,19 +59,19 @@ fn twilio(base: Url) -> Twilio {
         base,
         account: "AC1".to_owned(),
         auth_token: Secret::from("12345"),
-        sender: Sender::Number(E164::parse("+15005550006").expect("number")),
+        sender: Sender::Number(PhoneNumber::parse("+15005550006").expect("number")),
         callback: Some("https://gw.example/webhooks/twilio".parse().expect("URL")),
     };
     Twilio::new(config, Codes::shipped()).expect("client")
 }
 
 async fn send(base: Url) -> Result<Taken, Refusal> {
-    let to = Address::Phone(E164::parse("+491701234567").expect("number"));
-    let content = Content::Sms {
+    let to = Address::Phone(PhoneNumber::parse("+491701234567").expect("number"));
+    let content = MessageContent::Sms {
         text: "Hello & welcome".to_owned(),
     };
     let message = Message {
-        id: Sequence::id(1 << 40),
+        id: OrderSequence::id(1 << 40),
         to: &to,
         content: &content,
         created_at: Timestamp(0),
@@ -165,12 +165,12 @@ async fn refusals_are_judged_by_twilios_own_code() {
 #[test]
 fn no_string_is_more_than_the_text_of_one_message() {
     let twilio = twilio("https://api.twilio.example".parse().expect("URL"));
-    let number = E164::parse("+491701234567").expect("number");
+    let number = PhoneNumber::parse("+491701234567").expect("number");
     let to = Address::Phone(number.clone());
     for text in naughty() {
-        let content = Content::Sms { text: text.clone() };
+        let content = MessageContent::Sms { text: text.clone() };
         let message = Message {
-            id: Sequence::id(1 << 40),
+            id: OrderSequence::id(1 << 40),
             to: &to,
             content: &content,
             created_at: Timestamp(0),

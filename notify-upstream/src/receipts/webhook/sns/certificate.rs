@@ -9,7 +9,7 @@ use http::StatusCode;
 use postern_common::clock::Timestamp;
 use url::Url;
 
-use crate::receipts::webhook::Unheard;
+use crate::receipts::webhook::WebhookRejection;
 
 /// A cache of signing certificates by URL. A URL always names the same certificate: SNS publishes a
 /// new one under a new name.
@@ -19,53 +19,53 @@ use crate::receipts::webhook::Unheard;
 /// fetches per minute are limited in total and per client network. A flood from one network leaves
 /// the rest of the limit to Amazon.
 #[derive(Debug)]
-pub(crate) struct Certificates {
-    web: Web,
-    known: Mutex<HashMap<String, Arc<Entry>>>,
+pub(crate) struct CertificateCache {
+    web: CertificateSource,
+    known: Mutex<HashMap<String, Arc<CacheEntry>>>,
     /// The current minute, and the number of fetches in it by client network.
     asked: Mutex<(i64, HashMap<Option<IpAddr>, u32>)>,
 }
 
 /// Locked while the certificate is fetched.
-type Entry = tokio::sync::Mutex<Option<(Timestamp, Result<Arc<[u8]>, Unheard>)>>;
+type CacheEntry = tokio::sync::Mutex<Option<(Timestamp, Result<Arc<[u8]>, WebhookRejection>)>>;
 
 #[derive(Debug)]
-enum Web {
+enum CertificateSource {
     Client(reqwest::Client),
     /// Scripted responses of a test.
     #[cfg(test)]
-    Script(super::script::Script),
+    Script(super::script::ScriptedFetches),
 }
 
 /// The reason why a URL of Amazon could not be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::receipts::webhook) enum Absent {
+pub(in crate::receipts::webhook) enum FetchError {
     /// The server answered that it does not exist.
-    Missing,
+    NotFound,
     /// The server did not give a definite answer.
-    Away,
+    Unavailable,
 }
 
-const DEADLINE: Duration = Duration::from_secs(5);
-const MAX_BYTES: usize = 64 << 10;
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_CERTIFICATE_BYTES: usize = 64 << 10;
 /// SNS has one certificate per region and year.
-const MAX_KNOWN: usize = 100;
+const MAX_CACHED_CERTIFICATES: usize = 100;
 /// Time for which a missing or malformed certificate is not fetched again.
-const MISSING_FOR: Duration = Duration::from_secs(300);
+const NOT_FOUND_TTL: Duration = Duration::from_secs(300);
 /// Time for which a certificate is not fetched again after the server did not answer. Shorter than
 /// the 20 seconds after which SNS repeats a delivery.
-const AWAY_FOR: Duration = Duration::from_secs(10);
+const UNAVAILABLE_TTL: Duration = Duration::from_secs(10);
 /// Maximum number of fetches per minute.
-const A_MINUTE: u32 = 30;
+const MAX_FETCHES_PER_MINUTE: u32 = 30;
 /// Maximum number of fetches per minute caused by one network: an IPv4 address or a /64 of IPv6.
-const A_NETWORK: u32 = 5;
+const MAX_FETCHES_PER_NETWORK: u32 = 5;
 
-impl Certificates {
+impl CertificateCache {
     /// Creates an empty cache. `http` must not follow redirects.
     #[must_use]
     pub(crate) fn new(http: reqwest::Client) -> Self {
         Self {
-            web: Web::Client(http),
+            web: CertificateSource::Client(http),
             known: Mutex::default(),
             asked: Mutex::default(),
         }
@@ -73,9 +73,9 @@ impl Certificates {
 
     /// Creates a cache with scripted responses.
     #[cfg(test)]
-    pub(in crate::receipts::webhook) fn scripted(script: super::script::Script) -> Self {
+    pub(in crate::receipts::webhook) fn scripted(script: super::script::ScriptedFetches) -> Self {
         Self {
-            web: Web::Script(script),
+            web: CertificateSource::Script(script),
             known: Mutex::default(),
             asked: Mutex::default(),
         }
@@ -88,28 +88,31 @@ impl Certificates {
         url: &Url,
         source: Option<IpAddr>,
         now: Timestamp,
-    ) -> Result<Arc<[u8]>, Unheard> {
+    ) -> Result<Arc<[u8]>, WebhookRejection> {
         let entry = self.entry(url);
         let mut entry = entry.lock().await;
         match &*entry {
             Some((_, Ok(key))) => return Ok(Arc::clone(key)),
-            Some((at, Err(Unheard::Unavailable))) if now.since(*at) < AWAY_FOR => {
-                return Err(Unheard::Unavailable);
+            Some((at, Err(WebhookRejection::Unavailable))) if now.since(*at) < UNAVAILABLE_TTL => {
+                return Err(WebhookRejection::Unavailable);
             }
-            Some((at, Err(unheard)))
-                if *unheard != Unheard::Unavailable && now.since(*at) < MISSING_FOR =>
+            Some((at, Err(rejection)))
+                if *rejection != WebhookRejection::Unavailable
+                    && now.since(*at) < NOT_FOUND_TTL =>
             {
-                return Err(*unheard);
+                return Err(*rejection);
             }
             _ => {}
         }
-        if !self.may_ask(source.map(network), now) {
-            return Err(Unheard::Unavailable);
+        if !self.try_count_fetch(source.map(network), now) {
+            return Err(WebhookRejection::Unavailable);
         }
         let key = match self.visit(url).await {
-            Ok(pem) => public_key(&pem).map(Arc::from).ok_or(Unheard::Signature),
-            Err(Absent::Missing) => Err(Unheard::Signature),
-            Err(Absent::Away) => Err(Unheard::Unavailable),
+            Ok(pem) => public_key(&pem)
+                .map(Arc::from)
+                .ok_or(WebhookRejection::Signature),
+            Err(FetchError::NotFound) => Err(WebhookRejection::Signature),
+            Err(FetchError::Unavailable) => Err(WebhookRejection::Unavailable),
         };
         *entry = Some((now, key.clone()));
         key
@@ -117,7 +120,7 @@ impl Certificates {
 
     #[cfg(test)]
     pub(in crate::receipts::webhook) fn learn(&self, url: &Url, key: &Arc<[u8]>) {
-        let entry = Entry::new(Some((Timestamp(0), Ok(Arc::clone(key)))));
+        let entry = CacheEntry::new(Some((Timestamp(0), Ok(Arc::clone(key)))));
         self.known
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -125,22 +128,22 @@ impl Certificates {
     }
 
     /// Returns the entry of a URL. If the cache is full, failures are evicted first.
-    fn entry(&self, url: &Url) -> Arc<Entry> {
+    fn entry(&self, url: &Url) -> Arc<CacheEntry> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_KNOWN && !known.contains_key(url.as_str()) {
+        if known.len() >= MAX_CACHED_CERTIFICATES && !known.contains_key(url.as_str()) {
             known.retain(|_, entry| {
                 entry
                     .try_lock()
                     .is_ok_and(|entry| matches!(&*entry, Some((_, Ok(_)))))
             });
-            if known.len() >= MAX_KNOWN {
+            if known.len() >= MAX_CACHED_CERTIFICATES {
                 known.clear();
             }
         }
         Arc::clone(known.entry(url.to_string()).or_default())
     }
 
-    fn may_ask(&self, network: Option<IpAddr>, now: Timestamp) -> bool {
+    fn try_count_fetch(&self, network: Option<IpAddr>, now: Timestamp) -> bool {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let minute = now.unix_seconds().div_euclid(60);
         if asked.0 != minute {
@@ -149,7 +152,8 @@ impl Certificates {
         let in_all: u32 = asked.1.values().sum();
         let by_it = asked.1.get(&network).copied().unwrap_or(0);
         // A client of unknown address counts against the total only.
-        let may = in_all < A_MINUTE && (network.is_none() || by_it < A_NETWORK);
+        let may = in_all < MAX_FETCHES_PER_MINUTE
+            && (network.is_none() || by_it < MAX_FETCHES_PER_NETWORK);
         if may {
             asked.1.insert(network, by_it + 1);
         }
@@ -157,13 +161,15 @@ impl Certificates {
     }
 
     /// Fetches the text at a URL of Amazon.
-    pub(super) async fn visit(&self, url: &Url) -> Result<String, Absent> {
+    pub(super) async fn visit(&self, url: &Url) -> Result<String, FetchError> {
         match &self.web {
-            Web::Client(http) => tokio::time::timeout(DEADLINE, fetch(http, url))
-                .await
-                .unwrap_or(Err(Absent::Away)),
+            CertificateSource::Client(http) => {
+                tokio::time::timeout(FETCH_TIMEOUT, fetch(http, url))
+                    .await
+                    .unwrap_or(Err(FetchError::Unavailable))
+            }
             #[cfg(test)]
-            Web::Script(script) => script.visit(url).await,
+            CertificateSource::Script(script) => script.visit(url).await,
         }
     }
 }
@@ -176,31 +182,35 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-async fn fetch(http: &reqwest::Client, url: &Url) -> Result<String, Absent> {
+async fn fetch(http: &reqwest::Client, url: &Url) -> Result<String, FetchError> {
     let mut response = http
         .get(url.clone())
         .send()
         .await
-        .map_err(|_| Absent::Away)?;
-    judge(response.status())?;
+        .map_err(|_| FetchError::Unavailable)?;
+    check_status(response.status())?;
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|_| Absent::Away)? {
+    while let Some(chunk) = response
+        .chunk()
+        .await
+        .map_err(|_| FetchError::Unavailable)?
+    {
         body.extend_from_slice(&chunk);
-        if body.len() > MAX_BYTES {
-            return Err(Absent::Missing);
+        if body.len() > MAX_CERTIFICATE_BYTES {
+            return Err(FetchError::NotFound);
         }
     }
-    String::from_utf8(body).map_err(|_| Absent::Missing)
+    String::from_utf8(body).map_err(|_| FetchError::NotFound)
 }
 
 /// Classifies a status. Client errors are final (RFC 9110 section 15.5), except those that ask for
 /// a retry.
-fn judge(status: StatusCode) -> Result<(), Absent> {
+fn check_status(status: StatusCode) -> Result<(), FetchError> {
     let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     match status {
         _ if status.is_success() => Ok(()),
-        _ if status.is_client_error() && !later.contains(&status) => Err(Absent::Missing),
-        _ => Err(Absent::Away),
+        _ if status.is_client_error() && !later.contains(&status) => Err(FetchError::NotFound),
+        _ => Err(FetchError::Unavailable),
     }
 }
 
@@ -252,15 +262,15 @@ mod tests {
     fn only_a_final_client_error_counts_as_not_found() {
         for (status, told) in [
             (200, Ok(())),
-            (404, Err(Absent::Missing)),
-            (403, Err(Absent::Missing)),
-            (408, Err(Absent::Away)),
-            (429, Err(Absent::Away)),
-            (302, Err(Absent::Away)),
-            (503, Err(Absent::Away)),
+            (404, Err(FetchError::NotFound)),
+            (403, Err(FetchError::NotFound)),
+            (408, Err(FetchError::Unavailable)),
+            (429, Err(FetchError::Unavailable)),
+            (302, Err(FetchError::Unavailable)),
+            (503, Err(FetchError::Unavailable)),
         ] {
             assert_eq!(
-                judge(StatusCode::from_u16(status).expect("status")),
+                check_status(StatusCode::from_u16(status).expect("status")),
                 told,
                 "{status}"
             );

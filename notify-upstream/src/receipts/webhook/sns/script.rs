@@ -5,24 +5,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 use url::Url;
 
-use super::certificate::Absent;
+use super::certificate::FetchError;
 
 /// Returns the same response to each fetch, as soon as a permit is available.
 #[derive(Clone, Debug)]
-pub(in crate::receipts::webhook) struct Script(Arc<Inner>);
+pub(in crate::receipts::webhook) struct ScriptedFetches(Arc<ScriptState>);
 
 #[derive(Debug)]
-struct Inner {
-    answer: Mutex<Result<String, Absent>>,
+struct ScriptState {
+    answer: Mutex<Result<String, FetchError>>,
     visits: Mutex<Vec<String>>,
     open: Semaphore,
 }
 
-impl Script {
+impl ScriptedFetches {
     /// Creates a script that responds to `open` fetches; later ones wait.
-    pub(in crate::receipts::webhook) fn new(answer: Result<String, Absent>, open: usize) -> Self {
+    pub(in crate::receipts::webhook) fn new(
+        answer: Result<String, FetchError>,
+        open: usize,
+    ) -> Self {
         let (answer, visits) = (Mutex::new(answer), Mutex::default());
-        Self(Arc::new(Inner {
+        Self(Arc::new(ScriptState {
             answer,
             visits,
             open: Semaphore::new(open),
@@ -30,7 +33,7 @@ impl Script {
     }
 
     /// Sets the response to further fetches.
-    pub(in crate::receipts::webhook) fn say(&self, answer: Result<String, Absent>) {
+    pub(in crate::receipts::webhook) fn say(&self, answer: Result<String, FetchError>) {
         *self.0.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
     }
 
@@ -48,7 +51,7 @@ impl Script {
             .clone()
     }
 
-    pub(super) async fn visit(&self, url: &Url) -> Result<String, Absent> {
+    pub(super) async fn visit(&self, url: &Url) -> Result<String, FetchError> {
         self.0
             .visits
             .lock()
@@ -58,7 +61,7 @@ impl Script {
             .open
             .acquire()
             .await
-            .map_err(|_| Absent::Away)?
+            .map_err(|_| FetchError::Unavailable)?
             .forget();
         self.0
             .answer

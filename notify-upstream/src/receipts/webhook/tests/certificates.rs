@@ -6,26 +6,29 @@ use futures_util::future::join_all;
 use super::*;
 
 /// Returns the message of the vectors with another certificate name.
-fn naming(name: &str) -> Sent {
+fn naming(name: &str) -> SignedRequest {
     let known = sent("sns", &[]);
     let body = known.body.replace("/cert.pem", &format!("/{name}.pem"));
     assert_ne!(body, known.body);
-    Sent { body, ..known }
+    SignedRequest { body, ..known }
 }
 
-fn amazon(answer: Result<String, Absent>, open: usize) -> (Script, Webhooks) {
-    let script = Script::new(answer, open);
-    (script.clone(), webhooks_of(Certificates::scripted(script)))
+fn amazon(answer: Result<String, FetchError>, open: usize) -> (ScriptedFetches, Webhooks) {
+    let script = ScriptedFetches::new(answer, open);
+    (
+        script.clone(),
+        webhooks_of(CertificateCache::scripted(script)),
+    )
 }
 
 #[tokio::test]
 async fn missing_certificate_is_fetched_once_in_five_minutes() {
-    let (script, webhooks) = amazon(Err(Absent::Missing), 9);
+    let (script, webhooks) = amazon(Err(FetchError::NotFound), 9);
     for (after_s, visits) in [(0, 1), (1, 1), (299, 1), (300, 2)] {
         let now = NOW.plus(Duration::from_secs(after_s));
         assert_eq!(
             read(&webhooks, &naming("other"), now).await,
-            Err(Unheard::Signature),
+            Err(WebhookRejection::Signature),
             "{after_s}"
         );
         assert_eq!(script.visits().len(), visits, "{after_s}");
@@ -33,18 +36,18 @@ async fn missing_certificate_is_fetched_once_in_five_minutes() {
     script.say(Ok("no certificate".to_owned()));
     assert_eq!(
         read(&webhooks, &naming("text"), NOW).await,
-        Err(Unheard::Signature)
+        Err(WebhookRejection::Signature)
     );
 }
 
 #[tokio::test]
 async fn unanswered_fetch_is_retried_before_sns_redelivers() {
-    let (script, webhooks) = amazon(Err(Absent::Away), 9);
+    let (script, webhooks) = amazon(Err(FetchError::Unavailable), 9);
     for (after_s, visits) in [(0, 1), (9, 1), (10, 2)] {
         let now = NOW.plus(Duration::from_secs(after_s));
         assert_eq!(
             read(&webhooks, &naming("new"), now).await,
-            Err(Unheard::Unavailable),
+            Err(WebhookRejection::Unavailable),
             "{after_s}"
         );
         assert_eq!(script.visits().len(), visits, "{after_s}");
@@ -57,26 +60,36 @@ async fn unanswered_fetch_is_retried_before_sns_redelivers() {
             .map(|reports| reports.len()),
         Ok(1)
     );
-    let forged = Sent {
+    let forged = SignedRequest {
         body: naming("new").body.replace("m1", "m2"),
         ..naming("new")
     };
-    assert_eq!(read(&webhooks, &forged, now).await, Err(Unheard::Signature));
-    assert_eq!(script.visits().len(), 3, "the certificate is cached afterwards");
+    assert_eq!(
+        read(&webhooks, &forged, now).await,
+        Err(WebhookRejection::Signature)
+    );
+    assert_eq!(
+        script.visits().len(),
+        3,
+        "the certificate is cached afterwards"
+    );
 }
 
 #[tokio::test]
 async fn concurrent_fetches_are_shared_and_bounded_per_minute() {
-    let (script, webhooks) = amazon(Err(Absent::Missing), 0);
+    let (script, webhooks) = amazon(Err(FetchError::NotFound), 0);
     let message = naming("other");
     let mut all = Box::pin(join_all((0..20).map(|_| read(&webhooks, &message, NOW))));
-    assert!((&mut all).now_or_never().is_none(), "all wait for the fetch");
+    assert!(
+        (&mut all).now_or_never().is_none(),
+        "all wait for the fetch"
+    );
     assert_eq!(script.visits().len(), 1);
     script.open(1000);
     assert!(
         all.await
             .iter()
-            .all(|outcome| *outcome == Err(Unheard::Signature))
+            .all(|outcome| *outcome == Err(WebhookRejection::Signature))
     );
     let mut answers = Vec::new();
     for number in 0..200 {
@@ -85,18 +98,18 @@ async fn concurrent_fetches_are_shared_and_bounded_per_minute() {
     assert_eq!(script.visits().len(), 30);
     assert_eq!(
         answers.last(),
-        Some(&Err(Unheard::Unavailable)),
+        Some(&Err(WebhookRejection::Unavailable)),
         "SNS repeats a genuine message"
     );
     let next_minute = NOW.plus(Duration::from_secs(60));
     assert_eq!(
         read(&webhooks, &naming("y"), next_minute).await,
-        Err(Unheard::Signature)
+        Err(WebhookRejection::Signature)
     );
     let old = NOW.plus(Duration::from_secs(3 * 3600));
     assert_eq!(
         read(&webhooks, &naming("z"), old).await,
-        Err(Unheard::Signature)
+        Err(WebhookRejection::Signature)
     );
     assert_eq!(
         script.visits().len(),
@@ -107,7 +120,7 @@ async fn concurrent_fetches_are_shared_and_bounded_per_minute() {
 
 #[tokio::test]
 async fn flood_from_one_network_leaves_fetches_for_others() {
-    let (script, webhooks) = amazon(Err(Absent::Missing), 1000);
+    let (script, webhooks) = amazon(Err(FetchError::NotFound), 1000);
     let from = |name: &str, address: String| {
         let mut message = naming(name);
         message.headers.insert(

@@ -7,7 +7,7 @@ use super::*;
 use crate::testing::judge;
 
 /// Returns the vectors, each with some fifty changes of one byte.
-fn variants() -> Vec<Sent> {
+fn variants() -> Vec<SignedRequest> {
     let mut variants = Vec::new();
     for original in all().into_iter().filter(|sent| sent.provider != "mailgun") {
         let step = (original.body.len() / 50).max(1);
@@ -15,7 +15,7 @@ fn variants() -> Vec<Sent> {
             let mut body = original.body.clone().into_bytes();
             body[at] = if body[at] == b'x' { b'y' } else { b'x' };
             let body = String::from_utf8(body).expect("the vectors are ASCII");
-            variants.push(Sent {
+            variants.push(SignedRequest {
                 headers: original.headers.clone(),
                 query: original.query.clone(),
                 body,
@@ -24,7 +24,7 @@ fn variants() -> Vec<Sent> {
         }
         variants.push(original);
     }
-    variants.push(Sent {
+    variants.push(SignedRequest {
         body: at(&vectors(), "/sns/body_v1"),
         ..sent("sns", &[])
     });
@@ -33,7 +33,7 @@ fn variants() -> Vec<Sent> {
 
 /// Returns the verification request for the provider's client library, or `None` if the library
 /// cannot represent it.
-fn question(sent: &Sent) -> Option<(&'static str, Value)> {
+fn question(sent: &SignedRequest) -> Option<(&'static str, Value)> {
     let header = |name: &str| {
         sent.headers
             .get(name)
@@ -103,7 +103,7 @@ async fn verification_agrees_with_official_clients() {
         // The signature of an event that cannot be parsed is still valid.
         let believed = !matches!(
             read(&webhooks, sent, NOW).await,
-            Err(Unheard::Signature | Unheard::Unavailable)
+            Err(WebhookRejection::Signature | WebhookRejection::Unavailable)
         );
         // Verification is stricter than the signature alone: SNS signs for any account, so topic
         // and region must match.
@@ -156,7 +156,7 @@ async fn signature_by_official_client_is_accepted() {
     ])
     .await;
     let text = |index: usize| signatures[index].as_str().expect("a signature").to_owned();
-    let by_twilio = Sent {
+    let by_twilio = SignedRequest {
         body: form,
         ..sent("twilio", &[("x-twilio-signature", text(0))])
     };
@@ -170,7 +170,7 @@ async fn signature_by_official_client_is_accepted() {
     );
     for sent in [
         by_twilio,
-        Sent {
+        SignedRequest {
             body,
             ..by_standard
         },

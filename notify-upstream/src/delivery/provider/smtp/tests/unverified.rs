@@ -18,7 +18,7 @@ use crate::address::{ActorId, Recipient};
 use crate::delivery::provider::Provider;
 use crate::notification::Priority;
 use crate::principal::Principal;
-use crate::testing::{self, Rig, START, draft, stores};
+use crate::testing::{self, START, TestReplica, draft, stores};
 
 /// The service pool and the actor service in one: every actor has an address of its own, which is
 /// not verified, but for `thief`, who claims Ada's.
@@ -67,7 +67,7 @@ fn identity(endpoint: &str) -> IdentityConfig {
 }
 
 /// How a user's `welcome` to itself ends: its status and its reason.
-async fn welcomed(rig: &mut Rig, user: &str) -> (Value, Value) {
+async fn welcomed(rig: &mut TestReplica, user: &str) -> (Value, Value) {
     let mut draft = draft(Priority::Normal);
     let actor: ActorId = serde_json::from_value(json!(user)).expect("an actor");
     draft.request.recipient = Recipient::ActorId(actor);
@@ -93,7 +93,7 @@ async fn unverified_address_gets_mail_up_to_its_quota() {
         let server = server(Script::Yes).await;
         let actors = testing::actors(&url, &identity(&url), &clock);
         let provider = Provider::Smtp(Box::new(smtp(server.port)));
-        let mut rig = Rig::delivering(&store, &clock, provider, actors).await;
+        let mut rig = TestReplica::delivering(&store, &clock, provider, actors).await;
         let (sent, refused) = (
             (json!("SENT"), Value::Null),
             (json!("FAILED"), json!("UNVERIFIED_ADDRESS_QUOTA")),
