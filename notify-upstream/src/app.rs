@@ -19,26 +19,29 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::config::Config;
-use crate::delivery::actors::{Actors, OwnAddresses};
-use crate::delivery::attempt::Courier;
+use crate::delivery::actors::{ActorClient, UserAddressPolicy};
+use crate::delivery::attempt::AttemptExecutor;
 use crate::delivery::mail_token::KEY_VARIABLE;
-use crate::delivery::pool::{LONGEST_CALL, Outlets};
-use crate::delivery::pool::{OutletConfig, ProviderConfig};
+use crate::delivery::pool::{MAX_CALL_DURATION, ProviderPool};
+use crate::delivery::pool::{ProviderConfig, ProviderSettings};
 use crate::delivery::provider::check_tls;
-use crate::delivery::suppression::Suppression;
+use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
-use crate::dispatch::{Board, Dispatcher, Ended, Finisher, Means, Runner, Voice};
-use crate::housekeeping::{Housekeeper, Mover, Reloader};
+use crate::dispatch::{
+    AttemptRunner, CompletedJob, DispatchContext, DispatchState, Dispatcher, ResultWriter,
+    WakeupPublisher,
+};
+use crate::housekeeping::{DelayedRowMover, StoreMaintenance, TemplateReloader};
 use crate::http::ApiState;
 use crate::intake::group_commit::{self, SubmissionQueue};
 use crate::intake::quota::CallerQuota;
-use crate::lease::LeaseTime;
-use crate::lease::Workers;
-use crate::metrics::Metrics;
+use crate::lease::LeaseClock;
+use crate::lease::WorkerRegistry;
+use crate::metrics::NotifyMetrics;
 use crate::notification::Channel;
 use crate::notification::OrderSequence;
 use crate::status::reader::{StatusBatcher, StatusReader};
-use crate::store::Recent;
+use crate::store::SnapshotCache;
 use crate::store::Store;
 use crate::templates::{Templates, fingerprint};
 
@@ -54,30 +57,30 @@ pub struct Listeners {
 /// The service, ready to run.
 pub struct App {
     config: Config,
-    means: Means,
-    reloader: Reloader,
+    context: DispatchContext,
+    reloader: TemplateReloader,
     health: Health,
     database: Check,
     verifier: Arc<Verifier>,
     calls: ServiceClient,
     service: ApiState,
     batcher: StatusBatcher,
-    writer: group_commit::GroupCommitter,
-    finisher: Finisher,
-    dispatchers: [Dispatcher; 3],
+    committer: group_commit::GroupCommitter,
+    finisher: ResultWriter,
+    dispatchers: Vec<Dispatcher>,
     stop_delivery: CancellationToken,
-    suppression: Arc<Suppression>,
+    suppression: Arc<SuppressionCache>,
     opened: Database,
 }
 
-/// How long a stop takes at most: the longest call, and [`LAST_WRITES`] before and twice after it.
-/// Whoever stops the process by force waits longer.
-pub const LONGEST_STOP: Duration =
-    Duration::from_secs(LONGEST_CALL.as_secs() + 3 * LAST_WRITES.as_secs());
+/// How long a stop takes at most: the longest call, and [`FINAL_WRITE_TIMEOUT`] before and twice
+/// after it. Whoever stops the process by force waits longer.
+pub const MAX_SHUTDOWN_DURATION: Duration =
+    Duration::from_secs(MAX_CALL_DURATION.as_secs() + 3 * FINAL_WRITE_TIMEOUT.as_secs());
 
 /// How long a stop waits for what was submitted to be written and the last claims to be heard of,
 /// and again for the last results to be written.
-const LAST_WRITES: Duration = Duration::from_secs(5);
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl App ===
 
@@ -94,14 +97,14 @@ impl App {
         let store = Store::open(&opened, config.queue.connections).await?;
         let unavailable = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
         store
-            .keep_house(clock.now(), keep_from(&config, clock.now()))
+            .maintain(clock.now(), keep_from(&config, clock.now()))
             .await
             .map_err(unavailable)?;
         let cache = Cache::open(&config.cache).await?;
         warn_without_mail_tokens(&config);
-        let outlets = Outlets::build(
-            std::mem::take(&mut config.outlets),
-            config.queue.permits,
+        let providers = ProviderPool::build(
+            std::mem::take(&mut config.providers),
+            &config.queue.permits,
             &cache,
             &clock,
         )?;
@@ -116,18 +119,18 @@ impl App {
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
             postern_common::service::http_client(),
         );
-        let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
+        let suppression = Arc::new(SuppressionCache::new(store.clone(), clock.clone()));
         // Before anything is sent it is known where nothing is to be sent.
-        suppression.step().await.map_err(unavailable)?;
-        let own = OwnAddresses {
+        suppression.sync().await.map_err(unavailable)?;
+        let own = UserAddressPolicy {
             anyone: config.users_may_address_anyone,
             unverified: config.unverified_addresses,
         };
-        let courier = Courier {
+        let executor = AttemptExecutor {
             templates: Arc::clone(&templates),
-            actors: Actors::new(config.actor_service.clone(), calls.clone(), own),
+            actors: ActorClient::new(config.actor_service.clone(), calls.clone(), own),
             store: store.clone(),
-            outlets,
+            providers,
             suppression: Arc::clone(&suppression),
             unverified: UnverifiedQuota::new(cache.clone(), clock.clone()),
         };
@@ -137,29 +140,29 @@ impl App {
             config.user_quota,
             config.service_quota,
         );
-        let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Store)
+        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store)
             .await
             .map_err(unavailable)?;
         let stop_delivery = CancellationToken::new();
-        let (ended, over) = mpsc::unbounded_channel();
-        let runner = Runner::new(
-            courier,
+        let (completed, over) = mpsc::unbounded_channel();
+        let runner = AttemptRunner::new(
+            executor,
             clock.clone(),
             Arc::clone(&workers),
-            ended,
+            completed,
             stop_delivery.clone(),
         );
-        let means = Means {
-            recent: Recent::new(clock.clone()),
+        let context = DispatchContext {
+            snapshot_cache: SnapshotCache::new(clock.clone()),
             sequence: Arc::new(OrderSequence::new(clock.clone())),
-            board: Arc::new(Board::new(config.queue.permits, clock.clone())),
-            metrics: Metrics::new(),
+            dispatch_state: Arc::new(DispatchState::new(&config.queue.permits, clock.clone())),
+            metrics: NotifyMetrics::new(),
             store,
             clock,
             workers,
             runner,
         };
-        let parts = Parts {
+        let parts = AppParts {
             config,
             templates,
             reloader,
@@ -167,42 +170,45 @@ impl App {
             verifier,
             calls,
             suppression,
-            means,
+            context,
             over,
             stop_delivery,
         };
         Ok(Self::assemble(parts, quota))
     }
 
-    fn assemble(mut parts: Parts, quota: CallerQuota) -> Self {
-        let means = parts.means;
-        let (door, writer) = SubmissionQueue::open(means.clone());
-        let (reader, batcher) = StatusReader::open(means.store.clone(), Arc::clone(&means.recent));
+    fn assemble(mut parts: AppParts, quota: CallerQuota) -> Self {
+        let context = parts.context;
+        let (submissions, committer) = SubmissionQueue::open(context.clone());
+        let (reader, batcher) =
+            StatusReader::open(context.store.clone(), Arc::clone(&context.snapshot_cache));
         let health = Health::new();
         let database = health.check("database");
         let service = ApiState {
             verifier: Arc::clone(&parts.verifier),
             actor_issuer: parts.config.identity.actor.issuer.as_str().into(),
-            clock: means.clock.clone(),
+            clock: context.clock.clone(),
             templates: parts.templates,
-            door,
+            submissions,
             reader,
-            recent: Arc::clone(&means.recent),
-            store: means.store.clone(),
-            board: Arc::clone(&means.board),
+            snapshot_cache: Arc::clone(&context.snapshot_cache),
+            store: context.store.clone(),
+            dispatch_state: Arc::clone(&context.dispatch_state),
             quota,
             mail_tokens: parts.config.mail_tokens.clone(),
             webhooks: Arc::new(std::mem::take(&mut parts.config.webhooks)),
             suppression: Arc::clone(&parts.suppression),
-            metrics: means.metrics.clone(),
+            metrics: context.metrics.clone(),
             trusted_proxies: parts.config.trusted_proxies.clone(),
             users_may_address_anyone: parts.config.users_may_address_anyone,
             users_may_send_urgent: parts.config.users_may_send_urgent,
         };
         Self {
-            finisher: Finisher::new(&means, parts.over),
-            dispatchers: Channel::ALL.map(|channel| Dispatcher::new(channel, &means)),
-            means,
+            finisher: ResultWriter::new(&context, parts.over),
+            dispatchers: Channel::ALL
+                .map(|channel| Dispatcher::new(channel, &context))
+                .into(),
+            context,
             config: parts.config,
             reloader: parts.reloader,
             health,
@@ -211,7 +217,7 @@ impl App {
             calls: parts.calls,
             service,
             batcher,
-            writer,
+            committer,
             stop_delivery: parts.stop_delivery,
             suppression: parts.suppression,
             opened: parts.opened,
@@ -227,16 +233,16 @@ impl App {
     /// Serves until the stop; then accepts nothing, begins nothing, hands back what has not begun
     /// and finishes what has.
     pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
-        let Means {
+        let DispatchContext {
             store,
             clock,
             workers,
-            board,
+            dispatch_state,
             runner,
             metrics,
             sequence: _,
-            recent: _,
-        } = self.means;
+            snapshot_cache: _,
+        } = self.context;
         let mut background = JoinSet::new();
         let late = CancellationToken::new();
         background.spawn(self.verifier.run(shutdown.clone()));
@@ -247,19 +253,20 @@ impl App {
         for dispatcher in self.dispatchers {
             claiming.spawn(dispatcher.run(self.stop_delivery.clone()));
         }
-        let voice = Voice::new(store.clone(), Arc::clone(&board)).map(Arc::new);
-        if let Some(voice) = &voice {
-            background.spawn(Arc::clone(voice).hear());
-            background.spawn(Arc::clone(voice).run());
+        let publisher =
+            WakeupPublisher::new(store.clone(), Arc::clone(&dispatch_state)).map(Arc::new);
+        if let Some(publisher) = &publisher {
+            background.spawn(Arc::clone(publisher).listen());
+            background.spawn(Arc::clone(publisher).run());
         }
-        let mover = Mover {
+        let mover = DelayedRowMover {
             store: store.clone(),
             clock: clock.clone(),
-            board,
+            dispatch_state,
         };
         background.spawn(mover.run(self.stop_delivery.clone()));
         let closing = store.clone();
-        let keeper = Housekeeper {
+        let keeper = StoreMaintenance {
             store,
             clock,
             workers: Arc::clone(&workers),
@@ -273,7 +280,7 @@ impl App {
         background.spawn(self.reloader.run(late.clone()));
         let serves = self.health.check("service");
         serves.set_ok();
-        let writer = tokio::spawn(self.writer.run());
+        let writer = tokio::spawn(self.committer.run());
         let finisher = tokio::spawn(self.finisher.run());
         background.spawn(self.batcher.run());
         if let Some(listener) = listeners.admin {
@@ -298,13 +305,13 @@ impl App {
             self.stop_delivery.cancel();
         };
         tokio::join!(serving, giving_back);
-        Delivery {
+        DeliveryTasks {
             workers: Arc::clone(&workers),
             claiming,
             writer,
             runner,
             finisher,
-            voice,
+            publisher,
         }
         .end()
         .await;
@@ -316,52 +323,57 @@ impl App {
 
 /// Ends the lease and closes the connections. A store that is silent is not waited for: the lease
 /// ends by itself.
-async fn sign_off(workers: &Workers, store: &Store, opened: &Database) {
+async fn sign_off(workers: &WorkerRegistry, store: &Store, opened: &Database) {
     let leaving = async {
-        workers.leave().await;
+        workers.retire_all().await;
         store.close().await;
         opened.close().await;
     };
-    if tokio::time::timeout(LAST_WRITES, leaving).await.is_err() {
+    if tokio::time::timeout(FINAL_WRITE_TIMEOUT, leaving)
+        .await
+        .is_err()
+    {
         tracing::warn!("stopped without signing off from the database");
     }
 }
 
 /// What a stop waits for.
-struct Delivery {
-    workers: Arc<Workers>,
+struct DeliveryTasks {
+    workers: Arc<WorkerRegistry>,
     writer: JoinHandle<()>,
     claiming: JoinSet<()>,
-    runner: Arc<Runner>,
+    runner: Arc<AttemptRunner>,
     finisher: JoinHandle<()>,
-    voice: Option<Arc<Voice>>,
+    publisher: Option<Arc<WakeupPublisher>>,
 }
 
-impl Delivery {
+impl DeliveryTasks {
     /// Once nothing is begun any more: returns when the last result is written and the others know
     /// what is left to them.
     async fn end(mut self) {
         // The last door is closed: what was submitted is committed, and the writer ends. A claim
         // that is under way is heard of, and what it took is handed back; else it is rescued.
         let heard_of = async { while self.claiming.join_next().await.is_some() {} };
-        let written = tokio::time::timeout(LAST_WRITES, self.writer);
-        if let (_, Err(_)) = tokio::join!(written, tokio::time::timeout(LAST_WRITES, heard_of)) {
+        let written = tokio::time::timeout(FINAL_WRITE_TIMEOUT, self.writer);
+        if let (_, Err(_)) =
+            tokio::join!(written, tokio::time::timeout(FINAL_WRITE_TIMEOUT, heard_of))
+        {
             self.workers.doubt(&self.workers.current());
             self.claiming.shutdown().await;
         }
         // Leases are renewed until then. Each call has its deadline: there is no second one here
         // that could cut it off.
-        self.runner.idle().await;
+        self.runner.wait_until_idle().await;
         drop(self.runner);
         let last_words = async {
             let _ = self.finisher.await;
-            match self.voice {
-                Some(voice) => voice.last_word().await,
+            match self.publisher {
+                Some(publisher) => publisher.flush().await,
                 None => Ok(()),
             }
         };
         if !matches!(
-            tokio::time::timeout(LAST_WRITES, last_words).await,
+            tokio::time::timeout(FINAL_WRITE_TIMEOUT, last_words).await,
             Ok(Ok(()))
         ) {
             tracing::warn!(
@@ -372,21 +384,21 @@ impl Delivery {
 }
 
 /// What [`App::build`] has opened.
-struct Parts {
+struct AppParts {
     config: Config,
     templates: Arc<ArcSwap<Templates>>,
-    reloader: Reloader,
+    reloader: TemplateReloader,
     opened: Database,
     verifier: Arc<Verifier>,
     calls: ServiceClient,
-    suppression: Arc<Suppression>,
-    means: Means,
-    over: mpsc::UnboundedReceiver<Ended>,
+    suppression: Arc<SuppressionCache>,
+    context: DispatchContext,
+    over: mpsc::UnboundedReceiver<CompletedJob>,
     stop_delivery: CancellationToken,
 }
 
 /// The templates, and what follows their folder from now on.
-fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, Reloader), Exit> {
+fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, TemplateReloader), Exit> {
     let (folder, default_locale) = (&config.templates.folder, &config.templates.default_locale);
     if !folder.is_dir() {
         let place = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
@@ -399,7 +411,7 @@ fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, Reloader)
     let seen = fingerprint(folder);
     let templates = Templates::load(folder, default_locale.clone()).map_err(Exit::usage)?;
     let templates = Arc::new(ArcSwap::from_pointee(templates));
-    let reloader = Reloader {
+    let reloader = TemplateReloader {
         folder: folder.clone(),
         default_locale: default_locale.clone(),
         templates: Arc::clone(&templates),
@@ -414,20 +426,20 @@ fn keep_from(config: &Config, now: Timestamp) -> Timestamp {
 
 /// Mail that could offer a click or whose reports could be read does neither without a key.
 fn warn_without_mail_tokens(config: &Config) {
-    let needs = |outlet: &&OutletConfig| match &outlet.provider {
-        ProviderConfig::Smtp(smtp) => smtp.unsubscribe.is_some() || smtp.return_path.is_some(),
-        ProviderConfig::Twilio(_)
-        | ProviderConfig::Http(_)
-        | ProviderConfig::Fcm(_)
-        | ProviderConfig::WebPush(_)
-        | ProviderConfig::File(_)
-        | ProviderConfig::Null => false,
+    let needs = |pooled: &&ProviderConfig| match &pooled.provider {
+        ProviderSettings::Smtp(smtp) => smtp.unsubscribe.is_some() || smtp.return_path.is_some(),
+        ProviderSettings::Twilio(_)
+        | ProviderSettings::Http(_)
+        | ProviderSettings::Fcm(_)
+        | ProviderSettings::WebPush(_)
+        | ProviderSettings::File(_)
+        | ProviderSettings::Null => false,
     };
     if config.mail_tokens.is_none()
-        && let Some(outlet) = config.outlets.iter().find(needs)
+        && let Some(pooled) = config.providers.iter().find(needs)
     {
         tracing::warn!(
-            provider = outlet.name,
+            provider = pooled.name,
             variable = KEY_VARIABLE,
             "variable not set: mail offers no one-click unsubscription, and delivery reports are not believed"
         );
@@ -454,14 +466,14 @@ mod tests {
     fn whoever_ends_it_by_force_waits_longer_than_a_stop_takes() {
         let unit = include_str!("../../conf/deploy/postern-notify.service");
         let cluster = include_str!("../../conf/deploy/kubernetes.yaml");
-        let systemd = seconds(unit, "[ApiState]", "TimeoutStopSec=");
+        let systemd = seconds(unit, "[Service]", "TimeoutStopSec=");
         let kubernetes = seconds(
             cluster,
             "name: postern-notify",
             "terminationGracePeriodSeconds:",
         );
         for given in [systemd, kubernetes] {
-            assert!(given >= LONGEST_STOP.as_secs() + 10, "{given} s");
+            assert!(given >= MAX_SHUTDOWN_DURATION.as_secs() + 10, "{given} s");
         }
     }
 }

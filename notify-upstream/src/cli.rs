@@ -24,7 +24,7 @@ use crate::templates::{Locale, MessageContent, TemplateName, Templates, Variable
 
 use self::suppression::SuppressionCommand;
 
-/// The notification upstream: accepts, queues, delivers, tells. Without a command it serves.
+/// The notification service. Without a command, runs the service.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -203,27 +203,27 @@ fn preview(
     locale: Option<&str>,
     variables: &str,
 ) -> Result<(), Exit> {
-    let wrong = |what: &str| Exit::usage(what.to_owned());
+    let usage = |what: &str| Exit::usage(what.to_owned());
     let channel = Channel::ALL
         .into_iter()
         .find(|known| known.as_str() == channel)
-        .ok_or_else(|| wrong("--channel must be email, sms or push"))?;
+        .ok_or_else(|| usage("--channel must be email, sms or push"))?;
     let name =
-        TemplateName::parse(name).ok_or_else(|| wrong("the name must be of a-z, 0-9, - and _"))?;
+        TemplateName::parse(name).ok_or_else(|| usage("the name must be of a-z, 0-9, - and _"))?;
     let locale = locale
-        .map(|tag| Locale::parse(tag).ok_or_else(|| wrong("--locale must be a tag such as de-AT")));
+        .map(|tag| Locale::parse(tag).ok_or_else(|| usage("--locale must be a tag such as de-AT")));
     let variables: Map<String, Value> =
-        serde_json::from_str(variables).map_err(|error| wrong(&format!("--variables: {error}")))?;
+        serde_json::from_str(variables).map_err(|error| usage(&format!("--variables: {error}")))?;
     let found = templates
         .find(&name, channel, locale.transpose()?.as_ref())
-        .map_err(|_| wrong("no such template for this channel"))?;
+        .map_err(|_| usage("no such template for this channel"))?;
     let missing = found.missing(&variables);
     if !missing.is_empty() {
-        return Err(wrong(&format!("missing variables: {}", missing.join(", "))));
+        return Err(usage(&format!("missing variables: {}", missing.join(", "))));
     }
     let content = found
         .render(&variables, VariableAuthor::Service)
-        .map_err(|error| wrong(&error.to_string()))?;
+        .map_err(|error| usage(&error.to_string()))?;
     print_line(&format!(
         "version {}, language {}",
         found.version(),
@@ -273,7 +273,10 @@ impl DeadLetterCommand {
                 print_line(&format!("{replayed} queued again"))
             }
             Self::Drop(selection) => {
-                let dropped = store.drop_dead(&selection.parse()?).await.map_err(failed)?;
+                let dropped = store
+                    .discard_dead_letters(&selection.parse()?)
+                    .await
+                    .map_err(failed)?;
                 print_line(&format!("{dropped} dropped"))
             }
         }

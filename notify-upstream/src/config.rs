@@ -15,8 +15,8 @@ use postern_common::log::Log;
 use url::Url;
 
 use crate::delivery::mail_token::{KEY_VARIABLE, MailTokens};
-use crate::delivery::pool::OutletConfig;
-use crate::notification::Channel;
+use crate::delivery::pool::ProviderConfig;
+use crate::notification::{Channel, PerChannel};
 use crate::receipts::webhook::Webhooks;
 use crate::templates::Locale;
 
@@ -47,7 +47,7 @@ pub struct Config {
     pub(crate) identity: IdentityConfig,
     /// Template folder and default locale.
     pub(crate) templates: TemplateConfig,
-    /// QueueConfig limits and retention.
+    /// Queue limits and retention.
     pub(crate) queue: QueueConfig,
     /// Whether users may send to recipients other than themselves. Default false, because otherwise
     /// every registered user could send e-mail to arbitrary addresses.
@@ -59,7 +59,7 @@ pub struct Config {
     /// report as verified (`emailVerified`, `phoneVerified`, `deviceVerified`). Default none,
     /// because users can write any address into their profile. A template can allow it with a quota
     /// (`unverified_addresses` in its `template.toml`).
-    pub(crate) unverified_addresses: [bool; 3],
+    pub(crate) unverified_addresses: PerChannel<bool>,
     /// Maximum number of notifications per user and minute. Default 600, because users send to
     /// themselves only.
     pub(crate) user_quota: Option<u64>,
@@ -72,7 +72,7 @@ pub struct Config {
     /// e-mail has no unsubscribe link and delivery reports are rejected.
     pub(crate) mail_tokens: Option<MailTokens>,
     /// The providers in the order of the file.
-    pub(crate) outlets: Vec<OutletConfig>,
+    pub(crate) providers: Vec<ProviderConfig>,
 }
 
 /// Template folder and default locale.
@@ -84,7 +84,7 @@ pub(crate) struct TemplateConfig {
     pub(crate) default_locale: Locale,
 }
 
-/// QueueConfig limits and retention.
+/// Queue limits and retention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueConfig {
     /// Number of PostgreSQL connections for the queue. Default 6: one for inserts, one for results,
@@ -92,7 +92,7 @@ pub(crate) struct QueueConfig {
     pub(crate) connections: u32,
     /// Maximum number of concurrent deliveries, by [`Channel::index`]. Default 64 each, the default
     /// concurrency of a provider.
-    pub(crate) permits: [usize; 3],
+    pub(crate) permits: PerChannel<usize>,
     /// Bytes of complete request bodies that wait for their commit; as many again may be arriving.
     /// Requests beyond the budget get 503. Default 16 MiB, minimum 2 MiB. Services have half of it,
     /// users a quarter, callers without a token and webhooks an eighth each, and each part at least
@@ -145,14 +145,14 @@ impl Config {
             root.or("users_may_address_anyone", false, |field| field.boolean());
         let users_may_send_urgent =
             root.or("users_may_send_urgent", false, |field| field.boolean());
-        let unverified_addresses = read_channels(root, "unverified_addresses", [false; 3]);
+        let unverified_addresses = read_channels(root, "unverified_addresses");
         let mail_tokens = read_mail_tokens(root, env);
-        let outlets = root.list("provider", |field| {
+        let providers = root.list("provider", |field| {
             field.object(|object| {
-                OutletConfig::read(object, env, public_url.as_ref(), mail_tokens.as_ref())
+                ProviderConfig::read(object, env, public_url.as_ref(), mail_tokens.as_ref())
             })
         });
-        provider::check_unique_names(root, &outlets);
+        provider::check_unique_names(root, &providers);
         Some(Self {
             listen,
             admin,
@@ -174,7 +174,7 @@ impl Config {
             service_quota,
             webhooks: webhooks?,
             mail_tokens,
-            outlets,
+            providers,
         })
     }
 }
@@ -189,13 +189,13 @@ fn read_mail_tokens(root: &Object<'_>, env: &Env) -> Option<MailTokens> {
     }
 }
 
-/// Reads a list of channels, returned by [`Channel::index`].
-fn read_channels(root: &Object<'_>, name: &'static str, default: [bool; 3]) -> [bool; 3] {
+/// Reads a list of channels.
+fn read_channels(root: &Object<'_>, name: &'static str) -> PerChannel<bool> {
     if !root.has(name) {
-        return default;
+        return PerChannel::default();
     }
-    let named = root.list(name, |field| field.one_of(Channel::WORDS));
-    Channel::ALL.map(|channel| named.contains(&channel))
+    let named = root.list(name, |field| field.one_of(Channel::NAMES));
+    PerChannel::from_fn(|channel| named.contains(&channel))
 }
 
 fn read_templates(table: &Object<'_>) -> Option<TemplateConfig> {
@@ -221,17 +221,16 @@ fn read_queue(table: &Object<'_>) -> Option<QueueConfig> {
         bodies,
         retention,
     } = QueueConfig::new();
-    let mut read = permits;
-    for channel in Channel::ALL {
+    let permits = PerChannel::from_fn(|channel| {
         let name = match channel {
             Channel::Email => "email_permits",
             Channel::Sms => "sms_permits",
             Channel::Push => "push_permits",
         };
-        read[channel.index()] = table.or(name, permits[channel.index()], |field| {
+        table.or(name, *permits.get(channel), |field| {
             field.integer(1..=100_000)
-        });
-    }
+        })
+    });
     let retention = table.or("retention", retention, |field| {
         let wanted = field.duration()?;
         if wanted < Duration::from_secs(40 * 86_400) {
@@ -255,7 +254,7 @@ fn read_queue(table: &Object<'_>) -> Option<QueueConfig> {
     let connections = table.or("connections", connections, |field| field.integer(3..=100));
     Some(QueueConfig {
         connections,
-        permits: read,
+        permits,
         bodies,
         retention,
     })
@@ -276,7 +275,7 @@ impl QueueConfig {
         let retention = Duration::from_secs(90 * 86_400);
         Self {
             connections: 6,
-            permits: [64; 3],
+            permits: PerChannel::from_fn(|_| 64),
             bodies: BodyBudgets::split(16 << 20),
             retention,
         }

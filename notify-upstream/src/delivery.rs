@@ -1,8 +1,9 @@
 //! Delivery: from a claimed row to the result of one attempt.
 //!
-//! A row enters as an [`attempt::Attempt`]. The address of an actor is looked up, suppressed and
-//! unverified addresses are rejected, the template is rendered, and a provider is chosen by weight,
-//! circuit breaker, rate limit and shares. What leaves is the outcome of the attempt, classified by
+//! A row enters as an [`attempt::DeliveryAttempt`]. The address of an actor is looked up,
+//! suppressed and unverified addresses are rejected, the template is rendered, and a provider is
+//! chosen by weight, circuit breaker, rate limit and shares. What leaves is the outcome of the
+//! attempt, classified by
 //! [`retry`]; the caller writes it to the store.
 //!
 //! Depends on `notification`, `address`, `principal`, `templates`, `store` and `lease`, and on no

@@ -13,39 +13,39 @@ use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 use tokio::time::Interval;
 
-use crate::delivery::suppression::Suppression;
-use crate::dispatch::Board;
+use crate::delivery::suppression::SuppressionCache;
+use crate::dispatch::DispatchState;
 use crate::intake::group_commit::IDEMPOTENCY_KEY_TTL;
-use crate::lease::Workers;
-use crate::metrics::Metrics;
+use crate::lease::WorkerRegistry;
+use crate::metrics::NotifyMetrics;
 use crate::receipts::webhook::WEBHOOK_TOKEN_TTL;
 use crate::store::{MIGRATIONS, Store, StoreError};
 use crate::templates::{Locale, Templates, fingerprint};
 
 /// Moves delayed rows to the queue when they are due.
 #[derive(Debug)]
-pub(crate) struct Mover {
+pub(crate) struct DelayedRowMover {
     /// The truth.
     pub(crate) store: Store,
     /// The time.
     pub(crate) clock: Clock,
     /// Who is told.
-    pub(crate) board: Arc<Board>,
+    pub(crate) dispatch_state: Arc<DispatchState>,
 }
 
 /// Looks after the store.
 #[derive(Debug)]
-pub(crate) struct Housekeeper {
+pub(crate) struct StoreMaintenance {
     /// The truth.
     pub(crate) store: Store,
     /// The time.
     pub(crate) clock: Clock,
     /// Who died long ago is forgotten.
-    pub(crate) workers: Arc<Workers>,
+    pub(crate) workers: Arc<WorkerRegistry>,
     /// The list of addresses that do not exist.
-    pub(crate) suppression: Arc<Suppression>,
+    pub(crate) suppression: Arc<SuppressionCache>,
     /// What is counted.
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: NotifyMetrics,
     /// Whether the store answers, and is one that this binary works on.
     pub(crate) database: Check,
     /// The same store, to be asked.
@@ -55,13 +55,13 @@ pub(crate) struct Housekeeper {
 }
 
 /// Most rows of one move.
-const MOVE: i64 = 500;
+const MOVE_BATCH_SIZE: i64 = 500;
 /// Rows of a lane are counted to this, so that counting costs the same however many wait.
-const DEPTH_CAP: i64 = 100_000;
+const MAX_COUNTED_DEPTH: i64 = 100_000;
 
 /// Takes over changed templates while the service runs.
 #[derive(Debug)]
-pub(crate) struct Reloader {
+pub(crate) struct TemplateReloader {
     /// The folder.
     pub(crate) folder: PathBuf,
     /// The language when none is asked for.
@@ -72,9 +72,9 @@ pub(crate) struct Reloader {
     pub(crate) seen: u64,
 }
 
-// === impl Reloader ===
+// === impl TemplateReloader ===
 
-impl Reloader {
+impl TemplateReloader {
     /// Looks at the folder; a set with a mistake anywhere changes nothing that is live. Whether it
     /// was taken over.
     pub(crate) fn step(&mut self) -> bool {
@@ -117,9 +117,9 @@ impl Reloader {
     }
 }
 
-// === impl Mover ===
+// === impl DelayedRowMover ===
 
-impl Mover {
+impl DelayedRowMover {
     /// Moves what is due now. How many rows.
     ///
     /// # Errors
@@ -127,12 +127,15 @@ impl Mover {
     pub(crate) async fn step(&self) -> Result<usize, StoreError> {
         let mut total = 0;
         loop {
-            let moved = self.store.move_due(self.clock.now(), MOVE).await?;
-            for (lane, order) in &moved {
-                self.board.note_moved(*lane, *order);
+            let moved = self
+                .store
+                .move_due(self.clock.now(), MOVE_BATCH_SIZE)
+                .await?;
+            for place in &moved {
+                self.dispatch_state.note_moved(place.lane, place.order);
             }
             total += moved.len();
-            if moved.len() < usize::try_from(MOVE).unwrap_or(usize::MAX) {
+            if moved.len() < usize::try_from(MOVE_BATCH_SIZE).unwrap_or(usize::MAX) {
                 return Ok(total);
             }
         }
@@ -155,9 +158,9 @@ impl Mover {
     }
 }
 
-// === impl Housekeeper ===
+// === impl StoreMaintenance ===
 
-impl Housekeeper {
+impl StoreMaintenance {
     /// Looks after the store until the stop. What a round of housekeeping takes does not delay what
     /// readiness says.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
@@ -189,11 +192,11 @@ impl Housekeeper {
         match self.opened.still_fits(&MIGRATIONS).await {
             Ok(()) => {
                 self.database.set_ok();
-                self.workers.set_fits(true);
+                self.workers.set_schema_supported(true);
             }
             Err(exit) => {
                 self.database.set_failed(exit.message());
-                self.workers.set_fits(exit.is_for_now());
+                self.workers.set_schema_supported(exit.is_for_now());
             }
         }
     }
@@ -204,25 +207,27 @@ impl Housekeeper {
     /// # Errors
     /// The store's.
     pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
-        self.suppression.step().await?;
+        self.suppression.sync().await?;
         let now = self.clock.now();
         let before =
             |life: Duration| Timestamp(now.0 - i64::try_from(life.as_millis()).unwrap_or(i64::MAX));
         if round.is_multiple_of(5) {
-            for (lane, rows) in self.store.depths(DEPTH_CAP).await? {
-                self.metrics.depth(lane, rows);
+            for depth in self.store.queue_depths(MAX_COUNTED_DEPTH).await? {
+                self.metrics.depth(depth.lane, depth.rows);
             }
         }
         if round.is_multiple_of(30) {
-            self.store.forget_keys(before(IDEMPOTENCY_KEY_TTL)).await?;
             self.store
-                .forget_webhooks(before(WEBHOOK_TOKEN_TTL))
+                .delete_idempotency_keys(before(IDEMPOTENCY_KEY_TTL))
+                .await?;
+            self.store
+                .delete_webhook_tokens(before(WEBHOOK_TOKEN_TTL))
                 .await?;
         }
         if round.is_multiple_of(1000) {
-            self.store.keep_house(now, before(self.retention)).await?;
+            self.store.maintain(now, before(self.retention)).await?;
             self.metrics.kept_from(before(self.retention));
-            self.workers.forget_the_dead().await?;
+            self.workers.forget_dead_workers().await?;
         }
         Ok(())
     }
@@ -262,7 +267,7 @@ mod tests {
         let templates = Templates::load(folder.path(), default_locale.clone()).expect("sound");
         let templates = Arc::new(ArcSwap::from_pointee(templates));
         let seen = fingerprint(folder.path());
-        let mut reloader = Reloader {
+        let mut reloader = TemplateReloader {
             folder: folder.path().to_owned(),
             default_locale,
             templates: Arc::clone(&templates),

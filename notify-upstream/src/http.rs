@@ -22,15 +22,15 @@ use postern_common::token::{Caller, Verifier};
 use postern_common::{Clock, Code, Problem};
 
 use crate::delivery::mail_token::MailTokens;
-use crate::delivery::suppression::Suppression;
-use crate::dispatch::Board;
+use crate::delivery::suppression::SuppressionCache;
+use crate::dispatch::DispatchState;
 use crate::intake::group_commit::SubmissionQueue;
 use crate::intake::quota::CallerQuota;
-use crate::metrics::Metrics;
+use crate::metrics::NotifyMetrics;
 use crate::principal::Principal;
 use crate::receipts::webhook::Webhooks;
 use crate::status::reader::StatusReader;
-use crate::store::Recent;
+use crate::store::SnapshotCache;
 use crate::store::Store;
 use crate::templates::Templates;
 
@@ -44,19 +44,19 @@ pub(crate) struct ApiState {
     pub(crate) clock: Clock,
     /// The templates in force.
     pub(crate) templates: Arc<arc_swap::ArcSwap<Templates>>,
-    pub(crate) door: SubmissionQueue,
+    pub(crate) submissions: SubmissionQueue,
     pub(crate) reader: StatusReader,
-    pub(crate) recent: Arc<Recent>,
+    pub(crate) snapshot_cache: Arc<SnapshotCache>,
     /// For cancellation and for webhook receipts.
     pub(crate) store: Store,
     /// State of LOW priority throttling, for the wait reason in a status.
-    pub(crate) board: Arc<Board>,
+    pub(crate) dispatch_state: Arc<DispatchState>,
     pub(crate) quota: CallerQuota,
     pub(crate) webhooks: Arc<Webhooks>,
     /// Verifies the tokens of unsubscribe links.
     pub(crate) mail_tokens: Option<MailTokens>,
-    pub(crate) suppression: Arc<Suppression>,
-    pub(crate) metrics: Metrics,
+    pub(crate) suppression: Arc<SuppressionCache>,
+    pub(crate) metrics: NotifyMetrics,
     /// Proxies whose `X-Forwarded-For` is used.
     pub(crate) trusted_proxies: TrustedProxies,
     /// Whether users may send to recipients other than themselves.

@@ -5,8 +5,8 @@
 //! The modules, in the order of the data flow:
 //!
 //! 1. `http` parses requests; `intake` validates them and commits them in groups to the `store`.
-//! 2. `dispatch` claims waiting rows in strict order of priority, or takes a row at once if a permit
-//!    was free at acceptance.
+//! 2. `dispatch` claims waiting rows in strict order of priority, or takes a row at once if a
+//!    permit was free at acceptance.
 //! 3. `delivery` finds the address, renders the template and calls a provider. The result is
 //!    written under the fence of the claim.
 //! 4. `receipts` reads the later reports of providers and mail servers.
@@ -35,7 +35,7 @@ mod templates;
 #[cfg(test)]
 mod testing;
 
-pub use app::{App, LONGEST_STOP, Listeners};
+pub use app::{App, Listeners, MAX_SHUTDOWN_DURATION};
 pub use config::Config;
 
 /// The queue without its service, for benchmarks. Not a stable interface.

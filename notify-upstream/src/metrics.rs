@@ -7,20 +7,20 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
 
-use crate::notification::{Channel, Lane, Priority};
+use crate::notification::{Channel, Lane, PerChannel, Priority};
 use crate::store::{ResultKind, ResultRow};
 
 /// The counters of this service; clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct NotifyMetrics {
     registry: Registry,
     /// By channel and priority, looked up once.
-    accepted: [[IntCounter; 4]; 3],
+    accepted: PerChannel<[IntCounter; Priority::ALL.len()]>,
     /// By priority.
-    accept_seconds: [Histogram; 4],
+    accept_seconds: [Histogram; Priority::ALL.len()],
     batch_rows: Histogram,
     attempts: IntCounterVec,
-    delivery_seconds: [Histogram; 4],
+    delivery_seconds: [Histogram; Priority::ALL.len()],
     lease_lost: IntCounter,
     gate: IntGaugeVec,
     depth: IntGaugeVec,
@@ -29,9 +29,9 @@ pub(crate) struct Metrics {
     receipts: IntCounterVec,
 }
 
-// === impl Metrics ===
+// === impl NotifyMetrics ===
 
-impl Metrics {
+impl NotifyMetrics {
     /// In a registry of their own.
     #[must_use]
     pub(crate) fn new() -> Self {
@@ -111,7 +111,7 @@ impl Metrics {
 
     /// One more was accepted.
     pub(crate) fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
-        self.accepted[channel.index()][priority.index()].inc();
+        self.accepted.get(channel)[priority.index()].inc();
         self.accept_seconds[priority.index()].observe(took.as_secs_f64());
     }
 
@@ -123,7 +123,10 @@ impl Metrics {
 
     /// Attempts are over and their results durable. Neighbours mostly end alike and are counted
     /// together.
-    pub(crate) fn ended<'a>(&self, ended: impl Iterator<Item = (Lane, &'a ResultRow, Duration)>) {
+    pub(crate) fn record_results<'a>(
+        &self,
+        ended: impl Iterator<Item = (Lane, &'a ResultRow, Duration)>,
+    ) {
         let mut alike: Option<([&str; 4], u64)> = None;
         for (lane, result, age) in ended {
             let labels = attempt_labels(lane, result);
@@ -181,7 +184,7 @@ impl Metrics {
     }
 }
 
-impl Default for Metrics {
+impl Default for NotifyMetrics {
     fn default() -> Self {
         Self::new()
     }
@@ -207,7 +210,7 @@ fn attempt_labels(lane: Lane, result: &ResultRow) -> [&str; 4] {
     ]
 }
 
-fn accepted(registry: &Registry) -> [[IntCounter; 4]; 3] {
+fn accepted(registry: &Registry) -> PerChannel<[IntCounter; Priority::ALL.len()]> {
     let labels = ["channel", "priority"];
     let counters = counters(
         registry,
@@ -218,7 +221,7 @@ fn accepted(registry: &Registry) -> [[IntCounter; 4]; 3] {
     let of = |channel: Channel, priority: Priority| {
         counters.with_label_values(&[channel.as_str(), priority.as_str()])
     };
-    Channel::ALL.map(|channel| Priority::ALL.map(|priority| of(channel, priority)))
+    PerChannel::from_fn(|channel| Priority::ALL.map(|priority| of(channel, priority)))
 }
 
 fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
@@ -230,7 +233,7 @@ fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGa
 }
 
 /// From a millisecond to some minutes.
-fn by_priority(registry: &Registry, name: &str, help: &str) -> [Histogram; 4] {
+fn by_priority(registry: &Registry, name: &str, help: &str) -> [Histogram; Priority::ALL.len()] {
     let buckets = prometheus::exponential_buckets(0.001, 2.0, 20).unwrap_or_default();
     let options = HistogramOpts::new(name, help).buckets(buckets);
     let histograms = register(registry, HistogramVec::new(options, &["priority"]));

@@ -1,4 +1,4 @@
-//! Delivery reports: what providers and mail servers say of a message after it was sent.
+//! Delivery reports of providers and mail servers about messages after they were sent.
 //!
 //! The raw body of a provider's [`webhook`] or a delivery status notification ([`dsn`], RFC 3464)
 //! enters; authenticated [`ProviderReport`](crate::delivery::report::ProviderReport)s leave, which

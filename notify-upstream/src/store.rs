@@ -32,17 +32,18 @@ use postern_common::exit::Exit;
 use sqlx::postgres::PgListener;
 
 pub(crate) use row::{
-    Cancelled, DeadFilter, DeadLetter, Existing, LaneMark, Receipt, Suppressed, SuppressedFilter,
-    Survey, WebhookToken,
+    CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth, LanePosition,
+    LaneScan, LowWatermark, Receipt, SuppressionChange, SuppressionEntry, SuppressionQuery,
+    SuppressionRow, WebhookToken,
 };
 pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
 
 pub(crate) use schema::MIGRATIONS;
-pub(crate) use snapshot::{Snapshot, Trail, WaitingRow};
-pub(crate) use snapshot_cache::Recent;
+pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, WaitingRow};
+pub(crate) use snapshot_cache::SnapshotCache;
 
 use crate::address::AddressHash;
-use crate::notification::{Channel, Lane, NotificationId, Order};
+use crate::notification::{Channel, NotificationId, Order};
 use postgres::Postgres;
 use sqlite::Sqlite;
 
@@ -77,7 +78,7 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-type Outcome<T> = Result<T, StoreError>;
+type StoreResult<T> = Result<T, StoreError>;
 
 macro_rules! delegate {
     ($($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
@@ -101,40 +102,40 @@ delegate! {
     /// because their idempotency key is taken; everything else is durable.
     pub fn accept(batch: &[NewNotification]) -> Vec<NotificationId>;
     /// What an idempotency key was used for.
-    pub(crate) fn existing(creator: &str, key: &str) -> Option<Existing>;
+    pub(crate) fn existing(creator: &str, key: &str) -> Option<IdempotencyRecord>;
     /// Forgets idempotency keys that were used before this instant; how many.
-    pub(crate) fn forget_keys(before: Timestamp) -> u64;
+    pub(crate) fn delete_idempotency_keys(before: Timestamp) -> u64;
     /// Takes the next rows of a lane, in order, beyond the claim's cursor.
     pub fn claim(claim: &Claim<'_>) -> Vec<Claimed>;
     /// Takes rows out of the queue and writes how their attempts ended; a row whose fence has moved
     /// on is left alone. How many were taken.
     pub fn finish(batch: &[Finished]) -> usize;
     /// Gives back rows whose attempt was never begun; the lanes and orders given back to.
-    pub(crate) fn release(rows: &[(NotificationId, i32)]) -> Vec<(Lane, Order)>;
-    /// Looks at lanes: what waits beyond the cursor, and what was overlooked below it.
-    pub(crate) fn survey(marks: &[LaneMark], dead: &[i64]) -> Vec<Survey>;
+    pub(crate) fn release(rows: &[ClaimRef]) -> Vec<LanePosition>;
+    /// Looks at lanes: what waits beyond the cursor, and what was gap below it.
+    pub(crate) fn scan_lanes(marks: &[LowWatermark], dead: &[i64]) -> Vec<LaneScan>;
     /// Where the lanes of a channel begin, as it was last kept: nothing that waits or is being sent
     /// stands below, but for what a look from the beginning finds.
-    pub(crate) fn lane_marks(channel: Channel) -> Vec<(Lane, Order)>;
+    pub(crate) fn low_watermarks(channel: Channel) -> Vec<LanePosition>;
     /// Keeps where lanes begin.
-    pub(crate) fn keep_lane_marks(marks: &[LaneMark]) -> ();
+    pub(crate) fn save_low_watermarks(marks: &[LowWatermark]) -> ();
     /// Moves what is due from the delayed rows to the queue, in order of due time; the lanes and
     /// orders moved to.
-    pub(crate) fn move_due(now: Timestamp, limit: i64) -> Vec<(Lane, Order)>;
+    pub(crate) fn move_due(now: Timestamp, limit: i64) -> Vec<LanePosition>;
     /// When the next delayed row is due.
     #[cfg(test)]
     pub(crate) fn next_due() -> Option<Timestamp>;
     /// Cancels what has not been begun.
-    pub(crate) fn cancel(id: NotificationId, now: Timestamp) -> Cancelled;
+    pub(crate) fn cancel(id: NotificationId, now: Timestamp) -> CancelResult;
     /// Everything that is known about these notifications.
-    pub(crate) fn read(ids: &[NotificationId]) -> Vec<Snapshot>;
+    pub(crate) fn read(ids: &[NotificationId]) -> Vec<NotificationSnapshot>;
     /// Keeps a webhook's token with the body that it came with first; whether it is this one.
-    pub(crate) fn bind_webhook(token: &WebhookToken, now: Timestamp) -> bool;
+    pub(crate) fn bind_webhook_token(token: &WebhookToken, now: Timestamp) -> bool;
     /// Forgets the tokens of webhooks that came before this instant; how many.
-    pub(crate) fn forget_webhooks(before: Timestamp) -> u64;
+    pub(crate) fn delete_webhook_tokens(before: Timestamp) -> u64;
     /// Keeps what providers reported, up to [`row::MAX_RECEIPTS_PER_NOTIFICATION`]; how many were
     /// new.
-    pub(crate) fn receive(receipts: &[Receipt]) -> u64;
+    pub(crate) fn save_receipts(receipts: &[Receipt]) -> u64;
     /// Puts a worker on the list.
     pub fn register_worker(worker: i64, now: Timestamp) -> ();
     /// Says that a worker is alive; `false` if it was already dead at `dead_before`, and stays so.
@@ -142,34 +143,34 @@ delegate! {
     /// Declares a worker dead; with `gone` it is taken off the list, unless it holds a row all the
     /// same.
     pub(crate) fn retire_worker(worker: i64, gone: bool) -> ();
-    /// Workers that have not been heard of since this instant.
+    /// WorkerRegistry that have not been heard of since this instant.
     pub(crate) fn dead_workers(dead_before: Timestamp) -> Vec<i64>;
     /// Forgets workers that have been dead since this instant and hold nothing.
-    pub(crate) fn forget_workers(dead_before: Timestamp) -> u64;
+    pub(crate) fn delete_dead_workers(dead_before: Timestamp) -> u64;
     /// How many rows wait in each lane, counted to at most `cap`.
-    pub(crate) fn depths(cap: i64) -> Vec<(Lane, i64)>;
+    pub(crate) fn queue_depths(cap: i64) -> Vec<LaneDepth>;
     /// Makes room for what is to come and drops what is older than `keep_from`.
-    pub fn keep_house(now: Timestamp, keep_from: Timestamp) -> ();
+    pub fn maintain(now: Timestamp, keep_from: Timestamp) -> ();
     /// Failed notifications, oldest first.
     pub(crate) fn dead_letters(filter: &DeadFilter) -> Vec<DeadLetter>;
     /// Queues failed notifications again; how many.
     pub(crate) fn replay(filter: &DeadFilter, first_order: Order, now: Timestamp) -> u64;
     /// Forgets that notifications failed; their history stays. How many.
-    pub(crate) fn drop_dead(filter: &DeadFilter) -> u64;
+    pub(crate) fn discard_dead_letters(filter: &DeadFilter) -> u64;
     /// Puts addresses on a list: its kind, SHA-256 of the address, why. One that is there stays as
     /// it is.
-    pub(crate) fn suppress(rows: &[(i16, Vec<u8>, String)], now: Timestamp) -> u64;
+    pub(crate) fn suppress(rows: &[SuppressionRow], now: Timestamp) -> u64;
     /// Whether an address is on a list.
     pub(crate) fn is_suppressed(kind: i16, address: &AddressHash) -> bool;
     /// Addresses that were put on a list at or after an instant, the oldest first, at most `page`.
-    pub(crate) fn suppressed_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
+    pub(crate) fn suppressed_since(at: Timestamp, page: i64) -> Vec<SuppressionChange>;
     /// Addresses that were taken off a list at or after an instant, and are not back on it; the
     /// same.
-    pub(crate) fn lifted_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
+    pub(crate) fn lifted_since(at: Timestamp, page: i64) -> Vec<SuppressionChange>;
     /// Addresses on the lists, the oldest first.
-    pub(crate) fn suppressed(filter: &SuppressedFilter) -> Vec<Suppressed>;
+    pub(crate) fn suppressed(filter: &SuppressionQuery) -> Vec<SuppressionEntry>;
     /// Takes addresses off the lists. How many.
-    pub(crate) fn lift(filter: &SuppressedFilter, now: Timestamp) -> u64;
+    pub(crate) fn lift(filter: &SuppressionQuery, now: Timestamp) -> u64;
 }
 
 impl Store {
@@ -218,9 +219,9 @@ impl Store {
     ///
     /// # Errors
     /// The store is away or refuses.
-    pub(crate) async fn tell(&self, text: &str) -> Result<(), StoreError> {
+    pub(crate) async fn publish(&self, text: &str) -> Result<(), StoreError> {
         match self {
-            Self::Postgres(store) => store.tell(text).await,
+            Self::Postgres(store) => store.publish(text).await,
             Self::Sqlite(_) => Ok(()),
         }
     }

@@ -25,7 +25,7 @@ pub(crate) use name::{Locale, TemplateName};
 pub(crate) use render::{MessageContent, RenderError};
 pub(crate) use user_text::{UserTextMistake, VariableAuthor};
 
-use crate::notification::Channel;
+use crate::notification::{Channel, PerChannel};
 
 /// All loaded templates.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Templates {
 #[derive(Debug)]
 struct Template {
     settings: Arc<TemplateSettings>,
-    variants: BTreeMap<(&'static str, Locale), TemplateVariant>,
+    variants: BTreeMap<(Channel, Locale), TemplateVariant>,
 }
 
 /// The settings in `template.toml`.
@@ -59,7 +59,7 @@ pub(crate) struct TemplateSettings {
     pub(crate) user_variables: BTreeSet<String>,
     /// Whether users may have the template sent to an unverified address of their own, by
     /// [`Channel::index`], as registration and verification require. Default: none.
-    pub(crate) unverified_addresses: [bool; 3],
+    pub(crate) unverified_addresses: PerChannel<bool>,
 }
 
 /// Handling of an attempt whose result is ambiguous: the provider may or may not have accepted the
@@ -127,20 +127,11 @@ impl Templates {
             .by_name
             .get_key_value(name)
             .ok_or(TemplateLookupError::NoSuchTemplate)?;
-        let of = |locale: &Locale| {
-            template
-                .variants
-                .get_key_value(&(channel.as_str(), locale.clone()))
-        };
+        let of = |locale: &Locale| template.variants.get_key_value(&(channel, locale.clone()));
         let found = wanted
             .and_then(|locale| of(locale).or_else(|| of(&locale.without_region())))
             .or_else(|| of(&self.default_locale))
-            .or_else(|| {
-                template
-                    .variants
-                    .iter()
-                    .find(|((on, _), _)| *on == channel.as_str())
-            });
+            .or_else(|| template.variants.iter().find(|((on, _), _)| *on == channel));
         let ((_, locale), variant) = found.ok_or(TemplateLookupError::NotOnThisChannel)?;
         Ok(FoundTemplate {
             templates: self,
@@ -155,12 +146,8 @@ impl Templates {
     /// Returns name, channel and locale of every variant.
     pub(crate) fn variants(&self) -> impl Iterator<Item = (&TemplateName, Channel, &Locale)> {
         self.by_name.iter().flat_map(|(name, template)| {
-            template.variants.keys().filter_map(move |(on, locale)| {
-                let channel = Channel::ALL
-                    .into_iter()
-                    .find(|channel| channel.as_str() == *on)?;
-                Some((name, channel, locale))
-            })
+            let variants = template.variants.keys();
+            variants.map(move |(channel, locale)| (name, *channel, locale))
         })
     }
 

@@ -20,25 +20,27 @@ use sqlx::{AssertSqlSafe, Executor};
 use tokio::sync::mpsc;
 
 use crate::address::{Address, EmailAddress};
-use crate::delivery::actors::{Actors, OwnAddresses};
-use crate::delivery::attempt::Courier;
-use crate::delivery::pool::{Breaker, Outlet, Outlets, Shares, Turnstile};
-use crate::delivery::provider::script::Script;
-use crate::delivery::provider::{Codes, Provider};
-use crate::delivery::suppression::Suppression;
+use crate::delivery::actors::{ActorClient, UserAddressPolicy};
+use crate::delivery::attempt::AttemptExecutor;
+use crate::delivery::pool::{
+    CircuitBreaker, PooledProvider, PriorityLimiter, ProviderPool, ShareLimiter,
+};
+use crate::delivery::provider::script::ProviderScript;
+use crate::delivery::provider::{ErrorCodeTable, Provider};
+use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
-use crate::dispatch::{Board, Dispatcher, Finisher, Means, Runner};
-use crate::housekeeping::Mover;
+use crate::dispatch::{AttemptRunner, DispatchContext, DispatchState, Dispatcher, ResultWriter};
+use crate::housekeeping::DelayedRowMover;
 use crate::intake::group_commit::{AcceptedNotification, GroupCommitter, SubmissionQueue};
 use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
-use crate::lease::LeaseTime;
-use crate::lease::Workers;
-use crate::metrics::Metrics;
+use crate::lease::LeaseClock;
+use crate::lease::WorkerRegistry;
+use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;
-use crate::notification::{Channel, NotificationId, Priority};
+use crate::notification::{Channel, NotificationId, PerChannel, Priority};
 use crate::principal::Principal;
 use crate::status::view::StatusView;
-use crate::store::Recent;
+use crate::store::SnapshotCache;
 use crate::store::Store;
 use crate::templates::{Locale, TemplateName, Templates};
 
@@ -49,18 +51,18 @@ pub(crate) const START: Timestamp = Timestamp(1_763_600_000_000);
 pub(crate) struct TestReplica {
     pub(crate) clock: Clock,
     pub(crate) store: Store,
-    pub(crate) script: Script,
-    pub(crate) door: SubmissionQueue,
-    pub(crate) writer: GroupCommitter,
+    pub(crate) script: ProviderScript,
+    pub(crate) submissions: SubmissionQueue,
+    pub(crate) committer: GroupCommitter,
     pub(crate) dispatcher: Dispatcher,
-    pub(crate) finisher: Finisher,
-    pub(crate) runner: Arc<Runner>,
-    pub(crate) workers: Arc<Workers>,
-    pub(crate) board: Arc<Board>,
-    pub(crate) mover: Mover,
+    pub(crate) finisher: ResultWriter,
+    pub(crate) runner: Arc<AttemptRunner>,
+    pub(crate) workers: Arc<WorkerRegistry>,
+    pub(crate) dispatch_state: Arc<DispatchState>,
+    pub(crate) mover: DelayedRowMover,
     pub(crate) stop: CancellationToken,
-    pub(crate) recent: Arc<Recent>,
-    pub(crate) suppression: Arc<Suppression>,
+    pub(crate) snapshot_cache: Arc<SnapshotCache>,
+    pub(crate) suppression: Arc<SuppressionCache>,
     pub(crate) templates: Arc<ArcSwap<Templates>>,
 }
 
@@ -78,9 +80,9 @@ pub(crate) async fn execute(database: &Database, sql: &str) {
 pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
     let mut stores = Vec::new();
     for test in testing::both().await {
-        let store = Store::open(&test.database, 4).await.expect("opens");
+        let store = Store::open(&test.database, 4).await.expect("open store");
         store
-            .keep_house(START, Timestamp(0))
+            .maintain(START, Timestamp(0))
             .await
             .expect("partitions");
         stores.push((store, test));
@@ -136,29 +138,34 @@ fn identity() -> IdentityConfig {
     }
 }
 
+/// The providers and the actor service of a replica.
+struct TestDelivery {
+    script: ProviderScript,
+    providers: Vec<PooledProvider>,
+    actors: ActorClient,
+}
+
 impl TestReplica {
     /// Creates a replica with the given number of e-mail permits.
     pub(crate) async fn new(store: &Store, clock: &Clock, permits: usize) -> Self {
         Self::calling(store, clock, permits, 1000).await
     }
 
-    /// Creates a replica whose provider accepts `at_once` concurrent calls.
+    /// Creates a replica whose provider accepts `concurrency` concurrent calls.
     pub(crate) async fn calling(
         store: &Store,
         clock: &Clock,
         permits: usize,
-        at_once: usize,
+        concurrency: usize,
     ) -> Self {
-        let script = Script::default();
+        let script = ProviderScript::default();
         let actors = unreachable_actors(clock);
-        Self::with(
-            store,
-            clock,
-            permits,
-            (&script, vec![outlet(&script, clock, at_once)]),
+        let delivery = TestDelivery {
+            providers: vec![pooled(&script, clock, concurrency)],
+            script,
             actors,
-        )
-        .await
+        };
+        Self::with(store, clock, permits, delivery).await
     }
 
     /// Creates a replica with the given provider and actor service. Its script is not used.
@@ -166,14 +173,19 @@ impl TestReplica {
         store: &Store,
         clock: &Clock,
         provider: Provider,
-        actors: Actors,
+        actors: ActorClient,
     ) -> Self {
-        let script = Script::default();
-        let outlets = vec![Outlet {
+        let script = ProviderScript::default();
+        let providers = vec![PooledProvider {
             provider,
-            ..outlet(&script, clock, 8)
+            ..pooled(&script, clock, 8)
         }];
-        Self::with(store, clock, 8, (&script, outlets), actors).await
+        let delivery = TestDelivery {
+            script,
+            providers,
+            actors,
+        };
+        Self::with(store, clock, 8, delivery).await
     }
 
     /// Creates a replica with two providers: one for `@other.example`, and one for all other
@@ -182,74 +194,91 @@ impl TestReplica {
         store: &Store,
         clock: &Clock,
         permits: usize,
-    ) -> (Self, Script) {
-        let (script, other) = (Script::default(), Script::default());
+    ) -> (Self, ProviderScript) {
+        let (script, other) = (ProviderScript::default(), ProviderScript::default());
         script.carries_all_but("@other.example");
         other.carries_only("@other.example");
-        let outlets = [&script, &other]
-            .map(|script| outlet(script, clock, 1000))
+        let providers = [&script, &other]
+            .map(|script| pooled(script, clock, 1000))
             .into();
-        let actors = unreachable_actors(clock);
-        (
-            Self::with(store, clock, permits, (&script, outlets), actors).await,
-            other,
-        )
+        let delivery = TestDelivery {
+            script,
+            providers,
+            actors: unreachable_actors(clock),
+        };
+        (Self::with(store, clock, permits, delivery).await, other)
     }
 
     async fn with(
         store: &Store,
         clock: &Clock,
         permits: usize,
-        (script, outlets): (&Script, Vec<Outlet>),
-        actors: Actors,
+        TestDelivery {
+            script,
+            providers,
+            actors,
+        }: TestDelivery,
     ) -> Self {
-        let (store, clock, script) = (store.clone(), clock.clone(), script.clone());
-        let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Own)
+        let (store, clock) = (store.clone(), clock.clone());
+        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Local)
             .await
-            .expect("registers");
-        let board = Arc::new(Board::new([permits; 3], clock.clone()));
-        let (metrics, stop) = (Metrics::new(), CancellationToken::new());
-        let (ended, over) = mpsc::unbounded_channel();
-        let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
+            .expect("registration of the worker");
+        let dispatch_state = Arc::new(DispatchState::new(
+            &PerChannel::from_fn(|_| permits),
+            clock.clone(),
+        ));
+        let (metrics, stop) = (NotifyMetrics::new(), CancellationToken::new());
+        let (completed, over) = mpsc::unbounded_channel();
+        let suppression = Arc::new(SuppressionCache::new(store.clone(), clock.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));
-        let courier = courier(&store, &clock, outlets, (&suppression, &templates), actors);
-        let runner = Runner::new(
-            courier,
+        let cache = Cache::memory(clock.clone());
+        let mut channels = PerChannel::default();
+        *channels.get_mut(Channel::Email) = providers;
+        let executor = AttemptExecutor {
+            templates: Arc::clone(&templates),
+            actors,
+            store: store.clone(),
+            providers: ProviderPool::new(channels, ErrorCodeTable::shipped()),
+            suppression: Arc::clone(&suppression),
+            unverified: UnverifiedQuota::new(cache, clock.clone()),
+        };
+        let runner = AttemptRunner::new(
+            executor,
             clock.clone(),
             Arc::clone(&workers),
-            ended,
+            completed,
             stop.clone(),
         );
-        let recent = Recent::new(clock.clone());
-        let means = Means {
-            recent: Arc::clone(&recent),
+        let snapshot_cache = SnapshotCache::new(clock.clone());
+        let context = DispatchContext {
+            snapshot_cache: Arc::clone(&snapshot_cache),
             store: store.clone(),
             clock: clock.clone(),
             sequence: Arc::new(OrderSequence::new(clock.clone())),
             workers: Arc::clone(&workers),
-            board: Arc::clone(&board),
+            dispatch_state: Arc::clone(&dispatch_state),
             runner: Arc::clone(&runner),
             metrics,
         };
-        let (door, writer) = SubmissionQueue::open(means.clone());
+        let (submissions, committer) = SubmissionQueue::open(context.clone());
         Self {
-            dispatcher: Dispatcher::new(Channel::Email, &means),
-            finisher: Finisher::new(&means, over),
-            mover: Mover {
+            dispatcher: Dispatcher::new(Channel::Email, &context),
+            finisher: ResultWriter::new(&context, over),
+            mover: DelayedRowMover {
                 store: store.clone(),
                 clock: clock.clone(),
-                board: Arc::clone(&board),
+                dispatch_state: Arc::clone(&dispatch_state),
             },
             clock,
             store,
             script,
-            door,
-            writer,
+            submissions,
+            committer,
             runner,
             workers,
-            board,
+            dispatch_state,
             stop,
-            recent,
+            snapshot_cache,
             suppression,
             templates,
         }
@@ -259,7 +288,7 @@ impl TestReplica {
     pub(crate) async fn accept(&mut self, priority: Priority) -> NotificationId {
         self.submit(draft(priority), None)
             .await
-            .expect("accepted")
+            .expect("acceptance")
             .id
     }
 
@@ -283,26 +312,30 @@ impl TestReplica {
         draft: ValidatedRequest,
         key: Option<&str>,
     ) -> Result<AcceptedNotification, Problem> {
-        let (door, key) = (self.door.clone(), key.and_then(IdempotencyKey::parse));
+        let (submissions, key) = (
+            self.submissions.clone(),
+            key.and_then(IdempotencyKey::parse),
+        );
         let answer = tokio::spawn(async move {
-            door.accept(&principal, draft, key, BudgetPermit::default())
+            submissions
+                .submit(&principal, draft, key, BudgetPermit::default())
                 .await
         });
-        self.writer.step().await;
+        self.committer.step().await;
         answer.await.expect("no panic")
     }
 
     /// Runs one round: scan, claim, deliver, write results. Returns the number of results written.
     pub(crate) async fn step(&mut self) -> usize {
-        self.dispatcher.survey().await.expect("looks");
-        self.dispatcher.pass().await.expect("claims");
+        self.dispatcher.scan_lanes().await.expect("scan");
+        self.dispatcher.pass().await.expect("claim");
         self.settle().await
     }
 
     /// Waits for deliveries in progress and writes their results. Returns the number of results
     /// written.
     pub(crate) async fn settle(&mut self) -> usize {
-        self.runner.idle().await;
+        self.runner.wait_until_idle().await;
         self.finisher.drain().await
     }
 
@@ -311,56 +344,39 @@ impl TestReplica {
             .store
             .read(&[id])
             .await
-            .expect("reads")
+            .expect("read")
             .pop()
-            .expect("there");
-        let flow = |channel| self.board.desk(channel).flow();
+            .expect("a stored notification");
+        let flow = |channel| self.dispatch_state.channel(channel).flow();
         let view = StatusView::of(&snapshot, self.clock.now(), flow, |_| false);
         serde_json::to_value(view).expect("JSON")
     }
 }
 
-fn outlet(script: &Script, clock: &Clock, at_once: usize) -> Outlet {
-    Outlet {
+fn pooled(script: &ProviderScript, clock: &Clock, concurrency: usize) -> PooledProvider {
+    PooledProvider {
         name: "script".to_owned(),
         provider: Provider::Script(script.clone()),
         weight: 1,
-        turnstile: Turnstile::new(at_once, None),
-        shares: Shares::new(at_once),
-        breaker: Breaker::new(clock.clone()),
+        limiter: PriorityLimiter::new(concurrency, None),
+        shares: ShareLimiter::new(concurrency),
+        breaker: CircuitBreaker::new(clock.clone()),
     }
 }
 
 /// Returns a client of the actor service at `base` with tokens of these pools.
-pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> Actors {
+pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> ActorClient {
     let tokens = ServiceTokens::new(identity, Cache::memory(clock.clone()), clock.clone());
     let calls = ServiceClient::new(tokens, postern_common::service::http_client());
-    let own = OwnAddresses {
+    let own = UserAddressPolicy {
         anyone: false,
-        unverified: [false; 3],
+        unverified: PerChannel::default(),
     };
-    Actors::new(base.parse().expect("URL"), calls, own)
+    ActorClient::new(base.parse().expect("URL"), calls, own)
 }
 
-fn unreachable_actors(clock: &Clock) -> Actors {
+fn unreachable_actors(clock: &Clock) -> ActorClient {
     actors("http://127.0.0.1:9", &identity(), clock)
-}
-
-fn courier(
-    store: &Store,
-    clock: &Clock,
-    outlets: Vec<Outlet>,
-    (suppression, templates): (&Arc<Suppression>, &Arc<ArcSwap<Templates>>),
-    actors: Actors,
-) -> Courier {
-    Courier {
-        templates: Arc::clone(templates),
-        actors,
-        store: store.clone(),
-        outlets: Outlets::new([outlets, Vec::new(), Vec::new()], Codes::shipped()),
-        suppression: Arc::clone(suppression),
-        unverified: UnverifiedQuota::new(Cache::memory(clock.clone()), clock.clone()),
-    }
 }
 
 /// Returns a valid e-mail notification.

@@ -1,3 +1,5 @@
+//! The command that reads a delivery status notification from standard input.
+
 use std::io::Read;
 
 use postern_common::Clock;
@@ -5,8 +7,8 @@ use postern_common::exit::Exit;
 
 use crate::Config;
 use crate::delivery::mail_token::KEY_VARIABLE;
-use crate::delivery::provider::Codes;
-use crate::delivery::suppression::Suppression;
+use crate::delivery::provider::ErrorCodeTable;
+use crate::delivery::suppression::SuppressionCache;
 use crate::receipts::dsn;
 use crate::store::StoreError;
 
@@ -47,13 +49,13 @@ async fn store_reports(
             "{KEY_VARIABLE} is not set: delivery reports cannot be verified"
         )));
     };
-    let nothing = "no report of a notification: message discarded";
-    let Some(report) = dsn::read(&mail, &Codes::shipped(), now) else {
-        return print_line(nothing);
+    let no_report = "no report of a notification: message discarded";
+    let Some(report) = dsn::read(&mail, &ErrorCodeTable::shipped(), now) else {
+        return print_line(no_report);
     };
-    let ids = report.ids(tokens);
+    let ids = report.notification_ids(tokens);
     if ids.is_empty() {
-        return print_line(nothing);
+        return print_line(no_report);
     }
     let store = open(&config).await?;
     let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
@@ -67,12 +69,15 @@ async fn store_reports(
         .filter_map(|report| report.receipt(dsn::PROVIDER, now))
         .collect();
     if receipts.is_empty() {
-        return print_line(nothing);
+        return print_line(no_report);
     }
-    let new = store.receive(&receipts).await.map_err(unavailable)?;
-    let suppression = Suppression::new(store, clock);
-    suppression.believe(&reports).await.map_err(unavailable)?;
-    suppression.write().await.map_err(unavailable)?;
+    let new = store.save_receipts(&receipts).await.map_err(unavailable)?;
+    let suppression = SuppressionCache::new(store, clock);
+    suppression
+        .apply_reports(&reports)
+        .await
+        .map_err(unavailable)?;
+    suppression.flush().await.map_err(unavailable)?;
     print_line(&format!(
         "{new} stored, {} duplicate",
         receipts.len() as u64 - new

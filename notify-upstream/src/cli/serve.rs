@@ -1,3 +1,5 @@
+//! The service itself: start, run until a termination signal, stop.
+
 use std::path::Path;
 
 use postern_common::config::Env;

@@ -1,12 +1,14 @@
+//! Commands on the suppression list.
+
 use clap::{Args, Subcommand};
 use postern_common::Clock;
 use postern_common::exit::Exit;
 
 use crate::Config;
 use crate::address::{self, AddressHash};
-use crate::delivery::suppression::{LIFT, List};
+use crate::delivery::suppression::{MAX_LIFT_ROWS, SuppressionList};
 use crate::notification::Channel;
-use crate::store::{StoreError, Suppressed, SuppressedFilter};
+use crate::store::{StoreError, SuppressionEntry, SuppressionQuery};
 
 use super::{instant, open, print_line};
 
@@ -55,7 +57,7 @@ pub(crate) struct SuppressionFilter {
     #[arg(long)]
     until: Option<String>,
     /// Maximum number of addresses, up to 50000.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(i64).range(0..=LIFT))]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(i64).range(0..=MAX_LIFT_ROWS))]
     limit: i64,
 }
 
@@ -84,21 +86,22 @@ impl SuppressionCommand {
                     ));
                 }
                 let filter = filter.parse(Some(&list))?;
-                let lifted = open(config)
+                let removed = open(config)
                     .await?
                     .lift(&filter, Clock::system().now())
                     .await
                     .map_err(unavailable)?;
-                print_line(&format!("{lifted} removed"))
+                print_line(&format!("{removed} removed"))
             }
         }
     }
 }
 
-fn line(entry: &Suppressed) -> String {
-    let (list, channel) = List::of_kind(entry.kind).map_or(("-", "-"), |(list, channel)| {
-        (list.as_str(), channel.as_str())
-    });
+fn line(entry: &SuppressionEntry) -> String {
+    let (list, channel) = SuppressionList::of_kind(entry.kind)
+        .map_or(("-", "-"), |(list, channel)| {
+            (list.as_str(), channel.as_str())
+        });
     format!(
         "{} {list} {channel} {} {}",
         entry.at,
@@ -125,10 +128,10 @@ impl SuppressionFilter {
             .all(|choice| choice.is_none())
     }
 
-    fn parse(self, list: Option<&str>) -> Result<SuppressedFilter, Exit> {
-        let list = one_of("--list", List::WORDS, list)?;
-        let channel = one_of("--channel", Channel::WORDS, self.channel.as_deref())?;
-        let kinds = List::WORDS
+    fn parse(self, list: Option<&str>) -> Result<SuppressionQuery, Exit> {
+        let list = one_of("--list", SuppressionList::NAMES, list)?;
+        let channel = one_of("--channel", Channel::NAMES, self.channel.as_deref())?;
+        let kinds = SuppressionList::NAMES
             .iter()
             .flat_map(|(_, list)| Channel::ALL.map(|channel| (*list, channel)))
             .filter(|(known, of)| {
@@ -141,7 +144,7 @@ impl SuppressionFilter {
                 address::from_hex(&text).and_then(|hash| hash.try_into().ok());
             hash.ok_or_else(|| Exit::usage("--hash must be 64 hexadecimal digits"))
         });
-        Ok(SuppressedFilter {
+        Ok(SuppressionQuery {
             kinds,
             address: by_hash
                 .transpose()?

@@ -1,3 +1,5 @@
+//! The `[[provider]]` tables of the configuration.
+
 mod api;
 
 use std::collections::BTreeSet;
@@ -12,16 +14,16 @@ use url::Url;
 use crate::address::EmailAddress;
 use crate::config::webhooks::callback;
 use crate::delivery::mail_token::{MailTokens, TOKEN_LENGTH};
-use crate::delivery::pool::{OutletConfig, ProviderConfig};
-use crate::delivery::provider::{Patience, SmtpConfig, TlsMode};
+use crate::delivery::pool::{ProviderConfig, ProviderSettings};
+use crate::delivery::provider::{SmtpConfig, SmtpTimeouts, TlsMode};
 use crate::notification::Channel;
 
 /// Maximum length of a local part in octets (RFC 5321 section 4.5.3.1.1).
 const MAX_LOCAL_PART_BYTES: usize = 64;
 
-// === impl OutletConfig ===
+// === impl ProviderConfig ===
 
-impl OutletConfig {
+impl ProviderConfig {
     pub(super) fn read(
         object: &Object<'_>,
         env: &Env,
@@ -29,14 +31,14 @@ impl OutletConfig {
         tokens: Option<&MailTokens>,
     ) -> Option<Self> {
         let name = object.required("name", name);
-        let channel = object.required("channel", |field| field.one_of(Channel::WORDS));
+        let channel = object.required("channel", |field| field.one_of(Channel::NAMES));
         let weight = object.or("weight", 1, |field| field.integer(1..=1000));
         let concurrency = object.or("concurrency", 64, |field| field.integer(1..=10_000));
         let rate = object.optional("rate", |field| field.integer(1..=1_000_000));
         let kind = object.required("kind", |field| field.one_of(PROVIDER_KINDS));
-        let carried = kind.and_then(ProviderKind::channel);
-        if let (Some(kind), Some(carried), Some(channel)) = (kind, carried, channel)
-            && carried != channel
+        let served_channel = kind.and_then(ProviderKind::channel);
+        if let (Some(kind), Some(served_channel), Some(channel)) = (kind, served_channel, channel)
+            && served_channel != channel
         {
             let word = PROVIDER_KINDS
                 .iter()
@@ -44,25 +46,29 @@ impl OutletConfig {
                 .map_or("", |(word, _)| *word);
             object.fail(
                 "kind_mismatch",
-                format!("kind `{word}` carries the channel `{}`", carried.as_str()),
+                format!(
+                    "kind `{word}` carries the channel `{}`",
+                    served_channel.as_str()
+                ),
             );
         }
+        let links = LinkConfig { public_url, tokens };
         let provider = match kind? {
             ProviderKind::Smtp => {
-                let smtp = read_smtp(object, env, concurrency, (public_url, tokens));
-                smtp.map(Box::new).map(ProviderConfig::Smtp)
+                let smtp = read_smtp(object, env, concurrency, links);
+                smtp.map(Box::new).map(ProviderSettings::Smtp)
             }
             ProviderKind::Twilio => {
-                api::read_twilio(object, env, public_url).map(ProviderConfig::Twilio)
+                api::read_twilio(object, env, public_url).map(ProviderSettings::Twilio)
             }
-            ProviderKind::Http => api::read_http(object, env).map(ProviderConfig::Http),
-            ProviderKind::Fcm => api::read_fcm(object).map(ProviderConfig::Fcm),
-            ProviderKind::WebPush => api::read_web_push(object, env).map(ProviderConfig::WebPush),
+            ProviderKind::Http => api::read_http(object, env).map(ProviderSettings::Http),
+            ProviderKind::Fcm => api::read_fcm(object).map(ProviderSettings::Fcm),
+            ProviderKind::WebPush => api::read_web_push(object, env).map(ProviderSettings::WebPush),
             ProviderKind::File => object
                 .required("folder", |field| field.text(1..=1024))
                 .map(PathBuf::from)
-                .map(ProviderConfig::File),
-            ProviderKind::Null => Some(ProviderConfig::Null),
+                .map(ProviderSettings::File),
+            ProviderKind::Null => Some(ProviderSettings::Null),
         };
         Some(Self {
             name: name?,
@@ -73,6 +79,13 @@ impl OutletConfig {
             provider: provider?,
         })
     }
+}
+
+/// The service's public URL and the keys for the links in e-mail.
+#[derive(Clone, Copy)]
+struct LinkConfig<'a> {
+    public_url: Option<&'a Url>,
+    tokens: Option<&'a MailTokens>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -120,15 +133,15 @@ fn name(field: Field<'_>) -> Option<String> {
     }
 }
 
-pub(super) fn check_unique_names(root: &Object<'_>, outlets: &[OutletConfig]) {
+pub(super) fn check_unique_names(root: &Object<'_>, providers: &[ProviderConfig]) {
     let mut names = BTreeSet::new();
-    for outlet in outlets
+    for pooled in providers
         .iter()
-        .filter(|outlet| !names.insert(outlet.name.as_str()))
+        .filter(|pooled| !names.insert(pooled.name.as_str()))
     {
         root.fail(
             "duplicate_provider",
-            format!("two providers have the name `{}`", outlet.name),
+            format!("two providers have the name `{}`", pooled.name),
         );
     }
 }
@@ -137,7 +150,7 @@ fn read_smtp(
     object: &Object<'_>,
     env: &Env,
     connections: usize,
-    (public_url, tokens): (Option<&Url>, Option<&MailTokens>),
+    LinkConfig { public_url, tokens }: LinkConfig<'_>,
 ) -> Option<SmtpConfig> {
     let host = object.required("host", |field| field.text(1..=253));
     let modes = [
@@ -206,18 +219,18 @@ fn read_smtp(
         from: (from, from_name),
         connections,
         unsubscribe,
-        patience: Patience::default(),
+        timeouts: SmtpTimeouts::default(),
     })
 }
 
 /// Reads an address whose local part leaves room for `+` and a token.
 fn return_path(field: Field<'_>) -> Option<EmailAddress> {
     let address = email(field)?;
-    let most = MAX_LOCAL_PART_BYTES - 1 - TOKEN_LENGTH;
-    if address.parts().0.len() > most {
+    let max = MAX_LOCAL_PART_BYTES - 1 - TOKEN_LENGTH;
+    if address.parts().0.len() > max {
         return field.fail(
             "too_long",
-            format!("must have at most {most} bytes before the @: a token follows"),
+            format!("must have at most {max} bytes before the @: a token follows"),
         );
     }
     Some(address)

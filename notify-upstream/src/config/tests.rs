@@ -22,20 +22,23 @@ fn shipped_file_is_valid() {
     let shipped = include_str!("../../../conf/notify.toml");
     let config = read(shipped).expect("conf/notify.toml is valid");
     assert_eq!(config.listen.port(), 8502);
-    assert!(!config.outlets.is_empty());
+    assert!(!config.providers.is_empty());
 }
 
 #[test]
 fn empty_file_yields_all_defaults() {
     let config = read("").expect("a valid configuration");
     assert_eq!(config.database, "sqlite://var/notify.db");
-    assert_eq!(config.queue.permits, [64; 3]);
-    assert_eq!(config.unverified_addresses, [false; 3]);
+    assert_eq!(
+        Channel::ALL.map(|channel| *config.queue.permits.get(channel)),
+        [64; 3]
+    );
+    assert_eq!(config.unverified_addresses, PerChannel::default());
     assert_eq!(
         read("unverified_addresses = ['push']")
             .expect("a valid configuration")
             .unverified_addresses,
-        [false, false, true]
+        PerChannel::from_fn(|channel| channel == Channel::Push)
     );
 }
 

@@ -1,3 +1,5 @@
+//! The `[webhooks]` tables of the configuration.
+
 use postern_common::config::Env;
 use postern_common::decode::Object;
 use url::Url;
@@ -19,7 +21,7 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
                 let Some(base) = public_url else {
                     twilio.fail(
                         "missing_field",
-                        "needs public_url, which is part of what TwilioWebhook signs",
+                        "needs public_url, which is part of what Twilio signs",
                     );
                     return None;
                 };

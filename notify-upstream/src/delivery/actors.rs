@@ -10,31 +10,31 @@ use crate::address::{
     ActorId, Address, DeviceToken, EmailAddress, PhoneNumber, PushSubscription, SubscriptionKeys,
     is_public_https,
 };
-use crate::notification::Channel;
+use crate::notification::{Channel, PerChannel};
 use crate::principal::Principal;
 
-/// Asks the actor service, with our own service token.
+/// Asks the actor service, with our policy service token.
 #[derive(Clone, Debug)]
-pub(crate) struct Actors {
+pub(crate) struct ActorClient {
     base: Url,
     client: ServiceClient,
-    own: OwnAddresses,
+    policy: UserAddressPolicy,
 }
 
-/// Which addresses of their own users may have something sent to. Whoever registers can write any
-/// number into a profile; if that were enough, anyone could have messages sent to the world.
+/// Which addresses of their policy users may have something sent to. Whoever registers can write
+/// any number into a profile; if that were enough, anyone could have messages sent to the world.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OwnAddresses {
+pub(crate) struct UserAddressPolicy {
     /// A user may address anyone, so that nothing is gained by asking whose address it is.
     pub(crate) anyone: bool,
-    /// By [`Channel::index`]: channels on which an address will do of which the actor service does
+    /// Channels on which an address will do of which the actor service does
     /// not say whether it is verified.
-    pub(crate) unverified: [bool; 3],
+    pub(crate) unverified: PerChannel<bool>,
 }
 
 /// Where a channel reaches an actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OwnAddress {
+pub(crate) struct ActorAddress {
     /// The address.
     pub(crate) address: Address,
     /// Whether whoever asked may have anything sent there: a service, or a user whose address is
@@ -44,11 +44,11 @@ pub(crate) struct OwnAddress {
 
 /// Why there is no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoAddress {
+pub(crate) enum ActorAddressError {
     /// The actor service does not know this actor.
     Unknown,
     /// The actor has no address for this channel, or one that is not well-formed.
-    NotThere,
+    Missing,
     /// The actor service refuses us, or our service account is wrong.
     Misconfigured,
     /// The actor service or the service pool is away.
@@ -56,17 +56,21 @@ pub(crate) enum NoAddress {
 }
 
 /// Deadline of one question.
-const DEADLINE: Duration = Duration::from_secs(5);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes of an answer.
-const MAX_ANSWER: usize = 64 << 10;
+const MAX_PROFILE_BYTES: usize = 64 << 10;
 
-// === impl Actors ===
+// === impl ActorClient ===
 
-impl Actors {
+impl ActorClient {
     /// Asks at `base`, such as `http://127.0.0.1:8504`.
     #[must_use]
-    pub(crate) fn new(base: Url, client: ServiceClient, own: OwnAddresses) -> Self {
-        Self { base, client, own }
+    pub(crate) fn new(base: Url, client: ServiceClient, policy: UserAddressPolicy) -> Self {
+        Self {
+            base,
+            client,
+            policy,
+        }
     }
 
     /// Where a channel reaches an actor, for whoever asked for the notification.
@@ -78,22 +82,22 @@ impl Actors {
         actor: &ActorId,
         channel: Channel,
         creator: &str,
-    ) -> Result<OwnAddress, NoAddress> {
-        let asked = tokio::time::timeout(DEADLINE, self.ask(actor));
-        let profile = asked.await.unwrap_or(Err(NoAddress::Unavailable))?;
-        let address = address_of(&profile, channel).ok_or(NoAddress::NotThere)?;
-        let is_trusted =
-            !Principal::is_user(creator) || self.own.allow(channel, is_verified(&profile, channel));
-        Ok(OwnAddress {
+    ) -> Result<ActorAddress, ActorAddressError> {
+        let asked = tokio::time::timeout(LOOKUP_TIMEOUT, self.fetch_profile(actor));
+        let profile = asked.await.unwrap_or(Err(ActorAddressError::Unavailable))?;
+        let address = address_of(&profile, channel).ok_or(ActorAddressError::Missing)?;
+        let is_trusted = !Principal::is_user(creator)
+            || self.policy.allow(channel, is_verified(&profile, channel));
+        Ok(ActorAddress {
             address,
             is_trusted,
         })
     }
 
-    async fn ask(&self, actor: &ActorId) -> Result<Value, NoAddress> {
+    async fn fetch_profile(&self, actor: &ActorId) -> Result<Value, ActorAddressError> {
         let mut url = self.base.clone();
         url.path_segments_mut()
-            .map_err(|()| NoAddress::Misconfigured)?
+            .map_err(|()| ActorAddressError::Misconfigured)?
             .pop_if_empty()
             .extend(["actors", actor.as_str()]);
         let request =
@@ -101,35 +105,42 @@ impl Actors {
                 .request(http::Method::GET, url)
                 .await
                 .map_err(|error| match error {
-                    ServiceTokenError::Unavailable(_) => NoAddress::Unavailable,
+                    ServiceTokenError::Unavailable(_) => ActorAddressError::Unavailable,
                     ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => {
-                        NoAddress::Misconfigured
+                        ActorAddressError::Misconfigured
                     }
                 })?;
-        let mut response = request.send().await.map_err(|_| NoAddress::Unavailable)?;
+        let mut response = request
+            .send()
+            .await
+            .map_err(|_| ActorAddressError::Unavailable)?;
         match response.status().as_u16() {
             200 => {}
-            404 | 410 => return Err(NoAddress::Unknown),
-            401 | 403 => return Err(NoAddress::Misconfigured),
-            _ => return Err(NoAddress::Unavailable),
+            404 | 410 => return Err(ActorAddressError::Unknown),
+            401 | 403 => return Err(ActorAddressError::Misconfigured),
+            _ => return Err(ActorAddressError::Unavailable),
         }
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|_| NoAddress::Unavailable)? {
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .map_err(|_| ActorAddressError::Unavailable)?
+        {
             body.extend_from_slice(&chunk);
-            if body.len() > MAX_ANSWER {
-                return Err(NoAddress::Unavailable);
+            if body.len() > MAX_PROFILE_BYTES {
+                return Err(ActorAddressError::Unavailable);
             }
         }
-        serde_json::from_slice(&body).map_err(|_| NoAddress::Unavailable)
+        serde_json::from_slice(&body).map_err(|_| ActorAddressError::Unavailable)
     }
 }
 
-// === impl OwnAddresses ===
+// === impl UserAddressPolicy ===
 
-impl OwnAddresses {
-    /// Whether a user's own address will do, by what the actor service says of it.
+impl UserAddressPolicy {
+    /// Whether a user's policy address will do, by what the actor service says of it.
     fn allow(&self, channel: Channel, verified: Option<bool>) -> bool {
-        self.anyone || verified.unwrap_or(self.unverified[channel.index()])
+        self.anyone || verified.unwrap_or(*self.unverified.get(channel))
     }
 }
 
@@ -196,22 +207,22 @@ mod tests {
 
     #[test]
     fn what_a_user_wrote_itself_is_not_enough() {
-        let shipped = OwnAddresses {
+        let shipped = UserAddressPolicy {
             anyone: false,
-            unverified: [false; 3],
+            unverified: PerChannel::default(),
         };
-        let wide = OwnAddresses {
-            unverified: [true, false, true],
+        let wide = UserAddressPolicy {
+            unverified: PerChannel::from_fn(|channel| channel != Channel::Sms),
             ..shipped
         };
-        let anyone = OwnAddresses {
+        let anyone = UserAddressPolicy {
             anyone: true,
             ..shipped
         };
         let silent =
             json!({"email": "a@example.com", "phone": "+491701234567", "deviceToken": "t"});
-        let allowed = |own: OwnAddresses, profile: &Value| {
-            Channel::ALL.map(|channel| own.allow(channel, is_verified(profile, channel)))
+        let allowed = |policy: UserAddressPolicy, profile: &Value| {
+            Channel::ALL.map(|channel| policy.allow(channel, is_verified(profile, channel)))
         };
         assert_eq!(allowed(shipped, &silent), [false; 3]);
         assert_eq!(allowed(wide, &silent), [true, false, true]);

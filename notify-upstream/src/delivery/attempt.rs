@@ -1,4 +1,4 @@
-//! One attempt: address, words, provider.
+//! One delivery attempt: address, rendered template, provider call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,99 +9,132 @@ use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
 use crate::address::{Address, AddressHash, Recipient};
-use crate::delivery::actors::{Actors, NoAddress, OwnAddress};
-use crate::delivery::pool::{NoPass, Outlets, Pass, Standing};
-use crate::delivery::provider::{Message, Refusal};
-use crate::delivery::retry::Class;
-use crate::delivery::suppression::Suppression;
+use crate::delivery::actors::{ActorAddress, ActorAddressError, ActorClient};
+use crate::delivery::pool::{
+    BreakerState, CallFailure, CallPermit, CallRejection, CallRequest, ProviderPool,
+};
+use crate::delivery::provider::{OutgoingMessage, ProviderRefusal};
+use crate::delivery::retry::FailureClass;
+use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
-use crate::lease::Worker;
-use crate::lease::Workers;
+use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::notification::{Channel, NotificationId};
 use crate::principal::Principal;
 use crate::store::{Claimed, Record, Store};
 use crate::templates::{self, AmbiguityPolicy, Locale, MessageContent, TemplateName, Templates};
 
-/// Makes attempts.
+/// Executes delivery attempts.
 #[derive(Debug)]
-pub(crate) struct Courier {
-    /// The templates of the moment.
+pub(crate) struct AttemptExecutor {
+    /// The current templates.
     pub(crate) templates: Arc<ArcSwap<Templates>>,
-    /// Knows the addresses of actors.
-    pub(crate) actors: Actors,
+    /// The client of the actor service, which knows the addresses of actors.
+    pub(crate) actors: ActorClient,
     /// The providers of each channel.
-    pub(crate) outlets: Outlets,
-    /// Addresses that are proven not to exist.
-    pub(crate) suppression: Arc<Suppression>,
-    /// What became of earlier attempts.
+    pub(crate) providers: ProviderPool,
+    /// The suppression lists.
+    pub(crate) suppression: Arc<SuppressionCache>,
+    /// The store, for the results and receipts of earlier attempts.
     pub(crate) store: Store,
-    /// How much goes to addresses that nobody has verified.
+    /// The quota of messages to unverified addresses.
     pub(crate) unverified: UnverifiedQuota,
 }
 
-/// A claimed row whose attempt begins.
+/// The input of one attempt.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attempt<'a> {
-    /// The row.
+pub(crate) struct DeliveryAttempt<'a> {
+    /// The claimed row.
     pub(crate) claimed: &'a Claimed,
-    /// Under which identity it is leased.
-    pub(crate) worker: &'a Worker,
-    /// Who knows whether that is alive.
-    pub(crate) workers: &'a Workers,
-    /// The time.
+    /// The lease under which the row is claimed.
+    pub(crate) worker: &'a WorkerLease,
+    /// The registry that knows whether the lease is valid.
+    pub(crate) workers: &'a WorkerRegistry,
+    /// The clock.
     pub(crate) clock: &'a Clock,
-    /// Calls nobody any more once it has begun.
+    /// Cancelled at shutdown: no call is started afterwards.
     pub(crate) stop: &'a CancellationToken,
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt, with the version of the template that was used.
 #[derive(Debug)]
-pub(crate) enum Verdict {
-    /// The provider took it.
-    Sent(Sent),
-    /// It did not work.
-    Failed(Failure),
-    /// Its time was over before its turn came.
-    Expired,
-    /// No provider works, the stop came before its turn, or its lease was no longer sure by then.
-    NotBegun,
-    /// Others are carried, but each provider that carries such an address is left alone for so
-    /// long.
-    LeftAlone(Duration),
+pub(crate) struct AttemptReport {
+    /// The outcome.
+    pub(crate) outcome: AttemptOutcome,
+    /// The version of the template, if the template was found.
+    pub(crate) template_version: Option<u32>,
 }
 
-/// The provider took it.
+/// The outcome of an attempt.
 #[derive(Debug)]
-pub(crate) struct Sent {
-    /// Which provider.
+pub(crate) enum AttemptOutcome {
+    /// A provider accepted the message.
+    Sent(SentMessage),
+    /// The attempt failed.
+    Failed(AttemptFailure),
+    /// The notification expired before the call.
+    Expired,
+    /// No call was made: all circuit breakers of the channel are open, the process is stopping, or
+    /// the lease was no longer certain. The row is released.
+    NotStarted,
+    /// No call was made: the channel has a working provider, but the circuit breakers of all
+    /// providers that can deliver to this address are open for the given time.
+    CircuitOpen(Duration),
+}
+
+/// A message that a provider accepted.
+#[derive(Debug)]
+pub(crate) struct SentMessage {
+    /// The name of the provider.
     pub(crate) provider: String,
-    /// The provider's words.
+    /// The response of the provider.
     pub(crate) detail: Option<String>,
-    /// The address that it was given, hashed.
+    /// The hash of the address.
     pub(crate) address: Option<AddressHash>,
 }
 
-/// It did not work.
+/// A failed attempt.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    /// What that means for the next attempt.
-    pub(crate) class: Class,
-    /// Which provider, if one was called.
+pub(crate) struct AttemptFailure {
+    /// The class, which decides about further attempts.
+    pub(crate) class: FailureClass,
+    /// The name of the provider, if one was called.
     pub(crate) provider: Option<String>,
-    /// Our word for the reason.
+    /// The stable code of the reason.
     pub(crate) code: String,
-    /// The provider's words, without addresses.
+    /// The response of the provider, without addresses.
     pub(crate) detail: Option<String>,
-    /// The provider's wish.
+    /// The minimum delay that the provider asked for.
     pub(crate) retry_after: Option<Duration>,
-    /// The address that the provider was given, hashed.
+    /// The hash of the address that the provider was given.
     pub(crate) address: Option<Box<AddressHash>>,
 }
 
-// === impl Attempt ===
+/// The decision whether a provider is called.
+#[derive(Debug)]
+enum CallDecision<'a> {
+    /// A provider is called with this permit.
+    Call(CallPermit<'a>),
+    /// The attempt ends without a call.
+    End(AttemptOutcome),
+}
 
-impl Attempt<'_> {
-    /// `None` when the stop comes first.
+/// The result of rendering a template.
+struct Rendering {
+    /// The version of the template, if the template was found.
+    version: Option<u32>,
+    message: Result<RenderedMessage, AttemptFailure>,
+}
+
+/// A rendered template.
+struct RenderedMessage {
+    content: MessageContent,
+    settings: DeliverySettings,
+}
+
+// === impl DeliveryAttempt ===
+
+impl DeliveryAttempt<'_> {
+    /// Runs `step`, or returns `None` if the process stops first.
     async fn unless_stopped<T>(&self, step: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -111,21 +144,24 @@ impl Attempt<'_> {
     }
 }
 
-// === impl Courier ===
+// === impl AttemptExecutor ===
 
-impl Courier {
-    /// Delivers, or says why not; and the version of the template that was used.
-    pub(crate) async fn deliver(&self, attempt: &Attempt<'_>) -> (Verdict, Option<u32>) {
-        let (version, words) = self.render(&attempt.claimed.record);
-        let outcome = match words {
-            Ok(words) => self.try_deliver(attempt, words).await,
+impl AttemptExecutor {
+    /// Executes an attempt.
+    pub(crate) async fn deliver(&self, attempt: &DeliveryAttempt<'_>) -> AttemptReport {
+        let Rendering { version, message } = self.render(&attempt.claimed.record);
+        let outcome = match message {
+            Ok(message) => self.try_deliver(attempt, message).await,
             Err(failure) => Err(failure),
         };
-        (outcome.unwrap_or_else(Verdict::Failed), version)
+        AttemptReport {
+            outcome: outcome.unwrap_or_else(AttemptOutcome::Failed),
+            template_version: version,
+        }
     }
 
-    /// When an operator last queued it again, and after how many attempts; `None` also where that
-    /// cannot be read now.
+    /// Returns the time of the last replay by an operator, and the number of attempts before it.
+    /// Returns `None` if there was none, or if the history cannot be read now.
     pub(crate) async fn replayed(&self, claimed: &Claimed) -> Option<(Timestamp, i32)> {
         if claimed.attempt == 1 {
             return None;
@@ -137,27 +173,27 @@ impl Courier {
             .replayed()
     }
 
-    /// The best that is known of a channel's providers.
+    /// Returns the best circuit breaker state among the providers of a channel.
     #[must_use]
-    pub(crate) fn standing(&self, channel: Channel) -> Standing {
-        self.outlets.standing(channel)
+    pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
+        self.providers.breaker_state(channel)
     }
 
-    /// Whatever comes before the call ends with the stop; the call itself does not.
+    /// Delivers a rendered message. A stop interrupts every step before the call, but not the call.
     async fn try_deliver(
         &self,
-        attempt: &Attempt<'_>,
-        (content, settings): (MessageContent, Settings),
-    ) -> Result<Verdict, Failure> {
+        attempt: &DeliveryAttempt<'_>,
+        RenderedMessage { content, settings }: RenderedMessage,
+    ) -> Result<AttemptOutcome, AttemptFailure> {
         let record = &attempt.claimed.record;
         let Some(address) = attempt
             .unless_stopped(self.destination(attempt.claimed, &settings))
             .await
         else {
-            return Ok(Verdict::NotBegun);
+            return Ok(AttemptOutcome::NotStarted);
         };
         let address = address?;
-        let message = Message {
+        let message = OutgoingMessage {
             id: attempt.claimed.id,
             to: &address,
             content: &content,
@@ -166,38 +202,44 @@ impl Courier {
             urgent: record.lane.priority.is_urgent(),
             unsubscribe: settings.unsubscribe,
         };
-        let pass = match attempt
-            .unless_stopped(self.turn(attempt, &message, &settings))
+        let permit = match attempt
+            .unless_stopped(self.acquire_permit(attempt, &message, &settings))
             .await
         {
-            None => return Ok(Verdict::NotBegun),
-            Some(Err(end)) => return end,
-            Some(Ok(pass)) => pass,
+            None => return Ok(AttemptOutcome::NotStarted),
+            Some(decision) => match decision? {
+                CallDecision::Call(permit) => permit,
+                CallDecision::End(outcome) => return Ok(outcome),
+            },
         };
-        let refused =
-            |(name, refusal)| self.judge(Some(name), refusal, record.lane.channel, &address);
-        pass.send(&message)
+        permit
+            .send(&message)
             .await
-            .map(Verdict::Sent)
-            .map_err(refused)
+            .map(AttemptOutcome::Sent)
+            .map_err(|CallFailure { provider, refusal }| {
+                self.failure_of(Some(provider), refusal, record.lane.channel, &address)
+            })
     }
 
-    /// The address, unless it gets nothing.
+    /// Returns the address of the recipient.
+    ///
+    /// # Errors
+    /// The address is unknown, suppressed, unsubscribed or unverified.
     async fn destination(
         &self,
         claimed: &Claimed,
-        settings: &Settings,
-    ) -> Result<Address, Failure> {
+        settings: &DeliverySettings,
+    ) -> Result<Address, AttemptFailure> {
         let channel = claimed.record.lane.channel;
         let address = self.address(claimed, settings).await?;
-        let unknown = |_| Failure::of(Class::Transient, "suppression_unavailable");
+        let unknown = |_| AttemptFailure::of(FailureClass::Transient, "suppression_unavailable");
         if self
             .suppression
-            .holds(channel, &address)
+            .is_suppressed(channel, &address)
             .await
             .map_err(unknown)?
         {
-            return Err(Failure::permanent("address_suppressed"));
+            return Err(AttemptFailure::permanent("address_suppressed"));
         }
         if settings.unsubscribe
             && self
@@ -206,18 +248,18 @@ impl Courier {
                 .await
                 .map_err(unknown)?
         {
-            return Err(Failure::permanent("recipient_unsubscribed"));
+            return Err(AttemptFailure::permanent("recipient_unsubscribed"));
         }
         Ok(address)
     }
 
-    /// Waits for the right to call a provider; or how the attempt ends without a call.
-    async fn turn(
+    /// Waits for the permit to call a provider.
+    async fn acquire_permit(
         &self,
-        attempt: &Attempt<'_>,
-        message: &Message<'_>,
-        settings: &Settings,
-    ) -> Result<Pass<'_>, Result<Verdict, Failure>> {
+        attempt: &DeliveryAttempt<'_>,
+        message: &OutgoingMessage<'_>,
+        settings: &DeliverySettings,
+    ) -> Result<CallDecision<'_>, AttemptFailure> {
         let Claimed {
             attempt: number,
             record,
@@ -225,82 +267,90 @@ impl Courier {
         } = attempt.claimed;
         let (channel, priority) = (record.lane.channel, record.lane.priority);
         if *number > 1
-            && let Some(sent) = Box::pin(self.reconcile(channel, message, settings.ambiguous))
-                .await
-                .map_err(Err)?
+            && let Some(sent) =
+                Box::pin(self.reconcile(channel, message, settings.ambiguous)).await?
         {
-            return Err(Ok(Verdict::Sent(sent)));
+            return Ok(CallDecision::End(AttemptOutcome::Sent(sent)));
         }
-        // Left to others, in its place and with its attempt, until one has gone to see.
-        if matches!(self.outlets.standing(channel), Standing::Open(_)) {
-            return Err(Ok(Verdict::NotBegun));
+        // The row is released with its place and its attempt until a probe has succeeded.
+        if matches!(self.providers.breaker_state(channel), BreakerState::Open(_)) {
+            return Ok(CallDecision::End(AttemptOutcome::NotStarted));
         }
-        let caller = (record.creator.as_str(), priority);
-        let pass = self.outlets.pass(channel, message, *number, caller).await;
-        let pass = pass.map_err(|none| match none {
-            NoPass::Refused(refusal) => Err(self.judge(None, refusal, channel, message.to)),
-            NoPass::LeftAlone(left) => Ok(Verdict::LeftAlone(left)),
-        })?;
+        let request = CallRequest {
+            channel,
+            message,
+            attempt: *number,
+            caller: &record.creator,
+            priority,
+        };
+        let permit = match self.providers.acquire(&request).await {
+            Ok(permit) => permit,
+            Err(CallRejection::Refused(refusal)) => {
+                return Err(self.failure_of(None, refusal, channel, message.to));
+            }
+            Err(CallRejection::CircuitOpen(left)) => {
+                return Ok(CallDecision::End(AttemptOutcome::CircuitOpen(left)));
+            }
+        };
         if record
             .expires_at
             .is_some_and(|end| end <= attempt.clock.now())
         {
-            return Err(Ok(Verdict::Expired));
+            return Ok(CallDecision::End(AttemptOutcome::Expired));
         }
-        // While it waited the provider may have been given up, or others may have taken it over,
-        // and called.
-        if pass.is_vain() || !attempt.workers.holds(attempt.worker) {
-            return Err(Ok(Verdict::NotBegun));
+        // During the wait the circuit breaker may have opened, or another worker may have taken the
+        // row over and called a provider.
+        if permit.is_stale() || !attempt.workers.holds(attempt.worker) {
+            return Ok(CallDecision::End(AttemptOutcome::NotStarted));
         }
-        Ok(pass)
+        Ok(CallDecision::Call(permit))
     }
 
-    /// Whether an earlier attempt has reached a provider after all: by what a provider has reported
-    /// under our id, else by asking one that can be asked. Where nobody can tell, the template says
-    /// whether it is sent again.
+    /// Returns the message if an earlier attempt has reached a provider: according to a receipt, or
+    /// to a lookup at a provider that supports it. If neither can tell, the template decides whether
+    /// the message is sent again.
     async fn reconcile(
         &self,
         channel: Channel,
-        message: &Message<'_>,
+        message: &OutgoingMessage<'_>,
         ambiguous: AmbiguityPolicy,
-    ) -> Result<Option<Sent>, Failure> {
+    ) -> Result<Option<SentMessage>, AttemptFailure> {
         let known = self.store.read(&[message.id]).await;
-        let known = known.map_err(|_| Failure::of(Class::Transient, "history_unavailable"))?;
+        let known = known
+            .map_err(|_| AttemptFailure::of(FailureClass::Transient, "history_unavailable"))?;
         let Some(snapshot) = known.first() else {
             return Ok(None);
         };
         if let Some(provider) = snapshot.reported_by() {
             let detail = Some("known by the provider's report".to_owned());
-            return Ok(Some(Sent {
+            return Ok(Some(SentMessage {
                 provider: provider.to_owned(),
                 detail,
                 address: Some(message.to.hash()),
             }));
         }
-        if !snapshot.is_in_doubt(|code| self.outlets.leaves_doubt(code)) {
+        if !snapshot.has_ambiguous_attempt(|code| self.providers.is_ambiguous(code)) {
             return Ok(None);
         }
-        match self.outlets.look(channel, message).await {
+        match self.providers.look_up(channel, message).await {
             Ok(Some(sent)) => Ok(Some(sent)),
             Ok(None) if ambiguous == AmbiguityPolicy::Fail => {
-                Err(Failure::permanent("outcome_unknown"))
+                Err(AttemptFailure::permanent("outcome_unknown"))
             }
             Ok(None) => Ok(None),
-            Err((provider, refusal)) => Err(Failure {
+            Err(CallFailure { provider, refusal }) => Err(AttemptFailure {
                 provider: Some(provider),
                 detail: refusal.detail,
                 retry_after: refusal.retry_after,
-                ..Failure::of(Class::Transient, "provider_lookup_failed")
+                ..AttemptFailure::of(FailureClass::Transient, "provider_lookup_failed")
             }),
         }
     }
 
-    /// A template that is gone or fails is the operator's to mend: while its files change all over
-    /// a fleet, what was accepted with one version may meet another.
-    fn render(
-        &self,
-        record: &Record,
-    ) -> (Option<u32>, Result<(MessageContent, Settings), Failure>) {
+    /// Renders the template. A template that is missing or fails is a configuration error, which an
+    /// operator can repair: while files are replaced across replicas, a notification accepted with
+    /// one version may be rendered with another.
+    fn render(&self, record: &Record) -> Rendering {
         let templates = self.templates.load();
         let name = TemplateName::parse(&record.template);
         let found = name.as_ref().and_then(|name| {
@@ -313,53 +363,58 @@ impl Courier {
                 .ok()
         });
         let Some(found) = found else {
-            return (
-                None,
-                Err(Failure::of(Class::Configuration, "template_gone")),
-            );
+            let failure = AttemptFailure::of(FailureClass::Configuration, "template_gone");
+            return Rendering {
+                version: None,
+                message: Err(failure),
+            };
         };
-        let settings = Settings::of(found.settings(), record.lane.channel);
-        let words = match serde_json::from_str(&record.variables) {
+        let settings = DeliverySettings::of(found.settings(), record.lane.channel);
+        let content = match serde_json::from_str(&record.variables) {
             Ok(variables) => found
                 .render(&variables, Principal::author(&record.creator))
-                .map_err(|error| Failure {
+                .map_err(|error| AttemptFailure {
                     detail: Some(error.to_string()),
-                    ..Failure::of(Class::Configuration, "template_failed")
+                    ..AttemptFailure::of(FailureClass::Configuration, "template_failed")
                 }),
-            Err(_) => Err(Failure::permanent("variables_unreadable")),
+            Err(_) => Err(AttemptFailure::permanent("variables_unreadable")),
         };
-        (
-            Some(found.version()),
-            words.map(|content| (content, settings)),
-        )
+        Rendering {
+            version: Some(found.version()),
+            message: content.map(|content| RenderedMessage { content, settings }),
+        }
     }
 
     async fn address(
         &self,
         Claimed { id, record, .. }: &Claimed,
-        settings: &Settings,
-    ) -> Result<Address, Failure> {
+        settings: &DeliverySettings,
+    ) -> Result<Address, AttemptFailure> {
         let channel = record.lane.channel;
         let actor = match serde_json::from_str(&record.recipient) {
             Ok(Recipient::Address(address)) => return Ok(address),
             Ok(Recipient::ActorId(actor)) => actor,
-            Err(_) => return Err(Failure::permanent("recipient_unreadable")),
+            Err(_) => return Err(AttemptFailure::permanent("recipient_unreadable")),
         };
         let found = Box::pin(self.actors.address(&actor, channel, &record.creator)).await;
-        let OwnAddress {
+        let ActorAddress {
             address,
             is_trusted,
         } = found.map_err(|reason| match reason {
-            NoAddress::Unknown => Failure::permanent("actor_unknown"),
-            NoAddress::NotThere => Failure::permanent("actor_has_no_address"),
-            NoAddress::Misconfigured => Failure::of(Class::Configuration, "actor_service_refuses"),
-            NoAddress::Unavailable => Failure::of(Class::Transient, "actor_service_unavailable"),
+            ActorAddressError::Unknown => AttemptFailure::permanent("actor_unknown"),
+            ActorAddressError::Missing => AttemptFailure::permanent("actor_has_no_address"),
+            ActorAddressError::Misconfigured => {
+                AttemptFailure::of(FailureClass::Configuration, "actor_service_refuses")
+            }
+            ActorAddressError::Unavailable => {
+                AttemptFailure::of(FailureClass::Transient, "actor_service_unavailable")
+            }
         })?;
         if is_trusted {
             return Ok(address);
         }
         if !settings.unverified {
-            return Err(Failure::permanent("address_not_verified"));
+            return Err(AttemptFailure::permanent("address_not_verified"));
         }
         match self
             .unverified
@@ -367,23 +422,26 @@ impl Courier {
             .await
         {
             Ok(true) => Ok(address),
-            Ok(false) => Err(Failure::permanent("unverified_address_quota")),
-            Err(_) => Err(Failure::of(Class::Transient, "quota_unavailable")),
+            Ok(false) => Err(AttemptFailure::permanent("unverified_address_quota")),
+            Err(_) => Err(AttemptFailure::of(
+                FailureClass::Transient,
+                "quota_unavailable",
+            )),
         }
     }
 
-    /// What a provider's refusal means here.
-    fn judge(
+    /// Converts the refusal of a provider, and suppresses the address if the refusal says so.
+    fn failure_of(
         &self,
         provider: Option<String>,
-        refusal: Refusal,
+        refusal: ProviderRefusal,
         channel: Channel,
         address: &Address,
-    ) -> Failure {
+    ) -> AttemptFailure {
         if refusal.suppress {
-            self.suppression.note(channel, address, &refusal.code);
+            self.suppression.add(channel, address, &refusal.code);
         }
-        Failure {
+        AttemptFailure {
             class: refusal.class,
             provider,
             code: refusal.code,
@@ -394,50 +452,55 @@ impl Courier {
     }
 }
 
-/// What the template says about its delivery.
-struct Settings {
+/// The settings of a template that concern delivery.
+struct DeliverySettings {
     ambiguous: AmbiguityPolicy,
     unsubscribe: bool,
-    /// Whether it may go to a user's own address that is not verified.
+    /// Whether the message may go to the unverified address of the requesting user.
     unverified: bool,
 }
 
-impl Settings {
+impl DeliverySettings {
     fn of(settings: &templates::TemplateSettings, channel: Channel) -> Self {
         Self {
             ambiguous: settings.ambiguous,
             unsubscribe: settings.unsubscribe,
-            unverified: settings.unverified_addresses[channel.index()],
+            unverified: *settings.unverified_addresses.get(channel),
         }
     }
 }
 
-// === impl Failure ===
+// === impl AttemptFailure ===
 
-impl Failure {
-    /// Our own fault; it is tried again.
+impl AttemptFailure {
+    /// Creates the failure of an internal error. It is retried.
     #[must_use]
     pub(crate) fn internal() -> Self {
-        Self::of(Class::Ambiguous, crate::delivery::provider::INTERNAL_ERROR)
+        Self::of(
+            FailureClass::Ambiguous,
+            crate::delivery::provider::INTERNAL_ERROR,
+        )
     }
 
-    /// Every attempt was made, and no end of one could be written.
+    /// Creates the failure of a notification whose attempts are exhausted, although no result of one
+    /// could be written.
     #[must_use]
-    pub(crate) fn spent() -> Self {
+    pub(crate) fn attempts_exhausted() -> Self {
         Self::permanent("attempts_spent")
     }
 
-    /// Nobody could be called for it until its time was over.
+    /// Creates the failure of a notification for which no provider could be called within the retry
+    /// window.
     #[must_use]
-    pub(crate) fn left_alone() -> Self {
-        Self::of(Class::Transient, "provider_left_alone")
+    pub(crate) fn circuit_open() -> Self {
+        Self::of(FailureClass::Transient, "provider_left_alone")
     }
 
     fn permanent(code: &str) -> Self {
-        Self::of(Class::Permanent, code)
+        Self::of(FailureClass::Permanent, code)
     }
 
-    fn of(class: Class, code: &str) -> Self {
+    fn of(class: FailureClass, code: &str) -> Self {
         Self {
             class,
             provider: None,
@@ -449,7 +512,7 @@ impl Failure {
     }
 }
 
-/// The name under which every system on the way knows a message: stable over all attempts.
+/// Returns the `Message-ID` of a notification, the same for all attempts.
 #[must_use]
 pub(crate) fn message_id(id: NotificationId, domain: &str) -> String {
     format!("<{id}@{domain}>")

@@ -1,4 +1,5 @@
-//! The providers of each channel, and which one carries the next message.
+//! The configured providers of each channel: choice by weight, circuit breakers, rate limits and
+//! shares.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +7,12 @@ use std::time::Duration;
 use url::{Host, Url};
 
 use crate::address::Address;
-use crate::delivery::attempt::Sent;
-use crate::delivery::provider::{Codes, Message, Provider, Refusal, Sight, Taken};
-use crate::delivery::retry::Class;
-use crate::notification::{Channel, Priority};
+use crate::delivery::attempt::SentMessage;
+use crate::delivery::provider::{
+    ErrorCodeTable, LookupResult, OutgoingMessage, Provider, ProviderAck, ProviderRefusal,
+};
+use crate::delivery::retry::FailureClass;
+use crate::notification::{Channel, PerChannel, Priority};
 
 mod build;
 mod circuit_breaker;
@@ -17,102 +20,131 @@ mod priority_limiter;
 mod rate;
 mod share;
 
-pub(crate) use build::{OutletConfig, ProviderConfig};
-pub(crate) use circuit_breaker::{Breaker, CallOutcome, Change, Source, Standing};
-pub(crate) use priority_limiter::{Slot, Turnstile};
-pub(crate) use rate::Rate;
-pub(crate) use share::{Share, Shares};
+pub(crate) use build::{ProviderConfig, ProviderSettings};
+pub(crate) use circuit_breaker::{
+    BreakerState, BreakerTransition, CallOutcome, CallSource, CircuitBreaker,
+};
+pub(crate) use priority_limiter::{CallSlot, PriorityLimiter};
+pub(crate) use rate::ProviderRate;
+pub(crate) use share::{ShareGuard, ShareLimiter};
 
-/// The providers of each channel.
+/// The providers of each channel, with the guards of each.
 #[derive(Debug)]
-pub(crate) struct Outlets {
-    channels: [Vec<Outlet>; 3],
-    codes: Codes,
+pub(crate) struct ProviderPool {
+    channels: PerChannel<Vec<PooledProvider>>,
+    codes: ErrorCodeTable,
 }
 
-/// One provider with what guards it.
+/// A provider with its weight, limits and circuit breaker.
 #[derive(Debug)]
-pub(crate) struct Outlet {
-    /// Its name in the configuration, in events and in metrics.
+pub(crate) struct PooledProvider {
+    /// The name in configuration, events and metrics.
     pub(crate) name: String,
     /// The provider.
     pub(crate) provider: Provider,
-    /// Its share among the providers of the channel.
+    /// The weight among the providers of the channel.
     pub(crate) weight: u32,
-    /// Calls at once and a second at most.
-    pub(crate) turnstile: Turnstile,
-    /// Calls in hand of one caller or one push service at most.
-    pub(crate) shares: Arc<Shares>,
-    /// Whether it works.
-    pub(crate) breaker: Breaker,
+    /// Limits concurrent calls and calls per second, the most urgent first.
+    pub(crate) limiter: PriorityLimiter,
+    /// Limits the concurrent calls of one caller and of one push service.
+    pub(crate) shares: Arc<ShareLimiter>,
+    /// The circuit breaker.
+    pub(crate) breaker: CircuitBreaker,
 }
 
-/// A provider that was chosen for a message, and the right to call it.
+/// A request for the permit to call a provider.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallRequest<'a> {
+    /// The channel.
+    pub(crate) channel: Channel,
+    /// The message to be sent.
+    pub(crate) message: &'a OutgoingMessage<'a>,
+    /// The number of the attempt, from 1.
+    pub(crate) attempt: i32,
+    /// The creator of the notification.
+    pub(crate) caller: &'a str,
+    /// The priority of the notification.
+    pub(crate) priority: Priority,
+}
+
+/// The permit to make one call to a chosen provider.
 #[derive(Debug)]
-pub(crate) struct Pass<'a> {
-    outlet: &'a Outlet,
-    codes: &'a Codes,
-    /// It goes to see whether the provider works again.
+pub(crate) struct CallPermit<'a> {
+    pooled: &'a PooledProvider,
+    codes: &'a ErrorCodeTable,
+    /// Whether the call is the probe of a half-open circuit breaker.
     is_probe: bool,
-    source: Source,
-    _share: Share,
-    _slot: Slot,
+    source: CallSource,
+    _share: ShareGuard,
+    _slot: CallSlot,
 }
 
-/// Why there is nobody to call.
+/// The reason why no provider can be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NoPass {
-    /// The channel has no provider for such an address.
-    Refused(Refusal),
-    /// All of those are known to fail, and one is asked again after so long; or the caller or the
-    /// push service has as many slow calls in hand as it may.
-    LeftAlone(Duration),
+pub(crate) enum CallRejection {
+    /// The channel has no provider for this kind of address.
+    Refused(ProviderRefusal),
+    /// The circuit breakers of all suitable providers are open, the first for this time; or, with a
+    /// time of zero, the share of the caller or of the push service is exhausted by slow calls.
+    CircuitOpen(Duration),
 }
 
-/// How long one call takes at most, whatever the provider: each has deadlines of its own that end
-/// before. A stop waits for as long, see [`LONGEST_STOP`](crate::LONGEST_STOP).
-pub(crate) const LONGEST_CALL: Duration = Duration::from_secs(90);
+/// A failed call.
+#[derive(Debug)]
+pub(crate) struct CallFailure {
+    /// The name of the provider.
+    pub(crate) provider: String,
+    /// The refusal of the provider.
+    pub(crate) refusal: ProviderRefusal,
+}
 
-// === impl Outlets ===
+/// Maximum duration of one call to any provider; the deadlines of the providers are shorter.
+/// Shutdown waits for as long, see [`MAX_SHUTDOWN_DURATION`](crate::MAX_SHUTDOWN_DURATION).
+pub(crate) const MAX_CALL_DURATION: Duration = Duration::from_secs(90);
 
-impl Outlets {
-    /// By [`Channel::index`].
+// === impl ProviderPool ===
+
+impl ProviderPool {
+    /// Creates a pool.
     #[must_use]
-    pub(crate) fn new(channels: [Vec<Outlet>; 3], codes: Codes) -> Self {
+    pub(crate) fn new(channels: PerChannel<Vec<PooledProvider>>, codes: ErrorCodeTable) -> Self {
         Self { channels, codes }
     }
 
-    /// Waits for a turn at one of the channel's providers: by weight, another one with every
-    /// attempt, none that is known to fail. The most urgent of those that wait for one comes first.
+    /// Chooses a provider whose circuit breaker allows a call, by weight and a different one for
+    /// each attempt, and waits for its limits. Waiting calls proceed in order of priority.
     ///
     /// # Errors
-    /// The channel has no provider for such an address, or all of them are known to fail.
-    pub(crate) async fn pass(
+    /// The channel has no provider for this kind of address, or the circuit breakers of all
+    /// suitable providers are open.
+    pub(crate) async fn acquire(
         &self,
-        channel: Channel,
-        message: &Message<'_>,
-        attempt: i32,
-        (caller, priority): (&str, Priority),
-    ) -> Result<Pass<'_>, NoPass> {
-        let (outlet, is_probe) =
-            choose(&self.channels[channel.index()], message, (attempt, caller))?;
-        let share = outlet
+        request: &CallRequest<'_>,
+    ) -> Result<CallPermit<'_>, CallRejection> {
+        let CallRequest {
+            message,
+            caller,
+            priority,
+            ..
+        } = *request;
+        let (pooled, is_probe) = choose(self.channels.get(request.channel), request)?;
+        let share = pooled
             .shares
-            .enter(&outlet.provider, message.to, caller, priority)
+            .acquire(&pooled.provider, message.to, caller, priority)
             .await;
         let Some(share) = share else {
             if is_probe {
-                outlet.breaker.return_probe();
+                pooled.breaker.release_probe();
             }
-            return Err(NoPass::LeftAlone(Duration::ZERO));
+            return Err(CallRejection::CircuitOpen(Duration::ZERO));
         };
-        let slot = outlet.turnstile.pass(priority).await;
-        let source = Source {
+        let slot = pooled.limiter.acquire(priority).await;
+        let source = CallSource {
             caller: caller.to_owned(),
             domain: domain_of(message.to),
         };
-        Ok(Pass {
-            outlet,
+        Ok(CallPermit {
+            pooled,
             codes: &self.codes,
             is_probe,
             source,
@@ -121,114 +153,132 @@ impl Outlets {
         })
     }
 
-    /// Asks the channel's providers, by our id, for a message that may have been handed over.
+    /// Asks the providers of the channel that support it whether they have the message, by
+    /// notification identifier.
     ///
     /// # Errors
-    /// One that could tell gives no answer now; its name and what it said.
-    pub(crate) async fn look(
+    /// A provider that supports lookups did not answer.
+    pub(crate) async fn look_up(
         &self,
         channel: Channel,
-        message: &Message<'_>,
-    ) -> Result<Option<Sent>, (String, Refusal)> {
-        for outlet in self.channels[channel.index()]
+        message: &OutgoingMessage<'_>,
+    ) -> Result<Option<SentMessage>, CallFailure> {
+        for pooled in self
+            .channels
+            .get(channel)
             .iter()
-            .filter(|outlet| outlet.provider.carries(message.to))
+            .filter(|pooled| pooled.provider.carries(message.to))
         {
-            match tokio::time::timeout(LONGEST_CALL, outlet.provider.look(message)).await {
-                Ok(Ok(Sight::There(taken))) => return Ok(Some(outlet.sent(message, taken))),
-                Ok(Ok(Sight::NotThere | Sight::Blind)) => {}
-                Ok(Err(refusal)) => return Err((outlet.name.clone(), refusal)),
-                Err(_) => return Err((outlet.name.clone(), self.codes.judge("*", "timeout"))),
+            let lookup = pooled.provider.look_up(message);
+            match tokio::time::timeout(MAX_CALL_DURATION, lookup).await {
+                Ok(Ok(LookupResult::Found(ack))) => return Ok(Some(pooled.sent(message, ack))),
+                Ok(Ok(LookupResult::NotFound | LookupResult::Unsupported)) => {}
+                Ok(Err(refusal)) => return Err(pooled.failure(refusal)),
+                Err(_) => return Err(pooled.failure(self.codes.judge("*", "timeout"))),
             }
         }
         Ok(None)
     }
 
-    /// Whether our word for a reason means that nobody knows whether the provider took it.
+    /// Returns whether a failure with this code leaves open whether the provider has the message.
     #[must_use]
-    pub(crate) fn leaves_doubt(&self, code: &str) -> bool {
-        self.codes.leaves_doubt(code)
+    pub(crate) fn is_ambiguous(&self, code: &str) -> bool {
+        self.codes.is_ambiguous(code)
     }
 
-    /// The best that is known of a channel's providers.
+    /// Returns the best circuit breaker state among the providers of a channel.
     #[must_use]
-    pub(crate) fn standing(&self, channel: Channel) -> Standing {
-        best(&self.channels[channel.index()])
+    pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
+        best(self.channels.get(channel))
     }
 }
 
-impl Pass<'_> {
-    /// Whether the provider was found to fail every call while this one waited for its turn.
+// === impl CallPermit ===
+
+impl CallPermit<'_> {
+    /// Returns whether the circuit breaker opened while this call waited for its permit.
     #[must_use]
-    pub(crate) fn is_vain(&self) -> bool {
-        !self.is_probe && self.outlet.breaker.standing() != Standing::Closed
+    pub(crate) fn is_stale(&self) -> bool {
+        !self.is_probe && self.pooled.breaker.state() != BreakerState::Closed
     }
 
-    /// Sends.
+    /// Calls the provider and records the outcome in the circuit breaker.
     ///
     /// # Errors
-    /// The name of the provider and what it said.
-    pub(crate) async fn send(self, message: &Message<'_>) -> Result<Sent, (String, Refusal)> {
-        let outcome =
-            match tokio::time::timeout(LONGEST_CALL, self.outlet.provider.send(message)).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(self.codes.judge("*", "timeout")),
-            };
+    /// The provider refused the message or did not answer in time.
+    pub(crate) async fn send(
+        self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<SentMessage, CallFailure> {
+        let call = self.pooled.provider.send(message);
+        let outcome = match tokio::time::timeout(MAX_CALL_DURATION, call).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.codes.judge("*", "timeout")),
+        };
         self.record(outcome.as_ref().err());
         match outcome {
-            Ok(taken) => Ok(self.outlet.sent(message, taken)),
-            Err(refusal) => Err((self.outlet.name.clone(), refusal)),
+            Ok(ack) => Ok(self.pooled.sent(message, ack)),
+            Err(refusal) => Err(self.pooled.failure(refusal)),
         }
     }
 
-    fn record(&self, refusal: Option<&Refusal>) {
-        let breaker = &self.outlet.breaker;
+    fn record(&self, refusal: Option<&ProviderRefusal>) {
+        let breaker = &self.pooled.breaker;
         match CallOutcome::of(refusal) {
             Some(outcome) => {
                 if let Some(change) = breaker.record(outcome, &self.source) {
-                    self.outlet.log(change, refusal);
+                    self.pooled.log(change, refusal);
                 }
             }
-            None if self.is_probe => breaker.return_probe(),
+            None if self.is_probe => breaker.release_probe(),
             None => {}
         }
     }
 }
 
-impl Outlet {
-    fn sent(&self, message: &Message<'_>, taken: Taken) -> Sent {
-        Sent {
+// === impl PooledProvider ===
+
+impl PooledProvider {
+    fn sent(&self, message: &OutgoingMessage<'_>, ack: ProviderAck) -> SentMessage {
+        SentMessage {
             provider: self.name.clone(),
-            detail: taken.detail,
+            detail: ack.detail,
             address: Some(message.to.hash()),
         }
     }
 
-    fn log(&self, change: Change, refusal: Option<&Refusal>) {
+    fn failure(&self, refusal: ProviderRefusal) -> CallFailure {
+        CallFailure {
+            provider: self.name.clone(),
+            refusal,
+        }
+    }
+
+    fn log(&self, change: BreakerTransition, refusal: Option<&ProviderRefusal>) {
         let provider = &*self.name;
         let code = refusal.map_or("", |refusal| &refusal.code);
         let detail = refusal
             .and_then(|refusal| refusal.detail.as_deref())
             .unwrap_or_default();
         match change {
-            Change::FirstFailure => tracing::warn!(provider, code, detail, "provider call failed"),
-            Change::Opened(wait) => tracing::warn!(
+            BreakerTransition::FirstFailure => {
+                tracing::warn!(provider, code, detail, "provider call failed");
+            }
+            BreakerTransition::Opened(wait) => tracing::warn!(
                 provider,
                 code,
                 detail,
-                next_probe_seconds = wait.as_secs(),
-                "circuit breaker open: no calls to the provider until a probe succeeds"
+                next_probe_s = wait.as_secs(),
+                "circuit breaker opened"
             ),
-            Change::Closed => tracing::info!(
-                provider,
-                "circuit breaker closed: the provider answers again"
-            ),
+            BreakerTransition::Closed => tracing::info!(provider, "circuit breaker closed"),
         }
     }
 }
 
-/// What two recipients share that are refused together: the last two labels of a domain or of a
-/// push service's host, so that subdomains of one owner count once; else the whole number or token.
+/// Returns the part of an address by which refusals are grouped: the last two labels of the domain,
+/// or of the host of the push service, so that subdomains of one owner count once; otherwise the whole
+/// number or token.
 #[must_use]
 pub(crate) fn domain_of(address: &Address) -> String {
     let labels = |domain: &str| {
@@ -252,65 +302,70 @@ pub(crate) fn domain_of(address: &Address) -> String {
     }
 }
 
-/// What the one that stands best allows; what has no provider at all is no matter of waiting.
-fn best<'a>(outlets: impl IntoIterator<Item = &'a Outlet>) -> Standing {
-    let worse = |standing: &Standing| match standing {
-        Standing::Closed => Duration::ZERO,
-        Standing::Due => Duration::from_nanos(1),
-        Standing::Open(left) => *left,
+/// Returns the best state of the circuit breakers, or closed if there is no provider.
+fn best<'a>(providers: impl IntoIterator<Item = &'a PooledProvider>) -> BreakerState {
+    let worse = |state: &BreakerState| match state {
+        BreakerState::Closed => Duration::ZERO,
+        BreakerState::HalfOpen => Duration::from_nanos(1),
+        BreakerState::Open(left) => *left,
     };
-    outlets
+    providers
         .into_iter()
-        .map(|outlet| outlet.breaker.standing())
+        .map(|pooled| pooled.breaker.state())
         .min_by_key(worse)
-        .unwrap_or(Standing::Closed)
+        .unwrap_or(BreakerState::Closed)
 }
 
-/// Among those that carry such an address and may be called, by weight: the id's random bits spread
-/// notifications over them; each further attempt goes one provider on. With it, whether the call is
-/// a probe.
+/// Chooses a provider by weight among those that can deliver to the address and whose circuit breaker
+/// allows a call, and returns whether the call is a probe. The random bits of the identifier spread
+/// notifications; each further attempt uses the next provider.
 fn choose<'a>(
-    outlets: &'a [Outlet],
-    message: &Message<'_>,
-    (attempt, caller): (i32, &str),
-) -> Result<(&'a Outlet, bool), NoPass> {
-    let carry: Vec<&Outlet> = outlets
+    providers: &'a [PooledProvider],
+    request: &CallRequest<'_>,
+) -> Result<(&'a PooledProvider, bool), CallRejection> {
+    let suitable: Vec<&PooledProvider> = providers
         .iter()
-        .filter(|outlet| outlet.provider.carries(message.to))
+        .filter(|pooled| pooled.provider.carries(request.message.to))
         .collect();
-    if carry.is_empty() {
-        let (class, code) = (Class::Configuration, "no_provider".to_owned());
-        return Err(NoPass::Refused(Refusal {
+    if suitable.is_empty() {
+        let (class, code) = (FailureClass::Configuration, "no_provider".to_owned());
+        return Err(CallRejection::Refused(ProviderRefusal {
             class,
             code,
-            ..Refusal::unfit()
+            ..ProviderRefusal::unsupported_message()
         }));
     }
-    let may = |outlet: &&Outlet| !matches!(outlet.breaker.standing(), Standing::Open(_));
-    let mut candidates: Vec<&Outlet> = carry.iter().copied().filter(may).collect();
-    while let Some(at) = by_weight(&candidates, message, attempt) {
-        let outlet = candidates.swap_remove(at);
-        let is_probe = outlet.breaker.standing() != Standing::Closed;
-        // Another may have taken the one call that was due, or it is another caller's turn.
-        if outlet.breaker.lets_through(caller) {
-            return Ok((outlet, is_probe));
+    let may_be_called =
+        |pooled: &&PooledProvider| !matches!(pooled.breaker.state(), BreakerState::Open(_));
+    let mut candidates: Vec<&PooledProvider> =
+        suitable.iter().copied().filter(may_be_called).collect();
+    while let Some(at) = by_weight(&candidates, request.message, request.attempt) {
+        let pooled = candidates.swap_remove(at);
+        let is_probe = pooled.breaker.state() != BreakerState::Closed;
+        // Another call may have become the probe, or the probe is reserved for other callers.
+        if pooled.breaker.allows_call(request.caller) {
+            return Ok((pooled, is_probe));
         }
     }
-    Err(NoPass::LeftAlone(match best(carry) {
-        Standing::Open(left) => left,
-        Standing::Closed | Standing::Due => Duration::ZERO,
+    Err(CallRejection::CircuitOpen(match best(suitable) {
+        BreakerState::Open(left) => left,
+        BreakerState::Closed | BreakerState::HalfOpen => Duration::ZERO,
     }))
 }
 
-fn by_weight(candidates: &[&Outlet], message: &Message<'_>, attempt: i32) -> Option<usize> {
+fn by_weight(
+    candidates: &[&PooledProvider],
+    message: &OutgoingMessage<'_>,
+    attempt: i32,
+) -> Option<usize> {
     let seed = message.id.0.as_u128() & u128::from(u32::MAX);
     let total: u128 = candidates
         .iter()
-        .map(|outlet| u128::from(outlet.weight.max(1)))
+        .map(|pooled| u128::from(pooled.weight.max(1)))
         .sum();
     let mut point = seed % total.max(1);
-    let first = candidates.iter().position(|outlet| {
-        let weight = u128::from(outlet.weight.max(1));
+    let first = candidates.iter().position(|pooled| {
+        let weight = u128::from(pooled.weight.max(1));
         let hit = point < weight;
         point = point.saturating_sub(weight);
         hit

@@ -19,16 +19,16 @@ use std::time::Duration;
 use postern_common::clock::Timestamp;
 
 pub(crate) use call::check_tls;
-pub(crate) use codes::{Codes, INTERNAL_ERROR};
-pub(crate) use fcm::{Fcm, FcmAccount};
-pub(crate) use file::File;
-pub(crate) use generic::{Http, HttpConfig, ID};
-pub(crate) use smtp::{Patience, Smtp, SmtpConfig, TlsMode};
-pub(crate) use twilio::{Sender, Twilio, TwilioConfig};
-pub(crate) use web_push::{VapidKey, WebPush};
+pub(crate) use codes::{ErrorCodeTable, INTERNAL_ERROR};
+pub(crate) use fcm::{FcmAccount, FcmProvider};
+pub(crate) use file::FileProvider;
+pub(crate) use generic::{HttpConfig, HttpProvider, ID_PLACEHOLDER};
+pub(crate) use smtp::{SmtpConfig, SmtpProvider, SmtpTimeouts, TlsMode};
+pub(crate) use twilio::{TwilioConfig, TwilioProvider, TwilioSender};
+pub(crate) use web_push::{VapidKey, WebPushProvider};
 
 use crate::address::Address;
-use crate::delivery::retry::Class;
+use crate::delivery::retry::FailureClass;
 use crate::notification::NotificationId;
 use crate::templates::MessageContent;
 
@@ -36,27 +36,27 @@ use crate::templates::MessageContent;
 #[derive(Debug)]
 pub(crate) enum Provider {
     /// A mail server.
-    Smtp(Box<Smtp>),
+    Smtp(Box<SmtpProvider>),
     /// Twilio's API.
-    Twilio(Box<Twilio>),
+    Twilio(Box<TwilioProvider>),
     /// Any API, by a template of the request.
-    Http(Box<Http>),
+    Http(Box<HttpProvider>),
     /// Firebase Cloud Messaging.
-    Fcm(Box<Fcm>),
+    Fcm(Box<FcmProvider>),
     /// Push services of browsers.
-    WebPush(Box<WebPush>),
+    WebPush(Box<WebPushProvider>),
     /// A folder, for development.
-    File(File),
+    File(FileProvider),
     /// Nowhere, for measurements.
     Null,
     /// What a test tells it.
     #[cfg(test)]
-    Script(script::Script),
+    Script(script::ProviderScript),
 }
 
 /// What is to be carried.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Message<'a> {
+pub(crate) struct OutgoingMessage<'a> {
     /// The notification.
     pub(crate) id: NotificationId,
     /// Where to.
@@ -75,16 +75,16 @@ pub(crate) struct Message<'a> {
 
 /// A provider's yes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct ProviderAck {
     /// Its words.
     pub(crate) detail: Option<String>,
 }
 
 /// A provider's no, or silence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    /// What it means for the next attempt.
-    pub(crate) class: Class,
+pub(crate) struct ProviderRefusal {
+    /// What it context for the next attempt.
+    pub(crate) class: FailureClass,
     /// Our word for it.
     pub(crate) code: String,
     /// The provider's words, without addresses.
@@ -149,15 +149,18 @@ impl Provider {
     ///
     /// # Errors
     /// The provider gives no answer now.
-    pub(crate) async fn look(&self, message: &Message<'_>) -> Result<Sight, Refusal> {
+    pub(crate) async fn look_up(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<LookupResult, ProviderRefusal> {
         match self {
-            Self::Http(http) => http.look(message).await,
-            Self::File(file) => Ok(file.look(message).await),
+            Self::Http(http) => http.look_up(message).await,
+            Self::File(file) => Ok(file.look_up(message).await),
             Self::Smtp(_) | Self::Twilio(_) | Self::Fcm(_) | Self::WebPush(_) | Self::Null => {
-                Ok(Sight::Blind)
+                Ok(LookupResult::Unsupported)
             }
             #[cfg(test)]
-            Self::Script(script) => Ok(script.look(message).await),
+            Self::Script(script) => Ok(script.look_up(message).await),
         }
     }
 
@@ -165,7 +168,10 @@ impl Provider {
     ///
     /// # Errors
     /// The provider's no, judged by the table of codes.
-    pub(crate) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+    pub(crate) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
         // Each in a box of its own: an attempt is moved about, and is as large as the largest call
         // that stands in it.
         match self {
@@ -175,7 +181,7 @@ impl Provider {
             Self::Fcm(fcm) => Box::pin(fcm.send(message)).await,
             Self::WebPush(push) => Box::pin(push.send(message)).await,
             Self::File(file) => Box::pin(file.send(message)).await,
-            Self::Null => Ok(Taken::default()),
+            Self::Null => Ok(ProviderAck::default()),
             #[cfg(test)]
             Self::Script(script) => script.send(message).await,
         }
@@ -184,23 +190,23 @@ impl Provider {
 
 /// What a provider says when it is asked by our id whether it has a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
+pub(crate) enum LookupResult {
     /// It has it.
-    There(Taken),
+    Found(ProviderAck),
     /// It has not.
-    NotThere,
+    NotFound,
     /// It cannot be asked.
-    Blind,
+    Unsupported,
 }
 
-// === impl Refusal ===
+// === impl ProviderRefusal ===
 
-impl Refusal {
+impl ProviderRefusal {
     /// The address or the message is of a kind that this provider does not carry. No call was made.
     #[must_use]
-    pub(crate) fn unfit() -> Self {
+    pub(crate) fn unsupported_message() -> Self {
         Self {
-            class: Class::Permanent,
+            class: FailureClass::Permanent,
             code: "address_kind_not_carried".to_owned(),
             detail: None,
             retry_after: None,

@@ -9,17 +9,16 @@ use crate::store::row::ReceiptKind;
 /// A delivery report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProviderReport {
-    /// The provider's name for the event.
+    /// The provider's identifier of the event.
     pub(crate) event_id: String,
     /// The notification, or `None` if the event concerns none of this service.
     pub(crate) id: Option<NotificationId>,
-    /// What it says.
     pub(crate) kind: ReceiptKind,
-    /// When it happened.
+    /// Time of the event.
     pub(crate) at: Timestamp,
-    /// Our word for the reason.
+    /// Reason code.
     pub(crate) code: Option<String>,
-    /// The provider's words.
+    /// The provider's description.
     pub(crate) detail: Option<String>,
     /// An address that is proven not to exist.
     pub(crate) dead_address: Option<String>,

@@ -6,9 +6,10 @@ use postern_common::clock::Timestamp;
 
 use crate::notification::Priority;
 
-/// What a failure means for the next attempt; the table of provider codes says which code is which.
+/// What a failure context for the next attempt; the table of provider codes says which code is
+/// which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Class {
+pub(crate) enum FailureClass {
     /// It will fail again: the address or the message is wrong.
     Permanent,
     /// It may succeed later.
@@ -23,7 +24,7 @@ pub(crate) enum Class {
 
 /// How a class of urgency is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Policy {
+pub(crate) struct RetryPolicy {
     /// Ceiling of the first wait; it doubles with each attempt.
     pub(crate) base: Duration,
     /// Ceiling of every wait.
@@ -35,9 +36,9 @@ pub(crate) struct Policy {
     pub(crate) window: Duration,
 }
 
-// === impl Policy ===
+// === impl RetryPolicy ===
 
-impl Policy {
+impl RetryPolicy {
     /// The urgent are repeated soon and given up soon: a sign-in code of yesterday helps nobody.
     #[must_use]
     pub(crate) fn of(priority: Priority) -> Self {
@@ -56,28 +57,30 @@ impl Policy {
     }
 
     /// When attempt `attempt + 1` is due, or `None` if there is none. Exponential with full jitter:
-    /// `roll` in 0..1 chooses a point of the whole wait, so that what failed together does not
+    /// `random` in 0..1 chooses a point of the whole wait, so that what failed together does not
     /// return together. `at_least` is the provider's `Retry-After`.
     #[must_use]
-    pub(crate) fn next(
+    pub(crate) fn next_attempt(
         &self,
         attempt: i32,
-        class: Class,
-        times: Times,
-        roll: f64,
+        class: FailureClass,
+        times: RetryTimes,
+        random: f64,
     ) -> Option<Timestamp> {
-        if class == Class::Permanent || attempt >= self.attempts {
+        if class == FailureClass::Permanent || attempt >= self.attempts {
             return None;
         }
         let doublings = u32::try_from(attempt - 1).unwrap_or(0).min(20);
         let ceiling = self.base.saturating_mul(1 << doublings).min(self.cap);
         let floor = match class {
-            Class::Configuration => Duration::from_secs(60),
-            Class::Throttled => self.base,
-            Class::Permanent | Class::Transient | Class::Ambiguous => Duration::from_millis(100),
+            FailureClass::Configuration => Duration::from_secs(60),
+            FailureClass::Throttled => self.base,
+            FailureClass::Permanent | FailureClass::Transient | FailureClass::Ambiguous => {
+                Duration::from_millis(100)
+            }
         };
         let wait = ceiling
-            .mul_f64(roll.clamp(0.0, 1.0))
+            .mul_f64(random.clamp(0.0, 1.0))
             .max(floor)
             .max(times.at_least.unwrap_or_default());
         self.within(times, wait)
@@ -87,13 +90,20 @@ impl Policy {
     /// alone for `left`: later the longer it has waited, so that many that wait for long cost
     /// little. It is no attempt, and only time ends it.
     #[must_use]
-    pub(crate) fn later(&self, left: Duration, times: Times, roll: f64) -> Option<Timestamp> {
+    pub(crate) fn next_check(
+        &self,
+        left: Duration,
+        times: RetryTimes,
+        random: f64,
+    ) -> Option<Timestamp> {
         let waited = times.now.since(times.began);
-        let wait = (waited / 2).min(LATEST_LOOK).mul_f64(roll.clamp(0.0, 1.0));
-        self.within(times, left.max(FIRST_LOOK) + wait)
+        let wait = (waited / 2)
+            .min(MAX_EXTRA_CHECK_DELAY)
+            .mul_f64(random.clamp(0.0, 1.0));
+        self.within(times, left.max(MIN_CHECK_DELAY) + wait)
     }
 
-    fn within(&self, times: Times, wait: Duration) -> Option<Timestamp> {
+    fn within(&self, times: RetryTimes, wait: Duration) -> Option<Timestamp> {
         let due = times.now.plus(wait);
         (due <= times.began.plus(self.window) && times.expires_at.is_none_or(|end| due < end))
             .then_some(due)
@@ -102,12 +112,12 @@ impl Policy {
 
 /// How long one that nobody was called for waits at least, and how much longer at most than its
 /// providers are left alone.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-const LATEST_LOOK: Duration = Duration::from_secs(300);
+const MIN_CHECK_DELAY: Duration = Duration::from_secs(1);
+const MAX_EXTRA_CHECK_DELAY: Duration = Duration::from_secs(300);
 
 /// The instants that bear on a repeat.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
+pub(crate) struct RetryTimes {
     /// Now.
     pub(crate) now: Timestamp,
     /// When the notification was accepted, or last queued again by an operator.
@@ -123,8 +133,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn times(at_least: Option<Duration>) -> Times {
-        Times {
+    fn times(at_least: Option<Duration>) -> RetryTimes {
+        RetryTimes {
             now: Timestamp(10_000),
             began: Timestamp(0),
             expires_at: None,
@@ -134,11 +144,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_repeat_lies_within_its_caps(attempt in 1..40i32, roll in 0.0..1.0f64, wish in 0..400u64) {
+        fn a_repeat_lies_within_its_caps(attempt in 1..40i32, random in 0.0..1.0f64, wish in 0..400u64) {
             for priority in Priority::ALL {
-                let policy = Policy::of(priority);
+                let policy = RetryPolicy::of(priority);
                 let at_least = Duration::from_secs(wish);
-                match policy.next(attempt, Class::Transient, times(Some(at_least)), roll) {
+                match policy.next_attempt(attempt, FailureClass::Transient, times(Some(at_least)), random) {
                     Some(due) => {
                         let wait = due.since(Timestamp(10_000));
                         prop_assert!(wait >= at_least && wait <= policy.cap.max(at_least));
@@ -152,10 +162,10 @@ mod tests {
 
     #[test]
     fn the_wait_grows_and_permanent_failures_are_not_repeated() {
-        let policy = Policy::of(Priority::Normal);
+        let policy = RetryPolicy::of(Priority::Normal);
         let wait = |attempt| {
             policy
-                .next(attempt, Class::Transient, times(None), 1.0)
+                .next_attempt(attempt, FailureClass::Transient, times(None), 1.0)
                 .map(|due| due.0 - 10_000)
         };
         assert_eq!(
@@ -163,11 +173,17 @@ mod tests {
             [Some(15_000), Some(30_000), Some(60_000), Some(1_800_000)]
         );
         assert_eq!(wait(20), None);
-        assert_eq!(policy.next(1, Class::Permanent, times(None), 1.0), None);
-        let ended = Times {
+        assert_eq!(
+            policy.next_attempt(1, FailureClass::Permanent, times(None), 1.0),
+            None
+        );
+        let ended = RetryTimes {
             expires_at: Some(Timestamp(12_000)),
             ..times(None)
         };
-        assert_eq!(policy.next(1, Class::Transient, ended, 1.0), None);
+        assert_eq!(
+            policy.next_attempt(1, FailureClass::Transient, ended, 1.0),
+            None
+        );
     }
 }

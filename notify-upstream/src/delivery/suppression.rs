@@ -11,32 +11,32 @@ use postern_common::clock::Timestamp;
 use crate::address::{self, Address, AddressHash};
 use crate::delivery::report::ProviderReport;
 use crate::notification::{Channel, NotificationId};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, SuppressionChange, SuppressionRow};
 
 /// The lists, as of the last look into the store. Only hashes are kept.
 #[derive(Debug)]
-pub(crate) struct Suppression {
+pub(crate) struct SuppressionCache {
     store: Store,
     clock: Clock,
     known: RwLock<HashSet<(i16, [u8; 32])>>,
     /// Most entries that are known here.
-    room: usize,
-    /// There was no room for all: the store is asked about what is not known here.
+    max_cached: usize,
+    /// There was no max_cached for all: the store is asked about what is not known here.
     overflows: AtomicBool,
-    seen_to: Mutex<SeenTo>,
-    noted: Mutex<Vec<(i16, Vec<u8>, String)>>,
+    read_position: Mutex<ReadPosition>,
+    pending: Mutex<Vec<SuppressionRow>>,
 }
 
 /// Up to where the store was read.
 #[derive(Clone, Copy, Debug)]
-struct SeenTo {
+struct ReadPosition {
     suppressed: Timestamp,
     lifted: Timestamp,
 }
 
 /// Why an address gets nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum List {
+pub(crate) enum SuppressionList {
     /// It is proven not to exist.
     Suppressed,
     /// Whoever holds it wants nothing more that can be unsubscribed from.
@@ -45,37 +45,37 @@ pub(crate) enum List {
 
 /// Kinds of entry: the channel's index for an address that is dead, and this much more for one that
 /// was unsubscribed.
-const UNSUBSCRIBED: i16 = 8;
+const UNSUBSCRIBED_OFFSET: i16 = 8;
 /// Most addresses in memory, 64 MB; beyond that the store is asked about each that is not among
 /// them.
-const ROOM: usize = 1_000_000;
+const MAX_CACHED_ADDRESSES: usize = 1_000_000;
 /// Most rows of one answer, unless more have one and the same instant.
-const PAGE: i64 = 100_000;
+const PAGE_ROWS: i64 = 100_000;
 /// Most addresses that an operator takes off at once, in one instant: whatever their number, a page
 /// goes beyond them.
-pub(crate) const LIFT: i64 = 50_000;
+pub(crate) const MAX_LIFT_ROWS: i64 = 50_000;
 
-// === impl Suppression ===
+// === impl SuppressionCache ===
 
-impl Suppression {
-    /// An empty list until the first [`Suppression::step`]: nothing is to be sent before.
+impl SuppressionCache {
+    /// An empty list until the first [`SuppressionCache::step`]: nothing is to be sent before.
     #[must_use]
     pub(crate) fn new(store: Store, clock: Clock) -> Self {
-        Self::with_room(store, clock, ROOM)
+        Self::with_max_cached(store, clock, MAX_CACHED_ADDRESSES)
     }
 
-    fn with_room(store: Store, clock: Clock, room: usize) -> Self {
+    fn with_max_cached(store: Store, clock: Clock, max_cached: usize) -> Self {
         Self {
-            room,
+            max_cached,
             overflows: AtomicBool::new(false),
             store,
             clock,
             known: RwLock::default(),
-            seen_to: Mutex::new(SeenTo {
+            read_position: Mutex::new(ReadPosition {
                 suppressed: Timestamp(0),
                 lifted: Timestamp(0),
             }),
-            noted: Mutex::default(),
+            pending: Mutex::default(),
         }
     }
 
@@ -83,42 +83,47 @@ impl Suppression {
     ///
     /// # Errors
     /// There are too many for memory, and the store does not answer.
-    pub(crate) async fn holds(
+    pub(crate) async fn is_suppressed(
         &self,
         channel: Channel,
         address: &Address,
     ) -> Result<bool, StoreError> {
-        self.is_on(List::Suppressed.kind(channel), address).await
+        self.is_listed(SuppressionList::Suppressed.kind(channel), address)
+            .await
     }
 
-    async fn is_on(&self, kind: i16, address: &Address) -> Result<bool, StoreError> {
-        if self.knows(kind, address) {
+    async fn is_listed(&self, kind: i16, address: &Address) -> Result<bool, StoreError> {
+        if self.is_cached(kind, address) {
             return Ok(true);
         }
         Ok(self.overflows.load(Ordering::Relaxed)
             && Box::pin(self.store.is_suppressed(kind, &address.hash())).await?)
     }
 
-    fn knows(&self, kind: i16, address: &Address) -> bool {
+    fn is_cached(&self, kind: i16, address: &Address) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         !known.is_empty() && known.contains(&(kind, address.hash()))
     }
 
     /// Notes an address; it is written with the next step.
-    pub(crate) fn note(&self, channel: Channel, address: &Address, reason: &str) {
-        self.note_hash(channel, address.hash(), reason);
+    pub(crate) fn add(&self, channel: Channel, address: &Address, reason: &str) {
+        self.add_hash(channel, address.hash(), reason);
     }
 
     /// The same for an address that is known by its hash alone.
-    pub(crate) fn note_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
-        let kind = List::Suppressed.kind(channel);
+    pub(crate) fn add_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
+        let kind = SuppressionList::Suppressed.kind(channel);
         self.known
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .insert((kind, hash));
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        if noted.len() < 10_000 {
-            noted.push((kind, hash.to_vec(), reason.to_owned()));
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.len() < 10_000 {
+            pending.push(SuppressionRow {
+                kind,
+                address: hash.to_vec(),
+                reason: reason.to_owned(),
+            });
         }
     }
 
@@ -131,7 +136,8 @@ impl Suppression {
         channel: Channel,
         address: &Address,
     ) -> Result<bool, StoreError> {
-        self.is_on(List::Unsubscribed.kind(channel), address).await
+        self.is_listed(SuppressionList::Unsubscribed.kind(channel), address)
+            .await
     }
 
     /// Mail of templates that offer it is not wanted at these addresses any more. Returns when that
@@ -140,10 +146,14 @@ impl Suppression {
     /// # Errors
     /// The store's.
     pub(crate) async fn unsubscribe(&self, addresses: &[AddressHash]) -> Result<(), StoreError> {
-        let kind = List::Unsubscribed.kind(Channel::Email);
+        let kind = SuppressionList::Unsubscribed.kind(Channel::Email);
         let rows: Vec<_> = addresses
             .iter()
-            .map(|hash| (kind, hash.to_vec(), "unsubscribed".to_owned()))
+            .map(|hash| SuppressionRow {
+                kind,
+                address: hash.to_vec(),
+                reason: "unsubscribed".to_owned(),
+            })
             .collect();
         self.store.suppress(&rows, self.clock.now()).await?;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
@@ -156,8 +166,8 @@ impl Suppression {
     /// something must not be able to silence a stranger.
     ///
     /// # Errors
-    /// The store's, and nothing was noted: the next bounce of the address does it.
-    pub(crate) async fn believe(&self, reports: &[ProviderReport]) -> Result<(), StoreError> {
+    /// The store's, and nothing was pending: the next bounce of the address does it.
+    pub(crate) async fn apply_reports(&self, reports: &[ProviderReport]) -> Result<(), StoreError> {
         let dead: Vec<(&ProviderReport, NotificationId, AddressHash)> = reports
             .iter()
             .filter_map(|report| {
@@ -178,93 +188,94 @@ impl Suppression {
                 && snapshot.addresses().any(|known| known == hash)
             {
                 let reason = report.code.as_deref().unwrap_or("bounced");
-                self.note_hash(snapshot.record.lane.channel, hash, reason);
+                self.add_hash(snapshot.record.lane.channel, hash, reason);
             }
         }
         Ok(())
     }
 
-    /// Writes what was noted.
+    /// Writes what was pending.
     ///
     /// # Errors
     /// The store's; it is written with the next call.
-    pub(crate) async fn write(&self) -> Result<(), StoreError> {
-        let noted = self
-            .noted
+    pub(crate) async fn flush(&self) -> Result<(), StoreError> {
+        let pending = self
+            .pending
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        if !noted.is_empty() {
-            self.store.suppress(&noted, self.clock.now()).await?;
-            self.noted
+        if !pending.is_empty() {
+            self.store.suppress(&pending, self.clock.now()).await?;
+            self.pending
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .drain(..noted.len());
+                .drain(..pending.len());
         }
         Ok(())
     }
 
-    /// Writes what was noted and reads all that others noted.
+    /// Writes what was pending and reads all that others pending.
     ///
     /// # Errors
     /// The store's.
-    pub(crate) async fn step(&self) -> Result<(), StoreError> {
-        self.write().await?;
+    pub(crate) async fn sync(&self) -> Result<(), StoreError> {
+        self.flush().await?;
         // In this order: what is put back on the list between the two stays on it.
-        let mut page = PAGE;
-        while self.forget_lifted(page).await? {
+        let mut page = PAGE_ROWS;
+        while self.read_lifted(page).await? {
             page = page.saturating_mul(2);
         }
-        page = PAGE;
-        while self.learn(page).await? {
+        page = PAGE_ROWS;
+        while self.read_added(page).await? {
             page = page.saturating_mul(2);
         }
         Ok(())
     }
 
     /// Reads what others have taken off. Whether there may be more.
-    async fn forget_lifted(&self, page: i64) -> Result<bool, StoreError> {
+    async fn read_lifted(&self, page: i64) -> Result<bool, StoreError> {
         let since = self
-            .seen_to
+            .read_position
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .lifted;
         let rows = self.store.lifted_since(since, page).await?;
         let read_to = since.max(read_to(&rows, page));
-        self.seen_to
+        self.read_position
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .lifted = read_to;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let is_full = is_full(&rows, page);
-        for (kind, address, _) in rows {
-            if let Ok(hash) = <[u8; 32]>::try_from(address) {
-                known.remove(&(kind, hash));
+        for row in rows {
+            if let Ok(hash) = <[u8; 32]>::try_from(row.address) {
+                known.remove(&(row.kind, hash));
             }
         }
         Ok(is_full)
     }
 
-    /// Reads what others have noted. Whether there may be more.
-    async fn learn(&self, page: i64) -> Result<bool, StoreError> {
+    /// Reads what others have pending. Whether there may be more.
+    async fn read_added(&self, page: i64) -> Result<bool, StoreError> {
         let since = self
-            .seen_to
+            .read_position
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .suppressed;
         let rows = self.store.suppressed_since(since, page).await?;
         let read_to = since.max(read_to(&rows, page));
-        self.seen_to
+        self.read_position
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .suppressed = read_to;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let is_full = is_full(&rows, page);
-        for (kind, address, _) in rows {
-            let Ok(hash) = <[u8; 32]>::try_from(address) else {
+        for row in rows {
+            let Ok(hash) = <[u8; 32]>::try_from(row.address) else {
                 continue;
             };
-            if known.len() < self.room {
+            let kind = row.kind;
+            if known.len() < self.max_cached {
                 known.insert((kind, hash));
             } else if !known.contains(&(kind, hash)) {
                 self.overflows.store(true, Ordering::Relaxed);
@@ -276,8 +287,8 @@ impl Suppression {
 
 /// From where the next look reads on. When all was read, a minute back: for rows that were
 /// committed late, or by a clock that is behind.
-pub(crate) fn read_to(rows: &[(i16, Vec<u8>, i64)], page: i64) -> Timestamp {
-    let last = rows.last().map_or(0, |(_, _, at)| *at);
+pub(crate) fn read_to(rows: &[SuppressionChange], page: i64) -> Timestamp {
+    let last = rows.last().map_or(0, |row| row.at.0);
     Timestamp(if is_full(rows, page) {
         last
     } else {
@@ -285,15 +296,15 @@ pub(crate) fn read_to(rows: &[(i16, Vec<u8>, i64)], page: i64) -> Timestamp {
     })
 }
 
-fn is_full(rows: &[(i16, Vec<u8>, i64)], page: i64) -> bool {
+fn is_full(rows: &[SuppressionChange], page: i64) -> bool {
     i64::try_from(rows.len()).unwrap_or(page) >= page
 }
 
-// === impl List ===
+// === impl SuppressionList ===
 
-impl List {
+impl SuppressionList {
     /// Name and value, for the command line.
-    pub(crate) const WORDS: &[(&str, Self)] = &[
+    pub(crate) const NAMES: &[(&str, Self)] = &[
         ("suppressed", Self::Suppressed),
         ("unsubscribed", Self::Unsubscribed),
     ];
@@ -311,22 +322,18 @@ impl List {
     #[must_use]
     pub(crate) fn kind(self, channel: Channel) -> i16 {
         match self {
-            Self::Suppressed => code(channel),
-            Self::Unsubscribed => code(channel) + UNSUBSCRIBED,
+            Self::Suppressed => channel.code(),
+            Self::Unsubscribed => channel.code() + UNSUBSCRIBED_OFFSET,
         }
     }
 
     /// The list and the channel of a number in the store.
     #[must_use]
     pub(crate) fn of_kind(kind: i16) -> Option<(Self, Channel)> {
-        let lists = Self::WORDS.iter().map(|(_, list)| *list);
+        let lists = Self::NAMES.iter().map(|(_, list)| *list);
         let mut all = lists.flat_map(|list| Channel::ALL.map(|channel| (list, channel)));
         all.find(|(list, channel)| list.kind(*channel) == kind)
     }
-}
-
-fn code(channel: Channel) -> i16 {
-    i16::try_from(channel.index()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -353,17 +360,32 @@ mod tests {
             let sql =
                 format!("INSERT INTO notify_suppression (channel, address, reason, at) {many}");
             execute(&test.database, &sql).await;
-            let last = [(code(Channel::Push), ada.hash().to_vec(), "r".to_owned())];
+            let last = [SuppressionRow {
+                kind: Channel::Push.code(),
+                address: ada.hash().to_vec(),
+                reason: "r".to_owned(),
+            }];
             store.suppress(&last, Timestamp(5)).await.expect("notes");
-            // The second has room for a part of the list, and asks about the rest.
-            for room in [ROOM, 10] {
-                let list = Suppression::with_room(store.clone(), Clock::manual(START), room);
-                list.step().await.expect("looks");
-                assert!(
-                    list.holds(Channel::Push, &ada).await.expect("known"),
-                    "room for {room}"
+            // The second has max_cached for a part of the list, and asks about the rest.
+            for max_cached in [MAX_CACHED_ADDRESSES, 10] {
+                let list = SuppressionCache::with_max_cached(
+                    store.clone(),
+                    Clock::manual(START),
+                    max_cached,
                 );
-                assert!(!list.holds(Channel::Email, &ada).await.expect("known"));
+                list.sync().await.expect("looks");
+                assert!(
+                    list.is_suppressed(Channel::Push, &ada)
+                        .await
+                        .expect("known"),
+                    "room for {max_cached}"
+                );
+                assert!(
+                    !list
+                        .is_suppressed(Channel::Email, &ada)
+                        .await
+                        .expect("known")
+                );
             }
         }
     }

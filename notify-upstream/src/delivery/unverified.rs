@@ -17,15 +17,15 @@ pub(crate) struct UnverifiedQuota {
 }
 
 /// Notifications to one unverified address an hour.
-const MAX_PER_ADDRESS: u64 = 5;
+const MAX_HOURLY_PER_ADDRESS: u64 = 5;
 /// Notifications to unverified addresses that one user asks for an hour.
-const MAX_PER_CALLER: u64 = 5;
+const MAX_HOURLY_PER_CALLER: u64 = 5;
 
-const HOUR: i64 = 3600;
+const HOUR_SECONDS: i64 = 3600;
 /// Longer than a window, so that no count ends within it.
-const COUNT_LIFE: Duration = Duration::from_secs(2 * 3600);
+const COUNTER_TTL: Duration = Duration::from_secs(2 * 3600);
 /// Longer than a notification is retried.
-const COUNTED_LIFE: Duration = Duration::from_secs(7 * 86_400);
+const COUNTED_MARKER_TTL: Duration = Duration::from_secs(7 * 86_400);
 
 // === impl UnverifiedQuota ===
 
@@ -52,14 +52,14 @@ impl UnverifiedQuota {
         if self.cache.get(&counted).await?.is_some() {
             return Ok(true);
         }
-        let hour = self.clock.now().unix_seconds().div_euclid(HOUR);
+        let hour = self.clock.now().unix_seconds().div_euclid(HOUR_SECONDS);
         let caller: [u8; 32] = Sha256::digest(creator).into();
         let of_address = self.count("address", address, hour).await?;
         let of_caller = self.count("caller", &caller, hour).await?;
-        if of_address > MAX_PER_ADDRESS || of_caller > MAX_PER_CALLER {
+        if of_address > MAX_HOURLY_PER_ADDRESS || of_caller > MAX_HOURLY_PER_CALLER {
             return Ok(false);
         }
-        self.cache.set(&counted, b"1", COUNTED_LIFE).await?;
+        self.cache.set(&counted, b"1", COUNTED_MARKER_TTL).await?;
         Ok(true)
     }
 
@@ -67,7 +67,7 @@ impl UnverifiedQuota {
         self.cache
             .increment(
                 &format!("notify:unverified:{of}:{}:{hour}", hex(hash)),
-                COUNT_LIFE,
+                COUNTER_TTL,
             )
             .await
     }
@@ -96,7 +96,7 @@ mod tests {
                 "one notification counts once"
             );
         }
-        for _ in 1..MAX_PER_ADDRESS {
+        for _ in 1..MAX_HOURLY_PER_ADDRESS {
             assert_eq!(quota.take(next(), "user:a", &[1; 32]).await, Ok(true));
         }
         assert_eq!(

@@ -8,7 +8,7 @@ use crate::notification::{Order, order_time};
 
 /// What is known about one lane.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LaneState {
+pub(super) struct LaneCursor {
     /// Everything up to here has been claimed once, or was born leased.
     pub(super) cursor: Order,
     /// Nothing that can be claimed stands below.
@@ -24,9 +24,9 @@ pub(super) struct LaneState {
     is_returned: bool,
 }
 
-// === impl LaneState ===
+// === impl LaneCursor ===
 
-impl LaneState {
+impl LaneCursor {
     pub(super) fn head(&self) -> Option<Order> {
         self.head
     }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn new_rows_wait_since_they_were_accepted() {
-        let mut lane = LaneState::default();
+        let mut lane = LaneCursor::default();
         lane.claimed(Some(order(100)), false, at(101));
         lane.set_head(Some(order(102)), at(109));
         assert_eq!(lane.waited(at(110)), Some(Duration::from_secs(8)));
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn rows_that_came_back_wait_since_then() {
-        let mut lane = LaneState::default();
+        let mut lane = LaneCursor::default();
         lane.claimed(Some(order(100)), false, at(101));
         lane.step_back(Some(order(95)), at(110));
         lane.step_back(Some(order(90)), at(112));
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn nothing_has_waited_longer_than_the_lane_has_not_been_empty() {
-        let mut lane = LaneState::default();
+        let mut lane = LaneCursor::default();
         lane.set_head(None, at(109));
         lane.set_head(Some(order(99)), at(110));
         assert_eq!(lane.waited(at(111)), Some(Duration::from_secs(1)));

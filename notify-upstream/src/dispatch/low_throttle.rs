@@ -3,47 +3,49 @@ use std::time::Duration;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
-use crate::delivery::pool::Standing;
+use crate::delivery::pool::BreakerState;
 
 /// Whether LOW flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum GateState {
+pub(crate) enum LowPriorityThrottle {
     /// Like any other class.
     #[default]
-    Open,
+    Off,
     /// With a share.
-    Throttled,
+    Reduced,
     /// Not at all.
     Paused,
 }
 
 /// Closes under load at once, and opens step by step only after calm: without that it would swing.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct ThrottleController {
     clock: Clock,
-    state: GateState,
+    state: LowPriorityThrottle,
     /// Since when the load has asked for less than the present state.
-    calm_since: Option<Timestamp>,
-    /// The slowest claim since the last look.
+    lower_load_since: Option<Timestamp>,
+    /// The slowest claim since the last update.
     slowest_claim: Duration,
 }
 
-/// How long the load must be lower before the gate opens by one step.
-const CALM: Duration = Duration::from_secs(5);
+/// How long the load must be lower before the controller opens by one step.
+const RECOVERY_TIME: Duration = Duration::from_secs(5);
 /// Age of the oldest notification above LOW that waits: throttle, pause.
-const AGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+const OLDEST_WAITING_LIMITS: (Duration, Duration) =
+    (Duration::from_secs(1), Duration::from_secs(5));
 /// Time of a claim: throttle, pause.
-const CLAIM_TIME: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
+const CLAIM_TIME_LIMITS: (Duration, Duration) =
+    (Duration::from_millis(250), Duration::from_secs(1));
 
-// === impl GateState ===
+// === impl LowPriorityThrottle ===
 
-impl GateState {
+impl LowPriorityThrottle {
     /// Why a LOW notification waits, in the status document.
     #[must_use]
     pub(crate) fn wait_reason(self) -> Option<&'static str> {
         match self {
-            Self::Open => None,
-            Self::Throttled => Some("LOW_THROTTLED"),
+            Self::Off => None,
+            Self::Reduced => Some("LOW_THROTTLED"),
             Self::Paused => Some("LOW_PAUSED"),
         }
     }
@@ -52,8 +54,8 @@ impl GateState {
     #[must_use]
     pub(crate) const fn code(self) -> u8 {
         match self {
-            Self::Open => 0,
-            Self::Throttled => 1,
+            Self::Off => 0,
+            Self::Reduced => 1,
             Self::Paused => 2,
         }
     }
@@ -62,68 +64,77 @@ impl GateState {
     #[must_use]
     pub(crate) const fn from_code(code: u8) -> Self {
         match code {
-            0 => Self::Open,
-            1 => Self::Throttled,
+            0 => Self::Off,
+            1 => Self::Reduced,
             _ => Self::Paused,
         }
     }
 
-    const fn one_step_open(self) -> Self {
+    const fn next_lower(self) -> Self {
         match self {
-            Self::Open | Self::Throttled => Self::Open,
-            Self::Paused => Self::Throttled,
+            Self::Off | Self::Reduced => Self::Off,
+            Self::Paused => Self::Reduced,
         }
     }
 }
 
-// === impl Gate ===
+// === impl ThrottleController ===
 
-impl Gate {
+impl ThrottleController {
     /// Open.
     #[must_use]
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
-            state: GateState::Open,
-            calm_since: None,
+            state: LowPriorityThrottle::Off,
+            lower_load_since: None,
             slowest_claim: Duration::ZERO,
         }
     }
 
-    /// The state since the last look.
+    /// The state since the last update.
     #[must_use]
-    pub(crate) fn state(&self) -> GateState {
+    pub(crate) fn state(&self) -> LowPriorityThrottle {
         self.state
     }
 
     /// How long a claim took.
-    pub(crate) fn note_claim(&mut self, took: Duration) {
+    pub(crate) fn record_claim(&mut self, took: Duration) {
         self.slowest_claim = self.slowest_claim.max(took);
     }
 
     /// Looks at the load: how long the oldest above LOW has waited, and how the providers stand.
     /// While they wait for one to see whether they work again, that may be a LOW: there may be
     /// nothing else.
-    pub(crate) fn look(&mut self, oldest: Duration, providers: Standing) -> GateState {
+    pub(crate) fn update(
+        &mut self,
+        oldest: Duration,
+        providers: BreakerState,
+    ) -> LowPriorityThrottle {
         let claim = std::mem::take(&mut self.slowest_claim);
-        let wanted =
-            if matches!(providers, Standing::Open(_)) || oldest > AGE.1 || claim > CLAIM_TIME.1 {
-                GateState::Paused
-            } else if providers == Standing::Due || oldest > AGE.0 || claim > CLAIM_TIME.0 {
-                GateState::Throttled
-            } else {
-                GateState::Open
-            };
+        let wanted = if matches!(providers, BreakerState::Open(_))
+            || oldest > OLDEST_WAITING_LIMITS.1
+            || claim > CLAIM_TIME_LIMITS.1
+        {
+            LowPriorityThrottle::Paused
+        } else if providers == BreakerState::HalfOpen
+            || oldest > OLDEST_WAITING_LIMITS.0
+            || claim > CLAIM_TIME_LIMITS.0
+        {
+            LowPriorityThrottle::Reduced
+        } else {
+            LowPriorityThrottle::Off
+        };
         if wanted >= self.state {
             self.state = wanted;
-            self.calm_since = None;
+            self.lower_load_since = None;
             return self.state;
         }
         let now = self.clock.now();
-        let since = *self.calm_since.get_or_insert(now);
-        if now.since(since) >= CALM {
-            self.state = self.state.one_step_open();
-            self.calm_since = Some(now);
+        let since = *self.lower_load_since.get_or_insert(now);
+        if now.since(since) >= RECOVERY_TIME {
+            self.state = self.state.next_lower();
+            self.lower_load_since = Some(now);
         }
         self.state
     }
@@ -136,52 +147,59 @@ mod tests {
     #[test]
     fn it_closes_at_once_and_opens_step_by_step_after_calm() {
         let clock = Clock::manual(Timestamp(1));
-        let mut gate = Gate::new(clock.clone());
+        let mut controller = ThrottleController::new(clock.clone());
         assert_eq!(
-            gate.look(Duration::from_secs(2), Standing::Closed),
-            GateState::Throttled
+            controller.update(Duration::from_secs(2), BreakerState::Closed),
+            LowPriorityThrottle::Reduced
         );
         assert_eq!(
-            gate.look(Duration::ZERO, Standing::Open(CALM)),
-            GateState::Paused
+            controller.update(Duration::ZERO, BreakerState::Open(RECOVERY_TIME)),
+            LowPriorityThrottle::Paused
         );
         let mut seen = Vec::new();
         for _ in 0..12 {
-            seen.push(gate.look(Duration::ZERO, Standing::Closed));
+            seen.push(controller.update(Duration::ZERO, BreakerState::Closed));
             clock.advance(Duration::from_secs(1));
         }
-        let expected = [[GateState::Paused; 5], [GateState::Throttled; 5]].concat();
+        let expected = [
+            [LowPriorityThrottle::Paused; 5],
+            [LowPriorityThrottle::Reduced; 5],
+        ]
+        .concat();
         assert_eq!(seen[..10], expected[..]);
-        assert_eq!(seen[10..], [GateState::Open; 2]);
+        assert_eq!(seen[10..], [LowPriorityThrottle::Off; 2]);
     }
 
     #[test]
     fn a_new_load_starts_the_calm_again() {
         let clock = Clock::manual(Timestamp(1));
-        let mut gate = Gate::new(clock.clone());
-        gate.look(Duration::from_secs(9), Standing::Closed);
-        gate.look(Duration::ZERO, Standing::Closed);
+        let mut controller = ThrottleController::new(clock.clone());
+        controller.update(Duration::from_secs(9), BreakerState::Closed);
+        controller.update(Duration::ZERO, BreakerState::Closed);
         clock.advance(Duration::from_secs(4));
-        gate.look(Duration::from_secs(9), Standing::Closed);
+        controller.update(Duration::from_secs(9), BreakerState::Closed);
         clock.advance(Duration::from_secs(4));
-        gate.note_claim(Duration::from_secs(2));
+        controller.record_claim(Duration::from_secs(2));
         assert_eq!(
-            gate.look(Duration::ZERO, Standing::Closed),
-            GateState::Paused
+            controller.update(Duration::ZERO, BreakerState::Closed),
+            LowPriorityThrottle::Paused
         );
     }
 
     #[test]
     fn providers_that_wait_for_a_probe_are_given_one_after_calm() {
         let clock = Clock::manual(Timestamp(1));
-        let mut gate = Gate::new(clock.clone());
-        gate.look(Duration::ZERO, Standing::Open(CALM));
-        assert_eq!(gate.look(Duration::ZERO, Standing::Due), GateState::Paused);
+        let mut controller = ThrottleController::new(clock.clone());
+        controller.update(Duration::ZERO, BreakerState::Open(RECOVERY_TIME));
+        assert_eq!(
+            controller.update(Duration::ZERO, BreakerState::HalfOpen),
+            LowPriorityThrottle::Paused
+        );
         for _ in 0..3 {
-            clock.advance(CALM);
+            clock.advance(RECOVERY_TIME);
             assert_eq!(
-                gate.look(Duration::ZERO, Standing::Due),
-                GateState::Throttled
+                controller.update(Duration::ZERO, BreakerState::HalfOpen),
+                LowPriorityThrottle::Reduced
             );
         }
     }

@@ -1,34 +1,34 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Turn;
+use super::LaneTurn;
 use crate::notification::{Lane, Priority};
 
 /// How many notifications of a channel are in hand at once: memory is bounded by these, and by
 /// nothing that a client sends. Some are kept for CRITICAL, some for CRITICAL and HIGH.
 #[derive(Clone, Debug)]
-pub(crate) struct Permits(Arc<Inner>);
+pub(crate) struct PermitPool(Arc<PermitCounts>);
 
 /// The right to have one notification in hand. Dropped when its result is durable; whoever drops
 /// some wakes the dispatcher once, so that it claims for all of them together.
 #[derive(Debug)]
-pub(crate) struct Permit {
-    inner: Arc<Inner>,
+pub(crate) struct ChannelPermit {
+    counts: Arc<PermitCounts>,
     lane: usize,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct PermitCounts {
     total: usize,
     used: Mutex<[usize; Lane::PER_CHANNEL]>,
 }
 
-// === impl Permits ===
+// === impl PermitPool ===
 
-impl Permits {
+impl PermitPool {
     /// As many as `total`, at least one.
     #[must_use]
     pub(crate) fn new(total: usize) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(PermitCounts {
             total: total.max(1),
             used: Mutex::default(),
         }))
@@ -37,8 +37,8 @@ impl Permits {
     /// Up to `want` permits for a lane whose share of all is `share` (0 to 1); fewer when fewer are
     /// free.
     #[must_use]
-    pub(crate) fn take(&self, lane: Lane, share: f64, want: usize) -> Vec<Permit> {
-        self.take_for(&[Turn { lane, share }], want)
+    pub(crate) fn take(&self, lane: Lane, share: f64, want: usize) -> Vec<ChannelPermit> {
+        self.take_for(&[LaneTurn { lane, share }], want)
             .map(|(_, permits)| permits)
             .unwrap_or_default()
     }
@@ -47,7 +47,11 @@ impl Permits {
     /// back while one lane after another is looked at go to none of them: they would go to a lane
     /// behind the one that has just found none.
     #[must_use]
-    pub(crate) fn take_for(&self, turns: &[Turn], want: usize) -> Option<(Turn, Vec<Permit>)> {
+    pub(crate) fn take_for(
+        &self,
+        turns: &[LaneTurn],
+        want: usize,
+    ) -> Option<(LaneTurn, Vec<ChannelPermit>)> {
         let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
         let in_use: usize = used.iter().sum();
         let (turn, count) = turns.iter().find_map(|turn| {
@@ -55,10 +59,10 @@ impl Permits {
                 .0
                 .total
                 .saturating_sub(in_use + self.reserved(turn.lane.priority));
-            let most = self
+            let lane_free = self
                 .share_of(turn.share)
                 .saturating_sub(used[turn.lane.index()]);
-            let count = free.min(most).min(want);
+            let count = free.min(lane_free).min(want);
             (count > 0).then_some((*turn, count))
         })?;
         let lane = turn.lane.index();
@@ -67,8 +71,8 @@ impl Permits {
         Some((
             turn,
             (0..count)
-                .map(|_| Permit {
-                    inner: Arc::clone(&self.0),
+                .map(|_| ChannelPermit {
+                    counts: Arc::clone(&self.0),
                     lane,
                 })
                 .collect(),
@@ -111,10 +115,10 @@ impl Permits {
     }
 }
 
-impl Drop for Permit {
+impl Drop for ChannelPermit {
     fn drop(&mut self) {
         let mut used = self
-            .inner
+            .counts
             .used
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -129,7 +133,7 @@ mod tests {
 
     #[test]
     fn some_are_kept_for_the_urgent_and_all_come_back() {
-        let permits = Permits::new(64);
+        let permits = PermitPool::new(64);
         let lane = |priority| Lane::first(Channel::Email, priority);
         let low = permits.take(lane(Priority::Low), 1.0, 100);
         let high = permits.take(lane(Priority::High), 1.0, 100);
@@ -137,18 +141,18 @@ mod tests {
         assert_eq!((low.len(), high.len(), critical.len()), (56, 4, 4));
         drop((low, high, critical));
         assert_eq!(permits.in_use(), 0);
-        let repeats = permits.take(lane(Priority::Normal).repeats(), 0.25, 100);
+        let repeats = permits.take(lane(Priority::Normal).retries(), 0.25, 100);
         assert_eq!(repeats.len(), 16);
         assert_eq!(permits.take(lane(Priority::Normal), 1.0, 100).len(), 40);
     }
     #[test]
     fn what_comes_back_meanwhile_does_not_go_to_who_is_behind() {
-        let permits = Permits::new(1);
-        let turns = [Priority::Critical, Priority::High].map(|priority| Turn {
+        let permits = PermitPool::new(1);
+        let turns = [Priority::Critical, Priority::High].map(|priority| LaneTurn {
             lane: Lane::first(Channel::Email, priority),
             share: 1.0,
         });
-        let (back, coming) = std::sync::mpsc::channel::<Vec<Permit>>();
+        let (back, coming) = std::sync::mpsc::channel::<Vec<ChannelPermit>>();
         let returning = std::thread::spawn(move || coming.into_iter().for_each(drop));
         for _ in 0..20_000 {
             let (turn, taken) = loop {

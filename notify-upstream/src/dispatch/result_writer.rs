@@ -6,94 +6,100 @@ use futures_util::stream::FuturesUnordered;
 use postern_common::Clock;
 use tokio::sync::mpsc;
 
-use super::{Board, Job, Means};
-use crate::lease::Worker;
-use crate::lease::Workers;
-use crate::metrics::Metrics;
+use super::{DeliveryJob, DispatchContext, DispatchState};
+use crate::lease::WorkerLease;
+use crate::lease::WorkerRegistry;
+use crate::metrics::NotifyMetrics;
 use crate::notification::Channel;
-use crate::store::Recent;
-use crate::store::{Finished, Next, ResultRow, Store, StoreError};
+use crate::store::SnapshotCache;
+use crate::store::{ClaimRef, Finished, Next, ResultRow, Store, StoreError};
 
 /// An attempt that is over, with its permit.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct CompletedJob {
     /// The row.
-    pub(crate) job: Job,
-    /// How it ended.
-    pub(crate) ending: Ending,
+    pub(crate) job: DeliveryJob,
+    /// How it completed.
+    pub(crate) outcome: JobOutcome,
 }
 
-/// How an attempt ended.
+/// How an attempt completed.
 #[derive(Debug)]
-pub(crate) enum Ending {
+pub(crate) enum JobOutcome {
     /// With a line of history.
     Result(ResultRow, Next),
-    /// It was never begun: the row goes back to its place.
-    HandBack,
+    /// It was never begun: the row goes unstarted to its place.
+    Release,
 }
 
-/// How often rows are tried to be handed back before their worker is given up.
-const HAND_BACKS: u32 = 3;
+/// How often rows are tried to be handed unstarted before their worker is given up.
+const MAX_RELEASE_ATTEMPTS: u32 = 3;
 
 /// Writes results in batches: what ends while two are being written makes up the next.
 #[derive(Debug)]
-pub(crate) struct Finisher {
+pub(crate) struct ResultWriter {
     store: Store,
     clock: Clock,
-    board: Arc<Board>,
-    metrics: Metrics,
-    recent: Arc<Recent>,
-    workers: Arc<Workers>,
-    ended: mpsc::UnboundedReceiver<Ended>,
+    dispatch_state: Arc<DispatchState>,
+    metrics: NotifyMetrics,
+    snapshot_cache: Arc<SnapshotCache>,
+    workers: Arc<WorkerRegistry>,
+    completed: mpsc::UnboundedReceiver<CompletedJob>,
 }
 
 /// Most rows of one batch.
-const BATCH: usize = 512;
+const RESULT_BATCH_SIZE: usize = 512;
 /// Batches that are written at once.
-const AT_ONCE: usize = 2;
+const MAX_CONCURRENT_WRITES: usize = 2;
 /// Bytes of a provider's words that are kept.
-const DETAIL: usize = 500;
+const MAX_DETAIL_BYTES: usize = 500;
 /// Before the store is asked again after it did not answer.
-const FIRST_WAIT: Duration = Duration::from_millis(50);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-// === impl Finisher ===
+// === impl ResultWriter ===
 
-impl Finisher {
-    /// Takes what the runner says has ended.
+impl ResultWriter {
+    /// Takes what the runner says has completed.
     #[must_use]
-    pub(crate) fn new(means: &Means, ended: mpsc::UnboundedReceiver<Ended>) -> Self {
-        let Means {
+    pub(crate) fn new(
+        context: &DispatchContext,
+        completed: mpsc::UnboundedReceiver<CompletedJob>,
+    ) -> Self {
+        let DispatchContext {
             store,
             clock,
-            board,
+            dispatch_state,
             metrics,
-            recent,
+            snapshot_cache,
             workers,
             ..
-        } = means.clone();
+        } = context.clone();
         Self {
             store,
             clock,
-            board,
+            dispatch_state,
             metrics,
-            recent,
+            snapshot_cache,
             workers,
-            ended,
+            completed,
         }
     }
 
     /// Writes until the last runner is gone: while one batch waits for the disk the next is on its
     /// way.
     pub(crate) async fn run(mut self) {
-        let mut ended = std::mem::replace(&mut self.ended, mpsc::unbounded_channel().1);
-        let (mut batch, mut writing) = (Vec::with_capacity(BATCH), FuturesUnordered::new());
+        let mut completed = std::mem::replace(&mut self.completed, mpsc::unbounded_channel().1);
+        let (mut batch, mut writing) = (
+            Vec::with_capacity(RESULT_BATCH_SIZE),
+            FuturesUnordered::new(),
+        );
         loop {
             tokio::select! {
-                count = ended.recv_many(&mut batch, self.board.precedence().most(BATCH)), if writing.len() < AT_ONCE => {
+                count = completed.recv_many(&mut batch, self.dispatch_state.urgent_gate().batch_size(RESULT_BATCH_SIZE)), if writing.len() < MAX_CONCURRENT_WRITES => {
                     if count == 0 {
                         break;
                     }
-                    writing.push(self.flush(std::mem::replace(&mut batch, Vec::with_capacity(BATCH))));
+                    writing.push(self.flush(std::mem::replace(&mut batch, Vec::with_capacity(RESULT_BATCH_SIZE))));
                 }
                 Some(()) = writing.next(), if !writing.is_empty() => {}
             }
@@ -101,18 +107,21 @@ impl Finisher {
         while writing.next().await.is_some() {}
     }
 
-    /// Writes what has ended by now. How many rows.
+    /// Writes what has completed by now. How many rows.
     #[cfg(test)]
     pub(crate) async fn drain(&mut self) -> usize {
         let mut written = 0;
         loop {
             let mut batch = Vec::new();
-            let most = self.board.precedence().most(BATCH);
-            while let Some(ended) = (batch.len() < most)
-                .then(|| self.ended.try_recv().ok())
+            let max_rows = self
+                .dispatch_state
+                .urgent_gate()
+                .batch_size(RESULT_BATCH_SIZE);
+            while let Some(completed) = (batch.len() < max_rows)
+                .then(|| self.completed.try_recv().ok())
                 .flatten()
             {
-                batch.push(ended);
+                batch.push(completed);
             }
             if batch.is_empty() {
                 return written;
@@ -122,64 +131,70 @@ impl Finisher {
         }
     }
 
-    async fn flush(&self, batch: Vec<Ended>) {
+    async fn flush(&self, batch: Vec<CompletedJob>) {
         if let Some(priority) = batch
             .iter()
-            .map(|ended| ended.job.claimed.record.lane.priority)
+            .map(|completed| completed.job.claimed.record.lane.priority)
             .min()
         {
-            self.board.precedence().make_way(priority).await;
+            self.dispatch_state
+                .urgent_gate()
+                .yield_to_urgent(priority)
+                .await;
         }
-        let (rows, writers): (Vec<Finished>, Vec<&Worker>) = batch
+        let (rows, workers): (Vec<Finished>, Vec<&WorkerLease>) = batch
             .iter()
-            .filter_map(|ended| Some((finished(ended)?, &*ended.job.worker)))
+            .filter_map(|completed| Some((finished(completed)?, &*completed.job.worker)))
             .unzip();
         if !rows.is_empty() {
-            self.write(&rows, &writers).await;
+            self.write(&rows, &workers).await;
             self.count(&batch);
         }
-        self.hand_back(&batch).await;
-        self.recent
-            .forget(batch.iter().map(|ended| ended.job.claimed.id));
-        let touched = Channel::ALL.map(|channel| {
+        self.release_unstarted(&batch).await;
+        self.snapshot_cache
+            .forget(batch.iter().map(|completed| completed.job.claimed.id));
+        let affected = Channel::ALL.map(|channel| {
             batch
                 .iter()
-                .any(|ended| ended.job.claimed.record.lane.channel == channel)
+                .any(|completed| completed.job.claimed.record.lane.channel == channel)
         });
         // Only now are the permits free: the results are durable.
         drop(batch);
         for (channel, _) in Channel::ALL
             .into_iter()
-            .zip(touched)
-            .filter(|(_, touched)| *touched)
+            .zip(affected)
+            .filter(|(_, affected)| *affected)
         {
-            self.board.desk(channel).wake();
+            self.dispatch_state.channel(channel).wake();
         }
     }
 
-    /// Gives back what was not begun, to places that were claimed beyond already: they are looked
-    /// at at once, or, where the answer was lost, with the next survey. What the store does not
-    /// take back is rescued like a dead worker's.
-    async fn hand_back(&self, batch: &[Ended]) {
-        let back = || {
+    /// Gives unstarted what was not begun, to places that were claimed beyond already: they are
+    /// looked at at once, or, where the answer was lost, with the next scan_lanes. What the store
+    /// does not take unstarted is rescued like a dead worker's.
+    async fn release_unstarted(&self, batch: &[CompletedJob]) {
+        let unstarted = || {
             batch
                 .iter()
-                .filter(|ended| matches!(ended.ending, Ending::HandBack))
-                .map(|ended| &ended.job)
+                .filter(|completed| matches!(completed.outcome, JobOutcome::Release))
+                .map(|completed| &completed.job)
         };
-        let rows: Vec<_> = back()
-            .map(|job| (job.claimed.id, job.claimed.fence))
+        let rows: Vec<_> = unstarted()
+            .map(|job| ClaimRef {
+                id: job.claimed.id,
+                fence: job.claimed.fence,
+            })
             .collect();
         if rows.is_empty() {
             return;
         }
-        let mut wait = FIRST_WAIT;
-        for left in (0..HAND_BACKS).rev() {
+        let mut wait = MIN_RETRY_DELAY;
+        for left in (0..MAX_RELEASE_ATTEMPTS).rev() {
             match self.store.release(&rows).await {
                 Ok(places) => {
                     places
                         .into_iter()
-                        .for_each(|(lane, order)| self.board.note_moved(lane, order));
+                        .for_each(|place| self.dispatch_state.note_moved(place.lane, place.order));
                     return;
                 }
                 Err(StoreError::Unavailable(error)) if left > 0 => {
@@ -193,13 +208,13 @@ impl Finisher {
                 }
             }
         }
-        back().for_each(|job| self.workers.doubt(&job.worker));
+        unstarted().for_each(|job| self.workers.doubt(&job.worker));
     }
 
     /// Writes a batch, however long the store is away. If others have taken the rows over
     /// meanwhile, their fences have moved on and the rows are left alone.
-    async fn write(&self, rows: &[Finished], workers: &[&Worker]) {
-        let mut wait = FIRST_WAIT;
+    async fn write(&self, rows: &[Finished], workers: &[&WorkerLease]) {
+        let mut wait = MIN_RETRY_DELAY;
         loop {
             match self.store.finish(rows).await {
                 Ok(taken) => {
@@ -226,36 +241,37 @@ impl Finisher {
         }
     }
 
-    fn count(&self, batch: &[Ended]) {
+    fn count(&self, batch: &[CompletedJob]) {
         let now = self.clock.now();
-        self.metrics.ended(batch.iter().filter_map(|ended| {
-            let Ending::Result(result, next) = &ended.ending else {
-                return None;
-            };
-            let record = &ended.job.claimed.record;
-            next.is_told()
-                .then(|| (record.lane, result, now.since(record.created_at)))
-        }));
+        self.metrics
+            .record_results(batch.iter().filter_map(|completed| {
+                let JobOutcome::Result(result, next) = &completed.outcome else {
+                    return None;
+                };
+                let record = &completed.job.claimed.record;
+                next.is_recorded()
+                    .then(|| (record.lane, result, now.since(record.created_at)))
+            }));
     }
 }
 
-fn finished(ended: &Ended) -> Option<Finished> {
-    let Ending::Result(result, next) = &ended.ending else {
+fn finished(completed: &CompletedJob) -> Option<Finished> {
+    let JobOutcome::Result(result, next) = &completed.outcome else {
         return None;
     };
-    let claimed = &ended.job.claimed;
+    let claimed = &completed.job.claimed;
     let lane = claimed.record.lane;
     let lane = if next.due().is_some() {
-        lane.repeats()
+        lane.retries()
     } else {
         lane
     };
     let mut result = result.clone();
-    result.detail = result.detail.map(|detail| sanitised(&detail));
+    result.detail = result.detail.map(|detail| sanitized(&detail));
     Some(Finished {
         id: claimed.id,
         fence: claimed.fence,
-        worker: ended.job.worker.id(),
+        worker: completed.job.worker.id(),
         lane,
         result,
         next: *next,
@@ -263,12 +279,12 @@ fn finished(ended: &Ended) -> Option<Finished> {
 }
 
 /// A provider's words, short and printable: no store refuses them.
-fn sanitised(text: &str) -> String {
+fn sanitized(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     plain
         .scan(0, |bytes, c| {
             *bytes += c.len_utf8();
-            (*bytes <= DETAIL).then_some(c)
+            (*bytes <= MAX_DETAIL_BYTES).then_some(c)
         })
         .collect()
 }

@@ -7,109 +7,112 @@ use tokio::sync::{Notify, Semaphore, watch};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
-use super::{GateState, Permit, Permits, Precedence};
-use crate::notification::{Channel, Lane, Order, Priority};
+use super::{ChannelPermit, LowPriorityThrottle, PermitPool, UrgentWriteGate};
+use crate::notification::{Channel, Lane, Order, PerChannel, Priority};
 
-/// What acceptance and dispatch of this process know of each other: one desk a channel.
+/// What acceptance and dispatch of this process know of each other: one channel a channel.
 #[derive(Debug)]
-pub(crate) struct Board {
-    desks: [Arc<Desk>; 3],
-    precedence: Arc<Precedence>,
+pub(crate) struct DispatchState {
+    channels: PerChannel<Arc<ChannelState>>,
+    urgent_gate: Arc<UrgentWriteGate>,
     /// What the other replicas are to be told: lanes and the lowest place in each.
-    pub(super) news: watch::Sender<BTreeMap<i16, Order>>,
+    pub(super) pending_wakeups: watch::Sender<BTreeMap<i16, Order>>,
     /// Whose turn it is to look at its lanes from their beginning: one channel at a time, so that
     /// the queue's connections are left to claims.
-    pub(super) whole_looks: Arc<Semaphore>,
+    pub(super) full_scan_slots: Arc<Semaphore>,
 }
 
-/// One channel's desk.
+/// One channel's channel.
 #[derive(Debug)]
-pub(crate) struct Desk {
-    permits: Permits,
+pub(crate) struct ChannelState {
+    permits: PermitPool,
     wake: Notify,
-    waiting: Mutex<[Waiting; Lane::PER_CHANNEL]>,
+    waiting: Mutex<[LaneSignal; Lane::PER_CHANNEL]>,
     moved: Mutex<[Option<Order>; Lane::PER_CHANNEL]>,
-    gate: AtomicU8,
+    low_throttle: AtomicU8,
     /// When a provider is probed next, in milliseconds; 0 while one can be called.
-    next_probe: AtomicI64,
+    next_probe_ms: AtomicI64,
 }
 
 /// What holds back a channel's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flow {
+pub(crate) struct ChannelFlow {
     /// Whether LOW flows.
-    pub(crate) gate: GateState,
+    pub(crate) low_throttle: LowPriorityThrottle,
     /// When a provider is probed next; `None` while one can be called.
     pub(crate) next_probe_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct LaneSignal {
     /// Whether rows may wait in the lane. True until the lane was seen to its end.
-    some: bool,
+    may_wait: bool,
     /// Rises whenever a row is left waiting.
     signals: u64,
 }
 
-// === impl Board ===
+// === impl DispatchState ===
 
-impl Board {
+impl DispatchState {
     /// Desks with so many permits each.
     #[must_use]
-    pub(crate) fn new(permits: [usize; 3], clock: Clock) -> Self {
+    pub(crate) fn new(permits: &PerChannel<usize>, clock: Clock) -> Self {
         Self {
-            desks: permits.map(|permits| Arc::new(Desk::new(permits))),
-            precedence: Arc::new(Precedence::new(clock)),
-            news: watch::Sender::new(BTreeMap::new()),
-            whole_looks: Arc::new(Semaphore::new(1)),
+            channels: PerChannel::from_fn(|channel| {
+                Arc::new(ChannelState::new(*permits.get(channel)))
+            }),
+            urgent_gate: Arc::new(UrgentWriteGate::new(clock)),
+            pending_wakeups: watch::Sender::new(BTreeMap::new()),
+            full_scan_slots: Arc::new(Semaphore::new(1)),
         }
     }
 
-    /// The desk of a channel.
+    /// The channel of a channel.
     #[must_use]
-    pub(crate) fn desk(&self, channel: Channel) -> &Arc<Desk> {
-        &self.desks[channel.index()]
+    pub(crate) fn channel(&self, channel: Channel) -> &Arc<ChannelState> {
+        self.channels.get(channel)
     }
 
     /// What is urgent, in any channel.
     #[must_use]
-    pub(crate) fn precedence(&self) -> &Arc<Precedence> {
-        &self.precedence
+    pub(crate) fn urgent_gate(&self) -> &Arc<UrgentWriteGate> {
+        &self.urgent_gate
     }
 }
 
-// === impl Desk ===
+// === impl ChannelState ===
 
-impl Desk {
+impl ChannelState {
     fn new(permits: usize) -> Self {
         Self {
-            permits: Permits::new(permits),
+            permits: PermitPool::new(permits),
             wake: Notify::new(),
             waiting: Mutex::new(
-                [Waiting {
-                    some: true,
+                [LaneSignal {
+                    may_wait: true,
                     signals: 0,
                 }; Lane::PER_CHANNEL],
             ),
             moved: Mutex::default(),
-            gate: AtomicU8::new(0),
-            next_probe: AtomicI64::new(0),
+            low_throttle: AtomicU8::new(0),
+            next_probe_ms: AtomicI64::new(0),
         }
     }
 
     /// A permit for a notification that is just being accepted, so that it is born leased; `None`
     /// when something that goes first is waiting, or no permit is free.
     #[must_use]
-    pub(crate) fn lease(&self, lane: Lane) -> Option<Permit> {
-        let blocked = lane.priority == Priority::Low && self.gate() != GateState::Open;
-        let somebody_waits = {
+    pub(crate) fn try_take_permit(&self, lane: Lane) -> Option<ChannelPermit> {
+        let blocked =
+            lane.priority == Priority::Low && self.low_throttle() != LowPriorityThrottle::Off;
+        let lane_is_ahead = {
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             waiting
                 .iter()
                 .take(lane.index() + 1)
-                .any(|waiting| waiting.some)
+                .any(|waiting| waiting.may_wait)
         };
-        if blocked || somebody_waits {
+        if blocked || lane_is_ahead {
             return None;
         }
         self.permits.take(lane, 1.0, 1).pop()
@@ -117,14 +120,14 @@ impl Desk {
 
     /// The channel's permits.
     #[must_use]
-    pub(crate) fn permits(&self) -> &Permits {
+    pub(crate) fn permits(&self) -> &PermitPool {
         &self.permits
     }
 
     /// Rows were left waiting in a lane.
     pub(crate) fn mark_waiting(&self, lane: Lane) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting[lane.index()].some = true;
+        waiting[lane.index()].may_wait = true;
         waiting[lane.index()].signals += 1;
         drop(waiting);
         self.wake();
@@ -152,10 +155,10 @@ impl Desk {
 
     /// A claim came to the end of a lane; what was left waiting since `signals` was read is not
     /// forgotten.
-    pub(crate) fn seen_to_the_end(&self, lane: Lane, signals: u64) {
+    pub(crate) fn mark_scanned(&self, lane: Lane, signals: u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = &mut waiting[lane.index()];
-        waiting.some = waiting.signals != signals;
+        waiting.may_wait = waiting.signals != signals;
     }
 
     /// In which lanes rows may wait.
@@ -164,32 +167,32 @@ impl Desk {
         self.waiting
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .map(|waiting| waiting.some)
+            .map(|waiting| waiting.may_wait)
     }
 
     /// Whether LOW flows.
     #[must_use]
-    pub(crate) fn gate(&self) -> GateState {
-        GateState::from_code(self.gate.load(Ordering::Relaxed))
+    pub(crate) fn low_throttle(&self) -> LowPriorityThrottle {
+        LowPriorityThrottle::from_code(self.low_throttle.load(Ordering::Relaxed))
     }
 
     /// What holds back the queue, as of the last look.
     #[must_use]
-    pub(crate) fn flow(&self) -> Flow {
-        let next_probe = self.next_probe.load(Ordering::Relaxed);
-        Flow {
-            gate: self.gate(),
-            next_probe_at: (next_probe > 0).then_some(Timestamp(next_probe)),
+    pub(crate) fn flow(&self) -> ChannelFlow {
+        let next_probe_ms = self.next_probe_ms.load(Ordering::Relaxed);
+        ChannelFlow {
+            low_throttle: self.low_throttle(),
+            next_probe_at: (next_probe_ms > 0).then_some(Timestamp(next_probe_ms)),
         }
     }
 
     pub(super) fn set_next_probe(&self, at: Option<Timestamp>) {
-        self.next_probe
+        self.next_probe_ms
             .store(at.map_or(0, |at| at.0), Ordering::Relaxed);
     }
 
-    pub(super) fn set_gate(&self, state: GateState) {
-        self.gate.store(state.code(), Ordering::Relaxed);
+    pub(super) fn set_low_throttle(&self, state: LowPriorityThrottle) {
+        self.low_throttle.store(state.code(), Ordering::Relaxed);
     }
 
     /// Makes the dispatcher look.
@@ -198,7 +201,7 @@ impl Desk {
     }
 
     /// Returns when there is reason to look: rows wait, or a permit came back.
-    pub(crate) async fn woken(&self) {
+    pub(crate) async fn wait_for_wakeup(&self) {
         self.wake.notified().await;
     }
 }

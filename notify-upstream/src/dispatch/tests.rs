@@ -1,13 +1,13 @@
 //! What dispatch promises, over both stores.
 
-mod door;
-mod doubt;
+mod ambiguous;
 mod faults;
-mod others;
-mod pinned;
-mod precedence;
-mod trouble;
-mod turns;
+mod intake;
+mod outage;
+mod priorities;
+mod urgent_gate;
+mod wakeups;
+mod watermarks;
 
 use std::time::Duration;
 
@@ -52,7 +52,13 @@ async fn an_accepted_notification_is_queued_attempted_and_sent() {
         assert_eq!(kinds(&view), ["QUEUED", "ATTEMPTED", "SENT"]);
         assert_eq!(view["events"][2]["provider"], "script");
         assert_eq!(rig.script.calls(), [id]);
-        assert_eq!(rig.board.desk(Channel::Email).permits().in_use(), 0);
+        assert_eq!(
+            rig.dispatch_state
+                .channel(Channel::Email)
+                .permits()
+                .in_use(),
+            0
+        );
     }
 }
 
@@ -82,7 +88,7 @@ async fn what_is_born_leased_goes_at_once_and_the_rest_follows_in_order() {
         for _ in 0..6 {
             ids.push(rig.accept(Priority::Critical).await);
         }
-        rig.runner.idle().await;
+        rig.runner.wait_until_idle().await;
         assert_eq!(rig.script.calls(), ids[..3], "three permits, no claim");
         rig.settle().await;
         rig.step().await;
@@ -149,14 +155,15 @@ async fn rescued_rows_do_not_pause_low() {
         for _ in 0..2 {
             frozen.dispatcher.pass().await.expect("claims");
         }
-        let gate = |rig: &TestReplica| rig.board.desk(Channel::Email).gate();
+        let throttle =
+            |rig: &TestReplica| rig.dispatch_state.channel(Channel::Email).low_throttle();
         for _ in 0..13 {
             clock.advance(Duration::from_secs(1));
             second.workers.step().await.expect("renews");
             second.step().await;
             assert_eq!(
-                gate(&second),
-                GateState::Open,
+                throttle(&second),
+                LowPriorityThrottle::Off,
                 "the age of rescued rows is no load"
             );
         }
@@ -313,7 +320,7 @@ async fn a_stop_hands_back_what_was_not_begun() {
             ),
             (&"QUEUED".into(), &0.into())
         );
-        rig.workers.leave().await;
+        rig.workers.retire_all().await;
         let mut next = TestReplica::new(&store, &clock, 8).await;
         next.step().await;
         assert_eq!(
@@ -337,7 +344,7 @@ async fn more_than_the_store_can_take_is_refused_and_not_kept() {
         // Nobody writes: what is asked for piles up to its bound.
         let mut asked: Vec<_> = (0..8192)
             .map(|_| {
-                Box::pin(rig.door.accept(
+                Box::pin(rig.submissions.submit(
                     &principal,
                     draft(Priority::Low),
                     None,
@@ -349,8 +356,8 @@ async fn more_than_the_store_can_take_is_refused_and_not_kept() {
             assert!(futures_util::FutureExt::now_or_never(one).is_none());
         }
         let refused = rig
-            .door
-            .accept(
+            .submissions
+            .submit(
                 &principal,
                 draft(Priority::Critical),
                 None,

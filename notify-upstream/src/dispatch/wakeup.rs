@@ -1,6 +1,6 @@
 //! Telling other replicas that rows were left waiting: one debounced signal, never in the
-//! transaction that accepts. It is a courtesy: a replica that does not hear it finds the rows with
-//! its next look.
+//! transaction that accepts. It is a courtesy: a replica that does not listen it finds the rows
+//! with its next look.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,49 +11,49 @@ use sqlx::Executor;
 use sqlx::postgres::PgListener;
 use uuid::Uuid;
 
-use super::Board;
+use super::DispatchState;
 use crate::notification::{Channel, Lane, Order};
 use crate::store::{Store, StoreError};
 
 /// Tells the others.
 #[derive(Debug)]
-pub(crate) struct Voice {
+pub(crate) struct WakeupPublisher {
     store: Store,
-    board: Arc<Board>,
-    name: u64,
+    dispatch_state: Arc<DispatchState>,
+    origin: u64,
 }
 
 /// Hears the others.
 #[derive(Debug)]
-pub(crate) struct Ear {
+pub(crate) struct WakeupListener {
     listener: PgListener,
-    board: Arc<Board>,
-    name: u64,
+    dispatch_state: Arc<DispatchState>,
+    origin: u64,
 }
 
 /// At most so often: a NOTIFY takes a lock that all others wait for.
-const DEBOUNCE: Duration = Duration::from_millis(20);
+const MIN_PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 /// How long after a failure the next try is made.
-const PAUSE: Duration = Duration::from_secs(2);
+const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 /// How long the connection may be silent before it is asked whether it is alive.
-const QUIET: Duration = Duration::from_secs(5);
+const IDLE_CHECK_AFTER: Duration = Duration::from_secs(5);
 /// How long the answer to that may take.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const IDLE_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What one replica tells: the lowest place in each lane where a row was left waiting.
-type News = BTreeMap<i16, Order>;
+type PendingWakeups = BTreeMap<i16, Order>;
 
-// === impl Voice ===
+// === impl WakeupPublisher ===
 
-impl Voice {
-    /// Tells what the board notes, and hears what others tell. `None` over a store that has one
-    /// process alone.
+impl WakeupPublisher {
+    /// Tells what the dispatch_state notes, and hears what others publish. `None` over a store that
+    /// has one process alone.
     #[must_use]
-    pub(crate) fn new(store: Store, board: Arc<Board>) -> Option<Self> {
+    pub(crate) fn new(store: Store, dispatch_state: Arc<DispatchState>) -> Option<Self> {
         store.is_shared().then(|| Self {
             store,
-            board,
-            name: Uuid::new_v4().as_u64_pair().0,
+            dispatch_state,
+            origin: Uuid::new_v4().as_u64_pair().0,
         })
     }
 
@@ -61,12 +61,12 @@ impl Voice {
     ///
     /// # Errors
     /// The store's.
-    pub(crate) async fn ear(&self) -> Result<Option<Ear>, StoreError> {
+    pub(crate) async fn listener(&self) -> Result<Option<WakeupListener>, StoreError> {
         let listener = self.store.listen().await?;
-        Ok(listener.map(|listener| Ear {
+        Ok(listener.map(|listener| WakeupListener {
             listener,
-            board: Arc::clone(&self.board),
-            name: self.name,
+            dispatch_state: Arc::clone(&self.dispatch_state),
+            origin: self.origin,
         }))
     }
 
@@ -75,35 +75,38 @@ impl Voice {
     /// # Errors
     /// The store's; nobody is told, and the others find it by themselves.
     pub(crate) async fn step(&self) -> Result<(), StoreError> {
-        self.tell(self.board.left_waiting().await).await
+        self.publish(self.dispatch_state.take_pending().await).await
     }
 
     /// Tells what has not been told yet, before the process ends.
     ///
     /// # Errors
     /// The store's.
-    pub(crate) async fn last_word(&self) -> Result<(), StoreError> {
-        let news = self.board.news.send_replace(News::new());
-        if news.is_empty() {
+    pub(crate) async fn flush(&self) -> Result<(), StoreError> {
+        let pending = self
+            .dispatch_state
+            .pending_wakeups
+            .send_replace(PendingWakeups::new());
+        if pending.is_empty() {
             Ok(())
         } else {
-            self.tell(news).await
+            self.publish(pending).await
         }
     }
 
-    async fn tell(&self, news: News) -> Result<(), StoreError> {
-        let text = serde_json::to_string(&(self.name, news)).unwrap_or_default();
-        self.store.tell(&text).await
+    async fn publish(&self, pending: PendingWakeups) -> Result<(), StoreError> {
+        let text = serde_json::to_string(&(self.origin, pending)).unwrap_or_default();
+        self.store.publish(&text).await
     }
 
     /// Tells until it is dropped.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             let wait = match self.step().await {
-                Ok(()) => DEBOUNCE,
+                Ok(()) => MIN_PUBLISH_INTERVAL,
                 Err(error) => {
                     tracing::debug!(%error, "cannot wake the other replicas");
-                    PAUSE
+                    RECONNECT_DELAY
                 }
             };
             tokio::time::sleep(wait).await;
@@ -111,83 +114,89 @@ impl Voice {
     }
 
     /// Hears until it is dropped.
-    pub(crate) async fn hear(self: Arc<Self>) {
+    pub(crate) async fn listen(self: Arc<Self>) {
         loop {
-            if let Ok(Some(mut ear)) = self.ear().await {
-                while ear.step().await.is_ok() {}
+            if let Ok(Some(mut listener)) = self.listener().await {
+                while listener.step().await.is_ok() {}
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RECONNECT_DELAY).await;
         }
     }
 }
 
-// === impl Ear ===
+// === impl WakeupListener ===
 
-impl Ear {
-    /// Waits for a signal and notes it on the board.
+impl WakeupListener {
+    /// Waits for a signal and notes it on the dispatch_state.
     ///
     /// # Errors
     /// The store's.
     pub(crate) async fn step(&mut self) -> Result<(), StoreError> {
-        let signal = match tokio::time::timeout(QUIET, self.listener.try_recv()).await {
+        let signal = match tokio::time::timeout(IDLE_CHECK_AFTER, self.listener.try_recv()).await {
             Ok(Ok(Some(signal))) => signal,
             Ok(Ok(None)) => return Err(sqlx::Error::Io(ErrorKind::ConnectionReset.into()).into()),
             Ok(Err(error)) => return Err(error.into()),
-            Err(_) => return self.ask().await,
+            Err(_) => return self.check_connection().await,
         };
         // One that cannot be read is of a newer version: the next look finds what it meant.
-        let Ok((name, news)) = serde_json::from_str::<(u64, News)>(signal.payload()) else {
+        let Ok((origin, pending)) = serde_json::from_str::<(u64, PendingWakeups)>(signal.payload())
+        else {
             return Ok(());
         };
-        let lanes = news
+        let lanes = pending
             .into_iter()
             .filter_map(|(code, order)| Some((Lane::from_code(code)?, order)));
-        for (lane, order) in lanes.filter(|_| name != self.name) {
-            self.board.desk(lane.channel).note_moved(lane, order);
+        for (lane, order) in lanes.filter(|_| origin != self.origin) {
+            self.dispatch_state
+                .channel(lane.channel)
+                .note_moved(lane, order);
         }
         Ok(())
     }
 
     /// Whether the connection is alive: one that is silent and one whose server has gone sound the
     /// same.
-    async fn ask(&mut self) -> Result<(), StoreError> {
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.listener.execute("SELECT 1")).await;
+    async fn check_connection(&mut self) -> Result<(), StoreError> {
+        let answer =
+            tokio::time::timeout(IDLE_CHECK_TIMEOUT, self.listener.execute("SELECT 1")).await;
         answer.unwrap_or_else(|_| Err(sqlx::Error::Io(ErrorKind::TimedOut.into())))?;
         Ok(())
     }
 }
 
-// === impl Board ===
+// === impl DispatchState ===
 
-impl Board {
+impl DispatchState {
     /// Rows were left waiting in a lane from this place on: this replica looks, and the others are
     /// told.
     pub(crate) fn leave_waiting(&self, lane: Lane, order: Order) {
-        self.desk(lane.channel).mark_waiting(lane);
-        self.tell(lane, order);
+        self.channel(lane.channel).mark_waiting(lane);
+        self.publish(lane, order);
     }
 
     /// A row was moved to this place, maybe below what any replica has claimed already: all are
     /// told.
     pub(crate) fn note_moved(&self, lane: Lane, order: Order) {
-        self.desk(lane.channel).note_moved(lane, order);
-        self.tell(lane, order);
+        self.channel(lane.channel).note_moved(lane, order);
+        self.publish(lane, order);
     }
 
-    fn tell(&self, lane: Lane, order: Order) {
-        self.news.send_modify(|news: &mut News| {
-            news.entry(lane.code())
-                .and_modify(|lowest| *lowest = order.min(*lowest))
-                .or_insert(order);
-        });
+    fn publish(&self, lane: Lane, order: Order) {
+        self.pending_wakeups
+            .send_modify(|pending: &mut PendingWakeups| {
+                pending
+                    .entry(lane.code())
+                    .and_modify(|lowest| *lowest = order.min(*lowest))
+                    .or_insert(order);
+            });
     }
 
-    /// Waits until there is something to tell, and takes it.
-    async fn left_waiting(&self) -> News {
-        let mut news = self.news.subscribe();
-        // The board holds the sender: it is never closed.
-        let _ = news.wait_for(|news| !news.is_empty()).await;
-        self.news.send_replace(News::new())
+    /// Waits until there is something to publish, and takes it.
+    async fn take_pending(&self) -> PendingWakeups {
+        let mut pending = self.pending_wakeups.subscribe();
+        // The dispatch_state holds the sender: it is never closed.
+        let _ = pending.wait_for(|pending| !pending.is_empty()).await;
+        self.pending_wakeups.send_replace(PendingWakeups::new())
     }
 }
 

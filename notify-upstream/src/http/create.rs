@@ -1,3 +1,5 @@
+//! Creation of notifications, single and in batches.
+
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, State};
@@ -51,6 +53,7 @@ struct BatchItemMembers {
     created_at: Timestamp,
 }
 
+/// Handles `POST /notifications`.
 pub(super) async fn create(
     State(service): State<Arc<ApiState>>,
     AuthenticatedCaller(principal): AuthenticatedCaller,
@@ -58,31 +61,43 @@ pub(super) async fn create(
     body: Json,
 ) -> Result<Response, Problem> {
     let now = service.clock.now();
-    let (mut asked, permit) = (None, body.permit());
+    let (mut parsed, permit) = (None, body.permit());
     let request = body.read(|object| {
         let request = NotificationRequest::read(object, now);
-        asked = key.is_some().then(|| request.clone()).flatten();
+        parsed = key.is_some().then(|| request.clone()).flatten();
         request
     });
-    let answer = match request {
-        Ok(request) => accept(&service, &principal, request, (key.clone(), permit)).await,
+    let result = match request {
+        Ok(request) => {
+            let key = key.clone();
+            let incoming = IncomingRequest {
+                request,
+                key,
+                permit,
+            };
+            accept(&service, &principal, incoming).await
+        }
         Err(problem) => Err(problem),
     };
-    let (accepted, words) = match (answer, asked, key) {
-        (Err(problem), Some(asked), Some(key))
+    let AcceptedInLane {
+        accepted,
+        channel,
+        priority,
+    } = match (result, parsed, key) {
+        (Err(problem), Some(parsed), Some(key))
             if problem.code().status() == StatusCode::UNPROCESSABLE_ENTITY =>
         {
-            find_first_result(&service, &principal, &asked, &key)
+            find_first_result(&service, &principal, &parsed, &key)
                 .await?
                 .ok_or(problem)?
         }
-        (answer, ..) => answer?,
+        (result, ..) => result?,
     };
     let created = CreatedResponse {
         notification_id: accepted.id.to_string(),
         status: "QUEUED",
-        channel: words.0,
-        priority: words.1,
+        channel,
+        priority,
         created_at: accepted.created_at,
     };
     let mut response = postern_common::http::json(StatusCode::CREATED, &created);
@@ -92,8 +107,19 @@ pub(super) async fn create(
     Ok(response)
 }
 
-/// Channel and priority, for the answer.
-type Words = (&'static str, &'static str);
+/// A parsed request with its idempotency key and the memory reserved for its body.
+struct IncomingRequest {
+    request: NotificationRequest,
+    key: Option<IdempotencyKey>,
+    permit: BudgetPermit,
+}
+
+/// An accepted notification with the names of its lane, for the response.
+struct AcceptedInLane {
+    accepted: AcceptedNotification,
+    channel: &'static str,
+    priority: &'static str,
+}
 
 /// Returns the first result for this key and body. A request that is invalid now may have been
 /// valid when it was first sent, because times pass and templates change; its repetition gets the
@@ -103,36 +129,46 @@ async fn find_first_result(
     principal: &Principal,
     request: &NotificationRequest,
     key: &IdempotencyKey,
-) -> Result<Option<(AcceptedNotification, Words)>, Problem> {
-    let (now, print) = (service.clock.now(), request.fingerprint());
+) -> Result<Option<AcceptedInLane>, Problem> {
+    let (now, fingerprint) = (service.clock.now(), request.fingerprint());
     let first = group_commit::find_first_result(
         &service.store,
         now,
         &principal.creator,
         key.as_str(),
-        &print,
+        &fingerprint,
     )
     .await?;
-    Ok(first.map(|accepted| (accepted, words(request))))
-}
-
-fn words(request: &NotificationRequest) -> Words {
-    (request.channel.as_str(), request.priority.as_str())
+    Ok(first.map(|accepted| AcceptedInLane {
+        accepted,
+        channel: request.channel.as_str(),
+        priority: request.priority.as_str(),
+    }))
 }
 
 async fn accept(
     service: &ApiState,
     principal: &Principal,
-    request: NotificationRequest,
-    (key, permit): (Option<IdempotencyKey>, BudgetPermit),
-) -> Result<(AcceptedNotification, Words), Problem> {
-    let draft = check(service, principal, request)?;
+    IncomingRequest {
+        request,
+        key,
+        permit,
+    }: IncomingRequest,
+) -> Result<AcceptedInLane, Problem> {
+    let validated = check(service, principal, request)?;
     service.quota.take(principal).await?;
-    let words = words(&draft.request);
-    Ok((
-        service.door.accept(principal, draft, key, permit).await?,
-        words,
-    ))
+    let (channel, priority) = (
+        validated.request.channel.as_str(),
+        validated.request.priority.as_str(),
+    );
+    let submissions = &service.submissions;
+    Ok(AcceptedInLane {
+        accepted: submissions
+            .submit(principal, validated, key, permit)
+            .await?,
+        channel,
+        priority,
+    })
 }
 
 fn check(
@@ -148,7 +184,7 @@ fn check(
     )
 }
 
-/// The `Idempotency-IdempotencyKeyHeader` header, if present.
+/// The `Idempotency-Key` header, if present.
 pub(super) struct IdempotencyKeyHeader(Option<IdempotencyKey>);
 
 impl FromRequestParts<Arc<ApiState>> for IdempotencyKeyHeader {
@@ -165,7 +201,7 @@ impl FromRequestParts<Arc<ApiState>> for IdempotencyKeyHeader {
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
     let wrong = || {
         Problem::new(Code::InvalidHeader)
-            .detail("Idempotency-IdempotencyKeyHeader must be one value of 1 to 255 visible ASCII characters")
+            .detail("Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
     };
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     match (values.next(), values.next()) {
@@ -180,6 +216,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Proble
     }
 }
 
+/// Handles `POST /notifications/batch`. Items are accepted or rejected individually.
 pub(super) async fn batch(
     State(service): State<Arc<ApiState>>,
     AuthenticatedCaller(principal): AuthenticatedCaller,
@@ -188,21 +225,21 @@ pub(super) async fn batch(
     body: Json,
 ) -> Result<Response, Problem> {
     if key.is_some() {
-        return Err(Problem::new(Code::InvalidHeader)
-            .detail("Idempotency-IdempotencyKeyHeader is for single notifications"));
+        return Err(
+            Problem::new(Code::InvalidHeader).detail("Idempotency-Key is for single notifications")
+        );
     }
     let permit = body.permit();
     let requests = read_batch(body, service.clock.now())?;
     let (service, principal, permit) = (&service, &principal, &permit);
-    let results: Vec<serde_json::Value> =
-        futures_util::stream::iter(requests)
-            .map(|request| async move {
-                one_of_batch(service, principal, request?, permit.clone()).await
-            })
-            .buffered(BATCH_CONCURRENCY)
-            .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
-            .collect()
-            .await;
+    let results: Vec<serde_json::Value> = futures_util::stream::iter(requests)
+        .map(|request| async move {
+            create_batch_item(service, principal, request?, permit.clone()).await
+        })
+        .buffered(BATCH_CONCURRENCY)
+        .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
+        .collect()
+        .await;
     Ok(
         postern_common::http::json(StatusCode::OK, &serde_json::json!({ "results": results }))
             .into_response(),
@@ -239,17 +276,26 @@ fn read_batch(
     })
 }
 
-async fn one_of_batch(
+async fn create_batch_item(
     service: &ApiState,
     principal: &Principal,
     request: NotificationRequest,
     permit: BudgetPermit,
 ) -> Result<serde_json::Value, Problem> {
-    let (accepted, words) = accept(service, principal, request, (None, permit)).await?;
+    let incoming = IncomingRequest {
+        request,
+        key: None,
+        permit,
+    };
+    let AcceptedInLane {
+        accepted,
+        channel,
+        priority,
+    } = accept(service, principal, incoming).await?;
     let created = BatchItemMembers {
         notification_id: accepted.id.to_string(),
-        channel: words.0,
-        priority: words.1,
+        channel,
+        priority,
         created_at: accepted.created_at,
     };
     let created = BatchItemResponse {

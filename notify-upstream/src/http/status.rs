@@ -1,3 +1,5 @@
+//! Status queries with ETags, and cancellation.
+
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use super::{ApiState, AuthenticatedCaller};
 use crate::notification::NotificationId;
 use crate::principal::Principal;
 use crate::status::view::{NotificationStatus, StatusView};
-use crate::store::{Cancelled, Snapshot, StoreError};
+use crate::store::{CancelResult, NotificationSnapshot, StoreError};
 
 /// The headers of a request, moved out of it because cloning them is expensive. Extractors that run
 /// later see no headers.
@@ -30,6 +32,7 @@ impl FromRequestParts<Arc<ApiState>> for TakenHeaders {
     }
 }
 
+/// Handles `GET /notifications/{id}`.
 pub(super) async fn get(
     State(service): State<Arc<ApiState>>,
     AuthenticatedCaller(principal): AuthenticatedCaller,
@@ -39,19 +42,20 @@ pub(super) async fn get(
     // A cached snapshot may be older than one that the client received from another replica. It is
     // used only if the client already has it (`If-None-Match`), so that a status never goes
     // backwards. With a single process the cache equals the store.
-    let recent = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
-    if let Some(snapshot) = recent.filter(|snapshot| may_read(&principal, snapshot)) {
+    let snapshot_cache = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
+    if let Some(snapshot) = snapshot_cache.filter(|snapshot| may_read(&principal, snapshot)) {
         let document = StatusDocument::of(&view(&service, &snapshot))?;
-        if document.is_known(&headers)
+        if document.matches_etag(&headers)
             || (!service.store.is_shared() && !headers.contains_key(IF_NONE_MATCH))
         {
-            return Ok(document.answer(&headers));
+            return Ok(document.response(&headers));
         }
     }
     let snapshot = find(&service, &principal, &id).await?;
-    Ok(StatusDocument::of(&view(&service, &snapshot))?.answer(&headers))
+    Ok(StatusDocument::of(&view(&service, &snapshot))?.response(&headers))
 }
 
+/// Handles `POST /notifications/{id}/cancel`.
 pub(super) async fn cancel(
     State(service): State<Arc<ApiState>>,
     AuthenticatedCaller(principal): AuthenticatedCaller,
@@ -68,15 +72,15 @@ pub(super) async fn cancel(
         .cancel(snapshot.id, service.clock.now())
         .await
         .map_err(|error| unavailable(&error))?;
-    service.recent.forget([snapshot.id]);
+    service.snapshot_cache.forget([snapshot.id]);
     let snapshot = find(&service, &principal, &id).await?;
     let view = view(&service, &snapshot);
     match (outcome, view.status) {
         // A repeated cancellation returns the result of the first.
-        (Cancelled::Now, _) | (Cancelled::TooLate, NotificationStatus::Cancelled) => {
-            Ok(StatusDocument::of(&view)?.answer(&headers))
+        (CancelResult::Now, _) | (CancelResult::TooLate, NotificationStatus::Cancelled) => {
+            Ok(StatusDocument::of(&view)?.response(&headers))
         }
-        (Cancelled::TooLate, _) => Err(Problem::new(Code::NotCancellable)
+        (CancelResult::TooLate, _) => Err(Problem::new(Code::NotCancellable)
             .detail("it was begun already; GET the notification to see where it stands")),
     }
 }
@@ -86,7 +90,7 @@ async fn find(
     service: &ApiState,
     principal: &Principal,
     id: &str,
-) -> Result<Arc<Snapshot>, Problem> {
+) -> Result<Arc<NotificationSnapshot>, Problem> {
     let id = NotificationId::parse(id).ok_or(Code::NotFound)?;
     let snapshot = service.reader.read(id).await?.ok_or(Code::NotFound)?;
     if may_read(principal, &snapshot) {
@@ -96,15 +100,15 @@ async fn find(
     }
 }
 
-fn may_read(principal: &Principal, snapshot: &Snapshot) -> bool {
+fn may_read(principal: &Principal, snapshot: &NotificationSnapshot) -> bool {
     principal.may_read(
         &snapshot.record.creator,
         snapshot.record.addressee.as_deref(),
     )
 }
 
-fn view(service: &ApiState, snapshot: &Snapshot) -> StatusView {
-    let flow = |channel| service.board.desk(channel).flow();
+fn view(service: &ApiState, snapshot: &NotificationSnapshot) -> StatusView {
+    let flow = |channel| service.dispatch_state.channel(channel).flow();
     StatusView::of(snapshot, service.clock.now(), flow, |channel| {
         service.webhooks.report(channel)
     })
@@ -121,7 +125,7 @@ pub(super) fn unavailable(error: &StoreError) -> Problem {
 /// A serialized status with its `ETag`, a digest of the bytes.
 struct StatusDocument {
     body: Vec<u8>,
-    tag: String,
+    etag: String,
 }
 
 // === impl StatusDocument ===
@@ -130,16 +134,16 @@ impl StatusDocument {
     fn of(view: &StatusView) -> Result<Self, Problem> {
         let body = serde_json::to_vec(view).map_err(|_| Problem::new(Code::Internal))?;
         let digest = Sha256::digest(&body);
-        let half = u128::from_be_bytes(*digest.first_chunk().ok_or(Code::Internal)?);
+        let prefix = u128::from_be_bytes(*digest.first_chunk().ok_or(Code::Internal)?);
         Ok(Self {
             body,
-            tag: format!("\"{half:032x}\""),
+            etag: format!("\"{prefix:032x}\""),
         })
     }
 
     /// Returns whether the client already has this version (RFC 9110 section 13.1.2).
-    fn is_known(&self, headers: &HeaderMap) -> bool {
-        let fits = |known: &str| known == "*" || known.trim_start_matches("W/") == self.tag;
+    fn matches_etag(&self, headers: &HeaderMap) -> bool {
+        let matches = |known: &str| known == "*" || known.trim_start_matches("W/") == self.etag;
         let values = headers
             .get_all(IF_NONE_MATCH)
             .iter()
@@ -147,13 +151,13 @@ impl StatusDocument {
         values
             .flat_map(|value| value.split(','))
             .map(str::trim)
-            .any(fits)
+            .any(matches)
     }
 
     /// Returns 304 if the client already has this version.
-    fn answer(self, headers: &HeaderMap) -> Response {
-        let tag = HeaderValue::from_str(&self.tag);
-        let mut response = if self.is_known(headers) {
+    fn response(self, headers: &HeaderMap) -> Response {
+        let etag = HeaderValue::from_str(&self.etag);
+        let mut response = if self.matches_etag(headers) {
             StatusCode::NOT_MODIFIED.into_response()
         } else {
             (
@@ -163,8 +167,8 @@ impl StatusDocument {
             )
                 .into_response()
         };
-        if let Ok(tag) = tag {
-            response.headers_mut().insert(ETAG, tag);
+        if let Ok(etag) = etag {
+            response.headers_mut().insert(ETAG, etag);
         }
         response
             .headers_mut()

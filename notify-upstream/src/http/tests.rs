@@ -24,7 +24,7 @@ use postern_common::token::{Issuer, IssuerKind, IssuerRules, VerifierOptions};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::delivery::provider::script::Script;
+use crate::delivery::provider::script::ProviderScript;
 use crate::intake::group_commit::GroupCommitter;
 use crate::receipts::webhook::{MailgunWebhook, StandardWebhook, Webhooks};
 use crate::testing::{START, TestReplica, stores};
@@ -41,12 +41,12 @@ struct TestServer {
     issuer: String,
     key: EncodingKey,
     dispatcher: crate::dispatch::Dispatcher,
-    finisher: crate::dispatch::Finisher,
-    runner: Arc<crate::dispatch::Runner>,
+    finisher: crate::dispatch::ResultWriter,
+    runner: Arc<crate::dispatch::AttemptRunner>,
     templates: Arc<ArcSwap<Templates>>,
     clock: Clock,
     shutdown: CancellationToken,
-    script: Script,
+    script: ProviderScript,
 }
 
 async fn listen(router: Router, limits: Limits, shutdown: &CancellationToken) -> String {
@@ -64,8 +64,8 @@ async fn listen(router: Router, limits: Limits, shutdown: &CancellationToken) ->
 }
 
 async fn served(store: &Store) -> TestServer {
-    let (served, writer) = served_within(store, Limits::default()).await;
-    tokio::spawn(writer.run());
+    let (served, committer) = served_within(store, Limits::default()).await;
+    tokio::spawn(committer.run());
     served
 }
 
@@ -101,23 +101,23 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
     };
     let verifier = Verifier::new(vec![trusted], options);
     let rig = TestReplica::new(store, &clock, 8).await;
-    let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.recent));
+    let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.snapshot_cache));
     tokio::spawn(batcher.run());
     let service = ApiState {
         verifier,
         actor_issuer: format!("{issuer}/actors").into(),
         clock: clock.clone(),
         templates: Arc::clone(&rig.templates),
-        door: rig.door,
+        submissions: rig.submissions,
         reader,
-        recent: rig.recent,
+        snapshot_cache: rig.snapshot_cache,
         store: store.clone(),
-        board: Arc::clone(&rig.board),
+        dispatch_state: Arc::clone(&rig.dispatch_state),
         quota: CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
         mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),
         suppression: rig.suppression,
-        metrics: Metrics::new(),
+        metrics: NotifyMetrics::new(),
         trusted_proxies: TrustedProxies::default(),
         users_may_address_anyone: false,
         users_may_send_urgent: false,
@@ -136,7 +136,7 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
         shutdown,
         script: rig.script,
     };
-    (served, rig.writer)
+    (served, rig.committer)
 }
 
 fn webhooks() -> Webhooks {
@@ -221,9 +221,9 @@ impl TestServer {
     }
 
     async fn deliver(&mut self) {
-        self.dispatcher.survey().await.expect("scan");
+        self.dispatcher.scan_lanes().await.expect("scan");
         self.dispatcher.pass().await.expect("claim");
-        self.runner.idle().await;
+        self.runner.wait_until_idle().await;
         self.finisher.drain().await;
     }
 }
@@ -385,11 +385,11 @@ async fn concurrent_requests_with_one_key_create_one_notification() {
         );
         served.deliver().await;
         let depth: i64 = store
-            .depths(10)
+            .queue_depths(10)
             .await
             .expect("counts")
             .iter()
-            .map(|(_, rows)| rows)
+            .map(|depth| depth.rows)
             .sum();
         assert_eq!(depth, 0);
         served.shutdown.cancel();

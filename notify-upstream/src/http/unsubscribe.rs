@@ -1,3 +1,5 @@
+//! One-click unsubscription (RFC 8058).
+
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
@@ -12,10 +14,10 @@ use crate::address::AddressHash;
 use crate::delivery::mail_token::{TokenClaim, TokenPurpose};
 use crate::notification::Channel;
 
-/// Handles a one-click unsubscription (RFC 8058). The address of the notification gets no further
-/// e-mail of templates that offer unsubscription. Only e-mail of such templates carries the token,
-/// which is valid for its address only. The store is read only for tokens that this service issued.
-/// Returns 204 after the commit.
+/// Handles `POST /webhooks/unsubscribe`, the one-click unsubscription of RFC 8058. The address of
+/// the notification gets no further e-mail of templates that offer unsubscription. Only e-mail of
+/// such templates carries the token, which is valid for its address only. The store is read only
+/// for tokens that this service issued. Returns 204 after the commit.
 pub(super) async fn one_click(
     State(service): State<Arc<ApiState>>,
     RawQuery(query): RawQuery,

@@ -1,3 +1,5 @@
+//! Webhooks of providers.
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,8 +14,8 @@ use super::status::unavailable;
 use super::{ApiState, client_address};
 use crate::receipts::webhook::{WebhookRejection, WebhookRequest};
 
-/// Stores and counts the reports of a provider, and suppresses addresses that are proven invalid.
-/// Returns 204 after the commit.
+/// Handles `POST /webhooks/{provider}`: stores and counts the reports of a provider, and suppresses
+/// addresses that are proven invalid. Returns 204 after the commit.
 pub(super) async fn receive(
     State(service): State<Arc<ApiState>>,
     WebhookSender { provider, source }: WebhookSender,
@@ -37,7 +39,7 @@ pub(super) async fn receive(
     if let Some(token) = service.webhooks.token(&provider, &request)
         && !service
             .store
-            .bind_webhook(&token, now)
+            .bind_webhook_token(&token, now)
             .await
             .map_err(|error| unavailable(&error))?
     {
@@ -50,11 +52,11 @@ pub(super) async fn receive(
     if !receipts.is_empty() {
         let new = service
             .store
-            .receive(&receipts)
+            .save_receipts(&receipts)
             .await
             .map_err(|error| unavailable(&error))?;
         service
-            .recent
+            .snapshot_cache
             .forget(receipts.iter().map(|receipt| receipt.id));
         let repeated = receipts.len() as u64 - new;
         service.metrics.receipts(&provider, "new", new);
@@ -65,7 +67,7 @@ pub(super) async fn receive(
         "not_ours",
         (reports.len() - receipts.len()) as u64,
     );
-    if let Err(error) = service.suppression.believe(&reports).await {
+    if let Err(error) = service.suppression.apply_reports(&reports).await {
         tracing::debug!(%error, "address suppression failed");
     }
     Ok(StatusCode::NO_CONTENT.into_response())

@@ -11,10 +11,10 @@ use postern_common::http::BudgetPermit;
 use postern_common::{Code, Problem};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::dispatch::{Job, Means, Permit};
+use crate::dispatch::{ChannelPermit, DeliveryJob, DispatchContext};
 use crate::intake::request::{IdempotencyKey, ValidatedRequest};
-use crate::lease::Worker;
-use crate::notification::{Lane, NotificationId};
+use crate::lease::WorkerLease;
+use crate::notification::{Lane, NotificationId, PerChannel};
 use crate::principal::Principal;
 use crate::store::{Claimed, NewNotification, Record, Store, StoreError};
 
@@ -72,13 +72,13 @@ struct Requester {
 
 /// Assigns identifiers and leases, commits a batch and answers its requesters.
 #[derive(Debug)]
-struct BatchWriter(Means);
+struct BatchWriter(DispatchContext);
 
 /// The rows of a batch, and for each row its requester and the permit if the row is inserted with a
 /// lease.
 struct PlacedBatch {
     rows: Vec<NewNotification>,
-    requesters: Vec<(Requester, Option<Permit>)>,
+    requesters: Vec<(Requester, Option<ChannelPermit>)>,
 }
 
 // === impl SubmissionQueue ===
@@ -86,12 +86,12 @@ struct PlacedBatch {
 impl SubmissionQueue {
     /// Creates a queue and the committer that empties it.
     #[must_use]
-    pub(crate) fn open(means: Means) -> (Self, GroupCommitter) {
+    pub(crate) fn open(context: DispatchContext) -> (Self, GroupCommitter) {
         let (sender, queue) = mpsc::channel(MAX_PENDING_SUBMISSIONS);
         (
             Self { queue: sender },
             GroupCommitter {
-                writer: Arc::new(BatchWriter(means)),
+                writer: Arc::new(BatchWriter(context)),
                 queue,
             },
         )
@@ -103,17 +103,17 @@ impl SubmissionQueue {
     /// # Errors
     /// 409 if the idempotency key was used with another body. 503 if the store is unavailable, the
     /// commit takes longer than [`COMMIT_TIMEOUT`], or the queue is full.
-    pub(crate) async fn accept(
+    pub(crate) async fn submit(
         &self,
         principal: &Principal,
-        draft: ValidatedRequest,
+        validated: ValidatedRequest,
         key: Option<IdempotencyKey>,
         permit: BudgetPermit,
     ) -> Result<AcceptedNotification, Problem> {
-        let (reply, answer) = oneshot::channel();
-        let key = key.map(|key| (key.as_str().to_owned(), draft.request.fingerprint()));
-        let send_at = draft.request.send_at;
-        let record = record(principal, draft);
+        let (reply, result) = oneshot::channel();
+        let key = key.map(|key| (key.as_str().to_owned(), validated.request.fingerprint()));
+        let send_at = validated.request.send_at;
+        let record = record(principal, validated);
         let requester = Requester {
             reply,
             since: Instant::now(),
@@ -128,19 +128,19 @@ impl SubmissionQueue {
         self.queue
             .try_send(submission)
             .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
-        match tokio::time::timeout(COMMIT_TIMEOUT, answer).await {
-            Ok(Ok(answer)) => answer,
+        match tokio::time::timeout(COMMIT_TIMEOUT, result).await {
+            Ok(Ok(result)) => result,
             Ok(Err(_)) | Err(_) => Err(Problem::new(Code::Unavailable).retry_after(1)),
         }
     }
 }
 
-fn record(principal: &Principal, draft: ValidatedRequest) -> Record {
+fn record(principal: &Principal, validated: ValidatedRequest) -> Record {
     let ValidatedRequest {
         request,
         template_version,
         locale,
-    } = draft;
+    } = validated;
     Record {
         lane: Lane::first(request.channel, request.priority),
         creator: principal.creator.to_string(),
@@ -205,8 +205,8 @@ impl PendingSubmission {
 impl BatchWriter {
     async fn write(self: &Arc<Self>, batch: Vec<PendingSubmission>) {
         let worker = self.0.workers.current();
-        let precedence = self.0.board.precedence();
-        let entering = precedence.enter(
+        let urgent_gate = self.0.dispatch_state.urgent_gate();
+        let entering = urgent_gate.begin_commit(
             batch
                 .iter()
                 .map(|submission| submission.record.lane.priority),
@@ -217,7 +217,7 @@ impl BatchWriter {
         let outcome = self.0.store.accept(&placed.rows).await;
         drop(entering);
         match outcome {
-            Ok(refused) => self.committed(placed, &refused, &worker),
+            Ok(rejected) => self.committed(placed, &rejected, &worker),
             Err(StoreError::Refused(error)) if count > 1 => {
                 tracing::warn!(%error, rows = count, "batch insert rejected, retrying rows individually");
                 for (row, (requester, _)) in placed.rows.into_iter().zip(placed.requesters) {
@@ -242,13 +242,13 @@ impl BatchWriter {
 
     /// Assigns each submission its order and identifier, and a lease if a permit is free and no
     /// submission or row of a higher lane remains unleased.
-    fn place(&self, batch: Vec<PendingSubmission>, worker: &Worker) -> PlacedBatch {
+    fn place(&self, batch: Vec<PendingSubmission>, worker: &WorkerLease) -> PlacedBatch {
         let now = self.0.clock.now();
         let alive = self.0.workers.is_alive();
         let places = self.0.sequence.places(batch.len());
         // For each channel, the index of the first lane in which this batch leaves a row without a
         // lease.
-        let mut waits = [Lane::PER_CHANNEL; 3];
+        let mut first_waiting = PerChannel::from_fn(|_| Lane::PER_CHANNEL);
         let mut placed = PlacedBatch {
             rows: Vec::with_capacity(batch.len()),
             requesters: Vec::with_capacity(batch.len()),
@@ -265,13 +265,18 @@ impl BatchWriter {
         {
             let lane = record.lane;
             let send_at = send_at.filter(|at| *at > now);
-            let waits = &mut waits[lane.channel.index()];
-            let wanted = alive && send_at.is_none() && lane.index() < *waits;
-            let lease = wanted
-                .then(|| self.0.board.desk(lane.channel).lease(lane))
+            let first_waiting = first_waiting.get_mut(lane.channel);
+            let may_lease = alive && send_at.is_none() && lane.index() < *first_waiting;
+            let lease = may_lease
+                .then(|| {
+                    self.0
+                        .dispatch_state
+                        .channel(lane.channel)
+                        .try_take_permit(lane)
+                })
                 .flatten();
             if lease.is_none() && send_at.is_none() {
-                *waits = (*waits).min(lane.index());
+                *first_waiting = (*first_waiting).min(lane.index());
             }
             placed.rows.push(NewNotification {
                 id,
@@ -292,12 +297,12 @@ impl BatchWriter {
     fn committed(
         self: &Arc<Self>,
         placed: PlacedBatch,
-        refused: &[NotificationId],
-        worker: &Arc<Worker>,
+        rejected: &[NotificationId],
+        worker: &Arc<WorkerLease>,
     ) {
         let mut left_waiting = HashMap::new();
         for (row, (requester, lease)) in placed.rows.into_iter().zip(placed.requesters) {
-            if refused.contains(&row.id) {
+            if rejected.contains(&row.id) {
                 let writer = Arc::clone(self);
                 tokio::spawn(async move {
                     writer
@@ -317,7 +322,7 @@ impl BatchWriter {
                 .accepted(lane.channel, lane.priority, requester.since.elapsed());
             match lease {
                 Some(permit) => {
-                    self.0.runner.start(Job {
+                    self.0.runner.start(DeliveryJob {
                         claimed: initial_claim(row),
                         worker: Arc::clone(worker),
                         _permit: permit,
@@ -332,25 +337,25 @@ impl BatchWriter {
             }
         }
         for (lane, order) in left_waiting.into_values() {
-            self.0.board.leave_waiting(lane, order);
+            self.0.dispatch_state.leave_waiting(lane, order);
         }
     }
 
     /// Answers a submission whose idempotency key was used before: with the first result, or with
     /// 409.
     async fn answer_repeated_key(self: Arc<Self>, submission: PendingSubmission) {
-        let answer = match &submission.key {
+        let result = match &submission.key {
             Some((key, fingerprint)) => {
                 self.find_repeated(&submission.record.creator, key, fingerprint)
                     .await
             }
             None => Err(Code::Internal.into()),
         };
-        match answer.transpose() {
+        match result.transpose() {
             // The key has expired meanwhile: the submission is written as a new one.
             None => Box::pin(self.write(vec![submission])).await,
-            Some(answer) => {
-                let _ = submission.requester.reply.send(answer);
+            Some(result) => {
+                let _ = submission.requester.reply.send(result);
             }
         }
     }
@@ -364,10 +369,10 @@ impl BatchWriter {
         let now = self.0.clock.now();
         let first = find_first_result(&self.0.store, now, creator, key, fingerprint).await?;
         if first.is_none() {
-            let life = i64::try_from(IDEMPOTENCY_KEY_TTL.as_millis()).unwrap_or(i64::MAX);
+            let ttl_ms = i64::try_from(IDEMPOTENCY_KEY_TTL.as_millis()).unwrap_or(i64::MAX);
             self.0
                 .store
-                .forget_keys(Timestamp(now.0 - life + 1))
+                .delete_idempotency_keys(Timestamp(now.0 - ttl_ms + 1))
                 .await
                 .map_err(|error| store_unavailable(&error))?;
         }

@@ -1,4 +1,4 @@
-//! Parsing and validation of notification requests, and authorization of their callers.
+//! Parsing and validation of notification requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl NotificationRequest {
     /// range records an error and still has a value, because the request may repeat one that was
     /// accepted in time.
     pub(crate) fn read(object: &Object<'_>, now: Timestamp) -> Option<Self> {
-        let channel = object.required("channel", |field| field.one_of(Channel::WORDS));
+        let channel = object.required("channel", |field| field.one_of(Channel::NAMES));
         let recipient = object.required("recipient", |field| Recipient::read(&field, channel));
         let template = object.required("template", |field| {
             TemplateName::parse(field.string()?)
@@ -88,7 +88,7 @@ impl NotificationRequest {
                 .or_else(|| field.fail("invalid_format", "must be a tag such as en or de-AT"))
         });
         let priority = object.or("priority", Priority::Normal, |field| {
-            field.one_of(Priority::WORDS)
+            field.one_of(Priority::NAMES)
         });
         let send_at = object.optional("sendAt", |field| schedulable_time(field, now));
         let expires_at = object.optional("expiresAt", |field| {

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::address::{AddressHash, hash, hex};
 use crate::delivery::mail_token::{MailTokens, TokenClaim, TokenPurpose};
-use crate::delivery::provider::Codes;
+use crate::delivery::provider::ErrorCodeTable;
 use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::receipts::webhook::without_address;
@@ -43,7 +43,7 @@ struct RecipientReport {
 
 /// Parses a message. Returns `None` if it is not a delivery status notification or has no token.
 #[must_use]
-pub(crate) fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Option<DeliveryReport> {
+pub(crate) fn read(mail: &[u8], codes: &ErrorCodeTable, now: Timestamp) -> Option<DeliveryReport> {
     let mail = MessageParser::new().parse(mail)?;
     let is_status = |part: &&MessagePart<'_>| {
         is_type(
@@ -59,23 +59,25 @@ pub(crate) fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Option<Deliver
         .map(MessagePart::contents)?;
     let text = String::from_utf8_lossy(status).replace("\r\n", "\n");
     let mut groups = text.split("\n\n").filter(|group| !group.trim().is_empty());
-    let about_mail = groups.next().and_then(FieldGroup::read)?;
-    let envelope = about_mail
+    let message_fields = groups.next().and_then(FieldGroup::read)?;
+    let envelope = message_fields
         .get("Original-Envelope-Id")
         .and_then(|id| TokenClaim::parse(&id));
     let mut claims: Vec<TokenClaim> = envelope.into_iter().chain(return_paths(&mail)).collect();
     claims.truncate(MAX_CLAIMS);
-    let own = claims.first()?.id.to_string();
-    let print = hex(&Sha256::new()
-        .chain_update(own)
+    let first_id = claims.first()?.id.to_string();
+    let fingerprint = hex(&Sha256::new()
+        .chain_update(first_id)
         .chain_update(status)
         .finalize());
-    let about_recipients = groups
+    let recipient_fields = groups
         .take(MAX_RECIPIENTS)
         .filter_map(FieldGroup::read)
         .enumerate();
-    let recipients = about_recipients
-        .filter_map(|(number, fields)| report(&fields, format!("{print}-{number}"), codes, now))
+    let recipients = recipient_fields
+        .filter_map(|(number, fields)| {
+            report(&fields, format!("{fingerprint}-{number}"), codes, now)
+        })
         .collect();
     Some(DeliveryReport { claims, recipients })
 }
@@ -86,8 +88,8 @@ pub(crate) fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Option<Deliver
 fn return_paths(mail: &Message<'_>) -> Vec<TokenClaim> {
     let names = ["To", "Delivered-To", "X-Original-To", "Envelope-To"];
     let values = names.into_iter().filter_map(|name| mail.header_raw(name));
-    let diagnostic = values.flat_map(|value| value.split([',', ' ', '\t', '\r', '\n', '<', '>']));
-    diagnostic
+    let candidates = values.flat_map(|value| value.split([',', ' ', '\t', '\r', '\n', '<', '>']));
+    candidates
         .filter_map(TokenClaim::from_return_path)
         .take(MAX_CLAIMS)
         .collect()
@@ -98,7 +100,7 @@ fn return_paths(mail: &Message<'_>) -> Vec<TokenClaim> {
 impl DeliveryReport {
     /// Returns the notifications of the tokens that this service issued.
     #[must_use]
-    pub(crate) fn ids(&self, tokens: &MailTokens) -> Vec<NotificationId> {
+    pub(crate) fn notification_ids(&self, tokens: &MailTokens) -> Vec<NotificationId> {
         let is_issued =
             |claim: &&TokenClaim| tokens.has_issued(TokenPurpose::DeliveryReport, **claim);
         self.claims
@@ -152,7 +154,7 @@ fn is_type(part: &MessagePart<'_>, kind: &str, subtypes: &[&str]) -> bool {
 fn report(
     fields: &FieldGroup<'_>,
     event_id: String,
-    codes: &Codes,
+    codes: &ErrorCodeTable,
     now: Timestamp,
 ) -> Option<RecipientReport> {
     let status = fields.get("Status").unwrap_or_default();
@@ -173,20 +175,20 @@ fn report(
     let diagnostic = fields
         .get("Diagnostic-Code")
         .map(|diagnostic| without_type(&diagnostic).to_owned());
-    let judged = codes.judge("smtp", &code(diagnostic.as_deref(), &status));
+    let classified = codes.judge("smtp", &code(diagnostic.as_deref(), &status));
     let failed = kind == ReceiptKind::Failed || kind == ReceiptKind::Bounced;
-    let said = [Some(status.as_str()), diagnostic.as_deref()]
+    let detail = [Some(status.as_str()), diagnostic.as_deref()]
         .into_iter()
         .flatten();
-    let said = said
-        .filter(|said| !said.is_empty())
+    let detail = detail
+        .filter(|detail| !detail.is_empty())
         .collect::<Vec<_>>()
         .join(" ");
-    let finally = fields.address("Final-Recipient");
+    let final_recipient = fields.address("Final-Recipient");
     let at = fields
         .get("Last-Attempt-Date")
         .and_then(|date| DateTime::parse_rfc822(&date));
-    let addresses = [address.as_deref(), finally.as_deref()]
+    let addresses = [address.as_deref(), final_recipient.as_deref()]
         .into_iter()
         .flatten()
         .map(hash)
@@ -198,12 +200,12 @@ fn report(
         at: at.map_or(now, |at| {
             Timestamp(at.to_timestamp().saturating_mul(1000)).min(now)
         }),
-        code: failed.then(|| judged.code.clone()),
+        code: failed.then(|| classified.code.clone()),
         detail: Some(without_address(
-            &without_address(&said, address.as_deref()),
-            finally.as_deref(),
+            &without_address(&detail, address.as_deref()),
+            final_recipient.as_deref(),
         )),
-        dead_address: address.filter(|_| kind == ReceiptKind::Bounced && judged.suppress),
+        dead_address: address.filter(|_| kind == ReceiptKind::Bounced && classified.suppress),
     };
     Some(RecipientReport { report, addresses })
 }

@@ -30,15 +30,15 @@ use crate::store::WebhookToken;
 /// invalid signature.
 #[derive(Debug, Default)]
 pub(crate) struct Webhooks {
-    /// TwilioWebhook: SMS status.
+    /// Twilio: SMS status.
     pub(crate) twilio: Option<TwilioWebhook>,
     /// Amazon SNS: e-mail events of SES.
     pub(crate) sns: Option<SnsWebhook>,
-    /// SendGridWebhook: e-mail events.
+    /// SendGrid: e-mail events.
     pub(crate) sendgrid: Option<SendGridWebhook>,
-    /// MailgunWebhook: e-mail events.
+    /// Mailgun: e-mail events.
     pub(crate) mailgun: Option<MailgunWebhook>,
-    /// StandardWebhook Webhooks: any other provider.
+    /// Standard Webhooks: any other provider.
     pub(crate) standard: Option<StandardWebhook>,
 }
 
@@ -74,7 +74,7 @@ const SIGNATURE_WINDOW: Duration = Duration::from_secs(300);
 
 impl Webhooks {
     /// Checks what does not depend on the body: that the provider is configured, that the headers
-    /// have the form of its signature scheme, and that their timestamp is current. MailgunWebhook and SNS
+    /// have the form of its signature scheme, and that their timestamp is current. Mailgun and SNS
     /// sign within the body.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Webhooks {
     }
 
     /// Returns whether the providers of a channel report delivery. FCM has no receipts, and the
-    /// channel of StandardWebhook Webhooks is unknown.
+    /// channel of Standard Webhooks is unknown.
     #[must_use]
     pub(crate) fn report(&self, channel: Channel) -> bool {
         let Self {

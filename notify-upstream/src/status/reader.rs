@@ -9,7 +9,7 @@ use postern_common::{Code, Problem};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::notification::NotificationId;
-use crate::store::{Recent, Snapshot, Store};
+use crate::store::{NotificationSnapshot, SnapshotCache, Store};
 
 /// Maximum number of identifiers in one read.
 const MAX_IDS_PER_READ: usize = 200;
@@ -24,21 +24,21 @@ const READ_TIMEOUT: Duration = Duration::from_millis(2_500);
 #[derive(Clone, Debug)]
 pub(crate) struct StatusReader {
     queue: mpsc::Sender<PendingRead>,
-    recent: Arc<Recent>,
+    snapshot_cache: Arc<SnapshotCache>,
 }
 
 /// The task that reads snapshots in batches.
 #[derive(Debug)]
 pub(crate) struct StatusBatcher {
     store: Store,
-    recent: Arc<Recent>,
+    snapshot_cache: Arc<SnapshotCache>,
     queue: mpsc::Receiver<PendingRead>,
 }
 
 #[derive(Debug)]
 struct PendingRead {
     id: NotificationId,
-    reply: oneshot::Sender<Result<Option<Arc<Snapshot>>, Problem>>,
+    reply: oneshot::Sender<Result<Option<Arc<NotificationSnapshot>>, Problem>>,
 }
 
 // === impl StatusReader ===
@@ -46,16 +46,16 @@ struct PendingRead {
 impl StatusReader {
     /// Creates a reader and the batcher that serves it.
     #[must_use]
-    pub(crate) fn open(store: Store, recent: Arc<Recent>) -> (Self, StatusBatcher) {
+    pub(crate) fn open(store: Store, snapshot_cache: Arc<SnapshotCache>) -> (Self, StatusBatcher) {
         let (sender, queue) = mpsc::channel(MAX_PENDING_READS);
         (
             Self {
                 queue: sender,
-                recent: Arc::clone(&recent),
+                snapshot_cache: Arc::clone(&snapshot_cache),
             },
             StatusBatcher {
                 store,
-                recent,
+                snapshot_cache,
                 queue,
             },
         )
@@ -64,22 +64,25 @@ impl StatusReader {
     /// Returns the cached snapshot of a notification, if there is one. Another replica may have
     /// written a newer state.
     #[must_use]
-    pub(crate) fn recent(&self, id: NotificationId) -> Option<Arc<Snapshot>> {
-        self.recent.get(id)
+    pub(crate) fn recent(&self, id: NotificationId) -> Option<Arc<NotificationSnapshot>> {
+        self.snapshot_cache.get(id)
     }
 
     /// Returns the snapshot of a notification, without its variables, which no status shows.
     ///
     /// # Errors
     /// 503 if the store is unavailable or the queue is full.
-    pub(crate) async fn read(&self, id: NotificationId) -> Result<Option<Arc<Snapshot>>, Problem> {
-        let (reply, answer) = oneshot::channel();
+    pub(crate) async fn read(
+        &self,
+        id: NotificationId,
+    ) -> Result<Option<Arc<NotificationSnapshot>>, Problem> {
+        let (reply, result) = oneshot::channel();
         let pending = PendingRead { id, reply };
         self.queue
             .try_send(pending)
             .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
-        match tokio::time::timeout(READ_TIMEOUT, answer).await {
-            Ok(Ok(answer)) => answer,
+        match tokio::time::timeout(READ_TIMEOUT, result).await {
+            Ok(Ok(result)) => result,
             Ok(Err(_)) | Err(_) => Err(Problem::new(Code::Unavailable).retry_after(1)),
         }
     }
@@ -99,46 +102,46 @@ impl StatusBatcher {
             if self.queue.recv_many(&mut batch, MAX_IDS_PER_READ).await == 0 {
                 return;
             }
-            let (store, recent) = (self.store.clone(), Arc::clone(&self.recent));
+            let (store, snapshot_cache) = (self.store.clone(), Arc::clone(&self.snapshot_cache));
             tokio::spawn(async move {
-                answer(&store, &recent, batch).await;
+                read_batch(&store, &snapshot_cache, batch).await;
                 drop(slot);
             });
         }
     }
 }
 
-async fn answer(store: &Store, recent: &Recent, batch: Vec<PendingRead>) {
+async fn read_batch(store: &Store, snapshot_cache: &SnapshotCache, batch: Vec<PendingRead>) {
     let mut ids: Vec<NotificationId> = batch.iter().map(|pending| pending.id).collect();
     ids.sort_unstable();
     ids.dedup();
-    recent.begin(&ids);
+    snapshot_cache.begin(&ids);
     let found: Result<HashMap<_, _>, Problem> = match store.read(&ids).await {
         Ok(found) => {
             let found: Vec<_> = found.into_iter().map(without_variables).collect();
-            recent.end(&ids, &found);
+            snapshot_cache.end(&ids, &found);
             Ok(found
                 .into_iter()
                 .map(|snapshot| (snapshot.id, snapshot))
                 .collect())
         }
         Err(error) => {
-            recent.end(&ids, &[]);
+            snapshot_cache.end(&ids, &[]);
             tracing::warn!(%error, "status read failed");
             Err(Problem::new(Code::Unavailable))
         }
     };
     for pending in batch {
-        let answer = found
+        let result = found
             .as_ref()
             .map(|found| found.get(&pending.id).cloned())
             .map_err(Clone::clone);
-        let _ = pending.reply.send(answer);
+        let _ = pending.reply.send(result);
     }
 }
 
 /// Removes the variables, which may be large and are not part of a status.
-fn without_variables(mut snapshot: Snapshot) -> Arc<Snapshot> {
+fn without_variables(mut snapshot: NotificationSnapshot) -> Arc<NotificationSnapshot> {
     snapshot.record.variables = String::new();
     Arc::new(snapshot)
 }

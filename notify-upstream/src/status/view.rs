@@ -3,10 +3,12 @@
 use postern_common::clock::Timestamp;
 use serde::Serialize;
 
-use crate::dispatch::Flow;
+use crate::dispatch::ChannelFlow;
 use crate::notification::{Channel, Priority};
 use crate::store::row::ReceiptKind;
-use crate::store::{ResultKind, ResultRow, Snapshot, Trail, WaitingRow};
+use crate::store::{
+    HistoryEntry, NotificationSnapshot, ReceiptEntry, ResultKind, ResultRow, WaitingRow,
+};
 
 /// The status document.
 #[derive(Clone, Debug, Serialize)]
@@ -75,15 +77,15 @@ impl StatusView {
     /// returns whether the providers of a channel report delivery.
     #[must_use]
     pub(crate) fn of(
-        snapshot: &Snapshot,
+        snapshot: &NotificationSnapshot,
         now: Timestamp,
-        flow: impl Fn(Channel) -> Flow,
+        flow: impl Fn(Channel) -> ChannelFlow,
         reports: impl Fn(Channel) -> bool,
     ) -> Self {
         let record = &snapshot.record;
-        let builder = StatusBuilder::read(snapshot, now, reports(record.lane.channel));
-        let Flow {
-            gate,
+        let builder = StatusBuilder::from_snapshot(snapshot, now, reports(record.lane.channel));
+        let ChannelFlow {
+            low_throttle,
             next_probe_at,
         } = flow(record.lane.channel);
         let (wait_reason, next) = match builder.waiting {
@@ -91,7 +93,7 @@ impl StatusView {
             Some(WaitingRow { due, .. }) if builder.scheduled => (Some("SCHEDULED"), due),
             Some(WaitingRow { due: Some(due), .. }) => (Some("RETRY"), Some(due)),
             Some(_) if next_probe_at.is_some() => (Some("PROVIDER_UNAVAILABLE"), next_probe_at),
-            Some(_) if record.lane.priority == Priority::Low => (gate.wait_reason(), None),
+            Some(_) if record.lane.priority == Priority::Low => (low_throttle.wait_reason(), None),
             Some(_) => (None, None),
         };
         let status = builder.status();
@@ -145,7 +147,7 @@ struct StatusBuilder {
 }
 
 impl StatusBuilder {
-    fn read(snapshot: &Snapshot, now: Timestamp, reports: bool) -> Self {
+    fn from_snapshot(snapshot: &NotificationSnapshot, now: Timestamp, reports: bool) -> Self {
         let record = &snapshot.record;
         let first = StatusEvent::new(
             if snapshot.send_at.is_some() {
@@ -168,13 +170,11 @@ impl StatusBuilder {
             scheduled: false,
             expired: false,
         };
-        for trail in &snapshot.trail {
-            match trail {
-                Trail::Result(result) => builder.result(result),
-                Trail::Waiting(waiting) => builder.wait(*waiting, snapshot, now),
-                Trail::Receipt(kind, at, provider, code, detail) => {
-                    builder.receipt(*kind, *at, provider, code.as_ref(), detail.as_ref());
-                }
+        for entry in &snapshot.history {
+            match entry {
+                HistoryEntry::Result(result) => builder.add_result(result),
+                HistoryEntry::Waiting(waiting) => builder.add_waiting(*waiting, snapshot, now),
+                HistoryEntry::Receipt(receipt) => builder.add_receipt(receipt),
             }
         }
         builder.apply_schedule(snapshot, now);
@@ -185,7 +185,7 @@ impl StatusBuilder {
         builder
     }
 
-    fn result(&mut self, result: &ResultRow) {
+    fn add_result(&mut self, result: &ResultRow) {
         self.attempts = self.attempts.max(result.attempt);
         self.template_version = result.template_version.or(self.template_version);
         if let Some(began_at) = result.began_at {
@@ -220,7 +220,12 @@ impl StatusBuilder {
         });
     }
 
-    fn wait(&mut self, waiting: WaitingRow, snapshot: &Snapshot, now: Timestamp) {
+    fn add_waiting(
+        &mut self,
+        waiting: WaitingRow,
+        snapshot: &NotificationSnapshot,
+        now: Timestamp,
+    ) {
         self.attempts = self.attempts.max(waiting.attempt);
         self.waiting = Some(waiting);
         self.scheduled =
@@ -236,14 +241,8 @@ impl StatusBuilder {
         }
     }
 
-    fn receipt(
-        &mut self,
-        kind: ReceiptKind,
-        at: Timestamp,
-        provider: &str,
-        code: Option<&String>,
-        detail: Option<&String>,
-    ) {
+    fn add_receipt(&mut self, receipt: &ReceiptEntry) {
+        let kind = receipt.kind;
         let name = match kind {
             ReceiptKind::Sent => "ACCEPTED",
             ReceiptKind::Deferred => "DEFERRED",
@@ -255,17 +254,20 @@ impl StatusBuilder {
             self.reported = Some(kind);
             self.reported_reason = match kind {
                 ReceiptKind::Bounced => Some("BOUNCED".to_owned()),
-                ReceiptKind::Failed => {
-                    Some(code.map_or_else(|| "UNDELIVERED".to_owned(), |code| code.to_uppercase()))
-                }
+                ReceiptKind::Failed => Some(
+                    receipt
+                        .code
+                        .as_ref()
+                        .map_or_else(|| "UNDELIVERED".to_owned(), |code| code.to_uppercase()),
+                ),
                 ReceiptKind::Sent | ReceiptKind::Deferred | ReceiptKind::Delivered => None,
             };
         }
         self.reports.push(StatusEvent {
-            provider: Some(provider.to_owned()),
-            code: code.cloned(),
-            detail: detail.cloned(),
-            ..StatusEvent::new(name, at)
+            provider: Some(receipt.provider.clone()),
+            code: receipt.code.clone(),
+            detail: receipt.detail.clone(),
+            ..StatusEvent::new(name, receipt.at)
         });
     }
 
@@ -298,12 +300,12 @@ impl StatusBuilder {
     }
 
     /// Inserts QUEUED at the scheduled time, unless the notification was cancelled before it.
-    fn apply_schedule(&mut self, snapshot: &Snapshot, now: Timestamp) {
-        let over =
+    fn apply_schedule(&mut self, snapshot: &NotificationSnapshot, now: Timestamp) {
+        let cancelled_before =
             matches!(self.recorded, Some(NotificationStatus::Cancelled)) && self.attempts == 0;
         if let (Some(send_at), false) = (
             snapshot.send_at.filter(|at| *at <= now),
-            over || self.scheduled,
+            cancelled_before || self.scheduled,
         ) {
             self.events.insert(1, StatusEvent::new("QUEUED", send_at));
         }
@@ -311,16 +313,21 @@ impl StatusBuilder {
 
     /// Adds RECEIPT_MISSED if no receipt has arrived in time, on channels whose providers send
     /// receipts, or after a first receipt.
-    fn add_missing_receipt(&mut self, snapshot: &Snapshot, now: Timestamp, reports: bool) {
-        let sent_at = snapshot.trail.iter().rev().find_map(|trail| match trail {
-            Trail::Result(result) if result.kind == ResultKind::Sent => Some(result.at),
-            Trail::Result(_) | Trail::Receipt(..) | Trail::Waiting(_) => None,
+    fn add_missing_receipt(
+        &mut self,
+        snapshot: &NotificationSnapshot,
+        now: Timestamp,
+        reports: bool,
+    ) {
+        let sent_at = snapshot.history.iter().rev().find_map(|entry| match entry {
+            HistoryEntry::Result(result) if result.kind == ResultKind::Sent => Some(result.at),
+            HistoryEntry::Result(_) | HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
         });
-        let silent =
+        let receipt_expected =
             self.reported == Some(ReceiptKind::Sent) || (self.reported.is_none() && reports);
         if let (Some(sent_at), true) = (
             sent_at,
-            silent && self.recorded == Some(NotificationStatus::Sent),
+            receipt_expected && self.recorded == Some(NotificationStatus::Sent),
         ) {
             let missed_at = Timestamp(sent_at.0.saturating_add(RECEIPT_MISSED_AFTER_MS));
             if missed_at <= now {

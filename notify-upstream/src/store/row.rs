@@ -3,7 +3,7 @@
 use postern_common::clock::Timestamp;
 
 use crate::address::AddressHash;
-use crate::notification::{Lane, NotificationId, Order};
+use crate::notification::{Lane, NotificationId, Order, stored_codes};
 
 /// One accepted notification on its way in.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub struct Record {
 
 /// What an idempotency key was used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Existing {
+pub(crate) struct IdempotencyRecord {
     /// The notification.
     pub(crate) id: NotificationId,
     /// Of the request.
@@ -69,7 +69,7 @@ pub struct Claim<'a> {
     pub limit: i64,
     /// For whom.
     pub worker: i64,
-    /// Workers whose rows may be taken over.
+    /// WorkerRegistry whose rows may be taken over.
     pub dead: &'a [i64],
     /// The time of the claim.
     pub now: Timestamp,
@@ -211,7 +211,7 @@ pub(crate) enum ReceiptKind {
 
 /// Where a lane is looked at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LaneMark {
+pub(crate) struct LowWatermark {
     /// The lane.
     pub(crate) lane: Lane,
     /// Nothing that we know of stands below.
@@ -222,21 +222,48 @@ pub(crate) struct LaneMark {
 
 /// What a look at a lane found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Survey {
+pub(crate) struct LaneScan {
     /// The lane.
     pub(crate) lane: Lane,
     /// The first row beyond the cursor that can be claimed.
     pub(crate) head: Option<Order>,
     /// The first row up to the cursor that can be claimed: committed late, given back, or its
     /// worker dead.
-    pub(crate) overlooked: Option<Order>,
+    pub(crate) gap: Option<Order>,
     /// The first row of any kind up to the cursor.
     pub(crate) lowest: Option<Order>,
 }
 
+/// A position in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LanePosition {
+    /// The lane.
+    pub(crate) lane: Lane,
+    /// The order within the lane.
+    pub(crate) order: Order,
+}
+
+/// The number of rows in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaneDepth {
+    /// The lane.
+    pub(crate) lane: Lane,
+    /// Number of rows, waiting or claimed, up to the limit of the query.
+    pub(crate) rows: i64,
+}
+
+/// A claim on a notification. Invalid once the fence of the row has advanced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClaimRef {
+    /// The notification.
+    pub(crate) id: NotificationId,
+    /// The fence of the claim.
+    pub(crate) fence: i32,
+}
+
 /// How a wish to cancel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cancelled {
+pub(crate) enum CancelResult {
     /// It is cancelled.
     Now,
     /// It was begun, or is over.
@@ -284,9 +311,33 @@ pub(crate) struct DeadLetter {
     pub(crate) code: Option<String>,
 }
 
+/// An address to be added to a suppression list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SuppressionRow {
+    /// List and channel, see [`SuppressionList::kind`].
+    ///
+    /// [`SuppressionList::kind`]: crate::delivery::suppression::SuppressionList::kind
+    pub(crate) kind: i16,
+    /// SHA-256 of the address.
+    pub(crate) address: Vec<u8>,
+    /// The code of the reason.
+    pub(crate) reason: String,
+}
+
+/// The addition of an address to a suppression list, or its removal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SuppressionChange {
+    /// List and channel, as in [`SuppressionRow`].
+    pub(crate) kind: i16,
+    /// SHA-256 of the address.
+    pub(crate) address: Vec<u8>,
+    /// The time of the change.
+    pub(crate) at: Timestamp,
+}
+
 /// An address on a list of [`crate::delivery::suppression`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Suppressed {
+pub(crate) struct SuppressionEntry {
     /// Which list, and of which channel: see [`crate::delivery::suppression::List::kind`].
     pub(crate) kind: i16,
     /// SHA-256 of the address.
@@ -299,7 +350,7 @@ pub(crate) struct Suppressed {
 
 /// Which addresses on the lists.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SuppressedFilter {
+pub(crate) struct SuppressionQuery {
     /// Of these lists and channels.
     pub(crate) kinds: Vec<i16>,
     /// One address.
@@ -314,73 +365,27 @@ pub(crate) struct SuppressedFilter {
     pub(crate) limit: i64,
 }
 
-// === impl ResultKind ===
+stored_codes!(ResultKind {
+    Retrying = 1,
+    Sent = 2,
+    Failed = 3,
+    Expired = 4,
+    Cancelled = 5,
+    Replayed = 6,
+    Lost = 7,
+});
 
-impl ResultKind {
-    /// The number in the stores.
-    #[must_use]
-    pub(crate) const fn code(self) -> i16 {
-        match self {
-            Self::Retrying => 1,
-            Self::Sent => 2,
-            Self::Failed => 3,
-            Self::Expired => 4,
-            Self::Cancelled => 5,
-            Self::Replayed => 6,
-            Self::Lost => 7,
-        }
-    }
+stored_codes!(ReceiptKind {
+    Sent = 1,
+    Deferred = 2,
+    Delivered = 3,
+    Failed = 4,
+    Bounced = 5,
+});
 
-    /// From the number in the stores.
-    #[must_use]
-    pub(crate) fn from_code(code: i16) -> Option<Self> {
-        [
-            Self::Retrying,
-            Self::Sent,
-            Self::Failed,
-            Self::Expired,
-            Self::Cancelled,
-            Self::Replayed,
-            Self::Lost,
-        ]
-        .into_iter()
-        .find(|kind| kind.code() == code)
-    }
-}
+// === impl SuppressionEntry ===
 
-// === impl ReceiptKind ===
-
-impl ReceiptKind {
-    /// The number in the stores.
-    #[must_use]
-    pub(crate) const fn code(self) -> i16 {
-        match self {
-            Self::Sent => 1,
-            Self::Deferred => 2,
-            Self::Delivered => 3,
-            Self::Failed => 4,
-            Self::Bounced => 5,
-        }
-    }
-
-    /// From the number in the stores.
-    #[must_use]
-    pub(crate) fn from_code(code: i16) -> Option<Self> {
-        [
-            Self::Sent,
-            Self::Deferred,
-            Self::Delivered,
-            Self::Failed,
-            Self::Bounced,
-        ]
-        .into_iter()
-        .find(|kind| kind.code() == code)
-    }
-}
-
-// === impl Suppressed ===
-
-impl Suppressed {
+impl SuppressionEntry {
     /// From the columns `channel`, `address`, `reason`, `at`.
     pub(super) fn of_row((kind, address, reason, at): (i16, Vec<u8>, String, i64)) -> Self {
         Self {
@@ -392,12 +397,25 @@ impl Suppressed {
     }
 }
 
+// === impl SuppressionChange ===
+
+impl SuppressionChange {
+    /// Creates a change from the columns `channel`, `address`, `at`.
+    pub(super) fn of_row((kind, address, at): (i16, Vec<u8>, i64)) -> Self {
+        Self {
+            kind,
+            address,
+            at: Timestamp(at),
+        }
+    }
+}
+
 // === impl Next ===
 
 impl Next {
     /// Whether an end is put down in the history.
     #[must_use]
-    pub(crate) fn is_told(self) -> bool {
+    pub(crate) fn is_recorded(self) -> bool {
         !matches!(self, Self::Later(_))
     }
 

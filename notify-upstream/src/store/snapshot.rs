@@ -8,7 +8,7 @@ use crate::notification::NotificationId;
 
 /// Everything that is known about one notification.
 #[derive(Clone, Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct NotificationSnapshot {
     /// Which.
     pub(crate) id: NotificationId,
     /// What was asked for.
@@ -16,24 +16,33 @@ pub(crate) struct Snapshot {
     /// When it was to be sent.
     pub(crate) send_at: Option<Timestamp>,
     /// What happened since.
-    pub(crate) trail: Vec<Trail>,
+    pub(crate) history: Vec<HistoryEntry>,
 }
 
 /// One thing that happened, or is the case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trail {
+pub(crate) enum HistoryEntry {
     /// From the history.
     Result(ResultRow),
     /// From the inbox.
-    Receipt(
-        ReceiptKind,
-        Timestamp,
-        String,
-        Option<String>,
-        Option<String>,
-    ),
+    Receipt(ReceiptEntry),
     /// It waits, or is being sent.
     Waiting(WaitingRow),
+}
+
+/// A delivery report of a provider, as read from the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReceiptEntry {
+    /// The state that was reported.
+    pub(crate) kind: ReceiptKind,
+    /// The time of the event, according to the provider.
+    pub(crate) at: Timestamp,
+    /// The name of the provider.
+    pub(crate) provider: String,
+    /// The code of the reason.
+    pub(crate) code: Option<String>,
+    /// The description of the provider, without addresses.
+    pub(crate) detail: Option<String>,
 }
 
 /// A queue row or a delayed row.
@@ -47,9 +56,9 @@ pub(crate) struct WaitingRow {
     pub(crate) due: Option<Timestamp>,
 }
 
-// === impl Snapshot ===
+// === impl NotificationSnapshot ===
 
-impl Snapshot {
+impl NotificationSnapshot {
     /// About how many bytes of memory it takes.
     #[must_use]
     pub(crate) fn bytes(&self) -> usize {
@@ -66,17 +75,17 @@ impl Snapshot {
         let record = [creator, template, locale, recipient, variables]
             .into_iter()
             .map(String::len);
-        let trail = self.trail.iter().map(|trail| match trail {
-            Trail::Result(result) => {
+        let entry = self.history.iter().map(|entry| match entry {
+            HistoryEntry::Result(result) => {
                 optional(&result.provider) + optional(&result.code) + optional(&result.detail)
             }
-            Trail::Receipt(_, _, provider, code, detail) => {
-                provider.len() + optional(code) + optional(detail)
+            HistoryEntry::Receipt(receipt) => {
+                receipt.provider.len() + optional(&receipt.code) + optional(&receipt.detail)
             }
-            Trail::Waiting(_) => 0,
+            HistoryEntry::Waiting(_) => 0,
         });
-        let fixed = size_of::<Self>() + self.trail.capacity() * size_of::<Trail>();
-        fixed + record.sum::<usize>() + optional(addressee) + trail.sum::<usize>()
+        let fixed = size_of::<Self>() + self.history.capacity() * size_of::<HistoryEntry>();
+        fixed + record.sum::<usize>() + optional(addressee) + entry.sum::<usize>()
     }
 
     /// The addresses that it is known to have gone to, hashed: the one that was asked for, and
@@ -86,9 +95,9 @@ impl Snapshot {
             Ok(Recipient::Address(address)) => Some(Address::hash(&address)),
             Ok(Recipient::ActorId(_)) | Err(_) => None,
         };
-        let tried = self.trail.iter().filter_map(|trail| match trail {
-            Trail::Result(result) => result.address,
-            Trail::Receipt(..) | Trail::Waiting(_) => None,
+        let tried = self.history.iter().filter_map(|entry| match entry {
+            HistoryEntry::Result(result) => result.address,
+            HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
         });
         asked.into_iter().chain(tried)
     }
@@ -96,26 +105,26 @@ impl Snapshot {
     /// Whether an attempt, since an operator last queued it again, may have reached a provider
     /// without our knowing it.
     #[must_use]
-    pub(crate) fn is_in_doubt(&self, leaves_doubt: impl Fn(&str) -> bool) -> bool {
-        let results = self.trail.iter().rev().filter_map(|trail| match trail {
-            Trail::Result(result) => Some(result),
-            Trail::Receipt(..) | Trail::Waiting(_) => None,
+    pub(crate) fn has_ambiguous_attempt(&self, is_ambiguous: impl Fn(&str) -> bool) -> bool {
+        let results = self.history.iter().rev().filter_map(|entry| match entry {
+            HistoryEntry::Result(result) => Some(result),
+            HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
         });
         results
             .take_while(|result| result.kind != ResultKind::Replayed)
             .any(|result| {
-                result.kind == ResultKind::Lost || result.code.as_deref().is_some_and(&leaves_doubt)
+                result.kind == ResultKind::Lost || result.code.as_deref().is_some_and(&is_ambiguous)
             })
     }
 
     /// When an operator last queued it again, and after how many attempts.
     #[must_use]
     pub(crate) fn replayed(&self) -> Option<(Timestamp, i32)> {
-        self.trail.iter().rev().find_map(|trail| match trail {
-            Trail::Result(result) if result.kind == ResultKind::Replayed => {
+        self.history.iter().rev().find_map(|entry| match entry {
+            HistoryEntry::Result(result) if result.kind == ResultKind::Replayed => {
                 Some((result.at, result.attempt))
             }
-            Trail::Result(_) | Trail::Receipt(..) | Trail::Waiting(_) => None,
+            HistoryEntry::Result(_) | HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
         })
     }
 
@@ -123,9 +132,11 @@ impl Snapshot {
     /// ourselves.
     #[must_use]
     pub(crate) fn reported_by(&self) -> Option<&str> {
-        self.trail.iter().find_map(|trail| match trail {
-            Trail::Receipt(ReceiptKind::Failed, ..) | Trail::Result(_) | Trail::Waiting(_) => None,
-            Trail::Receipt(_, _, provider, _, _) => Some(provider.as_str()),
+        self.history.iter().find_map(|entry| match entry {
+            HistoryEntry::Receipt(receipt) => {
+                (receipt.kind != ReceiptKind::Failed).then_some(receipt.provider.as_str())
+            }
+            HistoryEntry::Result(_) | HistoryEntry::Waiting(_) => None,
         })
     }
 }

@@ -6,35 +6,35 @@ use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
 use crate::notification::NotificationId;
-use crate::store::Snapshot;
+use crate::store::NotificationSnapshot;
 
 /// A cache of recently read snapshots, so that polling clients cost one read per second. Writes of
 /// this process invalidate entries immediately; writes of other replicas become visible after
-/// [`CACHE_TTL`].
+/// [`MAX_AGE`].
 #[derive(Debug)]
-pub(crate) struct Recent {
+pub(crate) struct SnapshotCache {
     clock: Clock,
-    shelves: [Mutex<Shelf>; SHELVES],
+    shards: [Mutex<CacheShard>; SHARDS],
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
-    known: HashMap<NotificationId, Kept>,
+struct CacheShard {
+    known: HashMap<NotificationId, CachedSnapshot>,
     /// Total size of the snapshots, in bytes.
     bytes: usize,
     /// Reads in flight.
-    reading: HashMap<NotificationId, Reading>,
+    reading: HashMap<NotificationId, ReadInProgress>,
 }
 
 #[derive(Debug)]
-struct Kept {
-    snapshot: Arc<Snapshot>,
+struct CachedSnapshot {
+    snapshot: Arc<NotificationSnapshot>,
     read_at: Timestamp,
     bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct Reading {
+struct ReadInProgress {
     readers: usize,
     /// Set if the notification was written during the read: the result may be stale and is not
     /// cached.
@@ -42,61 +42,61 @@ struct Reading {
 }
 
 /// Maximum age of a cached snapshot, and thereby the delay after a write of another replica.
-const LIFE: Duration = Duration::from_secs(1);
-const SHELVES: usize = 16;
+const MAX_AGE: Duration = Duration::from_secs(1);
+const SHARDS: usize = 16;
 /// Maximum size of a shard's snapshots; 32 MiB over all shards.
-const MAX_SHELF_BYTES: usize = 2 << 20;
+const MAX_SHARD_BYTES: usize = 2 << 20;
 /// Maximum size of a cached snapshot. Larger ones are read each time.
 const MAX_SNAPSHOT_BYTES: usize = 64 << 10;
 /// Estimated overhead of a map entry.
 const ENTRY_BYTES: usize = 128;
 
-// === impl Recent ===
+// === impl SnapshotCache ===
 
-impl Recent {
+impl SnapshotCache {
     /// Creates an empty cache.
     #[must_use]
     pub(crate) fn new(clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             clock,
-            shelves: Default::default(),
+            shards: Default::default(),
         })
     }
 
-    /// Returns the snapshot if it was read within [`CACHE_TTL`].
+    /// Returns the snapshot if it was read within [`MAX_AGE`].
     #[must_use]
-    pub(crate) fn get(&self, id: NotificationId) -> Option<Arc<Snapshot>> {
-        let shelf = self.shelf(id);
-        let kept = shelf.known.get(&id)?;
-        (self.clock.now().since(kept.read_at) < LIFE).then(|| Arc::clone(&kept.snapshot))
+    pub(crate) fn get(&self, id: NotificationId) -> Option<Arc<NotificationSnapshot>> {
+        let shard = self.shard(id);
+        let cached = shard.known.get(&id)?;
+        (self.clock.now().since(cached.read_at) < MAX_AGE).then(|| Arc::clone(&cached.snapshot))
     }
 
     /// Registers reads that are about to start. Each call must be followed by
-    /// [`RecentStatusCache::finish_read`], also after an error.
+    /// [`SnapshotCache::end`], also after an error.
     pub(crate) fn begin(&self, ids: &[NotificationId]) {
         for id in ids {
-            self.shelf(*id).reading.entry(*id).or_default().readers += 1;
+            self.shard(*id).reading.entry(*id).or_default().readers += 1;
         }
     }
 
     /// Ends reads and caches the snapshots found, except those written since the read started.
-    pub(crate) fn end(&self, ids: &[NotificationId], found: &[Arc<Snapshot>]) {
+    pub(crate) fn end(&self, ids: &[NotificationId], found: &[Arc<NotificationSnapshot>]) {
         for snapshot in found {
-            let mut shelf = self.shelf(snapshot.id);
-            if shelf
+            let mut shard = self.shard(snapshot.id);
+            if shard
                 .reading
                 .get(&snapshot.id)
                 .is_some_and(|reading| !reading.outdated)
             {
-                shelf.keep(snapshot, self.clock.now());
+                shard.keep(snapshot, self.clock.now());
             }
         }
         for id in ids {
-            let mut shelf = self.shelf(*id);
-            if let Some(reading) = shelf.reading.get_mut(id) {
+            let mut shard = self.shard(*id);
+            if let Some(reading) = shard.reading.get_mut(id) {
                 reading.readers -= 1;
                 if reading.readers == 0 {
-                    shelf.reading.remove(id);
+                    shard.reading.remove(id);
                 }
             }
         }
@@ -105,48 +105,49 @@ impl Recent {
     /// Removes entries that have been written, and marks their reads in flight as stale.
     pub(crate) fn forget(&self, ids: impl IntoIterator<Item = NotificationId>) {
         for id in ids {
-            let mut shelf = self.shelf(id);
-            shelf.remove(id);
-            if let Some(reading) = shelf.reading.get_mut(&id) {
+            let mut shard = self.shard(id);
+            shard.remove(id);
+            if let Some(reading) = shard.reading.get_mut(&id) {
                 reading.outdated = true;
             }
         }
     }
 
-    fn shelf(&self, id: NotificationId) -> MutexGuard<'_, Shelf> {
+    fn shard(&self, id: NotificationId) -> MutexGuard<'_, CacheShard> {
         // The last bits of an identifier are random.
-        let shelf = &self.shelves[usize::from(id.0.as_bytes()[15]) % SHELVES];
-        shelf.lock().unwrap_or_else(PoisonError::into_inner)
+        let shard = &self.shards[usize::from(id.0.as_bytes()[15]) % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Shelf ===
+// === impl CacheShard ===
 
-impl Shelf {
-    fn keep(&mut self, snapshot: &Arc<Snapshot>, now: Timestamp) {
+impl CacheShard {
+    fn keep(&mut self, snapshot: &Arc<NotificationSnapshot>, now: Timestamp) {
         self.remove(snapshot.id);
         let bytes = snapshot.bytes() + ENTRY_BYTES;
         if bytes > MAX_SNAPSHOT_BYTES {
             return;
         }
-        if self.bytes + bytes > MAX_SHELF_BYTES {
-            self.known.retain(|_, kept| now.since(kept.read_at) < LIFE);
-            self.bytes = self.known.values().map(|kept| kept.bytes).sum();
+        if self.bytes + bytes > MAX_SHARD_BYTES {
+            self.known
+                .retain(|_, cached| now.since(cached.read_at) < MAX_AGE);
+            self.bytes = self.known.values().map(|cached| cached.bytes).sum();
         }
-        if self.bytes + bytes <= MAX_SHELF_BYTES {
+        if self.bytes + bytes <= MAX_SHARD_BYTES {
             self.bytes += bytes;
-            let kept = Kept {
+            let cached = CachedSnapshot {
                 snapshot: Arc::clone(snapshot),
                 read_at: now,
                 bytes,
             };
-            self.known.insert(snapshot.id, kept);
+            self.known.insert(snapshot.id, cached);
         }
     }
 
     fn remove(&mut self, id: NotificationId) {
-        if let Some(kept) = self.known.remove(&id) {
-            self.bytes -= kept.bytes;
+        if let Some(cached) = self.known.remove(&id) {
+            self.bytes -= cached.bytes;
         }
     }
 }
@@ -157,9 +158,9 @@ mod tests {
     use crate::notification::OrderSequence;
     use crate::notification::{Channel, Lane, Priority};
     use crate::store::row::ReceiptKind;
-    use crate::store::{Record, Trail};
+    use crate::store::{HistoryEntry, ReceiptEntry, Record};
 
-    fn snapshot(order: i64) -> Arc<Snapshot> {
+    fn snapshot(order: i64) -> Arc<NotificationSnapshot> {
         let record = Record {
             lane: Lane::first(Channel::Sms, Priority::High),
             creator: "service:a".to_owned(),
@@ -172,15 +173,15 @@ mod tests {
             created_at: Timestamp(0),
             expires_at: None,
         };
-        Arc::new(Snapshot {
+        Arc::new(NotificationSnapshot {
             id: OrderSequence::id(order),
             record,
             send_at: None,
-            trail: Vec::new(),
+            history: Vec::new(),
         })
     }
 
-    fn read(recent: &Recent, found: &[&Arc<Snapshot>]) {
+    fn read(recent: &SnapshotCache, found: &[&Arc<NotificationSnapshot>]) {
         let ids: Vec<_> = found.iter().map(|snapshot| snapshot.id).collect();
         recent.begin(&ids);
         recent.end(
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn snapshot_is_cached_for_one_second_or_until_a_write() {
         let clock = Clock::manual(Timestamp(0));
-        let recent = Recent::new(clock.clone());
+        let recent = SnapshotCache::new(clock.clone());
         let (one, two) = (snapshot(1), snapshot(2));
         read(&recent, &[&one, &two]);
         clock.advance(Duration::from_millis(999));
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn read_started_before_a_write_is_not_cached() {
-        let recent = Recent::new(Clock::manual(Timestamp(0)));
+        let recent = SnapshotCache::new(Clock::manual(Timestamp(0)));
         let one = snapshot(1);
         let other = snapshot(2);
         let ids = [one.id, other.id];
@@ -223,22 +224,22 @@ mod tests {
             recent.get(one.id).is_some(),
             "the next read includes the write"
         );
-        assert!(recent.shelf(one.id).reading.is_empty());
+        assert!(recent.shard(one.id).reading.is_empty());
     }
 
     /// A snapshot with the given number of reports of 300 characters.
-    fn large(order: i64, reports: usize) -> Arc<Snapshot> {
+    fn large(order: i64, reports: usize) -> Arc<NotificationSnapshot> {
         let said = "x".repeat(300);
-        let report = Trail::Receipt(
-            ReceiptKind::Deferred,
-            Timestamp(0),
-            "dsn".to_owned(),
-            None,
-            Some(said),
-        );
+        let report = HistoryEntry::Receipt(ReceiptEntry {
+            kind: ReceiptKind::Deferred,
+            at: Timestamp(0),
+            provider: "dsn".to_owned(),
+            code: None,
+            detail: Some(said),
+        });
         let plain = Arc::unwrap_or_clone(snapshot(order));
-        Arc::new(Snapshot {
-            trail: vec![report; reports],
+        Arc::new(NotificationSnapshot {
+            history: vec![report; reports],
             ..plain
         })
     }
@@ -247,34 +248,38 @@ mod tests {
     fn memory_is_bounded_by_bytes() {
         for reports in [0, 10, 100] {
             let clock = Clock::manual(Timestamp(0));
-            let recent = Recent::new(clock.clone());
+            let recent = SnapshotCache::new(clock.clone());
             let many: Vec<_> = (0..60_000 / (reports as i64 + 1))
                 .map(|order| large(order, reports))
                 .collect();
             for _ in 0..3 {
                 read(&recent, &many.iter().collect::<Vec<_>>());
-                let kept = recent.shelves.iter().map(|shelf| {
-                    let shelf = shelf.lock().expect("no panic");
-                    let bytes: usize = shelf.known.values().map(|kept| kept.snapshot.bytes()).sum();
+                let cached = recent.shards.iter().map(|shard| {
+                    let shard = shard.lock().expect("no panic");
+                    let bytes: usize = shard
+                        .known
+                        .values()
+                        .map(|cached| cached.snapshot.bytes())
+                        .sum();
                     assert!(
-                        bytes <= shelf.bytes && shelf.bytes <= MAX_SHELF_BYTES,
+                        bytes <= shard.bytes && shard.bytes <= MAX_SHARD_BYTES,
                         "{bytes} {}",
-                        shelf.bytes
+                        shard.bytes
                     );
-                    shelf.known.len()
+                    shard.known.len()
                 });
-                assert!(kept.sum::<usize>() > 0);
-                clock.advance(LIFE);
+                assert!(cached.sum::<usize>() > 0);
+                clock.advance(MAX_AGE);
             }
             recent.forget(many.iter().map(|snapshot| snapshot.id));
             assert!(
                 recent
-                    .shelves
+                    .shards
                     .iter()
-                    .all(|shelf| shelf.lock().expect("no panic").bytes == 0)
+                    .all(|shard| shard.lock().expect("no panic").bytes == 0)
             );
         }
-        let recent = Recent::new(Clock::manual(Timestamp(0)));
+        let recent = SnapshotCache::new(Clock::manual(Timestamp(0)));
         let huge = large(1, 1000);
         read(&recent, &[&huge]);
         assert!(recent.get(huge.id).is_none(), "larger than the limit");

@@ -1,14 +1,15 @@
 //! What the store promises, over both.
 
-mod house;
 mod postgres;
 mod receipts;
+mod retention;
 mod suppression;
 mod upgrade;
 
 use postern_common::database::testing::{self, TestDatabase};
 
 use super::*;
+use crate::notification::Lane;
 use crate::notification::OrderSequence;
 use crate::notification::{Channel, Priority, order_at};
 use crate::store::row::ReceiptKind;
@@ -22,10 +23,7 @@ async fn both() -> Vec<(Store, TestDatabase)> {
     let mut stores = Vec::new();
     for test in testing::both().await {
         let store = Store::open(&test.database, 4).await.expect("opens");
-        store
-            .keep_house(NOW, Timestamp(0))
-            .await
-            .expect("partitions");
+        store.maintain(NOW, Timestamp(0)).await.expect("partitions");
         stores.push((store, test));
     }
     stores
@@ -100,7 +98,7 @@ fn ended(claimed: &Claimed, worker: i64, kind: ResultKind, next: Next) -> Finish
     }
 }
 
-async fn snapshot(store: &Store, id: NotificationId) -> Snapshot {
+async fn snapshot(store: &Store, id: NotificationId) -> NotificationSnapshot {
     store
         .read(&[id])
         .await
@@ -172,7 +170,7 @@ async fn a_key_is_good_once_per_caller_whatever_races() {
         );
         assert_eq!(
             store
-                .forget_keys(NOW.plus(std::time::Duration::from_millis(1)))
+                .delete_idempotency_keys(NOW.plus(std::time::Duration::from_millis(1)))
                 .await
                 .expect("forgets"),
             3
@@ -202,11 +200,11 @@ async fn born_leased_rows_are_nobody_elses_until_their_worker_dies() {
             ),
             (1, 2, 2, true)
         );
-        let trail = snapshot(&store, batch[0].id).await.trail;
-        let lost = trail.iter().any(
-            |trail| matches!(trail, Trail::Result(row) if row.kind == ResultKind::Lost && row.attempt == 1),
+        let entry = snapshot(&store, batch[0].id).await.history;
+        let lost = entry.iter().any(
+            |entry| matches!(entry, HistoryEntry::Result(row) if row.kind == ResultKind::Lost && row.attempt == 1),
         );
-        assert!(lost, "{trail:?}");
+        assert!(lost, "{entry:?}");
     }
 }
 
@@ -231,14 +229,14 @@ async fn a_result_counts_only_under_its_fence() {
             0,
             "twice is once"
         );
-        let sent = |trail: &[Trail]| {
-            trail
+        let sent = |history: &[HistoryEntry]| {
+            history
                 .iter()
-                .filter(|trail| matches!(trail, Trail::Result(row) if row.kind == ResultKind::Sent))
+                .filter(|entry| matches!(entry, HistoryEntry::Result(row) if row.kind == ResultKind::Sent))
                 .count()
         };
-        assert_eq!(sent(&snapshot(&store, mine[0].id).await.trail), 0);
-        assert_eq!(sent(&snapshot(&store, mine[1].id).await.trail), 1);
+        assert_eq!(sent(&snapshot(&store, mine[0].id).await.history), 0);
+        assert_eq!(sent(&snapshot(&store, mine[1].id).await.history), 1);
         let result = ended(&theirs[0], OTHER, ResultKind::Sent, Next::Done);
         assert_eq!(store.finish(&[result]).await.expect("finishes"), 1);
     }
@@ -251,16 +249,16 @@ async fn a_retry_waits_until_it_is_due_and_keeps_its_count() {
         let claimed = claim(&store, 0, 2, ME, &[]).await;
         let due = NOW.plus(std::time::Duration::from_secs(60));
         let mut result = ended(&claimed[0], ME, ResultKind::Retrying, Next::Retry(due));
-        result.lane = result.lane.repeats();
+        result.lane = result.lane.retries();
         store.finish(&[result]).await.expect("finishes");
         assert_eq!(store.next_due().await.expect("looks"), Some(due));
         assert!(store.move_due(NOW, 10).await.expect("moves").is_empty());
         let moved = store.move_due(due, 10).await.expect("moves");
         assert_eq!(moved.len(), 1);
-        assert!(moved[0].0.retry && crate::notification::order_time(moved[0].1) == due);
+        assert!(moved[0].lane.retry && crate::notification::order_time(moved[0].order) == due);
         assert_eq!(store.next_due().await.expect("looks"), None);
         let claim = Claim {
-            lane: moved[0].0,
+            lane: moved[0].lane,
             after: 0,
             limit: 9,
             worker: ME,
@@ -312,16 +310,16 @@ async fn what_waits_can_be_cancelled_and_what_was_begun_cannot() {
         let begun = claim(&store, 0, 1, ME, &[]).await;
         assert_eq!(
             store.cancel(begun[0].id, NOW).await.expect("answers"),
-            Cancelled::TooLate
+            CancelResult::TooLate
         );
         for row in &batch[1..] {
             assert_eq!(
                 store.cancel(row.id, NOW).await.expect("answers"),
-                Cancelled::Now
+                CancelResult::Now
             );
             assert_eq!(
                 store.cancel(row.id, NOW).await.expect("answers"),
-                Cancelled::TooLate
+                CancelResult::TooLate
             );
         }
         assert!(claim(&store, 0, 9, ME, &[]).await.is_empty());
@@ -334,14 +332,25 @@ async fn what_is_handed_back_keeps_its_place_and_counts_no_attempt() {
     for (store, _database) in both().await {
         store.accept(&orders(0, 2)).await.expect("accepted");
         let claimed = claim(&store, 0, 2, ME, &[]).await;
-        let stale = (claimed[1].id, claimed[1].fence - 1);
+        let claim_of = |row: &Claimed| ClaimRef {
+            id: row.id,
+            fence: row.fence,
+        };
+        let stale = ClaimRef {
+            fence: claimed[1].fence - 1,
+            ..claim_of(&claimed[1])
+        };
         let released = store
-            .release(&[(claimed[0].id, claimed[0].fence), stale])
+            .release(&[claim_of(&claimed[0]), stale])
             .await
             .expect("releases");
-        assert_eq!(released, [(lane(Priority::Normal), claimed[0].order)]);
+        let place = LanePosition {
+            lane: lane(Priority::Normal),
+            order: claimed[0].order,
+        };
+        assert_eq!(released, [place]);
         let twice = store
-            .release(&[(claimed[0].id, claimed[0].fence)])
+            .release(&[claim_of(&claimed[0])])
             .await
             .expect("answers");
         assert_eq!(twice, [], "twice is once");
@@ -365,20 +374,20 @@ async fn a_survey_finds_what_lies_below_the_cursor() {
         store.accept(&batch[2..]).await.expect("accepted");
         let claimed = claim(&store, 0, 5, ME, &[]).await;
         let cursor = claimed[4].order;
-        let mark = LaneMark {
+        let mark = LowWatermark {
             lane: lane(Priority::Normal),
             low: 0,
             cursor,
         };
-        let look = async |dead: &[i64]| store.survey(&[mark], dead).await.expect("looks")[0];
-        let survey = look(&[]).await;
+        let look = async |dead: &[i64]| store.scan_lanes(&[mark], dead).await.expect("looks")[0];
+        let scan_lanes = look(&[]).await;
         assert_eq!(
-            (survey.head, survey.overlooked, survey.lowest),
+            (scan_lanes.head, scan_lanes.gap, scan_lanes.lowest),
             (Some(batch[7].order), None, Some(batch[2].order))
         );
-        assert_eq!(look(&[ME]).await.overlooked, Some(batch[2].order));
+        assert_eq!(look(&[ME]).await.gap, Some(batch[2].order));
         store.accept(&batch[..2]).await.expect("committed late");
-        assert_eq!(look(&[]).await.overlooked, Some(batch[0].order));
+        assert_eq!(look(&[]).await.gap, Some(batch[0].order));
     }
 }
 
@@ -386,21 +395,24 @@ async fn a_survey_finds_what_lies_below_the_cursor() {
 async fn where_a_lane_begins_is_kept_for_the_next_start() {
     for (store, _database) in both().await {
         let marks = |low| {
-            Lane::of(Channel::Sms).map(|lane| LaneMark {
+            Lane::of(Channel::Sms).map(|lane| LowWatermark {
                 lane,
                 low,
                 cursor: 9,
             })
         };
         for low in [5, 7, 6] {
-            store.keep_lane_marks(&marks(low)).await.expect("kept");
+            store.save_low_watermarks(&marks(low)).await.expect("kept");
         }
-        let mut kept = store.lane_marks(Channel::Sms).await.expect("read");
-        kept.sort_by_key(|(lane, _)| lane.index());
-        assert_eq!(kept, Lane::of(Channel::Sms).map(|lane| (lane, 6)));
+        let mut kept = store.low_watermarks(Channel::Sms).await.expect("read");
+        kept.sort_by_key(|place| place.lane.index());
+        assert_eq!(
+            kept,
+            Lane::of(Channel::Sms).map(|lane| LanePosition { lane, order: 6 })
+        );
         assert!(
             store
-                .lane_marks(Channel::Push)
+                .low_watermarks(Channel::Push)
                 .await
                 .expect("read")
                 .is_empty()
@@ -438,13 +450,16 @@ async fn workers_renew_until_they_are_dead() {
         batch[0].worker = Some(ME);
         store.accept(&batch).await.expect("accepted");
         assert_eq!(
-            store.forget_workers(later(4)).await.expect("forgets"),
+            store.delete_dead_workers(later(4)).await.expect("forgets"),
             0,
             "it holds a row"
         );
         let rescued = claim(&store, 0, 1, OTHER, &[ME]).await;
         assert_eq!(rescued.len(), 1);
-        assert_eq!(store.forget_workers(later(4)).await.expect("forgets"), 1);
+        assert_eq!(
+            store.delete_dead_workers(later(4)).await.expect("forgets"),
+            1
+        );
     }
 }
 
@@ -483,7 +498,7 @@ async fn dead_letters_are_kept_replayed_and_dropped() {
             (again.len(), again[0].attempt, again[0].order),
             (1, 2, first)
         );
-        assert_eq!(store.drop_dead(&all).await.expect("drops"), 2);
+        assert_eq!(store.discard_dead_letters(&all).await.expect("drops"), 2);
         assert!(store.dead_letters(&all).await.expect("lists").is_empty());
     }
 }
@@ -506,18 +521,18 @@ async fn receipts_count_once_and_may_come_early() {
             receipt("1", ReceiptKind::Delivered),
             receipt("2", ReceiptKind::Sent),
         ];
-        assert_eq!(store.receive(&both).await.expect("keeps"), 2);
-        assert_eq!(store.receive(&both).await.expect("keeps"), 0);
+        assert_eq!(store.save_receipts(&both).await.expect("keeps"), 2);
+        assert_eq!(store.save_receipts(&both).await.expect("keeps"), 0);
         assert!(store.read(&[row.id]).await.expect("reads").is_empty());
         store
             .accept(std::slice::from_ref(&row))
             .await
             .expect("accepted");
-        let trail = snapshot(&store, row.id).await.trail;
+        let entry = snapshot(&store, row.id).await.history;
         assert_eq!(
-            trail
+            entry
                 .iter()
-                .filter(|trail| matches!(trail, Trail::Receipt(..)))
+                .filter(|entry| matches!(entry, HistoryEntry::Receipt(..)))
                 .count(),
             2
         );
@@ -541,7 +556,7 @@ async fn what_is_due_at_one_instant_keeps_its_order_over_several_moves() {
         for _ in 0..3 {
             places.extend(store.move_due(due, 20).await.expect("moves"));
         }
-        places.sort_unstable_by_key(|(_, order)| *order);
+        places.sort_unstable_by_key(|place| place.order);
         places.dedup();
         assert_eq!(places.len(), 60, "a place each");
         let claimed = claim(&store, 0, 100, ME, &[]).await;

@@ -1,3 +1,5 @@
+//! Loading and validation of the template folder.
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use super::{
     AmbiguityPolicy, Locale, Template, TemplateName, TemplatePart, TemplateSettings,
     TemplateVariant, Templates,
 };
-use crate::notification::Channel;
+use crate::notification::{Channel, PerChannel};
 
 /// Maximum number of engine steps for one part, enough for some thousand lines of output. Bounds
 /// endless loops.
@@ -148,7 +150,7 @@ impl TemplateLoader {
             };
             let required = self.compile(name, &file_name, &path).unwrap_or_default();
             let variant = variants
-                .entry((channel.as_str(), locale))
+                .entry((channel, locale))
                 .or_insert_with(|| TemplateVariant {
                     parts: BTreeSet::new(),
                     required: BTreeSet::new(),
@@ -220,25 +222,19 @@ impl TemplateLoader {
     fn check_parts(
         &mut self,
         folder: &Path,
-        variants: &BTreeMap<(&'static str, Locale), TemplateVariant>,
+        variants: &BTreeMap<(Channel, Locale), TemplateVariant>,
     ) {
         if variants.is_empty() {
             self.mistake(folder, "has no part such as email.en.html");
         }
         for ((channel, locale), variant) in variants {
-            let has = |part| variant.parts.contains(&part);
-            let lacks = match *channel {
-                "email" if !has(TemplatePart::Subject) => "subject",
-                "email" if !has(TemplatePart::Html) && !has(TemplatePart::Text) => "html",
-                "sms" if !has(TemplatePart::Text) => "txt",
-                "push" if !has(TemplatePart::Title) => "title",
-                "push" if !has(TemplatePart::Text) => "txt",
-                _ => continue,
-            };
-            self.mistake(
-                folder,
-                &format!("lacks {channel}.{}.{lacks}", locale.as_str()),
-            );
+            if let Some(part) = missing_part(*channel, &variant.parts) {
+                let (channel, locale) = (channel.as_str(), locale.as_str());
+                self.mistake(
+                    folder,
+                    &format!("lacks {channel}.{locale}.{}", part.as_str()),
+                );
+            }
         }
     }
 
@@ -300,6 +296,19 @@ fn read_capped(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("cannot read: {error}"))
 }
 
+/// Returns the first part that a variant of `channel` requires and does not have.
+fn missing_part(channel: Channel, parts: &BTreeSet<TemplatePart>) -> Option<TemplatePart> {
+    let has = |part: TemplatePart| parts.contains(&part);
+    let required = |part: TemplatePart| (!has(part)).then_some(part);
+    match channel {
+        Channel::Email => required(TemplatePart::Subject).or_else(|| {
+            (!has(TemplatePart::Html) && !has(TemplatePart::Text)).then_some(TemplatePart::Html)
+        }),
+        Channel::Sms => required(TemplatePart::Text),
+        Channel::Push => required(TemplatePart::Title).or_else(|| required(TemplatePart::Text)),
+    }
+}
+
 fn parse_part(file_name: &str) -> Option<(Channel, Locale, TemplatePart)> {
     let mut words = file_name.split('.');
     let (channel, locale, part) = (words.next()?, words.next()?, words.next()?);
@@ -347,8 +356,8 @@ impl TemplateSettings {
             .list("user_variables", |field| field.text(1..=64))
             .into_iter()
             .collect();
-        let unverified = root.list("unverified_addresses", |field| field.one_of(Channel::WORDS));
-        let unverified_addresses = Channel::ALL.map(|channel| unverified.contains(&channel));
+        let unverified = root.list("unverified_addresses", |field| field.one_of(Channel::NAMES));
+        let unverified_addresses = PerChannel::from_fn(|channel| unverified.contains(&channel));
         Some(Self {
             version: version?,
             optional,

@@ -1,3 +1,5 @@
+//! Template names and locales.
+
 use std::fmt;
 
 /// A template's name: 1 to 64 of `a-z 0-9 - _`, which is a single path component.

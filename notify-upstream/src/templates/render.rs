@@ -1,3 +1,5 @@
+//! Rendering of templates.
+
 use std::fmt;
 use std::io::{self, Write};
 
@@ -62,8 +64,8 @@ impl FoundTemplate<'_> {
         author: VariableAuthor,
     ) -> Result<MessageContent, RenderError> {
         let value = |name: &str, value: &Value| {
-            let of_user = value.as_str().filter(|_| self.is_user_text(name, author));
-            of_user.map_or_else(
+            let user_text = value.as_str().filter(|_| self.is_user_text(name, author));
+            user_text.map_or_else(
                 || engine_value(value),
                 |text| minijinja::Value::from(without_links(text)),
             )

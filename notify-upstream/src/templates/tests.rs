@@ -314,7 +314,8 @@ fn user_text_is_limited_and_never_a_link() {
     let found = templates
         .find(&name("t"), Channel::Email, None)
         .expect("a variant");
-    assert_eq!(found.settings().unverified_addresses, [true, false, true]);
+    let unverified = |channel| *found.settings().unverified_addresses.get(channel);
+    assert_eq!(Channel::ALL.map(unverified), [true, false, true]);
     let told = variables(&serde_json::json!({
         "name": "evil.example", "note": "own.example", "link": "https://x.example/"
     }));

@@ -7,7 +7,7 @@ pub(super) fn from_html(html: &str) -> String {
     let mut rest = html;
     let mut link = None;
     while let Some(open) = rest.find('<') {
-        push_words(&mut text, &rest[..open]);
+        push_text(&mut text, &rest[..open]);
         let Some(close) = rest[open..].find('>') else {
             rest = "";
             break;
@@ -21,8 +21,8 @@ pub(super) fn from_html(html: &str) -> String {
         }
         push_break(&mut text, &name_of(tag), tag.starts_with('/'));
     }
-    push_words(&mut text, rest);
-    tidy(&text)
+    push_text(&mut text, rest);
+    normalize_lines(&text)
 }
 
 fn name_of(tag: &str) -> String {
@@ -95,7 +95,7 @@ fn push_break(text: &mut String, name: &str, closing: bool) {
     }
 }
 
-fn push_words(text: &mut String, source: &str) {
+fn push_text(text: &mut String, source: &str) {
     let plain = source.split_whitespace().collect::<Vec<_>>().join(" ");
     let glued =
         source.starts_with(char::is_whitespace) && !text.ends_with(['\n', ' ']) && !text.is_empty();
@@ -131,14 +131,14 @@ fn unescape(text: &str) -> String {
         })
 }
 
-fn tidy(text: &str) -> String {
+fn normalize_lines(text: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in text.lines().map(str::trim) {
         if !(line.is_empty() && lines.last().is_none_or(|last| last.is_empty())) {
             lines.push(line);
         }
     }
-    let mut tidy = lines.join("\n").trim_end().to_owned();
-    tidy.push('\n');
-    tidy
+    let mut normalized = lines.join("\n").trim_end().to_owned();
+    normalized.push('\n');
+    normalized
 }

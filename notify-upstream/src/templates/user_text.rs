@@ -39,10 +39,10 @@ impl FoundTemplate<'_> {
         variables: &Map<String, Value>,
         author: VariableAuthor,
     ) -> Vec<UserTextMistake> {
-        let of_users = variables
+        let from_users = variables
             .iter()
             .filter(|(name, _)| self.is_user_text(name, author));
-        of_users
+        from_users
             .filter_map(|(name, value)| mistake(name, value))
             .collect()
     }
@@ -86,7 +86,7 @@ pub(super) fn without_links(text: &str) -> String {
         let before = at.checked_sub(1).map(|before| chars[before]);
         let is_joint = chars
             .get(at + 1)
-            .is_some_and(|next| joins(before, *c, *next));
+            .is_some_and(|next| is_link_joint(before, *c, *next));
         if is_joint || (is_dot(*c) && is_in_ipv4(&chars, at)) {
             plain.push(' ');
         }
@@ -129,7 +129,7 @@ fn is_in_ipv4(chars: &[char], dot: usize) -> bool {
         && chars.get(dot + 1).is_some_and(|c| c.is_numeric())
 }
 
-fn joins(before: Option<char>, c: char, next: char) -> bool {
+fn is_link_joint(before: Option<char>, c: char, next: char) -> bool {
     match c {
         // A label may start with a digit: `www.4chan`.
         _ if is_dot(c) => {

@@ -8,7 +8,9 @@ use url::Url;
 use super::secret;
 use crate::address::PhoneNumber;
 use crate::config::webhooks::callback;
-use crate::delivery::provider::{FcmAccount, HttpConfig, ID, Sender, TwilioConfig, VapidKey};
+use crate::delivery::provider::{
+    FcmAccount, HttpConfig, ID_PLACEHOLDER, TwilioConfig, TwilioSender, VapidKey,
+};
 
 pub(super) fn read_twilio(
     object: &Object<'_>,
@@ -32,8 +34,8 @@ pub(super) fn read_twilio(
     });
     let service = object.optional("messaging_service", |field| field.text(1..=64));
     let sender = match (number, service) {
-        (Some(number), None) => Some(Sender::Number(number)),
-        (None, Some(service)) => Some(Sender::Service(service)),
+        (Some(number), None) => Some(TwilioSender::Number(number)),
+        (None, Some(service)) => Some(TwilioSender::Service(service)),
         (None, None) | (Some(_), Some(_)) => {
             object.fail(
                 "missing_field",
@@ -62,8 +64,8 @@ pub(super) fn read_http(object: &Object<'_>, env: &Env) -> Option<HttpConfig> {
     };
     let lookup_url = object.optional("lookup_url", |field| {
         let text = field.text(1..=1024)?;
-        let is_valid = text.contains(ID)
-            && Url::parse(&text.replace(ID, "id")).is_ok_and(|url| url.has_host());
+        let is_valid = text.contains(ID_PLACEHOLDER)
+            && Url::parse(&text.replace(ID_PLACEHOLDER, "id")).is_ok_and(|url| url.has_host());
         if is_valid {
             Some(text)
         } else {

@@ -4,16 +4,18 @@ use postern_common::Clock;
 use postern_common::cache::Cache;
 use postern_common::exit::Exit;
 
-use super::{Breaker, Outlet, Outlets, Rate, Shares, Turnstile};
-use crate::delivery::provider::{
-    Codes, Fcm, FcmAccount, File, Http, HttpConfig, Provider, Smtp, SmtpConfig, Twilio,
-    TwilioConfig, VapidKey, WebPush,
+use super::{
+    CircuitBreaker, PooledProvider, PriorityLimiter, ProviderPool, ProviderRate, ShareLimiter,
 };
-use crate::notification::Channel;
+use crate::delivery::provider::{
+    ErrorCodeTable, FcmAccount, FcmProvider, FileProvider, HttpConfig, HttpProvider, Provider,
+    SmtpConfig, SmtpProvider, TwilioConfig, TwilioProvider, VapidKey, WebPushProvider,
+};
+use crate::notification::{Channel, PerChannel};
 
 /// A `[[provider]]` table.
 #[derive(Debug)]
-pub(crate) struct OutletConfig {
+pub(crate) struct ProviderConfig {
     /// Name in events and metrics: 1 to 32 of `a-z 0-9 - _`.
     pub(crate) name: String,
     /// The channel that it serves.
@@ -25,43 +27,43 @@ pub(crate) struct OutletConfig {
     /// Maximum number of calls per second over all replicas, evenly spaced; the highest priority
     /// goes first. Default unlimited.
     pub(crate) rate: Option<u64>,
-    pub(crate) provider: ProviderConfig,
+    pub(crate) provider: ProviderSettings,
 }
 
 /// Type and settings of a provider.
 #[derive(Debug)]
-pub(crate) enum ProviderConfig {
+pub(crate) enum ProviderSettings {
     /// A mail server.
     Smtp(Box<SmtpConfig>),
-    /// Twilio's API.
+    /// The Twilio API.
     Twilio(TwilioConfig),
     /// A generic HTTP API.
     Http(HttpConfig),
     /// Firebase Cloud Messaging.
     Fcm(FcmAccount),
-    /// Push services of browsers.
+    /// Web Push services of browsers.
     WebPush(VapidKey),
-    /// A folder, for development.
+    /// Files in a folder, for development.
     File(PathBuf),
     /// Discards messages, for benchmarks. Only configured explicitly with `kind = "null"`.
     Null,
 }
 
-impl Outlets {
+impl ProviderPool {
     /// Builds the providers of the configuration, for channels with so many permits. None is called
     /// yet.
     ///
     /// # Errors
     /// Status 64 for what only building shows: a certificate, key or template that is not one.
     pub(crate) fn build(
-        configured: Vec<OutletConfig>,
-        permits: [usize; 3],
+        configured: Vec<ProviderConfig>,
+        permits: &PerChannel<usize>,
         cache: &Cache,
         clock: &Clock,
     ) -> Result<Self, Exit> {
-        let codes = Codes::shipped();
-        let mut channels: [Vec<Outlet>; 3] = Default::default();
-        for OutletConfig {
+        let codes = ErrorCodeTable::shipped();
+        let mut channels: PerChannel<Vec<PooledProvider>> = PerChannel::default();
+        for ProviderConfig {
             name,
             channel,
             weight,
@@ -72,14 +74,15 @@ impl Outlets {
         {
             let provider = build(provider, cache, clock, &codes)
                 .map_err(|error| Exit::usage(format!("provider `{name}`: {error}")))?;
-            let rate = rate.map(|rate| Rate::new(cache.clone(), clock.clone(), &name, rate));
-            channels[channel.index()].push(Outlet {
+            let rate =
+                rate.map(|rate| ProviderRate::new(cache.clone(), clock.clone(), &name, rate));
+            channels.get_mut(channel).push(PooledProvider {
                 name,
                 provider,
                 weight,
-                turnstile: Turnstile::new(concurrency, rate),
-                shares: Shares::new(concurrency.min(permits[channel.index()])),
-                breaker: Breaker::new(clock.clone()),
+                limiter: PriorityLimiter::new(concurrency, rate),
+                shares: ShareLimiter::new(concurrency.min(*permits.get(channel))),
+                breaker: CircuitBreaker::new(clock.clone()),
             });
         }
         Ok(Self::new(channels, codes))
@@ -87,26 +90,32 @@ impl Outlets {
 }
 
 fn build(
-    config: ProviderConfig,
+    config: ProviderSettings,
     cache: &Cache,
     clock: &Clock,
-    codes: &Codes,
+    codes: &ErrorCodeTable,
 ) -> Result<Provider, String> {
     let codes = codes.clone();
     Ok(match config {
-        ProviderConfig::Smtp(config) => Provider::Smtp(Box::new(Smtp::new(*config, codes)?)),
-        ProviderConfig::Twilio(config) => Provider::Twilio(Box::new(Twilio::new(config, codes)?)),
-        ProviderConfig::Http(config) => Provider::Http(Box::new(Http::new(config, codes)?)),
-        ProviderConfig::Fcm(account) => Provider::Fcm(Box::new(Fcm::new(
+        ProviderSettings::Smtp(config) => {
+            Provider::Smtp(Box::new(SmtpProvider::new(*config, codes)?))
+        }
+        ProviderSettings::Twilio(config) => {
+            Provider::Twilio(Box::new(TwilioProvider::new(config, codes)?))
+        }
+        ProviderSettings::Http(config) => {
+            Provider::Http(Box::new(HttpProvider::new(config, codes)?))
+        }
+        ProviderSettings::Fcm(account) => Provider::Fcm(Box::new(FcmProvider::new(
             account,
             cache.clone(),
             clock.clone(),
             codes,
         )?)),
-        ProviderConfig::WebPush(key) => {
-            Provider::WebPush(Box::new(WebPush::new(key, clock.clone(), codes)?))
+        ProviderSettings::WebPush(key) => {
+            Provider::WebPush(Box::new(WebPushProvider::new(key, clock.clone(), codes)?))
         }
-        ProviderConfig::File(folder) => Provider::File(File::new(folder)),
-        ProviderConfig::Null => Provider::Null,
+        ProviderSettings::File(folder) => Provider::File(FileProvider::new(folder)),
+        ProviderSettings::Null => Provider::Null,
     })
 }

@@ -5,30 +5,30 @@ use std::time::Duration;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
-use crate::delivery::provider::{FaultScope, Refusal};
-use crate::delivery::retry::Class;
+use crate::delivery::provider::{FaultScope, ProviderRefusal};
+use crate::delivery::retry::FailureClass;
 
 /// A circuit breaker. Open, it keeps calls from a provider that fails them all: it opens after ten
 /// failures in a row that are the provider's own, or ten refusals in a row of recipients each of
 /// another domain and another caller; lets one probe through after a while; and closes with the
 /// first call that works.
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub(crate) struct CircuitBreaker {
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<FailureCounters>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FailureCounters {
     /// Failures of the provider in a row.
     failures: u32,
     /// Recipients refused since a call last worked, no two of one caller or one domain.
-    refused: Vec<Source>,
-    open: Option<Open>,
+    refused: Vec<CallSource>,
+    open: Option<OpenPeriod>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenPeriod {
     until: Timestamp,
     /// From one probe to the next.
     wait: Duration,
@@ -42,7 +42,7 @@ struct Open {
 /// Who asked for a message, and where it goes: what two refusals must not share to be independent
 /// of each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct CallSource {
     /// The creator of the notification.
     pub(crate) caller: String,
     /// The domain, number or token of the recipient, see [`domain_of`](super::domain_of).
@@ -62,18 +62,18 @@ pub(crate) enum CallOutcome {
 
 /// Whether a call may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum BreakerState {
     /// Any.
     Closed,
     /// One, to see whether it works again.
-    Due,
+    HalfOpen,
     /// None for so long.
     Open(Duration),
 }
 
 /// What a call has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum BreakerTransition {
     /// The first failure of the provider after a call that worked.
     FirstFailure,
     /// It has opened for so long, or stays open after a probe.
@@ -82,12 +82,12 @@ pub(crate) enum Change {
     Closed,
 }
 
-const FAILURES: u32 = 10;
-const REFUSALS: usize = 10;
-const FIRST_WAIT: Duration = Duration::from_secs(2);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_FAILURES: u32 = 10;
+const MAX_REFUSALS: usize = 10;
+const MIN_OPEN_TIME: Duration = Duration::from_secs(2);
+const MAX_OPEN_TIME: Duration = Duration::from_secs(60);
 /// Most callers that let another one have the next probe.
-const MAX_TRIED: usize = 64;
+const MAX_TRIED_CALLERS: usize = 64;
 
 // === impl CallOutcome ===
 
@@ -95,22 +95,22 @@ impl CallOutcome {
     /// Classifies a call by its refusal; `None` for a message that was refused before any call,
     /// which says nothing about the provider.
     #[must_use]
-    pub(crate) fn of(refusal: Option<&Refusal>) -> Option<Self> {
+    pub(crate) fn of(refusal: Option<&ProviderRefusal>) -> Option<Self> {
         match refusal {
-            Some(Refusal {
+            Some(ProviderRefusal {
                 scope: FaultScope::NotSent,
                 ..
             }) => None,
             None
-            | Some(Refusal {
-                class: Class::Permanent,
+            | Some(ProviderRefusal {
+                class: FailureClass::Permanent,
                 ..
             }) => Some(Self::Answered),
-            Some(Refusal {
+            Some(ProviderRefusal {
                 scope: FaultScope::Provider,
                 ..
             }) => Some(Self::ProviderFailed),
-            Some(Refusal {
+            Some(ProviderRefusal {
                 scope: FaultScope::Recipient,
                 ..
             }) => Some(Self::RecipientRefused),
@@ -118,9 +118,9 @@ impl CallOutcome {
     }
 }
 
-// === impl Breaker ===
+// === impl CircuitBreaker ===
 
-impl Breaker {
+impl CircuitBreaker {
     /// Closed.
     #[must_use]
     pub(crate) fn new(clock: Clock) -> Self {
@@ -132,13 +132,17 @@ impl Breaker {
 
     /// Records how a call ended. The wait grows with each probe that the provider fails, not with
     /// each call that was in flight when it opened.
-    pub(crate) fn record(&self, outcome: CallOutcome, source: &Source) -> Option<Change> {
+    pub(crate) fn record(
+        &self,
+        outcome: CallOutcome,
+        source: &CallSource,
+    ) -> Option<BreakerTransition> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         match outcome {
             CallOutcome::Answered => {
                 let was_open = std::mem::take(&mut *state).open.is_some();
-                was_open.then_some(Change::Closed)
+                was_open.then_some(BreakerTransition::Closed)
             }
             CallOutcome::ProviderFailed => state.provider_failed(now),
             CallOutcome::RecipientRefused => state.recipient_refused(now, source),
@@ -148,7 +152,7 @@ impl Breaker {
     /// Takes the right to a call for this caller. While it is open, one has it at the end of each
     /// wait.
     #[must_use]
-    pub(crate) fn lets_through(&self, caller: &str) -> bool {
+    pub(crate) fn allows_call(&self, caller: &str) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         match &mut state.open {
@@ -163,7 +167,7 @@ impl Breaker {
     }
 
     /// Gives back the right to a probe that was not made: the next may be made at once.
-    pub(crate) fn return_probe(&self) {
+    pub(crate) fn release_probe(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = state.open.as_mut().filter(|open| open.probing) {
             (open.until, open.probing) = (self.clock.now(), false);
@@ -172,47 +176,51 @@ impl Breaker {
 
     /// Whether a call may be made; nothing is taken.
     #[must_use]
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn state(&self) -> BreakerState {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state
             .open
             .as_ref()
             .map(|open| open.until.since(self.clock.now()))
         {
-            None => Standing::Closed,
-            Some(Duration::ZERO) => Standing::Due,
-            Some(left) => Standing::Open(left),
+            None => BreakerState::Closed,
+            Some(Duration::ZERO) => BreakerState::HalfOpen,
+            Some(left) => BreakerState::Open(left),
         }
     }
 }
 
-// === impl State ===
+// === impl FailureCounters ===
 
-impl State {
-    fn provider_failed(&mut self, now: Timestamp) -> Option<Change> {
+impl FailureCounters {
+    fn provider_failed(&mut self, now: Timestamp) -> Option<BreakerTransition> {
         match &mut self.open {
-            Some(Open { probing: false, .. }) => None,
+            Some(OpenPeriod { probing: false, .. }) => None,
             Some(open) => {
                 open.cause = FaultScope::Provider;
-                open.wait = (open.wait * 2).min(LONGEST_WAIT);
+                open.wait = (open.wait * 2).min(MAX_OPEN_TIME);
                 (open.until, open.probing) = (now.plus(open.wait), false);
-                Some(Change::Opened(open.wait))
+                Some(BreakerTransition::Opened(open.wait))
             }
             None => {
                 self.failures += 1;
-                if self.failures < FAILURES {
-                    return (self.failures == 1).then_some(Change::FirstFailure);
+                if self.failures < MAX_FAILURES {
+                    return (self.failures == 1).then_some(BreakerTransition::FirstFailure);
                 }
                 Some(self.open(now, FaultScope::Provider))
             }
         }
     }
 
-    fn recipient_refused(&mut self, now: Timestamp, source: &Source) -> Option<Change> {
+    fn recipient_refused(
+        &mut self,
+        now: Timestamp,
+        source: &CallSource,
+    ) -> Option<BreakerTransition> {
         match &mut self.open {
-            Some(Open { probing: false, .. }) => None,
+            Some(OpenPeriod { probing: false, .. }) => None,
             // What kept the provider from answering is over.
-            Some(Open {
+            Some(OpenPeriod {
                 cause: FaultScope::Provider,
                 ..
             }) => {
@@ -220,48 +228,49 @@ impl State {
                     refused: vec![source.clone()],
                     ..Self::default()
                 };
-                Some(Change::Closed)
+                Some(BreakerTransition::Closed)
             }
             Some(open) => {
                 (open.until, open.probing) = (now.plus(open.wait), false);
                 open.tried.push_back(source.caller.clone());
-                if open.tried.len() > MAX_TRIED {
+                if open.tried.len() > MAX_TRIED_CALLERS {
                     open.tried.pop_front();
                 }
-                Some(Change::Opened(open.wait))
+                Some(BreakerTransition::Opened(open.wait))
             }
             None => {
                 // It answers, after all.
                 self.failures = 0;
-                let shares =
-                    |known: &Source| known.caller == source.caller || known.domain == source.domain;
+                let shares = |known: &CallSource| {
+                    known.caller == source.caller || known.domain == source.domain
+                };
                 if !self.refused.iter().any(shares) {
                     self.refused.push(source.clone());
                 }
-                (self.refused.len() >= REFUSALS).then(|| self.open(now, FaultScope::Recipient))
+                (self.refused.len() >= MAX_REFUSALS).then(|| self.open(now, FaultScope::Recipient))
             }
         }
     }
 
-    fn open(&mut self, now: Timestamp, cause: FaultScope) -> Change {
+    fn open(&mut self, now: Timestamp, cause: FaultScope) -> BreakerTransition {
         let tried = std::mem::take(&mut self.refused)
             .into_iter()
             .map(|source| source.caller)
             .collect();
-        self.open = Some(Open {
-            until: now.plus(FIRST_WAIT),
-            wait: FIRST_WAIT,
+        self.open = Some(OpenPeriod {
+            until: now.plus(MIN_OPEN_TIME),
+            wait: MIN_OPEN_TIME,
             probing: false,
             cause,
             tried,
         });
-        Change::Opened(FIRST_WAIT)
+        BreakerTransition::Opened(MIN_OPEN_TIME)
     }
 }
 
-// === impl Open ===
+// === impl OpenPeriod ===
 
-impl Open {
+impl OpenPeriod {
     /// One whose recipients were refused lets others go first, for one wait.
     fn may_probe(&self, caller: &str, now: Timestamp) -> bool {
         let is_turn = self.cause == FaultScope::Provider

@@ -3,66 +3,69 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::Rate;
+use super::ProviderRate;
 use crate::notification::Priority;
 
 /// Lets calls through to one provider: so many at once, and so many a second where the provider has
 /// a rate. Who goes next is decided only when a call can be made: the most urgent of those that
 /// wait, and of those the first that came.
 #[derive(Debug)]
-pub(crate) struct Turnstile {
+pub(crate) struct PriorityLimiter {
     slots: Arc<Semaphore>,
-    rate: Option<Rate>,
-    waiting: Mutex<[VecDeque<oneshot::Sender<Slot>>; Priority::ALL.len()]>,
+    rate: Option<ProviderRate>,
+    waiting: Mutex<[VecDeque<oneshot::Sender<CallSlot>>; Priority::ALL.len()]>,
     /// Told when something urgent has come to wait.
     urgent: Notify,
     /// Held by the one of those that wait that waits for the next slot and the next turn, for
     /// whoever gets them.
-    usher: tokio::sync::Mutex<()>,
+    dispatcher: tokio::sync::Mutex<()>,
 }
 
 /// The right to make one call; dropped when the call is over.
-pub(crate) type Slot = OwnedSemaphorePermit;
+pub(crate) type CallSlot = OwnedSemaphorePermit;
 
 /// What need not wait for a call that is due a moment later.
 const URGENT: [Priority; 2] = [Priority::Critical, Priority::High];
 
-// === impl Turnstile ===
+// === impl PriorityLimiter ===
 
-impl Turnstile {
+impl PriorityLimiter {
     /// So many calls at once, and a second.
     #[must_use]
-    pub(crate) fn new(at_once: usize, rate: Option<Rate>) -> Self {
+    pub(crate) fn new(at_once: usize, rate: Option<ProviderRate>) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(at_once)),
             rate,
             waiting: Mutex::default(),
             urgent: Notify::new(),
-            usher: tokio::sync::Mutex::default(),
+            dispatcher: tokio::sync::Mutex::default(),
         }
     }
 
     /// Returns when a call of this priority may be made.
-    pub(crate) async fn pass(&self, priority: Priority) -> Slot {
-        let mut turn = match self.enter(priority) {
+    pub(crate) async fn acquire(&self, priority: Priority) -> CallSlot {
+        let mut turn = match self.try_acquire_or_enqueue(priority) {
             Ok(slot) => return slot,
             Err(turn) => turn,
         };
         let _usher = tokio::select! {
             biased;
             Ok(slot) = &mut turn => return slot,
-            usher = self.usher.lock() => usher,
+            dispatcher = self.dispatcher.lock() => dispatcher,
         };
         loop {
             if let Ok(slot) = turn.try_recv() {
                 return slot;
             }
-            self.usher_one().await;
+            self.serve_next().await;
         }
     }
 
     /// At once where nobody waits and the provider has no rate; else the place in the queue.
-    fn enter(&self, priority: Priority) -> Result<Slot, oneshot::Receiver<Slot>> {
+    fn try_acquire_or_enqueue(
+        &self,
+        priority: Priority,
+    ) -> Result<CallSlot, oneshot::Receiver<CallSlot>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if self.rate.is_none()
             && waiting.iter().all(VecDeque::is_empty)
@@ -86,13 +89,13 @@ impl Turnstile {
     }
 
     /// Waits until a call can be made, and gives the right to it to whoever comes first by then.
-    async fn usher_one(&self) {
+    async fn serve_next(&self) {
         let free = Arc::clone(&self.slots).acquire_owned().await;
         let mut slot = free.expect("it is never closed");
         if let Some(rate) = &self.rate {
-            while !rate.try_turn(self.has_urgent()).await {
+            while !rate.try_acquire(self.has_urgent()).await {
                 tokio::select! {
-                    () = rate.next_part() => {}
+                    () = rate.next_slice() => {}
                     () = self.urgent.notified() => {}
                 }
             }
@@ -119,12 +122,12 @@ mod tests {
 
     /// Callers of these priorities, in this order, all waiting.
     fn callers(
-        turnstile: &Arc<Turnstile>,
+        limiter: &Arc<PriorityLimiter>,
         priorities: &[Priority],
-    ) -> Vec<tokio::task::JoinHandle<Slot>> {
+    ) -> Vec<tokio::task::JoinHandle<CallSlot>> {
         let call = |priority: &Priority| {
-            let (turnstile, priority) = (Arc::clone(turnstile), *priority);
-            tokio::spawn(async move { turnstile.pass(priority).await })
+            let (limiter, priority) = (Arc::clone(limiter), *priority);
+            tokio::spawn(async move { limiter.acquire(priority).await })
         };
         priorities.iter().map(call).collect()
     }
@@ -138,9 +141,9 @@ mod tests {
     #[tokio::test]
     async fn a_slot_goes_to_the_most_urgent_that_waits_and_then_to_the_first() {
         use Priority::{Critical, High, Low};
-        let turnstile = Arc::new(Turnstile::new(1, None));
-        let mut pass = turnstile.pass(Low).now_or_never().expect("a free slot");
-        let mut waiting = callers(&turnstile, &[Low, Low, High, Low, Critical, High]);
+        let limiter = Arc::new(PriorityLimiter::new(1, None));
+        let mut pass = limiter.acquire(Low).now_or_never().expect("a free slot");
+        let mut waiting = callers(&limiter, &[Low, Low, High, Low, Critical, High]);
         idle().await;
         for next in [4, 2, 5, 0, 1, 3] {
             assert!(waiting.iter().all(|caller| !caller.is_finished()));
@@ -156,10 +159,10 @@ mod tests {
 
     #[tokio::test]
     async fn who_goes_away_keeps_nobody_waiting() {
-        let turnstile = Arc::new(Turnstile::new(1, None));
-        let pass = turnstile.pass(Priority::Low).await;
+        let limiter = Arc::new(PriorityLimiter::new(1, None));
+        let pass = limiter.acquire(Priority::Low).await;
         let waiting = callers(
-            &turnstile,
+            &limiter,
             &[Priority::Critical, Priority::Critical, Priority::Low],
         );
         idle().await;
@@ -175,15 +178,15 @@ mod tests {
     #[tokio::test]
     async fn what_is_urgent_has_the_next_call_of_a_rate_before_all_that_wait() {
         let clock = Clock::manual(Timestamp(0));
-        let rate = Rate::new(Cache::memory(clock.clone()), clock.clone(), "smtp", 100);
-        let turnstile = Arc::new(Turnstile::new(8, Some(rate)));
-        let low = callers(&turnstile, &[Priority::Low; 4]);
+        let rate = ProviderRate::new(Cache::memory(clock.clone()), clock.clone(), "smtp", 100);
+        let limiter = Arc::new(PriorityLimiter::new(8, Some(rate)));
+        let low = callers(&limiter, &[Priority::Low; 4]);
         idle().await;
-        let passed = |callers: &[tokio::task::JoinHandle<Slot>]| {
+        let passed = |callers: &[tokio::task::JoinHandle<CallSlot>]| {
             callers.iter().filter(|caller| caller.is_finished()).count()
         };
         assert_eq!(passed(&low), 2, "the calls of this fiftieth of a second");
-        let critical = callers(&turnstile, &[Priority::Critical]);
+        let critical = callers(&limiter, &[Priority::Critical]);
         idle().await;
         assert_eq!((passed(&low), passed(&critical)), (2, 1));
     }

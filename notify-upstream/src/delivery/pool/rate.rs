@@ -9,25 +9,25 @@ use postern_common::cache::Cache;
 /// cache, and by each replica for itself while the cache is away. They are spread over the second,
 /// so that nobody waits for the next one to begin.
 #[derive(Debug)]
-pub(crate) struct Rate {
+pub(crate) struct ProviderRate {
     cache: Cache,
     clock: Clock,
     name: String,
     per_second: i64,
-    /// Of this replica, while the cache is away: the last part, and the calls of it so far.
+    /// Of this replica, while the cache is away: the last slice, and the calls of it so far.
     local: Mutex<(i64, u64)>,
 }
 
-/// Parts of a second; a rate below has a part for each call.
-const PARTS: i64 = 50;
+/// Parts of a second; a rate below has a slice for each call.
+const SLICES_PER_SECOND: i64 = 50;
 
-// === impl Rate ===
+// === impl ProviderRate ===
 
-impl Rate {
+impl ProviderRate {
     /// So many calls a second to the provider of this name.
     #[must_use]
     pub(crate) fn new(cache: Cache, clock: Clock, name: &str, per_second: u64) -> Self {
-        let per_second = i64::try_from(per_second.max(1)).unwrap_or(i64::MAX / PARTS);
+        let per_second = i64::try_from(per_second.max(1)).unwrap_or(i64::MAX / SLICES_PER_SECOND);
         Self {
             cache,
             clock,
@@ -37,47 +37,48 @@ impl Rate {
         }
     }
 
-    /// Whether a call of this part of the second is left; takes it. What is urgent may take one of
-    /// the next part, a fiftieth of a second ahead of its time: whatever waits has used up this
-    /// part as it began.
-    pub(crate) async fn try_turn(&self, urgent: bool) -> bool {
-        let part = self.part();
-        self.take(part).await || (urgent && self.per_second > PARTS && self.take(part + 1).await)
+    /// Whether a call of this slice of the second is left; takes it. What is urgent may take one of
+    /// the next slice, a fiftieth of a second ahead of its time: whatever waits has used up this
+    /// slice as it began.
+    pub(crate) async fn try_acquire(&self, urgent: bool) -> bool {
+        let slice = self.slice();
+        self.take(slice).await
+            || (urgent && self.per_second > SLICES_PER_SECOND && self.take(slice + 1).await)
     }
 
     /// When there are new calls.
-    pub(crate) async fn next_part(&self) {
-        tokio::time::sleep(self.until_next_part()).await;
+    pub(crate) async fn next_slice(&self) {
+        tokio::time::sleep(self.until_next_slice()).await;
     }
 
-    async fn take(&self, part: i64) -> bool {
-        let key = format!("notify:rate:{}:{part}", self.name);
+    async fn take(&self, slice: i64) -> bool {
+        let key = format!("notify:rate:{}:{slice}", self.name);
         let taken = match self.cache.increment(&key, Duration::from_secs(5)).await {
             Ok(taken) => taken,
-            Err(_) => self.count_locally(part),
+            Err(_) => self.count_locally(slice),
         };
-        taken <= self.calls_of(part)
+        taken <= self.calls_in(slice)
     }
 
-    fn parts(&self) -> i64 {
-        self.per_second.min(PARTS)
+    fn slices(&self) -> i64 {
+        self.per_second.min(SLICES_PER_SECOND)
     }
 
     /// Parts since 1970.
-    fn part(&self) -> i64 {
-        (self.clock.now().0 * self.parts()).div_euclid(1000)
+    fn slice(&self) -> i64 {
+        (self.clock.now().0 * self.slices()).div_euclid(1000)
     }
 
-    /// The calls of a second are divided among its parts to the last one.
-    fn calls_of(&self, part: i64) -> u64 {
-        let parts = self.parts();
-        let until = |part: i64| part * self.per_second / parts;
-        let part = part.rem_euclid(parts);
-        u64::try_from(until(part + 1) - until(part)).unwrap_or(1)
+    /// The calls of a second are divided among its slices to the last one.
+    fn calls_in(&self, slice: i64) -> u64 {
+        let slices = self.slices();
+        let until = |slice: i64| slice * self.per_second / slices;
+        let slice = slice.rem_euclid(slices);
+        u64::try_from(until(slice + 1) - until(slice)).unwrap_or(1)
     }
 
-    fn until_next_part(&self) -> Duration {
-        let begins = ((self.part() + 1) * 1000 + self.parts() - 1).div_euclid(self.parts());
+    fn until_next_slice(&self) -> Duration {
+        let begins = ((self.slice() + 1) * 1000 + self.slices() - 1).div_euclid(self.slices());
         Duration::from_millis(
             u64::try_from(begins - self.clock.now().0)
                 .unwrap_or(0)
@@ -85,13 +86,13 @@ impl Rate {
         )
     }
 
-    fn count_locally(&self, part: i64) -> u64 {
+    fn count_locally(&self, slice: i64) -> u64 {
         let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that asks after the next part has been used asks for too much.
-        *local = match part.cmp(&local.0) {
+        // One that asks after the next slice has been used asks for too much.
+        *local = match slice.cmp(&local.0) {
             Ordering::Less => return u64::MAX,
-            Ordering::Equal => (part, local.1 + 1),
-            Ordering::Greater => (part, 1),
+            Ordering::Equal => (slice, local.1 + 1),
+            Ordering::Greater => (slice, 1),
         };
         local.1
     }
@@ -102,8 +103,8 @@ mod tests {
     use super::*;
     use postern_common::clock::Timestamp;
 
-    fn rate(clock: &Clock, cache: &Cache, per_second: u64) -> Rate {
-        Rate::new(cache.clone(), clock.clone(), "smtp", per_second)
+    fn rate(clock: &Clock, cache: &Cache, per_second: u64) -> ProviderRate {
+        ProviderRate::new(cache.clone(), clock.clone(), "smtp", per_second)
     }
 
     #[tokio::test]
@@ -118,7 +119,7 @@ mod tests {
             let (mut taken, mut most) = (0, 0);
             for _ in 0..1000 {
                 let mut now = 0;
-                while replicas[now % 2].try_turn(false).await {
+                while replicas[now % 2].try_acquire(false).await {
                     now += 1;
                 }
                 taken += now as u64;
@@ -138,12 +139,12 @@ mod tests {
         let clock = Clock::manual(Timestamp(1_000));
         let rate = rate(&clock, &Cache::memory(clock.clone()), 3);
         assert_eq!(
-            (rate.try_turn(true).await, rate.try_turn(true).await),
+            (rate.try_acquire(true).await, rate.try_acquire(true).await),
             (true, false)
         );
-        assert_eq!(rate.until_next_part(), Duration::from_millis(334));
-        clock.advance(rate.until_next_part());
-        assert!(rate.try_turn(false).await);
+        assert_eq!(rate.until_next_slice(), Duration::from_millis(334));
+        clock.advance(rate.until_next_slice());
+        assert!(rate.try_acquire(false).await);
     }
 
     #[tokio::test]
@@ -152,11 +153,11 @@ mod tests {
         let rate = rate(&clock, &Cache::memory(clock.clone()), 100);
         let mut taken = Vec::new();
         for urgent in [false, false, false, true, true, true] {
-            taken.push(rate.try_turn(urgent).await);
+            taken.push(rate.try_acquire(urgent).await);
         }
         assert_eq!(taken, [true, true, false, true, true, false]);
         clock.advance(Duration::from_millis(20));
-        assert!(!rate.try_turn(false).await, "it is used up");
+        assert!(!rate.try_acquire(false).await, "it is used up");
     }
 
     #[test]
@@ -164,7 +165,7 @@ mod tests {
         let clock = Clock::manual(Timestamp(1_000));
         let rate = rate(&clock, &Cache::memory(clock.clone()), 100);
         assert_eq!(
-            [9, 9, 10, 9, 11].map(|part| rate.count_locally(part)),
+            [9, 9, 10, 9, 11].map(|slice| rate.count_locally(slice)),
             [1, 2, 1, u64::MAX, 1]
         );
     }

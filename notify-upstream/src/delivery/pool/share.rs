@@ -13,42 +13,42 @@ use crate::principal::Principal;
 /// Limits how many of a provider's calls one caller and one push service may have in hand, so that
 /// slow ones do not hold every permit of the channel.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(crate) struct ShareLimiter {
     /// Calls that the provider and the channel's permits allow together.
     total: usize,
-    held: Mutex<HashMap<Key, Held>>,
+    held: Mutex<HashMap<ShareKey, ShareUsage>>,
     released: Notify,
 }
 
 /// The right to have a call in hand; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
-    shares: Arc<Shares>,
-    keys: Vec<Key>,
+pub(crate) struct ShareGuard {
+    shares: Arc<ShareLimiter>,
+    keys: Vec<ShareKey>,
 }
 
 /// Whose share it is. Each priority has its own, so that LOW does not stand before CRITICAL.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum ShareKey {
     Caller(String, Priority),
     Host(String, Priority),
 }
 
 #[derive(Debug)]
-struct Held {
+struct ShareUsage {
     count: usize,
     /// When a call of this key last began or ended.
-    moved: Instant,
+    last_change: Instant,
 }
 
 /// A share whose calls neither begin nor end for so long is stuck: what comes then does not wait
 /// for it.
-const STUCK: Duration = Duration::from_secs(1);
+const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-// === impl Shares ===
+// === impl ShareLimiter ===
 
-impl Shares {
-    /// Shares of so many calls.
+impl ShareLimiter {
+    /// ShareLimiter of so many calls.
     #[must_use]
     pub(crate) fn new(total: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -58,89 +58,89 @@ impl Shares {
         })
     }
 
-    /// Waits for a share of this call, for a second at most; `None` where it is stuck.
-    pub(crate) async fn enter(
+    /// Waits for a share of this call, for a second at limit; `None` where it is stuck.
+    pub(crate) async fn acquire(
         self: &Arc<Self>,
         provider: &Provider,
         to: &Address,
         caller: &str,
         priority: Priority,
-    ) -> Option<Share> {
+    ) -> Option<ShareGuard> {
         let keys = keys(provider, to, caller, priority);
-        let until = Instant::now() + STUCK;
+        let until = Instant::now() + STUCK_AFTER;
         loop {
             let released = self.released.notified();
             tokio::pin!(released);
             released.as_mut().enable();
-            match self.try_enter(&keys) {
+            match self.try_acquire(&keys) {
                 Ok(()) => {
-                    return Some(Share {
+                    return Some(ShareGuard {
                         shares: Arc::clone(self),
                         keys,
                     });
                 }
-                Err(Full { is_stuck: true }) => return None,
-                Err(Full { is_stuck: false }) => {}
+                Err(ShareExhausted { is_stuck: true }) => return None,
+                Err(ShareExhausted { is_stuck: false }) => {}
             }
             tokio::time::timeout_at(until, released).await.ok()?;
         }
     }
 
-    fn try_enter(&self, keys: &[Key]) -> Result<(), Full> {
+    fn try_acquire(&self, keys: &[ShareKey]) -> Result<(), ShareExhausted> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         for key in keys {
             if let Some(of_key) = held.get(key)
-                && of_key.count >= self.most(key)
+                && of_key.count >= self.limit(key)
             {
-                return Err(Full {
-                    is_stuck: now.duration_since(of_key.moved) >= STUCK,
+                return Err(ShareExhausted {
+                    is_stuck: now.duration_since(of_key.last_change) >= STUCK_AFTER,
                 });
             }
         }
         for key in keys {
-            let of_key = held.entry(key.clone()).or_insert(Held {
+            let of_key = held.entry(key.clone()).or_insert(ShareUsage {
                 count: 0,
-                moved: now,
+                last_change: now,
             });
             of_key.count += 1;
-            of_key.moved = now;
+            of_key.last_change = now;
         }
         Ok(())
     }
 
     /// A quarter for a push service and for a service; a sixteenth for a user, who writes to itself
     /// alone.
-    fn most(&self, key: &Key) -> usize {
+    fn limit(&self, key: &ShareKey) -> usize {
         let part = match key {
-            Key::Caller(caller, _) if Principal::is_user(caller) => 16,
-            Key::Caller(..) | Key::Host(..) => 4,
+            ShareKey::Caller(caller, _) if Principal::is_user(caller) => 16,
+            ShareKey::Caller(..) | ShareKey::Host(..) => 4,
         };
         (self.total / part).max(1)
     }
 }
 
-struct Full {
+struct ShareExhausted {
     is_stuck: bool,
 }
 
 /// What a call counts for. The recipient has chosen the push service of a browser; every other
 /// provider is the operator's choice, and there a service may have all calls.
-fn keys(provider: &Provider, to: &Address, caller: &str, priority: Priority) -> Vec<Key> {
+fn keys(provider: &Provider, to: &Address, caller: &str, priority: Priority) -> Vec<ShareKey> {
     let is_endpoint = matches!(to, Address::Subscription(_)) && provider.calls_endpoint();
     let mut keys = Vec::with_capacity(2);
     if is_endpoint || Principal::is_user(caller) {
-        keys.push(Key::Caller(caller.to_owned(), priority));
+        keys.push(ShareKey::Caller(caller.to_owned(), priority));
     }
     if is_endpoint {
-        keys.push(Key::Host(super::domain_of(to), priority));
+        keys.push(ShareKey::Host(super::domain_of(to), priority));
     }
     keys
 }
 
-// === impl Share ===
+// === impl ShareGuard ===
 
-impl Drop for Share {
+impl Drop for ShareGuard {
     fn drop(&mut self) {
         if self.keys.is_empty() {
             return;
@@ -154,7 +154,7 @@ impl Drop for Share {
         for key in &self.keys {
             if let Some(of_key) = held.get_mut(key) {
                 of_key.count -= 1;
-                of_key.moved = now;
+                of_key.last_change = now;
                 if of_key.count == 0 {
                     held.remove(key);
                 }
@@ -169,7 +169,7 @@ impl Drop for Share {
 mod tests {
     use super::*;
     use crate::address::{EmailAddress, PushSubscription, SubscriptionKeys};
-    use crate::delivery::provider::script::Script;
+    use crate::delivery::provider::script::ProviderScript;
 
     fn endpoint(host: &str) -> Address {
         let keys = SubscriptionKeys {
@@ -183,20 +183,24 @@ mod tests {
     }
 
     fn provider() -> Provider {
-        Provider::Script(Script::default())
+        Provider::Script(ProviderScript::default())
     }
 
     /// How many of 64 calls at once get a share.
-    async fn entered(
-        shares: &Arc<Shares>,
+    async fn acquired(
+        shares: &Arc<ShareLimiter>,
         to: impl Fn(usize) -> Address,
         caller: impl Fn(usize) -> String,
-    ) -> Vec<Share> {
+    ) -> Vec<ShareGuard> {
         let provider = provider();
         let calls = (0..64).map(|n| (to(n), caller(n)));
         let entering = calls.map(|(to, caller)| {
             let provider = &provider;
-            async move { shares.enter(provider, &to, &caller, Priority::Normal).await }
+            async move {
+                shares
+                    .acquire(provider, &to, &caller, Priority::Normal)
+                    .await
+            }
         });
         futures_util::future::join_all(entering)
             .await
@@ -207,8 +211,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn slow_push_service_holds_a_quarter_whatever_its_subdomains() {
-        let shares = Shares::new(64);
-        let held = entered(
+        let shares = ShareLimiter::new(64);
+        let held = acquired(
             &shares,
             |n| endpoint(&format!("h{n}.slow.example")),
             |n| format!("service:{n}"),
@@ -219,7 +223,7 @@ mod tests {
         let to = endpoint("a.slow.example");
         assert!(
             shares
-                .enter(&provider(), &to, "service:x", Priority::Normal)
+                .acquire(&provider(), &to, "service:x", Priority::Normal)
                 .await
                 .is_none()
         );
@@ -227,7 +231,7 @@ mod tests {
         let to = endpoint("fast.example");
         assert!(
             shares
-                .enter(&provider(), &to, "service:x", Priority::Normal)
+                .acquire(&provider(), &to, "service:x", Priority::Normal)
                 .await
                 .is_some()
         );
@@ -237,17 +241,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn caller_with_many_push_services_holds_its_share_alone() {
-        let shares = Shares::new(64);
+        let shares = ShareLimiter::new(64);
         let to = |n| endpoint(&format!("slow{n}.example"));
-        let of_service = entered(&shares, to, |_| "service:a".to_owned()).await;
-        let of_user = entered(&shares, to, |_| "user:a".to_owned()).await;
+        let of_service = acquired(&shares, to, |_| "service:a".to_owned()).await;
+        let of_user = acquired(&shares, to, |_| "user:a".to_owned()).await;
         assert_eq!((of_service.len(), of_user.len()), (16, 4));
     }
 
     #[tokio::test(start_paused = true)]
     async fn share_that_moves_is_waited_for() {
-        let shares = Shares::new(64);
-        let mut held = entered(
+        let shares = ShareLimiter::new(64);
+        let mut held = acquired(
             &shares,
             |_| endpoint("push.example"),
             |n| format!("service:{n}"),
@@ -257,32 +261,32 @@ mod tests {
         held.pop();
         held.extend(
             shares
-                .enter(&provider, &to, "service:y", Priority::Normal)
+                .acquire(&provider, &to, "service:y", Priority::Normal)
                 .await,
         );
         let next = async {
             tokio::time::sleep(Duration::from_millis(900)).await;
             held.pop();
         };
-        let (entered, ()) = tokio::join!(
-            shares.enter(&provider, &to, "service:x", Priority::Normal),
+        let (acquired, ()) = tokio::join!(
+            shares.acquire(&provider, &to, "service:x", Priority::Normal),
             next
         );
-        assert!(entered.is_some());
+        assert!(acquired.is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn service_has_every_call_of_an_operators_provider() {
-        let shares = Shares::new(64);
+        let shares = ShareLimiter::new(64);
         let mail = |_| Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
         assert_eq!(
-            entered(&shares, mail, |_| "service:a".to_owned())
+            acquired(&shares, mail, |_| "service:a".to_owned())
                 .await
                 .len(),
             64
         );
         assert_eq!(
-            entered(&shares, mail, |_| "user:a".to_owned()).await.len(),
+            acquired(&shares, mail, |_| "user:a".to_owned()).await.len(),
             4
         );
     }

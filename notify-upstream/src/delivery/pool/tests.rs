@@ -3,30 +3,33 @@ use postern_common::clock::Timestamp;
 
 use super::*;
 use crate::address::{DeviceToken, EmailAddress};
-use crate::delivery::provider::script::Script;
-use crate::delivery::provider::{FaultScope, Http, HttpConfig};
+use crate::delivery::provider::script::ProviderScript;
+use crate::delivery::provider::{FaultScope, HttpConfig, HttpProvider};
 use crate::notification::OrderSequence;
 use crate::templates::MessageContent;
 
-fn outlets(clock: &Clock) -> (Outlets, [Script; 2]) {
-    let scripts = [Script::default(), Script::default()];
-    let outlet = |name: &str, script: &Script, weight| Outlet {
+fn providers(clock: &Clock) -> (ProviderPool, [ProviderScript; 2]) {
+    let scripts = [ProviderScript::default(), ProviderScript::default()];
+    let pooled = |name: &str, script: &ProviderScript, weight| PooledProvider {
         name: name.to_owned(),
         provider: Provider::Script(script.clone()),
         weight,
-        turnstile: Turnstile::new(8, None),
-        shares: Shares::new(8),
-        breaker: Breaker::new(clock.clone()),
+        limiter: PriorityLimiter::new(8, None),
+        shares: ShareLimiter::new(8),
+        breaker: CircuitBreaker::new(clock.clone()),
     };
-    let email = vec![outlet("a", &scripts[0], 3), outlet("b", &scripts[1], 1)];
-    (
-        Outlets::new([email, Vec::new(), Vec::new()], Codes::shipped()),
-        scripts,
-    )
+    let email = vec![pooled("a", &scripts[0], 3), pooled("b", &scripts[1], 1)];
+    (email_pool(email), scripts)
+}
+
+fn email_pool(providers: Vec<PooledProvider>) -> ProviderPool {
+    let mut channels = PerChannel::default();
+    *channels.get_mut(Channel::Email) = providers;
+    ProviderPool::new(channels, ErrorCodeTable::shipped())
 }
 
 async fn send(
-    outlets: &Outlets,
+    providers: &ProviderPool,
     channel: Channel,
     attempt: i32,
     order: i64,
@@ -35,7 +38,7 @@ async fn send(
     let content = MessageContent::Sms {
         text: String::new(),
     };
-    let message = Message {
+    let message = OutgoingMessage {
         id: OrderSequence::id(order),
         to: &to,
         content: &content,
@@ -44,29 +47,30 @@ async fn send(
         urgent: false,
         unsubscribe: false,
     };
-    let pass = outlets
-        .pass(
+    let pass = providers
+        .acquire(&CallRequest {
             channel,
-            &message,
+            message: &message,
             attempt,
-            ("service:test", Priority::Normal),
-        )
+            caller: "service:test",
+            priority: Priority::Normal,
+        })
         .await;
     let why = |none| match none {
-        NoPass::Refused(refusal) => refusal.code,
-        NoPass::LeftAlone(left) => format!("left alone for {} s", left.as_secs()),
+        CallRejection::Refused(refusal) => refusal.code,
+        CallRejection::CircuitOpen(left) => format!("left alone for {} s", left.as_secs()),
     };
     let sent = pass.map_err(why)?.send(&message).await;
     sent.map(|sent| sent.provider)
-        .map_err(|(name, refusal)| format!("{name} {}", refusal.code))
+        .map_err(|failure| format!("{} {}", failure.provider, failure.refusal.code))
 }
 
 #[tokio::test]
 async fn the_work_is_shared_by_weight_and_the_other_stands_in() {
     let clock = Clock::manual(Timestamp(0));
-    let (outlets, scripts) = outlets(&clock);
+    let (providers, scripts) = providers(&clock);
     for order in 0..400 {
-        send(&outlets, Channel::Email, 1, order)
+        send(&providers, Channel::Email, 1, order)
             .await
             .expect("sent");
     }
@@ -78,40 +82,46 @@ async fn the_work_is_shared_by_weight_and_the_other_stands_in() {
     scripts[0].refuse(&["451"; 10]);
     let mut failures = 0;
     for order in 0..400 {
-        failures += usize::from(send(&outlets, Channel::Email, 1, order).await.is_err());
+        failures += usize::from(send(&providers, Channel::Email, 1, order).await.is_err());
     }
     assert_eq!(
         failures, 10,
         "the breaker opens and the other carries everything"
     );
-    assert_eq!(outlets.standing(Channel::Email), Standing::Closed);
+    assert_eq!(
+        providers.breaker_state(Channel::Email),
+        BreakerState::Closed
+    );
 }
 
 #[tokio::test]
 async fn while_none_works_none_is_called_but_one_probe_each() {
     let clock = Clock::manual(Timestamp(0));
-    let (outlets, scripts) = outlets(&clock);
+    let (providers, scripts) = providers(&clock);
     scripts
         .iter()
         .for_each(|script| script.refuse(&["451"; 40]));
     let calls = || [scripts[0].calls().len(), scripts[1].calls().len()];
     for order in 0..200 {
-        send(&outlets, Channel::Email, 1, order)
+        send(&providers, Channel::Email, 1, order)
             .await
             .expect_err("refused");
     }
     assert_eq!(
-        (calls(), outlets.standing(Channel::Email)),
-        ([10, 10], Standing::Open(Duration::from_secs(2)))
+        (calls(), providers.breaker_state(Channel::Email)),
+        ([10, 10], BreakerState::Open(Duration::from_secs(2)))
     );
-    let left_alone = send(&outlets, Channel::Email, 1, 1)
+    let left_alone = send(&providers, Channel::Email, 1, 1)
         .await
         .expect_err("refused");
     assert_eq!(left_alone, "left alone for 2 s");
     clock.advance(Duration::from_secs(2));
-    assert_eq!(outlets.standing(Channel::Email), Standing::Due);
+    assert_eq!(
+        providers.breaker_state(Channel::Email),
+        BreakerState::HalfOpen
+    );
     for order in 0..200 {
-        send(&outlets, Channel::Email, 1, order)
+        send(&providers, Channel::Email, 1, order)
             .await
             .expect_err("refused");
     }
@@ -121,12 +131,12 @@ async fn while_none_works_none_is_called_but_one_probe_each() {
 #[tokio::test]
 async fn a_probe_is_not_spent_on_one_that_another_provider_carries() {
     let clock = Clock::manual(Timestamp(0));
-    let (outlets, scripts) = outlets(&clock);
+    let (providers, scripts) = providers(&clock);
     scripts[0].refuse(&["451"; 60]);
     for round in 0..30 {
         let before = scripts[0].calls().len();
         for order in 0..100 {
-            let _ = send(&outlets, Channel::Email, 1, order).await;
+            let _ = send(&providers, Channel::Email, 1, order).await;
         }
         assert_eq!(
             scripts[0].calls().len(),
@@ -140,12 +150,12 @@ async fn a_probe_is_not_spent_on_one_that_another_provider_carries() {
 #[tokio::test]
 async fn a_repeat_goes_to_the_other_and_no_provider_is_a_matter_of_configuration() {
     let clock = Clock::manual(Timestamp(0));
-    let (outlets, scripts) = outlets(&clock);
+    let (providers, scripts) = providers(&clock);
     let to = Address::DeviceToken(DeviceToken::parse("t").expect("token"));
     let content = MessageContent::Sms {
         text: String::new(),
     };
-    let message = Message {
+    let message = OutgoingMessage {
         id: OrderSequence::id(1),
         to: &to,
         content: &content,
@@ -155,13 +165,14 @@ async fn a_repeat_goes_to_the_other_and_no_provider_is_a_matter_of_configuration
         unsubscribe: false,
     };
     for attempt in 1..=4 {
-        let pass = outlets
-            .pass(
-                Channel::Email,
-                &message,
+        let pass = providers
+            .acquire(&CallRequest {
+                channel: Channel::Email,
+                message: &message,
                 attempt,
-                ("service:test", Priority::Normal),
-            )
+                caller: "service:test",
+                priority: Priority::Normal,
+            })
             .await;
         pass.expect("a provider")
             .send(&message)
@@ -170,42 +181,42 @@ async fn a_repeat_goes_to_the_other_and_no_provider_is_a_matter_of_configuration
     }
     assert_eq!([scripts[0].calls().len(), scripts[1].calls().len()], [2, 2]);
     assert_eq!(
-        send(&outlets, Channel::Sms, 1, 1).await,
+        send(&providers, Channel::Sms, 1, 1).await,
         Err("no_provider".to_owned())
     );
     assert_eq!(
-        Codes::shipped().judge("smtp", "451").class,
-        Class::Transient
+        ErrorCodeTable::shipped().judge("smtp", "451").class,
+        FailureClass::Transient
     );
 }
 
 /// A provider that refuses a text message of eleven segments before it calls anyone.
-fn refuses_before_the_call(clock: &Clock) -> Outlets {
+fn refuses_before_the_call(clock: &Clock) -> ProviderPool {
     let config = HttpConfig {
         url: "http://127.0.0.1:9/".parse().expect("URL"),
         authorization: None,
         lookup_url: None,
         body: "{}".to_owned(),
     };
-    let outlet = Outlet {
+    let pooled = PooledProvider {
         name: "a".to_owned(),
         provider: Provider::Http(Box::new(
-            Http::new(config, Codes::shipped()).expect("sound"),
+            HttpProvider::new(config, ErrorCodeTable::shipped()).expect("sound"),
         )),
         weight: 1,
-        turnstile: Turnstile::new(8, None),
-        shares: Shares::new(8),
-        breaker: Breaker::new(clock.clone()),
+        limiter: PriorityLimiter::new(8, None),
+        shares: ShareLimiter::new(8),
+        breaker: CircuitBreaker::new(clock.clone()),
     };
-    Outlets::new([vec![outlet], Vec::new(), Vec::new()], Codes::shipped())
+    email_pool(vec![pooled])
 }
 
 #[tokio::test]
 async fn message_refused_before_the_call_leaves_the_breaker() {
     let clock = Clock::manual(Timestamp(0));
-    let outlets = refuses_before_the_call(&clock);
-    let breaker = &outlets.channels[Channel::Email.index()][0].breaker;
-    let source = Source {
+    let providers = refuses_before_the_call(&clock);
+    let breaker = &providers.channels.get(Channel::Email)[0].breaker;
+    let source = CallSource {
         caller: "service:test".to_owned(),
         domain: "example.com".to_owned(),
     };
@@ -213,7 +224,7 @@ async fn message_refused_before_the_call_leaves_the_breaker() {
     let content = MessageContent::Sms {
         text: "a".repeat(1531),
     };
-    let message = Message {
+    let message = OutgoingMessage {
         id: OrderSequence::id(1),
         to: &to,
         content: &content,
@@ -223,12 +234,15 @@ async fn message_refused_before_the_call_leaves_the_breaker() {
         unsubscribe: false,
     };
     let refused = async || {
-        let caller = ("service:test", Priority::Normal);
-        let pass = outlets
-            .pass(Channel::Email, &message, 1, caller)
-            .await
-            .expect("a provider");
-        let (_, refusal) = pass.send(&message).await.expect_err("too long");
+        let request = CallRequest {
+            channel: Channel::Email,
+            message: &message,
+            attempt: 1,
+            caller: "service:test",
+            priority: Priority::Normal,
+        };
+        let pass = providers.acquire(&request).await.expect("a provider");
+        let CallFailure { refusal, .. } = pass.send(&message).await.expect_err("too long");
         assert_eq!(
             (refusal.code.as_str(), refusal.scope),
             ("message_too_long", FaultScope::NotSent)
@@ -240,18 +254,18 @@ async fn message_refused_before_the_call_leaves_the_breaker() {
     for _ in 0..20 {
         refused().await;
     }
-    assert_eq!(breaker.standing(), Standing::Closed, "it is no failure");
+    assert_eq!(breaker.state(), BreakerState::Closed, "it is no failure");
     breaker.record(CallOutcome::ProviderFailed, &source);
     assert_eq!(
-        breaker.standing(),
-        Standing::Open(Duration::from_secs(2)),
+        breaker.state(),
+        BreakerState::Open(Duration::from_secs(2)),
         "nor an answer: ten in a row"
     );
     clock.advance(Duration::from_secs(2));
     refused().await;
     assert_eq!(
-        breaker.standing(),
-        Standing::Due,
+        breaker.state(),
+        BreakerState::HalfOpen,
         "the probe is still to be made"
     );
 }

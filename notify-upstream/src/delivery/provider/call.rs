@@ -7,22 +7,22 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::header::{DATE, RETRY_AFTER};
 
-use super::{Codes, Refusal};
+use super::{ErrorCodeTable, ProviderRefusal};
 use crate::address::is_public;
 
 /// What a provider answered.
-pub(super) struct Answer {
+pub(super) struct ApiResponse {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
 }
 
 /// How long one call takes at most.
-pub(super) const CALL: Duration = Duration::from_secs(30);
-const CONNECT: Duration = Duration::from_secs(5);
-const MAX_ANSWER: usize = 64 << 10;
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// A provider does not park our notifications for ever.
-const LONGEST_WISH: Duration = Duration::from_secs(86_400);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
 /// A client that follows no redirect: a provider that moves is a matter of configuration.
 pub(super) fn client() -> Result<reqwest::Client, String> {
@@ -50,22 +50,22 @@ fn built(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
 /// The same for addresses that strangers gave: a name that resolves to a private address is not
 /// called.
 pub(super) fn guarded_client() -> Result<reqwest::Client, String> {
-    built(builder().dns_resolver(Arc::new(PublicOnly)))
+    built(builder().dns_resolver(Arc::new(PublicAddressResolver)))
 }
 
 fn builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
-        .timeout(CALL)
-        .connect_timeout(CONNECT)
+        .timeout(CALL_TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .user_agent(concat!("postern-notify/", env!("CARGO_PKG_VERSION")))
 }
 
 /// Resolves names to public addresses alone.
-struct PublicOnly;
+struct PublicAddressResolver;
 
-impl reqwest::dns::Resolve for PublicOnly {
+impl reqwest::dns::Resolve for PublicAddressResolver {
     fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
@@ -84,10 +84,10 @@ impl reqwest::dns::Resolve for PublicOnly {
 /// No answer, judged by the table of codes: before a connection nothing was handed over, after it
 /// nobody knows.
 pub(super) async fn call(
-    codes: &Codes,
+    codes: &ErrorCodeTable,
     provider: &'static str,
     request: reqwest::RequestBuilder,
-) -> Result<Answer, Refusal> {
+) -> Result<ApiResponse, ProviderRefusal> {
     let silent = |error: &reqwest::Error| {
         let word = if error.is_connect() {
             "connect"
@@ -103,18 +103,18 @@ pub(super) async fn call(
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| silent(&error))? {
         body.extend_from_slice(&chunk);
-        if body.len() > MAX_ANSWER {
+        if body.len() > MAX_RESPONSE_BYTES {
             break;
         }
     }
-    Ok(Answer {
+    Ok(ApiResponse {
         status,
         headers,
         body,
     })
 }
 
-impl Answer {
+impl ApiResponse {
     pub(super) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -126,12 +126,12 @@ impl Answer {
     /// The provider's no, by its own code where it has one, else by the status.
     pub(super) fn refusal(
         &self,
-        codes: &Codes,
+        codes: &ErrorCodeTable,
         provider: &'static str,
         code: Option<&str>,
-    ) -> Refusal {
+    ) -> ProviderRefusal {
         let refusal = codes.judge_http(provider, self.status, code);
-        Refusal {
+        ProviderRefusal {
             retry_after: retry_after(&self.headers),
             ..refusal
         }
@@ -153,7 +153,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
             until.duration_since(now).ok()?
         }
     };
-    Some(wait.min(LONGEST_WISH))
+    Some(wait.min(MAX_RETRY_AFTER))
 }
 
 #[cfg(test)]

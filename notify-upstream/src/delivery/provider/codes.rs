@@ -4,18 +4,18 @@ use postern_common::config;
 use postern_common::decode::{Field, Object};
 use postern_common::exit::Exit;
 
-use super::{FaultScope, Refusal};
-use crate::delivery::retry::Class;
+use super::{FaultScope, ProviderRefusal};
+use crate::delivery::retry::FailureClass;
 
 /// The table of provider codes: data, not code.
 #[derive(Clone, Debug)]
-pub(crate) struct Codes(Arc<[Rule]>);
+pub(crate) struct ErrorCodeTable(Arc<[CodeRule]>);
 
 #[derive(Debug)]
-struct Rule {
+struct CodeRule {
     provider: String,
     pattern: String,
-    class: Class,
+    class: FailureClass,
     code: String,
     suppress: bool,
     scope: FaultScope,
@@ -28,9 +28,9 @@ const NOT_UNDERSTOOD: &str = "provider_answer_not_understood";
 
 const SHIPPED: &str = include_str!("codes.toml");
 
-// === impl Codes ===
+// === impl ErrorCodeTable ===
 
-impl Codes {
+impl ErrorCodeTable {
     /// The table that is shipped.
     #[must_use]
     pub(crate) fn shipped() -> Self {
@@ -44,16 +44,17 @@ impl Codes {
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, Exit> {
         config::parse(name, text, |root| {
             Some(Self(
-                root.list("rule", |field| field.object(Rule::read)).into(),
+                root.list("rule", |field| field.object(CodeRule::read))
+                    .into(),
             ))
         })
     }
 
-    /// What a provider's code means: an exact rule before a pattern, a longer pattern before a
+    /// What a provider's code context: an exact rule before a pattern, a longer pattern before a
     /// shorter one, a rule of this provider before one of any.
     #[must_use]
-    pub(crate) fn judge(&self, provider: &str, code: &str) -> Refusal {
-        let fits = |rule: &&Rule| {
+    pub(crate) fn judge(&self, provider: &str, code: &str) -> ProviderRefusal {
+        let fits = |rule: &&CodeRule| {
             (rule.provider == provider || rule.provider == "*")
                 && match rule.pattern.strip_suffix('*') {
                     Some(prefix) => code.starts_with(prefix),
@@ -64,8 +65,8 @@ impl Codes {
             let exact = !rule.pattern.ends_with('*');
             (rule.provider == provider, exact, rule.pattern.len())
         });
-        Refusal {
-            class: best.map_or(Class::Ambiguous, |rule| rule.class),
+        ProviderRefusal {
+            class: best.map_or(FailureClass::Ambiguous, |rule| rule.class),
             code: best.map_or(NOT_UNDERSTOOD, |rule| &rule.code).to_owned(),
             detail: Some(code.to_owned()),
             retry_after: None,
@@ -74,21 +75,26 @@ impl Codes {
         }
     }
 
-    /// Whether our word for a reason means that nobody knows whether the provider took it.
+    /// Whether our word for a reason context that nobody knows whether the provider took it.
     #[must_use]
-    pub(crate) fn leaves_doubt(&self, code: &str) -> bool {
+    pub(crate) fn is_ambiguous(&self, code: &str) -> bool {
         [NOT_UNDERSTOOD, INTERNAL_ERROR].contains(&code)
             || self
                 .0
                 .iter()
-                .any(|rule| rule.class == Class::Ambiguous && rule.code == code)
+                .any(|rule| rule.class == FailureClass::Ambiguous && rule.code == code)
     }
 
-    /// Like [`Codes::judge`], for an answer by HTTP. The provider's own code decides; in an answer
-    /// of 5xx only one that a rule names, for a code that nobody knows does not make an outage the
-    /// message's fault.
+    /// Like [`ErrorCodeTable::judge`], for an answer by HTTP. The provider's own code decides; in
+    /// an answer of 5xx only one that a rule names, for a code that nobody knows does not make an
+    /// outage the message's fault.
     #[must_use]
-    pub(crate) fn judge_http(&self, provider: &str, status: u16, code: Option<&str>) -> Refusal {
+    pub(crate) fn judge_http(
+        &self,
+        provider: &str,
+        status: u16,
+        code: Option<&str>,
+    ) -> ProviderRefusal {
         let named = |code: &&str| {
             status < 500
                 || self
@@ -103,9 +109,9 @@ impl Codes {
     }
 }
 
-// === impl Rule ===
+// === impl CodeRule ===
 
-impl Rule {
+impl CodeRule {
     /// Whether it is about this code, and not about whatever has no rule of its own: one digit and
     /// an asterisk.
     fn names(&self, code: &str) -> bool {
@@ -118,11 +124,11 @@ impl Rule {
     fn read(object: &Object<'_>) -> Option<Self> {
         let text = |field: Field<'_>| field.text(1..=64);
         let classes = [
-            ("permanent", Class::Permanent),
-            ("transient", Class::Transient),
-            ("throttled", Class::Throttled),
-            ("configuration", Class::Configuration),
-            ("ambiguous", Class::Ambiguous),
+            ("permanent", FailureClass::Permanent),
+            ("transient", FailureClass::Transient),
+            ("throttled", FailureClass::Throttled),
+            ("configuration", FailureClass::Configuration),
+            ("ambiguous", FailureClass::Ambiguous),
         ];
         let provider = object.required("provider", text);
         let pattern = object.required("match", text);
@@ -153,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_most_specific_rule_wins() {
-        let codes = Codes::shipped();
+        let codes = ErrorCodeTable::shipped();
         let judged = |provider, code| {
             let refusal = codes.judge(provider, code);
             (refusal.class, refusal.code, refusal.suppress)
@@ -161,56 +167,60 @@ mod tests {
         let expect = |class, code: &str, suppress| (class, code.to_owned(), suppress);
         assert_eq!(
             judged("smtp", "550 5.1.1"),
-            expect(Class::Permanent, "mailbox_unknown", true)
+            expect(FailureClass::Permanent, "mailbox_unknown", true)
         );
         assert_eq!(
             judged("smtp", "550 5.7.26"),
-            expect(Class::Permanent, "message_refused_by_policy", false)
+            expect(FailureClass::Permanent, "message_refused_by_policy", false)
         );
         assert_eq!(
             judged("smtp", "550"),
-            expect(Class::Permanent, "provider_refused", false)
+            expect(FailureClass::Permanent, "provider_refused", false)
         );
         assert_eq!(
             judged("smtp", "421 4.7.0"),
-            expect(Class::Throttled, "provider_throttles", false)
+            expect(FailureClass::Throttled, "provider_throttles", false)
         );
         assert_eq!(
             judged("smtp", "451 4.3.0"),
-            expect(Class::Transient, "provider_busy", false)
+            expect(FailureClass::Transient, "provider_busy", false)
         );
         assert_eq!(
             judged("smtp", "535 5.7.8"),
             expect(
-                Class::Configuration,
+                FailureClass::Configuration,
                 "provider_authentication_failed",
                 false
             )
         );
         assert_eq!(
             judged("twilio", "21610"),
-            expect(Class::Permanent, "recipient_opted_out", false)
+            expect(FailureClass::Permanent, "recipient_opted_out", false)
         );
         assert_eq!(
             judged("twilio", "30006"),
-            expect(Class::Permanent, "number_not_mobile", false)
+            expect(FailureClass::Permanent, "number_not_mobile", false)
         );
         assert_eq!(
             judged("twilio", "http 503"),
-            expect(Class::Transient, "provider_busy", false)
+            expect(FailureClass::Transient, "provider_busy", false)
         );
         assert_eq!(
             judged("anything", "???"),
-            expect(Class::Ambiguous, "provider_answer_not_understood", false)
+            expect(
+                FailureClass::Ambiguous,
+                "provider_answer_not_understood",
+                false
+            )
         );
     }
 
     #[test]
     fn an_outage_is_no_refusal_and_what_may_have_been_taken_is_in_doubt() {
-        let codes = Codes::shipped();
+        let codes = ErrorCodeTable::shipped();
         let judged = |provider: &str, code: &str| {
             let refusal = codes.judge(provider, code);
-            (refusal.class, codes.leaves_doubt(&refusal.code))
+            (refusal.class, codes.is_ambiguous(&refusal.code))
         };
         for (provider, code) in [
             ("twilio", "20503"),
@@ -219,7 +229,7 @@ mod tests {
         ] {
             assert_eq!(
                 judged(provider, code),
-                (Class::Transient, false),
+                (FailureClass::Transient, false),
                 "{provider} {code}"
             );
         }
@@ -230,7 +240,7 @@ mod tests {
         ] {
             assert_eq!(
                 judged(provider, code),
-                (Class::Throttled, false),
+                (FailureClass::Throttled, false),
                 "{provider} {code}"
             );
         }
@@ -242,7 +252,7 @@ mod tests {
         ]) {
             assert_eq!(
                 judged(provider, code),
-                (Class::Ambiguous, true),
+                (FailureClass::Ambiguous, true),
                 "{provider} {code}"
             );
         }

@@ -11,8 +11,8 @@ use postern_common::{Clock, Secret};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::call::{Answer, call, client};
-use super::{Codes, FaultScope, Message, Refusal, Taken};
+use super::call::{ApiResponse, call, client};
+use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::Address;
 use crate::templates::MessageContent;
 
@@ -32,7 +32,7 @@ pub(crate) struct FcmAccount {
 }
 
 /// FCM with its account.
-pub(crate) struct Fcm {
+pub(crate) struct FcmProvider {
     account: FcmAccount,
     key: EncodingKey,
     http: reqwest::Client,
@@ -40,14 +40,14 @@ pub(crate) struct Fcm {
     /// Of the copy in the cache, by the account's private key.
     seal: Seal,
     /// The token, which the cache is not needed for.
-    held: Mutex<Option<Token>>,
+    held: Mutex<Option<AccessToken>>,
     clock: Clock,
-    codes: Codes,
+    codes: ErrorCodeTable,
 }
 
 /// An access token, and until when it is used.
 #[derive(Clone)]
-struct Token {
+struct AccessToken {
     words: Secret,
     until: Timestamp,
 }
@@ -56,11 +56,11 @@ const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
 /// Google's tokens live an hour, unless the answer says otherwise.
 const TOKEN_LIFE_S: u64 = 3600;
 /// How long before its end a token is used no more: a call that has begun comes to its end.
-const MARGIN: Duration = Duration::from_secs(300);
+const TOKEN_RENEWAL_MARGIN: Duration = Duration::from_secs(300);
 /// FCM keeps a message at most four weeks.
 const MAX_TTL_S: u64 = 28 * 86_400;
 
-impl Fcm {
+impl FcmProvider {
     /// An account; no connection is made yet.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Fcm {
         account: FcmAccount,
         cache: Cache,
         clock: Clock,
-        codes: Codes,
+        codes: ErrorCodeTable,
     ) -> Result<Self, String> {
         let key = EncodingKey::from_rsa_pem(account.key.expose().as_bytes())
             .map_err(|_| "the service account's private_key is not an RSA key in PEM".to_owned())?;
@@ -90,11 +90,14 @@ impl Fcm {
         })
     }
 
-    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+    pub(super) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
         let (Address::DeviceToken(device), MessageContent::Push { title, body }) =
             (message.to, message.content)
         else {
-            return Err(Refusal::unfit());
+            return Err(ProviderRefusal::unsupported_message());
         };
         let token = self.token().await?;
         let mut url = self.account.base.clone();
@@ -107,7 +110,7 @@ impl Fcm {
         let answer = call(&self.codes, "fcm", request).await?;
         let said = answer.json();
         if answer.is_success() {
-            return Ok(Taken {
+            return Ok(ProviderAck {
                 detail: said.get("name").and_then(Value::as_str).map(str::to_owned),
             });
         }
@@ -119,7 +122,7 @@ impl Fcm {
         Err(answer.refusal(&self.codes, "fcm", error_code(&said).as_deref()))
     }
 
-    fn body(&self, message: &Message<'_>, device: &str, title: &str, body: &str) -> Value {
+    fn body(&self, message: &OutgoingMessage<'_>, device: &str, title: &str, body: &str) -> Value {
         let id = message.id.to_string();
         let left = message.expires_at.map_or(MAX_TTL_S, |end| {
             end.since(self.clock.now()).as_secs().min(MAX_TTL_S)
@@ -142,7 +145,7 @@ impl Fcm {
     }
 
     /// Our own copy, else the one of the shared cache, else a new one.
-    async fn token(&self) -> Result<Secret, Refusal> {
+    async fn token(&self) -> Result<Secret, ProviderRefusal> {
         let now = self.clock.now();
         let held = self
             .held
@@ -160,12 +163,12 @@ impl Fcm {
         Ok(token.words)
     }
 
-    fn hold(&self, token: Option<Token>) {
+    fn hold(&self, token: Option<AccessToken>) {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = token;
     }
 
     /// What another replica has asked for: the milliseconds of its end, and the token.
-    async fn shared(&self) -> Option<Token> {
+    async fn shared(&self) -> Option<AccessToken> {
         let sealed = self
             .cache
             .get(&cache_key(&self.account.project))
@@ -173,14 +176,14 @@ impl Fcm {
             .ok()??;
         let kept = self.seal.open(&sealed)?;
         let (until, words) = kept.split_once(' ')?;
-        Some(Token {
+        Some(AccessToken {
             words: Secret::from(words),
             until: Timestamp(until.parse().ok()?),
         })
     }
 
     /// By a signed assertion (RFC 7523).
-    async fn ask(&self) -> Result<Token, Refusal> {
+    async fn ask(&self) -> Result<AccessToken, ProviderRefusal> {
         let now = self.clock.now().unix_seconds();
         let claims = json!({
             "iss": self.account.email, "scope": SCOPE, "aud": self.account.token_uri.as_str(), "iat": now, "exp": now + 3600
@@ -192,14 +195,15 @@ impl Fcm {
             ("assertion", &assertion),
         ];
         let request = self.http.post(self.account.token_uri.clone()).form(&form);
-        let answer = call(&self.codes, "fcm", request)
-            .await
-            .map_err(|refusal| Refusal {
-                // No message was handed over yet.
-                class: crate::delivery::retry::Class::Transient,
-                scope: FaultScope::Provider,
-                ..refusal
-            })?;
+        let answer =
+            call(&self.codes, "fcm", request)
+                .await
+                .map_err(|refusal| ProviderRefusal {
+                    // No message was handed over yet.
+                    class: crate::delivery::retry::FailureClass::Transient,
+                    scope: FaultScope::Provider,
+                    ..refusal
+                })?;
         let (words, life) = token_of(&answer).ok_or_else(|| match answer.status {
             400..=404 => self
                 .codes
@@ -210,7 +214,7 @@ impl Fcm {
                 .judge("fcm", "UNAVAILABLE")
                 .with_detail("no access token"),
         })?;
-        let token = Token {
+        let token = AccessToken {
             until: Timestamp::from_unix_seconds(now).plus(life),
             words,
         };
@@ -230,7 +234,7 @@ fn cache_key(project: &str) -> String {
 }
 
 /// The token of an answer, and how long it is used.
-fn token_of(answer: &Answer) -> Option<(Secret, Duration)> {
+fn token_of(answer: &ApiResponse) -> Option<(Secret, Duration)> {
     let body = answer.json();
     let words = answer
         .is_success()
@@ -241,7 +245,10 @@ fn token_of(answer: &Answer) -> Option<(Secret, Duration)> {
         .and_then(Value::as_u64)
         .unwrap_or(TOKEN_LIFE_S)
         .min(TOKEN_LIFE_S);
-    Some((words, Duration::from_secs(life_s).saturating_sub(MARGIN)))
+    Some((
+        words,
+        Duration::from_secs(life_s).saturating_sub(TOKEN_RENEWAL_MARGIN),
+    ))
 }
 
 /// `error.details[].errorCode`, else `error.status`.
@@ -256,9 +263,9 @@ fn error_code(answer: &Value) -> Option<String> {
         .map(str::to_owned)
 }
 
-impl std::fmt::Debug for Fcm {
+impl std::fmt::Debug for FcmProvider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Fcm")
+        f.debug_struct("FcmProvider")
             .field("project", &self.account.project)
             .finish_non_exhaustive()
     }

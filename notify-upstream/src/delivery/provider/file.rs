@@ -2,41 +2,44 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::{FaultScope, Message, Refusal, Sight, Taken};
+use super::{FaultScope, LookupResult, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::Address;
-use crate::delivery::retry::Class;
+use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
 /// Writes what would be sent, one JSON file a notification: a repeat of the same one replaces it.
 #[derive(Debug)]
-pub(crate) struct File {
+pub(crate) struct FileProvider {
     folder: PathBuf,
 }
 
-// === impl File ===
+// === impl FileProvider ===
 
-impl File {
+impl FileProvider {
     /// Writes into `folder`, which is made when it is missing.
     #[must_use]
     pub(crate) fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    pub(super) async fn look(&self, message: &Message<'_>) -> Sight {
+    pub(super) async fn look_up(&self, message: &OutgoingMessage<'_>) -> LookupResult {
         match tokio::fs::try_exists(self.path(message)).await {
-            Ok(true) => Sight::There(Taken {
+            Ok(true) => LookupResult::Found(ProviderAck {
                 detail: Some("written".to_owned()),
             }),
-            Ok(false) => Sight::NotThere,
-            Err(_) => Sight::Blind,
+            Ok(false) => LookupResult::NotFound,
+            Err(_) => LookupResult::Unsupported,
         }
     }
 
-    fn path(&self, message: &Message<'_>) -> PathBuf {
+    fn path(&self, message: &OutgoingMessage<'_>) -> PathBuf {
         self.folder.join(format!("{}.json", message.id))
     }
 
-    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+    pub(super) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
         let path = self.path(message);
         let text = document(message).to_string();
         let folder = self.folder.clone();
@@ -47,20 +50,20 @@ impl File {
             tokio::fs::rename(&draft, &path).await
         };
         match written.await {
-            Ok(()) => Ok(Taken {
+            Ok(()) => Ok(ProviderAck {
                 detail: Some("written".to_owned()),
             }),
-            Err(error) => Err(Refusal {
-                class: Class::Configuration,
+            Err(error) => Err(ProviderRefusal {
+                class: FailureClass::Configuration,
                 code: "file_not_written".to_owned(),
                 scope: FaultScope::Provider,
-                ..Refusal::unfit().with_detail(error.kind().to_string())
+                ..ProviderRefusal::unsupported_message().with_detail(error.kind().to_string())
             }),
         }
     }
 }
 
-fn document(message: &Message<'_>) -> serde_json::Value {
+fn document(message: &OutgoingMessage<'_>) -> serde_json::Value {
     let to = match message.to {
         Address::Email(email) => json!({ "email": email }),
         Address::Phone(phone) => json!({ "phone": phone }),

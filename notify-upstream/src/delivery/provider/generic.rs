@@ -5,8 +5,8 @@ use postern_common::Secret;
 use url::Url;
 
 use super::call::{call, client};
-use super::segments::Segments;
-use super::{Codes, Message, Refusal, Sight, Taken};
+use super::segments::SmsSegments;
+use super::{ErrorCodeTable, LookupResult, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::Address;
 use crate::templates::MessageContent;
 
@@ -29,30 +29,30 @@ pub(crate) struct HttpConfig {
 
 /// An API.
 #[derive(Debug)]
-pub(crate) struct Http {
+pub(crate) struct HttpProvider {
     config: HttpConfig,
     http: reqwest::Client,
     environment: Environment<'static>,
-    codes: Codes,
+    codes: ErrorCodeTable,
 }
 
-const NAME: &str = "body.json";
-const FUEL: u64 = 10_000;
+const TEMPLATE_NAME: &str = "body.json";
+const MAX_TEMPLATE_STEPS: u64 = 10_000;
 /// Where our id goes in the URL of a look-up.
-pub(crate) const ID: &str = "{id}";
+pub(crate) const ID_PLACEHOLDER: &str = "{id}";
 
-impl Http {
+impl HttpProvider {
     /// An API; no connection is made yet.
     ///
     /// # Errors
     /// The template of the body is not valid, or TLS cannot be set up.
-    pub(crate) fn new(config: HttpConfig, codes: Codes) -> Result<Self, String> {
+    pub(crate) fn new(config: HttpConfig, codes: ErrorCodeTable) -> Result<Self, String> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_fuel(Some(FUEL));
+        environment.set_fuel(Some(MAX_TEMPLATE_STEPS));
         environment.set_auto_escape_callback(|_| AutoEscape::Json);
         environment
-            .add_template_owned(NAME, config.body.clone())
+            .add_template_owned(TEMPLATE_NAME, config.body.clone())
             .map_err(|error| format!("body: {error}"))?;
         let http = Self {
             config,
@@ -74,15 +74,21 @@ impl Http {
         Ok(http)
     }
 
-    pub(super) async fn look(&self, message: &Message<'_>) -> Result<Sight, Refusal> {
+    pub(super) async fn look_up(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<LookupResult, ProviderRefusal> {
         let Some(lookup) = &self.config.lookup_url else {
-            return Ok(Sight::Blind);
+            return Ok(LookupResult::Unsupported);
         };
-        let request = self.authorized(self.http.get(lookup.replace(ID, &message.id.to_string())));
+        let request = self.authorized(
+            self.http
+                .get(lookup.replace(ID_PLACEHOLDER, &message.id.to_string())),
+        );
         let answer = call(&self.codes, "http", request).await?;
         match answer.status {
-            404 => Ok(Sight::NotThere),
-            _ if answer.is_success() => Ok(Sight::There(Taken {
+            404 => Ok(LookupResult::NotFound),
+            _ if answer.is_success() => Ok(LookupResult::Found(ProviderAck {
                 detail: Some("found by its id".to_owned()),
             })),
             _ => Err(answer.refusal(&self.codes, "http", None)),
@@ -98,12 +104,15 @@ impl Http {
         }
     }
 
-    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
-        let segments = Segments::of(message.content)?;
+    pub(super) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
+        let segments = SmsSegments::of(message.content)?;
         let answer = call(&self.codes, "http", self.request(message, segments)?).await?;
         if answer.is_success() {
             let segments = segments.map_or_else(String::new, |segments| format!(" in {segments}"));
-            return Ok(Taken {
+            return Ok(ProviderAck {
                 detail: Some(format!("http {}{segments}", answer.status)),
             });
         }
@@ -112,17 +121,17 @@ impl Http {
 
     fn request(
         &self,
-        message: &Message<'_>,
-        segments: Option<Segments>,
-    ) -> Result<reqwest::RequestBuilder, Refusal> {
+        message: &OutgoingMessage<'_>,
+        segments: Option<SmsSegments>,
+    ) -> Result<reqwest::RequestBuilder, ProviderRefusal> {
         let (id, channel) = (message.id.to_string(), message.to.channel().as_str());
         let to = match message.to {
             Address::Email(_) | Address::Phone(_) | Address::DeviceToken(_) => message.to.key(),
-            Address::Subscription(_) => return Err(Refusal::unfit()),
+            Address::Subscription(_) => return Err(ProviderRefusal::unsupported_message()),
         };
         let body = self
             .body(&id, channel, to, message.content, segments)
-            .map_err(|error| Refusal::unfit().with_detail(error))?;
+            .map_err(|error| ProviderRefusal::unsupported_message().with_detail(error))?;
         let request = self
             .http
             .post(self.config.url.clone())
@@ -138,11 +147,11 @@ impl Http {
         channel: &str,
         to: &str,
         content: &MessageContent,
-        segments: Option<Segments>,
+        segments: Option<SmsSegments>,
     ) -> Result<String, String> {
         let template = self
             .environment
-            .get_template(NAME)
+            .get_template(TEMPLATE_NAME)
             .map_err(|error| error.to_string())?;
         let none = String::new();
         let (text, title, subject, html) = match content {
@@ -171,16 +180,16 @@ mod tests {
     use crate::delivery::provider::injection::naughty;
     use crate::notification::OrderSequence;
 
-    fn make(body: &str) -> Result<Http, String> {
+    fn make(body: &str) -> Result<HttpProvider, String> {
         let url = "http://127.0.0.1:9/".parse().expect("URL");
-        Http::new(
+        HttpProvider::new(
             HttpConfig {
                 url,
                 authorization: None,
                 lookup_url: None,
                 body: body.to_owned(),
             },
-            Codes::shipped(),
+            ErrorCodeTable::shipped(),
         )
     }
 
@@ -206,8 +215,8 @@ mod tests {
         }
     }
 
-    fn message<'a>(to: &'a Address, content: &'a MessageContent) -> Message<'a> {
-        Message {
+    fn message<'a>(to: &'a Address, content: &'a MessageContent) -> OutgoingMessage<'a> {
+        OutgoingMessage {
             id: OrderSequence::id(1 << 40),
             to,
             content,
@@ -218,8 +227,8 @@ mod tests {
         }
     }
 
-    fn sent(http: &Http, message: &Message<'_>) -> serde_json::Value {
-        let segments = Segments::of(message.content).expect("short enough");
+    fn sent(http: &HttpProvider, message: &OutgoingMessage<'_>) -> serde_json::Value {
+        let segments = SmsSegments::of(message.content).expect("short enough");
         let request = http
             .request(message, segments)
             .expect("renders")
@@ -320,7 +329,10 @@ mod tests {
             .expect_err("too long");
         assert_eq!(
             (refusal.class, refusal.code.as_str()),
-            (crate::delivery::retry::Class::Permanent, "message_too_long")
+            (
+                crate::delivery::retry::FailureClass::Permanent,
+                "message_too_long"
+            )
         );
     }
 }

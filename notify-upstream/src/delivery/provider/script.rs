@@ -4,14 +4,16 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use super::{Codes, FaultScope, Message, Refusal, Sight, Taken};
+use super::{
+    ErrorCodeTable, FaultScope, LookupResult, OutgoingMessage, ProviderAck, ProviderRefusal,
+};
 use crate::address::Address;
 use crate::notification::NotificationId;
 use crate::templates::MessageContent;
 
 /// A mail as it would be sent.
 #[derive(Clone, Debug)]
-pub(crate) struct Mail {
+pub(crate) struct RecordedMessage {
     /// The notification.
     pub(crate) id: NotificationId,
     /// Where to.
@@ -22,9 +24,9 @@ pub(crate) struct Mail {
 
 /// Clones share the record and the orders.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Script {
+pub(crate) struct ProviderScript {
     calls: Arc<Mutex<Vec<NotificationId>>>,
-    mails: Arc<Mutex<Vec<Mail>>>,
+    mails: Arc<Mutex<Vec<RecordedMessage>>>,
     refusals: Arc<Mutex<Vec<&'static str>>>,
     hold: Arc<Mutex<Option<Arc<Notify>>>>,
     sighted: Arc<Mutex<bool>>,
@@ -35,14 +37,14 @@ pub(crate) struct Script {
     refused: Arc<Mutex<Option<&'static str>>>,
 }
 
-impl Script {
+impl ProviderScript {
     /// Every call so far.
     pub(crate) fn calls(&self) -> Vec<NotificationId> {
         self.calls.lock().expect("no panic").clone()
     }
 
     /// Every mail so far.
-    pub(crate) fn mails(&self) -> Vec<Mail> {
+    pub(crate) fn mails(&self) -> Vec<RecordedMessage> {
         self.mails.lock().expect("no panic").clone()
     }
 
@@ -100,7 +102,7 @@ impl Script {
         carried.is_none_or(|(end, wanted)| ends(end) == wanted)
     }
 
-    pub(super) async fn look(&self, message: &Message<'_>) -> Sight {
+    pub(super) async fn look_up(&self, message: &OutgoingMessage<'_>) -> LookupResult {
         *self.looks.lock().expect("no panic") += 1;
         let gate = self.hold.lock().expect("no panic").clone();
         if let Some(gate) = gate {
@@ -110,19 +112,22 @@ impl Script {
             *self.sighted.lock().expect("no panic"),
             self.calls().contains(&message.id),
         ) {
-            (false, _) => Sight::Blind,
-            (true, true) => Sight::There(Taken::default()),
-            (true, false) => Sight::NotThere,
+            (false, _) => LookupResult::Unsupported,
+            (true, true) => LookupResult::Found(ProviderAck::default()),
+            (true, false) => LookupResult::NotFound,
         }
     }
 
-    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+    pub(super) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
         self.calls.lock().expect("no panic").push(message.id);
         if let (Address::Email(to), MessageContent::Email { subject, text, .. }) =
             (message.to, message.content)
         {
             let (to, words) = (to.as_str().to_owned(), [subject.clone(), text.clone()]);
-            self.mails.lock().expect("no panic").push(Mail {
+            self.mails.lock().expect("no panic").push(RecordedMessage {
                 id: message.id,
                 to,
                 words,
@@ -136,13 +141,13 @@ impl Script {
         if let (Address::Email(to), Some(end)) = (message.to, refused)
             && to.as_str().ends_with(end)
         {
-            return Err(Codes::shipped().judge("smtp", "451"));
+            return Err(ErrorCodeTable::shipped().judge("smtp", "451"));
         }
         let mut refusals = self.refusals.lock().expect("no panic");
         if refusals.is_empty() {
-            Ok(Taken::default())
+            Ok(ProviderAck::default())
         } else {
-            Err(Codes::shipped()
+            Err(ErrorCodeTable::shipped()
                 .judge("smtp", refusals.remove(0))
                 .with_scope(FaultScope::Provider))
         }

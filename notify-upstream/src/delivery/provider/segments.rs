@@ -1,24 +1,24 @@
 //! How many messages a text takes on its way to a phone: each of them costs.
 
-use super::Refusal;
-use crate::delivery::retry::Class;
+use super::ProviderRefusal;
+use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
 /// What a text message takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segments {
+pub(super) struct SmsSegments {
     /// How it is encoded.
-    pub(super) encoding: Encoding,
+    pub(super) encoding: SmsEncoding,
     /// Messages.
     pub(super) count: usize,
 }
 
 /// Twilio's own limit, and ours for every provider; more is a template that ran wild.
-const MOST: usize = 10;
+const MAX_SEGMENTS: usize = 10;
 
 /// How a text message is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(super) enum SmsEncoding {
     /// Seven bits a character (3GPP TS 23.038 section 6.2.1).
     Gsm7,
     /// Two bytes a unit, as soon as one character is not in the seven-bit alphabet.
@@ -30,7 +30,7 @@ const GSM7: &str = "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ 
 /// These take two places.
 const GSM7_EXTENSION: &str = "\u{c}^{}\\[~]|€";
 
-impl Encoding {
+impl SmsEncoding {
     /// The name in events.
     const fn as_str(self) -> &'static str {
         match self {
@@ -40,29 +40,29 @@ impl Encoding {
     }
 }
 
-impl Segments {
+impl SmsSegments {
     /// What a content takes; `None` if it is no text message.
     ///
     /// # Errors
     /// It takes too many: no provider is asked.
-    pub(super) fn of(content: &MessageContent) -> Result<Option<Self>, Refusal> {
+    pub(super) fn of(content: &MessageContent) -> Result<Option<Self>, ProviderRefusal> {
         let MessageContent::Sms { text } = content else {
             return Ok(None);
         };
         let (encoding, count) = segments(text);
-        if count > MOST {
+        if count > MAX_SEGMENTS {
             let code = "message_too_long".to_owned();
-            return Err(Refusal {
-                class: Class::Permanent,
+            return Err(ProviderRefusal {
+                class: FailureClass::Permanent,
                 code,
-                ..Refusal::unfit()
+                ..ProviderRefusal::unsupported_message()
             });
         }
         Ok(Some(Self { encoding, count }))
     }
 }
 
-impl std::fmt::Display for Segments {
+impl std::fmt::Display for SmsSegments {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} segment(s)", self.count, self.encoding.as_str())
     }
@@ -70,7 +70,7 @@ impl std::fmt::Display for Segments {
 
 /// The encoding of a text and how many messages it takes: 160 places in one, 153 in each of
 /// several; 70 and 67 in UCS-2.
-fn segments(text: &str) -> (Encoding, usize) {
+fn segments(text: &str) -> (SmsEncoding, usize) {
     let place = |c: char| match c {
         c if GSM7.contains(c) => Some(1),
         c if GSM7_EXTENSION.contains(c) => Some(2),
@@ -78,9 +78,9 @@ fn segments(text: &str) -> (Encoding, usize) {
     };
     let (encoding, lengths, one, many) =
         match text.chars().map(place).collect::<Option<Vec<usize>>>() {
-            Some(lengths) => (Encoding::Gsm7, lengths, 160, 153),
+            Some(lengths) => (SmsEncoding::Gsm7, lengths, 160, 153),
             None => (
-                Encoding::Ucs2,
+                SmsEncoding::Ucs2,
                 text.chars().map(char::len_utf16).collect(),
                 70,
                 67,
@@ -109,14 +109,14 @@ mod tests {
     #[test]
     fn segments_are_counted_as_carriers_do() {
         let count = |text: &str, times| segments(&text.repeat(times));
-        assert_eq!(count("a", 160), (Encoding::Gsm7, 1));
-        assert_eq!(count("a", 161), (Encoding::Gsm7, 2));
-        assert_eq!(count("€", 80), (Encoding::Gsm7, 1));
-        assert_eq!(count("€", 153), (Encoding::Gsm7, 3));
-        assert_eq!(count("ж", 70), (Encoding::Ucs2, 1));
-        assert_eq!(count("ж", 71), (Encoding::Ucs2, 2));
-        assert_eq!(count("😀", 35), (Encoding::Ucs2, 1));
-        assert_eq!(count("😀", 67), (Encoding::Ucs2, 3));
-        assert_eq!(segments(""), (Encoding::Gsm7, 1));
+        assert_eq!(count("a", 160), (SmsEncoding::Gsm7, 1));
+        assert_eq!(count("a", 161), (SmsEncoding::Gsm7, 2));
+        assert_eq!(count("€", 80), (SmsEncoding::Gsm7, 1));
+        assert_eq!(count("€", 153), (SmsEncoding::Gsm7, 3));
+        assert_eq!(count("ж", 70), (SmsEncoding::Ucs2, 1));
+        assert_eq!(count("ж", 71), (SmsEncoding::Ucs2, 2));
+        assert_eq!(count("😀", 35), (SmsEncoding::Ucs2, 1));
+        assert_eq!(count("😀", 67), (SmsEncoding::Ucs2, 3));
+        assert_eq!(segments(""), (SmsEncoding::Gsm7, 1));
     }
 }

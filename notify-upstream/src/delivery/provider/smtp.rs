@@ -17,10 +17,10 @@ use lettre::transport::smtp::extension::{ClientId, MailParameter, RcptParameter}
 use lettre::transport::smtp::response::Response;
 use postern_common::Secret;
 
-use super::{Codes, FaultScope, Message, Refusal, Taken};
+use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::{Address, EmailAddress};
 use crate::delivery::mail_token::MailTokens;
-use crate::delivery::retry::Class;
+use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
 /// How a mail server is reached.
@@ -52,12 +52,12 @@ pub(crate) struct SmtpConfig {
     /// Where one-click unsubscriptions go (RFC 8058): `https`, and a token is put behind it.
     pub(crate) unsubscribe: Option<String>,
     /// How long the server may take.
-    pub(crate) patience: Patience,
+    pub(crate) timeouts: SmtpTimeouts,
 }
 
 /// How long a mail server may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct SmtpTimeouts {
     /// To accept a connection. Default 10 s.
     pub(crate) connect: Duration,
     /// For everything up to the message, the connection included. Default 29 s: RFC 5321 section
@@ -80,15 +80,15 @@ pub(crate) enum TlsMode {
 }
 
 /// A mail server with its connections.
-pub(crate) struct Smtp {
+pub(crate) struct SmtpProvider {
     config: SmtpConfig,
     tls: Option<TlsParameters>,
-    codes: Codes,
-    idle: Idle,
+    codes: ErrorCodeTable,
+    idle: IdlePool,
 }
 
 /// A conversation, and what the server offers in it.
-struct Line {
+struct SmtpConnection {
     connection: AsyncSmtpConnection,
     /// Whether it reports what becomes of a message (RFC 3461).
     dsn: bool,
@@ -96,14 +96,14 @@ struct Line {
     until: tokio::time::Instant,
 }
 
-struct Idle(Mutex<VecDeque<(Line, Instant)>>);
+struct IdlePool(Mutex<VecDeque<(SmtpConnection, Instant)>>);
 
 /// A connection is not used again after it was idle for so long: servers close theirs after some
 /// minutes.
-const MAX_IDLE: Duration = Duration::from_secs(30);
+const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
 
 /// Where a conversation broke.
-enum Broken {
+enum SessionError {
     /// Before the final dot: nothing was handed over.
     Before(FaultScope),
     /// The server said no to the sender, before it knew the recipient; the conversation can go on.
@@ -114,7 +114,7 @@ enum Broken {
     After(&'static str),
 }
 
-impl Default for Patience {
+impl Default for SmtpTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
@@ -124,14 +124,14 @@ impl Default for Patience {
     }
 }
 
-// === impl Smtp ===
+// === impl SmtpProvider ===
 
-impl Smtp {
+impl SmtpProvider {
     /// A server; no connection is made yet.
     ///
     /// # Errors
     /// The certificates cannot be read.
-    pub(crate) fn new(config: SmtpConfig, codes: Codes) -> Result<Self, String> {
+    pub(crate) fn new(config: SmtpConfig, codes: ErrorCodeTable) -> Result<Self, String> {
         let tls = match config.tls {
             TlsMode::None => None,
             TlsMode::StartTls | TlsMode::Tls => {
@@ -148,11 +148,14 @@ impl Smtp {
             config,
             tls,
             codes,
-            idle: Idle(Mutex::default()),
+            idle: IdlePool(Mutex::default()),
         })
     }
 
-    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+    pub(super) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
         let (
             Address::Email(to),
             MessageContent::Email {
@@ -162,22 +165,22 @@ impl Smtp {
             },
         ) = (message.to, message.content)
         else {
-            return Err(Refusal::unfit());
+            return Err(ProviderRefusal::unsupported_message());
         };
-        let words = message::Words {
+        let words = message::RenderedMail {
             subject,
             text,
             html: html.as_deref(),
         };
         let mail = message::build(&self.config, message, to, &words).map_err(|error| {
-            Refusal {
+            ProviderRefusal {
                 code: "message_not_buildable".to_owned(),
-                ..Refusal::unfit()
+                ..ProviderRefusal::unsupported_message()
             }
             .with_detail(error)
         })?;
         let bytes = mail.formatted();
-        let Patience { prelude, dot, .. } = self.config.patience;
+        let SmtpTimeouts { prelude, dot, .. } = self.config.timeouts;
         let mut line = self.line(tokio::time::Instant::now() + prelude).await?;
         match converse(
             &mut line,
@@ -189,27 +192,27 @@ impl Smtp {
         {
             Ok(response) => {
                 self.keep(line);
-                Ok(Taken {
+                Ok(ProviderAck {
                     detail: Some(words_of(&response)),
                 })
             }
-            Err(Broken::SenderRefused(error)) => {
+            Err(SessionError::SenderRefused(error)) => {
                 self.keep(line);
                 Err(self.turned_away(&error, "sender_refused"))
             }
             // From the recipient on, what a server says or how long it is silent may be the
             // recipient's doing.
-            Err(Broken::Refused(error)) => {
+            Err(SessionError::Refused(error)) => {
                 self.keep(line);
                 Err(self.refused(&error, to).with_scope(FaultScope::Recipient))
             }
             // The connection is dropped: whatever the server says now is not heard by the next
             // message.
-            Err(Broken::Before(scope)) => {
+            Err(SessionError::Before(scope)) => {
                 let refusal = self.codes.judge("smtp", "connect").with_scope(scope);
                 Err(refusal.with_detail("broken off before the message"))
             }
-            Err(Broken::After(word)) => {
+            Err(SessionError::After(word)) => {
                 let refusal = self
                     .codes
                     .judge("smtp", word)
@@ -219,10 +222,10 @@ impl Smtp {
         }
     }
 
-    async fn line(&self, until: tokio::time::Instant) -> Result<Line, Refusal> {
+    async fn line(&self, until: tokio::time::Instant) -> Result<SmtpConnection, ProviderRefusal> {
         while let Some(line) = self.idle.take() {
-            let mut line = Line { until, ..line };
-            match tokio::time::timeout(self.config.patience.connect, line.command("RSET\r\n")).await
+            let mut line = SmtpConnection { until, ..line };
+            match tokio::time::timeout(self.config.timeouts.connect, line.command("RSET\r\n")).await
             {
                 Ok(Ok(Ok(_))) => return Ok(line),
                 Ok(_) => {}
@@ -239,15 +242,18 @@ impl Smtp {
         }
     }
 
-    async fn connect(&self, until: tokio::time::Instant) -> Result<Line, Refusal> {
-        let patience = self.config.patience;
+    async fn connect(
+        &self,
+        until: tokio::time::Instant,
+    ) -> Result<SmtpConnection, ProviderRefusal> {
+        let timeouts = self.config.timeouts;
         let hello = ClientId::Domain(self.config.hello.clone());
         let server = (self.config.host.as_str(), self.config.port);
         let implicit = self.tls.clone().filter(|_| self.config.tls == TlsMode::Tls);
         let refused = |error: &lettre::transport::smtp::Error| self.unreachable(error);
         let mut connection = AsyncSmtpConnection::connect_tokio1(
             server,
-            Some(patience.connect),
+            Some(timeouts.connect),
             &hello,
             implicit,
             None,
@@ -279,7 +285,7 @@ impl Smtp {
         }
         // lettre reads the server's extensions and keeps those that it knows; DSN is none of them,
         // so we ask again.
-        let mut line = Line {
+        let mut line = SmtpConnection {
             connection,
             dsn: false,
             until,
@@ -297,7 +303,7 @@ impl Smtp {
         Ok(line)
     }
 
-    fn keep(&self, line: Line) {
+    fn keep(&self, line: SmtpConnection) {
         if !line.connection.has_broken() {
             self.idle.put(line, self.config.connections);
         }
@@ -305,9 +311,9 @@ impl Smtp {
 
     /// No recipient was named yet: what the server refuses for good, it refuses to us and not to
     /// the message.
-    fn turned_away(&self, error: &lettre::transport::smtp::Error, code: &str) -> Refusal {
+    fn turned_away(&self, error: &lettre::transport::smtp::Error, code: &str) -> ProviderRefusal {
         let mut refusal = self.codes.judge("smtp", &code_of(error));
-        if refusal.class == Class::Permanent {
+        if refusal.class == FailureClass::Permanent {
             refusal = self.codes.judge("smtp", code);
         }
         refusal
@@ -315,7 +321,7 @@ impl Smtp {
             .with_detail(text_of(error))
     }
 
-    fn unreachable(&self, error: &lettre::transport::smtp::Error) -> Refusal {
+    fn unreachable(&self, error: &lettre::transport::smtp::Error) -> ProviderRefusal {
         match error.status() {
             Some(_) => self.turned_away(error, "turned_away"),
             None if error.is_tls() || is_no_trust(error) => {
@@ -332,7 +338,11 @@ impl Smtp {
         }
     }
 
-    fn refused(&self, error: &lettre::transport::smtp::Error, to: &EmailAddress) -> Refusal {
+    fn refused(
+        &self,
+        error: &lettre::transport::smtp::Error,
+        to: &EmailAddress,
+    ) -> ProviderRefusal {
         if error.status().is_none() {
             return self
                 .codes
@@ -348,11 +358,11 @@ impl Smtp {
 }
 
 async fn converse(
-    line: &mut Line,
+    line: &mut SmtpConnection,
     envelope_id: String,
     (mail, bytes): (&lettre::Message, &[u8]),
     dot: Duration,
-) -> Result<Response, Broken> {
+) -> Result<Response, SessionError> {
     let envelope = mail.envelope();
     let sender = envelope.from().cloned();
     let about_mail = if line.dsn {
@@ -361,9 +371,9 @@ async fn converse(
         Vec::new()
     };
     step(line.command(Mail::new(sender, about_mail)).await).map_err(|broken| match broken {
-        Broken::Refused(error) => Broken::SenderRefused(error),
-        Broken::Before(_) => Broken::Before(FaultScope::Provider),
-        Broken::SenderRefused(_) | Broken::After(_) => broken,
+        SessionError::Refused(error) => SessionError::SenderRefused(error),
+        SessionError::Before(_) => SessionError::Before(FaultScope::Provider),
+        SessionError::SenderRefused(_) | SessionError::After(_) => broken,
     })?;
     for to in envelope.to() {
         let about_recipient = if line.dsn {
@@ -376,9 +386,9 @@ async fn converse(
     step(line.command(Data).await)?;
     match tokio::time::timeout(dot, line.connection.message(bytes)).await {
         Ok(Ok(response)) => Ok(response),
-        Ok(Err(error)) if error.status().is_some() => Err(Broken::Refused(error)),
-        Ok(Err(_)) => Err(Broken::After("broken")),
-        Err(_) => Err(Broken::After("timeout")),
+        Ok(Err(error)) if error.status().is_some() => Err(SessionError::Refused(error)),
+        Ok(Err(_)) => Err(SessionError::After("broken")),
+        Err(_) => Err(SessionError::After("timeout")),
     }
 }
 
@@ -405,18 +415,19 @@ fn report_trouble(to: &lettre::Address) -> Vec<RcptParameter> {
     ]
 }
 
-type Answer = Result<Result<Response, lettre::transport::smtp::Error>, tokio::time::error::Elapsed>;
+type CommandResult =
+    Result<Result<Response, lettre::transport::smtp::Error>, tokio::time::error::Elapsed>;
 
-fn step(answer: Answer) -> Result<(), Broken> {
+fn step(answer: CommandResult) -> Result<(), SessionError> {
     match answer {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) if error.status().is_some() => Err(Broken::Refused(error)),
-        Ok(Err(_)) | Err(_) => Err(Broken::Before(FaultScope::Recipient)),
+        Ok(Err(error)) if error.status().is_some() => Err(SessionError::Refused(error)),
+        Ok(Err(_)) | Err(_) => Err(SessionError::Before(FaultScope::Recipient)),
     }
 }
 
-impl Line {
-    async fn command(&mut self, verb: impl std::fmt::Display) -> Answer {
+impl SmtpConnection {
+    async fn command(&mut self, verb: impl std::fmt::Display) -> CommandResult {
         tokio::time::timeout_at(self.until, self.connection.command(verb)).await
     }
 }
@@ -466,20 +477,20 @@ fn words_of(response: &Response) -> String {
         .to_owned()
 }
 
-// === impl Idle ===
+// === impl IdlePool ===
 
-impl Idle {
-    fn take(&self) -> Option<Line> {
+impl IdlePool {
+    fn take(&self) -> Option<SmtpConnection> {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some((line, since)) = idle.pop_back() {
-            if since.elapsed() < MAX_IDLE {
+            if since.elapsed() < MAX_IDLE_TIME {
                 return Some(line);
             }
         }
         None
     }
 
-    fn put(&self, line: Line, most: usize) {
+    fn put(&self, line: SmtpConnection, most: usize) {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < most {
             idle.push_back((line, Instant::now()));
@@ -487,9 +498,9 @@ impl Idle {
     }
 }
 
-impl std::fmt::Debug for Smtp {
+impl std::fmt::Debug for SmtpProvider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Smtp")
+        f.debug_struct("SmtpProvider")
             .field("host", &self.config.host)
             .finish_non_exhaustive()
     }

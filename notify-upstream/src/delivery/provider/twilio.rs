@@ -5,8 +5,8 @@ use serde_json::Value;
 use url::Url;
 
 use super::call::{call, client};
-use super::segments::Segments;
-use super::{Codes, Message, Refusal, Taken};
+use super::segments::SmsSegments;
+use super::{ErrorCodeTable, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::{Address, PhoneNumber};
 use crate::templates::MessageContent;
 
@@ -20,14 +20,14 @@ pub(crate) struct TwilioConfig {
     /// Its token.
     pub(crate) auth_token: Secret,
     /// Who sends.
-    pub(crate) sender: Sender,
+    pub(crate) sender: TwilioSender,
     /// Where status callbacks go; the notification's id is put into the query.
     pub(crate) callback: Option<Url>,
 }
 
 /// Who sends a text message.
 #[derive(Clone, Debug)]
-pub(crate) enum Sender {
+pub(crate) enum TwilioSender {
     /// A number of ours.
     Number(PhoneNumber),
     /// A messaging service, by its SID.
@@ -36,18 +36,18 @@ pub(crate) enum Sender {
 
 /// Twilio.
 #[derive(Debug)]
-pub(crate) struct Twilio {
+pub(crate) struct TwilioProvider {
     config: TwilioConfig,
     http: reqwest::Client,
-    codes: Codes,
+    codes: ErrorCodeTable,
 }
 
-impl Twilio {
+impl TwilioProvider {
     /// An account; no connection is made yet.
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub(crate) fn new(config: TwilioConfig, codes: Codes) -> Result<Self, String> {
+    pub(crate) fn new(config: TwilioConfig, codes: ErrorCodeTable) -> Result<Self, String> {
         Ok(Self {
             config,
             http: client()?,
@@ -55,18 +55,22 @@ impl Twilio {
         })
     }
 
-    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+    pub(super) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
         let (Address::Phone(to), MessageContent::Sms { text }) = (message.to, message.content)
         else {
-            return Err(Refusal::unfit());
+            return Err(ProviderRefusal::unsupported_message());
         };
-        let segments = Segments::of(message.content)?.ok_or_else(Refusal::unfit)?;
+        let segments =
+            SmsSegments::of(message.content)?.ok_or_else(ProviderRefusal::unsupported_message)?;
         let answer = call(&self.codes, "twilio", self.request(message, to, text)).await?;
         let body = answer.json();
         if answer.is_success() {
             let sid = body.get("sid").and_then(Value::as_str).unwrap_or_default();
             let words = format!("{sid} in {segments}");
-            return Ok(Taken {
+            return Ok(ProviderAck {
                 detail: Some(words),
             });
         }
@@ -87,7 +91,7 @@ impl Twilio {
 
     fn request(
         &self,
-        message: &Message<'_>,
+        message: &OutgoingMessage<'_>,
         to: &PhoneNumber,
         text: &str,
     ) -> reqwest::RequestBuilder {
@@ -99,8 +103,8 @@ impl Twilio {
         ));
         let mut form = vec![("To", to.as_str().to_owned()), ("Body", text.to_owned())];
         form.push(match &config.sender {
-            Sender::Number(number) => ("From", number.as_str().to_owned()),
-            Sender::Service(service) => ("MessagingServiceSid", service.clone()),
+            TwilioSender::Number(number) => ("From", number.as_str().to_owned()),
+            TwilioSender::Service(service) => ("MessagingServiceSid", service.clone()),
         });
         if let Some(callback) = &config.callback {
             let mut callback = callback.clone();

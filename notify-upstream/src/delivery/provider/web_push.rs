@@ -13,7 +13,7 @@ use serde_json::json;
 use url::Url;
 
 use super::call::{call, guarded_client};
-use super::{Codes, FaultScope, Message, Refusal, Taken};
+use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::{Address, PushSubscription, is_public_https};
 use crate::templates::MessageContent;
 
@@ -27,11 +27,11 @@ pub(crate) struct VapidKey {
 
 /// Push services, wherever a browser has one.
 #[derive(Debug)]
-pub(crate) struct WebPush {
+pub(crate) struct WebPushProvider {
     key: VapidKey,
     http: reqwest::Client,
     clock: Clock,
-    codes: Codes,
+    codes: ErrorCodeTable,
 }
 
 /// A token is good for half a day; RFC 8292 section 2 allows a day.
@@ -81,12 +81,12 @@ impl VapidKey {
     }
 }
 
-impl WebPush {
+impl WebPushProvider {
     /// With our identity; no connection is made yet.
     ///
     /// # Errors
     /// TLS cannot be set up.
-    pub(crate) fn new(key: VapidKey, clock: Clock, codes: Codes) -> Result<Self, String> {
+    pub(crate) fn new(key: VapidKey, clock: Clock, codes: ErrorCodeTable) -> Result<Self, String> {
         Ok(Self {
             key,
             http: guarded_client()?,
@@ -95,26 +95,29 @@ impl WebPush {
         })
     }
 
-    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+    pub(super) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
         let (Address::Subscription(subscription), MessageContent::Push { title, body }) =
             (message.to, message.content)
         else {
-            return Err(Refusal::unfit());
+            return Err(ProviderRefusal::unsupported_message());
         };
         let request = self
             .request(message, subscription, title, body)
-            .ok_or_else(|| Refusal {
+            .ok_or_else(|| ProviderRefusal {
                 code: "subscription_not_usable".to_owned(),
-                ..Refusal::unfit()
+                ..ProviderRefusal::unsupported_message()
             })?;
         // The recipient has chosen the push service: whatever it does, it says nothing of the
         // others.
-        let of_recipient = |refusal: Refusal| refusal.with_scope(FaultScope::Recipient);
+        let of_recipient = |refusal: ProviderRefusal| refusal.with_scope(FaultScope::Recipient);
         let answer = call(&self.codes, "webpush", request)
             .await
             .map_err(of_recipient)?;
         if answer.is_success() {
-            return Ok(Taken {
+            return Ok(ProviderAck {
                 detail: Some(format!("http {}", answer.status)),
             });
         }
@@ -123,7 +126,7 @@ impl WebPush {
 
     fn request(
         &self,
-        message: &Message<'_>,
+        message: &OutgoingMessage<'_>,
         to: &PushSubscription,
         title: &str,
         body: &str,
@@ -156,7 +159,7 @@ impl WebPush {
 }
 
 /// What the browser's worker reads.
-fn payload(message: &Message<'_>, title: &str, body: &str) -> String {
+fn payload(message: &OutgoingMessage<'_>, title: &str, body: &str) -> String {
     json!({"title": title, "body": body, "notificationId": message.id.to_string()}).to_string()
 }
 
@@ -193,7 +196,8 @@ mod tests {
         let key = Secret::from("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
         let key = VapidKey::new(&key, "mailto:ops@example.org".to_owned()).expect("a key");
         let push =
-            WebPush::new(key, Clock::manual(Timestamp(0)), Codes::shipped()).expect("client");
+            WebPushProvider::new(key, Clock::manual(Timestamp(0)), ErrorCodeTable::shipped())
+                .expect("client");
         let keys = SubscriptionKeys {
             p256dh: public.to_owned(),
             auth: auth.to_owned(),
@@ -208,7 +212,7 @@ mod tests {
                 text: String::new(),
             },
         );
-        let message = Message {
+        let message = OutgoingMessage {
             id: OrderSequence::id(1 << 40),
             to: &address,
             content: &content,
@@ -248,7 +252,8 @@ mod tests {
         let private = Secret::from("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
         let key = VapidKey::new(&private, "mailto:ops@example.org".to_owned()).expect("a key");
         let push =
-            WebPush::new(key, Clock::manual(Timestamp(0)), Codes::shipped()).expect("client");
+            WebPushProvider::new(key, Clock::manual(Timestamp(0)), ErrorCodeTable::shipped())
+                .expect("client");
         let subscription = |endpoint: &str| PushSubscription {
             endpoint: endpoint.to_owned(),
             keys: SubscriptionKeys {
@@ -263,7 +268,7 @@ mod tests {
             },
         );
         let address = Address::Subscription(to.clone());
-        let message = Message {
+        let message = OutgoingMessage {
             id: OrderSequence::id(1 << 40),
             to: &address,
             content: &content,
@@ -310,7 +315,7 @@ mod tests {
                 title: text.clone(),
                 body: text.clone(),
             };
-            let message = Message {
+            let message = OutgoingMessage {
                 id: OrderSequence::id(1 << 40),
                 to: &to,
                 content: &content,

@@ -1,4 +1,4 @@
-//! What becomes of a row when the store does not write how its attempt ended.
+//! What becomes of a row when the store does not write how its attempt completed.
 
 use futures_util::FutureExt;
 use postern_common::database::{Database, PostgresTransaction};
@@ -44,7 +44,7 @@ async fn what_cannot_be_handed_back_at_the_stop_is_rescued() {
         .await;
         rig.step().await;
         execute(&test.database, &end).await;
-        rig.workers.leave().await;
+        rig.workers.retire_all().await;
         let mut next = TestReplica::new(&store, &clock, 8).await;
         next.step().await;
         assert_eq!(
@@ -61,7 +61,7 @@ async fn what_is_handed_back_at_the_stop_is_left_to_others() {
         for _ in 0..3 {
             rig.accept(Priority::Normal).await;
         }
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("looks");
         assert_eq!(rig.dispatcher.pass().await.expect("claims"), 2);
         rig.stop.cancel();
         rig.settle().await;
@@ -83,7 +83,7 @@ async fn an_identity_that_was_lost_claims_nothing_until_there_is_another() {
             .step()
             .await
             .expect_err("lost, and no other is to be had");
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("looks");
         assert_eq!(rig.dispatcher.pass().await.expect("claims"), 0);
         execute(&test.database, &end).await;
         rig.workers.step().await.expect("another");
@@ -208,10 +208,10 @@ async fn a_permit_is_free_only_when_the_result_is_durable() {
             rig.accept(Priority::Normal).await,
             rig.accept(Priority::Normal).await,
         ];
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("looks");
         rig.dispatcher.pass().await.expect("claims");
-        rig.runner.idle().await;
-        let permits = rig.board.desk(Channel::Email).permits().clone();
+        rig.runner.wait_until_idle().await;
+        let permits = rig.dispatch_state.channel(Channel::Email).permits().clone();
         let held = hold_results(&test.database).await;
         let mut write = Box::pin(rig.finisher.drain());
         loop {
@@ -245,7 +245,7 @@ async fn rows_that_share_a_place_are_claimed_one_after_another() {
             rig.accept(Priority::Normal).await;
         }
         execute(&test.database, "UPDATE notify_queue SET ord = 5").await;
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("looks");
         for sent in [2, 4, 5] {
             rig.dispatcher.pass().await.expect("claims");
             rig.settle().await;

@@ -14,8 +14,8 @@ fn large() -> Value {
     body
 }
 
-async fn until_waiting(service: &TestServer, waiting: usize, writer: &GroupCommitter) {
-    while writer.waiting() < waiting {
+async fn until_waiting(service: &TestServer, waiting: usize, committer: &GroupCommitter) {
+    while committer.waiting() < waiting {
         assert!(!service.shutdown.is_cancelled());
         tokio::task::yield_now().await;
     }
@@ -29,14 +29,14 @@ async fn body_stays_charged_until_commit_after_client_disconnects() {
             bodies: BodyBudgets::split(300_000),
             ..Limits::default()
         };
-        let (served, mut writer) = served_within(&store, limits).await;
+        let (served, mut committer) = served_within(&store, limits).await;
         let served = Arc::new(served);
         let ask = || {
             let served = Arc::clone(&served);
             tokio::spawn(async move { served.post("/notifications", &[], &large()).await })
         };
         let (first, second) = (ask(), ask());
-        until_waiting(&served, 2, &writer).await;
+        until_waiting(&served, 2, &committer).await;
         for _ in 0..2 {
             let request = served
                 .client
@@ -63,8 +63,8 @@ async fn body_stays_charged_until_commit_after_client_disconnects() {
             let served = Arc::clone(&served);
             async move { served.post("/notifications", &[], &welcome()).await.0 }
         });
-        until_waiting(&served, 3, &writer).await;
-        writer.step().await;
+        until_waiting(&served, 3, &committer).await;
+        committer.step().await;
         assert_eq!(
             (
                 first.await.expect("no panic").0,
@@ -72,7 +72,7 @@ async fn body_stays_charged_until_commit_after_client_disconnects() {
             ),
             (StatusCode::CREATED, StatusCode::CREATED)
         );
-        tokio::spawn(writer.run());
+        tokio::spawn(committer.run());
         assert_eq!(
             ask().await.expect("no panic").0,
             StatusCode::CREATED,

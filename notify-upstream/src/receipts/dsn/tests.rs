@@ -31,7 +31,11 @@ fn read_text(mail: &str) -> Vec<ProviderReport> {
 }
 
 fn read_with(mail: &str, known: &[AddressHash]) -> Vec<ProviderReport> {
-    let report = read(mail.replace("{id}", ID).as_bytes(), &Codes::shipped(), NOW);
+    let report = read(
+        mail.replace("{id}", ID).as_bytes(),
+        &ErrorCodeTable::shipped(),
+        NOW,
+    );
     report
         .map(|report| report.verified_reports(&tokens(), |_| known.to_vec()))
         .unwrap_or_default()
@@ -274,7 +278,7 @@ proptest! {
             let mut bytes = mail.as_bytes()[..mail.len().min(cut)].to_vec();
             let at = at.min(bytes.len());
             bytes.splice(at..at, noise);
-            let _ = read(&bytes, &Codes::shipped(), NOW);
+            let _ = read(&bytes, &ErrorCodeTable::shipped(), NOW);
         }
     }
 }

@@ -1,3 +1,5 @@
+//! Mailgun webhooks.
+
 use std::time::Duration;
 
 use postern_common::Secret;
@@ -15,7 +17,7 @@ use crate::notification::NotificationId;
 use crate::store::WebhookToken;
 use crate::store::row::ReceiptKind;
 
-/// E-mail events of MailgunWebhook (documentation.mailgun.com, "Securing webhooks"): HMAC-SHA256 over
+/// E-mail events of Mailgun (documentation.mailgun.com, "Securing webhooks"): HMAC-SHA256 over
 /// timestamp and token, both in the body beside the signature. The event itself is not signed, so a
 /// token is bound to the first body that it arrives with.
 #[derive(Debug)]
@@ -24,7 +26,7 @@ pub(crate) struct MailgunWebhook {
     pub(crate) signing_key: Secret,
 }
 
-/// MailgunWebhook repeats a webhook with its first timestamp for up to eight hours. The inbox detects
+/// Mailgun repeats a webhook with its first timestamp for up to eight hours. The inbox detects
 /// repetitions by event identifier.
 pub(super) const SIGNATURE_WINDOW: Duration = Duration::from_secs(9 * 3600);
 
@@ -84,8 +86,8 @@ fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport>
     };
     let by_variable = text(event, "/user-variables/notificationId").and_then(NotificationId::parse);
     let recipient = text(event, "/recipient");
-    let words = text(event, "/delivery-status/description")
-        .filter(|words| !words.is_empty())
+    let description = text(event, "/delivery-status/description")
+        .filter(|description| !description.is_empty())
         .or_else(|| text(event, "/delivery-status/message"));
     Some(ProviderReport {
         event_id: text(event, "/id")?.to_owned(),
@@ -95,7 +97,7 @@ fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport>
         code: event
             .pointer("/delivery-status/code")
             .map(ToString::to_string),
-        detail: words.map(|words| without_address(words, recipient)),
+        detail: description.map(|description| without_address(description, recipient)),
         dead_address: recipient.filter(|_| bounced).map(str::to_owned),
     })
 }

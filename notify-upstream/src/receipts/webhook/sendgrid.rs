@@ -1,3 +1,5 @@
+//! SendGrid webhooks.
+
 use std::time::Duration;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
@@ -15,17 +17,17 @@ use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
-/// E-mail events of SendGridWebhook (Signed Event Webhook): ECDSA on P-256 over timestamp and body.
+/// E-mail events of SendGrid (Signed Event Webhook): ECDSA on P-256 over timestamp and body.
 #[derive(Debug)]
 pub(crate) struct SendGridWebhook {
     key: Vec<u8>,
 }
 
-/// SendGridWebhook batches events before sending; the timestamp is that of the sending.
+/// SendGrid batches events before sending; the timestamp is that of the sending.
 const SIGNATURE_WINDOW: Duration = Duration::from_secs(600);
 
 impl SendGridWebhook {
-    /// Creates a receiver with the public key that SendGridWebhook displays: base64 of a
+    /// Creates a receiver with the public key that SendGrid displays: base64 of a
     /// `SubjectPublicKeyInfo`. Returns `None` if it is not base64.
     #[must_use]
     pub(crate) fn new(public_key: &str) -> Option<Self> {
@@ -84,7 +86,7 @@ fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport>
         _ => return None,
     };
     let email = text(event, "/email");
-    let words = text(event, "/reason").or_else(|| text(event, "/response"));
+    let description = text(event, "/reason").or_else(|| text(event, "/response"));
     let by_argument = text(event, "/notificationId").and_then(NotificationId::parse);
     let seconds = event.get("timestamp").and_then(Value::as_i64);
     Some(ProviderReport {
@@ -93,7 +95,7 @@ fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport>
         kind,
         at: seconds.map_or(request.now, Timestamp::from_unix_seconds),
         code: text(event, "/status").map(str::to_owned),
-        detail: words.map(|words| without_address(words, email)),
+        detail: description.map(|description| without_address(description, email)),
         dead_address: email
             .filter(|_| kind == ReceiptKind::Bounced)
             .map(str::to_owned),

@@ -43,7 +43,7 @@ impl SnsWebhook {
     /// Returns whether `text` is the ARN of a topic.
     #[must_use]
     pub(crate) fn is_topic(text: &str) -> bool {
-        host_of(text).is_some()
+        topic_host(text).is_some()
     }
 
     /// Rejects a request whose topic header names another topic, before its body is read. The
@@ -104,7 +104,7 @@ impl SnsWebhook {
                 let url = subscribe_url(part("SubscribeURL")?, topic)
                     .ok_or(WebhookRejection::Unreadable)?;
                 self.certificates
-                    .visit(&url)
+                    .fetch_text(&url)
                     .await
                     .map_err(|_| WebhookRejection::Unavailable)?;
                 tracing::info!(topic, "SNS subscription confirmed");
@@ -118,7 +118,7 @@ impl SnsWebhook {
 /// Returns the host that signs for a topic: SNS in the region of the ARN
 /// (`arn:{partition}:sns:{region}:…`). Accepting any other host would let an attacker sign. Returns
 /// `None` if `topic` is not the ARN of a topic.
-fn host_of(topic: &str) -> Option<String> {
+fn topic_host(topic: &str) -> Option<String> {
     let parts: Vec<&str> = topic.split(':').collect();
     let ["arn", partition, "sns", region, account, name] = parts[..] else {
         return None;
@@ -140,23 +140,23 @@ fn host_of(topic: &str) -> Option<String> {
 
 /// Parses an `https` URL on exactly the topic's host, without port, user or fragment, in canonical
 /// spelling.
-fn on_topics_host(text: &str, topic: &str) -> Option<Url> {
+fn parse_topic_url(text: &str, topic: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
-    let plain = text.starts_with(&format!("https://{}/", host_of(topic)?));
-    (plain && url.as_str() == text && url.fragment().is_none()).then_some(url)
+    let is_canonical = text.starts_with(&format!("https://{}/", topic_host(topic)?));
+    (is_canonical && url.as_str() == text && url.fragment().is_none()).then_some(url)
 }
 
 fn certificate_url(text: &str, topic: &str) -> Option<Url> {
-    let url = on_topics_host(text, topic)?;
+    let url = parse_topic_url(text, topic)?;
     let name = url.path().strip_prefix('/')?.strip_suffix(".pem")?;
-    let one_file = name
+    let is_single_file = name
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    (one_file && url.query().is_none()).then_some(url)
+    (is_single_file && url.query().is_none()).then_some(url)
 }
 
 fn subscribe_url(text: &str, topic: &str) -> Option<Url> {
-    let url = on_topics_host(text, topic)?;
+    let url = parse_topic_url(text, topic)?;
     let has = |name: &str, value: &str| {
         url.query_pairs()
             .filter(|(known, _)| known == name)
@@ -217,7 +217,7 @@ fn report(request: &WebhookRequest<'_>, event_id: &str, event: &Value) -> Option
         _ => return None,
     };
     let recipient = text(event, "/mail/destination/0");
-    let words = text(event, "/bounce/bouncedRecipients/0/diagnosticCode")
+    let description = text(event, "/bounce/bouncedRecipients/0/diagnosticCode")
         .or_else(|| text(event, "/delivery/smtpResponse"));
     let times = [
         "/delivery/timestamp",
@@ -234,7 +234,7 @@ fn report(request: &WebhookRequest<'_>, event_id: &str, event: &Value) -> Option
             .find_map(|pointer| Timestamp::parse(text(event, pointer)?))
             .unwrap_or(request.now),
         code: text(event, "/bounce/bouncedRecipients/0/status").map(str::to_owned),
-        detail: words.map(|words| without_address(words, recipient)),
+        detail: description.map(|description| without_address(description, recipient)),
         dead_address: text(event, "/bounce/bouncedRecipients/0/emailAddress")
             .filter(|_| hard)
             .map(str::to_owned),
@@ -298,7 +298,7 @@ mod tests {
             "arn:evil:sns:us-west-2:1:x",
             "arn:aws:sns:a.b:1:x",
         ] {
-            assert_eq!(host_of(bad), None, "{bad}");
+            assert_eq!(topic_host(bad), None, "{bad}");
         }
     }
 

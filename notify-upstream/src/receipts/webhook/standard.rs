@@ -1,3 +1,5 @@
+//! Standard Webhooks.
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
@@ -12,7 +14,7 @@ use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
-/// StandardWebhook Webhooks (standardwebhooks.com, symmetric `v1`), for providers without built-in
+/// Standard Webhooks (standardwebhooks.com, symmetric `v1`), for providers without built-in
 /// support: `{"type": "notification.delivered", "timestamp": "…", "data": {"notificationId": "…",
 /// "code"?, "detail"?}}`. The type ends with `sent`, `deferred`, `delivered`, `failed` or
 /// `bounced`.

@@ -40,7 +40,7 @@ fn webhooks_of(certificates: CertificateCache) -> Webhooks {
     let url = "https://sns.us-west-2.amazonaws.com/cert.pem"
         .parse()
         .expect("URL");
-    certificates.learn(&url, &Arc::from(key));
+    certificates.insert(&url, &Arc::from(key));
     Webhooks {
         twilio: Some(TwilioWebhook {
             auth_token: Secret::from("12345"),
@@ -198,7 +198,7 @@ async fn signed_request_of_each_provider_is_parsed() {
 async fn any_changed_signed_byte_is_rejected() {
     let webhooks = webhooks();
     for sent in all() {
-        // MailgunWebhook signs only timestamp and token.
+        // Mailgun signs only timestamp and token.
         let positions: Vec<usize> = match sent.provider {
             "mailgun" => ["1763600000", "tok"]
                 .map(|part| sent.body.find(part).expect("part of the body"))

@@ -1,3 +1,5 @@
+//! Twilio webhooks.
+
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,13 +12,13 @@ use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
-/// SMS status callbacks of TwilioWebhook (twilio.com/docs/usage/security): HMAC-SHA1 over the URL and the
+/// SMS status callbacks of Twilio (twilio.com/docs/usage/security): HMAC-SHA1 over the URL and the
 /// sorted form fields.
 #[derive(Debug)]
 pub(crate) struct TwilioWebhook {
     /// The account's auth token.
     pub(crate) auth_token: Secret,
-    /// The callback URL configured at TwilioWebhook, without its query.
+    /// The callback URL configured at Twilio, without its query.
     pub(crate) url: Url,
 }
 
@@ -65,7 +67,7 @@ fn report(request: &WebhookRequest<'_>, form: &[(String, String)]) -> Option<Pro
     let error = field("ErrorCode").filter(|code| !code.is_empty());
     let kind = match status {
         "delivered" | "read" => ReceiptKind::Delivered,
-        "undelivered" if error.is_some_and(proves_dead) => ReceiptKind::Bounced,
+        "undelivered" if error.is_some_and(proves_invalid) => ReceiptKind::Bounced,
         "undelivered" | "failed" => ReceiptKind::Failed,
         "accepted" | "queued" | "sending" | "sent" => ReceiptKind::Sent,
         _ => return None,
@@ -86,7 +88,7 @@ fn report(request: &WebhookRequest<'_>, form: &[(String, String)]) -> Option<Pro
         code: error.map(str::to_owned),
         detail: Some(status.to_owned()),
         dead_address: error
-            .filter(|code| proves_dead(code))
+            .filter(|code| proves_invalid(code))
             .and_then(|_| field("To"))
             .map(str::to_owned),
     })
@@ -94,6 +96,6 @@ fn report(request: &WebhookRequest<'_>, form: &[(String, String)]) -> Option<Pro
 
 /// Returns whether an error code proves that the number does not exist. 30005: unknown destination.
 /// 30006 does not: "landline or unreachable carrier".
-fn proves_dead(code: &str) -> bool {
+fn proves_invalid(code: &str) -> bool {
     code == "30005"
 }

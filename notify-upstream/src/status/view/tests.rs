@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::dispatch::GateState;
+use crate::dispatch::LowPriorityThrottle;
 use crate::notification::OrderSequence;
 use crate::notification::{Lane, order_at};
 use crate::store::Record;
@@ -12,7 +12,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp(NOW.0 + seconds * 1000)
 }
 
-fn snapshot(trail: Vec<Trail>) -> Snapshot {
+fn snapshot(history: Vec<HistoryEntry>) -> NotificationSnapshot {
     let record = Record {
         lane: Lane::first(Channel::Email, Priority::Low),
         creator: "service:a".to_owned(),
@@ -25,16 +25,16 @@ fn snapshot(trail: Vec<Trail>) -> Snapshot {
         created_at: NOW,
         expires_at: Some(at(3600)),
     };
-    Snapshot {
+    NotificationSnapshot {
         id: OrderSequence::id(order_at(NOW)),
         record,
         send_at: None,
-        trail,
+        history,
     }
 }
 
-fn result(kind: ResultKind, attempt: i32, seconds: i64) -> Trail {
-    Trail::Result(ResultRow {
+fn result(kind: ResultKind, attempt: i32, seconds: i64) -> HistoryEntry {
+    HistoryEntry::Result(ResultRow {
         attempt,
         kind,
         began_at: Some(at(seconds)),
@@ -48,16 +48,22 @@ fn result(kind: ResultKind, attempt: i32, seconds: i64) -> Trail {
     })
 }
 
-fn receipt(kind: ReceiptKind, seconds: i64) -> Trail {
-    Trail::Receipt(kind, at(seconds), "sns".to_owned(), None, None)
+fn receipt(kind: ReceiptKind, seconds: i64) -> HistoryEntry {
+    HistoryEntry::Receipt(ReceiptEntry {
+        kind,
+        at: at(seconds),
+        provider: "sns".to_owned(),
+        code: None,
+        detail: None,
+    })
 }
 
-fn view(trail: Vec<Trail>, seconds: i64) -> StatusView {
+fn view(history: Vec<HistoryEntry>, seconds: i64) -> StatusView {
     StatusView::of(
-        &snapshot(trail),
+        &snapshot(history),
         at(seconds),
-        |_| Flow {
-            gate: GateState::Paused,
+        |_| ChannelFlow {
+            low_throttle: LowPriorityThrottle::Paused,
             next_probe_at: None,
         },
         |_| false,
@@ -65,7 +71,7 @@ fn view(trail: Vec<Trail>, seconds: i64) -> StatusView {
 }
 
 fn view_of(waiting: WaitingRow) -> StatusView {
-    view(vec![Trail::Waiting(waiting)], 10)
+    view(vec![HistoryEntry::Waiting(waiting)], 10)
 }
 
 #[test]
@@ -75,9 +81,9 @@ fn waiting_low_notification_has_a_wait_reason() {
         since: None,
         due: None,
     };
-    let still = view_of(waiting);
+    let queued = view_of(waiting);
     assert_eq!(
-        (still.status, still.wait_reason, still.attempts),
+        (queued.status, queued.wait_reason, queued.attempts),
         (NotificationStatus::Queued, Some("LOW_PAUSED"), 0)
     );
     let running = WaitingRow {
@@ -85,22 +91,22 @@ fn waiting_low_notification_has_a_wait_reason() {
         since: Some(at(5)),
         due: None,
     };
-    let begun = view_of(running);
+    let started = view_of(running);
     assert_eq!(
-        (begun.status, begun.wait_reason, begun.events.len()),
+        (started.status, started.wait_reason, started.events.len()),
         (NotificationStatus::Queued, None, 2)
     );
 }
 
 #[test]
 fn wait_for_provider_has_reason_and_next_attempt() {
-    let flow = |_| Flow {
-        gate: GateState::Paused,
+    let flow = |_| ChannelFlow {
+        low_throttle: LowPriorityThrottle::Paused,
         next_probe_at: Some(at(12)),
     };
     let view = |waiting| {
         StatusView::of(
-            &snapshot(vec![Trail::Waiting(waiting)]),
+            &snapshot(vec![HistoryEntry::Waiting(waiting)]),
             at(10),
             flow,
             |_| false,
@@ -124,19 +130,19 @@ fn wait_for_provider_has_reason_and_next_attempt() {
         (repeated.wait_reason, repeated.next_attempt_at),
         (Some("RETRY"), Some(at(20)))
     );
-    let begun = view(WaitingRow {
+    let started = view(WaitingRow {
         attempt: 1,
         since: Some(at(9)),
         due: None,
     });
-    assert_eq!((begun.wait_reason, begun.next_attempt_at), (None, None));
+    assert_eq!((started.wait_reason, started.next_attempt_at), (None, None));
 }
 
 #[test]
 fn imprecise_report_is_placed_after_its_attempt() {
     let mut snapshot = snapshot(Vec::new());
     snapshot.record.created_at = Timestamp(NOW.0 + 400);
-    let Trail::Result(sent) = result(ResultKind::Sent, 1, 0) else {
+    let HistoryEntry::Result(sent) = result(ResultKind::Sent, 1, 0) else {
         panic!("a result")
     };
     let sent = ResultRow {
@@ -144,35 +150,35 @@ fn imprecise_report_is_placed_after_its_attempt() {
         at: Timestamp(NOW.0 + 600),
         ..sent
     };
-    for told in [0, -5000] {
-        let delivered = Timestamp(NOW.0 + told);
-        let report = Trail::Receipt(
-            ReceiptKind::Delivered,
-            delivered,
-            "sns".to_owned(),
-            None,
-            None,
-        );
-        for trail in [
-            vec![report.clone(), Trail::Result(sent.clone())],
-            vec![Trail::Result(sent.clone()), report],
+    for offset_ms in [0, -5000] {
+        let delivered = Timestamp(NOW.0 + offset_ms);
+        let report = HistoryEntry::Receipt(ReceiptEntry {
+            kind: ReceiptKind::Delivered,
+            at: delivered,
+            provider: "sns".to_owned(),
+            code: None,
+            detail: None,
+        });
+        for history in [
+            vec![report.clone(), HistoryEntry::Result(sent.clone())],
+            vec![HistoryEntry::Result(sent.clone()), report],
         ] {
             let view = StatusView::of(
-                &Snapshot {
-                    trail,
+                &NotificationSnapshot {
+                    history,
                     ..snapshot.clone()
                 },
                 at(20),
-                |_| Flow::default(),
+                |_| ChannelFlow::default(),
                 |_| false,
             );
             let types: Vec<_> = view.events.iter().map(|event| event.r#type).collect();
-            let expected: &[&str] = if told == 0 {
+            let expected: &[&str] = if offset_ms == 0 {
                 &["QUEUED", "ATTEMPTED", "SENT", "DELIVERED"]
             } else {
                 &["QUEUED", "ATTEMPTED", "DELIVERED", "SENT"]
             };
-            assert_eq!(types, expected, "{told}");
+            assert_eq!(types, expected, "{offset_ms}");
             assert!(view.events.is_sorted_by_key(|event| event.at));
         }
     }
@@ -186,7 +192,7 @@ fn notification_certain_to_expire_is_expired() {
         due: None,
     };
     assert_eq!(
-        view(vec![Trail::Waiting(waiting)], 3600).status,
+        view(vec![HistoryEntry::Waiting(waiting)], 3600).status,
         NotificationStatus::Expired
     );
     let running = WaitingRow {
@@ -195,7 +201,7 @@ fn notification_certain_to_expire_is_expired() {
         due: None,
     };
     assert_eq!(
-        view(vec![Trail::Waiting(running)], 3600).status,
+        view(vec![HistoryEntry::Waiting(running)], 3600).status,
         NotificationStatus::Queued,
         "an attempt in progress may still succeed"
     );
@@ -205,10 +211,10 @@ fn notification_certain_to_expire_is_expired() {
 fn only_a_bounce_overrides_delivered() {
     let sent = || result(ResultKind::Sent, 1, 1);
     let status = |receipts: &[ReceiptKind]| {
-        let trail = std::iter::once(sent())
+        let history = std::iter::once(sent())
             .chain(receipts.iter().map(|kind| receipt(*kind, 9)))
             .collect();
-        view(trail, 20).status
+        view(history, 20).status
     };
     use ReceiptKind::{Bounced, Deferred, Delivered};
     assert_eq!(status(&[Delivered, Bounced]), NotificationStatus::Failed);
@@ -228,7 +234,7 @@ fn only_a_bounce_overrides_delivered() {
 
 #[test]
 fn receipt_before_sent_is_stored_is_applied() {
-    let running = Trail::Waiting(WaitingRow {
+    let running = HistoryEntry::Waiting(WaitingRow {
         attempt: 1,
         since: Some(at(1)),
         due: None,
@@ -241,14 +247,14 @@ fn receipt_before_sent_is_stored_is_applied() {
 
 #[test]
 fn missing_receipt_is_an_event() {
-    let trail = || {
+    let history = || {
         vec![
             result(ResultKind::Sent, 1, 1),
             receipt(ReceiptKind::Sent, 3),
         ]
     };
     let types = |seconds| {
-        view(trail(), seconds)
+        view(history(), seconds)
             .events
             .iter()
             .map(|event| event.r#type)
@@ -260,11 +266,11 @@ fn missing_receipt_is_an_event() {
 
 #[test]
 fn missing_receipts_are_events_for_reporting_channels() {
-    let types = |trail: Vec<Trail>, reports: bool| {
+    let types = |history: Vec<HistoryEntry>, reports: bool| {
         let view = StatusView::of(
-            &snapshot(trail),
+            &snapshot(history),
             at(80 * 3600),
-            |_| Flow::default(),
+            |_| ChannelFlow::default(),
             |_| reports,
         );
         view.events
@@ -288,9 +294,9 @@ proptest! {
     fn order_and_repetition_of_reports_do_not_matter(kinds in prop::collection::vec(1..=5_i16, 1..12), turn in any::<prop::sample::Index>()) {
         let receipts: Vec<_> = kinds.iter().filter_map(|kind| ReceiptKind::from_code(*kind)).collect();
         let status = |receipts: &[ReceiptKind]| {
-            let mut trail = vec![result(ResultKind::Sent, 1, 1)];
-            trail.extend(receipts.iter().map(|kind| receipt(*kind, 9)));
-            view(trail, 20).status
+            let mut history = vec![result(ResultKind::Sent, 1, 1)];
+            history.extend(receipts.iter().map(|kind| receipt(*kind, 9)));
+            view(history, 20).status
         };
         let expected = status(&receipts);
         let mut turned = receipts.clone();

@@ -11,10 +11,10 @@ use super::{Postgres, rows};
 use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{
-    DeadFilter, DeadLetter, Existing, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
+    DeadFilter, DeadLetter, IdempotencyRecord, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
     WebhookToken,
 };
-use crate::store::{Outcome, Snapshot, StoreError};
+use crate::store::{NotificationSnapshot, StoreError, StoreResult};
 
 /// One partition holds a week: ninety days of retention are thirteen partitions to plan over.
 const PARTITION: Duration = Duration::from_secs(7 * 86_400);
@@ -75,7 +75,7 @@ impl Postgres {
         &self,
         creator: &str,
         key: &str,
-    ) -> Outcome<Option<Existing>> {
+    ) -> StoreResult<Option<IdempotencyRecord>> {
         let sql =
             "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = $1 AND key = $2";
         let row = sqlx::query(sql)
@@ -83,10 +83,13 @@ impl Postgres {
             .bind(key)
             .fetch_optional(&self.urgent)
             .await?;
-        row.as_ref().map(rows::existing).transpose()
+        row.as_ref().map(rows::idempotency_record).transpose()
     }
 
-    pub(in crate::store) async fn forget_keys(&self, before: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn delete_idempotency_keys(
+        &self,
+        before: Timestamp,
+    ) -> StoreResult<u64> {
         let sql = "DELETE FROM notify_key WHERE created_at < $1";
         Ok(sqlx::query(sql)
             .bind(before.0)
@@ -95,7 +98,10 @@ impl Postgres {
             .rows_affected())
     }
 
-    pub(in crate::store) async fn read(&self, ids: &[NotificationId]) -> Outcome<Vec<Snapshot>> {
+    pub(in crate::store) async fn read(
+        &self,
+        ids: &[NotificationId],
+    ) -> StoreResult<Vec<NotificationSnapshot>> {
         // Records first: they never change, so whatever the second statement sees belongs to one
         // that was found.
         let sql =
@@ -114,13 +120,13 @@ impl Postgres {
         }
         for row in sqlx::query(TRAIL).bind(ids).fetch_all(&self.urgent).await? {
             if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
-                snapshot.trail.push(rows::trail(&row)?);
+                snapshot.history.push(rows::history_entry(&row)?);
             }
         }
         Ok(found.into_values().collect())
     }
 
-    pub(in crate::store) async fn receive(&self, receipts: &[Receipt]) -> Outcome<u64> {
+    pub(in crate::store) async fn save_receipts(&self, receipts: &[Receipt]) -> StoreResult<u64> {
         let done = sqlx::query(RECEIVE)
             .bind(
                 receipts
@@ -166,7 +172,7 @@ impl Postgres {
         Ok(done.rows_affected())
     }
 
-    pub(in crate::store) async fn now(&self) -> Outcome<Timestamp> {
+    pub(in crate::store) async fn now(&self) -> StoreResult<Timestamp> {
         let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
         Ok(Timestamp(
             sqlx::query_scalar(sql).fetch_one(&self.history).await?,
@@ -177,7 +183,7 @@ impl Postgres {
         &self,
         worker: i64,
         now: Timestamp,
-    ) -> Outcome<()> {
+    ) -> StoreResult<()> {
         let sql = "INSERT INTO notify_worker (id, seen_at) VALUES ($1, $2)";
         sqlx::query(sql)
             .bind(worker)
@@ -192,7 +198,7 @@ impl Postgres {
         worker: i64,
         now: Timestamp,
         dead_before: Timestamp,
-    ) -> Outcome<bool> {
+    ) -> StoreResult<bool> {
         let sql = "UPDATE notify_worker SET seen_at = $2 WHERE id = $1 AND seen_at >= $3";
         let done = sqlx::query(sql)
             .bind(worker)
@@ -203,7 +209,7 @@ impl Postgres {
         Ok(done.rows_affected() == 1)
     }
 
-    pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> Outcome<()> {
+    pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> StoreResult<()> {
         // Dead first: whatever becomes of the second statement, what it holds is rescued.
         let sql = "UPDATE notify_worker SET seen_at = 0 WHERE id = $1";
         sqlx::query(sql).bind(worker).execute(&self.history).await?;
@@ -215,7 +221,10 @@ impl Postgres {
         Ok(())
     }
 
-    pub(in crate::store) async fn dead_workers(&self, dead_before: Timestamp) -> Outcome<Vec<i64>> {
+    pub(in crate::store) async fn dead_workers(
+        &self,
+        dead_before: Timestamp,
+    ) -> StoreResult<Vec<i64>> {
         let sql = "SELECT id FROM notify_worker WHERE seen_at < $1 LIMIT 1000";
         Ok(sqlx::query_scalar(sql)
             .bind(dead_before.0)
@@ -223,7 +232,10 @@ impl Postgres {
             .await?)
     }
 
-    pub(in crate::store) async fn forget_workers(&self, dead_before: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn delete_dead_workers(
+        &self,
+        dead_before: Timestamp,
+    ) -> StoreResult<u64> {
         let sql = "DELETE FROM notify_worker w WHERE seen_at < $1
             AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.worker = w.id)";
         Ok(sqlx::query(sql)
@@ -237,11 +249,11 @@ impl Postgres {
     /// `keep_from`. A partition is built apart and attached: inserts go on meanwhile. Whoever holds
     /// a table for long, a dump or a forgotten session, is not waited for, since all that comes
     /// after would wait as well: what is not done now is done the next time.
-    pub(in crate::store) async fn keep_house(
+    pub(in crate::store) async fn maintain(
         &self,
         now: Timestamp,
         keep_from: Timestamp,
-    ) -> Outcome<()> {
+    ) -> StoreResult<()> {
         match self
             .slow
             .within_deadline(self.keep_partitions(now, keep_from))
@@ -269,7 +281,7 @@ impl Postgres {
         self.forget_lifted(keep_from).await
     }
 
-    async fn keep_partitions(&self, now: Timestamp, keep_from: Timestamp) -> Outcome<()> {
+    async fn keep_partitions(&self, now: Timestamp, keep_from: Timestamp) -> StoreResult<()> {
         let week = i64::try_from(PARTITION.as_millis()).unwrap_or(i64::MAX);
         for table in ["notify_record", "notify_result"] {
             for number in [now.0.div_euclid(week), now.0.div_euclid(week) + 1] {
@@ -290,7 +302,7 @@ impl Postgres {
     }
 
     /// A transaction that waits for no lock longer than a second.
-    async fn begin_briefly(&self) -> Outcome<PostgresTransaction> {
+    async fn begin_briefly(&self) -> StoreResult<PostgresTransaction> {
         let mut transaction = self.slow.begin().await?;
         sqlx::query("SET LOCAL lock_timeout = '1s'")
             .execute(&mut *transaction)
@@ -298,7 +310,7 @@ impl Postgres {
         Ok(transaction)
     }
 
-    async fn add_partition(&self, table: &str, number: i64, week: i64) -> Outcome<()> {
+    async fn add_partition(&self, table: &str, number: i64, week: i64) -> StoreResult<()> {
         let [from, to] =
             [number, number + 1].map(|n| NotificationId::floor(Timestamp(n.saturating_mul(week))));
         let name = format!("{table}_w{number}");
@@ -339,7 +351,7 @@ impl Postgres {
     }
 
     /// Numbers of the weeks that a table has partitions for.
-    async fn partitions(&self, table: &str) -> Outcome<Vec<i64>> {
+    async fn partitions(&self, table: &str) -> StoreResult<Vec<i64>> {
         let sql = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
             WHERE i.inhparent = to_regclass($1)";
         let names: Vec<String> = sqlx::query_scalar(sql)
@@ -355,7 +367,7 @@ impl Postgres {
     pub(in crate::store) async fn dead_letters(
         &self,
         filter: &DeadFilter,
-    ) -> Outcome<Vec<DeadLetter>> {
+    ) -> StoreResult<Vec<DeadLetter>> {
         let sql = format!("SELECT id, lane, attempt, at, code FROM notify_dead WHERE {DEAD}");
         let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter)
             .fetch_all(&self.slow)
@@ -368,7 +380,7 @@ impl Postgres {
         filter: &DeadFilter,
         first: Order,
         now: Timestamp,
-    ) -> Outcome<u64> {
+    ) -> StoreResult<u64> {
         let sql = format!(
             "WITH gone AS (DELETE FROM notify_dead
                 WHERE id = ANY(ARRAY(SELECT id FROM notify_dead WHERE {DEAD})) RETURNING *),
@@ -384,7 +396,10 @@ impl Postgres {
         Ok(query.execute(&self.slow).await?.rows_affected())
     }
 
-    pub(in crate::store) async fn drop_dead(&self, filter: &DeadFilter) -> Outcome<u64> {
+    pub(in crate::store) async fn discard_dead_letters(
+        &self,
+        filter: &DeadFilter,
+    ) -> StoreResult<u64> {
         let sql = format!(
             "DELETE FROM notify_dead WHERE id = ANY(ARRAY(SELECT id FROM notify_dead WHERE {DEAD}))"
         );
@@ -394,11 +409,11 @@ impl Postgres {
             .rows_affected())
     }
 
-    pub(in crate::store) async fn bind_webhook(
+    pub(in crate::store) async fn bind_webhook_token(
         &self,
         token: &WebhookToken,
         now: Timestamp,
-    ) -> Outcome<bool> {
+    ) -> StoreResult<bool> {
         let sql =
             "INSERT INTO notify_webhook_token (provider, token, body, at) VALUES ($1, $2, $3, $4)
             ON CONFLICT DO NOTHING";
@@ -415,7 +430,10 @@ impl Postgres {
         Ok(first == token.body)
     }
 
-    pub(in crate::store) async fn forget_webhooks(&self, before: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn delete_webhook_tokens(
+        &self,
+        before: Timestamp,
+    ) -> StoreResult<u64> {
         let sql = "DELETE FROM notify_webhook_token WHERE at < $1";
         Ok(sqlx::query(sql)
             .bind(before.0)

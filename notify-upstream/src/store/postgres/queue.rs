@@ -14,11 +14,12 @@ use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Postgres, rows};
-use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS, Order};
-use crate::store::Outcome;
+use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
+use crate::store::StoreResult;
 use crate::store::read::{RECORD, WANTED_AT};
 use crate::store::row::{
-    Cancelled, Claim, Claimed, Finished, LaneMark, NewNotification, Next, ResultKind, Survey,
+    CancelResult, Claim, ClaimRef, Claimed, Finished, LaneDepth, LanePosition, LaneScan,
+    LowWatermark, NewNotification, Next, ResultKind,
 };
 
 /// Keys are inserted in order, so that two replicas cannot wait for each other.
@@ -160,7 +161,7 @@ impl Postgres {
     pub(in crate::store) async fn accept(
         &self,
         batch: &[NewNotification],
-    ) -> Outcome<Vec<NotificationId>> {
+    ) -> StoreResult<Vec<NotificationId>> {
         macro_rules! column {
             ($row:ident => $value:expr) => {
                 batch.iter().map(|$row| $value).collect::<Vec<_>>()
@@ -189,7 +190,7 @@ impl Postgres {
         Ok(batch.iter().filter(refused).map(|row| row.id).collect())
     }
 
-    pub(in crate::store) async fn claim(&self, claim: &Claim<'_>) -> Outcome<Vec<Claimed>> {
+    pub(in crate::store) async fn claim(&self, claim: &Claim<'_>) -> StoreResult<Vec<Claimed>> {
         let rows = sqlx::query(AssertSqlSafe(claim_sql()))
             .bind(claim.lane.code())
             .bind(claim.after)
@@ -211,13 +212,13 @@ impl Postgres {
                 record: rows::record(row, 6)?,
             })
         });
-        let mut claimed = claimed.collect::<Outcome<Vec<_>>>()?;
+        let mut claimed = claimed.collect::<StoreResult<Vec<_>>>()?;
         // RETURNING does not keep the order of the rows that were picked.
         claimed.sort_unstable_by_key(|row| row.order);
         Ok(claimed)
     }
 
-    pub(in crate::store) async fn finish(&self, batch: &[Finished]) -> Outcome<usize> {
+    pub(in crate::store) async fn finish(&self, batch: &[Finished]) -> StoreResult<usize> {
         macro_rules! column {
             ($row:ident => $value:expr) => {
                 batch.iter().map(|$row| $value).collect::<Vec<_>>()
@@ -229,7 +230,7 @@ impl Postgres {
             .bind(column!(row => row.worker))
             .bind(column!(row => row.lane.code()))
             .bind(column!(row => row.result.attempt))
-            .bind(column!(row => row.next.is_told().then(|| row.result.kind.code())))
+            .bind(column!(row => row.next.is_recorded().then(|| row.result.kind.code())))
             .bind(column!(row => row.result.began_at.map(|at| at.0)))
             .bind(column!(row => row.result.at.0))
             .bind(column!(row => row.next.due().map(|at| at.0)))
@@ -246,9 +247,10 @@ impl Postgres {
 
     pub(in crate::store) async fn release(
         &self,
-        rows: &[(NotificationId, i32)],
-    ) -> Outcome<Vec<(Lane, Order)>> {
-        let (ids, fences): (Vec<_>, Vec<_>) = rows.iter().copied().unzip();
+        rows: &[ClaimRef],
+    ) -> StoreResult<Vec<LanePosition>> {
+        let ids: Vec<_> = rows.iter().map(|row| row.id).collect();
+        let fences: Vec<_> = rows.iter().map(|row| row.fence).collect();
         let rows = sqlx::query(RELEASE)
             .bind(ids)
             .bind(fences)
@@ -257,11 +259,11 @@ impl Postgres {
         rows.iter().map(rows::place).collect()
     }
 
-    pub(in crate::store) async fn survey(
+    pub(in crate::store) async fn scan_lanes(
         &self,
-        marks: &[LaneMark],
+        marks: &[LowWatermark],
         dead: &[i64],
-    ) -> Outcome<Vec<Survey>> {
+    ) -> StoreResult<Vec<LaneScan>> {
         let rows = sqlx::query(SURVEY)
             .bind(
                 marks
@@ -274,13 +276,13 @@ impl Postgres {
             .bind(dead)
             .fetch_all(&self.queue)
             .await?;
-        rows.iter().map(rows::survey).collect()
+        rows.iter().map(rows::lane_scan).collect()
     }
 
-    pub(in crate::store) async fn lane_marks(
+    pub(in crate::store) async fn low_watermarks(
         &self,
         channel: Channel,
-    ) -> Outcome<Vec<(Lane, Order)>> {
+    ) -> StoreResult<Vec<LanePosition>> {
         let lanes = Lane::of(channel).map(Lane::code);
         let sql = "SELECT lane, low FROM notify_mark WHERE lane = ANY($1)";
         let rows = sqlx::query(sql)
@@ -290,7 +292,10 @@ impl Postgres {
         rows.iter().map(rows::place).collect()
     }
 
-    pub(in crate::store) async fn keep_lane_marks(&self, marks: &[LaneMark]) -> Outcome<()> {
+    pub(in crate::store) async fn save_low_watermarks(
+        &self,
+        marks: &[LowWatermark],
+    ) -> StoreResult<()> {
         sqlx::query(KEEP_MARKS)
             .bind(
                 marks
@@ -308,7 +313,7 @@ impl Postgres {
         &self,
         now: Timestamp,
         limit: i64,
-    ) -> Outcome<Vec<(Lane, Order)>> {
+    ) -> StoreResult<Vec<LanePosition>> {
         let bits = i32::try_from(ORDER_COUNTER_BITS).unwrap_or(0);
         let rows = sqlx::query(MOVE_DUE)
             .bind(now.0)
@@ -320,7 +325,7 @@ impl Postgres {
     }
 
     #[cfg(test)]
-    pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
+    pub(in crate::store) async fn next_due(&self) -> StoreResult<Option<Timestamp>> {
         let due: Option<i64> =
             sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1")
                 .fetch_optional(&self.queue)
@@ -332,7 +337,7 @@ impl Postgres {
         &self,
         id: NotificationId,
         now: Timestamp,
-    ) -> Outcome<Cancelled> {
+    ) -> StoreResult<CancelResult> {
         let done = sqlx::query(CANCEL)
             .bind(id)
             .bind(now.0)
@@ -340,13 +345,13 @@ impl Postgres {
             .execute(&self.urgent)
             .await?;
         Ok(if done.rows_affected() == 0 {
-            Cancelled::TooLate
+            CancelResult::TooLate
         } else {
-            Cancelled::Now
+            CancelResult::Now
         })
     }
 
-    pub(in crate::store) async fn tell(&self, text: &str) -> Outcome<()> {
+    pub(in crate::store) async fn publish(&self, text: &str) -> StoreResult<()> {
         sqlx::query("SELECT pg_notify($1, $2)")
             .bind(WAITING)
             .bind(text)
@@ -356,11 +361,11 @@ impl Postgres {
     }
 
     /// On a connection that it keeps.
-    pub(in crate::store) async fn listen(&self) -> Outcome<PgListener> {
+    pub(in crate::store) async fn listen(&self) -> StoreResult<PgListener> {
         Ok(self.history.listen(WAITING).await?)
     }
 
-    pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {
+    pub(in crate::store) async fn queue_depths(&self, cap: i64) -> StoreResult<Vec<LaneDepth>> {
         let lanes: Vec<i16> = Channel::ALL
             .into_iter()
             .flat_map(Lane::of)
@@ -371,7 +376,7 @@ impl Postgres {
             .bind(cap)
             .fetch_all(&self.queue)
             .await?;
-        rows.iter().map(rows::place).collect()
+        rows.iter().map(rows::depth).collect()
     }
 }
 

@@ -6,10 +6,7 @@ use super::*;
 async fn a_claim_leaves_every_row_in_its_page_and_adds_nothing_to_the_indexes() {
     let test = testing::postgres().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
-    store
-        .keep_house(NOW, Timestamp(0))
-        .await
-        .expect("partitions");
+    store.maintain(NOW, Timestamp(0)).await.expect("partitions");
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
     };
@@ -30,10 +27,7 @@ async fn a_claim_leaves_every_row_in_its_page_and_adds_nothing_to_the_indexes() 
 async fn what_waits_for_the_one_that_takes_a_row_over_changes_it_no_more() {
     let test = testing::postgres().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
-    store
-        .keep_house(NOW, Timestamp(0))
-        .await
-        .expect("partitions");
+    store.maintain(NOW, Timestamp(0)).await.expect("partitions");
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
     };
@@ -50,7 +44,14 @@ async fn what_waits_for_the_one_that_takes_a_row_over_changes_it_no_more() {
     let result = ended(&mine, ME, ResultKind::Sent, Next::Done);
     let (finishing, releasing) = (store.clone(), store.clone());
     let finish = tokio::spawn(async move { finishing.finish(&[result]).await });
-    let release = tokio::spawn(async move { releasing.release(&[(mine.id, mine.fence)]).await });
+    let release = tokio::spawn(async move {
+        releasing
+            .release(&[ClaimRef {
+                id: mine.id,
+                fence: mine.fence,
+            }])
+            .await
+    });
     while sqlx::query_scalar::<_, i64>(WAIT)
         .fetch_one(pool)
         .await

@@ -31,14 +31,14 @@ async fn receipts_of_one_notification_are_bounded() {
         for round in 0..10 {
             let first = 9 * round;
             stored += store
-                .receive(&deferred(flooded, first..first + 9))
+                .save_receipts(&deferred(flooded, first..first + 9))
                 .await
                 .expect("keeps");
         }
         assert_eq!(stored, most, "in many batches");
         assert_eq!(
             store
-                .receive(&deferred(flooded, 0..500))
+                .save_receipts(&deferred(flooded, 0..500))
                 .await
                 .expect("keeps"),
             0
@@ -48,7 +48,7 @@ async fn receipts_of_one_notification_are_bounded() {
             .chain(deferred(flooded, 500..501))
             .collect();
         assert_eq!(
-            store.receive(&mixed).await.expect("keeps"),
+            store.save_receipts(&mixed).await.expect("keeps"),
             most,
             "in one batch, and of another one"
         );
@@ -60,7 +60,10 @@ async fn first_receipt_of_each_kind_is_kept_beyond_the_bound() {
     use ReceiptKind::{Bounced, Deferred, Delivered, Failed, Sent};
     for (store, _database) in both().await {
         let id = OrderSequence::id(1 << 40);
-        store.receive(&deferred(id, 0..100)).await.expect("keeps");
+        store
+            .save_receipts(&deferred(id, 0..100))
+            .await
+            .expect("keeps");
         for (kind, kept) in [
             (Deferred, 0),
             (Failed, 1),
@@ -69,9 +72,13 @@ async fn first_receipt_of_each_kind_is_kept_beyond_the_bound() {
             (Bounced, 1),
         ] {
             let both = [1, 2].map(|n| report(id, &format!("{kind:?}-{n}"), kind));
-            assert_eq!(store.receive(&both).await.expect("keeps"), kept, "{kind:?}");
             assert_eq!(
-                store.receive(&both).await.expect("keeps"),
+                store.save_receipts(&both).await.expect("keeps"),
+                kept,
+                "{kind:?}"
+            );
+            assert_eq!(
+                store.save_receipts(&both).await.expect("keeps"),
                 0,
                 "{kind:?} once more"
             );

@@ -27,10 +27,7 @@ async fn a_process_of_the_first_version_works_on_the_newest_tables() {
             .await
             .expect("the first version");
         let store = Store::open(&test.database, 4).await.expect("the newest");
-        store
-            .keep_house(NOW, Timestamp(0))
-            .await
-            .expect("partitions");
+        store.maintain(NOW, Timestamp(0)).await.expect("partitions");
         let batch = orders(0, 1);
         store.accept(&batch).await.expect("accepted");
         let id = batch[0].id;
@@ -45,8 +42,8 @@ async fn a_process_of_the_first_version_works_on_the_newest_tables() {
         )
         .await;
         let known = snapshot(&store, id).await;
-        let [Trail::Result(result)] = &known.trail[..] else {
-            panic!("{:?}", known.trail)
+        let [HistoryEntry::Result(result)] = &known.history[..] else {
+            panic!("{:?}", known.history)
         };
         assert_eq!(
             (result.kind, result.detail.as_deref(), result.address),

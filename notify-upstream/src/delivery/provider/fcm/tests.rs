@@ -16,7 +16,7 @@ use postern_common::clock::Timestamp;
 use super::*;
 use crate::address::DeviceToken;
 use crate::delivery::provider::injection::naughty;
-use crate::delivery::retry::Class;
+use crate::delivery::retry::FailureClass;
 use crate::notification::OrderSequence;
 use crate::testing::judge;
 
@@ -97,17 +97,17 @@ fn pem(label: &str, der: &[u8]) -> String {
 }
 
 /// An account, and the public key that belongs to it.
-fn fcm(stand_in: &StandIn, clock: &Clock) -> (Fcm, String) {
+fn fcm(stand_in: &StandIn, clock: &Clock) -> (FcmProvider, String) {
     fcm_with(stand_in, clock, Cache::memory(clock.clone()))
 }
 
-fn fcm_with(stand_in: &StandIn, clock: &Clock, cache: Cache) -> (Fcm, String) {
+fn fcm_with(stand_in: &StandIn, clock: &Clock, cache: Cache) -> (FcmProvider, String) {
     let (account, public) = account(stand_in);
     (fcm_of(account, clock, cache), public)
 }
 
-fn fcm_of(account: FcmAccount, clock: &Clock, cache: Cache) -> Fcm {
-    Fcm::new(account, cache, clock.clone(), Codes::shipped()).expect("an account")
+fn fcm_of(account: FcmAccount, clock: &Clock, cache: Cache) -> FcmProvider {
+    FcmProvider::new(account, cache, clock.clone(), ErrorCodeTable::shipped()).expect("an account")
 }
 
 fn account(stand_in: &StandIn) -> (FcmAccount, String) {
@@ -124,7 +124,7 @@ fn account(stand_in: &StandIn) -> (FcmAccount, String) {
     (account, pem("PUBLIC KEY", public.as_ref()))
 }
 
-async fn send(fcm: &Fcm) -> Result<Taken, Refusal> {
+async fn send(fcm: &FcmProvider) -> Result<ProviderAck, ProviderRefusal> {
     send_content(
         fcm,
         &MessageContent::Push {
@@ -135,9 +135,12 @@ async fn send(fcm: &Fcm) -> Result<Taken, Refusal> {
     .await
 }
 
-async fn send_content(fcm: &Fcm, content: &MessageContent) -> Result<Taken, Refusal> {
+async fn send_content(
+    fcm: &FcmProvider,
+    content: &MessageContent,
+) -> Result<ProviderAck, ProviderRefusal> {
     let to = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
-    let message = Message {
+    let message = OutgoingMessage {
         id: OrderSequence::id(1 << 40),
         to: &to,
         content,
@@ -212,37 +215,37 @@ async fn refusals_are_judged_and_a_dead_device_is_reported() {
         (
             404,
             error("NOT_FOUND", "UNREGISTERED"),
-            Class::Permanent,
+            FailureClass::Permanent,
             true,
         ),
         (
             400,
             error("INVALID_ARGUMENT", "INVALID_ARGUMENT"),
-            Class::Permanent,
+            FailureClass::Permanent,
             false,
         ),
         (
             429,
             error("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"),
-            Class::Throttled,
+            FailureClass::Throttled,
             false,
         ),
         (
             503,
             error("UNAVAILABLE", "UNAVAILABLE"),
-            Class::Transient,
+            FailureClass::Transient,
             false,
         ),
         (
             403,
             error("PERMISSION_DENIED", "SENDER_ID_MISMATCH"),
-            Class::Configuration,
+            FailureClass::Configuration,
             false,
         ),
         (
             401,
             error("UNAUTHENTICATED", "THIRD_PARTY_AUTH_ERROR"),
-            Class::Configuration,
+            FailureClass::Configuration,
             false,
         ),
     ];

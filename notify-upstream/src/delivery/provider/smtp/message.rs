@@ -9,10 +9,10 @@ use super::SmtpConfig;
 use crate::address::EmailAddress;
 use crate::delivery::attempt::message_id;
 use crate::delivery::mail_token::TokenPurpose;
-use crate::delivery::provider::Message;
+use crate::delivery::provider::OutgoingMessage;
 
 /// A rendered e-mail.
-pub(super) struct Words<'a> {
+pub(super) struct RenderedMail<'a> {
     pub(super) subject: &'a str,
     pub(super) text: &'a str,
     pub(super) html: Option<&'a str>,
@@ -22,9 +22,9 @@ pub(super) struct Words<'a> {
 /// are encoded, so that no line of theirs can end the message or begin a header.
 pub(super) fn build(
     config: &SmtpConfig,
-    message: &Message<'_>,
+    message: &OutgoingMessage<'_>,
     to: &EmailAddress,
-    words: &Words<'_>,
+    words: &RenderedMail<'_>,
 ) -> Result<Mail, String> {
     let (from, name) = &config.from;
     let name = (!name.is_empty()).then(|| name.clone());
@@ -61,18 +61,18 @@ pub(super) fn build(
 }
 
 /// Under what a mail server reports: the token that proves it, else the id.
-pub(super) fn envelope_id(config: &SmtpConfig, message: &Message<'_>) -> String {
+pub(super) fn envelope_id(config: &SmtpConfig, message: &OutgoingMessage<'_>) -> String {
     report_token(config, message).unwrap_or_else(|| message.id.to_string())
 }
 
-fn report_token(config: &SmtpConfig, message: &Message<'_>) -> Option<String> {
+fn report_token(config: &SmtpConfig, message: &OutgoingMessage<'_>) -> Option<String> {
     let tokens = config.tokens.as_ref()?;
     Some(tokens.issue(TokenPurpose::DeliveryReport, message.id, &message.to.hash()))
 }
 
 fn envelope(
     config: &SmtpConfig,
-    message: &Message<'_>,
+    message: &OutgoingMessage<'_>,
     to: &EmailAddress,
 ) -> Result<Envelope, String> {
     let from = match (&config.return_path, report_token(config, message)) {

@@ -13,10 +13,10 @@ use tokio::sync::Mutex;
 use super::*;
 use crate::address::hash;
 use crate::delivery::mail_token::TokenPurpose;
-use crate::delivery::pool::LONGEST_CALL;
-use crate::delivery::provider::call::CALL;
+use crate::delivery::pool::MAX_CALL_DURATION;
+use crate::delivery::provider::call::CALL_TIMEOUT;
 use crate::delivery::provider::injection::naughty;
-use crate::delivery::retry::Class;
+use crate::delivery::retry::FailureClass;
 use crate::notification::NotificationId;
 
 /// What the server says to a verb that comes up; everything else gets a yes.
@@ -112,7 +112,7 @@ fn answer(script: Script, verb: &str) -> Option<String> {
     }
 }
 
-fn smtp(port: u16) -> Smtp {
+fn smtp(port: u16) -> SmtpProvider {
     let from = (
         EmailAddress::parse("postern@example.org").expect("address"),
         "Postern".to_owned(),
@@ -129,9 +129,9 @@ fn smtp(port: u16) -> Smtp {
         hello: "example.org".to_owned(),
         connections: 4,
         unsubscribe: Some("https://x.example/unsubscribe/".to_owned()),
-        patience: Patience::default(),
+        timeouts: SmtpTimeouts::default(),
     };
-    Smtp::new(config, Codes::shipped()).expect("no certificates")
+    SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates")
 }
 
 fn tokens() -> MailTokens {
@@ -155,9 +155,12 @@ fn content(text: &str) -> MessageContent {
     }
 }
 
-async fn send(smtp: &Smtp, content: &MessageContent) -> Result<Taken, Refusal> {
+async fn send(
+    smtp: &SmtpProvider,
+    content: &MessageContent,
+) -> Result<ProviderAck, ProviderRefusal> {
     let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-    let message = Message {
+    let message = OutgoingMessage {
         id: id(),
         to: &to,
         content,
@@ -232,13 +235,15 @@ async fn a_server_that_reports_is_asked_to_report_under_our_id() {
         return_path,
         ..smtp(server.port).config
     };
-    let smtp = Smtp::new(config.clone(), Codes::shipped()).expect("no certificates");
+    let smtp =
+        SmtpProvider::new(config.clone(), ErrorCodeTable::shipped()).expect("no certificates");
     send(&smtp, &content("Hello Ada")).await.expect("taken");
     let without_key = SmtpConfig {
         tokens: None,
         ..config
     };
-    let without_key = Smtp::new(without_key, Codes::shipped()).expect("no certificates");
+    let without_key =
+        SmtpProvider::new(without_key, ErrorCodeTable::shipped()).expect("no certificates");
     send(&without_key, &content("Hello Ada"))
         .await
         .expect("taken");
@@ -290,115 +295,115 @@ async fn every_fault_is_judged_and_leaves_no_connection_in_doubt() {
     let cases = [
         (
             Script::Say("RCPT", "550 5.1.1 no such user"),
-            Class::Permanent,
+            FailureClass::Permanent,
             "mailbox_unknown",
             Recipient,
         ),
         (
             Script::Say("RCPT", "450 4.2.1 slow down"),
-            Class::Throttled,
+            FailureClass::Throttled,
             "provider_throttles",
             Recipient,
         ),
         (
             Script::Say("RCPT", "421 4.7.0 too many of these"),
-            Class::Throttled,
+            FailureClass::Throttled,
             "provider_throttles",
             Recipient,
         ),
         (
             Script::Say("RCPT", "452 4.2.2 over quota"),
-            Class::Transient,
+            FailureClass::Transient,
             "mailbox_full",
             Recipient,
         ),
         (
             Script::Say("MAIL", "452 4.3.1 system full"),
-            Class::Transient,
+            FailureClass::Transient,
             "provider_busy",
             Provider,
         ),
         (
             Script::Say("MAIL", "452 no room"),
-            Class::Transient,
+            FailureClass::Transient,
             "provider_busy",
             Provider,
         ),
         (
             Script::Say("MAIL", "451 4.3.0 later"),
-            Class::Transient,
+            FailureClass::Transient,
             "provider_busy",
             Provider,
         ),
         (
             Script::Say("MAIL", "550 5.7.1 not your domain"),
-            Class::Configuration,
+            FailureClass::Configuration,
             "sender_refused",
             Provider,
         ),
         (
             Script::Say("MAIL", "553 who?"),
-            Class::Configuration,
+            FailureClass::Configuration,
             "sender_refused",
             Provider,
         ),
         (
             Script::Say("DATA", "554 no"),
-            Class::Permanent,
+            FailureClass::Permanent,
             "provider_refused",
             Recipient,
         ),
         (
             Script::Say("DATA", "451 later"),
-            Class::Transient,
+            FailureClass::Transient,
             "provider_busy",
             Recipient,
         ),
         (
             Script::Say("DOT", "552 5.2.2 full"),
-            Class::Transient,
+            FailureClass::Transient,
             "mailbox_full",
             Recipient,
         ),
         (
             Script::Say("DOT", "550 5.7.1 spam from ada@example.com"),
-            Class::Permanent,
+            FailureClass::Permanent,
             "message_refused_by_policy",
             Recipient,
         ),
         (
             Script::Say("EHLO", "421 busy"),
-            Class::Throttled,
+            FailureClass::Throttled,
             "provider_throttles",
             Provider,
         ),
         (
             Script::Say("EHLO", "554 5.7.1 go away"),
-            Class::Configuration,
+            FailureClass::Configuration,
             "provider_turns_us_away",
             Provider,
         ),
         (
             Script::Drop("MAIL"),
-            Class::Transient,
+            FailureClass::Transient,
             "provider_unreachable",
             Provider,
         ),
         (
             Script::Drop("RCPT"),
-            Class::Transient,
+            FailureClass::Transient,
             "provider_unreachable",
             Recipient,
         ),
         (
             Script::Drop("DATA"),
-            Class::Transient,
+            FailureClass::Transient,
             "provider_unreachable",
             Recipient,
         ),
         (
             Script::Drop("DOT"),
-            Class::Ambiguous,
+            FailureClass::Ambiguous,
             "connection_broken",
             Recipient,
         ),
@@ -435,7 +440,7 @@ async fn a_server_that_is_away_or_without_starttls_gets_no_message() {
     let refusal = send(&smtp(closed), &content("x")).await.expect_err("away");
     assert_eq!(
         (refusal.class, refusal.scope),
-        (Class::Transient, FaultScope::Provider)
+        (FailureClass::Transient, FaultScope::Provider)
     );
     let server = server(Script::Yes).await;
     let config = SmtpConfig {
@@ -443,27 +448,27 @@ async fn a_server_that_is_away_or_without_starttls_gets_no_message() {
         host: "localhost".to_owned(),
         ..smtp(server.port).config
     };
-    let strict = Smtp::new(config, Codes::shipped()).expect("no certificates");
+    let strict = SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates");
     let refusal = send(&strict, &content("x"))
         .await
         .expect_err("not protected");
     assert_eq!(
         (refusal.class, refusal.code.as_str()),
-        (Class::Configuration, "provider_tls_failed")
+        (FailureClass::Configuration, "provider_tls_failed")
     );
     assert!(server.caught.lock().await.is_empty());
 }
 
 #[test]
 fn a_call_of_any_kind_ends_before_the_longest() {
-    let Patience {
+    let SmtpTimeouts {
         connect: _,
         prelude,
         dot,
-    } = Patience::default();
-    assert!(prelude + dot < LONGEST_CALL);
+    } = SmtpTimeouts::default();
+    assert!(prelude + dot < MAX_CALL_DURATION);
     // FCM asks for a token before it sends.
-    assert!(2 * CALL < LONGEST_CALL);
+    assert!(2 * CALL_TIMEOUT < MAX_CALL_DURATION);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::delivery::provider::injection::naughty;
-use crate::delivery::retry::Class;
+use crate::delivery::retry::FailureClass;
 use crate::notification::OrderSequence;
 
 /// What the stand-in heard: path, authorization, form.
@@ -54,23 +54,23 @@ async fn axum_serve(listener: tokio::net::TcpListener, router: Router) {
     .await;
 }
 
-fn twilio(base: Url) -> Twilio {
+fn twilio(base: Url) -> TwilioProvider {
     let config = TwilioConfig {
         base,
         account: "AC1".to_owned(),
         auth_token: Secret::from("12345"),
-        sender: Sender::Number(PhoneNumber::parse("+15005550006").expect("number")),
+        sender: TwilioSender::Number(PhoneNumber::parse("+15005550006").expect("number")),
         callback: Some("https://gw.example/webhooks/twilio".parse().expect("URL")),
     };
-    Twilio::new(config, Codes::shipped()).expect("client")
+    TwilioProvider::new(config, ErrorCodeTable::shipped()).expect("client")
 }
 
-async fn send(base: Url) -> Result<Taken, Refusal> {
+async fn send(base: Url) -> Result<ProviderAck, ProviderRefusal> {
     let to = Address::Phone(PhoneNumber::parse("+491701234567").expect("number"));
     let content = MessageContent::Sms {
         text: "Hello & welcome".to_owned(),
     };
-    let message = Message {
+    let message = OutgoingMessage {
         id: OrderSequence::id(1 << 40),
         to: &to,
         content: &content,
@@ -116,41 +116,44 @@ async fn refusals_are_judged_by_twilios_own_code() {
     let refusal = send(base).await.expect_err("refused");
     assert_eq!(
         (refusal.class, refusal.code.as_str(), refusal.suppress),
-        (Class::Permanent, "number_not_valid", true)
+        (FailureClass::Permanent, "number_not_valid", true)
     );
     assert!(!refusal.detail.expect("words").contains("+49"));
     let (base, _heard) = stand_in(429, r#"{"code":20429,"message":"Too many requests"}"#).await;
     let refusal = send(base).await.expect_err("refused");
     assert_eq!(
         (refusal.class, refusal.retry_after),
-        (Class::Throttled, Some(std::time::Duration::from_secs(7)))
+        (
+            FailureClass::Throttled,
+            Some(std::time::Duration::from_secs(7))
+        )
     );
     for (status, answer, class) in [
-        (503, "oops", Class::Transient),
+        (503, "oops", FailureClass::Transient),
         (
             503,
             r#"{"code":20503,"message":"Service unavailable"}"#,
-            Class::Transient,
+            FailureClass::Transient,
         ),
         (
             503,
             r#"{"code":20999,"message":"a code that no rule names"}"#,
-            Class::Transient,
+            FailureClass::Transient,
         ),
         (
             500,
             r#"{"code":20500,"message":"Internal server error"}"#,
-            Class::Ambiguous,
+            FailureClass::Ambiguous,
         ),
         (
             502,
             r#"{"code":29999,"message":"a code that no rule names"}"#,
-            Class::Ambiguous,
+            FailureClass::Ambiguous,
         ),
         (
             400,
             r#"{"code":29999,"message":"a code that no rule names"}"#,
-            Class::Permanent,
+            FailureClass::Permanent,
         ),
     ] {
         let (base, _heard) = stand_in(status, answer).await;
@@ -169,7 +172,7 @@ fn no_string_is_more_than_the_text_of_one_message() {
     let to = Address::Phone(number.clone());
     for text in naughty() {
         let content = MessageContent::Sms { text: text.clone() };
-        let message = Message {
+        let message = OutgoingMessage {
             id: OrderSequence::id(1 << 40),
             to: &to,
             content: &content,

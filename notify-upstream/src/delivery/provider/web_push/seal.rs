@@ -1,4 +1,4 @@
-//! Message encryption for Web Push (RFC 8291), in one record of RFC 8188.
+//! OutgoingMessage encryption for Web Push (RFC 8291), in one record of RFC 8188.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::agreement::{self, ECDH_P256, PrivateKey, UnparsedPublicKey};
@@ -8,9 +8,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 /// Size of the one record, and the most that push services take.
-const RECORD: u32 = 4096;
+const RECORD_BYTES: u32 = 4096;
 /// Header, tag and padding delimiter of the record.
-const OVERHEAD: usize = 16 + 4 + 1 + 65 + 16 + 1;
+const OVERHEAD_BYTES: usize = 16 + 4 + 1 + 65 + 16 + 1;
 
 /// Encrypts for a browser; `None` when its keys are not keys or the message is too long.
 pub(super) fn seal(plain: &[u8], p256dh: &str, auth: &str) -> Option<Vec<u8>> {
@@ -32,7 +32,7 @@ fn seal_with(
     ours: &PrivateKey,
     salt: &[u8; 16],
 ) -> Option<Vec<u8>> {
-    if plain.len() + OVERHEAD > RECORD as usize {
+    if plain.len() + OVERHEAD_BYTES > RECORD_BYTES as usize {
         return None;
     }
     let theirs = URL_SAFE_NO_PAD.decode(p256dh).ok()?;
@@ -57,7 +57,7 @@ fn seal_with(
         .ok()?;
     let header = [
         salt.as_slice(),
-        &RECORD.to_be_bytes(),
+        &RECORD_BYTES.to_be_bytes(),
         &[65],
         public.as_ref(),
     ]

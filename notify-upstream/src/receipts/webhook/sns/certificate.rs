@@ -1,3 +1,5 @@
+//! Signing certificates of Amazon SNS: fetching, caching and parsing.
+
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,10 +22,17 @@ use crate::receipts::webhook::WebhookRejection;
 /// the rest of the limit to Amazon.
 #[derive(Debug)]
 pub(crate) struct CertificateCache {
-    web: CertificateSource,
-    known: Mutex<HashMap<String, Arc<CacheEntry>>>,
-    /// The current minute, and the number of fetches in it by client network.
-    asked: Mutex<(i64, HashMap<Option<IpAddr>, u32>)>,
+    client: CertificateSource,
+    entries: Mutex<HashMap<String, Arc<CacheEntry>>>,
+    fetches: Mutex<FetchCounts>,
+}
+
+/// Fetches in the current minute.
+#[derive(Debug, Default)]
+struct FetchCounts {
+    /// Minutes since the Unix epoch.
+    minute: i64,
+    by_network: HashMap<Option<IpAddr>, u32>,
 }
 
 /// Locked while the certificate is fetched.
@@ -65,9 +74,9 @@ impl CertificateCache {
     #[must_use]
     pub(crate) fn new(http: reqwest::Client) -> Self {
         Self {
-            web: CertificateSource::Client(http),
-            known: Mutex::default(),
-            asked: Mutex::default(),
+            client: CertificateSource::Client(http),
+            entries: Mutex::default(),
+            fetches: Mutex::default(),
         }
     }
 
@@ -75,9 +84,9 @@ impl CertificateCache {
     #[cfg(test)]
     pub(in crate::receipts::webhook) fn scripted(script: super::script::ScriptedFetches) -> Self {
         Self {
-            web: CertificateSource::Script(script),
-            known: Mutex::default(),
-            asked: Mutex::default(),
+            client: CertificateSource::Script(script),
+            entries: Mutex::default(),
+            fetches: Mutex::default(),
         }
     }
 
@@ -107,7 +116,7 @@ impl CertificateCache {
         if !self.try_count_fetch(source.map(network), now) {
             return Err(WebhookRejection::Unavailable);
         }
-        let key = match self.visit(url).await {
+        let key = match self.fetch_text(url).await {
             Ok(pem) => public_key(&pem)
                 .map(Arc::from)
                 .ok_or(WebhookRejection::Signature),
@@ -119,9 +128,9 @@ impl CertificateCache {
     }
 
     #[cfg(test)]
-    pub(in crate::receipts::webhook) fn learn(&self, url: &Url, key: &Arc<[u8]>) {
+    pub(in crate::receipts::webhook) fn insert(&self, url: &Url, key: &Arc<[u8]>) {
         let entry = CacheEntry::new(Some((Timestamp(0), Ok(Arc::clone(key)))));
-        self.known
+        self.entries
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(url.to_string(), Arc::new(entry));
@@ -129,47 +138,50 @@ impl CertificateCache {
 
     /// Returns the entry of a URL. If the cache is full, failures are evicted first.
     fn entry(&self, url: &Url) -> Arc<CacheEntry> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_CACHED_CERTIFICATES && !known.contains_key(url.as_str()) {
-            known.retain(|_, entry| {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= MAX_CACHED_CERTIFICATES && !entries.contains_key(url.as_str()) {
+            entries.retain(|_, entry| {
                 entry
                     .try_lock()
                     .is_ok_and(|entry| matches!(&*entry, Some((_, Ok(_)))))
             });
-            if known.len() >= MAX_CACHED_CERTIFICATES {
-                known.clear();
+            if entries.len() >= MAX_CACHED_CERTIFICATES {
+                entries.clear();
             }
         }
-        Arc::clone(known.entry(url.to_string()).or_default())
+        Arc::clone(entries.entry(url.to_string()).or_default())
     }
 
     fn try_count_fetch(&self, network: Option<IpAddr>, now: Timestamp) -> bool {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
         let minute = now.unix_seconds().div_euclid(60);
-        if asked.0 != minute {
-            *asked = (minute, HashMap::new());
+        if fetches.minute != minute {
+            *fetches = FetchCounts {
+                minute,
+                by_network: HashMap::new(),
+            };
         }
-        let in_all: u32 = asked.1.values().sum();
-        let by_it = asked.1.get(&network).copied().unwrap_or(0);
+        let total: u32 = fetches.by_network.values().sum();
+        let by_network = fetches.by_network.get(&network).copied().unwrap_or(0);
         // A client of unknown address counts against the total only.
-        let may = in_all < MAX_FETCHES_PER_MINUTE
-            && (network.is_none() || by_it < MAX_FETCHES_PER_NETWORK);
-        if may {
-            asked.1.insert(network, by_it + 1);
+        let allowed = total < MAX_FETCHES_PER_MINUTE
+            && (network.is_none() || by_network < MAX_FETCHES_PER_NETWORK);
+        if allowed {
+            fetches.by_network.insert(network, by_network + 1);
         }
-        may
+        allowed
     }
 
     /// Fetches the text at a URL of Amazon.
-    pub(super) async fn visit(&self, url: &Url) -> Result<String, FetchError> {
-        match &self.web {
+    pub(super) async fn fetch_text(&self, url: &Url) -> Result<String, FetchError> {
+        match &self.client {
             CertificateSource::Client(http) => {
                 tokio::time::timeout(FETCH_TIMEOUT, fetch(http, url))
                     .await
                     .unwrap_or(Err(FetchError::Unavailable))
             }
             #[cfg(test)]
-            CertificateSource::Script(script) => script.visit(url).await,
+            CertificateSource::Script(script) => script.fetch_text(url).await,
         }
     }
 }

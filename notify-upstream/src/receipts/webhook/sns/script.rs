@@ -13,58 +13,62 @@ pub(in crate::receipts::webhook) struct ScriptedFetches(Arc<ScriptState>);
 
 #[derive(Debug)]
 struct ScriptState {
-    answer: Mutex<Result<String, FetchError>>,
-    visits: Mutex<Vec<String>>,
-    open: Semaphore,
+    response: Mutex<Result<String, FetchError>>,
+    fetches: Mutex<Vec<String>>,
+    permits: Semaphore,
 }
 
 impl ScriptedFetches {
-    /// Creates a script that responds to `open` fetches; later ones wait.
+    /// Creates a script that responds to `permits` fetches; later ones wait.
     pub(in crate::receipts::webhook) fn new(
-        answer: Result<String, FetchError>,
-        open: usize,
+        response: Result<String, FetchError>,
+        permits: usize,
     ) -> Self {
-        let (answer, visits) = (Mutex::new(answer), Mutex::default());
+        let (response, fetches) = (Mutex::new(response), Mutex::default());
         Self(Arc::new(ScriptState {
-            answer,
-            visits,
-            open: Semaphore::new(open),
+            response,
+            fetches,
+            permits: Semaphore::new(permits),
         }))
     }
 
     /// Sets the response to further fetches.
-    pub(in crate::receipts::webhook) fn say(&self, answer: Result<String, FetchError>) {
-        *self.0.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+    pub(in crate::receipts::webhook) fn set_response(&self, response: Result<String, FetchError>) {
+        *self
+            .0
+            .response
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = response;
     }
 
-    /// Permits further fetches to complete.
-    pub(in crate::receipts::webhook) fn open(&self, visits: usize) {
-        self.0.open.add_permits(visits);
+    /// Lets `fetches` further fetches complete.
+    pub(in crate::receipts::webhook) fn add_permits(&self, fetches: usize) {
+        self.0.permits.add_permits(fetches);
     }
 
     /// Returns the fetched URLs.
-    pub(in crate::receipts::webhook) fn visits(&self) -> Vec<String> {
+    pub(in crate::receipts::webhook) fn fetches(&self) -> Vec<String> {
         self.0
-            .visits
+            .fetches
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    pub(super) async fn visit(&self, url: &Url) -> Result<String, FetchError> {
+    pub(super) async fn fetch_text(&self, url: &Url) -> Result<String, FetchError> {
         self.0
-            .visits
+            .fetches
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(url.to_string());
         self.0
-            .open
+            .permits
             .acquire()
             .await
             .map_err(|_| FetchError::Unavailable)?
             .forget();
         self.0
-            .answer
+            .response
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()

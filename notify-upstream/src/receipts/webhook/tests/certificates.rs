@@ -13,8 +13,8 @@ fn naming(name: &str) -> SignedRequest {
     SignedRequest { body, ..known }
 }
 
-fn amazon(answer: Result<String, FetchError>, open: usize) -> (ScriptedFetches, Webhooks) {
-    let script = ScriptedFetches::new(answer, open);
+fn amazon(answer: Result<String, FetchError>, permits: usize) -> (ScriptedFetches, Webhooks) {
+    let script = ScriptedFetches::new(answer, permits);
     (
         script.clone(),
         webhooks_of(CertificateCache::scripted(script)),
@@ -24,16 +24,16 @@ fn amazon(answer: Result<String, FetchError>, open: usize) -> (ScriptedFetches, 
 #[tokio::test]
 async fn missing_certificate_is_fetched_once_in_five_minutes() {
     let (script, webhooks) = amazon(Err(FetchError::NotFound), 9);
-    for (after_s, visits) in [(0, 1), (1, 1), (299, 1), (300, 2)] {
+    for (after_s, fetches) in [(0, 1), (1, 1), (299, 1), (300, 2)] {
         let now = NOW.plus(Duration::from_secs(after_s));
         assert_eq!(
             read(&webhooks, &naming("other"), now).await,
             Err(WebhookRejection::Signature),
             "{after_s}"
         );
-        assert_eq!(script.visits().len(), visits, "{after_s}");
+        assert_eq!(script.fetches().len(), fetches, "{after_s}");
     }
-    script.say(Ok("no certificate".to_owned()));
+    script.set_response(Ok("no certificate".to_owned()));
     assert_eq!(
         read(&webhooks, &naming("text"), NOW).await,
         Err(WebhookRejection::Signature)
@@ -43,16 +43,16 @@ async fn missing_certificate_is_fetched_once_in_five_minutes() {
 #[tokio::test]
 async fn unanswered_fetch_is_retried_before_sns_redelivers() {
     let (script, webhooks) = amazon(Err(FetchError::Unavailable), 9);
-    for (after_s, visits) in [(0, 1), (9, 1), (10, 2)] {
+    for (after_s, fetches) in [(0, 1), (9, 1), (10, 2)] {
         let now = NOW.plus(Duration::from_secs(after_s));
         assert_eq!(
             read(&webhooks, &naming("new"), now).await,
             Err(WebhookRejection::Unavailable),
             "{after_s}"
         );
-        assert_eq!(script.visits().len(), visits, "{after_s}");
+        assert_eq!(script.fetches().len(), fetches, "{after_s}");
     }
-    script.say(Ok(at(&vectors(), "/sns/cert")));
+    script.set_response(Ok(at(&vectors(), "/sns/cert")));
     let now = NOW.plus(Duration::from_secs(20));
     assert_eq!(
         read(&webhooks, &naming("new"), now)
@@ -69,7 +69,7 @@ async fn unanswered_fetch_is_retried_before_sns_redelivers() {
         Err(WebhookRejection::Signature)
     );
     assert_eq!(
-        script.visits().len(),
+        script.fetches().len(),
         3,
         "the certificate is cached afterwards"
     );
@@ -84,8 +84,8 @@ async fn concurrent_fetches_are_shared_and_bounded_per_minute() {
         (&mut all).now_or_never().is_none(),
         "all wait for the fetch"
     );
-    assert_eq!(script.visits().len(), 1);
-    script.open(1000);
+    assert_eq!(script.fetches().len(), 1);
+    script.add_permits(1000);
     assert!(
         all.await
             .iter()
@@ -95,7 +95,7 @@ async fn concurrent_fetches_are_shared_and_bounded_per_minute() {
     for number in 0..200 {
         answers.push(read(&webhooks, &naming(&format!("x{number}")), NOW).await);
     }
-    assert_eq!(script.visits().len(), 30);
+    assert_eq!(script.fetches().len(), 30);
     assert_eq!(
         answers.last(),
         Some(&Err(WebhookRejection::Unavailable)),
@@ -112,7 +112,7 @@ async fn concurrent_fetches_are_shared_and_bounded_per_minute() {
         Err(WebhookRejection::Signature)
     );
     assert_eq!(
-        script.visits().len(),
+        script.fetches().len(),
         31,
         "an expired message causes no fetch"
     );
@@ -136,8 +136,8 @@ async fn flood_from_one_network_leaves_fetches_for_others() {
             read(&webhooks, &forged, NOW).await.expect_err("forged");
         }
     }
-    assert_eq!(script.visits().len(), 10, "five per network");
-    script.say(Ok(at(&vectors(), "/sns/cert")));
+    assert_eq!(script.fetches().len(), 10, "five per network");
+    script.set_response(Ok(at(&vectors(), "/sns/cert")));
     let own = from("new", "198.51.100.7".to_owned());
     assert_eq!(
         read(&webhooks, &own, NOW)

@@ -55,7 +55,7 @@ impl Peer {
 }
 
 /// Deadlines that a test can wait for, and that a loaded machine keeps where nothing hangs.
-const PATIENCE: Patience = Patience {
+const PATIENCE: SmtpTimeouts = SmtpTimeouts {
     connect: Duration::from_secs(20),
     prelude: Duration::from_secs(10),
     dot: Duration::from_secs(4),
@@ -95,11 +95,11 @@ async fn certificate(folder: &Path) -> [String; 2] {
 }
 
 /// What becomes of a message for each fault, all at once.
-async fn outcomes(cases: Vec<(String, Smtp)>) -> Vec<(String, Class, String)> {
+async fn outcomes(cases: Vec<(String, SmtpProvider)>) -> Vec<(String, FailureClass, String)> {
     let sent = cases.into_iter().map(|(name, smtp)| async move {
         let refusal = send(&smtp, &content("x")).await.expect_err(&name);
         assert!(
-            refusal.class == Class::Permanent
+            refusal.class == FailureClass::Permanent
                 || smtp.idle.take().is_none()
                 || !name.contains("drop"),
             "{name}"
@@ -109,16 +109,16 @@ async fn outcomes(cases: Vec<(String, Smtp)>) -> Vec<(String, Class, String)> {
     join_all(sent).await
 }
 
-fn expected(verb: &str, action: &str) -> (Class, &'static str) {
+fn expected(verb: &str, action: &str) -> (FailureClass, &'static str) {
     let before = matches!(verb, "ehlo" | "starttls" | "auth");
     match (verb, action) {
-        ("dot", "hang") => (Class::Ambiguous, "provider_timeout"),
-        ("dot", "drop") => (Class::Ambiguous, "connection_broken"),
-        (_, "hang" | "drop") => (Class::Transient, "provider_unreachable"),
-        (_, "451") => (Class::Transient, "provider_busy"),
-        (_, "554") if before => (Class::Configuration, "provider_turns_us_away"),
-        ("mail", _) => (Class::Configuration, "sender_refused"),
-        _ => (Class::Permanent, "provider_refused"),
+        ("dot", "hang") => (FailureClass::Ambiguous, "provider_timeout"),
+        ("dot", "drop") => (FailureClass::Ambiguous, "connection_broken"),
+        (_, "hang" | "drop") => (FailureClass::Transient, "provider_unreachable"),
+        (_, "451") => (FailureClass::Transient, "provider_busy"),
+        (_, "554") if before => (FailureClass::Configuration, "provider_turns_us_away"),
+        ("mail", _) => (FailureClass::Configuration, "sender_refused"),
+        _ => (FailureClass::Permanent, "provider_refused"),
     }
 }
 
@@ -132,10 +132,10 @@ async fn aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged() {
     let plain = |hello: &str| {
         let config = SmtpConfig {
             hello: hello.to_owned(),
-            patience: PATIENCE,
+            timeouts: PATIENCE,
             ..smtp(peer.port).config
         };
-        Smtp::new(config, Codes::shipped()).expect("no certificates")
+        SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates")
     };
     let mut cases = Vec::new();
     let mut wanted = Vec::new();
@@ -233,10 +233,10 @@ async fn aiosmtpd_is_spoken_to_in_private_and_by_name() {
             ca_pem,
             credentials: Some(("postern".to_owned(), Secret::from(password))),
             hello: hello.to_owned(),
-            patience: PATIENCE,
+            timeouts: PATIENCE,
             ..smtp(peer.port).config
         };
-        Smtp::new(config, Codes::shipped()).expect("a certificate")
+        SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("a certificate")
     };
     let mut cases = Vec::new();
     let mut wanted = Vec::new();
@@ -252,8 +252,13 @@ async fn aiosmtpd_is_spoken_to_in_private_and_by_name() {
         let (class, code) = expected(verb, action);
         wanted.push((name, class, code.to_owned()));
     }
-    let configuration =
-        |name: &str, code: &str| (name.to_owned(), Class::Configuration, code.to_owned());
+    let configuration = |name: &str, code: &str| {
+        (
+            name.to_owned(),
+            FailureClass::Configuration,
+            code.to_owned(),
+        )
+    };
     cases.push((
         "wrong password".to_owned(),
         private("a.example", "open", ca_pem.clone()),

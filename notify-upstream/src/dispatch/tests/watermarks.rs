@@ -57,7 +57,7 @@ impl Queue {
         let test = testing::postgres().await;
         let store = Store::open(&test.database, 4).await.expect("opens");
         store
-            .keep_house(START, Timestamp(0))
+            .maintain(START, Timestamp(0))
             .await
             .expect("partitions");
         Self {
@@ -87,14 +87,14 @@ impl Queue {
         for batch in rows.chunks(500) {
             store.accept(batch).await.expect("accepted");
         }
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("looks");
         while rig.script.calls().len() < count {
             rig.dispatcher.pass().await.expect("claims");
             rig.settle().await;
         }
         clock.advance(Duration::from_secs(30));
-        for _ in 0..LOOKS_PER_MARK {
-            rig.dispatcher.survey().await.expect("looks");
+        for _ in 0..SCANS_PER_WATERMARK_SAVE {
+            rig.dispatcher.scan_lanes().await.expect("looks");
         }
         self.visited().await - before
     }
@@ -171,7 +171,7 @@ async fn looks_step_over_what_was_born_leased_once() {
     let test = testing::postgres().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
     store
-        .keep_house(START, Timestamp(0))
+        .maintain(START, Timestamp(0))
         .await
         .expect("partitions");
     let mut idle = PgConnection::connect(&test.url).await.expect("connects");
@@ -195,7 +195,7 @@ async fn looks_step_over_what_was_born_leased_once() {
         "none was claimed"
     );
     clock.advance(Duration::from_secs(5));
-    rig.dispatcher.survey().await.expect("looks");
+    rig.dispatcher.scan_lanes().await.expect("looks");
     assert!(
         rig.dispatcher.lanes[lane.index()].cursor < order_at(START),
         "others may be late"
@@ -203,7 +203,7 @@ async fn looks_step_over_what_was_born_leased_once() {
     clock.advance(Duration::from_secs(60));
     rig.workers.step().await.expect("renews");
     for _ in 0..2 {
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("looks");
     }
     let state = rig.dispatcher.lanes[lane.index()];
     assert!(
@@ -217,7 +217,7 @@ async fn looks_step_over_what_was_born_leased_once() {
     for _ in 0..12 {
         clock.advance(Duration::from_secs(5));
         rig.workers.step().await.expect("renews");
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("looks");
     }
     let state = rig.dispatcher.lanes[lane.index()];
     assert!(
@@ -234,12 +234,12 @@ async fn looks_step_over_what_was_born_leased_once() {
 
 async fn begins_after_3000_s(store: &Store) {
     let low = order_at(after(3000));
-    let marks = Lane::of(Channel::Email).map(|lane| LaneMark {
+    let marks = Lane::of(Channel::Email).map(|lane| LowWatermark {
         lane,
         low,
         cursor: 0,
     });
-    store.keep_lane_marks(&marks).await.expect("kept");
+    store.save_low_watermarks(&marks).await.expect("kept");
 }
 
 #[tokio::test]

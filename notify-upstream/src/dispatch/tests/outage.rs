@@ -24,7 +24,10 @@ async fn a_channel_with_nothing_but_low_recovers_by_itself() {
         let id = rig.accept(Priority::Low).await;
         pass_time(&rig, 1).await;
         rig.step().await;
-        assert_eq!(rig.board.desk(Channel::Email).gate(), GateState::Paused);
+        assert_eq!(
+            rig.dispatch_state.channel(Channel::Email).low_throttle(),
+            LowPriorityThrottle::Paused
+        );
         let view = rig.view(id).await;
         assert_eq!(view["waitReason"], "PROVIDER_UNAVAILABLE", "{view}");
         assert!(view["nextAttemptAt"].is_string(), "{view}");

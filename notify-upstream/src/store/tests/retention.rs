@@ -27,12 +27,19 @@ async fn house_is_kept_without_losing_what_waits() {
     for (store, _database) in both().await {
         store.accept(&orders(0, 2)).await.expect("accepted");
         store
-            .keep_house(NOW.plus(DAY * 7), NOW.plus(Duration::ZERO))
+            .maintain(NOW.plus(DAY * 7), NOW.plus(Duration::ZERO))
             .await
             .expect("keeps");
         assert_eq!(claim(&store, 0, 9, ME, &[]).await.len(), 2);
         store
-            .suppress(&[(0, vec![1; 32], "r".to_owned())], NOW)
+            .suppress(
+                &[SuppressionRow {
+                    kind: 0,
+                    address: vec![1; 32],
+                    reason: "r".to_owned(),
+                }],
+                NOW,
+            )
             .await
             .expect("notes");
         assert_eq!(
@@ -41,11 +48,11 @@ async fn house_is_kept_without_losing_what_waits() {
         );
         assert_eq!(
             store
-                .depths(10)
+                .queue_depths(10)
                 .await
                 .expect("counts")
                 .iter()
-                .map(|(_, rows)| rows)
+                .map(|depth| depth.rows)
                 .sum::<i64>(),
             2
         );
@@ -57,12 +64,12 @@ async fn what_is_older_than_is_kept_is_dropped() {
     for (store, _database) in both().await {
         let [done, _] = two(&store).await;
         store
-            .keep_house(NOW.plus(DAY * 20), NOW)
+            .maintain(NOW.plus(DAY * 20), NOW)
             .await
             .expect("keeps");
         assert!(there(&store, done).await, "it is not older");
         store
-            .keep_house(NOW.plus(DAY * 90), NOW.plus(DAY * 15))
+            .maintain(NOW.plus(DAY * 90), NOW.plus(DAY * 15))
             .await
             .expect("keeps");
         assert!(!there(&store, done).await);
@@ -73,10 +80,7 @@ async fn what_is_older_than_is_kept_is_dropped() {
 async fn nobody_waits_long_behind_the_dropping_of_what_somebody_reads() {
     let test = testing::postgres().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
-    store
-        .keep_house(NOW, Timestamp(0))
-        .await
-        .expect("partitions");
+    store.maintain(NOW, Timestamp(0)).await.expect("partitions");
     let [done, _] = two(&store).await;
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
@@ -87,7 +91,7 @@ async fn nobody_waits_long_behind_the_dropping_of_what_somebody_reads() {
         .await
         .expect("reads");
     let began = Instant::now();
-    let keep = || store.keep_house(NOW.plus(DAY * 90), NOW.plus(DAY * 15));
+    let keep = || store.maintain(NOW.plus(DAY * 90), NOW.plus(DAY * 15));
     let kept = tokio::time::timeout(Duration::from_secs(8), keep()).await;
     kept.expect("in time")
         .expect("what is locked is left for the next round");

@@ -121,7 +121,7 @@ async fn a_providers_report_under_our_id_is_proof() {
             code: None,
             detail: None,
         };
-        store.receive(&[receipt]).await.expect("keeps");
+        store.save_receipts(&[receipt]).await.expect("keeps");
         rig.step().await;
         assert_eq!(
             (outcome(&rig.view(id).await), rig.script.calls()),

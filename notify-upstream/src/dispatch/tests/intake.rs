@@ -10,42 +10,45 @@ use crate::principal::Principal;
 async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 1).await;
-        let ask = |door: crate::intake::group_commit::SubmissionQueue| async move {
+        let ask = |submissions: crate::intake::group_commit::SubmissionQueue| async move {
             let principal = Principal {
                 creator: "service:test".into(),
                 actor: None,
             };
-            door.accept(
-                &principal,
-                draft(Priority::Low),
-                None,
-                BudgetPermit::default(),
-            )
-            .await
+            submissions
+                .submit(
+                    &principal,
+                    draft(Priority::Low),
+                    None,
+                    BudgetPermit::default(),
+                )
+                .await
         };
         let mut asked = JoinSet::new();
         for _ in 0..MAX_PENDING_SUBMISSIONS {
-            asked.spawn(ask(rig.door.clone()));
+            asked.spawn(ask(rig.submissions.clone()));
         }
         // Until each has had its turn, on the one thread of a test: they wait for a commit.
         for _ in 0..MAX_PENDING_SUBMISSIONS {
             tokio::task::yield_now().await;
         }
-        let refused = ask(rig.door.clone()).await.expect_err("there is no room");
+        let refused = ask(rig.submissions.clone())
+            .await
+            .expect_err("there is no room");
         let refused = refused.render("x");
         assert_eq!(
             (refused.status.as_u16(), &refused.headers["retry-after"]),
             (503, &"1".parse().expect("a value"))
         );
         for _ in 0..MAX_PENDING_SUBMISSIONS.div_ceil(MAX_COMMIT_ROWS) {
-            rig.writer.step().await;
+            rig.committer.step().await;
         }
         for answer in asked.join_all().await {
             answer.expect("what waited is taken");
         }
-        let depths = store.depths(i64::MAX).await.expect("counts");
+        let depths = store.queue_depths(i64::MAX).await.expect("counts");
         assert_eq!(
-            depths.iter().map(|(_, rows)| rows).sum::<i64>(),
+            depths.iter().map(|depth| depth.rows).sum::<i64>(),
             i64::try_from(MAX_PENDING_SUBMISSIONS).expect("some thousands")
         );
     }

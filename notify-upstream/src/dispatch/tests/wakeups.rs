@@ -4,16 +4,17 @@ use postern_common::admin::Health;
 use postern_common::database::{Migrations, testing};
 
 use super::*;
-use crate::housekeeping::Housekeeper;
-use crate::lease::LeaseTime;
+use crate::dispatch::wakeup::WakeupListener;
+use crate::housekeeping::StoreMaintenance;
+use crate::lease::LeaseClock;
 use crate::testing::execute;
 
 /// A replica with room for one call that speaks, and another with room for eight that hears it.
 struct Two {
     one: TestReplica,
     other: TestReplica,
-    voice: Voice,
-    ear: crate::dispatch::wakeup::Ear,
+    voice: WakeupPublisher,
+    ear: WakeupListener,
     clock: Clock,
     _database: testing::TestDatabase,
 }
@@ -23,7 +24,7 @@ impl Two {
         let test = testing::postgres().await;
         let store = Store::open(&test.database, 4).await.expect("opens");
         store
-            .keep_house(START, Timestamp(0))
+            .maintain(START, Timestamp(0))
             .await
             .expect("partitions");
         let clock = clock();
@@ -31,9 +32,15 @@ impl Two {
             TestReplica::new(&store, &clock, 1).await,
             TestReplica::new(&store, &clock, 8).await,
         );
-        let voice = Voice::new(store.clone(), Arc::clone(&one.board)).expect("shared");
-        let others_voice = Voice::new(store, Arc::clone(&other.board)).expect("shared");
-        let ear = others_voice.ear().await.expect("listens").expect("shared");
+        let voice =
+            WakeupPublisher::new(store.clone(), Arc::clone(&one.dispatch_state)).expect("shared");
+        let others_voice =
+            WakeupPublisher::new(store, Arc::clone(&other.dispatch_state)).expect("shared");
+        let ear = others_voice
+            .listener()
+            .await
+            .expect("listens")
+            .expect("shared");
         Self {
             one,
             other,
@@ -45,7 +52,7 @@ impl Two {
     }
 
     /// What the one has to say reaches the other.
-    async fn tell(&mut self) {
+    async fn publish(&mut self) {
         self.voice.step().await.expect("tells");
         self.ear.step().await.expect("hears");
     }
@@ -60,7 +67,12 @@ impl Two {
 async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_looking() {
     let mut two = Two::new().await;
     two.other.step().await;
-    let mut own_ear = two.voice.ear().await.expect("listens").expect("shared");
+    let mut own_ear = two
+        .voice
+        .listener()
+        .await
+        .expect("listens")
+        .expect("shared");
     let _held = two.one.script.hold();
     two.one.step().await;
     two.one.accept(Priority::High).await;
@@ -73,14 +85,14 @@ async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_lo
         0,
         "nothing is known here: the lanes were seen to their end"
     );
-    two.tell().await;
+    two.publish().await;
     assert_eq!(two.claimed_by_the_other().await, 2);
     two.other.settle().await;
     assert_eq!(two.other.script.calls(), left);
     let signals = || {
         two.one
-            .board
-            .desk(Channel::Email)
+            .dispatch_state
+            .channel(Channel::Email)
             .signals(Lane::first(Channel::Email, Priority::High))
     };
     let before = signals();
@@ -103,7 +115,7 @@ async fn another_replica_hears_of_what_was_moved_below_what_it_has_claimed() {
     );
     two.one.mover.step().await.expect("moves");
     assert_eq!(two.claimed_by_the_other().await, 0);
-    two.tell().await;
+    two.publish().await;
     assert_eq!(two.claimed_by_the_other().await, 1);
     two.other.settle().await;
 }
@@ -112,14 +124,14 @@ async fn another_replica_hears_of_what_was_moved_below_what_it_has_claimed() {
 async fn the_last_word_says_what_was_handed_back() {
     let mut two = Two::new().await;
     let id = two.one.accept(Priority::Normal).await;
-    two.tell().await;
-    two.one.dispatcher.survey().await.expect("looks");
+    two.publish().await;
+    two.one.dispatcher.scan_lanes().await.expect("looks");
     assert_eq!(two.one.dispatcher.pass().await.expect("claims"), 1);
     two.one.stop.cancel();
     assert_eq!(two.other.step().await, 0, "it is in hand");
     two.one.settle().await;
     assert_eq!(two.claimed_by_the_other().await, 0, "nobody has told");
-    two.voice.last_word().await.expect("tells");
+    two.voice.flush().await.expect("tells");
     two.ear.step().await.expect("hears");
     assert_eq!(two.claimed_by_the_other().await, 1);
     two.other.settle().await;
@@ -131,7 +143,7 @@ async fn a_store_of_one_process_has_nobody_to_tell() {
     let test = testing::sqlite().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
     let rig = TestReplica::new(&store, &clock(), 1).await;
-    assert!(Voice::new(store, rig.board).is_none());
+    assert!(WakeupPublisher::new(store, rig.dispatch_state).is_none());
 }
 
 #[tokio::test]
@@ -139,11 +151,12 @@ async fn hosts_whose_clocks_differ_take_nobody_for_dead_that_lives() {
     let test = testing::postgres().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
     store
-        .keep_house(START, Timestamp(0))
+        .maintain(START, Timestamp(0))
         .await
         .expect("partitions");
     let (slow, fast) = (clock(), Clock::manual(after(3600)));
-    let start = |clock: &Clock| Workers::start(store.clone(), clock.clone(), LeaseTime::Store);
+    let start =
+        |clock: &Clock| WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store);
     let (behind, ahead) = (
         start(&slow).await.expect("registers"),
         start(&fast).await.expect("registers"),
@@ -184,12 +197,12 @@ async fn nothing_is_begun_on_tables_that_are_for_a_newer_release() {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 8).await;
         let health = Health::new();
-        let keeper = Housekeeper {
+        let keeper = StoreMaintenance {
             store: store.clone(),
             clock: clock.clone(),
             workers: Arc::clone(&rig.workers),
             suppression: Arc::clone(&rig.suppression),
-            metrics: Metrics::new(),
+            metrics: NotifyMetrics::new(),
             database: health.check("database"),
             opened: test.database.clone(),
             retention: Duration::from_secs(90 * 86_400),

@@ -3,17 +3,17 @@
 use std::pin::pin;
 
 use super::*;
-use crate::dispatch::urgent_gate::BESIDE_URGENT;
+use crate::dispatch::urgent_gate::URGENT_BATCH_SIZE;
 
 /// Enough that an answer is not there at once each time.
 const TRIES: usize = 100;
 
 /// Whether something urgent was seen to enter while that was done; not where it was done in one go.
-async fn entered(board: &Board, done: impl Future) -> bool {
+async fn entered(dispatch_state: &DispatchState, done: impl Future) -> bool {
     let (mut done, mut seen) = (pin!(done), false);
     std::future::poll_fn(|context| {
         let polled = done.as_mut().poll(context);
-        seen |= board.precedence().is_entering();
+        seen |= dispatch_state.urgent_gate().has_urgent_in_flight();
         polled.map(|_| ())
     })
     .await;
@@ -22,10 +22,10 @@ async fn entered(board: &Board, done: impl Future) -> bool {
 
 /// So many wait to be claimed, and all other lanes were seen to be empty.
 async fn waiting(store: &Store, priority: Priority, count: usize) -> TestReplica {
-    let mut rig = TestReplica::new(store, &clock(), 2 * BESIDE_URGENT).await;
+    let mut rig = TestReplica::new(store, &clock(), 2 * URGENT_BATCH_SIZE).await;
     rig.step().await;
-    let desk = Arc::clone(rig.board.desk(Channel::Email));
-    let taken = desk.permits().take(
+    let channel_state = Arc::clone(rig.dispatch_state.channel(Channel::Email));
+    let taken = channel_state.permits().take(
         Lane::first(Channel::Email, Priority::Critical),
         1.0,
         usize::MAX,
@@ -40,29 +40,29 @@ async fn waiting(store: &Store, priority: Priority, count: usize) -> TestReplica
 /// Claims what waits and delivers it while something urgent enters, or nothing does: how often the
 /// claims made way, and how often the results did.
 async fn made_way(rig: &mut TestReplica, urgent_enters: bool) -> (usize, usize) {
-    rig.dispatcher.survey().await.expect("looks");
-    let board = Arc::clone(&rig.board);
-    let entering = board
-        .precedence()
-        .enter(urgent_enters.then_some(Priority::High).into_iter());
+    rig.dispatcher.scan_lanes().await.expect("looks");
+    let dispatch_state = Arc::clone(&rig.dispatch_state);
+    let entering = dispatch_state
+        .urgent_gate()
+        .begin_commit(urgent_enters.then_some(Priority::High).into_iter());
     rig.dispatcher.pass().await.expect("claims");
-    let claims = board.precedence().ways();
-    rig.runner.idle().await;
+    let claims = dispatch_state.urgent_gate().yields();
+    rig.runner.wait_until_idle().await;
     rig.finisher.drain().await;
     drop(entering);
-    (claims, board.precedence().ways() - claims)
+    (claims, dispatch_state.urgent_gate().yields() - claims)
 }
 
 #[tokio::test]
 async fn what_is_urgent_is_entering_until_its_commit() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
-        let board = Arc::clone(&rig.board);
+        let dispatch_state = Arc::clone(&rig.dispatch_state);
         for priority in Priority::ALL {
             let mut seen = false;
             for _ in 0..TRIES {
-                seen = entered(&board, rig.accept(priority)).await;
-                assert!(!board.precedence().is_entering());
+                seen = entered(&dispatch_state, rig.accept(priority)).await;
+                assert!(!dispatch_state.urgent_gate().has_urgent_in_flight());
                 if seen {
                     break;
                 }
@@ -89,8 +89,8 @@ async fn claims_and_results_make_way_unless_they_are_urgent_themselves() {
 #[tokio::test]
 async fn claims_and_results_are_small_while_something_urgent_comes() {
     for (store, _database) in stores().await {
-        let mut rig = waiting(&store, Priority::Low, BESIDE_URGENT + 1).await;
+        let mut rig = waiting(&store, Priority::Low, URGENT_BATCH_SIZE + 1).await;
         assert_eq!(made_way(&mut rig, true).await, (2, 2));
-        assert_eq!(rig.script.calls().len(), BESIDE_URGENT + 1);
+        assert_eq!(rig.script.calls().len(), URGENT_BATCH_SIZE + 1);
     }
 }

@@ -17,7 +17,7 @@ async fn behind_one(
     let mut ids = Vec::new();
     for draft in [vec![draft(Priority::Low)], others].concat() {
         ids.push(rig.submit(draft, None).await.expect("accepted").id);
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("looks");
         rig.dispatcher.pass().await.expect("claims");
         // It has come as far as it can.
         for _ in 0..64 {
@@ -110,7 +110,7 @@ async fn a_stop_hands_back_what_asks_the_provider_for_an_earlier_attempt() {
         clock.advance(Duration::from_secs(2));
         rig.mover.step().await.expect("moves");
         let _forever = rig.script.hold();
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("looks");
         assert_eq!(rig.dispatcher.pass().await.expect("claims"), 1);
         while rig.script.looks() == 0 {
             tokio::task::yield_now().await;
@@ -171,7 +171,7 @@ async fn what_was_handed_back_goes_before_what_came_after_it() {
             rig.accept(Priority::Normal).await,
         ]
         .to_vec();
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("looks");
         assert_eq!(rig.dispatcher.pass().await.expect("claims"), 2);
         // Our last word is too old by now to begin anything.
         rig.clock.advance(Duration::from_secs(8));
