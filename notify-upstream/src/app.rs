@@ -1,4 +1,4 @@
-//! The process: what is built from the configuration, and what runs.
+//! The service: assembly from the configuration, operation and graceful shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,16 +45,16 @@ use crate::store::SnapshotCache;
 use crate::store::Store;
 use crate::templates::{Templates, fingerprint};
 
-/// The sockets, which the caller owns.
+/// The listening sockets.
 #[derive(Debug)]
 pub struct Listeners {
-    /// Requests of the gateway and of services.
+    /// The listener for requests of the gateway and of services.
     pub public: TcpListener,
-    /// `/livez`, `/readyz`, `/metrics`.
+    /// The admin listener: `/livez`, `/readyz`, `/metrics`.
     pub admin: Option<TcpListener>,
 }
 
-/// The service, ready to run.
+/// The assembled service.
 pub struct App {
     config: Config,
     context: DispatchContext,
@@ -62,34 +62,35 @@ pub struct App {
     health: Health,
     database: Check,
     verifier: Arc<Verifier>,
-    calls: ServiceClient,
+    service_client: ServiceClient,
     service: ApiState,
     batcher: StatusBatcher,
     committer: group_commit::GroupCommitter,
-    finisher: ResultWriter,
+    result_writer: ResultWriter,
     dispatchers: Vec<Dispatcher>,
     stop_delivery: CancellationToken,
     suppression: Arc<SuppressionCache>,
     opened: Database,
 }
 
-/// How long a stop takes at most: the longest call, and [`FINAL_WRITE_TIMEOUT`] before and twice
-/// after it. Whoever stops the process by force waits longer.
+/// Maximum duration of a graceful shutdown: the longest call, and the timeout of final writes once
+/// before and twice after it. A supervisor must wait longer before it kills the process.
 pub const MAX_SHUTDOWN_DURATION: Duration =
     Duration::from_secs(MAX_CALL_DURATION.as_secs() + 3 * FINAL_WRITE_TIMEOUT.as_secs());
 
-/// How long a stop waits for what was submitted to be written and the last claims to be heard of,
-/// and again for the last results to be written.
+/// Maximum wait for pending submissions and claims at shutdown, and again for the last results and
+/// for the retirement of the lease.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl App ===
 
 impl App {
-    /// Opens the stores, loads the templates, takes a lease. Nothing is claimed yet.
+    /// Opens the store and the cache, loads the templates, and registers a worker lease. Nothing is
+    /// claimed yet.
     ///
     /// # Errors
-    /// Status 64 for templates or settings that are wrong, 69 for a store that is away and for a
-    /// system without CA certificates.
+    /// Exit code 64 for invalid templates or settings; 69 if the store is unavailable or the system
+    /// has no CA certificates.
     pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
         check_tls().map_err(Exit::unavailable)?;
         let (templates, reloader) = load_templates(&config)?;
@@ -115,20 +116,24 @@ impl App {
                 ..VerifierOptions::default()
             },
         );
-        let calls = ServiceClient::new(
+        let service_client = ServiceClient::new(
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
             postern_common::service::http_client(),
         );
         let suppression = Arc::new(SuppressionCache::new(store.clone(), clock.clone()));
-        // Before anything is sent it is known where nothing is to be sent.
+        // The suppression lists must be loaded before the first message is sent.
         suppression.sync().await.map_err(unavailable)?;
-        let own = UserAddressPolicy {
+        let address_policy = UserAddressPolicy {
             anyone: config.users_may_address_anyone,
             unverified: config.unverified_addresses,
         };
         let executor = AttemptExecutor {
             templates: Arc::clone(&templates),
-            actors: ActorClient::new(config.actor_service.clone(), calls.clone(), own),
+            actors: ActorClient::new(
+                config.actor_service.clone(),
+                service_client.clone(),
+                address_policy,
+            ),
             store: store.clone(),
             providers,
             suppression: Arc::clone(&suppression),
@@ -144,7 +149,7 @@ impl App {
             .await
             .map_err(unavailable)?;
         let stop_delivery = CancellationToken::new();
-        let (completed, over) = mpsc::unbounded_channel();
+        let (completed, completed_jobs) = mpsc::unbounded_channel();
         let runner = AttemptRunner::new(
             executor,
             clock.clone(),
@@ -168,10 +173,10 @@ impl App {
             reloader,
             opened,
             verifier,
-            calls,
+            service_client,
             suppression,
             context,
-            over,
+            completed_jobs,
             stop_delivery,
         };
         Ok(Self::assemble(parts, quota))
@@ -204,7 +209,7 @@ impl App {
             users_may_send_urgent: parts.config.users_may_send_urgent,
         };
         Self {
-            finisher: ResultWriter::new(&context, parts.over),
+            result_writer: ResultWriter::new(&context, parts.completed_jobs),
             dispatchers: Channel::ALL
                 .map(|channel| Dispatcher::new(channel, &context))
                 .into(),
@@ -214,7 +219,7 @@ impl App {
             health,
             database,
             verifier: parts.verifier,
-            calls: parts.calls,
+            service_client: parts.service_client,
             service,
             batcher,
             committer,
@@ -224,14 +229,14 @@ impl App {
         }
     }
 
-    /// What stands in the way of readiness.
+    /// Returns the readiness checks.
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.clone()
     }
 
-    /// Serves until the stop; then accepts nothing, begins nothing, hands back what has not begun
-    /// and finishes what has.
+    /// Serves until `shutdown` is cancelled; then accepts no requests, starts no attempts, releases
+    /// claimed rows and completes attempts in progress.
     pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
         let DispatchContext {
             store,
@@ -244,14 +249,14 @@ impl App {
             snapshot_cache: _,
         } = self.context;
         let mut background = JoinSet::new();
-        let late = CancellationToken::new();
+        let background_stop = CancellationToken::new();
         background.spawn(self.verifier.run(shutdown.clone()));
-        let (calls, end) = (self.calls, shutdown.clone());
-        background.spawn(async move { calls.run(end).await });
-        background.spawn(Arc::clone(&workers).run(late.clone()));
-        let mut claiming = JoinSet::new();
+        let (service_client, end) = (self.service_client, shutdown.clone());
+        background.spawn(async move { service_client.run(end).await });
+        background.spawn(Arc::clone(&workers).run(background_stop.clone()));
+        let mut dispatch_tasks = JoinSet::new();
         for dispatcher in self.dispatchers {
-            claiming.spawn(dispatcher.run(self.stop_delivery.clone()));
+            dispatch_tasks.spawn(dispatcher.run(self.stop_delivery.clone()));
         }
         let publisher =
             WakeupPublisher::new(store.clone(), Arc::clone(&dispatch_state)).map(Arc::new);
@@ -265,8 +270,8 @@ impl App {
             dispatch_state,
         };
         background.spawn(mover.run(self.stop_delivery.clone()));
-        let closing = store.clone();
-        let keeper = StoreMaintenance {
+        let store_handle = store.clone();
+        let maintenance = StoreMaintenance {
             store,
             clock,
             workers: Arc::clone(&workers),
@@ -276,16 +281,19 @@ impl App {
             opened: self.opened.clone(),
             retention: self.config.queue.retention,
         };
-        background.spawn(keeper.run(late.clone()));
-        background.spawn(self.reloader.run(late.clone()));
-        let serves = self.health.check("service");
-        serves.set_ok();
-        let writer = tokio::spawn(self.committer.run());
-        let finisher = tokio::spawn(self.finisher.run());
+        background.spawn(maintenance.run(background_stop.clone()));
+        background.spawn(self.reloader.run(background_stop.clone()));
+        let service_check = self.health.check("service");
+        service_check.set_ok();
+        let committer = tokio::spawn(self.committer.run());
+        let result_writer = tokio::spawn(self.result_writer.run());
         background.spawn(self.batcher.run());
         if let Some(listener) = listeners.admin {
             let router = admin::router(self.health, metrics.registry());
-            let (hosts, stop) = (self.config.admin_hosts.clone(), late.child_token());
+            let (hosts, stop) = (
+                self.config.admin_hosts.clone(),
+                background_stop.child_token(),
+            );
             background.spawn(async move {
                 admin::serve(listener, router, Limits::default(), &hosts, stop).await;
             });
@@ -297,33 +305,33 @@ impl App {
         };
         let serving =
             postern_common::http::serve(listeners.public, router, limits, shutdown.clone());
-        // The last requests and the last calls end side by side; what is accepted meanwhile is left
-        // to others.
-        let giving_back = async {
+        // The last requests and the last service_client complete concurrently. Notifications accepted
+        // meanwhile are left in the queue for other replicas.
+        let delivery_stop = async {
             shutdown.cancelled().await;
-            serves.set_failed("stopping");
+            service_check.set_failed("stopping");
             self.stop_delivery.cancel();
         };
-        tokio::join!(serving, giving_back);
+        tokio::join!(serving, delivery_stop);
         DeliveryTasks {
             workers: Arc::clone(&workers),
-            claiming,
-            writer,
+            dispatch_tasks,
+            committer,
             runner,
-            finisher,
+            result_writer,
             publisher,
         }
         .end()
         .await;
-        late.cancel();
+        background_stop.cancel();
         background.shutdown().await;
-        sign_off(&workers, &closing, &self.opened).await;
+        retire_workers(&workers, &store_handle, &self.opened).await;
     }
 }
 
-/// Ends the lease and closes the connections. A store that is silent is not waited for: the lease
-/// ends by itself.
-async fn sign_off(workers: &WorkerRegistry, store: &Store, opened: &Database) {
+/// Retires the leases and closes the connections. With an unresponsive store the lease expires
+/// instead.
+async fn retire_workers(workers: &WorkerRegistry, store: &Store, opened: &Database) {
     let leaving = async {
         workers.retire_all().await;
         store.close().await;
@@ -333,71 +341,71 @@ async fn sign_off(workers: &WorkerRegistry, store: &Store, opened: &Database) {
         .await
         .is_err()
     {
-        tracing::warn!("stopped without signing off from the database");
+        tracing::warn!("shutdown without retiring the worker, lease expires by itself");
     }
 }
 
-/// What a stop waits for.
+/// The tasks that shutdown waits for.
 struct DeliveryTasks {
     workers: Arc<WorkerRegistry>,
-    writer: JoinHandle<()>,
-    claiming: JoinSet<()>,
+    committer: JoinHandle<()>,
+    dispatch_tasks: JoinSet<()>,
     runner: Arc<AttemptRunner>,
-    finisher: JoinHandle<()>,
+    result_writer: JoinHandle<()>,
     publisher: Option<Arc<WakeupPublisher>>,
 }
 
 impl DeliveryTasks {
-    /// Once nothing is begun any more: returns when the last result is written and the others know
-    /// what is left to them.
+    /// Waits, after new attempts have been stopped, until the last result is written and other
+    /// replicas have been woken.
     async fn end(mut self) {
-        // The last door is closed: what was submitted is committed, and the writer ends. A claim
-        // that is under way is heard of, and what it took is handed back; else it is rescued.
-        let heard_of = async { while self.claiming.join_next().await.is_some() {} };
-        let written = tokio::time::timeout(FINAL_WRITE_TIMEOUT, self.writer);
-        if let (_, Err(_)) =
-            tokio::join!(written, tokio::time::timeout(FINAL_WRITE_TIMEOUT, heard_of))
-        {
+        // No more submissions arrive: the committer commits the pending ones and ends. Claims in
+        // progress complete and their rows are released; otherwise they are recovered by other
+        // workers.
+        let claims_completed = async { while self.dispatch_tasks.join_next().await.is_some() {} };
+        let written = tokio::time::timeout(FINAL_WRITE_TIMEOUT, self.committer);
+        if let (_, Err(_)) = tokio::join!(
+            written,
+            tokio::time::timeout(FINAL_WRITE_TIMEOUT, claims_completed)
+        ) {
             self.workers.doubt(&self.workers.current());
-            self.claiming.shutdown().await;
+            self.dispatch_tasks.shutdown().await;
         }
-        // Leases are renewed until then. Each call has its deadline: there is no second one here
-        // that could cut it off.
+        // Leases are renewed until then. Each call has its address_policy deadline, so no further one is
+        // needed here.
         self.runner.wait_until_idle().await;
         drop(self.runner);
-        let last_words = async {
-            let _ = self.finisher.await;
+        let final_writes = async {
+            let _ = self.result_writer.await;
             match self.publisher {
                 Some(publisher) => publisher.flush().await,
                 None => Ok(()),
             }
         };
         if !matches!(
-            tokio::time::timeout(FINAL_WRITE_TIMEOUT, last_words).await,
+            tokio::time::timeout(FINAL_WRITE_TIMEOUT, final_writes).await,
             Ok(Ok(()))
         ) {
-            tracing::warn!(
-                "stopped with results that could not be written, or with nobody told of what was handed back"
-            );
+            tracing::warn!("shutdown with unwritten results or unsent wake-ups");
         }
     }
 }
 
-/// What [`App::build`] has opened.
+/// The components that [`App::build`] has created.
 struct AppParts {
     config: Config,
     templates: Arc<ArcSwap<Templates>>,
     reloader: TemplateReloader,
     opened: Database,
     verifier: Arc<Verifier>,
-    calls: ServiceClient,
+    service_client: ServiceClient,
     suppression: Arc<SuppressionCache>,
     context: DispatchContext,
-    over: mpsc::UnboundedReceiver<CompletedJob>,
+    completed_jobs: mpsc::UnboundedReceiver<CompletedJob>,
     stop_delivery: CancellationToken,
 }
 
-/// The templates, and what follows their folder from now on.
+/// Loads the templates and creates the task that reloads them.
 fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, TemplateReloader), Exit> {
     let (folder, default_locale) = (&config.templates.folder, &config.templates.default_locale);
     if !folder.is_dir() {
@@ -407,7 +415,7 @@ fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, TemplateR
             place.display()
         )));
     }
-    // Before they are read: what changes meanwhile is noticed.
+    // The fingerprint is taken before the files are read, so that a concurrent change is noticed.
     let seen = fingerprint(folder);
     let templates = Templates::load(folder, default_locale.clone()).map_err(Exit::usage)?;
     let templates = Arc::new(ArcSwap::from_pointee(templates));
@@ -424,7 +432,8 @@ fn keep_from(config: &Config, now: Timestamp) -> Timestamp {
     Timestamp(now.0 - i64::try_from(config.queue.retention.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Mail that could offer a click or whose reports could be read does neither without a key.
+/// Warns if e-mail providers are configured for unsubscribe links or delivery reports that need a
+/// missing key.
 fn warn_without_mail_tokens(config: &Config) {
     let needs = |pooled: &&ProviderConfig| match &pooled.provider {
         ProviderSettings::Smtp(smtp) => smtp.unsubscribe.is_some() || smtp.return_path.is_some(),
@@ -441,7 +450,7 @@ fn warn_without_mail_tokens(config: &Config) {
         tracing::warn!(
             provider = pooled.name,
             variable = KEY_VARIABLE,
-            "variable not set: mail offers no one-click unsubscription, and delivery reports are not believed"
+            "mail token key not set, no one-click unsubscription and no delivery reports by mail"
         );
     }
 }
@@ -450,10 +459,10 @@ fn warn_without_mail_tokens(config: &Config) {
 mod tests {
     use super::*;
 
-    /// The seconds behind a key, from a place in a file on.
+    /// Returns the seconds of `key` after the text `from` in a file.
     fn seconds(text: &str, from: &str, key: &str) -> u64 {
-        let (_, rest) = text.split_once(from).expect("the place is there");
-        let (_, value) = rest.split_once(key).expect("the key is there");
+        let (_, rest) = text.split_once(from).expect("the position is known");
+        let (_, value) = rest.split_once(key).expect("the key is stored");
         let digits: String = value
             .trim_start()
             .chars()
@@ -463,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_ends_it_by_force_waits_longer_than_a_stop_takes() {
+    fn supervisors_wait_longer_than_a_graceful_shutdown() {
         let unit = include_str!("../../conf/deploy/postern-notify.service");
         let cluster = include_str!("../../conf/deploy/kubernetes.yaml");
         let systemd = seconds(unit, "[Service]", "TimeoutStopSec=");

@@ -12,6 +12,7 @@
 pub(crate) mod actors;
 pub(crate) mod attempt;
 pub(crate) mod mail_token;
+pub(crate) mod outcome;
 pub(crate) mod pool;
 pub(crate) mod provider;
 pub(crate) mod report;

@@ -1,9 +1,12 @@
-//! From the queue to the providers.
+//! Dispatch: from waiting rows to durable results.
 //!
-//! One [`Dispatcher`] per channel is the only claimer of the channel's lanes. It takes permits
-//! before it claim_lanes, keeps a cursor per lane, and hands each row to the [`AttemptRunner`],
-//! which calls the provider outside any transaction. The
-//! [`ResultWriter`] writes results in batches and frees a permit only when its result is durable.
+//! Rows that wait in the queue enter. One [`Dispatcher`] per channel is the only claimer of the
+//! channel's lanes in this process. It takes permits before it claims, keeps a cursor per lane, and
+//! passes each row to the [`AttemptRunner`], which calls the provider outside any transaction.
+//! Results leave through the [`ResultWriter`], which writes them in batches and releases a permit
+//! only when its result is durable.
+//!
+//! Depends on `delivery`, `store`, `lease`, `metrics` and `notification`.
 
 mod full_scan;
 mod lane_cursor;
@@ -42,20 +45,20 @@ use crate::store::{Claim, LanePosition, LaneScan, LowWatermark, Store, StoreErro
 use full_scan::FullScan;
 use lane_cursor::LaneCursor;
 
-/// Most rows of one claim. Each claim waits for the disk, and for the answer.
+/// Maximum rows of one claim. Each claim waits for a commit and a round trip.
 const CLAIM_BATCH_SIZE: usize = 500;
-/// Most claim_lanes of one pass, so that a pass ends.
+/// Maximum number of claims of one pass, so that a pass terminates.
 const MAX_CLAIMS_PER_PASS: usize = 64;
-/// A transaction of another replica that commits this long after it took its orders is seen with
-/// the next scan_due; one that commits later, with the next scan_due from the beginning.
+/// Commit delay of other replicas that the periodic scan allows for. A row that is committed later
+/// after its order was assigned is found by the next full scan.
 const COMMIT_LAG: Duration = Duration::from_secs(2);
-/// What was accepted longer ago has been committed, or never will be: the server ends a statement
+/// Age after which a submission has been committed or never will be: the server ends a statement
 /// after 10 s.
 const COMMIT_HORIZON: Duration = Duration::from_secs(15);
-/// After so many looks the store is told where the lanes begin.
+/// Number of lane scans between two saves of the low watermarks.
 const SCANS_PER_WATERMARK_SAVE: u32 = 15;
 
-/// The claimer of one channel's lanes.
+/// The dispatcher of one channel.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     channel: Channel,
@@ -69,37 +72,37 @@ pub(crate) struct Dispatcher {
     throttle: ThrottleController,
     lanes: [LaneCursor; Lane::PER_CHANNEL],
     scans: u32,
-    /// What the store was last told of where each lane begins.
+    /// The low watermark of each lane as last saved.
     saved_low: [Order; Lane::PER_CHANNEL],
     full_scan: FullScan,
     snapshot_cache: Arc<SnapshotCache>,
 }
 
-/// What acceptance and dispatch work with.
+/// The dependencies of intake and dispatch.
 #[derive(Clone, Debug)]
 pub(crate) struct DispatchContext {
-    /// The truth.
+    /// The store.
     pub(crate) store: Store,
-    /// The time.
+    /// The clock.
     pub(crate) clock: Clock,
-    /// Orders and ids.
+    /// The generator of orders and identifiers.
     pub(crate) sequence: Arc<OrderSequence>,
-    /// Who we are.
+    /// The worker leases of this process.
     pub(crate) workers: Arc<WorkerRegistry>,
-    /// What acceptance and dispatch know of each other.
+    /// The state shared by intake and dispatch.
     pub(crate) dispatch_state: Arc<DispatchState>,
-    /// Who delivers.
+    /// The runner of delivery attempts.
     pub(crate) runner: Arc<AttemptRunner>,
-    /// What is counted.
+    /// The metrics.
     pub(crate) metrics: NotifyMetrics,
-    /// What was read lately, and is forgotten when it is written about.
+    /// The cache of recently read snapshots; entries are invalidated by writes.
     pub(crate) snapshot_cache: Arc<SnapshotCache>,
 }
 
 // === impl Dispatcher ===
 
 impl Dispatcher {
-    /// A claimer that has seen nothing yet.
+    /// Creates a dispatcher with empty cursors.
     #[must_use]
     pub(crate) fn new(channel: Channel, context: &DispatchContext) -> Self {
         Self {
@@ -120,13 +123,13 @@ impl Dispatcher {
         }
     }
 
-    /// Claims whenever there is something and somebody to do it, until the stop.
+    /// Scans and claims until shutdown.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut scan = tokio::time::interval(Duration::from_secs(1));
         scan.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let scan_due = tokio::select! {
-                // Rarest first: where much comes, somebody always calls.
+                // The rarest event first: under load a wake-up is always ready.
                 biased;
                 () = shutdown.cancelled() => return,
                 _ = scan.tick() => true,
@@ -145,18 +148,18 @@ impl Dispatcher {
                 self.pass().await
             };
             if let Err(error) = outcome.await {
-                tracing::warn!(channel = self.channel.as_str(), %error, "cannot claim");
+                tracing::warn!(channel = self.channel.as_str(), %error, "claim failed");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
     }
 
-    /// Looks at every lane: what waits, and what was gap below the cursor: committed late by
-    /// another replica, given back, or leased by a worker that has died since. The first scan_due
-    /// begins where the store says that the lanes do.
+    /// Scans all lanes for the first row beyond the cursor, and for gaps: rows at or below the
+    /// cursor that were committed late by another replica, released, or leased by a worker that has
+    /// died since. The first scan starts at the saved low watermarks.
     ///
     /// # Errors
-    /// The store's.
+    /// The store is unavailable or rejects the statement.
     pub(crate) async fn scan_lanes(&mut self) -> Result<(), StoreError> {
         if self.scans == 0 {
             self.restore_watermarks().await;
@@ -181,7 +184,8 @@ impl Dispatcher {
                 .min(state.cursor);
             state.set_head(scan.gap.or(scan.head), now);
             if state.head().is_none() {
-                // What was born leased is nobody's to claim, and is not stepped over for ever.
+                // Rows that were leased at acceptance are never claimed; the cursor advances past
+                // them.
                 state.advance(horizon);
             }
             let age = state.head().map(|head| now.since(order_time(head)));
@@ -197,7 +201,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Where each lane is looked at, from what is known to be its lowest place or from another one.
+    /// Returns the start and the cursor of each lane: `low`, or the known low watermark.
     fn watermarks(&self, low: Option<Order>) -> [LowWatermark; Lane::PER_CHANNEL] {
         Lane::of(self.channel).map(|lane| {
             let state = self.lanes[lane.index()];
@@ -209,11 +213,11 @@ impl Dispatcher {
         })
     }
 
-    /// A process that starts does not step over all that was claimed before it, where it is known;
-    /// a place that was found meanwhile stays.
+    /// Starts the cursors at the saved low watermarks, so that a new process does not scan deleted
+    /// rows. A position that was found meanwhile is kept.
     async fn restore_watermarks(&mut self) {
         let watermarks = self.store.low_watermarks(self.channel).await.unwrap_or_else(|error| {
-            tracing::warn!(channel = self.channel.as_str(), %error, "cannot read where the lanes begin");
+            tracing::warn!(channel = self.channel.as_str(), %error, "low watermarks not loaded, scanning from the beginning");
             Vec::new()
         });
         for LanePosition { lane, order } in watermarks {
@@ -225,7 +229,7 @@ impl Dispatcher {
         }
     }
 
-    /// The place of what was accepted so long ago.
+    /// Returns the order of an acceptance the given time ago.
     fn order_before(&self, ago: Duration) -> Order {
         order_at(self.clock.now()) - order_span(ago)
     }
@@ -238,12 +242,12 @@ impl Dispatcher {
         match self.store.save_low_watermarks(&self.watermarks(None)).await {
             Ok(()) => self.saved_low = lows,
             Err(error) => {
-                tracing::warn!(channel = self.channel.as_str(), %error, "cannot keep where the lanes begin");
+                tracing::warn!(channel = self.channel.as_str(), %error, "low watermarks not saved");
             }
         }
     }
 
-    /// What a scan_due from the beginning found is looked at from now on.
+    /// Applies the gaps that a full scan found.
     fn apply_full_scan(&mut self, found: &[LaneScan]) {
         let now = self.clock.now();
         for scan in found {
@@ -256,12 +260,13 @@ impl Dispatcher {
         }
     }
 
-    /// Claims, in strict order, as much as there are permits for. How many rows were claimed.
+    /// Claims rows in strict order of priority while permits are free, and returns their number.
     ///
     /// # Errors
-    /// The store's. What a claim took that we did not hear of is rescued like a dead worker's.
+    /// The store is unavailable or rejects the statement. Rows of a claim whose response was lost
+    /// are recovered like those of a dead worker.
     pub(crate) async fn pass(&mut self) -> Result<usize, StoreError> {
-        // Claimed and not begun: they begin while the next claim is under way.
+        // Claimed rows that are not started yet. They start while the next claim is in progress.
         let mut unstarted = Vec::new();
         let outcome = self.claim_lanes(&mut unstarted).await;
         self.runner.start_all(unstarted).await;
@@ -274,8 +279,8 @@ impl Dispatcher {
             if self.runner.is_stopping() || !self.workers.holds(&self.workers.current()) {
                 return Ok(claimed);
             }
-            // What nobody can carry stays where it is, in order and with its attempts; one goes to
-            // see.
+            // With an open circuit breaker, rows stay in the queue with their order and their
+            // attempts. With a half-open one, a single row becomes the probe.
             let max_rows = match self.runner.breaker_state(self.channel) {
                 BreakerState::Closed => self.urgent_gate.batch_size(CLAIM_BATCH_SIZE),
                 BreakerState::HalfOpen => 1,
@@ -285,14 +290,15 @@ impl Dispatcher {
                 return Ok(claimed);
             };
             let runner = Arc::clone(&self.runner);
-            let begun = runner.start_all(std::mem::take(unstarted));
-            let (outcome, ()) = tokio::join!(self.claim(turn.lane, permits), begun);
-            let (jobs, end) = outcome?;
+            let started = runner.start_all(std::mem::take(unstarted));
+            let (outcome, ()) = tokio::join!(self.claim(turn.lane, permits), started);
+            let (jobs, lane_end) = outcome?;
             let count = jobs.len();
             claimed += count;
             *unstarted = jobs;
-            if let Some(signals) = end {
-                // Nobody who comes after them is born leased before they have begun.
+            if let Some(signals) = lane_end {
+                // Start the rows before the lane counts as scanned: a later submission must not be
+                // leased at acceptance and overtake them.
                 runner.start_all(std::mem::take(unstarted)).await;
                 self.channel_state.mark_scanned(turn.lane, signals);
             }
@@ -304,7 +310,7 @@ impl Dispatcher {
         Ok(claimed)
     }
 
-    /// The lane whose turn it is, with at max_rows so many permits for it.
+    /// Returns the next lane to claim from, with at most `max_rows` permits.
     fn next_turn(&self, max_rows: usize) -> Option<(LaneTurn, Vec<ChannelPermit>)> {
         let waiting = self.channel_state.waiting();
         let now = self.clock.now();
@@ -320,8 +326,8 @@ impl Dispatcher {
             .take_for(&plan_turns(&backlogs, self.throttle.state()), max_rows)
     }
 
-    /// Rows for these permits, in order; and, where the lane ends with them, the signals that had
-    /// been given before.
+    /// Claims a row for each permit, in order. If the lane ends with them, also returns the number
+    /// of signals before the claim.
     async fn claim(
         &mut self,
         lane: Lane,
@@ -329,8 +335,8 @@ impl Dispatcher {
     ) -> Result<(Vec<DeliveryJob>, Option<u64>), StoreError> {
         self.urgent_gate.yield_to_urgent(lane.priority).await;
         let began = self.clock.now();
-        // After the permits were taken: those of what was handed back are free only when its place
-        // is noted.
+        // After the permits were taken: the permit of a released row is free only when its position
+        // has been recorded.
         self.apply_moved_rows();
         let signals = self.channel_state.signals(lane);
         let worker = self.workers.current();
@@ -356,7 +362,7 @@ impl Dispatcher {
         let last = rows.last().map(|row| row.order);
         self.lanes[lane.index()].claimed(last, count < wanted, self.clock.now());
         self.snapshot_cache.forget(rows.iter().map(|row| row.id));
-        // PermitPool that found no row are free at once.
+        // Permits without a row are dropped here.
         let jobs = rows.into_iter().zip(permits);
         let jobs = jobs.map(|(claimed, permit)| DeliveryJob {
             claimed,
@@ -366,7 +372,7 @@ impl Dispatcher {
         Ok((jobs.collect(), (count < wanted).then_some(signals)))
     }
 
-    /// What came from the delayed rows may stand below the cursor.
+    /// Moves cursors back to rows that were moved from the delayed rows to positions below them.
     fn apply_moved_rows(&mut self) {
         let now = self.clock.now();
         for (state, moved) in self.lanes.iter_mut().zip(self.channel_state.take_moved()) {
@@ -390,7 +396,7 @@ impl Dispatcher {
         });
         let state = self.throttle.update(oldest.unwrap_or_default(), breaker);
         self.channel_state.set_low_throttle(state);
-        self.metrics.gate(self.channel, state.code());
+        self.metrics.low_throttle(self.channel, state.code());
     }
 }
 

@@ -1,5 +1,4 @@
-//! What runs beside: moving what is due, forgetting what is old, looking whether the store is
-//! there.
+//! Background tasks: due notifications, retention, template reload and store health.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,58 +24,58 @@ use crate::templates::{Locale, Templates, fingerprint};
 /// Moves delayed rows to the queue when they are due.
 #[derive(Debug)]
 pub(crate) struct DelayedRowMover {
-    /// The truth.
+    /// The store.
     pub(crate) store: Store,
-    /// The time.
+    /// The clock.
     pub(crate) clock: Clock,
-    /// Who is told.
+    /// The state in which moved rows are recorded.
     pub(crate) dispatch_state: Arc<DispatchState>,
 }
 
-/// Looks after the store.
+/// Checks the store and enforces retention.
 #[derive(Debug)]
 pub(crate) struct StoreMaintenance {
-    /// The truth.
+    /// The store.
     pub(crate) store: Store,
-    /// The time.
+    /// The clock.
     pub(crate) clock: Clock,
-    /// Who died long ago is forgotten.
+    /// The registry of worker leases.
     pub(crate) workers: Arc<WorkerRegistry>,
-    /// The list of addresses that do not exist.
+    /// The suppression lists.
     pub(crate) suppression: Arc<SuppressionCache>,
-    /// What is counted.
+    /// The metrics.
     pub(crate) metrics: NotifyMetrics,
-    /// Whether the store answers, and is one that this binary works on.
+    /// The readiness check of the database.
     pub(crate) database: Check,
-    /// The same store, to be asked.
+    /// The database, for the readiness check.
     pub(crate) opened: Database,
-    /// How long records are kept.
+    /// The retention time of records.
     pub(crate) retention: Duration,
 }
 
-/// Most rows of one move.
+/// Maximum rows of one move.
 const MOVE_BATCH_SIZE: i64 = 500;
-/// Rows of a lane are counted to this, so that counting costs the same however many wait.
+/// Maximum number of rows counted per lane, which bounds the cost of counting.
 const MAX_COUNTED_DEPTH: i64 = 100_000;
 
-/// Takes over changed templates while the service runs.
+/// Reloads changed templates.
 #[derive(Debug)]
 pub(crate) struct TemplateReloader {
-    /// The folder.
+    /// The template folder.
     pub(crate) folder: PathBuf,
-    /// The language when none is asked for.
+    /// The locale of notifications without one.
     pub(crate) default_locale: Locale,
-    /// The templates of the moment.
+    /// The current templates.
     pub(crate) templates: Arc<ArcSwap<Templates>>,
-    /// The folder as it was when it was last looked at.
+    /// The fingerprint of the folder at the last check.
     pub(crate) seen: u64,
 }
 
 // === impl TemplateReloader ===
 
 impl TemplateReloader {
-    /// Looks at the folder; a set with a mistake anywhere changes nothing that is live. Whether it
-    /// was taken over.
+    /// Reloads the templates if the folder has changed, and returns whether they were replaced. A
+    /// set with an error is rejected as a whole.
     pub(crate) fn step(&mut self) -> bool {
         let now = fingerprint(&self.folder);
         if now == self.seen {
@@ -90,13 +89,13 @@ impl TemplateReloader {
                 true
             }
             Err(mistakes) => {
-                tracing::error!(%mistakes, "templates refused; the ones before stay");
+                tracing::error!(errors = %mistakes, "template reload rejected");
                 false
             }
         }
     }
 
-    /// Looks every two seconds until the stop.
+    /// Checks every two seconds until shutdown.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_secs(2));
         loop {
@@ -120,10 +119,10 @@ impl TemplateReloader {
 // === impl DelayedRowMover ===
 
 impl DelayedRowMover {
-    /// Moves what is due now. How many rows.
+    /// Moves all due rows and returns their number.
     ///
     /// # Errors
-    /// The store's.
+    /// The store is unavailable.
     pub(crate) async fn step(&self) -> Result<usize, StoreError> {
         let mut total = 0;
         loop {
@@ -141,7 +140,7 @@ impl DelayedRowMover {
         }
     }
 
-    /// Moves until the stop.
+    /// Moves due rows until shutdown.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_millis(250));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -151,7 +150,7 @@ impl DelayedRowMover {
                 _ = tick.tick() => {}
             }
             if let Err(error) = self.step().await {
-                tracing::warn!(%error, "cannot move what is due");
+                tracing::warn!(%error, "due notifications not moved");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
@@ -161,8 +160,8 @@ impl DelayedRowMover {
 // === impl StoreMaintenance ===
 
 impl StoreMaintenance {
-    /// Looks after the store until the stop. What a round of housekeeping takes does not delay what
-    /// readiness says.
+    /// Runs until shutdown. Readiness is checked concurrently with maintenance, so that a long
+    /// maintenance round does not delay it.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         tokio::join!(self.watch(&shutdown), self.keep(&shutdown));
     }
@@ -181,12 +180,12 @@ impl StoreMaintenance {
                 return;
             }
             if let Err(error) = self.step(round).await {
-                tracing::warn!(%error, "housekeeping failed");
+                tracing::warn!(%error, "store maintenance failed");
             }
         }
     }
 
-    /// Whether the store takes writes, and is one that this binary works on: while it is not,
+    /// Checks whether the store accepts writes and has a supported schema version. Otherwise
     /// nothing is claimed.
     pub(crate) async fn look(&self) {
         match self.opened.still_fits(&MIGRATIONS).await {
@@ -201,11 +200,11 @@ impl StoreMaintenance {
         }
     }
 
-    /// One round: the list of suppressed addresses every time, depths every fifth, old keys every
-    /// thirtieth, the rest every thousandth and at the first.
+    /// Runs one maintenance round: the suppression lists each time, queue depths every 5th round,
+    /// expired keys every 30th, retention every 1000th and in the first.
     ///
     /// # Errors
-    /// The store's.
+    /// The store is unavailable.
     pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
         self.suppression.sync().await?;
         let now = self.clock.now();
@@ -226,7 +225,7 @@ impl StoreMaintenance {
         }
         if round.is_multiple_of(1000) {
             self.store.maintain(now, before(self.retention)).await?;
-            self.metrics.kept_from(before(self.retention));
+            self.metrics.retained_since(before(self.retention));
             self.workers.forget_dead_workers().await?;
         }
         Ok(())
@@ -239,7 +238,7 @@ fn every_round() -> Interval {
     tick
 }
 
-/// Waits for the next round; `false` at the stop.
+/// Waits for the next round. Returns `false` at shutdown.
 async fn runs(tick: &mut Interval, shutdown: &CancellationToken) -> bool {
     tokio::select! {
         () = shutdown.cancelled() => false,
@@ -253,7 +252,7 @@ mod tests {
     use crate::templates::TemplateName;
 
     #[test]
-    fn changed_templates_are_taken_over_and_bad_ones_refused_as_a_whole() {
+    fn changed_templates_are_reloaded_and_invalid_sets_rejected() {
         let folder = tempfile::tempdir().expect("folder");
         let write = |name: &str, version: u32, text: &str| {
             let folder = folder.path().join(name);
@@ -264,7 +263,8 @@ mod tests {
         };
         write("a", 1, "one");
         let default_locale = Locale::parse("en").expect("tag");
-        let templates = Templates::load(folder.path(), default_locale.clone()).expect("sound");
+        let templates = Templates::load(folder.path(), default_locale.clone())
+            .expect("the configuration is valid");
         let templates = Arc::new(ArcSwap::from_pointee(templates));
         let seen = fingerprint(folder.path());
         let mut reloader = TemplateReloader {

@@ -1,3 +1,6 @@
+//! Worker leases: the identities under which this process claims rows, their renewal, and the
+//! detection of dead workers. Depends on `store`.
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,20 +13,22 @@ use uuid::Uuid;
 
 use crate::store::{Store, StoreError};
 
-/// How often a worker says that it is alive.
+/// Interval of lease renewal.
 const RENEW_INTERVAL: Duration = Duration::from_secs(3);
-/// How often one looks who is dead.
+/// Interval of the check for dead workers.
 const DEAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long one waits before a step that is in a expedite.
+/// Delay of an expedited step.
 const EXPEDITED_STEP_DELAY: Duration = Duration::from_millis(250);
-/// How long after its last word a worker is dead, and its rows are taken over.
+/// Time without renewal after which a worker is dead and its rows are taken over.
 pub(super) const LEASE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long after its last word a worker begins nothing more: before others may begin the same.
+/// Time without renewal after which a worker starts nothing more, so that it stops before another
+/// worker starts the same row.
 const SELF_FENCE_AFTER: Duration = Duration::from_secs(7);
-/// A dead worker that holds nothing is forgotten after this.
+/// Time after which a dead worker without rows is deleted.
 const DEAD_WORKER_RETENTION: Duration = Duration::from_secs(3600);
 
-/// An identity under which rows are leased. Whoever works on such a row holds it.
+/// A worker identity under which rows are leased. Each task that processes such a row holds a
+/// reference.
 #[derive(Debug)]
 pub(crate) struct WorkerLease {
     id: i64,
@@ -31,22 +36,24 @@ pub(crate) struct WorkerLease {
     lost: AtomicBool,
 }
 
-/// Whose lease_clock leases go by.
+/// The clock that decides about leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseClock {
-    /// The store's, where several processes share it: their own clocks may differ by more than a
-    /// lease is long.
+    /// The clock of the store, if several processes share it: their own clocks may differ by more
+    /// than the lease timeout.
     Store,
-    /// Our own clock's, which a test moves by hand.
+    /// The local clock, which a test advances manually.
     #[cfg(test)]
     Local,
 }
 
-/// The identities of this process: one for new leases, and older ones that still hold rows.
+/// The worker identities of this process: the current one for new leases, and older ones that still
+/// hold rows.
 ///
-/// When the answer to a claim or an accept is lost, rows may be leased to us that we do not know
-/// of. Then the identity is doubted: a new one takes its place, the old one lives until its last
-/// known row is done, and then dies, so that the unknown rows are rescued like any dead worker's.
+/// If the response to a claim or to an acceptance is lost, rows may be leased to this process
+/// without its knowledge. The identity is then replaced: a new one takes new leases, the old one is
+/// renewed until its last known row is completed, and then expires, so that the unknown rows are
+/// recovered like those of any dead worker.
 #[derive(Debug)]
 pub(crate) struct WorkerRegistry {
     store: Store,
@@ -54,12 +61,12 @@ pub(crate) struct WorkerRegistry {
     lease_clock: LeaseClock,
     leases: Mutex<Vec<Arc<WorkerLease>>>,
     dead: Mutex<Arc<[i64]>>,
-    /// Our last word: by our own clock, which counts the lease_clock that the machine sleeps, and
-    /// by one that nobody can set back.
+    /// The time of the last renewal by the wall clock, which includes time in which the machine is
+    /// suspended, and by the monotonic clock, which cannot be set back.
     last_renewal: Mutex<(Timestamp, Instant)>,
-    /// Whether the store's tables are ones that this binary works on.
+    /// Whether this binary supports the schema version of the store.
     is_schema_supported: AtomicBool,
-    /// There is more to do than to renew.
+    /// Requests a step before the next interval.
     expedite: Notify,
 }
 
@@ -76,7 +83,7 @@ impl WorkerLease {
         })
     }
 
-    /// Its number in the store.
+    /// Returns the identifier in the store.
     #[must_use]
     pub(crate) fn id(&self) -> i64 {
         self.id
@@ -86,10 +93,10 @@ impl WorkerLease {
 // === impl WorkerRegistry ===
 
 impl WorkerRegistry {
-    /// Registers a first identity.
+    /// Creates a registry and registers the first identity.
     ///
     /// # Errors
-    /// The store's.
+    /// The store is unavailable.
     pub(crate) async fn start(
         store: Store,
         clock: Clock,
@@ -111,7 +118,7 @@ impl WorkerRegistry {
         Ok(Arc::new(workers))
     }
 
-    /// What lease_clock it is for leases.
+    /// Returns the current time of the lease clock.
     async fn lease_now(&self) -> Result<Timestamp, StoreError> {
         match self.lease_clock {
             LeaseClock::Store => Ok(self
@@ -124,24 +131,20 @@ impl WorkerRegistry {
         }
     }
 
-    /// The identity for new leases.
+    /// Returns the identity for new leases.
     #[must_use]
     pub(crate) fn current(&self) -> Arc<WorkerLease> {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(
-            leases
-                .last()
-                .expect("there is always an identity: the last is never removed"),
-        )
+        Arc::clone(leases.last().expect("the list has at least one identity"))
     }
 
-    /// Whose rows may be taken over.
+    /// Returns the workers whose rows may be taken over.
     #[must_use]
     pub(crate) fn dead(&self) -> Arc<[i64]> {
         Arc::clone(&self.dead.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether our last word is fresh enough to begin something, on tables that we know.
+    /// Returns whether the last renewal is recent enough, and the schema supported, to start work.
     #[must_use]
     pub(crate) fn is_alive(&self) -> bool {
         let (at, instant) = *self
@@ -157,30 +160,30 @@ impl WorkerRegistry {
             && self.is_schema_supported.load(Ordering::Relaxed)
     }
 
-    /// Whether the store's tables are ones that this binary works on. While they are not, nothing
-    /// is begun.
+    /// Sets whether this binary supports the schema version of the store. While it does not, no
+    /// work is started.
     pub(crate) fn set_schema_supported(&self, is_schema_supported: bool) {
         self.is_schema_supported
             .store(is_schema_supported, Ordering::Relaxed);
     }
 
-    /// The answer to a claim or accept under this identity was lost, or a row of it could not be
-    /// given back.
+    /// Marks an identity for replacement: the response to a claim or to an acceptance was lost, or
+    /// one of its rows could not be released.
     pub(crate) fn doubt(&self, worker: &WorkerLease) {
         worker.doubted.store(true, Ordering::Relaxed);
         self.expedite.notify_one();
     }
 
-    /// Whether what is leased under this identity is still ours to begin.
+    /// Returns whether rows leased under this identity may still be started.
     #[must_use]
     pub(crate) fn holds(&self, worker: &WorkerLease) -> bool {
         self.is_alive() && !worker.lost.load(Ordering::Relaxed)
     }
 
-    /// Renews every identity, replaces the one in doubt, and looks who is dead.
+    /// Renews all identities, replaces a marked one, and refreshes the list of dead workers.
     ///
     /// # Errors
-    /// The store's; the next step tries again.
+    /// The store is unavailable; the next step retries.
     pub(crate) async fn step(&self) -> Result<(), StoreError> {
         let began = (self.clock.now(), Instant::now());
         let now = self.lease_now().await?;
@@ -194,7 +197,7 @@ impl WorkerRegistry {
             .clone();
         let current = self.current().id;
         for worker in &leases {
-            // One reference is ours, one the list's.
+            // One reference is the list's, one is held by this loop.
             if worker.id != current && Arc::strong_count(worker) <= 2 {
                 self.store.retire_worker(worker.id, false).await?;
                 self.leases
@@ -206,7 +209,7 @@ impl WorkerRegistry {
                 .renew_worker(worker.id, now, dead_before(now))
                 .await?
             {
-                tracing::warn!(worker = worker.id, "lease lost: others have taken over");
+                tracing::warn!(worker = worker.id, "lease lost, rows were taken over");
                 worker.lost.store(true, Ordering::Relaxed);
                 if worker.id == current {
                     self.replace(now).await?;
@@ -221,7 +224,7 @@ impl WorkerRegistry {
         Ok(())
     }
 
-    /// Looks who is dead.
+    /// Refreshes the list of dead workers.
     async fn refresh_dead(&self) -> Result<(), StoreError> {
         let dead = self
             .store
@@ -241,9 +244,9 @@ impl WorkerRegistry {
         Ok(())
     }
 
-    /// Renews, and looks who is dead, until the stop. An identity in doubt is replaced, and one
-    /// that a step has left over is given up, without waiting for the next renewal: what they hold
-    /// without our knowing it waits for that.
+    /// Renews leases and refreshes the list of dead workers until shutdown. A marked identity is
+    /// replaced, and one that holds no more rows is retired, without waiting for the next interval:
+    /// the rows that it holds without the knowledge of this process wait for that.
     pub(crate) async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(RENEW_INTERVAL);
         let mut refresh_dead = tokio::time::interval(DEAD_CHECK_INTERVAL);
@@ -261,7 +264,7 @@ impl WorkerRegistry {
                 _ = refresh_dead.tick() => self.refresh_dead().await,
             };
             if let Err(error) = &outcome {
-                tracing::warn!(%error, "cannot renew the lease or see who is dead");
+                tracing::warn!(%error, "lease renewal failed");
             }
             if outcome.is_err() || self.has_several() {
                 self.expedite.notify_one();
@@ -277,10 +280,11 @@ impl WorkerRegistry {
             > 1
     }
 
-    /// Forgets who died long ago and holds nothing.
+    /// Deletes workers that have been dead for [`DEAD_WORKER_RETENTION`] and hold no rows, and
+    /// returns their number.
     ///
     /// # Errors
-    /// The store's.
+    /// The store is unavailable.
     pub(crate) async fn forget_dead_workers(&self) -> Result<u64, StoreError> {
         let now = self.lease_now().await?;
         let long_ago =
@@ -288,17 +292,17 @@ impl WorkerRegistry {
         self.store.delete_dead_workers(long_ago).await
     }
 
-    /// Takes every identity off the list. Those that nobody holds hold no row.
+    /// Retires all identities. Those without references hold no rows and are deleted.
     pub(crate) async fn retire_all(&self) {
         let leases =
             std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
         for worker in &leases {
             let gone = Arc::strong_count(worker) == 1 && !worker.doubted.load(Ordering::Relaxed);
             if let Err(error) = self.store.retire_worker(worker.id, gone).await {
-                tracing::warn!(%error, "cannot sign off; the lease ends by itself");
+                tracing::warn!(%error, "worker not retired, lease expires by itself");
             }
         }
-        // Whoever asks after this gets an identity that is not registered, and leases nothing.
+        // Later callers get an identity that is not registered and takes no leases.
         self.leases
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -317,20 +321,20 @@ mod tests {
     use crate::testing::{START, stores};
 
     #[tokio::test]
-    async fn a_clock_that_is_set_back_keeps_nobody_alive() {
+    async fn lease_expires_although_the_wall_clock_is_set_back() {
         for (store, _database) in stores().await {
             let clock = Clock::manual(START);
             let workers = WorkerRegistry::start(store, clock.clone(), LeaseClock::Store)
                 .await
-                .expect("registers");
+                .expect("no error");
             assert!(workers.is_alive());
             let silent = SELF_FENCE_AFTER + Duration::from_secs(1);
             let long_ago = Instant::now()
                 .checked_sub(silent)
-                .expect("the machine runs for longer");
+                .expect("the machine has been up for longer");
             *workers.last_renewal.lock().expect("no panic") = (clock.now(), long_ago);
             assert!(!workers.is_alive(), "no time went by on the clock");
-            workers.step().await.expect("renews");
+            workers.step().await.expect("lease renewal succeeds");
             assert!(workers.is_alive());
             clock.advance(silent);
             assert!(!workers.is_alive(), "the machine has slept");

@@ -11,8 +11,8 @@ pub use sequence::OrderSequence;
 
 /// A way to reach a recipient.
 ///
-/// A channel is declared in one place: here, with its stable code and its name (see the table below),
-/// and as a field of [`PerChannel`]. Every other use is a `match` that the compiler checks.
+/// A channel is declared in one place: here, with its stable code and its name (see the table
+/// below), and as a field of `PerChannel`. Every other use is a `match` that the compiler checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
     /// E-mail over SMTP or the API of a provider.
@@ -60,8 +60,8 @@ pub(crate) struct PerChannel<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NotificationId(pub Uuid);
 
-/// A position in a lane: milliseconds since the epoch at acceptance, or at the due time, followed by
-/// a counter of [`ORDER_COUNTER_BITS`] bits.
+/// A position in a lane: milliseconds since the epoch at acceptance, or at the due time, followed
+/// by a counter of 12 bits.
 pub type Order = i64;
 
 /// Number of bits of an [`Order`] below the milliseconds.
@@ -92,8 +92,8 @@ macro_rules! stored_codes {
     };
 }
 
-/// Defines `ALL`, `NAMES` and `as_str` of an enum whose values have names in requests, responses and
-/// configuration.
+/// Defines `ALL`, `NAMES` and `as_str` of an enum whose values have names in requests, responses
+/// and configuration.
 macro_rules! names {
     ($name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
         impl $name {

@@ -55,7 +55,7 @@ pub(crate) struct TestReplica {
     pub(crate) submissions: SubmissionQueue,
     pub(crate) committer: GroupCommitter,
     pub(crate) dispatcher: Dispatcher,
-    pub(crate) finisher: ResultWriter,
+    pub(crate) result_writer: ResultWriter,
     pub(crate) runner: Arc<AttemptRunner>,
     pub(crate) workers: Arc<WorkerRegistry>,
     pub(crate) dispatch_state: Arc<DispatchState>,
@@ -196,8 +196,8 @@ impl TestReplica {
         permits: usize,
     ) -> (Self, ProviderScript) {
         let (script, other) = (ProviderScript::default(), ProviderScript::default());
-        script.carries_all_but("@other.example");
-        other.carries_only("@other.example");
+        script.support_all_except("@other.example");
+        other.support_only("@other.example");
         let providers = [&script, &other]
             .map(|script| pooled(script, clock, 1000))
             .into();
@@ -263,7 +263,7 @@ impl TestReplica {
         let (submissions, committer) = SubmissionQueue::open(context.clone());
         Self {
             dispatcher: Dispatcher::new(Channel::Email, &context),
-            finisher: ResultWriter::new(&context, over),
+            result_writer: ResultWriter::new(&context, over),
             mover: DelayedRowMover {
                 store: store.clone(),
                 clock: clock.clone(),
@@ -336,7 +336,7 @@ impl TestReplica {
     /// written.
     pub(crate) async fn settle(&mut self) -> usize {
         self.runner.wait_until_idle().await;
-        self.finisher.drain().await
+        self.result_writer.drain().await
     }
 
     pub(crate) async fn view(&self, id: NotificationId) -> serde_json::Value {

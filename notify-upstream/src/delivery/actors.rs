@@ -1,4 +1,4 @@
-//! Addresses of actors, from the actor service.
+//! Addresses of actors, requested from the actor service.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::address::{
 use crate::notification::{Channel, PerChannel};
 use crate::principal::Principal;
 
-/// Asks the actor service, with our policy service token.
+/// A client of the actor service that authenticates with the service token of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct ActorClient {
     base: Url,
@@ -21,49 +21,49 @@ pub(crate) struct ActorClient {
     policy: UserAddressPolicy,
 }
 
-/// Which addresses of their policy users may have something sent to. Whoever registers can write
-/// any number into a profile; if that were enough, anyone could have messages sent to the world.
+/// Decides to which addresses in their own profile users may have messages sent. Users can write
+/// any address into their profile; if that sufficed, they could have messages sent to other people.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UserAddressPolicy {
-    /// A user may address anyone, so that nothing is gained by asking whose address it is.
+    /// Users may address any recipient, so that ownership of an address is irrelevant.
     pub(crate) anyone: bool,
-    /// Channels on which an address will do of which the actor service does
-    /// not say whether it is verified.
+    /// Channels on which an address is allowed if the actor service does not say whether it is
+    /// verified.
     pub(crate) unverified: PerChannel<bool>,
 }
 
-/// Where a channel reaches an actor.
+/// The address of an actor on a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ActorAddress {
     /// The address.
     pub(crate) address: Address,
-    /// Whether whoever asked may have anything sent there: a service, or a user whose address is
-    /// verified.
+    /// Whether the creator may have any message sent to the address: a service, or a user whose
+    /// address is verified.
     pub(crate) is_trusted: bool,
 }
 
-/// Why there is no address.
+/// The reason why an actor has no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ActorAddressError {
-    /// The actor service does not know this actor.
+    /// The actor service does not know the actor.
     Unknown,
-    /// The actor has no address for this channel, or one that is not well-formed.
+    /// The actor has no well-formed address for the channel.
     Missing,
-    /// The actor service refuses us, or our service account is wrong.
+    /// The actor service rejects the credentials of this process, or they are not configured.
     Misconfigured,
-    /// The actor service or the service pool is away.
+    /// The actor service or the service pool is unavailable.
     Unavailable,
 }
 
-/// Deadline of one question.
+/// Timeout of one request.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most bytes of an answer.
+/// Maximum size of a response.
 const MAX_PROFILE_BYTES: usize = 64 << 10;
 
 // === impl ActorClient ===
 
 impl ActorClient {
-    /// Asks at `base`, such as `http://127.0.0.1:8504`.
+    /// Creates a client of the service at `base`, such as `http://127.0.0.1:8504`.
     #[must_use]
     pub(crate) fn new(base: Url, client: ServiceClient, policy: UserAddressPolicy) -> Self {
         Self {
@@ -73,10 +73,10 @@ impl ActorClient {
         }
     }
 
-    /// Where a channel reaches an actor, for whoever asked for the notification.
+    /// Returns the address of an actor on a channel, for a notification of `creator`.
     ///
     /// # Errors
-    /// Why not.
+    /// The actor has no address, or the actor service is unavailable.
     pub(crate) async fn address(
         &self,
         actor: &ActorId,
@@ -138,15 +138,16 @@ impl ActorClient {
 // === impl UserAddressPolicy ===
 
 impl UserAddressPolicy {
-    /// Whether a user's policy address will do, by what the actor service says of it.
+    /// Returns whether a user may send to its own address, given what the actor service says of its
+    /// verification.
     fn allow(&self, channel: Channel, verified: Option<bool>) -> bool {
         self.anyone || verified.unwrap_or(*self.unverified.get(channel))
     }
 }
 
-/// What the actor service says of an address: `emailVerified`, `phoneVerified`, `deviceVerified`.
-/// Anything but `true` is no yes. A device token or subscription in a profile proves nothing:
-/// whoever knows a stranger's can write it there.
+/// Returns whether the actor service says that the address is verified: `emailVerified`,
+/// `phoneVerified`, `deviceVerified`. Any value but `true` means no. A device token or subscription
+/// in a profile proves nothing: users can write those of others there.
 fn is_verified(profile: &Value, channel: Channel) -> Option<bool> {
     let name = match channel {
         Channel::Email => "emailVerified",
@@ -193,7 +194,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_channel_reads_its_own_field() {
+    fn each_channel_uses_its_own_profile_field() {
         let profile = json!({"actorId": "a", "email": "ada@example.com", "phone": "+491701234567", "deviceToken": "t"});
         for channel in Channel::ALL {
             assert_eq!(
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_wrote_itself_is_not_enough() {
+    fn unverified_profile_address_is_not_trusted() {
         let shipped = UserAddressPolicy {
             anyone: false,
             unverified: PerChannel::default(),

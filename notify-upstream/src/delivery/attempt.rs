@@ -1,15 +1,15 @@
 //! One delivery attempt: address, rendered template, provider call.
 
 use std::sync::Arc;
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
-use crate::address::{Address, AddressHash, Recipient};
+use crate::address::{Address, Recipient};
 use crate::delivery::actors::{ActorAddress, ActorAddressError, ActorClient};
+use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, AttemptReport, SentMessage};
 use crate::delivery::pool::{
     BreakerState, CallFailure, CallPermit, CallRejection, CallRequest, ProviderPool,
 };
@@ -18,7 +18,7 @@ use crate::delivery::retry::FailureClass;
 use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
 use crate::lease::{WorkerLease, WorkerRegistry};
-use crate::notification::{Channel, NotificationId};
+use crate::notification::Channel;
 use crate::principal::Principal;
 use crate::store::{Claimed, Record, Store};
 use crate::templates::{self, AmbiguityPolicy, Locale, MessageContent, TemplateName, Templates};
@@ -53,60 +53,6 @@ pub(crate) struct DeliveryAttempt<'a> {
     pub(crate) clock: &'a Clock,
     /// Cancelled at shutdown: no call is started afterwards.
     pub(crate) stop: &'a CancellationToken,
-}
-
-/// The outcome of an attempt, with the version of the template that was used.
-#[derive(Debug)]
-pub(crate) struct AttemptReport {
-    /// The outcome.
-    pub(crate) outcome: AttemptOutcome,
-    /// The version of the template, if the template was found.
-    pub(crate) template_version: Option<u32>,
-}
-
-/// The outcome of an attempt.
-#[derive(Debug)]
-pub(crate) enum AttemptOutcome {
-    /// A provider accepted the message.
-    Sent(SentMessage),
-    /// The attempt failed.
-    Failed(AttemptFailure),
-    /// The notification expired before the call.
-    Expired,
-    /// No call was made: all circuit breakers of the channel are open, the process is stopping, or
-    /// the lease was no longer certain. The row is released.
-    NotStarted,
-    /// No call was made: the channel has a working provider, but the circuit breakers of all
-    /// providers that can deliver to this address are open for the given time.
-    CircuitOpen(Duration),
-}
-
-/// A message that a provider accepted.
-#[derive(Debug)]
-pub(crate) struct SentMessage {
-    /// The name of the provider.
-    pub(crate) provider: String,
-    /// The response of the provider.
-    pub(crate) detail: Option<String>,
-    /// The hash of the address.
-    pub(crate) address: Option<AddressHash>,
-}
-
-/// A failed attempt.
-#[derive(Debug)]
-pub(crate) struct AttemptFailure {
-    /// The class, which decides about further attempts.
-    pub(crate) class: FailureClass,
-    /// The name of the provider, if one was called.
-    pub(crate) provider: Option<String>,
-    /// The stable code of the reason.
-    pub(crate) code: String,
-    /// The response of the provider, without addresses.
-    pub(crate) detail: Option<String>,
-    /// The minimum delay that the provider asked for.
-    pub(crate) retry_after: Option<Duration>,
-    /// The hash of the address that the provider was given.
-    pub(crate) address: Option<Box<AddressHash>>,
 }
 
 /// The decision whether a provider is called.
@@ -307,8 +253,8 @@ impl AttemptExecutor {
     }
 
     /// Returns the message if an earlier attempt has reached a provider: according to a receipt, or
-    /// to a lookup at a provider that supports it. If neither can tell, the template decides whether
-    /// the message is sent again.
+    /// to a lookup at a provider that supports it. If neither can tell, the template decides
+    /// whether the message is sent again.
     async fn reconcile(
         &self,
         channel: Channel,
@@ -468,52 +414,4 @@ impl DeliverySettings {
             unverified: *settings.unverified_addresses.get(channel),
         }
     }
-}
-
-// === impl AttemptFailure ===
-
-impl AttemptFailure {
-    /// Creates the failure of an internal error. It is retried.
-    #[must_use]
-    pub(crate) fn internal() -> Self {
-        Self::of(
-            FailureClass::Ambiguous,
-            crate::delivery::provider::INTERNAL_ERROR,
-        )
-    }
-
-    /// Creates the failure of a notification whose attempts are exhausted, although no result of one
-    /// could be written.
-    #[must_use]
-    pub(crate) fn attempts_exhausted() -> Self {
-        Self::permanent("attempts_spent")
-    }
-
-    /// Creates the failure of a notification for which no provider could be called within the retry
-    /// window.
-    #[must_use]
-    pub(crate) fn circuit_open() -> Self {
-        Self::of(FailureClass::Transient, "provider_left_alone")
-    }
-
-    fn permanent(code: &str) -> Self {
-        Self::of(FailureClass::Permanent, code)
-    }
-
-    fn of(class: FailureClass, code: &str) -> Self {
-        Self {
-            class,
-            provider: None,
-            code: code.to_owned(),
-            detail: None,
-            retry_after: None,
-            address: None,
-        }
-    }
-}
-
-/// Returns the `Message-ID` of a notification, the same for all attempts.
-#[must_use]
-pub(crate) fn message_id(id: NotificationId, domain: &str) -> String {
-    format!("<{id}@{domain}>")
 }

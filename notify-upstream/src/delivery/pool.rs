@@ -7,7 +7,7 @@ use std::time::Duration;
 use url::{Host, Url};
 
 use crate::address::Address;
-use crate::delivery::attempt::SentMessage;
+use crate::delivery::outcome::SentMessage;
 use crate::delivery::provider::{
     ErrorCodeTable, LookupResult, OutgoingMessage, Provider, ProviderAck, ProviderRefusal,
 };
@@ -167,7 +167,7 @@ impl ProviderPool {
             .channels
             .get(channel)
             .iter()
-            .filter(|pooled| pooled.provider.carries(message.to))
+            .filter(|pooled| pooled.provider.supports(message.to))
         {
             let lookup = pooled.provider.look_up(message);
             match tokio::time::timeout(MAX_CALL_DURATION, lookup).await {
@@ -277,8 +277,8 @@ impl PooledProvider {
 }
 
 /// Returns the part of an address by which refusals are grouped: the last two labels of the domain,
-/// or of the host of the push service, so that subdomains of one owner count once; otherwise the whole
-/// number or token.
+/// or of the host of the push service, so that subdomains of one owner count once; otherwise the
+/// whole number or token.
 #[must_use]
 pub(crate) fn domain_of(address: &Address) -> String {
     let labels = |domain: &str| {
@@ -316,16 +316,16 @@ fn best<'a>(providers: impl IntoIterator<Item = &'a PooledProvider>) -> BreakerS
         .unwrap_or(BreakerState::Closed)
 }
 
-/// Chooses a provider by weight among those that can deliver to the address and whose circuit breaker
-/// allows a call, and returns whether the call is a probe. The random bits of the identifier spread
-/// notifications; each further attempt uses the next provider.
+/// Chooses a provider by weight among those that can deliver to the address and whose circuit
+/// breaker allows a call, and returns whether the call is a probe. The random bits of the
+/// identifier spread notifications; each further attempt uses the next provider.
 fn choose<'a>(
     providers: &'a [PooledProvider],
     request: &CallRequest<'_>,
 ) -> Result<(&'a PooledProvider, bool), CallRejection> {
     let suitable: Vec<&PooledProvider> = providers
         .iter()
-        .filter(|pooled| pooled.provider.carries(request.message.to))
+        .filter(|pooled| pooled.provider.supports(request.message.to))
         .collect();
     if suitable.is_empty() {
         let (class, code) = (FailureClass::Configuration, "no_provider".to_owned());

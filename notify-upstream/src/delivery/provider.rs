@@ -1,4 +1,7 @@
-//! Who carries a message: one variant a kind of provider.
+//! Providers: one implementation for each kind.
+//!
+//! An [`OutgoingMessage`] enters; a [`ProviderAck`] or a classified [`ProviderRefusal`] leaves.
+//! Depends on `address`, `templates`, `retry` and `mail_token`.
 
 mod call;
 mod codes;
@@ -32,88 +35,88 @@ use crate::delivery::retry::FailureClass;
 use crate::notification::NotificationId;
 use crate::templates::MessageContent;
 
-/// A provider, ready to carry.
+/// A provider, ready to send.
 #[derive(Debug)]
 pub(crate) enum Provider {
     /// A mail server.
     Smtp(Box<SmtpProvider>),
-    /// Twilio's API.
+    /// The Twilio API.
     Twilio(Box<TwilioProvider>),
-    /// Any API, by a template of the request.
+    /// An HTTP API whose request body is a template.
     Http(Box<HttpProvider>),
     /// Firebase Cloud Messaging.
     Fcm(Box<FcmProvider>),
-    /// Push services of browsers.
+    /// The push services of browsers.
     WebPush(Box<WebPushProvider>),
-    /// A folder, for development.
+    /// Files in a folder, for development.
     File(FileProvider),
-    /// Nowhere, for measurements.
+    /// Discards messages, for benchmarks.
     Null,
-    /// What a test tells it.
+    /// A scripted provider, for tests.
     #[cfg(test)]
     Script(script::ProviderScript),
 }
 
-/// What is to be carried.
+/// A message to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutgoingMessage<'a> {
-    /// The notification.
+    /// The identifier of the notification.
     pub(crate) id: NotificationId,
-    /// Where to.
+    /// The address.
     pub(crate) to: &'a Address,
-    /// The words.
+    /// The rendered template.
     pub(crate) content: &'a MessageContent,
-    /// When it was accepted: the date of the message, the same for every attempt.
+    /// The time of acceptance: the date of the message, the same for all attempts.
     pub(crate) created_at: Timestamp,
-    /// When it is of no interest any more.
+    /// The time at which the message expires.
     pub(crate) expires_at: Option<Timestamp>,
-    /// Whether it is CRITICAL or HIGH.
+    /// Whether the priority is CRITICAL or HIGH.
     pub(crate) urgent: bool,
-    /// Whether it carries a way to unsubscribe with one click.
+    /// Whether the message offers one-click unsubscription.
     pub(crate) unsubscribe: bool,
 }
 
-/// A provider's yes.
+/// The acceptance of a message by a provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProviderAck {
-    /// Its words.
+    /// The response of the provider.
     pub(crate) detail: Option<String>,
 }
 
-/// A provider's no, or silence.
+/// The refusal of a message by a provider, or the failure of the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProviderRefusal {
-    /// What it context for the next attempt.
+    /// The class, which decides about further attempts.
     pub(crate) class: FailureClass,
-    /// Our word for it.
+    /// The stable code of the reason.
     pub(crate) code: String,
-    /// The provider's words, without addresses.
+    /// The response of the provider, without addresses.
     pub(crate) detail: Option<String>,
-    /// The provider's wish.
+    /// The minimum delay that the provider asked for.
     pub(crate) retry_after: Option<Duration>,
-    /// Whether it proves that the address does not exist.
+    /// Whether the refusal proves that the address does not exist.
     pub(crate) suppress: bool,
-    /// What failed: the circuit breaker counts only what says something about the provider.
+    /// The scope of the fault, for the circuit breaker.
     pub(crate) scope: FaultScope,
 }
 
-/// What a refusal is about.
+/// The scope of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultScope {
-    /// The provider or our account with it: no message would have been taken.
+    /// The provider, or the account with it: no message would have been accepted.
     Provider,
-    /// One recipient or one message: others may have been taken.
+    /// One recipient or one message: others may have been accepted.
     Recipient,
-    /// The message itself: it was refused here, before any call to the provider.
+    /// The message: it was refused locally, before the call.
     NotSent,
 }
 
 // === impl Provider ===
 
 impl Provider {
-    /// Whether it carries messages to such an address.
+    /// Returns whether the provider can deliver to this kind of address.
     #[must_use]
-    pub(crate) fn carries(&self, address: &Address) -> bool {
+    pub(crate) fn supports(&self, address: &Address) -> bool {
         match self {
             Self::Smtp(_) => matches!(address, Address::Email(_)),
             Self::Twilio(_) => matches!(address, Address::Phone(_)),
@@ -122,12 +125,12 @@ impl Provider {
             Self::Http(_) => !matches!(address, Address::Subscription(_)),
             Self::File(_) | Self::Null => true,
             #[cfg(test)]
-            Self::Script(script) => script.carries(address),
+            Self::Script(script) => script.supports(address),
         }
     }
 
-    /// Whether it calls the push service that a subscription names, and no server of the operator's
-    /// choice.
+    /// Returns whether the provider calls the push service named by a subscription, as opposed to a
+    /// server chosen by the operator.
     #[must_use]
     pub(crate) fn calls_endpoint(&self) -> bool {
         match self {
@@ -143,12 +146,12 @@ impl Provider {
         }
     }
 
-    /// Asks whether a message is there that nobody knows to be handed over. Mail servers, FCM and
-    /// push services have no such question; Twilio lists messages by number and day, not by our id,
-    /// and tells by its status callback instead.
+    /// Asks the provider whether it has a message whose attempt had an ambiguous result. Mail
+    /// servers, FCM and push services have no such request; Twilio lists messages by number and
+    /// day, not by our identifier, and reports through its status callback instead.
     ///
     /// # Errors
-    /// The provider gives no answer now.
+    /// The provider did not answer.
     pub(crate) async fn look_up(
         &self,
         message: &OutgoingMessage<'_>,
@@ -164,16 +167,16 @@ impl Provider {
         }
     }
 
-    /// Carries a message. No transaction is open meanwhile.
+    /// Sends a message. The caller holds no transaction.
     ///
     /// # Errors
-    /// The provider's no, judged by the table of codes.
+    /// The provider refused the message, classified by the table of error codes.
     pub(crate) async fn send(
         &self,
         message: &OutgoingMessage<'_>,
     ) -> Result<ProviderAck, ProviderRefusal> {
-        // Each in a box of its own: an attempt is moved about, and is as large as the largest call
-        // that stands in it.
+        // Each call is boxed: the future of an attempt is moved, and would be as large as the
+        // largest call.
         match self {
             Self::Smtp(smtp) => Box::pin(smtp.send(message)).await,
             Self::Twilio(twilio) => Box::pin(twilio.send(message)).await,
@@ -188,21 +191,22 @@ impl Provider {
     }
 }
 
-/// What a provider says when it is asked by our id whether it has a message.
+/// The result of a lookup by notification identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LookupResult {
-    /// It has it.
+    /// The provider has the message.
     Found(ProviderAck),
-    /// It has not.
+    /// The provider does not have the message.
     NotFound,
-    /// It cannot be asked.
+    /// The provider does not support lookups.
     Unsupported,
 }
 
 // === impl ProviderRefusal ===
 
 impl ProviderRefusal {
-    /// The address or the message is of a kind that this provider does not carry. No call was made.
+    /// Creates the refusal of an address or message of a kind that the provider does not support.
+    /// No call was made.
     #[must_use]
     pub(crate) fn unsupported_message() -> Self {
         Self {
@@ -215,13 +219,13 @@ impl ProviderRefusal {
         }
     }
 
-    /// About the provider, or about one recipient, whatever the table of codes says.
+    /// Replaces the scope.
     #[must_use]
     pub(crate) fn with_scope(self, scope: FaultScope) -> Self {
         Self { scope, ..self }
     }
 
-    /// With the provider's words.
+    /// Adds the response of the provider.
     #[must_use]
     pub(crate) fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());

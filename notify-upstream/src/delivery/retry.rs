@@ -1,4 +1,4 @@
-//! When a failed attempt is made again.
+//! The retry policy: when a failed attempt is repeated.
 
 use std::time::Duration;
 
@@ -6,40 +6,42 @@ use postern_common::clock::Timestamp;
 
 use crate::notification::Priority;
 
-/// What a failure context for the next attempt; the table of provider codes says which code is
-/// which.
+/// The class of a failure, which decides about further attempts. The table of error codes assigns
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FailureClass {
-    /// It will fail again: the address or the message is wrong.
+    /// The attempt will fail again: the address or the message is invalid.
     Permanent,
-    /// It may succeed later.
+    /// The attempt may succeed later.
     Transient,
-    /// The provider wants us to be slower.
+    /// The provider asks for a lower rate.
     Throttled,
-    /// Our account or settings are wrong: an operator must act, and then it will succeed.
+    /// The account or the settings are wrong: the attempt succeeds after an operator has corrected
+    /// them.
     Configuration,
-    /// Nobody knows whether the provider took it.
+    /// It is unknown whether the provider accepted the message.
     Ambiguous,
 }
 
-/// How a class of urgency is repeated.
+/// The retry policy of a priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetryPolicy {
-    /// Ceiling of the first wait; it doubles with each attempt.
+    /// Maximum of the first delay; it doubles with each attempt.
     pub(crate) base: Duration,
-    /// Ceiling of every wait.
+    /// Maximum of every delay.
     pub(crate) cap: Duration,
-    /// Most attempts.
+    /// Maximum number of attempts.
     pub(crate) attempts: i32,
-    /// No attempt begins later than this after acceptance (or after the time it was scheduled for,
-    /// or was queued again).
+    /// Maximum time from acceptance (or from the scheduled time, or from a replay) to the start of
+    /// an attempt.
     pub(crate) window: Duration,
 }
 
 // === impl RetryPolicy ===
 
 impl RetryPolicy {
-    /// The urgent are repeated soon and given up soon: a sign-in code of yesterday helps nobody.
+    /// Returns the policy of a priority. Urgent notifications are retried sooner and given up
+    /// sooner: a late sign-in code is useless.
     #[must_use]
     pub(crate) fn of(priority: Priority) -> Self {
         let (base_s, cap_s, attempts, window_s) = match priority {
@@ -56,9 +58,9 @@ impl RetryPolicy {
         }
     }
 
-    /// When attempt `attempt + 1` is due, or `None` if there is none. Exponential with full jitter:
-    /// `random` in 0..1 chooses a point of the whole wait, so that what failed together does not
-    /// return together. `at_least` is the provider's `Retry-After`.
+    /// Returns when attempt `attempt + 1` is due, or `None` if there is none. Exponential backoff
+    /// with full jitter: `random` in 0..1 chooses a point of the whole delay, so that simultaneous
+    /// failures are not repeated simultaneously. `at_least` is the provider's `Retry-After`.
     #[must_use]
     pub(crate) fn next_attempt(
         &self,
@@ -86,9 +88,10 @@ impl RetryPolicy {
         self.within(times, wait)
     }
 
-    /// When one is looked at again that nobody was called for, because those who carry it are left
-    /// alone for `left`: later the longer it has waited, so that many that wait for long cost
-    /// little. It is no attempt, and only time ends it.
+    /// Returns when to check again a notification for which no provider could be called, because
+    /// the circuit breakers are open for `left`. The delay grows with the time waited, so that long
+    /// outages with many waiting notifications cost little. This is not an attempt; only the window
+    /// bounds it.
     #[must_use]
     pub(crate) fn next_check(
         &self,
@@ -110,19 +113,19 @@ impl RetryPolicy {
     }
 }
 
-/// How long one that nobody was called for waits at least, and how much longer at most than its
-/// providers are left alone.
+/// Minimum delay of such a check, and maximum delay in addition to the time that the circuit
+/// breakers are open.
 const MIN_CHECK_DELAY: Duration = Duration::from_secs(1);
 const MAX_EXTRA_CHECK_DELAY: Duration = Duration::from_secs(300);
 
-/// The instants that bear on a repeat.
+/// The times that bound the next attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryTimes {
-    /// Now.
+    /// The current time.
     pub(crate) now: Timestamp,
-    /// When the notification was accepted, or last queued again by an operator.
+    /// The time of acceptance, of the scheduled delivery, or of the last replay.
     pub(crate) began: Timestamp,
-    /// When it is of no interest any more.
+    /// The time at which the notification expires.
     pub(crate) expires_at: Option<Timestamp>,
     /// The provider's `Retry-After`.
     pub(crate) at_least: Option<Duration>,
@@ -144,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_repeat_lies_within_its_caps(attempt in 1..40i32, random in 0.0..1.0f64, wish in 0..400u64) {
+        fn retry_delay_is_within_its_bounds(attempt in 1..40i32, random in 0.0..1.0f64, wish in 0..400u64) {
             for priority in Priority::ALL {
                 let policy = RetryPolicy::of(priority);
                 let at_least = Duration::from_secs(wish);
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_grows_and_permanent_failures_are_not_repeated() {
+    fn delay_doubles_and_permanent_failures_are_not_retried() {
         let policy = RetryPolicy::of(Priority::Normal);
         let wait = |attempt| {
             policy

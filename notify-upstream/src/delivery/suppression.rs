@@ -1,5 +1,5 @@
-//! Addresses that are proven not to exist, to which nothing is sent, and those that were
-//! unsubscribed, to which nothing is sent that can be unsubscribed from.
+//! Suppression lists: addresses that are proven not to exist, which get no messages, and addresses
+//! whose owners have unsubscribed, which get no messages of templates that offer to unsubscribe.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,52 +13,53 @@ use crate::delivery::report::ProviderReport;
 use crate::notification::{Channel, NotificationId};
 use crate::store::{Store, StoreError, SuppressionChange, SuppressionRow};
 
-/// The lists, as of the last look into the store. Only hashes are kept.
+/// An in-memory copy of the suppression lists, which holds hashes only. Each replica reads the
+/// changes of the others from the store.
 #[derive(Debug)]
 pub(crate) struct SuppressionCache {
     store: Store,
     clock: Clock,
     known: RwLock<HashSet<(i16, [u8; 32])>>,
-    /// Most entries that are known here.
+    /// Maximum number of cached entries.
     max_cached: usize,
-    /// There was no max_cached for all: the store is asked about what is not known here.
+    /// Whether the lists exceed the cache; then the store is asked about addresses that are not
+    /// cached.
     overflows: AtomicBool,
     read_position: Mutex<ReadPosition>,
     pending: Mutex<Vec<SuppressionRow>>,
 }
 
-/// Up to where the store was read.
+/// The times up to which changes have been read from the store.
 #[derive(Clone, Copy, Debug)]
 struct ReadPosition {
     suppressed: Timestamp,
     lifted: Timestamp,
 }
 
-/// Why an address gets nothing.
+/// A suppression list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuppressionList {
-    /// It is proven not to exist.
+    /// Addresses that are proven not to exist.
     Suppressed,
-    /// Whoever holds it wants nothing more that can be unsubscribed from.
+    /// Addresses whose owners have unsubscribed.
     Unsubscribed,
 }
 
-/// Kinds of entry: the channel's index for an address that is dead, and this much more for one that
-/// was unsubscribed.
+/// Difference between the stored kinds of the two lists: the kind is the code of the channel, plus
+/// this number for unsubscribed addresses. Part of the schema.
 const UNSUBSCRIBED_OFFSET: i16 = 8;
-/// Most addresses in memory, 64 MB; beyond that the store is asked about each that is not among
-/// them.
+/// Maximum number of cached addresses, which use 64 MB.
 const MAX_CACHED_ADDRESSES: usize = 1_000_000;
-/// Most rows of one answer, unless more have one and the same instant.
+/// Rows of one page, unless more have the same timestamp.
 const PAGE_ROWS: i64 = 100_000;
-/// Most addresses that an operator takes off at once, in one instant: whatever their number, a page
-/// goes beyond them.
+/// Maximum number of addresses that an operator removes at once, with the same timestamp. It is
+/// less than a page, so that reading proceeds beyond them.
 pub(crate) const MAX_LIFT_ROWS: i64 = 50_000;
 
 // === impl SuppressionCache ===
 
 impl SuppressionCache {
-    /// An empty list until the first [`SuppressionCache::step`]: nothing is to be sent before.
+    /// Creates an empty copy. Nothing may be sent before the first [`SuppressionCache::sync`].
     #[must_use]
     pub(crate) fn new(store: Store, clock: Clock) -> Self {
         Self::with_max_cached(store, clock, MAX_CACHED_ADDRESSES)
@@ -79,10 +80,10 @@ impl SuppressionCache {
         }
     }
 
-    /// Whether nothing is to be sent there.
+    /// Returns whether an address is suppressed.
     ///
     /// # Errors
-    /// There are too many for memory, and the store does not answer.
+    /// The lists exceed the cache and the store is unavailable.
     pub(crate) async fn is_suppressed(
         &self,
         channel: Channel,
@@ -105,12 +106,12 @@ impl SuppressionCache {
         !known.is_empty() && known.contains(&(kind, address.hash()))
     }
 
-    /// Notes an address; it is written with the next step.
+    /// Adds an address. The next [`SuppressionCache::flush`] writes it to the store.
     pub(crate) fn add(&self, channel: Channel, address: &Address, reason: &str) {
         self.add_hash(channel, address.hash(), reason);
     }
 
-    /// The same for an address that is known by its hash alone.
+    /// Adds an address by its hash.
     pub(crate) fn add_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
         let kind = SuppressionList::Suppressed.kind(channel);
         self.known
@@ -127,10 +128,10 @@ impl SuppressionCache {
         }
     }
 
-    /// Whether whoever holds the address wants no more of what can be unsubscribed from.
+    /// Returns whether the owner of an address has unsubscribed.
     ///
     /// # Errors
-    /// There are too many for memory, and the store does not answer.
+    /// The lists exceed the cache and the store is unavailable.
     pub(crate) async fn is_unsubscribed(
         &self,
         channel: Channel,
@@ -140,11 +141,10 @@ impl SuppressionCache {
             .await
     }
 
-    /// Mail of templates that offer it is not wanted at these addresses any more. Returns when that
-    /// is durable.
+    /// Adds addresses to the list of unsubscribed ones. Returns when that is durable.
     ///
     /// # Errors
-    /// The store's.
+    /// The store is unavailable.
     pub(crate) async fn unsubscribe(&self, addresses: &[AddressHash]) -> Result<(), StoreError> {
         let kind = SuppressionList::Unsubscribed.kind(Channel::Email);
         let rows: Vec<_> = addresses
@@ -161,12 +161,12 @@ impl SuppressionCache {
         Ok(())
     }
 
-    /// Notes what providers report as dead. An address is dead on a provider's word only where we
-    /// know that the notification went to that very address: whoever can have a provider report
-    /// something must not be able to silence a stranger.
+    /// Suppresses the addresses that reports declare not to exist. A report counts only if the
+    /// notification is known to have been sent to that address: otherwise any user who can cause
+    /// reports could suppress the addresses of others.
     ///
     /// # Errors
-    /// The store's, and nothing was pending: the next bounce of the address does it.
+    /// The store is unavailable, and no address was added; the next bounce adds it.
     pub(crate) async fn apply_reports(&self, reports: &[ProviderReport]) -> Result<(), StoreError> {
         let dead: Vec<(&ProviderReport, NotificationId, AddressHash)> = reports
             .iter()
@@ -194,10 +194,10 @@ impl SuppressionCache {
         Ok(())
     }
 
-    /// Writes what was pending.
+    /// Writes pending additions to the store.
     ///
     /// # Errors
-    /// The store's; it is written with the next call.
+    /// The store is unavailable; the next call retries.
     pub(crate) async fn flush(&self) -> Result<(), StoreError> {
         let pending = self
             .pending
@@ -214,13 +214,13 @@ impl SuppressionCache {
         Ok(())
     }
 
-    /// Writes what was pending and reads all that others pending.
+    /// Writes pending additions and reads the changes of other replicas.
     ///
     /// # Errors
-    /// The store's.
+    /// The store is unavailable.
     pub(crate) async fn sync(&self) -> Result<(), StoreError> {
         self.flush().await?;
-        // In this order: what is put back on the list between the two stays on it.
+        // Removals first: an address that is added again between the two reads stays on the list.
         let mut page = PAGE_ROWS;
         while self.read_lifted(page).await? {
             page = page.saturating_mul(2);
@@ -232,7 +232,7 @@ impl SuppressionCache {
         Ok(())
     }
 
-    /// Reads what others have taken off. Whether there may be more.
+    /// Reads removals of other replicas, and returns whether there may be more.
     async fn read_lifted(&self, page: i64) -> Result<bool, StoreError> {
         let since = self
             .read_position
@@ -255,7 +255,7 @@ impl SuppressionCache {
         Ok(is_full)
     }
 
-    /// Reads what others have pending. Whether there may be more.
+    /// Reads additions of other replicas, and returns whether there may be more.
     async fn read_added(&self, page: i64) -> Result<bool, StoreError> {
         let since = self
             .read_position
@@ -285,8 +285,8 @@ impl SuppressionCache {
     }
 }
 
-/// From where the next look reads on. When all was read, a minute back: for rows that were
-/// committed late, or by a clock that is behind.
+/// Returns the time from which the next read starts. After the last page it is a minute earlier,
+/// for rows that were committed late or written with a slow clock.
 pub(crate) fn read_to(rows: &[SuppressionChange], page: i64) -> Timestamp {
     let last = rows.last().map_or(0, |row| row.at.0);
     Timestamp(if is_full(rows, page) {
@@ -303,13 +303,13 @@ fn is_full(rows: &[SuppressionChange], page: i64) -> bool {
 // === impl SuppressionList ===
 
 impl SuppressionList {
-    /// Name and value, for the command line.
+    /// All names with their values, for the command line.
     pub(crate) const NAMES: &[(&str, Self)] = &[
         ("suppressed", Self::Suppressed),
         ("unsubscribed", Self::Unsubscribed),
     ];
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -318,7 +318,7 @@ impl SuppressionList {
         }
     }
 
-    /// The number of this list for a channel in the store.
+    /// Returns the stored kind of this list for a channel.
     #[must_use]
     pub(crate) fn kind(self, channel: Channel) -> i16 {
         match self {
@@ -327,7 +327,7 @@ impl SuppressionList {
         }
     }
 
-    /// The list and the channel of a number in the store.
+    /// Returns the list and the channel of a stored kind.
     #[must_use]
     pub(crate) fn of_kind(kind: i16) -> Option<(Self, Channel)> {
         let lists = Self::NAMES.iter().map(|(_, list)| *list);
@@ -345,7 +345,7 @@ mod tests {
     use crate::testing::{START, execute, stores};
 
     #[tokio::test]
-    async fn one_look_sees_the_whole_list_however_many_were_noted_in_one_instant() {
+    async fn sync_reads_all_entries_with_one_timestamp() {
         let ada = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
         for (store, test) in stores().await {
             let many = match &test.database {
@@ -365,26 +365,26 @@ mod tests {
                 address: ada.hash().to_vec(),
                 reason: "r".to_owned(),
             }];
-            store.suppress(&last, Timestamp(5)).await.expect("notes");
-            // The second has max_cached for a part of the list, and asks about the rest.
+            store.suppress(&last, Timestamp(5)).await.expect("no error");
+            // The second cache holds a part of the list and asks the store about the rest.
             for max_cached in [MAX_CACHED_ADDRESSES, 10] {
                 let list = SuppressionCache::with_max_cached(
                     store.clone(),
                     Clock::manual(START),
                     max_cached,
                 );
-                list.sync().await.expect("looks");
+                list.sync().await.expect("no error");
                 assert!(
                     list.is_suppressed(Channel::Push, &ada)
                         .await
-                        .expect("known"),
-                    "room for {max_cached}"
+                        .expect("the lookup succeeds"),
+                    "cache of {max_cached} entries"
                 );
                 assert!(
                     !list
                         .is_suppressed(Channel::Email, &ada)
                         .await
-                        .expect("known")
+                        .expect("the lookup succeeds")
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! How much may be sent to addresses that nobody has verified.
+//! The quota of messages to unverified addresses.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use sha2::{Digest, Sha256};
 use crate::address::{AddressHash, hex};
 use crate::notification::NotificationId;
 
-/// Counts an hour for each address and each caller, shared by all replicas.
+/// Counts messages per hour for each unverified address and for each caller, over all replicas.
 #[derive(Clone, Debug)]
 pub(crate) struct UnverifiedQuota {
     cache: Cache,
     clock: Clock,
 }
 
-/// Notifications to one unverified address an hour.
+/// Maximum number of notifications per hour to one unverified address.
 const MAX_HOURLY_PER_ADDRESS: u64 = 5;
-/// Notifications to unverified addresses that one user asks for an hour.
+/// Maximum number of notifications per hour to unverified addresses by one user.
 const MAX_HOURLY_PER_CALLER: u64 = 5;
 
 const HOUR_SECONDS: i64 = 3600;
-/// Longer than a window, so that no count ends within it.
+/// Longer than a window, so that no counter expires within it.
 const COUNTER_TTL: Duration = Duration::from_secs(2 * 3600);
 /// Longer than a notification is retried.
 const COUNTED_MARKER_TTL: Duration = Duration::from_secs(7 * 86_400);
@@ -30,18 +30,18 @@ const COUNTED_MARKER_TTL: Duration = Duration::from_secs(7 * 86_400);
 // === impl UnverifiedQuota ===
 
 impl UnverifiedQuota {
-    /// Counts in `cache`.
+    /// Creates a quota with counters in `cache`.
     #[must_use]
     pub(crate) fn new(cache: Cache, clock: Clock) -> Self {
         Self { cache, clock }
     }
 
-    /// Whether a notification may go to an unverified address; counts it once, however often it is
-    /// tried.
+    /// Returns whether a notification may be sent to an unverified address. Each notification is
+    /// counted once, regardless of retries.
     ///
     /// # Errors
-    /// The cache is away. Then nothing is sent: unlike the quota of callers this one protects
-    /// strangers.
+    /// The cache is unavailable, and nothing may be sent: unlike the quota of callers, this one
+    /// protects third parties.
     pub(crate) async fn take(
         &self,
         id: NotificationId,
@@ -79,7 +79,7 @@ mod tests {
     use crate::testing::START;
 
     #[tokio::test]
-    async fn address_and_caller_have_a_quota_an_hour_each() {
+    async fn address_and_caller_have_hourly_quotas() {
         let clock = Clock::manual(START);
         let quota = UnverifiedQuota::new(Cache::memory(clock.clone()), clock.clone());
         let mut number = 0_u64;
@@ -93,7 +93,7 @@ mod tests {
             assert_eq!(
                 quota.take(first, "user:a", &[1; 32]).await,
                 Ok(true),
-                "one notification counts once"
+                "a notification is counted once"
             );
         }
         for _ in 1..MAX_HOURLY_PER_ADDRESS {

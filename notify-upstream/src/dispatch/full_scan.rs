@@ -1,7 +1,8 @@
-//! The scan_lanes at a channel's lanes from their beginning. It finds what stands below the places
-//! that are looked at every second: committed very late by another replica, or moved there by one
-//! that has died. It goes on beside the claims, because over millions of dead rows it takes more
-//! than a second.
+//! The scan of a channel's lanes from their beginning.
+//!
+//! It finds rows below the low watermarks, which the scan of every second does not visit: rows
+//! committed very late by another replica, or moved there by a replica that has died. It runs
+//! concurrently with claims, because it takes more than a second over millions of dead rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +15,15 @@ use super::DispatchState;
 use crate::notification::Lane;
 use crate::store::{LaneScan, LowWatermark, Store, StoreError};
 
-/// How long after the end of one the next begins.
+/// Minimum time from the end of a full scan to the start of the next.
 const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(15);
-/// Or for so many times as long as it took: it takes at most a fifth of the time of one connection.
+/// The same as a multiple of the duration of the scan: full scans use at most a fifth of the time
+/// of one connection.
 const MIN_IDLE_FACTOR: u32 = 4;
-/// The server ends a statement after 10 s; one that has not said so by then is gone.
+/// Timeout of the scan of one lane. The server ends a statement after 10 s.
 const LANE_SCAN_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// At most one scan_lanes at a time, and when the next is due: by a clock that nobody sets.
+/// The full scan of one channel: at most one at a time, scheduled by the monotonic clock.
 #[derive(Debug)]
 pub(super) struct FullScan {
     store: Store,
@@ -43,7 +45,7 @@ impl FullScan {
         }
     }
 
-    /// Begins one, when it is time and none is on its way.
+    /// Starts a full scan, if one is due and none is running.
     pub(super) fn begin(&mut self, marks: [LowWatermark; Lane::PER_CHANNEL], dead: Arc<[i64]>) {
         if self.running.is_empty() && self.due <= Instant::now() {
             let (store, slots) = (self.store.clone(), Arc::clone(&self.slots));
@@ -56,7 +58,7 @@ impl FullScan {
         }
     }
 
-    /// Waits for the one that is on its way, for ever if there is none; what it finished.
+    /// Waits for the running scan and returns what it found. Never returns if none is running.
     pub(super) async fn finished(&mut self) -> Vec<LaneScan> {
         let Some(done) = self.running.join_next().await else {
             return std::future::pending().await;
@@ -68,17 +70,17 @@ impl FullScan {
                 return finished;
             }
             Ok((_, Err(error))) => {
-                tracing::warn!(%error, "cannot look at the queue from its beginning")
+                tracing::warn!(%error, "full scan failed")
             }
             Err(error) => {
-                tracing::error!(%error, "the look at the queue from its beginning has ended")
+                tracing::error!(%error, "full scan panicked")
             }
         }
         Vec::new()
     }
 }
 
-/// A statement a lane, so that each has the whole time of one.
+/// Scans each lane in a statement of its own, so that each has the full statement timeout.
 async fn scan_lanes(
     store: &Store,
     marks: &[LowWatermark],

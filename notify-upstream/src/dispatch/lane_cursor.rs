@@ -1,4 +1,4 @@
-//! What the dispatcher knows about one lane.
+//! The dispatcher's position in one lane.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use postern_common::clock::Timestamp;
 
 use crate::notification::{Order, order_time};
 
-/// What is known about one lane.
+/// The position of the dispatcher in one lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LaneCursor {
-    /// Everything up to here has been claimed once, or was born leased.
+    /// All rows up to this order have been claimed once, or were leased at acceptance.
     pub(super) cursor: Order,
-    /// Nothing that can be claimed stands below.
+    /// The low watermark: no row that can be claimed has a lower order.
     pub(super) low: Order,
     /// The oldest row that is known to wait.
     head: Option<Order>,
-    /// All rows up to here have been claimed once, or were born leased: what waits here was
-    /// delayed, given back or rescued from a dead worker.
+    /// The highest order up to which rows have been claimed once. A row that waits at or below it
+    /// was delayed, released, or recovered from a dead worker.
     reached: Order,
-    /// When the head was first seen where none had been, or where only newer ones had been.
+    /// The time when the head was first seen in a lane that was empty or had only newer rows.
     seen_at: Option<Timestamp>,
-    /// The head is one that came back.
+    /// Whether the head is a row that had been claimed before.
     is_returned: bool,
 }
 
@@ -31,7 +31,7 @@ impl LaneCursor {
         self.head
     }
 
-    /// A look at the lane found this head.
+    /// Sets the head to the result of a scan.
     pub(super) fn set_head(&mut self, head: Option<Order>, now: Timestamp) {
         let is_returned = head.is_some_and(|head| head <= self.reached);
         self.seen_at = match head {
@@ -43,13 +43,13 @@ impl LaneCursor {
         (self.head, self.is_returned) = (head, is_returned);
     }
 
-    /// Nothing up to here is there to be claimed.
+    /// Advances past orders of which no row can be claimed any more.
     pub(super) fn advance(&mut self, settled: Order) {
         self.cursor = self.cursor.max(settled);
         self.reached = self.reached.max(self.cursor);
     }
 
-    /// A row that can be claimed stands here, maybe below what was claimed already.
+    /// Moves the cursor back to a row that can be claimed.
     pub(super) fn step_back(&mut self, found: Option<Order>, now: Timestamp) {
         if let Some(order) = found {
             self.cursor = self.cursor.min(order - 1);
@@ -58,18 +58,18 @@ impl LaneCursor {
         }
     }
 
-    /// Rows up to this one were claimed; `is_end` says that they were all.
+    /// Records that rows up to `last` were claimed. With `is_end` the lane has no further rows.
     pub(super) fn claimed(&mut self, last: Option<Order>, is_end: bool, now: Timestamp) {
         if let Some(last) = last {
-            // Others may share the last one's place, which the next claim then begins at.
+            // Several rows may share the order of the last one, so the next claim starts with it.
             self.cursor = if is_end { last } else { last - 1 };
             self.reached = self.reached.max(last - 1);
         }
         self.set_head(last.filter(|_| !is_end), now);
     }
 
-    /// How long the head has been there to be claimed. One that came back was not while somebody
-    /// else had it, or until it was due: its age says nothing of the load.
+    /// Returns the time for which the head could have been claimed. A row that was released or
+    /// delayed counts from its return: its age says nothing about the load.
     pub(super) fn waited(&self, now: Timestamp) -> Option<Duration> {
         let accepted_at = order_time(self.head?);
         Some(
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn new_rows_wait_since_they_were_accepted() {
+    fn new_row_waits_since_acceptance() {
         let mut lane = LaneCursor::default();
         lane.claimed(Some(order(100)), false, at(101));
         lane.set_head(Some(order(102)), at(109));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_came_back_wait_since_then() {
+    fn returned_row_waits_since_its_return() {
         let mut lane = LaneCursor::default();
         lane.claimed(Some(order(100)), false, at(101));
         lane.step_back(Some(order(95)), at(110));
@@ -115,18 +115,18 @@ mod tests {
         assert_eq!(
             lane.waited(at(114)),
             Some(Duration::from_secs(4)),
-            "more of them"
+            "further returned rows"
         );
         lane.set_head(Some(order(103)), at(114));
         assert_eq!(
             lane.waited(at(114)),
             Some(Duration::from_secs(11)),
-            "the backlog behind them"
+            "newer rows"
         );
     }
 
     #[test]
-    fn nothing_has_waited_longer_than_the_lane_has_not_been_empty() {
+    fn wait_is_bounded_by_time_since_lane_was_empty() {
         let mut lane = LaneCursor::default();
         lane.set_head(None, at(109));
         lane.set_head(Some(order(99)), at(110));

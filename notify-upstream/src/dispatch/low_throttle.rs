@@ -5,42 +5,43 @@ use postern_common::clock::Timestamp;
 
 use crate::delivery::pool::BreakerState;
 
-/// Whether LOW flows.
+/// The throttling of LOW notifications by load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LowPriorityThrottle {
-    /// Like any other class.
+    /// LOW is processed without a limit.
     #[default]
     Off,
-    /// With a share.
+    /// LOW is processed with a reduced share of the permits.
     Reduced,
-    /// Not at all.
+    /// LOW is not processed.
     Paused,
 }
 
-/// Closes under load at once, and opens step by step only after calm: without that it would swing.
+/// Controls the throttle of one channel. Throttles at once under load and recovers one level at a
+/// time after a stable period, which prevents oscillation.
 #[derive(Debug)]
 pub(crate) struct ThrottleController {
     clock: Clock,
     state: LowPriorityThrottle,
-    /// Since when the load has asked for less than the present state.
+    /// The time since when the load has required less throttling than the current level.
     lower_load_since: Option<Timestamp>,
-    /// The slowest claim since the last update.
+    /// The duration of the slowest claim since the last update.
     slowest_claim: Duration,
 }
 
-/// How long the load must be lower before the controller opens by one step.
+/// Time for which the load must be lower before the throttle is lowered by one level.
 const RECOVERY_TIME: Duration = Duration::from_secs(5);
-/// Age of the oldest notification above LOW that waits: throttle, pause.
+/// Age of the oldest waiting notification above LOW that reduces LOW, and that pauses it.
 const OLDEST_WAITING_LIMITS: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(5));
-/// Time of a claim: throttle, pause.
+/// Duration of a claim that reduces LOW, and that pauses it.
 const CLAIM_TIME_LIMITS: (Duration, Duration) =
     (Duration::from_millis(250), Duration::from_secs(1));
 
 // === impl LowPriorityThrottle ===
 
 impl LowPriorityThrottle {
-    /// Why a LOW notification waits, in the status document.
+    /// Returns the reason for the status document, if LOW is throttled.
     #[must_use]
     pub(crate) fn wait_reason(self) -> Option<&'static str> {
         match self {
@@ -50,7 +51,7 @@ impl LowPriorityThrottle {
         }
     }
 
-    /// For the metric: 0 open, 1 throttled, 2 paused.
+    /// Returns the level as exported by the metric: 0 off, 1 reduced, 2 paused.
     #[must_use]
     pub(crate) const fn code(self) -> u8 {
         match self {
@@ -60,7 +61,7 @@ impl LowPriorityThrottle {
         }
     }
 
-    /// From the metric's number.
+    /// Returns the throttle of a level.
     #[must_use]
     pub(crate) const fn from_code(code: u8) -> Self {
         match code {
@@ -81,7 +82,6 @@ impl LowPriorityThrottle {
 // === impl ThrottleController ===
 
 impl ThrottleController {
-    /// Open.
     #[must_use]
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
@@ -92,20 +92,19 @@ impl ThrottleController {
         }
     }
 
-    /// The state since the last update.
     #[must_use]
     pub(crate) fn state(&self) -> LowPriorityThrottle {
         self.state
     }
 
-    /// How long a claim took.
+    /// Records the duration of a claim.
     pub(crate) fn record_claim(&mut self, took: Duration) {
         self.slowest_claim = self.slowest_claim.max(took);
     }
 
-    /// Looks at the load: how long the oldest above LOW has waited, and how the providers stand.
-    /// While they wait for one to see whether they work again, that may be a LOW: there may be
-    /// nothing else.
+    /// Updates the throttle from the age of the oldest waiting notification above LOW and the
+    /// circuit breakers of the channel. With half-open circuit breakers LOW is only reduced,
+    /// because the probe may have to be a LOW notification.
     pub(crate) fn update(
         &mut self,
         oldest: Duration,
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_closes_at_once_and_opens_step_by_step_after_calm() {
+    fn throttle_rises_at_once_and_falls_by_levels() {
         let clock = Clock::manual(Timestamp(1));
         let mut controller = ThrottleController::new(clock.clone());
         assert_eq!(
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_load_starts_the_calm_again() {
+    fn new_load_restarts_the_recovery_time() {
         let clock = Clock::manual(Timestamp(1));
         let mut controller = ThrottleController::new(clock.clone());
         controller.update(Duration::from_secs(9), BreakerState::Closed);
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn providers_that_wait_for_a_probe_are_given_one_after_calm() {
+    fn half_open_breaker_reduces_low_after_recovery_time() {
         let clock = Clock::manual(Timestamp(1));
         let mut controller = ThrottleController::new(clock.clone());
         controller.update(Duration::ZERO, BreakerState::Open(RECOVERY_TIME));

@@ -1,15 +1,18 @@
+//! Permits for concurrent deliveries of one channel.
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::LaneTurn;
 use crate::notification::{Lane, Priority};
 
-/// How many notifications of a channel are in hand at once: memory is bounded by these, and by
-/// nothing that a client sends. Some are kept for CRITICAL, some for CRITICAL and HIGH.
+/// A pool of permits of one channel. They bound the number of notifications in delivery, and
+/// thereby memory, independently of what clients send. Some are reserved for CRITICAL, and some for
+/// CRITICAL and HIGH.
 #[derive(Clone, Debug)]
 pub(crate) struct PermitPool(Arc<PermitCounts>);
 
-/// The right to have one notification in hand. Dropped when its result is durable; whoever drops
-/// some wakes the dispatcher once, so that it claims for all of them together.
+/// The permit to deliver one notification, held until the result is durable. After dropping permits
+/// the holder wakes the dispatcher once, so that it claims rows for all of them together.
 #[derive(Debug)]
 pub(crate) struct ChannelPermit {
     counts: Arc<PermitCounts>,
@@ -25,7 +28,7 @@ struct PermitCounts {
 // === impl PermitPool ===
 
 impl PermitPool {
-    /// As many as `total`, at least one.
+    /// Creates a pool of `total` permits, at least one.
     #[must_use]
     pub(crate) fn new(total: usize) -> Self {
         Self(Arc::new(PermitCounts {
@@ -34,8 +37,7 @@ impl PermitPool {
         }))
     }
 
-    /// Up to `want` permits for a lane whose share of all is `share` (0 to 1); fewer when fewer are
-    /// free.
+    /// Takes up to `want` permits for a lane whose share of all permits is `share` (0 to 1).
     #[must_use]
     pub(crate) fn take(&self, lane: Lane, share: f64, want: usize) -> Vec<ChannelPermit> {
         self.take_for(&[LaneTurn { lane, share }], want)
@@ -43,9 +45,9 @@ impl PermitPool {
             .unwrap_or_default()
     }
 
-    /// The first of these whose lane can have a permit, with up to `want` of them. Those that come
-    /// back while one lane after another is looked at go to none of them: they would go to a lane
-    /// behind the one that has just found none.
+    /// Takes up to `want` permits for the first of `turns` whose lane can have one. The lock is
+    /// held over all turns: a permit that is returned meanwhile must not go to a lane of lower
+    /// priority than one that has just found none.
     #[must_use]
     pub(crate) fn take_for(
         &self,
@@ -79,7 +81,7 @@ impl PermitPool {
         ))
     }
 
-    /// How many are in use.
+    /// Returns the number of permits in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         self.0
@@ -90,8 +92,8 @@ impl PermitPool {
             .sum()
     }
 
-    /// How many are kept from this priority for more urgent ones: a sixteenth for each of CRITICAL
-    /// and HIGH, at least one, once there are enough to share.
+    /// Returns the number of permits that are reserved for higher priorities: a sixteenth for each
+    /// of CRITICAL and HIGH, at least one, if there are at least four permits.
     fn reserved(&self, priority: Priority) -> usize {
         if self.0.total < 4 {
             return 0;
@@ -132,7 +134,7 @@ mod tests {
     use crate::notification::Channel;
 
     #[test]
-    fn some_are_kept_for_the_urgent_and_all_come_back() {
+    fn permits_are_reserved_for_urgent_and_all_returned() {
         let permits = PermitPool::new(64);
         let lane = |priority| Lane::first(Channel::Email, priority);
         let low = permits.take(lane(Priority::Low), 1.0, 100);
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(permits.take(lane(Priority::Normal), 1.0, 100).len(), 40);
     }
     #[test]
-    fn what_comes_back_meanwhile_does_not_go_to_who_is_behind() {
+    fn returned_permit_does_not_go_to_a_lower_lane() {
         let permits = PermitPool::new(1);
         let turns = [Priority::Critical, Priority::High].map(|priority| LaneTurn {
             lane: Lane::first(Channel::Email, priority),
@@ -161,7 +163,7 @@ mod tests {
                 }
             };
             assert_eq!(turn, turns[0]);
-            back.send(taken).expect("the other goes on");
+            back.send(taken).expect("the receiver runs");
         }
         drop(back);
         returning.join().expect("no panic");

@@ -1,38 +1,40 @@
+//! The order in which lanes are claimed from.
+
 use std::time::Duration;
 
 use super::LowPriorityThrottle;
 use crate::notification::{Lane, Priority};
 
-/// What is seen of one lane.
+/// What the dispatcher knows of the rows that wait in one lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneBacklog {
     /// The lane.
     pub(crate) lane: Lane,
-    /// Whether something may wait there.
+    /// Whether rows may be waiting.
     pub(crate) waiting: bool,
-    /// How long the oldest has waited, if that is known.
+    /// The age of the oldest waiting row, if known.
     pub(crate) age: Option<Duration>,
 }
 
-/// A lane that may be claimed from now.
+/// A lane that may be claimed from, with its share of the permits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LaneTurn {
     /// The lane.
     pub(crate) lane: Lane,
-    /// Its share of all permits, 0 to 1.
+    /// The share of all permits, 0 to 1.
     pub(crate) share: f64,
 }
 
-/// Share of all permits that repeats of one priority may have: a provider that fails everything
-/// does not keep first attempts waiting.
+/// Share of all permits for the retries of one priority, so that a provider that fails every call
+/// does not delay first attempts.
 const RETRY_SHARE: f64 = 0.25;
-/// Share that a late class gets beside the class above it.
+/// Share of all permits for a priority that is promoted because it exceeds its maximum wait.
 const PROMOTED_SHARE: f64 = 0.25;
-/// Share that LOW gets while it is throttled.
+/// Share of all permits for LOW while it is reduced.
 const REDUCED_LOW_SHARE: f64 = 0.25;
 
-/// How long the oldest of a class may wait before the class is promoted; CRITICAL has nothing above
-/// it, LOW no promise.
+/// Returns the maximum wait of a priority before it is promoted. CRITICAL has no higher priority,
+/// and LOW has no limit.
 fn max_wait(priority: Priority) -> Option<Duration> {
     match priority {
         Priority::Critical | Priority::Low => None,
@@ -41,9 +43,8 @@ fn max_wait(priority: Priority) -> Option<Duration> {
     }
 }
 
-/// The lanes that may be claimed from, in order: CRITICAL; then a share for each class that is late
-/// for its max_wait; then HIGH, NORMAL and LOW. Within a priority first attempts come before
-/// repeats.
+/// Returns the lanes to claim from, in order: CRITICAL; then a share for each priority that exceeds
+/// its maximum wait; then HIGH, NORMAL and LOW. Within a priority, first attempts precede retries.
 #[must_use]
 pub(crate) fn plan_turns(
     backlogs: &[LaneBacklog; Lane::PER_CHANNEL],
@@ -100,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_is_strict_while_nobody_is_late(waiting in any::<[bool; 8]>()) {
+        fn order_is_strict_within_maximum_waits(waiting in any::<[bool; 8]>()) {
             let turns = plan_turns(&backlogs(waiting, [0; 8]), LowPriorityThrottle::Off);
             let order: Vec<usize> = turns.iter().map(|turn| turn.lane.index()).collect();
             let expected: Vec<usize> = (0..8).filter(|index| waiting[*index]).collect();
@@ -108,7 +109,7 @@ mod tests {
         }
 
         #[test]
-        fn critical_is_first_whoever_is_late(waiting in any::<[bool; 8]>(), age in any::<[u16; 8]>()) {
+        fn critical_precedes_promoted_priorities(waiting in any::<[bool; 8]>(), age in any::<[u16; 8]>()) {
             let turns = plan_turns(&backlogs(waiting, age.map(u64::from)), LowPriorityThrottle::Off);
             let critical = turns.iter().rposition(|turn| turn.lane.priority == Priority::Critical);
             let other = turns.iter().position(|turn| turn.lane.priority != Priority::Critical);
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_class_is_promoted_below_critical_with_a_share() {
+    fn late_priority_is_promoted_below_critical() {
         let waiting = [true, false, true, false, true, false, true, false];
         let turns = plan_turns(
             &backlogs(waiting, [500, 0, 0, 0, 500, 0, 9999, 0]),
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn low_is_throttled_and_paused() {
+    fn low_is_reduced_and_paused() {
         let waiting = [false, false, false, false, false, false, true, true];
         let shares = |low_throttle| {
             plan_turns(&backlogs(waiting, [0; 8]), low_throttle)

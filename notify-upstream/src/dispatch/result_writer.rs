@@ -1,3 +1,5 @@
+//! Batched writes of attempt results.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,28 +16,29 @@ use crate::notification::Channel;
 use crate::store::SnapshotCache;
 use crate::store::{ClaimRef, Finished, Next, ResultRow, Store, StoreError};
 
-/// An attempt that is over, with its permit.
+/// A completed attempt with its permit.
 #[derive(Debug)]
 pub(crate) struct CompletedJob {
-    /// The row.
+    /// The job.
     pub(crate) job: DeliveryJob,
-    /// How it completed.
+    /// The outcome.
     pub(crate) outcome: JobOutcome,
 }
 
-/// How an attempt completed.
+/// The outcome of a job.
 #[derive(Debug)]
 pub(crate) enum JobOutcome {
-    /// With a line of history.
+    /// A result to be recorded, and what follows.
     Result(ResultRow, Next),
-    /// It was never begun: the row goes unstarted to its place.
+    /// The attempt was not started: the row is released to its position.
     Release,
 }
 
-/// How often rows are tried to be handed unstarted before their worker is given up.
+/// Maximum number of attempts to release rows before their lease is given up.
 const MAX_RELEASE_ATTEMPTS: u32 = 3;
 
-/// Writes results in batches: what ends while two are being written makes up the next.
+/// Writes results in batches. Results that complete while two batches are being written form the
+/// next batch.
 #[derive(Debug)]
 pub(crate) struct ResultWriter {
     store: Store,
@@ -47,19 +50,19 @@ pub(crate) struct ResultWriter {
     completed: mpsc::UnboundedReceiver<CompletedJob>,
 }
 
-/// Most rows of one batch.
+/// Maximum rows of one batch.
 const RESULT_BATCH_SIZE: usize = 512;
-/// Batches that are written at once.
+/// Maximum number of batches written concurrently.
 const MAX_CONCURRENT_WRITES: usize = 2;
-/// Bytes of a provider's words that are kept.
+/// Maximum length of a provider's response that is stored, in bytes.
 const MAX_DETAIL_BYTES: usize = 500;
-/// Before the store is asked again after it did not answer.
+/// Delay before the first retry of a write. It doubles with each retry.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 // === impl ResultWriter ===
 
 impl ResultWriter {
-    /// Takes what the runner says has completed.
+    /// Creates a writer of the jobs that arrive on `completed`.
     #[must_use]
     pub(crate) fn new(
         context: &DispatchContext,
@@ -85,8 +88,7 @@ impl ResultWriter {
         }
     }
 
-    /// Writes until the last runner is gone: while one batch waits for the disk the next is on its
-    /// way.
+    /// Writes results until all senders are dropped.
     pub(crate) async fn run(mut self) {
         let mut completed = std::mem::replace(&mut self.completed, mpsc::unbounded_channel().1);
         let (mut batch, mut writing) = (
@@ -107,7 +109,7 @@ impl ResultWriter {
         while writing.next().await.is_some() {}
     }
 
-    /// Writes what has completed by now. How many rows.
+    /// Writes all results that have completed, and returns their number.
     #[cfg(test)]
     pub(crate) async fn drain(&mut self) -> usize {
         let mut written = 0;
@@ -158,7 +160,7 @@ impl ResultWriter {
                 .iter()
                 .any(|completed| completed.job.claimed.record.lane.channel == channel)
         });
-        // Only now are the permits free: the results are durable.
+        // The results are durable: release the permits.
         drop(batch);
         for (channel, _) in Channel::ALL
             .into_iter()
@@ -169,9 +171,9 @@ impl ResultWriter {
         }
     }
 
-    /// Gives unstarted what was not begun, to places that were claimed beyond already: they are
-    /// looked at at once, or, where the answer was lost, with the next scan_lanes. What the store
-    /// does not take unstarted is rescued like a dead worker's.
+    /// Releases rows whose attempt was not started. Their positions may be below the cursor, so
+    /// they are recorded for the next claim; if the response is lost, the next scan finds them.
+    /// Rows that cannot be released are recovered like those of a dead worker.
     async fn release_unstarted(&self, batch: &[CompletedJob]) {
         let unstarted = || {
             batch
@@ -198,12 +200,12 @@ impl ResultWriter {
                     return;
                 }
                 Err(StoreError::Unavailable(error)) if left > 0 => {
-                    tracing::warn!(%error, rows = rows.len(), "cannot hand back; trying again");
+                    tracing::warn!(%error, rows = rows.len(), "row release failed, retrying");
                     tokio::time::sleep(wait).await;
                     wait *= 2;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, rows = rows.len(), "cannot hand back; others take the rows over");
+                    tracing::warn!(%error, rows = rows.len(), "row release failed, rows are recovered after lease timeout");
                     break;
                 }
             }
@@ -211,8 +213,8 @@ impl ResultWriter {
         unstarted().for_each(|job| self.workers.doubt(&job.worker));
     }
 
-    /// Writes a batch, however long the store is away. If others have taken the rows over
-    /// meanwhile, their fences have moved on and the rows are left alone.
+    /// Writes a batch and retries for as long as the store is unavailable. Rows that another worker
+    /// has taken over have a higher fence and are not changed.
     async fn write(&self, rows: &[Finished], workers: &[&WorkerLease]) {
         let mut wait = MIN_RETRY_DELAY;
         loop {
@@ -222,12 +224,12 @@ impl ResultWriter {
                     return;
                 }
                 Err(StoreError::Unavailable(error)) => {
-                    tracing::warn!(%error, rows = rows.len(), "cannot write results; trying again");
+                    tracing::warn!(%error, rows = rows.len(), "result write failed, retrying");
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(Duration::from_secs(2));
                 }
                 Err(StoreError::Refused(error)) if rows.len() == 1 => {
-                    tracing::error!(%error, id = %rows[0].id, "a result cannot be written; the row is taken over");
+                    tracing::error!(%error, notification_id = %rows[0].id, "result rejected by the store, row is recovered after lease timeout");
                     workers.iter().for_each(|worker| self.workers.doubt(worker));
                     return;
                 }
@@ -278,7 +280,8 @@ fn finished(completed: &CompletedJob) -> Option<Finished> {
     })
 }
 
-/// A provider's words, short and printable: no store refuses them.
+/// Returns the response of a provider, truncated and without control characters, so that every
+/// store accepts it.
 fn sanitized(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     plain

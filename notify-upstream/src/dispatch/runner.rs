@@ -1,3 +1,5 @@
+//! Execution of delivery attempts as tasks, and conversion of their outcomes to results.
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,31 +13,30 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::{ChannelPermit, CompletedJob, JobOutcome};
-use crate::delivery::attempt::{
-    AttemptExecutor, AttemptFailure, AttemptOutcome, AttemptReport, DeliveryAttempt,
-};
+use crate::delivery::attempt::{AttemptExecutor, DeliveryAttempt};
+use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, AttemptReport};
 use crate::delivery::pool::BreakerState;
 use crate::delivery::retry::{FailureClass, RetryPolicy, RetryTimes};
 use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::notification::Channel;
 use crate::store::{Claimed, Next, ResultKind, ResultRow};
 
-/// A row in hand.
+/// A claimed row with its lease and permit.
 #[derive(Debug)]
 pub(crate) struct DeliveryJob {
     /// The row.
     pub(crate) claimed: Claimed,
-    /// Under which identity it is leased.
+    /// The lease under which the row is claimed.
     pub(crate) worker: Arc<WorkerLease>,
-    /// The right to have it in hand.
+    /// The permit, held until the result is durable.
     pub(crate) _permit: ChannelPermit,
 }
 
-/// Attempts that begin one right behind the other: the runtime keeps the order of some hundreds of
-/// tasks, and whatever comes meanwhile does not wait for all of a claim.
+/// Number of attempts started in a row before yielding. The runtime keeps the order of a few
+/// hundred tasks, and other tasks need not wait for a whole claim.
 const STARTS_PER_YIELD: usize = 64;
 
-/// Makes the attempts, each a task of its own, and says how they completed.
+/// Runs each attempt as a task and reports its outcome.
 #[derive(Debug)]
 pub(crate) struct AttemptRunner {
     executor: AttemptExecutor,
@@ -49,8 +50,8 @@ pub(crate) struct AttemptRunner {
 // === impl AttemptRunner ===
 
 impl AttemptRunner {
-    /// Ends go to `completed`, whose length the permits bound. After `stop` nothing is started any
-    /// more.
+    /// Creates a runner. Outcomes are sent to `completed`, whose length is bounded by the permits.
+    /// After `stop` is cancelled no attempt is started.
     #[must_use]
     pub(crate) fn new(
         executor: AttemptExecutor,
@@ -69,7 +70,7 @@ impl AttemptRunner {
         })
     }
 
-    /// Begins attempts in this order.
+    /// Starts attempts in the order given.
     pub(crate) async fn start_all(self: &Arc<Self>, jobs: Vec<DeliveryJob>) {
         for (started, job) in jobs.into_iter().enumerate() {
             if started > 0 && started.is_multiple_of(STARTS_PER_YIELD) {
@@ -79,7 +80,7 @@ impl AttemptRunner {
         }
     }
 
-    /// Begins an attempt.
+    /// Starts an attempt.
     pub(crate) fn start(self: &Arc<Self>, job: DeliveryJob) {
         let runner = Arc::clone(self);
         self.tasks.spawn(async move {
@@ -87,7 +88,7 @@ impl AttemptRunner {
             let outcome = match outcome {
                 Ok(outcome) => outcome,
                 Err(_) => {
-                    tracing::error!(id = %job.claimed.id, "an attempt panicked");
+                    tracing::error!(notification_id = %job.claimed.id, "delivery attempt panicked");
                     let attempt_outcome = AttemptOutcome::Failed(AttemptFailure::internal());
                     runner
                         .outcome_of(
@@ -98,25 +99,25 @@ impl AttemptRunner {
                         .await
                 }
             };
-            // Nobody listens any more only when the process ends; then the lease ends by itself.
+            // The receiver is dropped only when the process ends; then the lease expires.
             let _ = runner.completed.send(CompletedJob { job, outcome });
         });
     }
 
-    /// Returns when every attempt that was started has completed.
+    /// Waits until all started attempts have completed.
     pub(crate) async fn wait_until_idle(&self) {
         self.tasks.close();
         self.tasks.wait().await;
         self.tasks.reopen();
     }
 
-    /// Whether nothing is started any more, and what is claimed would only be handed back.
+    /// Returns whether the runner is stopping, so that claimed rows would only be released.
     #[must_use]
     pub(crate) fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
 
-    /// The best that is known of a channel's providers.
+    /// Returns the best circuit breaker state among the providers of a channel.
     #[must_use]
     pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
         self.executor.breaker_state(channel)
@@ -163,8 +164,8 @@ impl AttemptRunner {
         self.outcome_of(claimed, row, attempt_outcome).await
     }
 
-    /// Whether every attempt was made, though none came to an end that could be written: else what
-    /// ends its process, or has a result that the store refuses, would be sent for ever.
+    /// Returns whether all attempts have been made without a recorded result. Otherwise a message
+    /// that crashes the process, or whose result the store rejects, would be sent without end.
     async fn has_exhausted_attempts(&self, claimed: &Claimed) -> bool {
         let max_attempts = RetryPolicy::of(claimed.record.lane.priority).attempts;
         claimed.attempt > max_attempts
@@ -175,8 +176,8 @@ impl AttemptRunner {
                 .is_none_or(|(_, before)| claimed.attempt - before > max_attempts)
     }
 
-    /// When the next_attempt attempt is due. One that an operator has queued again begins anew, in
-    /// count and time.
+    /// Returns when the next attempt is due. After a replay by an operator, attempts and time count
+    /// from the replay.
     async fn next_attempt(&self, claimed: &Claimed, failure: &AttemptFailure) -> Option<Timestamp> {
         let policy = RetryPolicy::of(claimed.record.lane.priority);
         let retry_times = RetryTimes {
@@ -204,7 +205,8 @@ impl AttemptRunner {
         )
     }
 
-    /// When one is looked at again whose providers are left alone for so long.
+    /// Returns when a notification is checked again whose providers have open circuit breakers for
+    /// `left`.
     async fn next_check(&self, claimed: &Claimed, left: Duration) -> Option<Timestamp> {
         let (policy, retry_times) = (
             RetryPolicy::of(claimed.record.lane.priority),
@@ -314,7 +316,7 @@ fn failed(row: &ResultRow, failure: AttemptFailure, due: Option<Timestamp>) -> J
     JobOutcome::Result(result, next_attempt)
 }
 
-/// A random number in 0..1.
+/// Returns a random number in 0..1.
 fn random_fraction() -> f64 {
     let bits = u32::try_from(Uuid::new_v4().as_u128() & u128::from(u32::MAX)).unwrap_or(0);
     f64::from(bits) / f64::from(u32::MAX)

@@ -1,3 +1,5 @@
+//! State that intake and dispatch share.
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,19 +12,18 @@ use postern_common::clock::Timestamp;
 use super::{ChannelPermit, LowPriorityThrottle, PermitPool, UrgentWriteGate};
 use crate::notification::{Channel, Lane, Order, PerChannel, Priority};
 
-/// What acceptance and dispatch of this process know of each other: one channel a channel.
+/// The state that intake and dispatch of this process share.
 #[derive(Debug)]
 pub(crate) struct DispatchState {
     channels: PerChannel<Arc<ChannelState>>,
     urgent_gate: Arc<UrgentWriteGate>,
-    /// What the other replicas are to be told: lanes and the lowest place in each.
+    /// The wake-ups that other replicas have not been sent yet: the lowest order by lane code.
     pub(super) pending_wakeups: watch::Sender<BTreeMap<i16, Order>>,
-    /// Whose turn it is to look at its lanes from their beginning: one channel at a time, so that
-    /// the queue's connections are left to claims.
+    /// The permit to run a full scan: one channel at a time, so that connections remain for claims.
     pub(super) full_scan_slots: Arc<Semaphore>,
 }
 
-/// One channel's channel.
+/// The state of one channel.
 #[derive(Debug)]
 pub(crate) struct ChannelState {
     permits: PermitPool,
@@ -30,31 +31,32 @@ pub(crate) struct ChannelState {
     waiting: Mutex<[LaneSignal; Lane::PER_CHANNEL]>,
     moved: Mutex<[Option<Order>; Lane::PER_CHANNEL]>,
     low_throttle: AtomicU8,
-    /// When a provider is probed next, in milliseconds; 0 while one can be called.
+    /// The time of the next probe, in milliseconds since the epoch; 0 while a provider can be
+    /// called.
     next_probe_ms: AtomicI64,
 }
 
-/// What holds back a channel's queue.
+/// The restrictions on the queue of a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChannelFlow {
-    /// Whether LOW flows.
+    /// The throttling of LOW.
     pub(crate) low_throttle: LowPriorityThrottle,
-    /// When a provider is probed next; `None` while one can be called.
+    /// The time of the next probe; `None` while a provider can be called.
     pub(crate) next_probe_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct LaneSignal {
-    /// Whether rows may wait in the lane. True until the lane was seen to its end.
+    /// Whether rows may be waiting in the lane. True until a claim has reached the end of the lane.
     may_wait: bool,
-    /// Rises whenever a row is left waiting.
+    /// Counts how often rows were left waiting.
     signals: u64,
 }
 
 // === impl DispatchState ===
 
 impl DispatchState {
-    /// Desks with so many permits each.
+    /// Creates the state of all channels with the given numbers of permits.
     #[must_use]
     pub(crate) fn new(permits: &PerChannel<usize>, clock: Clock) -> Self {
         Self {
@@ -67,13 +69,13 @@ impl DispatchState {
         }
     }
 
-    /// The channel of a channel.
+    /// Returns the state of a channel.
     #[must_use]
     pub(crate) fn channel(&self, channel: Channel) -> &Arc<ChannelState> {
         self.channels.get(channel)
     }
 
-    /// What is urgent, in any channel.
+    /// Returns the gate for urgent writes of all channels.
     #[must_use]
     pub(crate) fn urgent_gate(&self) -> &Arc<UrgentWriteGate> {
         &self.urgent_gate
@@ -99,8 +101,9 @@ impl ChannelState {
         }
     }
 
-    /// A permit for a notification that is just being accepted, so that it is born leased; `None`
-    /// when something that goes first is waiting, or no permit is free.
+    /// Takes a permit for a notification that is being accepted, so that it can be leased at
+    /// acceptance. Returns `None` if rows of the same or a higher priority may be waiting, if LOW
+    /// is throttled, or if no permit is free.
     #[must_use]
     pub(crate) fn try_take_permit(&self, lane: Lane) -> Option<ChannelPermit> {
         let blocked =
@@ -118,13 +121,13 @@ impl ChannelState {
         self.permits.take(lane, 1.0, 1).pop()
     }
 
-    /// The channel's permits.
+    /// Returns the permits of the channel.
     #[must_use]
     pub(crate) fn permits(&self) -> &PermitPool {
         &self.permits
     }
 
-    /// Rows were left waiting in a lane.
+    /// Records that rows were left waiting in a lane, and wakes the dispatcher.
     pub(crate) fn mark_waiting(&self, lane: Lane) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting[lane.index()].may_wait = true;
@@ -133,7 +136,7 @@ impl ChannelState {
         self.wake();
     }
 
-    /// A row was moved to this place, maybe below what the dispatcher has claimed already.
+    /// Records that a row was moved to `order`, possibly below the cursor of the dispatcher.
     pub(crate) fn note_moved(&self, lane: Lane, order: Order) {
         let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
         let lowest = &mut moved[lane.index()];
@@ -142,26 +145,26 @@ impl ChannelState {
         self.mark_waiting(lane);
     }
 
-    /// The lowest place that a row of each lane was moved to since the last time.
+    /// Returns, and resets, the lowest order that a row of each lane was moved to.
     pub(super) fn take_moved(&self) -> [Option<Order>; Lane::PER_CHANNEL] {
         std::mem::take(&mut *self.moved.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How often rows were left waiting in a lane.
+    /// Returns how often rows were left waiting in a lane.
     #[must_use]
     pub(crate) fn signals(&self, lane: Lane) -> u64 {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)[lane.index()].signals
     }
 
-    /// A claim came to the end of a lane; what was left waiting since `signals` was read is not
-    /// forgotten.
+    /// Records that a claim reached the end of a lane, unless rows were left waiting since
+    /// `signals` was read.
     pub(crate) fn mark_scanned(&self, lane: Lane, signals: u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = &mut waiting[lane.index()];
         waiting.may_wait = waiting.signals != signals;
     }
 
-    /// In which lanes rows may wait.
+    /// Returns the lanes in which rows may be waiting.
     #[must_use]
     pub(crate) fn waiting(&self) -> [bool; Lane::PER_CHANNEL] {
         self.waiting
@@ -170,13 +173,13 @@ impl ChannelState {
             .map(|waiting| waiting.may_wait)
     }
 
-    /// Whether LOW flows.
+    /// Returns the current throttling of LOW.
     #[must_use]
     pub(crate) fn low_throttle(&self) -> LowPriorityThrottle {
         LowPriorityThrottle::from_code(self.low_throttle.load(Ordering::Relaxed))
     }
 
-    /// What holds back the queue, as of the last look.
+    /// Returns the restrictions on the queue as of the last scan.
     #[must_use]
     pub(crate) fn flow(&self) -> ChannelFlow {
         let next_probe_ms = self.next_probe_ms.load(Ordering::Relaxed);
@@ -195,12 +198,12 @@ impl ChannelState {
         self.low_throttle.store(state.code(), Ordering::Relaxed);
     }
 
-    /// Makes the dispatcher look.
+    /// Wakes the dispatcher.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Returns when there is reason to look: rows wait, or a permit came back.
+    /// Waits for a wake-up: rows are waiting, or a permit was released.
     pub(crate) async fn wait_for_wakeup(&self) {
         self.wake.notified().await;
     }

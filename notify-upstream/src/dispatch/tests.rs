@@ -1,4 +1,4 @@
-//! What dispatch promises, over both stores.
+//! Tests of dispatch over both stores.
 
 mod ambiguous;
 mod faults;
@@ -32,7 +32,7 @@ fn kinds(view: &serde_json::Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_accepted_notification_is_queued_attempted_and_sent() {
+async fn accepted_notification_is_attempted_and_sent() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let id = rig.accept(Priority::Normal).await;
@@ -63,7 +63,7 @@ async fn an_accepted_notification_is_queued_attempted_and_sent() {
 }
 
 #[tokio::test]
-async fn the_order_is_strict_and_first_in_first_out_within_a_priority() {
+async fn order_is_strict_and_fifo_within_a_priority() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 1).await;
         let mut by_priority: Vec<Vec<NotificationId>> = vec![Vec::new(); 4];
@@ -80,7 +80,7 @@ async fn the_order_is_strict_and_first_in_first_out_within_a_priority() {
 }
 
 #[tokio::test]
-async fn what_is_born_leased_goes_at_once_and_the_rest_follows_in_order() {
+async fn leased_submission_starts_at_once_others_follow() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 3).await;
         rig.step().await;
@@ -89,7 +89,7 @@ async fn what_is_born_leased_goes_at_once_and_the_rest_follows_in_order() {
             ids.push(rig.accept(Priority::Critical).await);
         }
         rig.runner.wait_until_idle().await;
-        assert_eq!(rig.script.calls(), ids[..3], "three permits, no claim");
+        assert_eq!(rig.script.calls(), ids[..3], "three permits and no claim");
         rig.settle().await;
         rig.step().await;
         assert_eq!(rig.script.calls(), ids);
@@ -100,21 +100,21 @@ async fn what_is_born_leased_goes_at_once_and_the_rest_follows_in_order() {
 }
 
 #[tokio::test]
-async fn a_dead_workers_rows_are_rescued_and_its_late_result_is_refused() {
+async fn dead_workers_rows_are_recovered_and_late_result_discarded() {
     for (store, _database) in stores().await {
         let clock = clock();
         let mut first = TestReplica::new(&store, &clock, 8).await;
         let gate = first.script.hold();
         let id = first.accept(Priority::Normal).await;
-        first.dispatcher.pass().await.expect("claims");
+        first.dispatcher.pass().await.expect("no error");
         let mut second = TestReplica::new(&store, &clock, 8).await;
         for _ in 0..3 {
             clock.advance(Duration::from_secs(3));
-            second.workers.step().await.expect("renews");
+            second.workers.step().await.expect("lease renewal succeeds");
         }
-        assert_eq!(second.step().await, 0, "nine seconds are not ten");
+        assert_eq!(second.step().await, 0, "within the lease timeout");
         clock.advance(Duration::from_secs(2));
-        second.workers.step().await.expect("renews");
+        second.workers.step().await.expect("lease renewal succeeds");
         assert_eq!(second.step().await, 1);
         while first.script.calls().is_empty() {
             tokio::task::yield_now().await;
@@ -137,12 +137,12 @@ async fn a_dead_workers_rows_are_rescued_and_its_late_result_is_refused() {
                 "SENT"
             ]
         );
-        assert!(!first.workers.is_alive(), "it begins nothing more");
+        assert!(!first.workers.is_alive(), "the lease is uncertain");
     }
 }
 
 #[tokio::test]
-async fn rescued_rows_do_not_pause_low() {
+async fn recovered_rows_do_not_pause_low() {
     for (store, _database) in stores().await {
         let clock = clock();
         let mut frozen = TestReplica::new(&store, &clock, 8).await;
@@ -153,18 +153,18 @@ async fn rescued_rows_do_not_pause_low() {
             frozen.accept(Priority::Low).await,
         ];
         for _ in 0..2 {
-            frozen.dispatcher.pass().await.expect("claims");
+            frozen.dispatcher.pass().await.expect("no error");
         }
         let throttle =
             |rig: &TestReplica| rig.dispatch_state.channel(Channel::Email).low_throttle();
         for _ in 0..13 {
             clock.advance(Duration::from_secs(1));
-            second.workers.step().await.expect("renews");
+            second.workers.step().await.expect("lease renewal succeeds");
             second.step().await;
             assert_eq!(
                 throttle(&second),
                 LowPriorityThrottle::Off,
-                "the age of rescued rows is no load"
+                "the age of recovered rows is not load"
             );
         }
         for id in ids {
@@ -174,7 +174,7 @@ async fn rescued_rows_do_not_pause_low() {
 }
 
 #[tokio::test]
-async fn failures_are_repeated_when_due_and_counted() {
+async fn failed_attempts_are_retried_when_due() {
     for (store, _database) in stores().await {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 8).await;
@@ -192,9 +192,9 @@ async fn failures_are_repeated_when_due_and_counted() {
         for _ in 0..2 {
             for _ in 0..30 {
                 clock.advance(Duration::from_secs(2));
-                rig.workers.step().await.expect("renews");
+                rig.workers.step().await.expect("lease renewal succeeds");
             }
-            rig.mover.step().await.expect("moves");
+            rig.mover.step().await.expect("no error");
             rig.step().await;
         }
         let view = rig.view(id).await;
@@ -216,7 +216,7 @@ async fn failures_are_repeated_when_due_and_counted() {
 }
 
 #[tokio::test]
-async fn a_permanent_failure_is_a_dead_letter_and_its_address_is_not_used_again() {
+async fn permanent_failure_is_a_dead_letter_and_suppresses() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
         rig.script.refuse(&["550 5.1.1"]);
@@ -235,12 +235,12 @@ async fn a_permanent_failure_is_a_dead_letter_and_its_address_is_not_used_again(
             limit: 10,
             ..Default::default()
         };
-        assert_eq!(store.dead_letters(&all).await.expect("lists").len(), 2);
+        assert_eq!(store.dead_letters(&all).await.expect("no error").len(), 2);
     }
 }
 
 #[tokio::test]
-async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
+async fn scheduled_notification_waits_and_expired_is_not_sent() {
     for (store, _database) in stores().await {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 8).await;
@@ -249,8 +249,8 @@ async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
         later.request.expires_at = Some(after(60));
         let mut short = draft(Priority::High);
         short.request.expires_at = Some(after(2));
-        let later = rig.submit(later, None).await.expect("accepted").id;
-        let short = rig.submit(short, None).await.expect("accepted").id;
+        let later = rig.submit(later, None).await.expect("no error").id;
+        let short = rig.submit(short, None).await.expect("no error").id;
         assert_eq!(
             (
                 &rig.view(later).await["status"],
@@ -269,7 +269,7 @@ async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
             (Some("EXPIRED"), 0)
         );
         clock.advance(Duration::from_secs(2));
-        assert_eq!(rig.mover.step().await.expect("moves"), 1);
+        assert_eq!(rig.mover.step().await.expect("no error"), 1);
         rig.step().await;
         assert_eq!(
             (rig.view(later).await["status"].as_str(), rig.script.calls()),
@@ -279,7 +279,7 @@ async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_class_that_is_late_is_promoted_and_would_starve_otherwise() {
+async fn late_priority_is_promoted_instead_of_starved() {
     for (store, _database) in stores().await {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 4).await;
@@ -289,7 +289,7 @@ async fn a_class_that_is_late_is_promoted_and_would_starve_otherwise() {
             for _ in 0..8 {
                 rig.accept(Priority::High).await;
             }
-            rig.workers.step().await.expect("renews");
+            rig.workers.step().await.expect("lease renewal succeeds");
             rig.step().await;
             if rig.script.calls().contains(&normal) {
                 sent_after = Some(second);
@@ -305,7 +305,7 @@ async fn a_class_that_is_late_is_promoted_and_would_starve_otherwise() {
 }
 
 #[tokio::test]
-async fn a_stop_hands_back_what_was_not_begun() {
+async fn stop_releases_rows_not_started() {
     for (store, _database) in stores().await {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 8).await;
@@ -334,14 +334,14 @@ async fn a_stop_hands_back_what_was_not_begun() {
 }
 
 #[tokio::test]
-async fn more_than_the_store_can_take_is_refused_and_not_kept() {
+async fn full_submission_queue_rejects_without_storing() {
     for (store, _database) in stores().await {
         let rig = TestReplica::new(&store, &clock(), 8).await;
         let principal = crate::principal::Principal {
             creator: "service:test".into(),
             actor: None,
         };
-        // Nobody writes: what is asked for piles up to its bound.
+        // No committer runs, so submissions accumulate up to the limit.
         let mut asked: Vec<_> = (0..8192)
             .map(|_| {
                 Box::pin(rig.submissions.submit(
@@ -364,21 +364,21 @@ async fn more_than_the_store_can_take_is_refused_and_not_kept() {
                 BudgetPermit::default(),
             )
             .await
-            .expect_err("full");
+            .expect_err("the queue is full");
         assert_eq!(refused.code(), Code::Unavailable);
         assert!(refused.render("x").headers.contains_key("retry-after"));
     }
 }
 
 #[tokio::test]
-async fn one_key_is_one_notification() {
+async fn idempotency_key_yields_one_notification() {
     for (store, _database) in stores().await {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 8).await;
         let first = rig
             .submit(draft(Priority::Normal), Some("k"))
             .await
-            .expect("accepted");
+            .expect("no error");
         assert_eq!(
             rig.submit(draft(Priority::Normal), Some("k"))
                 .await
@@ -396,13 +396,13 @@ async fn one_key_is_one_notification() {
         let later = rig
             .submit(draft(Priority::High), Some("k"))
             .await
-            .expect("a day later it is free");
+            .expect("the lock is released");
         assert_ne!(later.id, first.id);
     }
 }
 
 #[tokio::test]
-async fn two_replicas_share_the_work_and_send_nothing_twice() {
+async fn replicas_share_work_without_duplicates() {
     for (store, _database) in stores().await {
         let clock = clock();
         let (mut a, mut b) = (

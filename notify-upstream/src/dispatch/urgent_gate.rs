@@ -1,5 +1,8 @@
-//! What is urgent goes first in the store as well: its commit has the same processors and the same
-//! disk as the claims and results of everything else.
+//! Priority isolation for database writes.
+//!
+//! Commits of CRITICAL and HIGH submissions compete with claims and result batches of other
+//! priorities for CPU and disk. While urgent submissions arrive, batches stay small and non-urgent
+//! writes yield, for a bounded time, to an urgent commit that is in flight.
 
 #[cfg(test)]
 use std::sync::atomic::AtomicUsize;
@@ -12,38 +15,37 @@ use tokio::sync::watch;
 
 use crate::notification::Priority;
 
-/// CRITICAL and HIGH of all channels, and what makes way for them.
+/// Coordinates urgent and non-urgent writes of one process, across all channels.
 #[derive(Debug)]
 pub(crate) struct UrgentWriteGate {
     clock: Clock,
-    /// When the last one came, in milliseconds of the epoch.
+    /// Time of the last urgent submission, in milliseconds since the epoch.
     last_urgent_ms: AtomicI64,
-    /// How many are on their way into the store.
+    /// Number of urgent submissions whose commit is in flight.
     in_flight: watch::Sender<usize>,
-    /// How many statements have made way.
+    /// Number of statements that have yielded.
     #[cfg(test)]
     yields: AtomicUsize,
 }
 
-/// Urgent ones on their way into the store, until it is dropped.
+/// Marks urgent submissions as in flight until dropped.
 #[derive(Debug)]
 pub(crate) struct UrgentWriteGuard<'a> {
     gate: &'a UrgentWriteGate,
     count: usize,
 }
 
-/// How long after the last urgent one the next is reckoned with.
+/// Time after an urgent submission during which batches stay small.
 const URGENT_WINDOW: Duration = Duration::from_secs(2);
-/// Most rows of one statement meanwhile.
+/// Maximum rows per statement during [`URGENT_WINDOW`].
 pub(super) const URGENT_BATCH_SIZE: usize = 128;
-/// Longest that one statement makes way: some commits. A flood of urgent ones does not stop the
-/// rest.
+/// Maximum time for which one non-urgent write yields. Bounds the delay of other priorities under a
+/// flood of urgent submissions.
 const MAX_YIELD: Duration = Duration::from_millis(5);
 
 // === impl UrgentWriteGate ===
 
 impl UrgentWriteGate {
-    /// Nothing urgent has come yet.
     #[must_use]
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
@@ -55,7 +57,7 @@ impl UrgentWriteGate {
         }
     }
 
-    /// So many of a priority have come.
+    /// Records submissions that commit elsewhere, such as those of another replica.
     pub(crate) fn record(&self, priority: Priority, count: usize) {
         if priority.is_urgent() && count > 0 {
             self.touch();
@@ -67,7 +69,7 @@ impl UrgentWriteGate {
             .store(self.clock.now().0, Ordering::Relaxed);
     }
 
-    /// These are on their way into the store.
+    /// Marks the urgent submissions among `priorities` as in flight until the guard is dropped.
     #[must_use]
     pub(crate) fn begin_commit(
         &self,
@@ -81,9 +83,8 @@ impl UrgentWriteGate {
         UrgentWriteGuard { gate: self, count }
     }
 
-    /// Most rows of one statement, of which there may be so many default: fewer while something
-    /// urgent comes, or came in the last seconds, for the statement is in the way of the next one,
-    /// and so is what it has brought.
+    /// Returns the maximum batch size now: `default`, or at most [`URGENT_BATCH_SIZE`] within
+    /// [`URGENT_WINDOW`] of the last urgent submission.
     #[must_use]
     pub(crate) fn batch_size(&self, default: usize) -> usize {
         let last = Timestamp(self.last_urgent_ms.load(Ordering::Relaxed));
@@ -94,20 +95,20 @@ impl UrgentWriteGate {
         }
     }
 
-    /// Whether urgent ones are on their way into the store just now.
+    /// Returns whether an urgent commit is in flight.
     #[must_use]
     pub(crate) fn has_urgent_in_flight(&self) -> bool {
         *self.in_flight.borrow() > 0
     }
 
-    /// How many statements have made way.
+    /// Returns the number of statements that have yielded.
     #[cfg(test)]
     pub(super) fn yields(&self) -> usize {
         self.yields.load(Ordering::Relaxed)
     }
 
-    /// Waits, with what is not urgent itself, until nothing urgent is on its way into the store;
-    /// but not for long.
+    /// Waits until no urgent commit is in flight, for at most [`MAX_YIELD`]. Returns at once for
+    /// urgent priorities.
     pub(crate) async fn yield_to_urgent(&self, priority: Priority) {
         if priority.is_urgent() || !self.has_urgent_in_flight() {
             return;
@@ -115,7 +116,8 @@ impl UrgentWriteGate {
         #[cfg(test)]
         self.yields.fetch_add(1, Ordering::Relaxed);
         let mut in_flight = self.in_flight.subscribe();
-        // However it completed: it is the other's turn.
+        // Proceed on timeout as well: the wait bounds the delay of urgent commits, it is not a
+        // lock.
         let _ =
             tokio::time::timeout(MAX_YIELD, in_flight.wait_for(|in_flight| *in_flight == 0)).await;
     }
@@ -142,7 +144,7 @@ mod tests {
     use futures_util::poll;
 
     #[tokio::test]
-    async fn what_is_not_urgent_makes_way_while_something_enters() {
+    async fn non_urgent_write_waits_for_urgent_commit() {
         let gate = UrgentWriteGate::new(Clock::manual(Timestamp(1)));
         let goes_on = async |priority| poll!(pin!(gate.yield_to_urgent(priority))).is_ready();
         let nothing = gate.begin_commit([Priority::Normal, Priority::Low].into_iter());
@@ -160,18 +162,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn way_is_not_made_for_long() {
+    async fn yield_is_bounded() {
         let gate = UrgentWriteGate::new(Clock::manual(Timestamp(1)));
         let _entering = gate.begin_commit([Priority::High].into_iter());
         let began = Instant::now();
         let way =
             tokio::time::timeout(Duration::from_secs(60), gate.yield_to_urgent(Priority::Low));
-        way.await.expect("it goes on by itself");
+        way.await.expect("the yield ends");
         assert!(began.elapsed() >= MAX_YIELD);
     }
 
     #[test]
-    fn the_next_one_is_reckoned_with_for_two_seconds() {
+    fn batches_stay_small_within_the_urgent_window() {
         let clock = Clock::manual(Timestamp(1));
         let gate = UrgentWriteGate::new(clock.clone());
         assert_eq!(gate.batch_size(500), 500);

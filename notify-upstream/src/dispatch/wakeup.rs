@@ -1,6 +1,6 @@
-//! Telling other replicas that rows were left waiting: one debounced signal, never in the
-//! transaction that accepts. It is a courtesy: a replica that does not listen it finds the rows
-//! with its next look.
+//! Wake-ups between replicas over `LISTEN`/`NOTIFY`: rows were left waiting. Signals are debounced
+//! and never part of the transaction that accepts. They are an optimization: a replica that misses
+//! one finds the rows with its next scan.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ use super::DispatchState;
 use crate::notification::{Channel, Lane, Order};
 use crate::store::{Store, StoreError};
 
-/// Tells the others.
+/// Publishes wake-ups to the other replicas.
 #[derive(Debug)]
 pub(crate) struct WakeupPublisher {
     store: Store,
@@ -23,7 +23,7 @@ pub(crate) struct WakeupPublisher {
     origin: u64,
 }
 
-/// Hears the others.
+/// Receives the wake-ups of the other replicas.
 #[derive(Debug)]
 pub(crate) struct WakeupListener {
     listener: PgListener,
@@ -31,23 +31,22 @@ pub(crate) struct WakeupListener {
     origin: u64,
 }
 
-/// At most so often: a NOTIFY takes a lock that all others wait for.
+/// Minimum time between two signals: `NOTIFY` takes a lock that is exclusive in the whole cluster.
 const MIN_PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
-/// How long after a failure the next try is made.
+/// Delay after a failure.
 const RECONNECT_DELAY: Duration = Duration::from_secs(2);
-/// How long the connection may be silent before it is asked whether it is alive.
+/// Time without a signal after which the connection is checked.
 const IDLE_CHECK_AFTER: Duration = Duration::from_secs(5);
-/// How long the answer to that may take.
+/// Timeout of the connection check.
 const IDLE_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What one replica tells: the lowest place in each lane where a row was left waiting.
+/// The content of a signal: the lowest order of a waiting row, by lane code.
 type PendingWakeups = BTreeMap<i16, Order>;
 
 // === impl WakeupPublisher ===
 
 impl WakeupPublisher {
-    /// Tells what the dispatch_state notes, and hears what others publish. `None` over a store that
-    /// has one process alone.
+    /// Creates a publisher and receiver, or `None` if the store belongs to a single process.
     #[must_use]
     pub(crate) fn new(store: Store, dispatch_state: Arc<DispatchState>) -> Option<Self> {
         store.is_shared().then(|| Self {
@@ -57,10 +56,10 @@ impl WakeupPublisher {
         })
     }
 
-    /// The other side: hears everyone but this voice.
+    /// Opens a listener for the signals of other replicas.
     ///
     /// # Errors
-    /// The store's.
+    /// The store is unavailable or rejects the statement.
     pub(crate) async fn listener(&self) -> Result<Option<WakeupListener>, StoreError> {
         let listener = self.store.listen().await?;
         Ok(listener.map(|listener| WakeupListener {
@@ -70,18 +69,19 @@ impl WakeupPublisher {
         }))
     }
 
-    /// Waits until something was left waiting, and tells it.
+    /// Waits for pending wake-ups and publishes them.
     ///
     /// # Errors
-    /// The store's; nobody is told, and the others find it by themselves.
+    /// The store is unavailable. The wake-ups are lost; other replicas find the rows with their
+    /// next scan.
     pub(crate) async fn step(&self) -> Result<(), StoreError> {
         self.publish(self.dispatch_state.take_pending().await).await
     }
 
-    /// Tells what has not been told yet, before the process ends.
+    /// Publishes pending wake-ups before the process ends.
     ///
     /// # Errors
-    /// The store's.
+    /// The store is unavailable.
     pub(crate) async fn flush(&self) -> Result<(), StoreError> {
         let pending = self
             .dispatch_state
@@ -99,13 +99,13 @@ impl WakeupPublisher {
         self.store.publish(&text).await
     }
 
-    /// Tells until it is dropped.
+    /// Publishes wake-ups until dropped.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             let wait = match self.step().await {
                 Ok(()) => MIN_PUBLISH_INTERVAL,
                 Err(error) => {
-                    tracing::debug!(%error, "cannot wake the other replicas");
+                    tracing::debug!(%error, "wake-up of other replicas failed");
                     RECONNECT_DELAY
                 }
             };
@@ -113,7 +113,7 @@ impl WakeupPublisher {
         }
     }
 
-    /// Hears until it is dropped.
+    /// Receives wake-ups until dropped.
     pub(crate) async fn listen(self: Arc<Self>) {
         loop {
             if let Ok(Some(mut listener)) = self.listener().await {
@@ -127,10 +127,10 @@ impl WakeupPublisher {
 // === impl WakeupListener ===
 
 impl WakeupListener {
-    /// Waits for a signal and notes it on the dispatch_state.
+    /// Waits for a signal and records it in the dispatch state.
     ///
     /// # Errors
-    /// The store's.
+    /// The connection is lost.
     pub(crate) async fn step(&mut self) -> Result<(), StoreError> {
         let signal = match tokio::time::timeout(IDLE_CHECK_AFTER, self.listener.try_recv()).await {
             Ok(Ok(Some(signal))) => signal,
@@ -138,7 +138,7 @@ impl WakeupListener {
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => return self.check_connection().await,
         };
-        // One that cannot be read is of a newer version: the next look finds what it meant.
+        // A payload of a newer version is ignored: the next scan finds the rows.
         let Ok((origin, pending)) = serde_json::from_str::<(u64, PendingWakeups)>(signal.payload())
         else {
             return Ok(());
@@ -154,8 +154,7 @@ impl WakeupListener {
         Ok(())
     }
 
-    /// Whether the connection is alive: one that is silent and one whose server has gone sound the
-    /// same.
+    /// Checks the connection: an idle one cannot be told from one whose server is unreachable.
     async fn check_connection(&mut self) -> Result<(), StoreError> {
         let answer =
             tokio::time::timeout(IDLE_CHECK_TIMEOUT, self.listener.execute("SELECT 1")).await;
@@ -167,15 +166,15 @@ impl WakeupListener {
 // === impl DispatchState ===
 
 impl DispatchState {
-    /// Rows were left waiting in a lane from this place on: this replica looks, and the others are
-    /// told.
+    /// Records that rows were left waiting from `order` on: wakes the local dispatcher, and the
+    /// other replicas.
     pub(crate) fn leave_waiting(&self, lane: Lane, order: Order) {
         self.channel(lane.channel).mark_waiting(lane);
         self.publish(lane, order);
     }
 
-    /// A row was moved to this place, maybe below what any replica has claimed already: all are
-    /// told.
+    /// Records that a row was moved to `order`, possibly below the cursors of all replicas, and
+    /// wakes them.
     pub(crate) fn note_moved(&self, lane: Lane, order: Order) {
         self.channel(lane.channel).note_moved(lane, order);
         self.publish(lane, order);
@@ -191,14 +190,14 @@ impl DispatchState {
             });
     }
 
-    /// Waits until there is something to publish, and takes it.
+    /// Waits for pending wake-ups and takes them.
     async fn take_pending(&self) -> PendingWakeups {
         let mut pending = self.pending_wakeups.subscribe();
-        // The dispatch_state holds the sender: it is never closed.
+        // The dispatch state holds the sender, so the channel is never closed.
         let _ = pending.wait_for(|pending| !pending.is_empty()).await;
         self.pending_wakeups.send_replace(PendingWakeups::new())
     }
 }
 
-/// Every lane fits into one signal: a payload has at most 8000 bytes.
+/// All lanes fit into one signal: a payload has less than 8000 bytes.
 const _: () = assert!(Channel::ALL.len() * Lane::PER_CHANNEL * 32 < 8000);

@@ -41,7 +41,7 @@ struct TestServer {
     issuer: String,
     key: EncodingKey,
     dispatcher: crate::dispatch::Dispatcher,
-    finisher: crate::dispatch::ResultWriter,
+    result_writer: crate::dispatch::ResultWriter,
     runner: Arc<crate::dispatch::AttemptRunner>,
     templates: Arc<ArcSwap<Templates>>,
     clock: Clock,
@@ -129,7 +129,7 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
         issuer,
         key,
         dispatcher: rig.dispatcher,
-        finisher: rig.finisher,
+        result_writer: rig.result_writer,
         runner: rig.runner,
         templates: rig.templates,
         clock,
@@ -224,7 +224,7 @@ impl TestServer {
         self.dispatcher.scan_lanes().await.expect("scan");
         self.dispatcher.pass().await.expect("claim");
         self.runner.wait_until_idle().await;
-        self.finisher.drain().await;
+        self.result_writer.drain().await;
     }
 }
 

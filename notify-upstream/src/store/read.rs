@@ -1,22 +1,22 @@
-//! Reading rows: one text for both databases, whose row types share no trait that says what they
-//! can give.
+//! Conversion of rows, generated for both databases: their row types have no common trait with
+//! typed access.
 
-/// A number that only a newer version writes.
+/// Returns the error for a code that only a newer version writes.
 pub(super) fn unknown(what: &str) -> super::StoreError {
     super::StoreError::Refused(sqlx::Error::Decode(
         format!("a {what} that this version does not know").into(),
     ))
 }
 
-/// Columns in the order of `record`.
+/// The columns that `record` reads, in this order.
 pub(super) const RECORD: &str = "r.lane, r.creator, r.addressee, r.template, r.template_version, r.locale, r.recipient, r.variables, r.created_at, \
      r.expires_at";
 
-/// From when the time for attempts counts.
+/// The start of the retry window.
 pub(super) const WANTED_AT: &str = "coalesce(r.send_at, r.created_at)";
 
-/// Defines, for one row type, the functions that take a row apart; each says by position what it
-/// expects.
+/// Defines the functions that convert rows of one type. Each documents the columns that it expects,
+/// by position.
 macro_rules! row_readers {
     ($row:ty) => {
         use postern_common::clock::Timestamp;
@@ -40,7 +40,7 @@ macro_rules! row_readers {
             Lane::from_code(row.try_get(column)?).ok_or_else(|| unknown("lane"))
         }
 
-        /// A lane and a place in it.
+        /// Reads a lane and an order.
         pub(super) fn place(row: &$row) -> StoreResult<LanePosition> {
             Ok(LanePosition {
                 lane: lane(row, 0)?,
@@ -56,7 +56,7 @@ macro_rules! row_readers {
             })
         }
 
-        /// The columns of `RECORD`, from the position `first` on.
+        /// Reads the columns of `RECORD`, from position `first`.
         pub(super) fn record(row: &$row, first: usize) -> StoreResult<Record> {
             Ok(Record {
                 lane: lane(row, first)?,
@@ -72,7 +72,7 @@ macro_rules! row_readers {
             })
         }
 
-        /// Id, `send_at`, `RECORD`.
+        /// Reads identifier, `send_at` and `RECORD`.
         pub(super) fn snapshot(row: &$row) -> StoreResult<NotificationSnapshot> {
             let (id, send_at) = (row.try_get(0)?, instant(row, 1)?);
             Ok(NotificationSnapshot {
@@ -83,8 +83,8 @@ macro_rules! row_readers {
             })
         }
 
-        /// Id, part, attempt, kind, `began_at`, `at`, `next_at` or `due`, provider, code, detail,
-        /// address, template version.
+        /// Reads identifier, part, attempt, kind, `began_at`, `at`, `next_at` or `due`, provider,
+        /// code, detail, address, template version.
         pub(super) fn history_entry(row: &$row) -> StoreResult<HistoryEntry> {
             let kind: i16 = row.try_get(3)?;
             Ok(match row.try_get::<i16, _>(1)? {
@@ -117,7 +117,7 @@ macro_rules! row_readers {
             })
         }
 
-        /// Lane, head, gap, lowest.
+        /// Reads lane, head, gap, lowest.
         pub(super) fn lane_scan(row: &$row) -> StoreResult<LaneScan> {
             Ok(LaneScan {
                 lane: lane(row, 0)?,
@@ -127,7 +127,7 @@ macro_rules! row_readers {
             })
         }
 
-        /// Id, fingerprint, `created_at`.
+        /// Reads identifier, fingerprint, `created_at`.
         pub(super) fn idempotency_record(row: &$row) -> StoreResult<IdempotencyRecord> {
             Ok(IdempotencyRecord {
                 id: row.try_get(0)?,
@@ -136,7 +136,7 @@ macro_rules! row_readers {
             })
         }
 
-        /// Id, lane, attempt, `at`, code.
+        /// Reads identifier, lane, attempt, `at`, code.
         pub(super) fn dead_letter(row: &$row) -> StoreResult<DeadLetter> {
             Ok(DeadLetter {
                 id: row.try_get(0)?,

@@ -1,4 +1,4 @@
-//! Everything that is known about a notification, and what follows from it.
+//! All stored information about a notification, and conclusions from it.
 
 use postern_common::clock::Timestamp;
 
@@ -6,27 +6,27 @@ use super::row::{ReceiptKind, Record, ResultKind, ResultRow};
 use crate::address::{Address, AddressHash, Recipient};
 use crate::notification::NotificationId;
 
-/// Everything that is known about one notification.
+/// All stored information about one notification.
 #[derive(Clone, Debug)]
 pub(crate) struct NotificationSnapshot {
-    /// Which.
+    /// The notification.
     pub(crate) id: NotificationId,
-    /// What was asked for.
+    /// The accepted request.
     pub(crate) record: Record,
-    /// When it was to be sent.
+    /// The scheduled time.
     pub(crate) send_at: Option<Timestamp>,
-    /// What happened since.
+    /// The results and receipts, and the row that waits.
     pub(crate) history: Vec<HistoryEntry>,
 }
 
-/// One thing that happened, or is the case.
+/// An entry of the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HistoryEntry {
-    /// From the history.
+    /// The result of an attempt.
     Result(ResultRow),
-    /// From the inbox.
+    /// A delivery report.
     Receipt(ReceiptEntry),
-    /// It waits, or is being sent.
+    /// The row of a notification that waits or is in delivery.
     Waiting(WaitingRow),
 }
 
@@ -45,21 +45,21 @@ pub(crate) struct ReceiptEntry {
     pub(crate) detail: Option<String>,
 }
 
-/// A queue row or a delayed row.
+/// A row of the queue or of the delayed rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitingRow {
-    /// Attempts begun so far.
+    /// The number of attempts started.
     pub(crate) attempt: i32,
-    /// When the present attempt began; `None` while it waits.
+    /// The start of the current attempt; `None` while the row waits.
     pub(crate) since: Option<Timestamp>,
-    /// When it is due, if it waits for a time.
+    /// The due time of a delayed row.
     pub(crate) due: Option<Timestamp>,
 }
 
 // === impl NotificationSnapshot ===
 
 impl NotificationSnapshot {
-    /// About how many bytes of memory it takes.
+    /// Returns the approximate size in memory, in bytes.
     #[must_use]
     pub(crate) fn bytes(&self) -> usize {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
@@ -88,8 +88,8 @@ impl NotificationSnapshot {
         fixed + record.sum::<usize>() + optional(addressee) + entry.sum::<usize>()
     }
 
-    /// The addresses that it is known to have gone to, hashed: the one that was asked for, and
-    /// those that an `actorId` was resolved to when a provider was called.
+    /// Returns the hashes of the addresses that the notification is known to have been sent to: the
+    /// requested address, and those that an `actorId` was resolved to when a provider was called.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = AddressHash> {
         let asked = match serde_json::from_str(&self.record.recipient) {
             Ok(Recipient::Address(address)) => Some(Address::hash(&address)),
@@ -102,8 +102,8 @@ impl NotificationSnapshot {
         asked.into_iter().chain(tried)
     }
 
-    /// Whether an attempt, since an operator last queued it again, may have reached a provider
-    /// without our knowing it.
+    /// Returns whether an attempt since the last replay may have reached a provider without a
+    /// recorded result.
     #[must_use]
     pub(crate) fn has_ambiguous_attempt(&self, is_ambiguous: impl Fn(&str) -> bool) -> bool {
         let results = self.history.iter().rev().filter_map(|entry| match entry {
@@ -117,7 +117,7 @@ impl NotificationSnapshot {
             })
     }
 
-    /// When an operator last queued it again, and after how many attempts.
+    /// Returns the time of the last replay by an operator and the number of attempts before it.
     #[must_use]
     pub(crate) fn replayed(&self) -> Option<(Timestamp, i32)> {
         self.history.iter().rev().find_map(|entry| match entry {
@@ -128,8 +128,7 @@ impl NotificationSnapshot {
         })
     }
 
-    /// What a provider has reported of it: proof that the provider has it, whatever we know
-    /// ourselves.
+    /// Returns the provider of a report that proves that the provider has the message.
     #[must_use]
     pub(crate) fn reported_by(&self) -> Option<&str> {
         self.history.iter().find_map(|entry| match entry {

@@ -1,3 +1,5 @@
+//! A short-lived cache of snapshots, so that frequent status queries cause few reads.
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

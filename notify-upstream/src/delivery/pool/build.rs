@@ -1,3 +1,5 @@
+//! Provider settings, and construction of the pool from them.
+
 use std::path::PathBuf;
 
 use postern_common::Clock;
@@ -50,11 +52,11 @@ pub(crate) enum ProviderSettings {
 }
 
 impl ProviderPool {
-    /// Builds the providers of the configuration, for channels with so many permits. None is called
-    /// yet.
+    /// Builds the configured providers. `permits` are the permits of each channel. No provider is
+    /// called.
     ///
     /// # Errors
-    /// Status 64 for what only building shows: a certificate, key or template that is not one.
+    /// Exit code 64 for an invalid certificate, key or template.
     pub(crate) fn build(
         configured: Vec<ProviderConfig>,
         permits: &PerChannel<usize>,

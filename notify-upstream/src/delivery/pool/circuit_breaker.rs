@@ -1,3 +1,5 @@
+//! The circuit breaker of a provider.
+
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,10 +10,10 @@ use postern_common::clock::Timestamp;
 use crate::delivery::provider::{FaultScope, ProviderRefusal};
 use crate::delivery::retry::FailureClass;
 
-/// A circuit breaker. Open, it keeps calls from a provider that fails them all: it opens after ten
-/// failures in a row that are the provider's own, or ten refusals in a row of recipients each of
-/// another domain and another caller; lets one probe through after a while; and closes with the
-/// first call that works.
+/// A circuit breaker, which stops calls to a failing provider. It opens after ten consecutive
+/// failures of the provider, or after ten consecutive refusals of recipients that differ in domain
+/// and in caller. After a delay one call, the probe, is allowed (half-open); the first successful
+/// call closes it.
 #[derive(Debug)]
 pub(crate) struct CircuitBreaker {
     clock: Clock,
@@ -20,9 +22,9 @@ pub(crate) struct CircuitBreaker {
 
 #[derive(Debug, Default)]
 struct FailureCounters {
-    /// Failures of the provider in a row.
+    /// Number of consecutive failures of the provider.
     failures: u32,
-    /// Recipients refused since a call last worked, no two of one caller or one domain.
+    /// Recipients refused since the last successful call, each of a different caller and domain.
     refused: Vec<CallSource>,
     open: Option<OpenPeriod>,
 }
@@ -30,17 +32,17 @@ struct FailureCounters {
 #[derive(Debug)]
 struct OpenPeriod {
     until: Timestamp,
-    /// From one probe to the next.
+    /// Delay between probes.
     wait: Duration,
-    /// One was let through, and has not ended.
+    /// Whether a probe is in progress.
     probing: bool,
     cause: FaultScope,
-    /// Callers whose recipients were refused: another caller has the next probe.
+    /// Callers whose recipients were refused. The next probe is reserved for other callers.
     tried: VecDeque<String>,
 }
 
-/// Who asked for a message, and where it goes: what two refusals must not share to be independent
-/// of each other.
+/// The creator and the destination of a message. Two refusals are independent if they share
+/// neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallSource {
     /// The creator of the notification.
@@ -49,36 +51,36 @@ pub(crate) struct CallSource {
     pub(crate) domain: String,
 }
 
-/// How a call ended, as far as it says something about the provider.
+/// The outcome of a call, as far as it says something about the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
-    /// The provider answered: it took the message, or refused that one for good.
+    /// The provider answered: it accepted the message or refused it permanently.
     Answered,
     /// The provider failed.
     ProviderFailed,
-    /// It refused for now what may be the recipient's fault.
+    /// The provider refused the message temporarily, possibly because of the recipient.
     RecipientRefused,
 }
 
-/// Whether a call may be made.
+/// The state of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BreakerState {
-    /// Any.
+    /// All calls are allowed.
     Closed,
-    /// One, to see whether it works again.
+    /// One call, the probe, is allowed.
     HalfOpen,
-    /// None for so long.
+    /// No call is allowed for the given time.
     Open(Duration),
 }
 
-/// What a call has changed.
+/// A change caused by the outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BreakerTransition {
-    /// The first failure of the provider after a call that worked.
+    /// The first failure of the provider after a successful call.
     FirstFailure,
-    /// It has opened for so long, or stays open after a probe.
+    /// Opened, or stayed open after a probe, for the given time.
     Opened(Duration),
-    /// It has closed.
+    /// Closed.
     Closed,
 }
 
@@ -86,14 +88,14 @@ const MAX_FAILURES: u32 = 10;
 const MAX_REFUSALS: usize = 10;
 const MIN_OPEN_TIME: Duration = Duration::from_secs(2);
 const MAX_OPEN_TIME: Duration = Duration::from_secs(60);
-/// Most callers that let another one have the next probe.
+/// Maximum number of callers that the probe is not given to.
 const MAX_TRIED_CALLERS: usize = 64;
 
 // === impl CallOutcome ===
 
 impl CallOutcome {
-    /// Classifies a call by its refusal; `None` for a message that was refused before any call,
-    /// which says nothing about the provider.
+    /// Classifies a call by its refusal. Returns `None` for a message that was refused before the
+    /// call, which says nothing about the provider.
     #[must_use]
     pub(crate) fn of(refusal: Option<&ProviderRefusal>) -> Option<Self> {
         match refusal {
@@ -121,7 +123,7 @@ impl CallOutcome {
 // === impl CircuitBreaker ===
 
 impl CircuitBreaker {
-    /// Closed.
+    /// Creates a closed circuit breaker.
     #[must_use]
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
@@ -130,8 +132,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records how a call ended. The wait grows with each probe that the provider fails, not with
-    /// each call that was in flight when it opened.
+    /// Records the outcome of a call. The delay grows with each failed probe, not with each call
+    /// that was in flight when the circuit breaker opened.
     pub(crate) fn record(
         &self,
         outcome: CallOutcome,
@@ -149,8 +151,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Takes the right to a call for this caller. While it is open, one has it at the end of each
-    /// wait.
+    /// Returns whether a call of this caller is allowed. In the half-open state the call becomes
+    /// the probe.
     #[must_use]
     pub(crate) fn allows_call(&self, caller: &str) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,14 +161,14 @@ impl CircuitBreaker {
             None => true,
             Some(open) if !open.may_probe(caller, now) => false,
             Some(open) => {
-                // If nothing is heard of this one, there is another after the same wait.
+                // If the probe has no outcome, the next is allowed after the same delay.
                 (open.until, open.probing) = (now.plus(open.wait), true);
                 true
             }
         }
     }
 
-    /// Gives back the right to a probe that was not made: the next may be made at once.
+    /// Returns a probe that was not made: the next one is allowed at once.
     pub(crate) fn release_probe(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = state.open.as_mut().filter(|open| open.probing) {
@@ -174,7 +176,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Whether a call may be made; nothing is taken.
+    /// Returns the state without changing it.
     #[must_use]
     pub(crate) fn state(&self) -> BreakerState {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,7 +221,7 @@ impl FailureCounters {
     ) -> Option<BreakerTransition> {
         match &mut self.open {
             Some(OpenPeriod { probing: false, .. }) => None,
-            // What kept the provider from answering is over.
+            // The provider answers again; the failures of before no longer count.
             Some(OpenPeriod {
                 cause: FaultScope::Provider,
                 ..
@@ -239,7 +241,7 @@ impl FailureCounters {
                 Some(BreakerTransition::Opened(open.wait))
             }
             None => {
-                // It answers, after all.
+                // A refusal is an answer of the provider.
                 self.failures = 0;
                 let shares = |known: &CallSource| {
                     known.caller == source.caller || known.domain == source.domain
@@ -271,7 +273,8 @@ impl FailureCounters {
 // === impl OpenPeriod ===
 
 impl OpenPeriod {
-    /// One whose recipients were refused lets others go first, for one wait.
+    /// Returns whether a call may be the probe. A caller whose recipients were refused yields to
+    /// other callers for one delay.
     fn may_probe(&self, caller: &str, now: Timestamp) -> bool {
         let is_turn = self.cause == FaultScope::Provider
             || !self.tried.iter().any(|tried| tried == caller)

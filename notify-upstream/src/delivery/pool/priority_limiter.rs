@@ -1,3 +1,5 @@
+//! Concurrency and rate limits of a provider, in order of priority.
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,31 +8,29 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use super::ProviderRate;
 use crate::notification::Priority;
 
-/// Lets calls through to one provider: so many at once, and so many a second where the provider has
-/// a rate. Who goes next is decided only when a call can be made: the most urgent of those that
-/// wait, and of those the first that came.
+/// Limits concurrent calls, and calls per second, to one provider. When a call becomes possible,
+/// the waiting call of the highest priority proceeds; within a priority, the first.
 #[derive(Debug)]
 pub(crate) struct PriorityLimiter {
     slots: Arc<Semaphore>,
     rate: Option<ProviderRate>,
     waiting: Mutex<[VecDeque<oneshot::Sender<CallSlot>>; Priority::ALL.len()]>,
-    /// Told when something urgent has come to wait.
+    /// Notified when a CRITICAL or HIGH call starts to wait.
     urgent: Notify,
-    /// Held by the one of those that wait that waits for the next slot and the next turn, for
-    /// whoever gets them.
+    /// Held by the one waiting call that waits for the next slot on behalf of all.
     dispatcher: tokio::sync::Mutex<()>,
 }
 
-/// The right to make one call; dropped when the call is over.
+/// The permit for one concurrent call, held until the call ends.
 pub(crate) type CallSlot = OwnedSemaphorePermit;
 
-/// What need not wait for a call that is due a moment later.
+/// The priorities that may use a call of the next time slice.
 const URGENT: [Priority; 2] = [Priority::Critical, Priority::High];
 
 // === impl PriorityLimiter ===
 
 impl PriorityLimiter {
-    /// So many calls at once, and a second.
+    /// Creates a limiter of `at_once` concurrent calls and of `rate`.
     #[must_use]
     pub(crate) fn new(at_once: usize, rate: Option<ProviderRate>) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl PriorityLimiter {
         }
     }
 
-    /// Returns when a call of this priority may be made.
+    /// Waits until a call of this priority may be made.
     pub(crate) async fn acquire(&self, priority: Priority) -> CallSlot {
         let mut turn = match self.try_acquire_or_enqueue(priority) {
             Ok(slot) => return slot,
@@ -61,7 +61,8 @@ impl PriorityLimiter {
         }
     }
 
-    /// At once where nobody waits and the provider has no rate; else the place in the queue.
+    /// Returns a slot if no call is waiting and the provider has no rate limit; otherwise a place
+    /// in the queue.
     fn try_acquire_or_enqueue(
         &self,
         priority: Priority,
@@ -88,10 +89,11 @@ impl PriorityLimiter {
             .any(|priority| !waiting[priority.index()].is_empty())
     }
 
-    /// Waits until a call can be made, and gives the right to it to whoever comes first by then.
+    /// Waits for a slot and for the rate limit, and passes the slot to the waiting call of the
+    /// highest priority.
     async fn serve_next(&self) {
         let free = Arc::clone(&self.slots).acquire_owned().await;
-        let mut slot = free.expect("it is never closed");
+        let mut slot = free.expect("the semaphore is never closed");
         if let Some(rate) = &self.rate {
             while !rate.try_acquire(self.has_urgent()).await {
                 tokio::select! {
@@ -104,7 +106,7 @@ impl PriorityLimiter {
         while let Some(next) = waiting.iter_mut().find_map(VecDeque::pop_front) {
             match next.send(slot) {
                 Ok(()) => break,
-                // Whoever it was has gone away.
+                // The receiver was cancelled.
                 Err(back) => slot = back,
             }
         }
@@ -120,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Callers of these priorities, in this order, all waiting.
+    /// Starts calls of these priorities in this order, all of which wait.
     fn callers(
         limiter: &Arc<PriorityLimiter>,
         priorities: &[Priority],
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slot_goes_to_the_most_urgent_that_waits_and_then_to_the_first() {
+    async fn slot_goes_to_highest_priority_then_first() {
         use Priority::{Critical, High, Low};
         let limiter = Arc::new(PriorityLimiter::new(1, None));
         let mut pass = limiter.acquire(Low).now_or_never().expect("a free slot");
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_goes_away_keeps_nobody_waiting() {
+    async fn cancelled_call_does_not_block_others() {
         let limiter = Arc::new(PriorityLimiter::new(1, None));
         let pass = limiter.acquire(Priority::Low).await;
         let waiting = callers(
@@ -166,7 +168,7 @@ mod tests {
             &[Priority::Critical, Priority::Critical, Priority::Low],
         );
         idle().await;
-        // The first of them is the one that waits for the next slot.
+        // The first caller is the one that waits for the next slot.
         waiting[0].abort();
         waiting[1].abort();
         idle().await;
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_urgent_has_the_next_call_of_a_rate_before_all_that_wait() {
+    async fn urgent_call_borrows_from_the_rate_limit_before_others() {
         let clock = Clock::manual(Timestamp(0));
         let rate = ProviderRate::new(Cache::memory(clock.clone()), clock.clone(), "smtp", 100);
         let limiter = Arc::new(PriorityLimiter::new(8, Some(rate)));
@@ -185,7 +187,7 @@ mod tests {
         let passed = |callers: &[tokio::task::JoinHandle<CallSlot>]| {
             callers.iter().filter(|caller| caller.is_finished()).count()
         };
-        assert_eq!(passed(&low), 2, "the calls of this fiftieth of a second");
+        assert_eq!(passed(&low), 2, "calls of the current slice");
         let critical = callers(&limiter, &[Priority::Critical]);
         idle().await;
         assert_eq!((passed(&low), passed(&critical)), (2, 1));

@@ -1,3 +1,5 @@
+//! The rate limit of a provider, shared by all replicas.
+
 use std::cmp::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -5,26 +7,26 @@ use std::time::Duration;
 use postern_common::Clock;
 use postern_common::cache::Cache;
 
-/// How many calls a second a provider takes from all replicas together: counted in the shared
-/// cache, and by each replica for itself while the cache is away. They are spread over the second,
-/// so that nobody waits for the next one to begin.
+/// A limit of calls per second to one provider over all replicas, counted in the shared cache.
+/// While the cache is unavailable, each replica counts for itself. Calls are spread evenly over the
+/// second.
 #[derive(Debug)]
 pub(crate) struct ProviderRate {
     cache: Cache,
     clock: Clock,
     name: String,
     per_second: i64,
-    /// Of this replica, while the cache is away: the last slice, and the calls of it so far.
+    /// Local counter for when the cache is unavailable: the last slice and its calls.
     local: Mutex<(i64, u64)>,
 }
 
-/// Parts of a second; a rate below has a slice for each call.
+/// Maximum number of slices of a second. A lower rate has one slice per call.
 const SLICES_PER_SECOND: i64 = 50;
 
 // === impl ProviderRate ===
 
 impl ProviderRate {
-    /// So many calls a second to the provider of this name.
+    /// Creates a limit of `per_second` calls to the provider `name`.
     #[must_use]
     pub(crate) fn new(cache: Cache, clock: Clock, name: &str, per_second: u64) -> Self {
         let per_second = i64::try_from(per_second.max(1)).unwrap_or(i64::MAX / SLICES_PER_SECOND);
@@ -37,16 +39,16 @@ impl ProviderRate {
         }
     }
 
-    /// Whether a call of this slice of the second is left; takes it. What is urgent may take one of
-    /// the next slice, a fiftieth of a second ahead of its time: whatever waits has used up this
-    /// slice as it began.
+    /// Takes a call of the current slice, if one is left. An urgent call may take one of the next
+    /// slice, a fiftieth of a second in advance, because waiting calls have used the current slice
+    /// when it began.
     pub(crate) async fn try_acquire(&self, urgent: bool) -> bool {
         let slice = self.slice();
         self.take(slice).await
             || (urgent && self.per_second > SLICES_PER_SECOND && self.take(slice + 1).await)
     }
 
-    /// When there are new calls.
+    /// Waits for the next slice.
     pub(crate) async fn next_slice(&self) {
         tokio::time::sleep(self.until_next_slice()).await;
     }
@@ -64,12 +66,13 @@ impl ProviderRate {
         self.per_second.min(SLICES_PER_SECOND)
     }
 
-    /// Parts since 1970.
+    /// Returns the number of the current slice, counted from the epoch.
     fn slice(&self) -> i64 {
         (self.clock.now().0 * self.slices()).div_euclid(1000)
     }
 
-    /// The calls of a second are divided among its slices to the last one.
+    /// Returns the number of calls of a slice. All calls of a second are distributed over its
+    /// slices.
     fn calls_in(&self, slice: i64) -> u64 {
         let slices = self.slices();
         let until = |slice: i64| slice * self.per_second / slices;
@@ -88,7 +91,7 @@ impl ProviderRate {
 
     fn count_locally(&self, slice: i64) -> u64 {
         let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that asks after the next slice has been used asks for too much.
+        // A request for an earlier slice than the last exceeds the limit.
         *local = match slice.cmp(&local.0) {
             Ordering::Less => return u64::MAX,
             Ordering::Equal => (slice, local.1 + 1),
@@ -108,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_has_so_many_calls_whoever_makes_them_and_no_part_has_them_all() {
+    async fn rate_is_shared_by_replicas_and_spread_over_slices() {
         for per_second in [1, 3, 7, 49, 50, 51, 120, 2_000, 2_049] {
             let clock = Clock::manual(Timestamp(1_700_000_000_000));
             let cache = Cache::memory(clock.clone());
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_wait_ends_with_the_part() {
+    async fn wait_ends_with_the_slice() {
         let clock = Clock::manual(Timestamp(1_000));
         let rate = rate(&clock, &Cache::memory(clock.clone()), 3);
         assert_eq!(
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_urgent_borrows_from_the_next_part_alone() {
+    async fn urgent_call_borrows_from_the_next_slice_only() {
         let clock = Clock::manual(Timestamp(1_000));
         let rate = rate(&clock, &Cache::memory(clock.clone()), 100);
         let mut taken = Vec::new();
@@ -157,11 +160,11 @@ mod tests {
         }
         assert_eq!(taken, [true, true, false, true, true, false]);
         clock.advance(Duration::from_millis(20));
-        assert!(!rate.try_acquire(false).await, "it is used up");
+        assert!(!rate.try_acquire(false).await, "the slice is used up");
     }
 
     #[test]
-    fn while_the_cache_is_away_each_counts_for_itself() {
+    fn replica_counts_locally_while_cache_is_unavailable() {
         let clock = Clock::manual(Timestamp(1_000));
         let rate = rate(&clock, &Cache::memory(clock.clone()), 100);
         assert_eq!(

@@ -1,3 +1,5 @@
+//! Shares of concurrent calls per caller and push service.
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,24 +12,24 @@ use crate::delivery::provider::Provider;
 use crate::notification::Priority;
 use crate::principal::Principal;
 
-/// Limits how many of a provider's calls one caller and one push service may have in hand, so that
-/// slow ones do not hold every permit of the channel.
+/// Limits the concurrent calls of one caller, and to one push service, so that slow ones cannot
+/// hold all permits of a channel.
 #[derive(Debug)]
 pub(crate) struct ShareLimiter {
-    /// Calls that the provider and the channel's permits allow together.
+    /// Concurrent calls that the provider and the permits of the channel allow.
     total: usize,
     held: Mutex<HashMap<ShareKey, ShareUsage>>,
     released: Notify,
 }
 
-/// The right to have a call in hand; given back when dropped.
+/// A share of the concurrent calls, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct ShareGuard {
     shares: Arc<ShareLimiter>,
     keys: Vec<ShareKey>,
 }
 
-/// Whose share it is. Each priority has its own, so that LOW does not stand before CRITICAL.
+/// The owner of a share. Priorities have separate shares, so that LOW cannot delay CRITICAL.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ShareKey {
     Caller(String, Priority),
@@ -37,18 +39,18 @@ enum ShareKey {
 #[derive(Debug)]
 struct ShareUsage {
     count: usize,
-    /// When a call of this key last began or ended.
+    /// When a call of this owner last started or ended.
     last_change: Instant,
 }
 
-/// A share whose calls neither begin nor end for so long is stuck: what comes then does not wait
-/// for it.
+/// Time without a started or ended call after which a full share is stuck. Calls do not wait for a
+/// stuck share.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 // === impl ShareLimiter ===
 
 impl ShareLimiter {
-    /// ShareLimiter of so many calls.
+    /// Creates shares of `total` concurrent calls.
     #[must_use]
     pub(crate) fn new(total: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -58,7 +60,7 @@ impl ShareLimiter {
         })
     }
 
-    /// Waits for a share of this call, for a second at limit; `None` where it is stuck.
+    /// Waits for a share for at most [`STUCK_AFTER`]. Returns `None` if the share is stuck.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         provider: &Provider,
@@ -109,8 +111,8 @@ impl ShareLimiter {
         Ok(())
     }
 
-    /// A quarter for a push service and for a service; a sixteenth for a user, who writes to itself
-    /// alone.
+    /// Returns the limit of an owner: a quarter for a push service or a service, a sixteenth for a
+    /// user, who can only address itself.
     fn limit(&self, key: &ShareKey) -> usize {
         let part = match key {
             ShareKey::Caller(caller, _) if Principal::is_user(caller) => 16,
@@ -124,8 +126,8 @@ struct ShareExhausted {
     is_stuck: bool,
 }
 
-/// What a call counts for. The recipient has chosen the push service of a browser; every other
-/// provider is the operator's choice, and there a service may have all calls.
+/// Returns the owners that a call counts for. The push service is chosen by the recipient's
+/// browser; all other providers are chosen by the operator, and there a service may use all calls.
 fn keys(provider: &Provider, to: &Address, caller: &str, priority: Priority) -> Vec<ShareKey> {
     let is_endpoint = matches!(to, Address::Subscription(_)) && provider.calls_endpoint();
     let mut keys = Vec::with_capacity(2);
@@ -186,7 +188,7 @@ mod tests {
         Provider::Script(ProviderScript::default())
     }
 
-    /// How many of 64 calls at once get a share.
+    /// Returns the shares of 64 concurrent calls that were acquired.
     async fn acquired(
         shares: &Arc<ShareLimiter>,
         to: impl Fn(usize) -> Address,
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slow_push_service_holds_a_quarter_whatever_its_subdomains() {
+    async fn slow_push_service_is_limited_across_subdomains() {
         let shares = ShareLimiter::new(64);
         let held = acquired(
             &shares,
@@ -227,7 +229,11 @@ mod tests {
                 .await
                 .is_none()
         );
-        assert_eq!(began.elapsed(), Duration::ZERO, "it is known to be stuck");
+        assert_eq!(
+            began.elapsed(),
+            Duration::ZERO,
+            "a stuck share is not waited for"
+        );
         let to = endpoint("fast.example");
         assert!(
             shares
@@ -240,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn caller_with_many_push_services_holds_its_share_alone() {
+    async fn caller_with_many_push_services_is_limited_to_its_share() {
         let shares = ShareLimiter::new(64);
         let to = |n| endpoint(&format!("slow{n}.example"));
         let of_service = acquired(&shares, to, |_| "service:a".to_owned()).await;
@@ -249,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn share_that_moves_is_waited_for() {
+    async fn call_waits_for_a_share_that_is_not_stuck() {
         let shares = ShareLimiter::new(64);
         let mut held = acquired(
             &shares,
@@ -276,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn service_has_every_call_of_an_operators_provider() {
+    async fn service_may_use_all_calls_of_a_configured_provider() {
         let shares = ShareLimiter::new(64);
         let mail = |_| Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
         assert_eq!(

@@ -66,7 +66,7 @@ async fn send(
 }
 
 #[tokio::test]
-async fn the_work_is_shared_by_weight_and_the_other_stands_in() {
+async fn load_is_balanced_by_weight_and_fails_over() {
     let clock = Clock::manual(Timestamp(0));
     let (providers, scripts) = providers(&clock);
     for order in 0..400 {
@@ -86,7 +86,7 @@ async fn the_work_is_shared_by_weight_and_the_other_stands_in() {
     }
     assert_eq!(
         failures, 10,
-        "the breaker opens and the other carries everything"
+        "the breaker opens and the other provider gets all calls"
     );
     assert_eq!(
         providers.breaker_state(Channel::Email),
@@ -95,7 +95,7 @@ async fn the_work_is_shared_by_weight_and_the_other_stands_in() {
 }
 
 #[tokio::test]
-async fn while_none_works_none_is_called_but_one_probe_each() {
+async fn failing_providers_get_one_probe_each() {
     let clock = Clock::manual(Timestamp(0));
     let (providers, scripts) = providers(&clock);
     scripts
@@ -129,7 +129,7 @@ async fn while_none_works_none_is_called_but_one_probe_each() {
 }
 
 #[tokio::test]
-async fn a_probe_is_not_spent_on_one_that_another_provider_carries() {
+async fn probe_is_not_used_for_another_providers_address() {
     let clock = Clock::manual(Timestamp(0));
     let (providers, scripts) = providers(&clock);
     scripts[0].refuse(&["451"; 60]);
@@ -148,7 +148,7 @@ async fn a_probe_is_not_spent_on_one_that_another_provider_carries() {
 }
 
 #[tokio::test]
-async fn a_repeat_goes_to_the_other_and_no_provider_is_a_matter_of_configuration() {
+async fn retry_uses_the_next_provider() {
     let clock = Clock::manual(Timestamp(0));
     let (providers, scripts) = providers(&clock);
     let to = Address::DeviceToken(DeviceToken::parse("t").expect("token"));
@@ -190,7 +190,7 @@ async fn a_repeat_goes_to_the_other_and_no_provider_is_a_matter_of_configuration
     );
 }
 
-/// A provider that refuses a text message of eleven segments before it calls anyone.
+/// Creates a provider that refuses a text message of eleven segments before the call.
 fn refuses_before_the_call(clock: &Clock) -> ProviderPool {
     let config = HttpConfig {
         url: "http://127.0.0.1:9/".parse().expect("URL"),
@@ -201,7 +201,8 @@ fn refuses_before_the_call(clock: &Clock) -> ProviderPool {
     let pooled = PooledProvider {
         name: "a".to_owned(),
         provider: Provider::Http(Box::new(
-            HttpProvider::new(config, ErrorCodeTable::shipped()).expect("sound"),
+            HttpProvider::new(config, ErrorCodeTable::shipped())
+                .expect("the configuration is valid"),
         )),
         weight: 1,
         limiter: PriorityLimiter::new(8, None),
@@ -212,7 +213,7 @@ fn refuses_before_the_call(clock: &Clock) -> ProviderPool {
 }
 
 #[tokio::test]
-async fn message_refused_before_the_call_leaves_the_breaker() {
+async fn local_refusal_does_not_affect_the_circuit_breaker() {
     let clock = Clock::manual(Timestamp(0));
     let providers = refuses_before_the_call(&clock);
     let breaker = &providers.channels.get(Channel::Email)[0].breaker;
@@ -254,24 +255,28 @@ async fn message_refused_before_the_call_leaves_the_breaker() {
     for _ in 0..20 {
         refused().await;
     }
-    assert_eq!(breaker.state(), BreakerState::Closed, "it is no failure");
+    assert_eq!(
+        breaker.state(),
+        BreakerState::Closed,
+        "a local refusal is no failure"
+    );
     breaker.record(CallOutcome::ProviderFailed, &source);
     assert_eq!(
         breaker.state(),
         BreakerState::Open(Duration::from_secs(2)),
-        "nor an answer: ten in a row"
+        "a local refusal does not reset the count"
     );
     clock.advance(Duration::from_secs(2));
     refused().await;
     assert_eq!(
         breaker.state(),
         BreakerState::HalfOpen,
-        "the probe is still to be made"
+        "the probe was returned"
     );
 }
 
 #[test]
-fn subdomains_of_one_owner_count_once() {
+fn subdomains_of_one_domain_count_once() {
     let domain =
         |text: &str| domain_of(&Address::Email(EmailAddress::parse(text).expect("address")));
     assert_eq!(domain("a@x.evil.example"), domain("b@EVIL.example"));

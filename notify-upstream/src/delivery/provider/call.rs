@@ -1,4 +1,4 @@
-//! One HTTP call to a provider.
+//! HTTP calls to providers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use http::header::{DATE, RETRY_AFTER};
 use super::{ErrorCodeTable, ProviderRefusal};
 use crate::address::is_public;
 
-/// What a provider answered.
+/// The response of a provider.
 pub(super) struct ApiResponse {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
 }
 
-/// How long one call takes at most.
+/// Maximum duration of one call.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
-/// A provider does not park our notifications for ever.
+/// Maximum delay that a provider can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
-/// A client that follows no redirect: a provider that moves is a matter of configuration.
+/// Creates a client that does not follow redirects: the URL of a provider is configuration.
 pub(super) fn client() -> Result<reqwest::Client, String> {
     built(builder())
 }
 
-/// Checks that a TLS client can be built, which needs the system's CA certificates.
+/// Checks that a TLS client can be created, which requires the CA certificates of the system.
 ///
 /// # Errors
-/// Why not.
+/// The reason.
 pub(crate) fn check_tls() -> Result<(), String> {
     client().map(drop)
 }
@@ -47,8 +47,8 @@ fn built(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
     })
 }
 
-/// The same for addresses that strangers gave: a name that resolves to a private address is not
-/// called.
+/// Creates a client for addresses that recipients supply: names that resolve to private addresses
+/// are not called.
 pub(super) fn guarded_client() -> Result<reqwest::Client, String> {
     built(builder().dns_resolver(Arc::new(PublicAddressResolver)))
 }
@@ -62,7 +62,7 @@ fn builder() -> reqwest::ClientBuilder {
         .user_agent(concat!("postern-notify/", env!("CARGO_PKG_VERSION")))
 }
 
-/// Resolves names to public addresses alone.
+/// A resolver that returns public addresses only.
 struct PublicAddressResolver;
 
 impl reqwest::dns::Resolve for PublicAddressResolver {
@@ -78,11 +78,11 @@ impl reqwest::dns::Resolve for PublicAddressResolver {
     }
 }
 
-/// Makes the call.
+/// Makes a call.
 ///
 /// # Errors
-/// No answer, judged by the table of codes: before a connection nothing was handed over, after it
-/// nobody knows.
+/// No response, classified by the table of error codes: before a connection nothing was sent; after
+/// it the result is ambiguous.
 pub(super) async fn call(
     codes: &ErrorCodeTable,
     provider: &'static str,
@@ -123,7 +123,8 @@ impl ApiResponse {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// The provider's no, by its own code where it has one, else by the status.
+    /// Creates the refusal of a response, from the error code of the provider if there is one,
+    /// otherwise from the status.
     pub(super) fn refusal(
         &self,
         codes: &ErrorCodeTable,
@@ -138,8 +139,8 @@ impl ApiResponse {
     }
 }
 
-/// `Retry-After`, in seconds or as a date (RFC 9110 section 10.2.3). A date is read against the
-/// answer's own `Date`, so that it does not matter whether the provider's clock is right.
+/// Parses `Retry-After`, in seconds or as a date (RFC 9110 section 10.2.3). A date is compared with
+/// the `Date` of the response, so that the clock of the provider does not matter.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let wish = text(RETRY_AFTER)?;
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_read_in_both_forms_and_capped() {
+    fn retry_after_is_parsed_in_both_forms_and_capped() {
         let date = "Fri, 20 Nov 2026 07:30:00 GMT";
         let after = |wish: &'static str, date: Option<&'static str>| {
             let mut headers =
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(
             after("Fri, 20 Nov 2026 07:29:00 GMT", Some(date)),
             None,
-            "it is over"
+            "a date in the past"
         );
         assert_eq!(
             (

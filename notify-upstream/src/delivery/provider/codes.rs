@@ -7,7 +7,7 @@ use postern_common::exit::Exit;
 use super::{FaultScope, ProviderRefusal};
 use crate::delivery::retry::FailureClass;
 
-/// The table of provider codes: data, not code.
+/// The table of error codes of providers (`codes.toml`).
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorCodeTable(Arc<[CodeRule]>);
 
@@ -21,9 +21,9 @@ struct CodeRule {
     scope: FaultScope,
 }
 
-/// Our word for a fault of our own in the middle of an attempt.
+/// The code of an internal error during an attempt.
 pub(crate) const INTERNAL_ERROR: &str = "internal_error";
-/// Our word for a code that no rule knows.
+/// The code of a response that no rule matches.
 const NOT_UNDERSTOOD: &str = "provider_answer_not_understood";
 
 const SHIPPED: &str = include_str!("codes.toml");
@@ -31,16 +31,16 @@ const SHIPPED: &str = include_str!("codes.toml");
 // === impl ErrorCodeTable ===
 
 impl ErrorCodeTable {
-    /// The table that is shipped.
+    /// Returns the built-in table.
     #[must_use]
     pub(crate) fn shipped() -> Self {
         Self::parse("codes.toml", SHIPPED).expect("a test reads the shipped table")
     }
 
-    /// Reads a table.
+    /// Parses a table.
     ///
     /// # Errors
-    /// Status 64 with every mistake.
+    /// Exit code 64 with all errors.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, Exit> {
         config::parse(name, text, |root| {
             Some(Self(
@@ -50,8 +50,8 @@ impl ErrorCodeTable {
         })
     }
 
-    /// What a provider's code context: an exact rule before a pattern, a longer pattern before a
-    /// shorter one, a rule of this provider before one of any.
+    /// Classifies the code of a provider: an exact rule precedes a pattern, a longer pattern a
+    /// shorter one, and a rule of this provider one of any provider.
     #[must_use]
     pub(crate) fn judge(&self, provider: &str, code: &str) -> ProviderRefusal {
         let fits = |rule: &&CodeRule| {
@@ -75,7 +75,8 @@ impl ErrorCodeTable {
         }
     }
 
-    /// Whether our word for a reason context that nobody knows whether the provider took it.
+    /// Returns whether a failure with this code leaves open whether the provider accepted the
+    /// message.
     #[must_use]
     pub(crate) fn is_ambiguous(&self, code: &str) -> bool {
         [NOT_UNDERSTOOD, INTERNAL_ERROR].contains(&code)
@@ -85,9 +86,8 @@ impl ErrorCodeTable {
                 .any(|rule| rule.class == FailureClass::Ambiguous && rule.code == code)
     }
 
-    /// Like [`ErrorCodeTable::judge`], for an answer by HTTP. The provider's own code decides; in
-    /// an answer of 5xx only one that a rule names, for a code that nobody knows does not make an
-    /// outage the message's fault.
+    /// Classifies an HTTP response. The error code of the provider decides; in a 5xx response only
+    /// if a rule names it, because an unknown code does not make an outage a fault of the message.
     #[must_use]
     pub(crate) fn judge_http(
         &self,
@@ -112,8 +112,8 @@ impl ErrorCodeTable {
 // === impl CodeRule ===
 
 impl CodeRule {
-    /// Whether it is about this code, and not about whatever has no rule of its own: one digit and
-    /// an asterisk.
+    /// Returns whether the rule names this code, as opposed to a class of status codes (a digit and
+    /// an asterisk).
     fn names(&self, code: &str) -> bool {
         match self.pattern.strip_suffix('*') {
             Some(prefix) => prefix.len() > 1 && code.starts_with(prefix),
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_specific_rule_wins() {
+    fn most_specific_rule_applies() {
         let codes = ErrorCodeTable::shipped();
         let judged = |provider, code| {
             let refusal = codes.judge(provider, code);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_no_refusal_and_what_may_have_been_taken_is_in_doubt() {
+    fn server_error_is_transient_and_timeout_is_ambiguous() {
         let codes = ErrorCodeTable::shipped();
         let judged = |provider: &str, code: &str| {
             let refusal = codes.judge(provider, code);

@@ -1,4 +1,4 @@
-//! Push messages to apps by Firebase Cloud Messaging, HTTP v1.
+//! Push messages to apps over Firebase Cloud Messaging, HTTP v1 API.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRe
 use crate::address::Address;
 use crate::templates::MessageContent;
 
-/// A service account, as its JSON file tells.
+/// A service account, from its JSON file.
 #[derive(Clone, Debug)]
 pub(crate) struct FcmAccount {
     /// `project_id`.
@@ -27,25 +27,25 @@ pub(crate) struct FcmAccount {
     pub(crate) key: Secret,
     /// `token_uri`.
     pub(crate) token_uri: Url,
-    /// `https://fcm.googleapis.com`, or a stand-in.
+    /// `https://fcm.googleapis.com`, or a test server.
     pub(crate) base: Url,
 }
 
-/// FCM with its account.
+/// A client of FCM.
 pub(crate) struct FcmProvider {
     account: FcmAccount,
     key: EncodingKey,
     http: reqwest::Client,
     cache: Cache,
-    /// Of the copy in the cache, by the account's private key.
+    /// Seals the copy in the cache with a key derived from the private key of the account.
     seal: Seal,
-    /// The token, which the cache is not needed for.
-    held: Mutex<Option<AccessToken>>,
+    /// The local copy of the access token.
+    token_copy: Mutex<Option<AccessToken>>,
     clock: Clock,
     codes: ErrorCodeTable,
 }
 
-/// An access token, and until when it is used.
+/// An access token and the end of its use.
 #[derive(Clone)]
 struct AccessToken {
     words: Secret,
@@ -53,18 +53,18 @@ struct AccessToken {
 }
 
 const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
-/// Google's tokens live an hour, unless the answer says otherwise.
+/// Lifetime of an access token in seconds, unless the response states another.
 const TOKEN_LIFE_S: u64 = 3600;
-/// How long before its end a token is used no more: a call that has begun comes to its end.
+/// Time before its expiry at which a token is replaced, so that calls in progress complete.
 const TOKEN_RENEWAL_MARGIN: Duration = Duration::from_secs(300);
-/// FCM keeps a message at most four weeks.
+/// Maximum time in seconds for which FCM stores a message: four weeks.
 const MAX_TTL_S: u64 = 28 * 86_400;
 
 impl FcmProvider {
-    /// An account; no connection is made yet.
+    /// Creates a client. No connection is opened.
     ///
     /// # Errors
-    /// The key cannot be read, or TLS cannot be set up.
+    /// The key cannot be parsed, or TLS cannot be set up.
     pub(crate) fn new(
         account: FcmAccount,
         cache: Cache,
@@ -84,7 +84,7 @@ impl FcmProvider {
             http: client()?,
             cache,
             seal,
-            held: Mutex::default(),
+            token_copy: Mutex::default(),
             clock,
             codes,
         })
@@ -115,8 +115,8 @@ impl FcmProvider {
             });
         }
         if answer.status == 401 {
-            // A token that was revoked; the next attempt asks for a new one.
-            self.hold(None);
+            // The token was revoked; the next attempt requests a new one.
+            self.set_token_copy(None);
             let _best_effort = self.cache.delete(&cache_key(&self.account.project)).await;
         }
         Err(answer.refusal(&self.codes, "fcm", error_code(&said).as_deref()))
@@ -144,31 +144,39 @@ impl FcmProvider {
         }})
     }
 
-    /// Our own copy, else the one of the shared cache, else a new one.
+    /// Returns the local token, that of the cached_token cache, or a new one.
     async fn token(&self) -> Result<Secret, ProviderRefusal> {
         let now = self.clock.now();
-        let held = self
-            .held
+        let token_copy = self
+            .token_copy
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let token = match held.filter(|held| held.until > now) {
-            Some(held) => return Ok(held.words),
-            None => match self.shared().await.filter(|shared| shared.until > now) {
-                Some(shared) => shared,
-                None => self.ask().await?,
+        let token = match token_copy.filter(|token_copy| token_copy.until > now) {
+            Some(token_copy) => return Ok(token_copy.words),
+            None => match self
+                .cached_token()
+                .await
+                .filter(|cached_token| cached_token.until > now)
+            {
+                Some(cached_token) => cached_token,
+                None => self.request_token().await?,
             },
         };
-        self.hold(Some(token.clone()));
+        self.set_token_copy(Some(token.clone()));
         Ok(token.words)
     }
 
-    fn hold(&self, token: Option<AccessToken>) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = token;
+    fn set_token_copy(&self, token: Option<AccessToken>) {
+        *self
+            .token_copy
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = token;
     }
 
-    /// What another replica has asked for: the milliseconds of its end, and the token.
-    async fn shared(&self) -> Option<AccessToken> {
+    /// Reads the token that another replica has requested: its expiry in milliseconds, and the
+    /// token.
+    async fn cached_token(&self) -> Option<AccessToken> {
         let sealed = self
             .cache
             .get(&cache_key(&self.account.project))
@@ -182,8 +190,8 @@ impl FcmProvider {
         })
     }
 
-    /// By a signed assertion (RFC 7523).
-    async fn ask(&self) -> Result<AccessToken, ProviderRefusal> {
+    /// Requests a token with a signed assertion (RFC 7523).
+    async fn request_token(&self) -> Result<AccessToken, ProviderRefusal> {
         let now = self.clock.now().unix_seconds();
         let claims = json!({
             "iss": self.account.email, "scope": SCOPE, "aud": self.account.token_uri.as_str(), "iat": now, "exp": now + 3600
@@ -199,7 +207,7 @@ impl FcmProvider {
             call(&self.codes, "fcm", request)
                 .await
                 .map_err(|refusal| ProviderRefusal {
-                    // No message was handed over yet.
+                    // No message has been sent yet.
                     class: crate::delivery::retry::FailureClass::Transient,
                     scope: FaultScope::Provider,
                     ..refusal
@@ -233,7 +241,7 @@ fn cache_key(project: &str) -> String {
     format!("notify:fcm-token:{project}")
 }
 
-/// The token of an answer, and how long it is used.
+/// Returns the token of a response and the duration of its use.
 fn token_of(answer: &ApiResponse) -> Option<(Secret, Duration)> {
     let body = answer.json();
     let words = answer
@@ -251,7 +259,7 @@ fn token_of(answer: &ApiResponse) -> Option<(Secret, Duration)> {
     ))
 }
 
-/// `error.details[].errorCode`, else `error.status`.
+/// Returns `error.details[].errorCode`, otherwise `error.status`.
 fn error_code(answer: &Value) -> Option<String> {
     let details = answer.pointer("/error/details").and_then(Value::as_array);
     let detailed = details

@@ -7,7 +7,7 @@ use crate::address::Address;
 use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
-/// Writes what would be sent, one JSON file a notification: a repeat of the same one replaces it.
+/// A provider that writes each notification to a JSON file. A repetition replaces the file.
 #[derive(Debug)]
 pub(crate) struct FileProvider {
     folder: PathBuf,
@@ -16,7 +16,7 @@ pub(crate) struct FileProvider {
 // === impl FileProvider ===
 
 impl FileProvider {
-    /// Writes into `folder`, which is made when it is missing.
+    /// Creates a provider that writes to `folder`, which is created if necessary.
     #[must_use]
     pub(crate) fn new(folder: PathBuf) -> Self {
         Self { folder }

@@ -1,4 +1,4 @@
-//! Any API, by a template of the request in the configuration.
+//! Any HTTP API, with a template of the request in the configuration.
 
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
 use postern_common::Secret;
@@ -10,24 +10,24 @@ use super::{ErrorCodeTable, LookupResult, OutgoingMessage, ProviderAck, Provider
 use crate::address::Address;
 use crate::templates::MessageContent;
 
-/// How an API is called.
+/// The settings of an API.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpConfig {
-    /// Where.
+    /// The URL.
     pub(crate) url: Url,
     /// The value of `Authorization`.
     pub(crate) authorization: Option<Secret>,
-    /// Where to ask whether a message is there, by our id in the place of `{id}`: 200 is yes, 404
-    /// no. Without it an attempt whose outcome is unknown is repeated under the same
-    /// `Idempotency-Key`.
+    /// The URL to look up a message, with the identifier in place of `{id}`: 200 means that it
+    /// exists, 404 that it does not. Without it an attempt with an ambiguous result is repeated
+    /// under the same `Idempotency-Key`.
     pub(crate) lookup_url: Option<String>,
     /// The body: JSON with `{{ id }}`, `{{ channel }}`, `{{ to }}`, `{{ text }}`, `{{ title }}`,
-    /// `{{ subject }}`, `{{ html }}` and `{{ segments }}` (how many messages a text message takes,
-    /// 0 on other channels), each of which is put in as a JSON value.
+    /// `{{ subject }}`, `{{ html }}` and `{{ segments }}` (the number of messages that a text
+    /// message takes, 0 on other channels), each of which is inserted as a JSON value.
     pub(crate) body: String,
 }
 
-/// An API.
+/// A client of an HTTP API.
 #[derive(Debug)]
 pub(crate) struct HttpProvider {
     config: HttpConfig,
@@ -38,14 +38,14 @@ pub(crate) struct HttpProvider {
 
 const TEMPLATE_NAME: &str = "body.json";
 const MAX_TEMPLATE_STEPS: u64 = 10_000;
-/// Where our id goes in the URL of a look-up.
+/// The placeholder of the identifier in the URL of a lookup.
 pub(crate) const ID_PLACEHOLDER: &str = "{id}";
 
 impl HttpProvider {
-    /// An API; no connection is made yet.
+    /// Creates a client. No connection is opened.
     ///
     /// # Errors
-    /// The template of the body is not valid, or TLS cannot be set up.
+    /// The template of the body is invalid, or TLS cannot be set up.
     pub(crate) fn new(config: HttpConfig, codes: ErrorCodeTable) -> Result<Self, String> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -194,9 +194,9 @@ mod tests {
     }
 
     #[test]
-    fn values_are_put_in_as_json_and_a_bad_template_is_refused() {
-        let http =
-            make(r#"{"to": {{ to }}, "message": {{ text }}, "ref": {{ id }}}"#).expect("sound");
+    fn values_are_inserted_as_json_and_invalid_template_fails() {
+        let http = make(r#"{"to": {{ to }}, "message": {{ text }}, "ref": {{ id }}}"#)
+            .expect("the configuration is valid");
         let content = MessageContent::Sms {
             text: "\"}, \"to\": \"+1\" {{ 7*7 }}\n".to_owned(),
         };
@@ -243,12 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn no_string_is_more_than_text_to_one_recipient() {
+    fn hostile_strings_stay_text_to_one_recipient() {
         let fields = ["id", "channel", "to", "text", "title", "subject", "html"];
         let body = fields
             .map(|name| format!("\"{name}\": {{{{ {name} }}}}"))
             .join(", ");
-        let http = make(&format!("{{{body}}}")).expect("sound");
+        let http = make(&format!("{{{body}}}")).expect("the configuration is valid");
         let phone = Address::Phone(PhoneNumber::parse("+491701234567").expect("number"));
         let mail = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
         let device = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
@@ -296,8 +296,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn segments_are_counted_and_too_many_are_not_sent() {
-        let http = make(r#"{"parts": {{ segments }}}"#).expect("sound");
+    async fn text_with_too_many_segments_is_not_sent() {
+        let http = make(r#"{"parts": {{ segments }}}"#).expect("the configuration is valid");
         let phone = Address::Phone(PhoneNumber::parse("+491701234567").expect("number"));
         for (text, segments) in [
             ("a".repeat(161), 2),

@@ -1,6 +1,6 @@
-//! Strings that were made to be more than text.
+//! Strings that resemble code.
 
-/// The big list of naughty strings, and what ends a message for one server and not for another.
+/// Returns the list of naughty strings, and strings that end a message for some servers only.
 pub(crate) fn naughty() -> Vec<String> {
     let mut strings: Vec<String> = [
         "\r\n.\r\n",

@@ -1,4 +1,4 @@
-//! A provider for tests: keeps a record of every call and answers as it is told.
+//! A provider for tests, which records calls and returns scripted results.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,18 +11,18 @@ use crate::address::Address;
 use crate::notification::NotificationId;
 use crate::templates::MessageContent;
 
-/// A mail as it would be sent.
+/// An e-mail as it would be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedMessage {
     /// The notification.
     pub(crate) id: NotificationId,
-    /// Where to.
+    /// The address.
     pub(crate) to: String,
-    /// Its subject and its text.
+    /// The subject and the text.
     pub(crate) words: [String; 2],
 }
 
-/// Clones share the record and the orders.
+/// The recorded calls and scripted results. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProviderScript {
     calls: Arc<Mutex<Vec<NotificationId>>>,
@@ -31,75 +31,75 @@ pub(crate) struct ProviderScript {
     hold: Arc<Mutex<Option<Arc<Notify>>>>,
     sighted: Arc<Mutex<bool>>,
     looks: Arc<Mutex<usize>>,
-    /// What an address ends with, and whether those are carried or all others.
-    carried: Arc<Mutex<Option<(&'static str, bool)>>>,
-    /// What the addresses end with that are refused for now.
-    refused: Arc<Mutex<Option<&'static str>>>,
+    /// The suffix of addresses, and whether only those are supported or all others.
+    supported_suffix: Arc<Mutex<Option<(&'static str, bool)>>>,
+    /// The suffix of addresses that are refused_suffix temporarily.
+    refused_suffix: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl ProviderScript {
-    /// Every call so far.
+    /// Returns all calls so far.
     pub(crate) fn calls(&self) -> Vec<NotificationId> {
         self.calls.lock().expect("no panic").clone()
     }
 
-    /// Every mail so far.
+    /// Returns all e-mails so far.
     pub(crate) fn mails(&self) -> Vec<RecordedMessage> {
         self.mails.lock().expect("no panic").clone()
     }
 
-    /// The next calls are refused with these codes of SMTP, the first first.
+    /// Refuses the next calls with these SMTP codes, in this order.
     pub(crate) fn refuse(&self, codes: &[&'static str]) {
         self.refusals.lock().expect("no panic").extend(codes);
     }
 
-    /// Nothing is refused any more.
+    /// Refuses no further calls.
     pub(crate) fn recover(&self) {
         self.refusals.lock().expect("no panic").clear();
     }
 
-    /// Calls do not come back until the given gate is told.
+    /// Blocks calls until the returned gate is notified.
     pub(crate) fn hold(&self) -> Arc<Notify> {
         let gate = Arc::new(Notify::new());
         *self.hold.lock().expect("no panic") = Some(Arc::clone(&gate));
         gate
     }
 
-    /// It is the same provider as another, so that it has what that one was given.
-    pub(crate) fn remembers(&self, other: &Self) {
+    /// Shares the messages of another script, as if both were one provider.
+    pub(crate) fn share_messages_of(&self, other: &Self) {
         self.calls.lock().expect("no panic").extend(other.calls());
     }
 
-    /// From now on it can be asked what it has.
-    pub(crate) fn can_be_asked(&self) {
+    /// Supports lookups from now on.
+    pub(crate) fn support_lookups(&self) {
         *self.sighted.lock().expect("no panic") = true;
     }
 
-    /// How often it was asked.
-    pub(crate) fn looks(&self) -> usize {
+    /// Returns the number of lookups.
+    pub(crate) fn lookups(&self) -> usize {
         *self.looks.lock().expect("no panic")
     }
 
-    /// It carries what is for addresses that end so, and nothing else.
-    pub(crate) fn carries_only(&self, end: &'static str) {
-        *self.carried.lock().expect("no panic") = Some((end, true));
+    /// Supports only addresses with this suffix.
+    pub(crate) fn support_only(&self, end: &'static str) {
+        *self.supported_suffix.lock().expect("no panic") = Some((end, true));
     }
 
-    /// It carries nothing for addresses that end so.
-    pub(crate) fn carries_all_but(&self, end: &'static str) {
-        *self.carried.lock().expect("no panic") = Some((end, false));
+    /// Supports all addresses but those with this suffix.
+    pub(crate) fn support_all_except(&self, end: &'static str) {
+        *self.supported_suffix.lock().expect("no panic") = Some((end, false));
     }
 
-    /// From now on recipients whose addresses end so are refused with a 451.
+    /// Refuses recipients whose addresses have this suffix with 451.
     pub(crate) fn refuse_recipients(&self, end: &'static str) {
-        *self.refused.lock().expect("no panic") = Some(end);
+        *self.refused_suffix.lock().expect("no panic") = Some(end);
     }
 
-    pub(super) fn carries(&self, address: &Address) -> bool {
-        let carried = *self.carried.lock().expect("no panic");
+    pub(super) fn supports(&self, address: &Address) -> bool {
+        let supported_suffix = *self.supported_suffix.lock().expect("no panic");
         let ends =
             |end| matches!(address, Address::Email(address) if address.as_str().ends_with(end));
-        carried.is_none_or(|(end, wanted)| ends(end) == wanted)
+        supported_suffix.is_none_or(|(end, wanted)| ends(end) == wanted)
     }
 
     pub(super) async fn look_up(&self, message: &OutgoingMessage<'_>) -> LookupResult {
@@ -137,8 +137,8 @@ impl ProviderScript {
         if let Some(gate) = hold {
             gate.notified().await;
         }
-        let refused = *self.refused.lock().expect("no panic");
-        if let (Address::Email(to), Some(end)) = (message.to, refused)
+        let refused_suffix = *self.refused_suffix.lock().expect("no panic");
+        if let (Address::Email(to), Some(end)) = (message.to, refused_suffix)
             && to.as_str().ends_with(end)
         {
             return Err(ErrorCodeTable::shipped().judge("smtp", "451"));

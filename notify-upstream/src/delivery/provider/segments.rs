@@ -1,37 +1,38 @@
-//! How many messages a text takes on its way to a phone: each of them costs.
+//! The number of segments of a text message. Each is charged.
 
 use super::ProviderRefusal;
 use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
-/// What a text message takes.
+/// The size of a text message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SmsSegments {
-    /// How it is encoded.
+    /// The encoding.
     pub(super) encoding: SmsEncoding,
-    /// Messages.
+    /// The number of segments.
     pub(super) count: usize,
 }
 
-/// Twilio's own limit, and ours for every provider; more is a template that ran wild.
+/// Maximum number of segments: the limit of Twilio, applied to all providers. More indicates a
+/// faulty template.
 const MAX_SEGMENTS: usize = 10;
 
-/// How a text message is encoded.
+/// The encoding of a text message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SmsEncoding {
-    /// Seven bits a character (3GPP TS 23.038 section 6.2.1).
+    /// Seven bits per character (3GPP TS 23.038 section 6.2.1).
     Gsm7,
-    /// Two bytes a unit, as soon as one character is not in the seven-bit alphabet.
+    /// Two bytes per unit, if any character is not in the seven-bit alphabet.
     Ucs2,
 }
 
 const GSM7: &str = "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿\
                     abcdefghijklmnopqrstuvwxyzäöñüà";
-/// These take two places.
+/// Characters that take two units.
 const GSM7_EXTENSION: &str = "\u{c}^{}\\[~]|€";
 
 impl SmsEncoding {
-    /// The name in events.
+    /// Returns the name in events.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Gsm7 => "GSM-7",
@@ -41,10 +42,10 @@ impl SmsEncoding {
 }
 
 impl SmsSegments {
-    /// What a content takes; `None` if it is no text message.
+    /// Returns the size of a text message, or `None` for other content.
     ///
     /// # Errors
-    /// It takes too many: no provider is asked.
+    /// The text has too many segments. No provider is called.
     pub(super) fn of(content: &MessageContent) -> Result<Option<Self>, ProviderRefusal> {
         let MessageContent::Sms { text } = content else {
             return Ok(None);
@@ -68,8 +69,8 @@ impl std::fmt::Display for SmsSegments {
     }
 }
 
-/// The encoding of a text and how many messages it takes: 160 places in one, 153 in each of
-/// several; 70 and 67 in UCS-2.
+/// Returns the encoding and the number of segments: one of 160 units or several of 153; 70 and 67
+/// in UCS-2.
 fn segments(text: &str) -> (SmsEncoding, usize) {
     let place = |c: char| match c {
         c if GSM7.contains(c) => Some(1),
@@ -90,7 +91,7 @@ fn segments(text: &str) -> (SmsEncoding, usize) {
     if total <= one {
         return (encoding, 1);
     }
-    // A character of two places is not split over two messages.
+    // A character of two units is not split over two segments.
     let (mut count, mut filled) = (1, 0);
     for length in lengths {
         if filled + length > many {
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_are_counted_as_carriers_do() {
+    fn segments_are_counted_by_encoding() {
         let count = |text: &str, times| segments(&text.repeat(times));
         assert_eq!(count("a", 160), (SmsEncoding::Gsm7, 1));
         assert_eq!(count("a", 161), (SmsEncoding::Gsm7, 2));

@@ -1,9 +1,10 @@
-//! E-mail by SMTP (RFC 5321), over lettre's connections.
+//! E-mail over SMTP (RFC 5321), on connections of lettre.
 //!
-//! We speak the verbs ourselves, so that it is known where a conversation broke: before the final
-//! dot nothing was handed over and the attempt can be repeated; after it the outcome is ambiguous
-//! until the server answers. A connection whose conversation broke off is closed, never used again.
+//! The commands are sent here and not by lettre, so that it is known where a session failed: before
+//! the final dot nothing was sent and the attempt can be repeated; after it the result is ambiguous
+//! until the server answers. A connection whose session failed is closed and never reused.
 
+mod config;
 mod message;
 
 use std::collections::VecDeque;
@@ -15,71 +16,15 @@ use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParam
 use lettre::transport::smtp::commands::{Data, Ehlo, Mail, Rcpt};
 use lettre::transport::smtp::extension::{ClientId, MailParameter, RcptParameter};
 use lettre::transport::smtp::response::Response;
-use postern_common::Secret;
+
+pub(crate) use config::{SmtpConfig, SmtpTimeouts, TlsMode};
 
 use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::{Address, EmailAddress};
-use crate::delivery::mail_token::MailTokens;
 use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
-/// How a mail server is reached.
-#[derive(Clone, Debug)]
-pub(crate) struct SmtpConfig {
-    /// Host name or address.
-    pub(crate) host: String,
-    /// Port: 587 for STARTTLS, 465 for TLS from the start.
-    pub(crate) port: u16,
-    /// How the conversation is protected. Nothing is allowed only on loopback.
-    pub(crate) tls: TlsMode,
-    /// Certificates that are trusted besides the public ones, in PEM.
-    pub(crate) ca_pem: Option<Vec<u8>>,
-    /// User name and password.
-    pub(crate) credentials: Option<(String, Secret)>,
-    /// The sender: address and name.
-    pub(crate) from: (EmailAddress, String),
-    /// The sender of the envelope: where mail servers send what they report (RFC 5321 section 4.4).
-    /// With tokens each message has a return path of its own, `local+TOKEN@domain` (VERP). `None`:
-    /// the sender's address, as it is.
-    pub(crate) return_path: Option<EmailAddress>,
-    /// What a report and a click are proven with. `None`: reports are not believed, and no mail
-    /// offers a click.
-    pub(crate) tokens: Option<MailTokens>,
-    /// What `EHLO` says. Default: the domain of the sender.
-    pub(crate) hello: String,
-    /// Connections that are kept at most.
-    pub(crate) connections: usize,
-    /// Where one-click unsubscriptions go (RFC 8058): `https`, and a token is put behind it.
-    pub(crate) unsubscribe: Option<String>,
-    /// How long the server may take.
-    pub(crate) timeouts: SmtpTimeouts,
-}
-
-/// How long a mail server may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SmtpTimeouts {
-    /// To accept a connection. Default 10 s.
-    pub(crate) connect: Duration,
-    /// For everything up to the message, the connection included. Default 29 s: RFC 5321 section
-    /// 4.5.3.2 allows minutes a command, but a queue with repeats need not wait for them.
-    pub(crate) prelude: Duration,
-    /// To take the message and answer the final dot. Default 60 s: the server may be checking the
-    /// message.
-    pub(crate) dot: Duration,
-}
-
-/// How a conversation is protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TlsMode {
-    /// `STARTTLS`, required.
-    StartTls,
-    /// TLS from the first byte.
-    Tls,
-    /// Nothing.
-    None,
-}
-
-/// A mail server with its connections.
+/// A client of a mail server with its idle connections.
 pub(crate) struct SmtpProvider {
     config: SmtpConfig,
     tls: Option<TlsParameters>,
@@ -87,50 +32,39 @@ pub(crate) struct SmtpProvider {
     idle: IdlePool,
 }
 
-/// A conversation, and what the server offers in it.
+/// An open session and the extensions of the server.
 struct SmtpConnection {
     connection: AsyncSmtpConnection,
-    /// Whether it reports what becomes of a message (RFC 3461).
+    /// Whether the server supports delivery status notifications (RFC 3461).
     dsn: bool,
-    /// When everything up to the message is to be over.
+    /// The deadline of everything up to the message.
     until: tokio::time::Instant,
 }
 
 struct IdlePool(Mutex<VecDeque<(SmtpConnection, Instant)>>);
 
-/// A connection is not used again after it was idle for so long: servers close theirs after some
-/// minutes.
+/// Maximum idle time of a reused connection: servers close theirs after some minutes.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// Where a conversation broke.
+/// The point at which a session failed.
 enum SessionError {
-    /// Before the final dot: nothing was handed over.
+    /// Before the final dot: nothing was sent.
     Before(FaultScope),
-    /// The server said no to the sender, before it knew the recipient; the conversation can go on.
+    /// The server refused the sender, before it knew the recipient; the session can continue.
     SenderRefused(lettre::transport::smtp::Error),
-    /// The server said no to the recipient or the message; the conversation can go on.
+    /// The server refused the recipient or the message; the session can continue.
     Refused(lettre::transport::smtp::Error),
-    /// After the final dot: the server may have taken it.
+    /// After the final dot: the server may have accepted the message.
     After(&'static str),
-}
-
-impl Default for SmtpTimeouts {
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(10),
-            prelude: Duration::from_secs(29),
-            dot: Duration::from_secs(60),
-        }
-    }
 }
 
 // === impl SmtpProvider ===
 
 impl SmtpProvider {
-    /// A server; no connection is made yet.
+    /// Creates a client. No connection is opened.
     ///
     /// # Errors
-    /// The certificates cannot be read.
+    /// The certificates cannot be parsed.
     pub(crate) fn new(config: SmtpConfig, codes: ErrorCodeTable) -> Result<Self, String> {
         let tls = match config.tls {
             TlsMode::None => None,
@@ -181,9 +115,9 @@ impl SmtpProvider {
         })?;
         let bytes = mail.formatted();
         let SmtpTimeouts { prelude, dot, .. } = self.config.timeouts;
-        let mut line = self.line(tokio::time::Instant::now() + prelude).await?;
+        let mut session = self.session(tokio::time::Instant::now() + prelude).await?;
         match converse(
-            &mut line,
+            &mut session,
             message::envelope_id(&self.config, message),
             (&mail, &bytes),
             dot,
@@ -191,22 +125,22 @@ impl SmtpProvider {
         .await
         {
             Ok(response) => {
-                self.keep(line);
+                self.keep(session);
                 Ok(ProviderAck {
-                    detail: Some(words_of(&response)),
+                    detail: Some(response_text(&response)),
                 })
             }
             Err(SessionError::SenderRefused(error)) => {
-                self.keep(line);
-                Err(self.turned_away(&error, "sender_refused"))
+                self.keep(session);
+                Err(self.refused_before_recipient(&error, "sender_refused"))
             }
-            // From the recipient on, what a server says or how long it is silent may be the
-            // recipient's doing.
+            // From the recipient command on, the response or the silence of the server may be
+            // caused by the recipient.
             Err(SessionError::Refused(error)) => {
-                self.keep(line);
+                self.keep(session);
                 Err(self.refused(&error, to).with_scope(FaultScope::Recipient))
             }
-            // The connection is dropped: whatever the server says now is not heard by the next
+            // The connection is dropped, so that a late response is not taken for that of the next
             // message.
             Err(SessionError::Before(scope)) => {
                 let refusal = self.codes.judge("smtp", "connect").with_scope(scope);
@@ -222,14 +156,18 @@ impl SmtpProvider {
         }
     }
 
-    async fn line(&self, until: tokio::time::Instant) -> Result<SmtpConnection, ProviderRefusal> {
-        while let Some(line) = self.idle.take() {
-            let mut line = SmtpConnection { until, ..line };
-            match tokio::time::timeout(self.config.timeouts.connect, line.command("RSET\r\n")).await
+    async fn session(
+        &self,
+        until: tokio::time::Instant,
+    ) -> Result<SmtpConnection, ProviderRefusal> {
+        while let Some(session) = self.idle.take() {
+            let mut session = SmtpConnection { until, ..session };
+            match tokio::time::timeout(self.config.timeouts.connect, session.command("RSET\r\n"))
+                .await
             {
-                Ok(Ok(Ok(_))) => return Ok(line),
+                Ok(Ok(Ok(_))) => return Ok(session),
                 Ok(_) => {}
-                // The others may be as silent: there is time for a new one.
+                // Other idle connections may be dead as well: open a new one while there is time.
                 Err(_) => break,
             }
         }
@@ -283,35 +221,39 @@ impl SmtpProvider {
                 .await
                 .map_err(|error| refused(&error))?;
         }
-        // lettre reads the server's extensions and keeps those that it knows; DSN is none of them,
-        // so we ask again.
-        let mut line = SmtpConnection {
+        // lettre parses the extensions of the server and keeps those that it knows. DSN is not
+        // among them, so EHLO is sent again.
+        let mut session = SmtpConnection {
             connection,
             dsn: false,
             until,
         };
-        let offered = line.command(Ehlo::new(hello)).await;
+        let offered = session.command(Ehlo::new(hello)).await;
         let offers = |response: &Response| {
             response
                 .message()
-                .any(|line| line.eq_ignore_ascii_case("DSN"))
+                .any(|session| session.eq_ignore_ascii_case("DSN"))
         };
-        line.dsn = offered
+        session.dsn = offered
             .ok()
             .and_then(Result::ok)
             .is_some_and(|response| offers(&response));
-        Ok(line)
+        Ok(session)
     }
 
-    fn keep(&self, line: SmtpConnection) {
-        if !line.connection.has_broken() {
-            self.idle.put(line, self.config.connections);
+    fn keep(&self, session: SmtpConnection) {
+        if !session.connection.has_broken() {
+            self.idle.put(session, self.config.connections);
         }
     }
 
-    /// No recipient was named yet: what the server refuses for good, it refuses to us and not to
+    /// Classifies a refusal before the recipient command: a permanent one concerns the account, not
     /// the message.
-    fn turned_away(&self, error: &lettre::transport::smtp::Error, code: &str) -> ProviderRefusal {
+    fn refused_before_recipient(
+        &self,
+        error: &lettre::transport::smtp::Error,
+        code: &str,
+    ) -> ProviderRefusal {
         let mut refusal = self.codes.judge("smtp", &code_of(error));
         if refusal.class == FailureClass::Permanent {
             refusal = self.codes.judge("smtp", code);
@@ -323,8 +265,8 @@ impl SmtpProvider {
 
     fn unreachable(&self, error: &lettre::transport::smtp::Error) -> ProviderRefusal {
         match error.status() {
-            Some(_) => self.turned_away(error, "turned_away"),
-            None if error.is_tls() || is_no_trust(error) => {
+            Some(_) => self.refused_before_recipient(error, "turned_away"),
+            None if error.is_tls() || is_tls_error(error) => {
                 self.codes.judge("smtp", "tls").with_detail("TLS failed")
             }
             None if error.is_client() => self
@@ -349,7 +291,7 @@ impl SmtpProvider {
                 .judge("smtp", "broken")
                 .with_detail("the answer is not SMTP");
         }
-        // The address stands in many servers' words; it does not go into the history.
+        // Many servers repeat the address in their response; the history must not contain it.
         let detail = text_of(error).replace(to.as_str(), "<recipient>");
         self.codes
             .judge("smtp", &code_of(error))
@@ -358,33 +300,37 @@ impl SmtpProvider {
 }
 
 async fn converse(
-    line: &mut SmtpConnection,
+    session: &mut SmtpConnection,
     envelope_id: String,
     (mail, bytes): (&lettre::Message, &[u8]),
     dot: Duration,
 ) -> Result<Response, SessionError> {
     let envelope = mail.envelope();
     let sender = envelope.from().cloned();
-    let about_mail = if line.dsn {
-        report_under(envelope_id)
+    let about_mail = if session.dsn {
+        dsn_envelope_parameters(envelope_id)
     } else {
         Vec::new()
     };
-    step(line.command(Mail::new(sender, about_mail)).await).map_err(|broken| match broken {
+    step(session.command(Mail::new(sender, about_mail)).await).map_err(|broken| match broken {
         SessionError::Refused(error) => SessionError::SenderRefused(error),
         SessionError::Before(_) => SessionError::Before(FaultScope::Provider),
         SessionError::SenderRefused(_) | SessionError::After(_) => broken,
     })?;
     for to in envelope.to() {
-        let about_recipient = if line.dsn {
-            report_trouble(to)
+        let about_recipient = if session.dsn {
+            dsn_recipient_parameters(to)
         } else {
             Vec::new()
         };
-        step(line.command(Rcpt::new(to.clone(), about_recipient)).await)?;
+        step(
+            session
+                .command(Rcpt::new(to.clone(), about_recipient))
+                .await,
+        )?;
     }
-    step(line.command(Data).await)?;
-    match tokio::time::timeout(dot, line.connection.message(bytes)).await {
+    step(session.command(Data).await)?;
+    match tokio::time::timeout(dot, session.connection.message(bytes)).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) if error.status().is_some() => Err(SessionError::Refused(error)),
         Ok(Err(_)) => Err(SessionError::After("broken")),
@@ -392,9 +338,9 @@ async fn converse(
     }
 }
 
-/// A report names the envelope and holds the head of the message alone (RFC 3461 sections 4.3 and
+/// Reports name the envelope and contain the header of the message only (RFC 3461 sections 4.3 and
 /// 4.4).
-fn report_under(envelope_id: String) -> Vec<MailParameter> {
+fn dsn_envelope_parameters(envelope_id: String) -> Vec<MailParameter> {
     let other = |keyword: &str, value: String| MailParameter::Other {
         keyword: keyword.to_owned(),
         value: Some(value),
@@ -402,9 +348,9 @@ fn report_under(envelope_id: String) -> Vec<MailParameter> {
     vec![other("RET", "HDRS".to_owned()), other("ENVID", envelope_id)]
 }
 
-/// A report comes when the message is late or lost, to the sender's address (RFC 3461 sections 4.1
-/// and 4.2).
-fn report_trouble(to: &lettre::Address) -> Vec<RcptParameter> {
+/// Requests reports about delayed and failed delivery, to the address of the sender (RFC 3461
+/// sections 4.1 and 4.2).
+fn dsn_recipient_parameters(to: &lettre::Address) -> Vec<RcptParameter> {
     let other = |keyword: &str, value: String| RcptParameter::Other {
         keyword: keyword.to_owned(),
         value: Some(value),
@@ -432,15 +378,15 @@ impl SmtpConnection {
     }
 }
 
-/// Whether the conversation was broken off because what came was no TLS that we trust: lettre calls
-/// that a matter of the connection, and rustls wraps it so.
-fn is_no_trust(error: &lettre::transport::smtp::Error) -> bool {
+/// Returns whether the session failed because the server offered no trusted TLS. lettre reports it
+/// as a connection error that wraps the one of rustls.
+fn is_tls_error(error: &lettre::transport::smtp::Error) -> bool {
     std::iter::successors(std::error::Error::source(error), |&cause| cause.source())
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|cause| cause.kind() == std::io::ErrorKind::InvalidData)
 }
 
-/// Reply code and the server's words.
+/// Returns the reply code and the text of the server.
 fn text_of(error: &lettre::transport::smtp::Error) -> String {
     let number = error
         .status()
@@ -452,7 +398,7 @@ fn text_of(error: &lettre::transport::smtp::Error) -> String {
     format!("{number} {words}").trim().to_owned()
 }
 
-/// Reply code and, where the server gives one, enhanced status code: `550 5.1.1`.
+/// Returns the reply code and, if the server gives one, the enhanced status code: `550 5.1.1`.
 fn code_of(error: &lettre::transport::smtp::Error) -> String {
     let number = error
         .status()
@@ -470,7 +416,7 @@ fn code_of(error: &lettre::transport::smtp::Error) -> String {
     enhanced.map_or_else(|| number.clone(), |enhanced| format!("{number} {enhanced}"))
 }
 
-fn words_of(response: &Response) -> String {
+fn response_text(response: &Response) -> String {
     let words: Vec<&str> = response.message().collect();
     format!("{} {}", response.code(), words.join(" "))
         .trim()
@@ -482,18 +428,18 @@ fn words_of(response: &Response) -> String {
 impl IdlePool {
     fn take(&self) -> Option<SmtpConnection> {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some((line, since)) = idle.pop_back() {
+        while let Some((session, since)) = idle.pop_back() {
             if since.elapsed() < MAX_IDLE_TIME {
-                return Some(line);
+                return Some(session);
             }
         }
         None
     }
 
-    fn put(&self, line: SmtpConnection, most: usize) {
+    fn put(&self, session: SmtpConnection, most: usize) {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < most {
-            idle.push_back((line, Instant::now()));
+            idle.push_back((session, Instant::now()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Text messages by Twilio's API.
+//! Text messages over the API of Twilio.
 
 use postern_common::Secret;
 use serde_json::Value;
@@ -10,31 +10,31 @@ use super::{ErrorCodeTable, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::{Address, PhoneNumber};
 use crate::templates::MessageContent;
 
-/// An account.
+/// The settings of an account.
 #[derive(Clone, Debug)]
 pub(crate) struct TwilioConfig {
-    /// `https://api.twilio.com`, or a stand-in.
+    /// `https://api.twilio.com`, or a test server.
     pub(crate) base: Url,
-    /// The account's SID.
+    /// The SID of the account.
     pub(crate) account: String,
-    /// Its token.
+    /// The token of the account.
     pub(crate) auth_token: Secret,
-    /// Who sends.
+    /// The sender.
     pub(crate) sender: TwilioSender,
-    /// Where status callbacks go; the notification's id is put into the query.
+    /// The URL of status callbacks; the identifier is added to the query.
     pub(crate) callback: Option<Url>,
 }
 
-/// Who sends a text message.
+/// The sender of text messages.
 #[derive(Clone, Debug)]
 pub(crate) enum TwilioSender {
-    /// A number of ours.
+    /// A phone number of the account.
     Number(PhoneNumber),
     /// A messaging service, by its SID.
     Service(String),
 }
 
-/// Twilio.
+/// A client of the API of Twilio.
 #[derive(Debug)]
 pub(crate) struct TwilioProvider {
     config: TwilioConfig,
@@ -43,7 +43,7 @@ pub(crate) struct TwilioProvider {
 }
 
 impl TwilioProvider {
-    /// An account; no connection is made yet.
+    /// Creates a client. No connection is opened.
     ///
     /// # Errors
     /// TLS cannot be set up.

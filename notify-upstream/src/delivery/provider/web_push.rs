@@ -1,5 +1,4 @@
-//! Push messages to browsers (RFC 8030), encrypted for them (RFC 8291), with our own identity (RFC
-//! 8292).
+//! Push messages to browsers (RFC 8030), encrypted for them (RFC 8291), with VAPID (RFC 8292).
 
 mod seal;
 
@@ -17,15 +16,15 @@ use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRe
 use crate::address::{Address, PushSubscription, is_public_https};
 use crate::templates::MessageContent;
 
-/// Our identity towards push services.
+/// The VAPID key, the identity of this service towards push services.
 pub(crate) struct VapidKey {
     pair: EcdsaKeyPair,
     public: String,
-    /// `mailto:` or `https:` address of whom a push service asks when something is wrong.
+    /// `mailto:` or `https:` address that a push service can contact.
     contact: String,
 }
 
-/// Push services, wherever a browser has one.
+/// A client of push services, whose addresses are in the subscriptions.
 #[derive(Debug)]
 pub(crate) struct WebPushProvider {
     key: VapidKey,
@@ -34,15 +33,15 @@ pub(crate) struct WebPushProvider {
     codes: ErrorCodeTable,
 }
 
-/// A token is good for half a day; RFC 8292 section 2 allows a day.
+/// Lifetime of a VAPID token in seconds: half a day; RFC 8292 section 2 allows a day.
 const TOKEN_LIFE_S: i64 = 12 * 3600;
 const MAX_TTL_S: u64 = 28 * 86_400;
 
 impl VapidKey {
-    /// From the private key as every tool writes it: 32 bytes in base64url.
+    /// Creates a key from the common form of a private key: 32 bytes in base64url.
     ///
     /// # Errors
-    /// It is not a key on P-256.
+    /// The value is not a private key on P-256.
     pub(crate) fn new(private: &Secret, contact: String) -> Result<Self, String> {
         let wrong = || "must be a private key on P-256: 32 bytes in base64url".to_owned();
         let bytes = URL_SAFE_NO_PAD
@@ -62,7 +61,7 @@ impl VapidKey {
         })
     }
 
-    /// The value of `Authorization` for a push service (RFC 8292 section 3).
+    /// Returns the value of `Authorization` for a push service (RFC 8292 section 3).
     fn authorization(&self, endpoint: &Url, now_s: i64) -> Option<String> {
         let claims = json!({
             "aud": endpoint.origin().ascii_serialization(), "exp": now_s + TOKEN_LIFE_S, "sub": self.contact
@@ -82,7 +81,7 @@ impl VapidKey {
 }
 
 impl WebPushProvider {
-    /// With our identity; no connection is made yet.
+    /// Creates a client. No connection is opened.
     ///
     /// # Errors
     /// TLS cannot be set up.
@@ -110,7 +109,7 @@ impl WebPushProvider {
                 code: "subscription_not_usable".to_owned(),
                 ..ProviderRefusal::unsupported_message()
             })?;
-        // The recipient has chosen the push service: whatever it does, it says nothing of the
+        // The push service is chosen by the recipient's browser, so its failures say nothing about
         // others.
         let of_recipient = |refusal: ProviderRefusal| refusal.with_scope(FaultScope::Recipient);
         let answer = call(&self.codes, "webpush", request)
@@ -131,7 +130,8 @@ impl WebPushProvider {
         title: &str,
         body: &str,
     ) -> Option<reqwest::RequestBuilder> {
-        // Checked when it came in; what lies in a store for days is checked again.
+        // The endpoint was checked at acceptance. It is checked again, because rows may have been
+        // stored for days.
         let endpoint = Url::parse(&to.endpoint).ok().filter(is_public_https)?;
         let sealed = seal::seal(
             payload(message, title, body).as_bytes(),
@@ -151,14 +151,14 @@ impl WebPushProvider {
             .header("Content-Type", "application/octet-stream")
             .header("TTL", ttl.to_string())
             .header("Urgency", if message.urgent { "high" } else { "normal" })
-            // 32 characters of base64url: a repeat replaces the message before it (RFC 8030 section
-            // 5.4).
+            // 32 characters of base64url: a repetition replaces the message before it (RFC 8030
+            // section 5.4).
             .header("Topic", message.id.0.simple().to_string());
         Some(request.body(sealed))
     }
 }
 
-/// What the browser's worker reads.
+/// Returns the JSON that the service worker of the browser reads.
 fn payload(message: &OutgoingMessage<'_>, title: &str, body: &str) -> String {
     json!({"title": title, "body": body, "notificationId": message.id.to_string()}).to_string()
 }
@@ -187,8 +187,9 @@ mod tests {
     ];
 
     #[tokio::test]
-    async fn an_independent_browser_opens_what_we_seal() {
-        let Some(_) = crate::testing::judge::installed("an_independent_browser_opens_what_we_seal")
+    async fn independent_implementation_decrypts_messages() {
+        let Some(_) =
+            crate::testing::judge::installed("independent_implementation_decrypts_messages")
         else {
             return;
         };
@@ -223,7 +224,7 @@ mod tests {
         };
         let request = push
             .request(&message, &to, "Grüße \u{1f44b}", "an Ada")
-            .expect("sound")
+            .expect("the configuration is valid")
             .build()
             .expect("request");
         let body = request
@@ -232,13 +233,13 @@ mod tests {
             .expect("a body");
         let about = json!({
             "body": URL_SAFE_NO_PAD.encode(body), "privateKey": private, "publicKey": public, "auth": auth,
-            "authorization": request.headers()["authorization"].to_str().expect("text"),
+            "authorization": request.headers()["authorization"].to_str().expect("valid UTF-8"),
         });
         let opened = crate::testing::judge::ask(&[("web-push-open", about)])
             .await
             .remove(0);
         let text: serde_json::Value =
-            serde_json::from_str(opened["text"].as_str().expect("text")).expect("JSON");
+            serde_json::from_str(opened["text"].as_str().expect("valid UTF-8")).expect("JSON");
         assert_eq!(
             text,
             json!({"title": "Grüße \u{1f44b}", "body": "an Ada", "notificationId": message.id.to_string()})
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_carries_our_identity_and_no_private_address_is_called() {
+    fn request_carries_vapid_and_private_addresses_are_not_called() {
         let private = Secret::from("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
         let key = VapidKey::new(&private, "mailto:ops@example.org".to_owned()).expect("a key");
         let push =
@@ -279,10 +280,15 @@ mod tests {
         };
         let request = push
             .request(&message, &to, "t", "b")
-            .expect("sound")
+            .expect("the configuration is valid")
             .build()
             .expect("request");
-        let header = |name: &str| request.headers()[name].to_str().expect("text").to_owned();
+        let header = |name: &str| {
+            request.headers()[name]
+                .to_str()
+                .expect("valid UTF-8")
+                .to_owned()
+        };
         assert_eq!(
             (header("ttl"), header("urgency"), header("topic").len()),
             ("60".to_owned(), "high".to_owned(), 32)
@@ -301,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn no_string_is_more_than_text() {
+    fn hostile_strings_stay_text() {
         let keys = SubscriptionKeys {
             p256dh: BROWSER[1].to_owned(),
             auth: BROWSER[2].to_owned(),

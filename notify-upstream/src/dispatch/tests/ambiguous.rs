@@ -1,11 +1,11 @@
-//! What becomes of an attempt of which nobody knows whether it reached the provider.
+//! Tests of attempts with an ambiguous result.
 
 use super::*;
 use crate::store::row::ReceiptKind;
 use crate::store::{DeadFilter, Receipt};
 use crate::testing::welcome_with;
 
-/// A replica whose predecessor died in the attempt: after the call, before the result.
+/// A replica whose predecessor died during the attempt: after the call, before the result.
 async fn after_a_crash(
     store: &Store,
     clock: &Clock,
@@ -14,16 +14,16 @@ async fn after_a_crash(
     let mut dead = TestReplica::new(store, clock, 8).await;
     let _forever = dead.script.hold();
     let id = dead.accept(Priority::Normal).await;
-    dead.dispatcher.pass().await.expect("claims");
+    dead.dispatcher.pass().await.expect("no error");
     while dead.script.calls().is_empty() {
         tokio::task::yield_now().await;
     }
     let next = TestReplica::new(store, clock, 8).await;
-    next.script.remembers(&dead.script);
+    next.script.share_messages_of(&dead.script);
     next.templates.store(Arc::new(welcome_with(settings)));
     for _ in 0..4 {
         clock.advance(Duration::from_secs(3));
-        next.workers.step().await.expect("renews");
+        next.workers.step().await.expect("lease renewal succeeds");
     }
     (next, id)
 }
@@ -44,11 +44,11 @@ fn unknown() -> (String, Option<String>) {
 }
 
 #[tokio::test]
-async fn a_provider_that_can_be_asked_is_asked_and_nothing_is_sent_twice() {
+async fn lookup_prevents_duplicate_after_ambiguous_result() {
     for (store, _database) in stores().await {
         for settings in ["", "ambiguous = 'fail'"] {
             let (mut rig, id) = after_a_crash(&store, &clock(), settings).await;
-            rig.script.can_be_asked();
+            rig.script.support_lookups();
             rig.step().await;
             let view = rig.view(id).await;
             assert_eq!(
@@ -71,7 +71,7 @@ async fn a_provider_that_can_be_asked_is_asked_and_nothing_is_sent_twice() {
 }
 
 #[tokio::test]
-async fn where_nobody_can_tell_the_template_decides() {
+async fn template_decides_when_lookup_is_unsupported() {
     for (store, _database) in stores().await {
         let (mut rig, id) = after_a_crash(&store, &clock(), "ambiguous = 'resend'").await;
         rig.step().await;
@@ -85,7 +85,7 @@ async fn where_nobody_can_tell_the_template_decides() {
             (outcome(&rig.view(id).await), rig.script.calls()),
             (unknown(), vec![id])
         );
-        // An operator who queues it again has decided.
+        // A replay by an operator overrides the policy of the template.
         let one = DeadFilter {
             id: Some(id),
             limit: 1,
@@ -96,7 +96,7 @@ async fn where_nobody_can_tell_the_template_decides() {
             store
                 .replay(&one, later, rig.clock.now())
                 .await
-                .expect("replays"),
+                .expect("no error"),
             1
         );
         rig.step().await;
@@ -108,7 +108,7 @@ async fn where_nobody_can_tell_the_template_decides() {
 }
 
 #[tokio::test]
-async fn a_providers_report_under_our_id_is_proof() {
+async fn receipt_proves_that_the_provider_has_the_message() {
     for (store, _database) in stores().await {
         let (mut rig, id) = after_a_crash(&store, &clock(), "ambiguous = 'fail'").await;
         let receipt = Receipt {
@@ -121,7 +121,7 @@ async fn a_providers_report_under_our_id_is_proof() {
             code: None,
             detail: None,
         };
-        store.save_receipts(&[receipt]).await.expect("keeps");
+        store.save_receipts(&[receipt]).await.expect("no error");
         rig.step().await;
         assert_eq!(
             (outcome(&rig.view(id).await), rig.script.calls()),
@@ -131,21 +131,21 @@ async fn a_providers_report_under_our_id_is_proof() {
 }
 
 #[tokio::test]
-async fn silence_after_the_call_is_doubt_and_a_refusal_is_none() {
+async fn timeout_is_ambiguous_and_refusal_is_not() {
     for (store, _database) in stores().await {
         for (refusal, calls) in [("broken", 1), ("451 4.3.0", 2)] {
             let clock = clock();
             let mut rig = TestReplica::new(&store, &clock, 8).await;
-            rig.script.can_be_asked();
+            rig.script.support_lookups();
             rig.script.refuse(&[refusal]);
             let id = rig.accept(Priority::Normal).await;
             rig.step().await;
             assert_eq!(rig.view(id).await["waitReason"], "RETRY");
             for _ in 0..6 {
                 clock.advance(Duration::from_secs(3));
-                rig.workers.step().await.expect("renews");
+                rig.workers.step().await.expect("lease renewal succeeds");
             }
-            rig.mover.step().await.expect("moves");
+            rig.mover.step().await.expect("no error");
             rig.step().await;
             assert_eq!(
                 (outcome(&rig.view(id).await), rig.script.calls().len()),

@@ -1,4 +1,4 @@
-//! What acceptance says when it can take no more.
+//! Tests of acceptance at the limit of the submission queue.
 
 use tokio::task::JoinSet;
 
@@ -7,7 +7,7 @@ use crate::intake::group_commit::{MAX_COMMIT_ROWS, MAX_PENDING_SUBMISSIONS};
 use crate::principal::Principal;
 
 #[tokio::test]
-async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
+async fn full_submission_queue_rejects_with_retry_after() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 1).await;
         let ask = |submissions: crate::intake::group_commit::SubmissionQueue| async move {
@@ -28,13 +28,13 @@ async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
         for _ in 0..MAX_PENDING_SUBMISSIONS {
             asked.spawn(ask(rig.submissions.clone()));
         }
-        // Until each has had its turn, on the one thread of a test: they wait for a commit.
+        // Let every task submit, on the one thread of the test: all wait for a commit.
         for _ in 0..MAX_PENDING_SUBMISSIONS {
             tokio::task::yield_now().await;
         }
         let refused = ask(rig.submissions.clone())
             .await
-            .expect_err("there is no room");
+            .expect_err("the disk is full");
         let refused = refused.render("x");
         assert_eq!(
             (refused.status.as_u16(), &refused.headers["retry-after"]),
@@ -44,12 +44,12 @@ async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
             rig.committer.step().await;
         }
         for answer in asked.join_all().await {
-            answer.expect("what waited is taken");
+            answer.expect("pending submissions are committed");
         }
-        let depths = store.queue_depths(i64::MAX).await.expect("counts");
+        let depths = store.queue_depths(i64::MAX).await.expect("no error");
         assert_eq!(
             depths.iter().map(|depth| depth.rows).sum::<i64>(),
-            i64::try_from(MAX_PENDING_SUBMISSIONS).expect("some thousands")
+            i64::try_from(MAX_PENDING_SUBMISSIONS).expect("the number is small")
         );
     }
 }

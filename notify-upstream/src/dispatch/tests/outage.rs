@@ -1,18 +1,18 @@
-//! What becomes of the work while a provider, a template or an account is in trouble.
+//! Tests of dispatch while a provider, a template or an account fails.
 
 use super::*;
 use crate::address::{Address, EmailAddress};
 use crate::store::DeadFilter;
 use crate::testing::{execute, templates_of};
 
-/// Lets so much time pass; the worker is heard of again at its end.
+/// Advances the clock and renews the lease at the end.
 async fn pass_time(rig: &TestReplica, seconds: u64) {
     rig.clock.advance(Duration::from_secs(seconds));
-    rig.workers.step().await.expect("renews");
+    rig.workers.step().await.expect("lease renewal succeeds");
 }
 
 #[tokio::test]
-async fn a_channel_with_nothing_but_low_recovers_by_itself() {
+async fn channel_with_only_low_recovers() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 40).await;
         rig.script.refuse(&["451"; 10]);
@@ -40,7 +40,7 @@ async fn a_channel_with_nothing_but_low_recovers_by_itself() {
 }
 
 #[tokio::test]
-async fn refused_recipients_of_one_caller_stop_nobody_else() {
+async fn refused_recipients_of_one_caller_do_not_affect_others() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 64).await;
         rig.script.refuse_recipients(".evil.example");
@@ -53,13 +53,13 @@ async fn refused_recipients_of_one_caller_stop_nobody_else() {
         for n in 0..40 {
             rig.submit(evil(n, Priority::Critical), None)
                 .await
-                .expect("accepted");
+                .expect("no error");
         }
         rig.step().await;
         let id = rig.accept(Priority::Normal).await;
         rig.step().await;
         assert_eq!(rig.view(id).await["status"], "SENT");
-        // A probe that is refused for its recipient shows that the provider is back.
+        // A probe that is refused because of its recipient shows that the provider answers.
         rig.script.refuse(&["451"; 10]);
         for _ in 0..10 {
             rig.accept(Priority::High).await;
@@ -67,13 +67,13 @@ async fn refused_recipients_of_one_caller_stop_nobody_else() {
         rig.step().await;
         rig.submit(evil(0, Priority::Critical), None)
             .await
-            .expect("accepted");
+            .expect("no error");
         let id = rig.accept(Priority::Normal).await;
         rig.step().await;
         assert_eq!(
             rig.view(id).await["status"],
             "QUEUED",
-            "the provider is left alone"
+            "the circuit breaker is open"
         );
         pass_time(&rig, 2).await;
         for _ in 0..3 {
@@ -84,7 +84,7 @@ async fn refused_recipients_of_one_caller_stop_nobody_else() {
 }
 
 #[tokio::test]
-async fn what_waits_while_nothing_works_keeps_its_attempts_and_one_at_a_time_tries() {
+async fn outage_keeps_attempts_and_sends_one_probe_at_a_time() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 16).await;
         rig.script.refuse(&["451"; 11]);
@@ -97,7 +97,7 @@ async fn what_waits_while_nothing_works_keeps_its_attempts_and_one_at_a_time_tri
             ids.push(rig.accept(Priority::High).await);
         }
         rig.step().await;
-        assert_eq!(rig.script.calls().len(), 10, "the provider is left alone");
+        assert_eq!(rig.script.calls().len(), 10, "the circuit breaker is open");
         for id in &ids {
             assert_eq!(
                 (
@@ -109,14 +109,10 @@ async fn what_waits_while_nothing_works_keeps_its_attempts_and_one_at_a_time_tri
         }
         pass_time(&rig, 2).await;
         rig.step().await;
-        assert_eq!(rig.script.calls()[10..], ids[..1], "one tries, in vain");
+        assert_eq!(rig.script.calls()[10..], ids[..1], "one failed probe");
         pass_time(&rig, 3).await;
         rig.step().await;
-        assert_eq!(
-            rig.script.calls().len(),
-            11,
-            "and the next waits twice as long"
-        );
+        assert_eq!(rig.script.calls().len(), 11, "the delay has doubled");
         pass_time(&rig, 1).await;
         rig.step().await;
         rig.step().await;
@@ -125,7 +121,7 @@ async fn what_waits_while_nothing_works_keeps_its_attempts_and_one_at_a_time_tri
 }
 
 #[tokio::test]
-async fn repeats_end_a_while_after_acceptance_however_long_each_waited() {
+async fn retries_end_with_the_retry_window() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
         rig.script.refuse(&["451"; 4]);
@@ -134,32 +130,32 @@ async fn repeats_end_a_while_after_acceptance_however_long_each_waited() {
         later.request.send_at = Some(after(7 * 3600));
         rig.step().await;
         pass_time(&rig, 7 * 1800).await;
-        rig.mover.step().await.expect("moves");
+        rig.mover.step().await.expect("no error");
         rig.step().await;
         assert_eq!(
             rig.view(id).await["waitReason"],
             "RETRY",
-            "within six hours"
+            "within the retry window"
         );
-        let later = rig.submit(later, None).await.expect("accepted").id;
+        let later = rig.submit(later, None).await.expect("no error").id;
         pass_time(&rig, 7 * 1800).await;
-        rig.mover.step().await.expect("moves");
+        rig.mover.step().await.expect("no error");
         rig.step().await;
         assert_eq!(
             rig.view(id).await["status"],
             "FAILED",
-            "seven hours are more than six"
+            "beyond the retry window"
         );
         assert_eq!(
             rig.view(later).await["waitReason"],
             "RETRY",
-            "it was scheduled for now"
+            "the window starts at the scheduled time"
         );
     }
 }
 
 #[tokio::test]
-async fn a_template_that_is_not_there_yet_or_fails_is_tried_again() {
+async fn missing_or_failing_template_is_retried() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let sound = rig.templates.load_full();
@@ -195,11 +191,11 @@ async fn a_template_that_is_not_there_yet_or_fails_is_tried_again() {
             let version = if code == "template_failed" { 7 } else { 1 };
             assert_eq!(
                 view["templateVersion"], version,
-                "the one that failed, else the one of the acceptance"
+                "version of the failed attempt, otherwise of acceptance"
             );
             rig.templates.store(Arc::clone(&sound));
             pass_time(&rig, 61).await;
-            rig.mover.step().await.expect("moves");
+            rig.mover.step().await.expect("no error");
             rig.step().await;
             let view = rig.view(id).await;
             assert_eq!(
@@ -221,13 +217,13 @@ async fn replay(rig: &TestReplica, id: NotificationId) {
         rig.store
             .replay(&one, order_at(now), now)
             .await
-            .expect("replays"),
+            .expect("no error"),
         1
     );
 }
 
 #[tokio::test]
-async fn what_an_operator_queues_again_has_all_its_time_and_attempts_again() {
+async fn replay_restores_attempts_and_retry_window() {
     for (store, test) in stores().await {
         for made in [2, 30] {
             let mut rig = TestReplica::new(&store, &clock(), 8).await;
@@ -235,9 +231,13 @@ async fn what_an_operator_queues_again_has_all_its_time_and_attempts_again() {
             let id = rig.accept(Priority::Critical).await;
             rig.step().await;
             pass_time(&rig, 7 * 3600).await;
-            rig.mover.step().await.expect("moves");
+            rig.mover.step().await.expect("no error");
             rig.step().await;
-            assert_eq!(rig.view(id).await["status"], "FAILED", "its time is over");
+            assert_eq!(
+                rig.view(id).await["status"],
+                "FAILED",
+                "the retry window has ended"
+            );
             execute(
                 &test.database,
                 &format!("UPDATE notify_dead SET attempt = {made}"),
@@ -252,7 +252,7 @@ async fn what_an_operator_queues_again_has_all_its_time_and_attempts_again() {
                 "{view}"
             );
             pass_time(&rig, 3600).await;
-            rig.mover.step().await.expect("moves");
+            rig.mover.step().await.expect("no error");
             rig.step().await;
             assert_eq!(
                 (&rig.view(id).await["status"], rig.script.calls()),
@@ -263,7 +263,7 @@ async fn what_an_operator_queues_again_has_all_its_time_and_attempts_again() {
 }
 
 #[tokio::test]
-async fn what_no_attempt_of_which_could_be_written_is_given_up_after_as_many_as_any_other() {
+async fn unrecorded_attempts_are_bounded() {
     for (store, test) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let ids = [
@@ -282,7 +282,7 @@ async fn what_no_attempt_of_which_could_be_written_is_given_up_after_as_many_as_
 }
 
 #[tokio::test]
-async fn what_only_a_provider_that_is_left_alone_carries_waits_and_keeps_its_attempts() {
+async fn open_breaker_keeps_attempts_of_its_addresses() {
     for (store, _database) in stores().await {
         let (mut rig, other) = TestReplica::beside_another(&store, &clock(), 16).await;
         rig.script.refuse(&["451"; 200]);
@@ -294,17 +294,17 @@ async fn what_only_a_provider_that_is_left_alone_carries_waits_and_keeps_its_att
         let mut elsewhere = draft(Priority::Normal);
         let address = EmailAddress::parse("ada@other.example").expect("address");
         elsewhere.request.recipient = Address::Email(address).into();
-        let elsewhere = rig.submit(elsewhere, None).await.expect("accepted").id;
+        let elsewhere = rig.submit(elsewhere, None).await.expect("no error").id;
         rig.step().await;
         assert_eq!(
             other.calls(),
             [elsewhere],
-            "nobody waits for what cannot be carried"
+            "undeliverable rows do not block others"
         );
-        // Far more looks than it has attempts: an hour of them.
+        // Checks for an hour, many more than the maximum number of attempts.
         for _ in 0..60 {
             pass_time(&rig, 60).await;
-            rig.mover.step().await.expect("moves");
+            rig.mover.step().await.expect("no error");
             rig.step().await;
         }
         let view = rig.view(id).await;
@@ -323,7 +323,7 @@ async fn what_only_a_provider_that_is_left_alone_carries_waits_and_keeps_its_att
         assert_eq!(
             kinds(&view).len(),
             1 + 2 * calls,
-            "what was not attempted is not told: {view}"
+            "no attempt is reported: {view}"
         );
         assert!(
             view["nextAttemptAt"].is_string() && view["waitReason"] == "RETRY",
@@ -332,7 +332,7 @@ async fn what_only_a_provider_that_is_left_alone_carries_waits_and_keeps_its_att
         rig.script.recover();
         for _ in 0..20 {
             pass_time(&rig, 60).await;
-            rig.mover.step().await.expect("moves");
+            rig.mover.step().await.expect("no error");
             rig.step().await;
         }
         assert_eq!(rig.view(id).await["status"], "SENT");

@@ -1,12 +1,12 @@
-//! What is in hand and waits for its turn at the provider.
+//! Tests of claimed rows that wait for a call to the provider.
 
 use tokio::sync::Notify;
 
 use super::*;
 use crate::intake::request::ValidatedRequest;
 
-/// A provider that takes one call at a time, with a LOW that it has and does not end, and these
-/// behind it.
+/// Creates a replica whose provider makes one call at a time and is blocked by a LOW message, with
+/// these rows waiting behind it.
 async fn behind_one(
     store: &Store,
     clock: &Clock,
@@ -16,10 +16,10 @@ async fn behind_one(
     let gate = rig.script.hold();
     let mut ids = Vec::new();
     for draft in [vec![draft(Priority::Low)], others].concat() {
-        ids.push(rig.submit(draft, None).await.expect("accepted").id);
-        rig.dispatcher.scan_lanes().await.expect("looks");
-        rig.dispatcher.pass().await.expect("claims");
-        // It has come as far as it can.
+        ids.push(rig.submit(draft, None).await.expect("no error").id);
+        rig.dispatcher.scan_lanes().await.expect("no error");
+        rig.dispatcher.pass().await.expect("no error");
+        // Let all tasks proceed until they wait.
         for _ in 0..64 {
             tokio::task::yield_now().await;
         }
@@ -28,7 +28,7 @@ async fn behind_one(
     (rig, gate, ids)
 }
 
-/// Ends every call when it has begun, and writes what became of all.
+/// Ends every call once it has started, and writes all results.
 async fn end(rig: &mut TestReplica, gate: Arc<Notify>) {
     let ends = tokio::spawn(async move {
         loop {
@@ -41,7 +41,7 @@ async fn end(rig: &mut TestReplica, gate: Arc<Notify>) {
 }
 
 #[tokio::test]
-async fn the_most_urgent_in_hand_has_the_next_turn() {
+async fn highest_priority_gets_the_next_call() {
     for (store, _database) in stores().await {
         let others = [
             Priority::Low,
@@ -63,7 +63,7 @@ async fn the_most_urgent_in_hand_has_the_next_turn() {
 }
 
 #[tokio::test]
-async fn what_expires_before_its_turn_is_not_sent() {
+async fn notification_expired_while_waiting_is_not_sent() {
     for (store, _database) in stores().await {
         let clock = clock();
         let mut short = draft(Priority::Low);
@@ -81,7 +81,7 @@ async fn what_expires_before_its_turn_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_stop_hands_back_what_has_had_no_turn() {
+async fn stop_releases_rows_waiting_for_a_call() {
     for (store, _database) in stores().await {
         let (mut rig, gate, ids) = behind_one(&store, &clock(), vec![draft(Priority::Low)]).await;
         rig.stop.cancel();
@@ -99,20 +99,20 @@ async fn a_stop_hands_back_what_has_had_no_turn() {
 }
 
 #[tokio::test]
-async fn a_stop_hands_back_what_asks_the_provider_for_an_earlier_attempt() {
+async fn stop_releases_rows_in_a_lookup() {
     for (store, _database) in stores().await {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 8).await;
-        rig.script.can_be_asked();
+        rig.script.support_lookups();
         rig.script.refuse(&["broken"]);
         let id = rig.accept(Priority::Critical).await;
         rig.step().await;
         clock.advance(Duration::from_secs(2));
-        rig.mover.step().await.expect("moves");
+        rig.mover.step().await.expect("no error");
         let _forever = rig.script.hold();
-        rig.dispatcher.scan_lanes().await.expect("looks");
-        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 1);
-        while rig.script.looks() == 0 {
+        rig.dispatcher.scan_lanes().await.expect("no error");
+        assert_eq!(rig.dispatcher.pass().await.expect("no error"), 1);
+        while rig.script.lookups() == 0 {
             tokio::task::yield_now().await;
         }
         rig.stop.cancel();
@@ -126,26 +126,26 @@ async fn a_stop_hands_back_what_asks_the_provider_for_an_earlier_attempt() {
 }
 
 #[tokio::test]
-async fn what_waits_for_its_turn_is_not_sent_by_a_worker_that_may_be_dead() {
+async fn waiting_row_is_not_sent_under_an_uncertain_lease() {
     for (store, _database) in stores().await {
-        // Longer than a worker begins anything without a word; and so long that others have taken
-        // over, and it is back.
+        // Longer than a worker starts work without renewal; and long enough for the row to be taken
+        // over, with the worker renewed again.
         for (silent_s, is_back) in [(8, false), (11, true)] {
             let clock = clock();
             let (mut rig, gate, ids) = behind_one(&store, &clock, vec![draft(Priority::Low)]).await;
             clock.advance(Duration::from_secs(silent_s));
             if is_back {
-                rig.workers.step().await.expect("renews");
+                rig.workers.step().await.expect("lease renewal succeeds");
                 assert!(rig.workers.is_alive());
             }
             end(&mut rig, gate).await;
-            assert_eq!(rig.script.calls(), ids[..1], "silent for {silent_s} s");
+            assert_eq!(rig.script.calls(), ids[..1], "no renewal for {silent_s} s");
         }
     }
 }
 
 #[tokio::test]
-async fn what_waits_for_its_turn_when_the_provider_is_given_up_goes_back() {
+async fn waiting_row_is_released_when_the_breaker_opens() {
     for (store, _database) in stores().await {
         let (mut rig, gate, ids) =
             behind_one(&store, &clock(), vec![draft(Priority::Low); 12]).await;
@@ -163,7 +163,7 @@ async fn what_waits_for_its_turn_when_the_provider_is_given_up_goes_back() {
 }
 
 #[tokio::test]
-async fn what_was_handed_back_goes_before_what_came_after_it() {
+async fn released_row_precedes_later_rows() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 2).await;
         let mut ids = [
@@ -171,17 +171,17 @@ async fn what_was_handed_back_goes_before_what_came_after_it() {
             rig.accept(Priority::Normal).await,
         ]
         .to_vec();
-        rig.dispatcher.scan_lanes().await.expect("looks");
-        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 2);
-        // Our last word is too old by now to begin anything.
+        rig.dispatcher.scan_lanes().await.expect("no error");
+        assert_eq!(rig.dispatcher.pass().await.expect("no error"), 2);
+        // The lease was renewed too long ago to start work.
         rig.clock.advance(Duration::from_secs(8));
         rig.settle().await;
         assert_eq!(rig.script.calls(), []);
-        rig.workers.step().await.expect("renews");
+        rig.workers.step().await.expect("lease renewal succeeds");
         ids.push(rig.accept(Priority::Normal).await);
-        // Nobody looks below what was claimed.
+        // No scan visits orders below the cursor.
         for _ in 0..2 {
-            rig.dispatcher.pass().await.expect("claims");
+            rig.dispatcher.pass().await.expect("no error");
             rig.settle().await;
         }
         assert_eq!(rig.script.calls(), ids);

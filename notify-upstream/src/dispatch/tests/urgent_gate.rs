@@ -1,14 +1,15 @@
-//! What is urgent goes first in the store as well.
+//! Tests of priority isolation for claims and results.
 
 use std::pin::pin;
 
 use super::*;
 use crate::dispatch::urgent_gate::URGENT_BATCH_SIZE;
 
-/// Enough that an answer is not there at once each time.
+/// Enough attempts that at least one does not complete immediately.
 const TRIES: usize = 100;
 
-/// Whether something urgent was seen to enter while that was done; not where it was done in one go.
+/// Returns whether an urgent commit was observed in flight while `done` ran. False if it completed
+/// without waiting.
 async fn entered(dispatch_state: &DispatchState, done: impl Future) -> bool {
     let (mut done, mut seen) = (pin!(done), false);
     std::future::poll_fn(|context| {
@@ -20,7 +21,7 @@ async fn entered(dispatch_state: &DispatchState, done: impl Future) -> bool {
     seen
 }
 
-/// So many wait to be claimed, and all other lanes were seen to be empty.
+/// Creates a replica with `count` waiting rows and all other lanes scanned.
 async fn waiting(store: &Store, priority: Priority, count: usize) -> TestReplica {
     let mut rig = TestReplica::new(store, &clock(), 2 * URGENT_BATCH_SIZE).await;
     rig.step().await;
@@ -37,24 +38,24 @@ async fn waiting(store: &Store, priority: Priority, count: usize) -> TestReplica
     rig
 }
 
-/// Claims what waits and delivers it while something urgent enters, or nothing does: how often the
-/// claims made way, and how often the results did.
+/// Claims and delivers the waiting rows, optionally with an urgent commit in flight, and returns
+/// how often claims and results yielded.
 async fn made_way(rig: &mut TestReplica, urgent_enters: bool) -> (usize, usize) {
-    rig.dispatcher.scan_lanes().await.expect("looks");
+    rig.dispatcher.scan_lanes().await.expect("no error");
     let dispatch_state = Arc::clone(&rig.dispatch_state);
     let entering = dispatch_state
         .urgent_gate()
         .begin_commit(urgent_enters.then_some(Priority::High).into_iter());
-    rig.dispatcher.pass().await.expect("claims");
+    rig.dispatcher.pass().await.expect("no error");
     let claims = dispatch_state.urgent_gate().yields();
     rig.runner.wait_until_idle().await;
-    rig.finisher.drain().await;
+    rig.result_writer.drain().await;
     drop(entering);
     (claims, dispatch_state.urgent_gate().yields() - claims)
 }
 
 #[tokio::test]
-async fn what_is_urgent_is_entering_until_its_commit() {
+async fn urgent_submission_is_in_flight_until_commit() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let dispatch_state = Arc::clone(&rig.dispatch_state);
@@ -73,7 +74,7 @@ async fn what_is_urgent_is_entering_until_its_commit() {
 }
 
 #[tokio::test]
-async fn claims_and_results_make_way_unless_they_are_urgent_themselves() {
+async fn non_urgent_claims_and_results_yield() {
     for (store, _database) in stores().await {
         for (priority, expected) in Priority::ALL.into_iter().zip([0, 0, 1, 1]) {
             for (urgent_enters, expected) in [(true, expected), (false, 0)] {
@@ -87,7 +88,7 @@ async fn claims_and_results_make_way_unless_they_are_urgent_themselves() {
 }
 
 #[tokio::test]
-async fn claims_and_results_are_small_while_something_urgent_comes() {
+async fn batches_are_small_during_urgent_submissions() {
     for (store, _database) in stores().await {
         let mut rig = waiting(&store, Priority::Low, URGENT_BATCH_SIZE + 1).await;
         assert_eq!(made_way(&mut rig, true).await, (2, 2));

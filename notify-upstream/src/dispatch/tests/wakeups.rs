@@ -1,4 +1,4 @@
-//! What replicas tell one another.
+//! Tests of wake-ups between replicas.
 
 use postern_common::admin::Health;
 use postern_common::database::{Migrations, testing};
@@ -9,7 +9,7 @@ use crate::housekeeping::StoreMaintenance;
 use crate::lease::LeaseClock;
 use crate::testing::execute;
 
-/// A replica with room for one call that speaks, and another with room for eight that hears it.
+/// A replica with one permit that publishes, and another with eight that listens.
 struct Two {
     one: TestReplica,
     other: TestReplica,
@@ -22,25 +22,27 @@ struct Two {
 impl Two {
     async fn new() -> Self {
         let test = testing::postgres().await;
-        let store = Store::open(&test.database, 4).await.expect("opens");
+        let store = Store::open(&test.database, 4)
+            .await
+            .expect("the store opens");
         store
             .maintain(START, Timestamp(0))
             .await
-            .expect("partitions");
+            .expect("partitions are created");
         let clock = clock();
         let (one, other) = (
             TestReplica::new(&store, &clock, 1).await,
             TestReplica::new(&store, &clock, 8).await,
         );
-        let voice =
-            WakeupPublisher::new(store.clone(), Arc::clone(&one.dispatch_state)).expect("shared");
-        let others_voice =
-            WakeupPublisher::new(store, Arc::clone(&other.dispatch_state)).expect("shared");
+        let voice = WakeupPublisher::new(store.clone(), Arc::clone(&one.dispatch_state))
+            .expect("the store is shared");
+        let others_voice = WakeupPublisher::new(store, Arc::clone(&other.dispatch_state))
+            .expect("the store is shared");
         let ear = others_voice
             .listener()
             .await
-            .expect("listens")
-            .expect("shared");
+            .expect("the listener binds")
+            .expect("the store is shared");
         Self {
             one,
             other,
@@ -51,28 +53,28 @@ impl Two {
         }
     }
 
-    /// What the one has to say reaches the other.
+    /// Publishes the wake-ups of the first replica and receives them in the second.
     async fn publish(&mut self) {
-        self.voice.step().await.expect("tells");
-        self.ear.step().await.expect("hears");
+        self.voice.step().await.expect("publishing succeeds");
+        self.ear.step().await.expect("a wake-up arrives");
     }
 
-    /// What the other claims now, without looking at what it has not heard of.
+    /// Returns the number of rows that the second replica claims without a scan.
     async fn claimed_by_the_other(&mut self) -> usize {
-        self.other.dispatcher.pass().await.expect("claims")
+        self.other.dispatcher.pass().await.expect("no error")
     }
 }
 
 #[tokio::test]
-async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_looking() {
+async fn wakeup_makes_another_replica_claim() {
     let mut two = Two::new().await;
     two.other.step().await;
     let mut own_ear = two
         .voice
         .listener()
         .await
-        .expect("listens")
-        .expect("shared");
+        .expect("the listener binds")
+        .expect("the store is shared");
     let _held = two.one.script.hold();
     two.one.step().await;
     two.one.accept(Priority::High).await;
@@ -80,11 +82,7 @@ async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_lo
         two.one.accept(Priority::High).await,
         two.one.accept(Priority::Normal).await,
     ];
-    assert_eq!(
-        two.claimed_by_the_other().await,
-        0,
-        "nothing is known here: the lanes were seen to their end"
-    );
+    assert_eq!(two.claimed_by_the_other().await, 0, "all lanes are scanned");
     two.publish().await;
     assert_eq!(two.claimed_by_the_other().await, 2);
     two.other.settle().await;
@@ -96,24 +94,20 @@ async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_lo
             .signals(Lane::first(Channel::Email, Priority::High))
     };
     let before = signals();
-    own_ear.step().await.expect("hears");
-    assert_eq!(before, signals(), "nobody is woken by its own voice");
+    own_ear.step().await.expect("a wake-up arrives");
+    assert_eq!(before, signals(), "own signals are ignored");
 }
 
 #[tokio::test]
-async fn another_replica_hears_of_what_was_moved_below_what_it_has_claimed() {
+async fn wakeup_reports_rows_moved_below_the_cursor() {
     let mut two = Two::new().await;
     let mut later = draft(Priority::Normal);
     later.request.send_at = Some(after(1));
-    two.one.submit(later, None).await.expect("accepted");
+    two.one.submit(later, None).await.expect("no error");
     two.clock.advance(Duration::from_secs(5));
     two.one.accept(Priority::Normal).await;
-    assert_eq!(
-        two.other.step().await,
-        1,
-        "what came after it was due has been claimed"
-    );
-    two.one.mover.step().await.expect("moves");
+    assert_eq!(two.other.step().await, 1, "later rows have been claimed");
+    two.one.mover.step().await.expect("no error");
     assert_eq!(two.claimed_by_the_other().await, 0);
     two.publish().await;
     assert_eq!(two.claimed_by_the_other().await, 1);
@@ -121,48 +115,52 @@ async fn another_replica_hears_of_what_was_moved_below_what_it_has_claimed() {
 }
 
 #[tokio::test]
-async fn the_last_word_says_what_was_handed_back() {
+async fn final_wakeup_reports_released_rows() {
     let mut two = Two::new().await;
     let id = two.one.accept(Priority::Normal).await;
     two.publish().await;
-    two.one.dispatcher.scan_lanes().await.expect("looks");
-    assert_eq!(two.one.dispatcher.pass().await.expect("claims"), 1);
+    two.one.dispatcher.scan_lanes().await.expect("no error");
+    assert_eq!(two.one.dispatcher.pass().await.expect("no error"), 1);
     two.one.stop.cancel();
-    assert_eq!(two.other.step().await, 0, "it is in hand");
+    assert_eq!(two.other.step().await, 0, "the row is in delivery");
     two.one.settle().await;
-    assert_eq!(two.claimed_by_the_other().await, 0, "nobody has told");
-    two.voice.flush().await.expect("tells");
-    two.ear.step().await.expect("hears");
+    assert_eq!(two.claimed_by_the_other().await, 0, "no wake-up was sent");
+    two.voice.flush().await.expect("publishing succeeds");
+    two.ear.step().await.expect("a wake-up arrives");
     assert_eq!(two.claimed_by_the_other().await, 1);
     two.other.settle().await;
     assert_eq!(two.other.script.calls(), [id]);
 }
 
 #[tokio::test]
-async fn a_store_of_one_process_has_nobody_to_tell() {
+async fn single_process_store_has_no_wakeups() {
     let test = testing::sqlite().await;
-    let store = Store::open(&test.database, 4).await.expect("opens");
+    let store = Store::open(&test.database, 4)
+        .await
+        .expect("the store opens");
     let rig = TestReplica::new(&store, &clock(), 1).await;
     assert!(WakeupPublisher::new(store, rig.dispatch_state).is_none());
 }
 
 #[tokio::test]
-async fn hosts_whose_clocks_differ_take_nobody_for_dead_that_lives() {
+async fn different_host_clocks_do_not_expire_leases() {
     let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4).await.expect("opens");
+    let store = Store::open(&test.database, 4)
+        .await
+        .expect("the store opens");
     store
         .maintain(START, Timestamp(0))
         .await
-        .expect("partitions");
+        .expect("partitions are created");
     let (slow, fast) = (clock(), Clock::manual(after(3600)));
     let start =
         |clock: &Clock| WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store);
     let (behind, ahead) = (
-        start(&slow).await.expect("registers"),
-        start(&fast).await.expect("registers"),
+        start(&slow).await.expect("no error"),
+        start(&fast).await.expect("no error"),
     );
     for workers in [&behind, &ahead, &behind] {
-        workers.step().await.expect("renews");
+        workers.step().await.expect("lease renewal succeeds");
         assert!(workers.dead().is_empty());
         assert!(workers.is_alive());
     }
@@ -172,13 +170,17 @@ async fn hosts_whose_clocks_differ_take_nobody_for_dead_that_lives() {
         &format!("UPDATE notify_worker SET seen_at = seen_at - 11000 WHERE id = {dead}"),
     )
     .await;
-    ahead.step().await.expect("renews");
-    assert_eq!(*ahead.dead(), [dead], "ten seconds of the store's time");
-    behind.step().await.expect("renews");
-    assert!(!behind.holds(&holder), "and it hears of it");
+    ahead.step().await.expect("lease renewal succeeds");
+    assert_eq!(
+        *ahead.dead(),
+        [dead],
+        "lease timeout by the clock of the store"
+    );
+    behind.step().await.expect("lease renewal succeeds");
+    assert!(!behind.holds(&holder), "the lease is lost");
 }
 
-/// What the release after the next takes away.
+/// A migration that removes a column, of the release after the next.
 const CONTRACTED: Migrations = Migrations {
     owner: "postern_notify",
     postgres: &[(
@@ -192,7 +194,7 @@ const CONTRACTED: Migrations = Migrations {
 };
 
 #[tokio::test]
-async fn nothing_is_begun_on_tables_that_are_for_a_newer_release() {
+async fn nothing_starts_on_an_unsupported_schema() {
     for (store, test) in stores().await {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 8).await;
@@ -218,12 +220,12 @@ async fn nothing_is_begun_on_tables_that_are_for_a_newer_release() {
         keeper.look().await;
         assert!(!health.is_ready());
         let after = rig.accept(Priority::Critical).await;
-        rig.workers.step().await.expect("renews");
+        rig.workers.step().await.expect("lease renewal succeeds");
         rig.step().await;
         assert_eq!(
             rig.script.calls(),
             [before],
-            "neither claimed nor born leased"
+            "neither claimed nor leased at acceptance"
         );
         assert_eq!(rig.view(after).await["status"], "QUEUED");
     }

@@ -1,5 +1,5 @@
-//! What a session that sits in its transaction costs: it keeps every deleted row of the queue where
-//! it is. Counted in blocks that are visited, which no other load on the machine changes.
+//! Tests of the cost of an idle transaction, which keeps every deleted row of the queue. The cost
+//! is the number of visited blocks, which no other load on the machine affects.
 
 use postern_common::database::Database;
 use postern_common::database::testing::{self, TestDatabase};
@@ -9,13 +9,13 @@ use super::*;
 use crate::notification::order_at;
 use crate::store::{NewNotification, Record};
 
-/// Deleted rows that lie about before the count begins.
+/// Number of deleted rows before the measurement.
 const DEAD: usize = 10_000;
 
-/// Every block of the queue and its indexes that was looked at.
+/// The number of visited blocks of the queue and its indexes.
 const VISITED: &str = "SELECT (heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::int8
     FROM pg_statio_user_tables WHERE relname = 'notify_queue'";
-/// A session tells what it has counted when it ends.
+/// Sessions report their statistics when they end.
 const END_OTHERS: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle in transaction'";
 const OTHERS: &str = "SELECT count(*) FROM pg_stat_activity
@@ -44,8 +44,7 @@ fn row(order: Order) -> NewNotification {
     }
 }
 
-/// One database, how many orders it has given out, and how many processes have worked on it, a
-/// minute each.
+/// A database with the number of orders assigned and of processes started, one minute each.
 struct Queue {
     test: TestDatabase,
     given: i64,
@@ -55,11 +54,13 @@ struct Queue {
 impl Queue {
     async fn open() -> Self {
         let test = testing::postgres().await;
-        let store = Store::open(&test.database, 4).await.expect("opens");
+        let store = Store::open(&test.database, 4)
+            .await
+            .expect("the store opens");
         store
             .maintain(START, Timestamp(0))
             .await
-            .expect("partitions");
+            .expect("partitions are created");
         Self {
             test,
             given: 0,
@@ -67,34 +68,34 @@ impl Queue {
         }
     }
 
-    /// A process that starts, delivers so many, and ends: how many blocks of the queue it has
-    /// visited.
+    /// Starts a process, delivers `count` notifications and stops it. Returns the number of visited
+    /// blocks.
     async fn cost(&mut self, count: usize) -> i64 {
         let before = self.visited().await;
         let database = Database::open(
             &self.test.url,
             postern_common::database::Options::new("process"),
         );
-        let store = Store::open(&database.await.expect("opens"), 4)
+        let store = Store::open(&database.await.expect("the store opens"), 4)
             .await
-            .expect("opens");
+            .expect("the store opens");
         self.processes += 1;
         let clock = Clock::manual(after(60 * self.processes));
         let mut rig = TestReplica::new(&store, &clock, 230).await;
         let first = order_at(clock.now());
-        self.given += i64::try_from(count).expect("some thousands");
+        self.given += i64::try_from(count).expect("the number is small");
         let rows: Vec<_> = (first..).take(count).map(row).collect();
         for batch in rows.chunks(500) {
-            store.accept(batch).await.expect("accepted");
+            store.accept(batch).await.expect("no error");
         }
-        rig.dispatcher.scan_lanes().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("no error");
         while rig.script.calls().len() < count {
-            rig.dispatcher.pass().await.expect("claims");
+            rig.dispatcher.pass().await.expect("no error");
             rig.settle().await;
         }
         clock.advance(Duration::from_secs(30));
         for _ in 0..SCANS_PER_WATERMARK_SAVE {
-            rig.dispatcher.scan_lanes().await.expect("looks");
+            rig.dispatcher.scan_lanes().await.expect("no error");
         }
         self.visited().await - before
     }
@@ -102,12 +103,15 @@ impl Queue {
     async fn visited(&self) -> i64 {
         let mut observer = PgConnection::connect(&self.test.url)
             .await
-            .expect("connects");
-        observer.execute(END_OTHERS).await.expect("ends them");
+            .expect("the connection succeeds");
+        observer
+            .execute(END_OTHERS)
+            .await
+            .expect("the sessions end");
         while sqlx::query_scalar::<_, i64>(OTHERS)
             .fetch_one(&mut observer)
             .await
-            .expect("asks")
+            .expect("the request succeeds")
             > 0
         {
             tokio::task::yield_now().await;
@@ -115,28 +119,28 @@ impl Queue {
         sqlx::query_scalar(VISITED)
             .fetch_one(&mut observer)
             .await
-            .expect("asks")
+            .expect("the request succeeds")
     }
 }
 
-/// What two thousand more deliveries cost, whatever the start does.
+/// Returns the cost of two thousand further deliveries, without the cost of the start.
 async fn cost_of_2000(queue: &mut Queue) -> i64 {
     let few = queue.cost(1000).await;
     queue.cost(3000).await - few
 }
 
 #[tokio::test]
-async fn a_session_that_sits_in_its_transaction_makes_no_delivery_dearer_the_longer_it_sits() {
+async fn idle_transaction_does_not_increase_delivery_cost() {
     let (mut fresh, mut pinned) = (Queue::open().await, Queue::open().await);
     let mut idle = PgConnection::connect(&pinned.test.url)
         .await
-        .expect("connects");
+        .expect("the connection succeeds");
     idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         .await
-        .expect("begins");
+        .expect("a transaction begins");
     idle.execute("SELECT count(*) FROM notify_queue")
         .await
-        .expect("has a snapshot");
+        .expect("the notification has a snapshot");
     pinned.cost(DEAD).await;
     let (early, in_fresh) = (
         cost_of_2000(&mut pinned).await,
@@ -145,20 +149,18 @@ async fn a_session_that_sits_in_its_transaction_makes_no_delivery_dearer_the_lon
     pinned.cost(2 * DEAD).await;
     let late = cost_of_2000(&mut pinned).await;
     let (start, fresh_start) = (pinned.cost(1).await, fresh.cost(1).await);
-    idle.execute("ROLLBACK")
-        .await
-        .expect("it was held all the time");
+    idle.execute("ROLLBACK").await.expect("the lock was held");
     assert!(
         late * 10 <= early * 11,
         "{late} blocks, {early} when a third of the rows lay there"
     );
-    // What cannot be cleaned away leaves an update no room in its own page, and it writes to both
+    // With rows that cannot be vacuumed, an update finds no space in its page and writes to both
     // indexes.
     assert!(
         late * 10 <= in_fresh * 16,
         "{late} blocks, {in_fresh} in a fresh queue"
     );
-    // A start begins where the last one was, whatever lies before.
+    // A new process starts at the saved watermark, whatever precedes it.
     let lying = pinned.given;
     assert!(
         (start - fresh_start) * 10 <= lying,
@@ -167,20 +169,24 @@ async fn a_session_that_sits_in_its_transaction_makes_no_delivery_dearer_the_lon
 }
 
 #[tokio::test]
-async fn looks_step_over_what_was_born_leased_once() {
+async fn scan_passes_rows_leased_at_acceptance_once() {
     let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4).await.expect("opens");
+    let store = Store::open(&test.database, 4)
+        .await
+        .expect("the store opens");
     store
         .maintain(START, Timestamp(0))
         .await
-        .expect("partitions");
-    let mut idle = PgConnection::connect(&test.url).await.expect("connects");
+        .expect("partitions are created");
+    let mut idle = PgConnection::connect(&test.url)
+        .await
+        .expect("the connection succeeds");
     idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         .await
-        .expect("begins");
+        .expect("a transaction begins");
     idle.execute("SELECT count(*) FROM notify_queue")
         .await
-        .expect("has a snapshot");
+        .expect("the notification has a snapshot");
     let clock = clock();
     let mut rig = TestReplica::new(&store, &clock, 1).await;
     rig.step().await;
@@ -188,22 +194,22 @@ async fn looks_step_over_what_was_born_leased_once() {
         rig.accept(Priority::Normal).await;
         rig.settle().await;
     }
-    assert_eq!(rig.script.calls().len(), 200, "each at once");
+    assert_eq!(rig.script.calls().len(), 200, "each leased at acceptance");
     let lane = Lane::first(Channel::Email, Priority::Normal);
     assert!(
         rig.dispatcher.lanes[lane.index()].cursor < order_at(START),
-        "none was claimed"
+        "no row was claimed"
     );
     clock.advance(Duration::from_secs(5));
-    rig.dispatcher.scan_lanes().await.expect("looks");
+    rig.dispatcher.scan_lanes().await.expect("no error");
     assert!(
         rig.dispatcher.lanes[lane.index()].cursor < order_at(START),
-        "others may be late"
+        "rows of other replicas may be committed late"
     );
     clock.advance(Duration::from_secs(60));
-    rig.workers.step().await.expect("renews");
+    rig.workers.step().await.expect("lease renewal succeeds");
     for _ in 0..2 {
-        rig.dispatcher.scan_lanes().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("no error");
     }
     let state = rig.dispatcher.lanes[lane.index()];
     assert!(
@@ -213,23 +219,21 @@ async fn looks_step_over_what_was_born_leased_once() {
     let gate = rig.script.hold();
     let held = rig.accept(Priority::Normal).await;
     clock.advance(Duration::from_secs(5));
-    rig.workers.step().await.expect("renews");
+    rig.workers.step().await.expect("lease renewal succeeds");
     for _ in 0..12 {
         clock.advance(Duration::from_secs(5));
-        rig.workers.step().await.expect("renews");
-        rig.dispatcher.scan_lanes().await.expect("looks");
+        rig.workers.step().await.expect("lease renewal succeeds");
+        rig.dispatcher.scan_lanes().await.expect("no error");
     }
     let state = rig.dispatcher.lanes[lane.index()];
     assert!(
         state.cursor > order_at(after(100)) && state.low <= order_at(after(66)),
-        "one is out: {state:?}"
+        "one row is in delivery: {state:?}"
     );
     gate.notify_one();
     rig.settle().await;
     assert_eq!(rig.script.calls().last(), Some(&held));
-    idle.execute("ROLLBACK")
-        .await
-        .expect("it was held all the time");
+    idle.execute("ROLLBACK").await.expect("the lock was held");
 }
 
 async fn begins_after_3000_s(store: &Store) {
@@ -239,19 +243,19 @@ async fn begins_after_3000_s(store: &Store) {
         low,
         cursor: 0,
     });
-    store.save_low_watermarks(&marks).await.expect("kept");
+    store.save_low_watermarks(&marks).await.expect("no error");
 }
 
 #[tokio::test]
-async fn what_stands_below_the_mark_is_found_by_a_look_from_the_beginning() {
+async fn full_scan_finds_rows_below_the_watermark() {
     for (store, _database) in stores().await {
         begins_after_3000_s(&store).await;
         store
             .accept(&[row(order_at(after(1000)))])
             .await
-            .expect("committed late");
+            .expect("the row is committed");
         let mut rig = TestReplica::new(&store, &Clock::manual(after(3600)), 1).await;
-        assert_eq!(rig.step().await, 0, "it stands below");
+        assert_eq!(rig.step().await, 0, "the row is below the watermark");
         let stop = CancellationToken::new();
         let run = tokio::spawn(rig.dispatcher.run(stop.clone()));
         for _ in 0..4000 {
@@ -260,21 +264,21 @@ async fn what_stands_below_the_mark_is_found_by_a_look_from_the_beginning() {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        assert_eq!(rig.script.calls().len(), 1, "found within seconds");
+        assert_eq!(rig.script.calls().len(), 1, "found by the full scan");
         stop.cancel();
-        run.await.expect("ends");
+        run.await.expect("the session ends");
     }
 }
 
 #[tokio::test]
-async fn a_clock_that_was_set_back_hides_nothing_below_the_mark() {
+async fn clock_set_back_hides_no_rows_below_the_watermark() {
     for (store, _database) in stores().await {
         begins_after_3000_s(&store).await;
         let mut rig = TestReplica::new(&store, &Clock::manual(after(1000)), 1).await;
         store
             .accept(&[row(order_at(after(1000)))])
             .await
-            .expect("accepted");
+            .expect("no error");
         assert_eq!(rig.step().await, 1);
     }
 }

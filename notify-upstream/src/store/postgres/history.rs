@@ -1,4 +1,5 @@
-//! All SQL beside the queue: records, results, receipts, workers, keys, dead letters, partitions.
+//! All SQL except the queue and the suppression lists: records, results, receipts, workers,
+//! idempotency keys, dead letters and partitions.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,14 +17,15 @@ use crate::store::row::{
 };
 use crate::store::{NotificationSnapshot, StoreError, StoreResult};
 
-/// One partition holds a week: ninety days of retention are thirteen partitions to plan over.
+/// A partition holds one week: with ninety days of retention, the planner considers thirteen
+/// partitions.
 const PARTITION: Duration = Duration::from_secs(7 * 86_400);
 
-/// `lock_not_available` (PostgreSQL's appendix A).
+/// `lock_not_available` (PostgreSQL documentation, appendix A).
 const LOCKED: &str = "55P03";
 
-/// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen
-/// once.
+/// Results, receipts and the live row are read in one snapshot, so that a row that moves between
+/// tables is seen once.
 const TRAIL: &str = "
 SELECT id, 0::int2 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version
 FROM notify_result WHERE id = ANY($1)
@@ -35,8 +37,7 @@ UNION ALL
 SELECT id, 2::int2, attempt, 0::int2, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id = ANY($1)
 ORDER BY 6, 3";
 
-/// Beyond the bound only the first report of each kind is inserted, so that no end of a
-/// notification is lost.
+/// Beyond the limit only the first report of each kind is inserted, so that no final state is lost.
 const RECEIVE: &str = "
 WITH input AS MATERIALIZED (
     SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
@@ -102,8 +103,8 @@ impl Postgres {
         &self,
         ids: &[NotificationId],
     ) -> StoreResult<Vec<NotificationSnapshot>> {
-        // Records first: they never change, so whatever the second statement sees belongs to one
-        // that was found.
+        // Records first: they never change, so every row of the second statement belongs to a
+        // record that was found.
         let sql =
             format!("SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id = ANY($1)");
         let rows = sqlx::query(AssertSqlSafe(sql))
@@ -210,7 +211,7 @@ impl Postgres {
     }
 
     pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> StoreResult<()> {
-        // Dead first: whatever becomes of the second statement, what it holds is rescued.
+        // Dead first: even if the second statement fails, the rows of the worker are recovered.
         let sql = "UPDATE notify_worker SET seen_at = 0 WHERE id = $1";
         sqlx::query(sql).bind(worker).execute(&self.history).await?;
         if gone {
@@ -245,10 +246,10 @@ impl Postgres {
             .rows_affected())
     }
 
-    /// Makes the partitions of this week and the next, and drops those that lie wholly before
-    /// `keep_from`. A partition is built apart and attached: inserts go on meanwhile. Whoever holds
-    /// a table for long, a dump or a forgotten session, is not waited for, since all that comes
-    /// after would wait as well: what is not done now is done the next time.
+    /// Creates the partitions of this week and the next, and drops those that end before
+    /// `keep_from`. A partition is created separately and attached, which does not block inserts.
+    /// The function does not wait for locks held for long, such as by a dump or a forgotten
+    /// session, because all later statements would queue behind it; the next call catches up.
     pub(in crate::store) async fn maintain(
         &self,
         now: Timestamp,
@@ -262,9 +263,7 @@ impl Postgres {
             Err(StoreError::Unavailable(sqlx::Error::Database(error)))
                 if error.code().as_deref() == Some(LOCKED) =>
             {
-                tracing::warn!(
-                    "partitions are neither made nor dropped while a table is locked; trying again later"
-                );
+                tracing::warn!("partition maintenance skipped, table is locked");
             }
             outcome => outcome?,
         }
@@ -301,7 +300,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// A transaction that waits for no lock longer than a second.
+    /// Begins a transaction that waits at most a second for a lock.
     async fn begin_briefly(&self) -> StoreResult<PostgresTransaction> {
         let mut transaction = self.slow.begin().await?;
         sqlx::query("SET LOCAL lock_timeout = '1s'")
@@ -315,8 +314,8 @@ impl Postgres {
             [number, number + 1].map(|n| NotificationId::floor(Timestamp(n.saturating_mul(week))));
         let name = format!("{table}_w{number}");
         let is_there = "SELECT to_regclass($1) IS NOT NULL";
-        // Looked at without a lock first: whoever holds it and hangs must not keep others from
-        // starting.
+        // Checked without a lock first: a session that holds the lock and hangs must not prevent
+        // other processes from starting.
         if sqlx::query_scalar(is_there)
             .bind(&name)
             .fetch_one(&self.slow)
@@ -325,7 +324,7 @@ impl Postgres {
             return Ok(());
         }
         let mut transaction = self.begin_briefly().await?;
-        // One replica at a time; the others find it there.
+        // One replica creates the partition; the others find it.
         sqlx::query("SELECT pg_advisory_xact_lock(7305001)")
             .execute(&mut *transaction)
             .await?;
@@ -350,7 +349,7 @@ impl Postgres {
         Ok(transaction.commit().await?)
     }
 
-    /// Numbers of the weeks that a table has partitions for.
+    /// Returns the numbers of the weeks that a table has partitions for.
     async fn partitions(&self, table: &str) -> StoreResult<Vec<i64>> {
         let sql = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
             WHERE i.inhparent = to_regclass($1)";

@@ -1,12 +1,12 @@
 //! All SQL of the queue. Every statement is one transaction and one round trip, and is prepared
-//! once a connection.
+//! once per connection.
 //!
-//! A table whose statistics were taken while it was empty seems to have no rows, however many it
-//! has since: a join by key is then planned as a walk over the whole index for every batch,
-//! whatever [`super::QUEUE_SETTINGS`] forbid. Many rows are therefore found by an array of keys, or
-//! in a lateral that cannot be turned around (`OFFSET 0`) and changed by their place (`ctid`), for
-//! which there is no other plan. What was asked of the row is asked once more where it is changed:
-//! before 15.15, 16.11 and 17.7 PostgreSQL takes a row that moved meanwhile for the one at that
+//! A table whose statistics were collected while it was empty appears to have no rows, regardless
+//! of its current size: a join by key is then planned as a scan of the whole index for every batch,
+//! in spite of [`super::QUEUE_SETTINGS`]. Multiple rows are therefore selected by an array of keys,
+//! or in a lateral subquery that cannot be reordered (`OFFSET 0`), and changed by `ctid`, for which
+//! there is no other plan. The conditions of the selection are repeated where a row is changed:
+//! before 15.15, 16.11 and 17.7 PostgreSQL confuses a row that moved meanwhile with the one at that
 //! place.
 
 use postern_common::clock::Timestamp;
@@ -22,7 +22,7 @@ use crate::store::row::{
     LowWatermark, NewNotification, Next, ResultKind,
 };
 
-/// Keys are inserted in order, so that two replicas cannot wait for each other.
+/// Keys are inserted in order, which prevents deadlocks between replicas.
 const ACCEPT: &str = "
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::int8[], $3::int2[], $4::text[], $5::text[], $6::text[], $7::int4[], $8::text[],
@@ -51,9 +51,9 @@ WITH input AS MATERIALIZED (
 )
 SELECT id FROM keyed";
 
-/// A row of a dead worker is taken over, and its attempt is put down as lost in the same
-/// transaction. A row that somebody changed while this looked is claimed as well, if it may be: a
-/// row that was passed over would be overtaken.
+/// A row of a dead worker is taken over, and its attempt is recorded as lost in the same
+/// transaction. A row that was changed during the selection is claimed as well, if it qualifies:
+/// skipping it would let later rows overtake it.
 const CLAIM: &str = "
 WITH picked AS MATERIALIZED (
     SELECT id, worker, attempt, since FROM notify_queue
@@ -69,8 +69,8 @@ WITH picked AS MATERIALIZED (
 )
 SELECT c.id, c.ord, c.fence, c.attempt, c.lost, ";
 
-/// Each row acts only if its fence and worker still match; one that does not neither goes nor
-/// leaves a result.
+/// A row is processed only if its fence and worker still match; otherwise it is neither deleted nor
+/// given a result.
 const FINISH: &str = "
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::int4[], $3::int8[], $4::int2[], $5::int4[], $6::int2[], $7::int8[], $8::int8[],
@@ -95,7 +95,7 @@ WITH input AS MATERIALIZED (
 )
 SELECT count(*) FROM taken";
 
-/// Once: a repetition, after an answer that was lost, finds nobody's row.
+/// Idempotent: a repetition after a lost response matches no row.
 const RELEASE: &str = "
 UPDATE notify_queue q SET worker = NULL, since = NULL, attempt = q.attempt - 1
 FROM unnest($1::uuid[], $2::int4[]) AS i(id, fence) CROSS JOIN LATERAL (
@@ -117,9 +117,9 @@ const KEEP_MARKS: &str = "
 INSERT INTO notify_mark (lane, low) SELECT * FROM unnest($1::int2[], $2::int8[])
 ON CONFLICT (lane) DO UPDATE SET low = excluded.low";
 
-/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of
-/// one instant apart, and goes on behind those that were moved before. Past its end places repeat,
-/// and what shares one is claimed all the same.
+/// The order of a moved row is its due time, as if it had been accepted then. A counter
+/// distinguishes rows of one millisecond and continues behind those moved before. If it overflows,
+/// rows share an order and are claimed together.
 const MOVE_DUE: &str = "
 WITH due AS MATERIALIZED (
     SELECT ctid AS place FROM notify_delayed WHERE due <= $1
@@ -134,7 +134,7 @@ SELECT id, lane, least(row_number() OVER (PARTITION BY lane, due ORDER BY id) + 
     ), ((due + 1) << $3) - 1), fence, attempt FROM gone g
 RETURNING lane, ord";
 
-/// What is claimed can no longer be cancelled: its fence decides, row by row.
+/// A claimed row cannot be cancelled: the fence decides for each row.
 const CANCEL: &str = "
 WITH queued AS (
     DELETE FROM notify_queue WHERE id = $1 AND worker IS NULL RETURNING id, attempt
@@ -144,7 +144,7 @@ WITH queued AS (
 INSERT INTO notify_result (id, attempt, kind, at)
 SELECT id, attempt, $3, $2 FROM (TABLE queued UNION ALL TABLE delayed) AS gone";
 
-/// The channel on which processes tell one another that rows were left waiting.
+/// The notification channel over which processes wake each other.
 const WAITING: &str = "postern_notify_waiting";
 
 const DEPTHS: &str = "
@@ -213,7 +213,7 @@ impl Postgres {
             })
         });
         let mut claimed = claimed.collect::<StoreResult<Vec<_>>>()?;
-        // RETURNING does not keep the order of the rows that were picked.
+        // RETURNING does not preserve the order of the selection.
         claimed.sort_unstable_by_key(|row| row.order);
         Ok(claimed)
     }
@@ -360,7 +360,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// On a connection that it keeps.
+    /// Uses a connection that the listener keeps.
     pub(in crate::store) async fn listen(&self) -> StoreResult<PgListener> {
         Ok(self.history.listen(WAITING).await?)
     }
@@ -388,7 +388,7 @@ mod tests {
     use super::*;
     use crate::store::Store;
 
-    /// How a statement is planned on a connection of the queue.
+    /// Returns the plan of a statement on a connection of the queue.
     async fn plan(postgres: &Postgres, name: &str, sql: &str, parameters: usize) -> String {
         let mut queue = postgres.queue.acquire().await.expect("a connection");
         queue
@@ -400,14 +400,16 @@ mod tests {
         let lines: Vec<String> = sqlx::query_scalar(AssertSqlSafe(explain))
             .fetch_all(&mut *queue)
             .await
-            .expect("explained");
+            .expect("the plan is returned");
         lines.join("\n")
     }
 
     #[tokio::test]
-    async fn a_table_whose_statistics_say_that_it_is_empty_is_not_walked_over() {
+    async fn stale_statistics_do_not_cause_table_scans() {
         let test = testing::postgres().await;
-        Store::open(&test.database, 4).await.expect("opens");
+        Store::open(&test.database, 4)
+            .await
+            .expect("the store opens");
         let Database::Postgres(pool) = &test.database else {
             panic!("PostgreSQL")
         };
@@ -419,13 +421,20 @@ mod tests {
             "DELETE FROM notify_delayed",
             "ANALYZE notify_queue, notify_delayed",
         ] {
-            postgres.history.execute(sql).await.expect("done");
+            postgres
+                .history
+                .execute(sql)
+                .await
+                .expect("the statement succeeds");
         }
         let sizes = "SELECT relpages > 0 AND reltuples = 0 FROM pg_class WHERE relname = ANY($1)";
         let sizes =
             sqlx::query_scalar::<_, bool>(sizes).bind(vec!["notify_queue", "notify_delayed"]);
         assert_eq!(
-            sizes.fetch_all(&postgres.history).await.expect("told"),
+            sizes
+                .fetch_all(&postgres.history)
+                .await
+                .expect("a report was requested"),
             [true, true]
         );
         let claim = claim_sql();

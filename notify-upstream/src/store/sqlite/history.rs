@@ -1,4 +1,5 @@
-//! All SQL beside the queue: records, results, receipts, workers, keys, dead letters.
+//! All SQL except the queue and the suppression lists: records, results, receipts, workers,
+//! idempotency keys and dead letters.
 
 use std::collections::HashMap;
 
@@ -14,8 +15,8 @@ use crate::store::row::{
 };
 use crate::store::{NotificationSnapshot, StoreResult};
 
-/// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen
-/// once.
+/// Results, receipts and the live row are read in one snapshot, so that a row that moves between
+/// tables is seen once.
 const TRAIL: &str = "
 SELECT id, 0 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version
 FROM notify_result WHERE id IN (SELECT value FROM json_each(?1))
@@ -27,8 +28,7 @@ UNION ALL
 SELECT id, 2, attempt, 0, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id IN (SELECT value FROM json_each(?1))
 ORDER BY 6, 3";
 
-/// Beyond the bound only the first report of each kind is inserted, so that no end of a
-/// notification is lost.
+/// Beyond the limit only the first report of each kind is inserted, so that no final state is lost.
 const RECEIVE: &str = "
 WITH input AS MATERIALIZED (
     SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
@@ -93,8 +93,8 @@ impl Sqlite {
         ids: &[NotificationId],
     ) -> StoreResult<Vec<NotificationSnapshot>> {
         let list = id_list(ids);
-        // Records first: they never change, so whatever the second statement sees belongs to one
-        // that was found.
+        // Records first: they never change, so every row of the second statement belongs to a
+        // record that was found.
         let sql = format!(
             "SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id IN (SELECT value FROM json_each(?1))"
         );
@@ -176,7 +176,7 @@ impl Sqlite {
     }
 
     pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> StoreResult<()> {
-        // Dead first: whatever becomes of the second statement, what it holds is rescued.
+        // Dead first: even if the second statement fails, the rows of the worker are recovered.
         let sql = "UPDATE notify_worker SET seen_at = 0 WHERE id = ?1";
         sqlx::query(sql)
             .bind(worker)

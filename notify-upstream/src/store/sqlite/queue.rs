@@ -37,7 +37,7 @@ SELECT id, ord, fence + 1, attempt + 1, worker IS NOT NULL FROM notify_queue
 WHERE lane = ?1 AND ord > ?2 AND (worker IS NULL OR worker IN (SELECT value FROM json_each(?3)))
 ORDER BY lane, ord LIMIT ?4";
 
-/// A row of a dead worker is taken over, and its attempt is put down as lost in the same
+/// A row of a dead worker is taken over, and its attempt is recorded as lost in the same
 /// transaction.
 const LOSE: &str = "
 INSERT INTO notify_result (id, attempt, kind, began_at, at)
@@ -48,7 +48,7 @@ const LEASE: &str = "
 UPDATE notify_queue SET worker = ?2, fence = fence + 1, attempt = attempt + 1, since = ?3
 WHERE id IN (SELECT value FROM json_each(?1))";
 
-/// Takes out the rows whose fence and worker still match, and says which.
+/// Deletes the rows whose fence and worker still match, and returns them.
 const TAKE: &str = "
 DELETE FROM notify_queue WHERE (id, fence, worker) IN
     (SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1)) RETURNING id";
@@ -77,9 +77,9 @@ SELECT m.value ->> 0,
         ORDER BY q.lane, q.ord LIMIT 1)
 FROM json_each(?1) m";
 
-/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of
-/// one instant apart, and goes on behind those that were moved before. Past its end places repeat,
-/// and what shares one is claimed all the same.
+/// The order of a moved row is its due time, as if it had been accepted then. A counter
+/// distinguishes rows of one millisecond and continues behind those moved before. If it overflows,
+/// rows share an order and are claimed together.
 const MOVE: &str = "
 INSERT INTO notify_queue (id, lane, ord, fence, attempt)
 SELECT id, lane, min(row_number() OVER (PARTITION BY lane, due ORDER BY id) + coalesce(
@@ -405,7 +405,7 @@ impl Sqlite {
 
 fn key_row(row: &NewNotification) -> Option<impl serde::Serialize + '_> {
     let (key, fingerprint) = row.key.as_ref()?;
-    // JSON has no bytes; `unhex` makes them again.
+    // JSON has no binary type; `unhex` restores the bytes.
     let fingerprint = hex(fingerprint);
     Some((
         row.record.creator.as_str(),

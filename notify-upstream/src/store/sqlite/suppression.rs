@@ -1,4 +1,4 @@
-//! All SQL of the lists of addresses.
+//! All SQL of the suppression lists.
 
 use postern_common::clock::Timestamp;
 use sqlx::AssertSqlSafe;

@@ -1,4 +1,4 @@
-//! The bound of stored reports.
+//! Tests of the limit of stored reports.
 
 use super::*;
 use crate::store::row::MAX_RECEIPTS_PER_NOTIFICATION;
@@ -23,7 +23,7 @@ fn deferred(id: NotificationId, numbers: std::ops::Range<usize>) -> Vec<Receipt>
 }
 
 #[tokio::test]
-async fn receipts_of_one_notification_are_bounded() {
+async fn receipts_per_notification_are_bounded() {
     let most = u64::try_from(MAX_RECEIPTS_PER_NOTIFICATION).expect("positive");
     for (store, _database) in both().await {
         let (flooded, other) = (OrderSequence::id(1 << 40), OrderSequence::id(2 << 40));
@@ -33,14 +33,14 @@ async fn receipts_of_one_notification_are_bounded() {
             stored += store
                 .save_receipts(&deferred(flooded, first..first + 9))
                 .await
-                .expect("keeps");
+                .expect("no error");
         }
         assert_eq!(stored, most, "in many batches");
         assert_eq!(
             store
                 .save_receipts(&deferred(flooded, 0..500))
                 .await
-                .expect("keeps"),
+                .expect("no error"),
             0
         );
         let mixed: Vec<_> = deferred(other, 0..500)
@@ -48,7 +48,7 @@ async fn receipts_of_one_notification_are_bounded() {
             .chain(deferred(flooded, 500..501))
             .collect();
         assert_eq!(
-            store.save_receipts(&mixed).await.expect("keeps"),
+            store.save_receipts(&mixed).await.expect("no error"),
             most,
             "in one batch, and of another one"
         );
@@ -56,14 +56,14 @@ async fn receipts_of_one_notification_are_bounded() {
 }
 
 #[tokio::test]
-async fn first_receipt_of_each_kind_is_kept_beyond_the_bound() {
+async fn first_receipt_of_each_kind_is_stored_beyond_the_bound() {
     use ReceiptKind::{Bounced, Deferred, Delivered, Failed, Sent};
     for (store, _database) in both().await {
         let id = OrderSequence::id(1 << 40);
         store
             .save_receipts(&deferred(id, 0..100))
             .await
-            .expect("keeps");
+            .expect("no error");
         for (kind, kept) in [
             (Deferred, 0),
             (Failed, 1),
@@ -73,12 +73,12 @@ async fn first_receipt_of_each_kind_is_kept_beyond_the_bound() {
         ] {
             let both = [1, 2].map(|n| report(id, &format!("{kind:?}-{n}"), kind));
             assert_eq!(
-                store.save_receipts(&both).await.expect("keeps"),
+                store.save_receipts(&both).await.expect("no error"),
                 kept,
                 "{kind:?}"
             );
             assert_eq!(
-                store.save_receipts(&both).await.expect("keeps"),
+                store.save_receipts(&both).await.expect("no error"),
                 0,
                 "{kind:?} once more"
             );

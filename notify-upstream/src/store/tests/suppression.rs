@@ -1,4 +1,4 @@
-//! The lists of addresses that get nothing, and how one comes off them, in every replica.
+//! Tests of the suppression lists in several replicas.
 
 use super::*;
 use crate::address::{Address, EmailAddress, hash};
@@ -20,24 +20,24 @@ fn filter(list: SuppressionList) -> SuppressionQuery {
 }
 
 #[tokio::test]
-async fn an_address_comes_off_the_list_in_every_replica_and_may_come_back() {
+async fn removed_address_leaves_every_replica_and_may_return() {
     for (store, _database) in both().await {
         let clock = Clock::manual(NOW);
         let replicas = [(); 2].map(|()| SuppressionCache::new(store.clone(), clock.clone()));
         let look = async || {
             let mut seen = Vec::new();
             for replica in &replicas {
-                replica.sync().await.expect("looks");
+                replica.sync().await.expect("no error");
                 let suppressed = replica
                     .is_suppressed(Channel::Email, &ada())
                     .await
-                    .expect("known");
+                    .expect("the lookup succeeds");
                 seen.push((
                     suppressed,
                     replica
                         .is_unsubscribed(Channel::Email, &ada())
                         .await
-                        .expect("known"),
+                        .expect("the lookup succeeds"),
                 ));
             }
             seen
@@ -46,7 +46,7 @@ async fn an_address_comes_off_the_list_in_every_replica_and_may_come_back() {
         replicas[1]
             .unsubscribe(&[hash(ADA)])
             .await
-            .expect("durable");
+            .expect("the commit succeeds");
         look().await;
         assert_eq!(look().await, [(true, true); 2]);
         clock.advance(std::time::Duration::from_secs(3600));
@@ -54,30 +54,37 @@ async fn an_address_comes_off_the_list_in_every_replica_and_may_come_back() {
             store
                 .lift(&filter(SuppressionList::Suppressed), clock.now())
                 .await
-                .expect("lifts"),
+                .expect("no error"),
             1
         );
-        assert_eq!(look().await, [(false, true); 2], "of one list alone");
+        assert_eq!(
+            look().await,
+            [(false, true); 2],
+            "removed from one list only"
+        );
         let fresh = SuppressionCache::new(store.clone(), clock.clone());
-        fresh.sync().await.expect("looks");
+        fresh.sync().await.expect("no error");
         assert!(
             !fresh
                 .is_suppressed(Channel::Email, &ada())
                 .await
-                .expect("known")
+                .expect("the lookup succeeds")
         );
         assert!(
             fresh
                 .is_unsubscribed(Channel::Email, &ada())
                 .await
-                .expect("known")
+                .expect("the lookup succeeds")
         );
         replicas[1].add(Channel::Email, &ada(), "mailbox_unknown");
         look().await;
-        assert_eq!(look().await, [(true, true); 2], "it bounced again");
+        assert_eq!(look().await, [(true, true); 2], "suppressed again");
         for list in [SuppressionList::Suppressed, SuppressionList::Unsubscribed] {
             assert_eq!(
-                store.lift(&filter(list), clock.now()).await.expect("lifts"),
+                store
+                    .lift(&filter(list), clock.now())
+                    .await
+                    .expect("no error"),
                 1
             );
         }
@@ -86,7 +93,7 @@ async fn an_address_comes_off_the_list_in_every_replica_and_may_come_back() {
 }
 
 #[tokio::test]
-async fn the_lists_tell_who_since_when_and_why() {
+async fn entries_have_list_time_and_reason() {
     for (store, _database) in both().await {
         let later = NOW.plus(std::time::Duration::from_secs(60));
         let row = |list: SuppressionList, channel, byte: u8, why: &str| SuppressionRow {
@@ -108,25 +115,25 @@ async fn the_lists_tell_who_since_when_and_why() {
                 "number_unknown",
             ),
         ];
-        store.suppress(&early, NOW).await.expect("notes");
+        store.suppress(&early, NOW).await.expect("no error");
         let late = [row(
             SuppressionList::Unsubscribed,
             Channel::Email,
             1,
             "unsubscribed",
         )];
-        store.suppress(&late, later).await.expect("notes");
+        store.suppress(&late, later).await.expect("no error");
         let all = SuppressionQuery {
             kinds: (0..16).collect(),
             limit: 9,
             ..SuppressionQuery::default()
         };
-        let found = store.suppressed(&all).await.expect("lists");
+        let found = store.suppressed(&all).await.expect("no error");
         let told: Vec<_> = found
             .iter()
             .map(|entry| {
                 (
-                    SuppressionList::of_kind(entry.kind).expect("known"),
+                    SuppressionList::of_kind(entry.kind).expect("the lookup succeeds"),
                     entry.address[0],
                     entry.at,
                 )
@@ -186,7 +193,7 @@ async fn the_lists_tell_who_since_when_and_why() {
             ),
         ] {
             assert_eq!(
-                store.suppressed(&narrowed).await.expect("lists").len(),
+                store.suppressed(&narrowed).await.expect("no error").len(),
                 count,
                 "{narrowed:?}"
             );
@@ -196,13 +203,13 @@ async fn the_lists_tell_who_since_when_and_why() {
             ..all.clone()
         };
         assert_eq!(
-            store.lift(&one, later).await.expect("lifts"),
+            store.lift(&one, later).await.expect("no error"),
             1,
-            "no more than asked for"
+            "at most the limit"
         );
-        assert_eq!(store.suppressed(&all).await.expect("lists").len(), 2);
+        assert_eq!(store.suppressed(&all).await.expect("no error").len(), 2);
         assert_eq!(
-            store.lifted_since(later, 9).await.expect("looks"),
+            store.lifted_since(later, 9).await.expect("no error"),
             [SuppressionChange {
                 kind: 0,
                 address: vec![1; 32],
@@ -212,19 +219,19 @@ async fn the_lists_tell_who_since_when_and_why() {
         store
             .maintain(NOW, later.plus(std::time::Duration::from_secs(1)))
             .await
-            .expect("keeps");
+            .expect("no error");
         assert!(
             store
                 .lifted_since(Timestamp(0), 9)
                 .await
-                .expect("looks")
+                .expect("no error")
                 .is_empty()
         );
     }
 }
 
 #[tokio::test]
-async fn a_list_longer_than_a_page_is_read_to_its_end() {
+async fn list_longer_than_a_page_is_read_completely() {
     for (store, _database) in both().await {
         for (byte, second) in (0..6_u8).zip(0..) {
             let rows = [SuppressionRow {
@@ -235,11 +242,11 @@ async fn a_list_longer_than_a_page_is_read_to_its_end() {
             store
                 .suppress(&rows, NOW.plus(std::time::Duration::from_secs(second)))
                 .await
-                .expect("notes");
+                .expect("no error");
         }
         let (mut seen, mut since) = (std::collections::BTreeSet::new(), Timestamp(0));
         for _ in 0..9 {
-            let page = store.suppressed_since(since, 3).await.expect("reads");
+            let page = store.suppressed_since(since, 3).await.expect("no error");
             seen.extend(page.iter().map(|row| row.address[0]));
             since = crate::delivery::suppression::read_to(&page, 3).max(since);
         }

@@ -25,7 +25,7 @@ fn refused(breaker: &CircuitBreaker, sources: impl IntoIterator<Item = CallSourc
 }
 
 #[test]
-fn it_opens_after_failures_in_a_row_and_probes() {
+fn consecutive_failures_open_and_probe_closes() {
     let (clock, breaker) = breaker();
     failed(&breaker, 9);
     breaker.record(CallOutcome::Answered, &source(0, 0));
@@ -52,7 +52,7 @@ fn it_opens_after_failures_in_a_row_and_probes() {
 }
 
 #[test]
-fn the_wait_grows_with_each_probe_and_not_with_what_was_in_flight() {
+fn delay_grows_with_probes_not_with_calls_in_flight() {
     let (clock, breaker) = breaker();
     failed(&breaker, 25);
     for wait_s in [2, 4, 8, 16, 32, 60, 60] {
@@ -67,7 +67,7 @@ fn the_wait_grows_with_each_probe_and_not_with_what_was_in_flight() {
 }
 
 #[test]
-fn refusals_of_one_caller_or_one_domain_never_open_it() {
+fn refusals_of_one_caller_or_domain_do_not_open() {
     let (_clock, breaker) = breaker();
     refused(&breaker, (0..1000).map(|domain| source(1, domain)));
     refused(&breaker, (0..1000).map(|caller| source(caller, 1)));
@@ -75,7 +75,7 @@ fn refusals_of_one_caller_or_one_domain_never_open_it() {
 }
 
 #[test]
-fn refusals_of_many_callers_and_domains_open_it() {
+fn refusals_of_many_callers_and_domains_open() {
     let (_clock, breaker) = breaker();
     refused(&breaker, (0..9).map(|n| source(n, n)));
     assert_eq!(breaker.state(), BreakerState::Closed);
@@ -85,18 +85,22 @@ fn refusals_of_many_callers_and_domains_open_it() {
 }
 
 #[test]
-fn a_refused_recipient_shows_that_the_provider_answers() {
+fn refused_recipient_resets_the_failure_count() {
     let (clock, breaker) = breaker();
     failed(&breaker, 9);
     refused(&breaker, [source(1, 1)]);
     failed(&breaker, 9);
-    assert_eq!(breaker.state(), BreakerState::Closed, "nine in a row");
+    assert_eq!(
+        breaker.state(),
+        BreakerState::Closed,
+        "nine consecutive failures"
+    );
     failed(&breaker, 1);
     refused(&breaker, [source(1, 1)]);
     assert_ne!(
         breaker.state(),
         BreakerState::Closed,
-        "that one was in flight"
+        "the call was in flight"
     );
     clock.advance(MIN_OPEN_TIME);
     assert!(breaker.allows_call("user:1"));
@@ -104,12 +108,12 @@ fn a_refused_recipient_shows_that_the_provider_answers() {
     assert_eq!(
         breaker.state(),
         BreakerState::Closed,
-        "the probe reached the recipient"
+        "the provider answered the probe"
     );
 }
 
 #[test]
-fn probes_rotate_over_callers_and_their_wait_does_not_grow() {
+fn probes_rotate_over_callers_with_constant_delay() {
     let (clock, breaker) = breaker();
     refused(&breaker, (0..10).map(|n| source(n, n)));
     for next in 10..20 {
@@ -125,5 +129,5 @@ fn probes_rotate_over_callers_and_their_wait_does_not_grow() {
     clock.advance(MIN_OPEN_TIME);
     assert!(!breaker.allows_call("user:3"));
     clock.advance(MIN_OPEN_TIME);
-    assert!(breaker.allows_call("user:3"), "there is nobody else");
+    assert!(breaker.allows_call("user:3"), "no other caller");
 }

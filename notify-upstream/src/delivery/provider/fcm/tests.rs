@@ -1,5 +1,5 @@
-//! Against a stand-in for Google's token endpoint and FCM; what we sign is judged by an independent
-//! library.
+//! Tests against a test server for the token endpoint and FCM; signatures are verified by an
+//! independent library.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,13 +20,13 @@ use crate::delivery::retry::FailureClass;
 use crate::notification::OrderSequence;
 use crate::testing::judge;
 
-/// Requests: path, authorization, body.
+/// Received requests: path, authorization, body.
 type Heard = Arc<Mutex<Vec<(String, String, String)>>>;
 
 struct StandIn {
     base: Url,
     heard: Heard,
-    /// Answers to messages, the first first; without one it says yes.
+    /// The next responses to messages; afterwards messages are accepted.
     answers: Arc<Mutex<Vec<(u16, Value)>>>,
 }
 
@@ -58,7 +58,7 @@ async fn stand_in() -> StandIn {
             let body = axum::body::to_bytes(request.into_body(), 1 << 16)
                 .await
                 .expect("body");
-            let body = String::from_utf8(body.to_vec()).expect("text");
+            let body = String::from_utf8(body.to_vec()).expect("valid UTF-8");
             let mut heard = heard.lock().expect("no panic");
             heard.push((path.clone(), authorization, body));
             let tokens = heard.iter().filter(|(path, ..)| path == "/token").count();
@@ -96,7 +96,7 @@ fn pem(label: &str, der: &[u8]) -> String {
     )
 }
 
-/// An account, and the public key that belongs to it.
+/// Returns an account and its public key.
 fn fcm(stand_in: &StandIn, clock: &Clock) -> (FcmProvider, String) {
     fcm_with(stand_in, clock, Cache::memory(clock.clone()))
 }
@@ -153,12 +153,12 @@ async fn send_content(
 }
 
 #[tokio::test]
-async fn a_message_goes_out_under_a_token_that_is_asked_for_once() {
+async fn access_token_is_requested_once() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
     let (fcm, public) = fcm(&stand_in, &clock);
     for _ in 0..2 {
         assert_eq!(
-            send(&fcm).await.expect("taken").detail.as_deref(),
+            send(&fcm).await.expect("no error").detail.as_deref(),
             Some("projects/p/messages/1")
         );
     }
@@ -197,7 +197,7 @@ async fn a_message_goes_out_under_a_token_that_is_asked_for_once() {
         .into_owned()
         .collect();
     assert_eq!(form[0].1, "urn:ietf:params:oauth:grant-type:jwt-bearer");
-    if judge::installed("a_message_goes_out_under_a_token_that_is_asked_for_once").is_some() {
+    if judge::installed("access_token_is_requested_once").is_some() {
         let audience = stand_in.base.join("token").expect("URL").to_string();
         let about = json!({"assertion": form[1].1, "key": public, "audience": audience});
         let claims = judge::ask(&[("fcm-assertion", about)]).await.remove(0);
@@ -207,7 +207,7 @@ async fn a_message_goes_out_under_a_token_that_is_asked_for_once() {
 }
 
 #[tokio::test]
-async fn refusals_are_judged_and_a_dead_device_is_reported() {
+async fn refusals_are_classified_and_dead_devices_suppressed() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
     let (fcm, _) = fcm(&stand_in, &clock);
     let error = |status: &str, code: &str| json!({"error": {"status": status, "message": "of device-1", "details": [{"errorCode": code}]}});
@@ -269,15 +269,15 @@ async fn refusals_are_judged_and_a_dead_device_is_reported() {
             assert_eq!(refusal.retry_after, Some(Duration::from_secs(30)));
         }
     }
-    send(&fcm).await.expect("taken");
+    send(&fcm).await.expect("no error");
     let heard = stand_in.heard.lock().expect("no panic");
     let tokens = heard.iter().filter(|(path, ..)| path == "/token").count();
-    assert_eq!(tokens, 2, "a token that was refused is asked for anew");
-    assert_eq!(heard.last().expect("calls").1, "Bearer ya29.2");
+    assert_eq!(tokens, 2, "a rejected token is replaced");
+    assert_eq!(heard.last().expect("the call succeeds").1, "Bearer ya29.2");
 }
 
 #[tokio::test]
-async fn while_the_cache_is_away_a_token_serves_until_shortly_before_its_end() {
+async fn token_is_used_locally_while_cache_is_unavailable() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
     let away = Cache::open("redis://127.0.0.1:1/").await.expect("a URL");
     let (fcm, _) = fcm_with(&stand_in, &clock, away);
@@ -285,26 +285,26 @@ async fn while_the_cache_is_away_a_token_serves_until_shortly_before_its_end() {
         let heard = stand_in.heard.lock().expect("no panic");
         heard.iter().filter(|(path, ..)| path == "/token").count()
     };
-    // Its life is 3599 seconds.
+    // The token is valid for 3599 s.
     for (second, asked) in [(0, 1), (1, 1), (3298, 1), (3299, 2), (3300, 2)] {
         clock.advance(Duration::from_secs(second).saturating_sub(clock.now().since(Timestamp(0))));
-        send(&fcm).await.expect("taken");
+        send(&fcm).await.expect("no error");
         assert_eq!(tokens(), asked, "at {second}");
     }
 }
 
 #[tokio::test]
-async fn replicas_share_a_token_and_its_end() {
+async fn replicas_share_token_and_expiry() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
     let cache = Cache::memory(clock.clone());
     let (account, _) = account(&stand_in);
     let [one, other] =
         [&account, &account].map(|account| fcm_of(account.clone(), &clock, cache.clone()));
     for fcm in [&one, &other] {
-        send(fcm).await.expect("taken");
+        send(fcm).await.expect("no error");
         clock.advance(Duration::from_secs(3298));
     }
-    send(&other).await.expect("taken");
+    send(&other).await.expect("no error");
     let heard = stand_in.heard.lock().expect("no panic");
     let used: Vec<&str> = heard
         .iter()
@@ -321,16 +321,16 @@ async fn token_in_the_shared_cache_is_sealed() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
     let cache = Cache::memory(clock.clone());
     let (one, _) = fcm_with(&stand_in, &clock, cache.clone());
-    send(&one).await.expect("taken");
+    send(&one).await.expect("no error");
     let kept = cache
         .get("notify:fcm-token:p")
         .await
-        .expect("answers")
+        .expect("the server answers")
         .expect("a copy");
     assert!(!String::from_utf8_lossy(&kept).contains("ya29"), "{kept:?}");
-    // Another account's copy is not opened, and neither is one that was written by somebody else.
+    // A copy of another account or of another writer is not used.
     let (other, _) = fcm_with(&stand_in, &clock, cache.clone());
-    send(&other).await.expect("taken");
+    send(&other).await.expect("no error");
     cache
         .set(
             "notify:fcm-token:p",
@@ -340,7 +340,7 @@ async fn token_in_the_shared_cache_is_sealed() {
         .await
         .expect("set");
     let (third, _) = fcm_with(&stand_in, &clock, cache);
-    send(&third).await.expect("taken");
+    send(&third).await.expect("no error");
     let heard = stand_in.heard.lock().expect("no panic");
     let used: Vec<&str> = heard
         .iter()
@@ -351,7 +351,7 @@ async fn token_in_the_shared_cache_is_sealed() {
 }
 
 #[tokio::test]
-async fn no_string_is_more_than_text_to_one_device() {
+async fn hostile_strings_stay_text_to_one_device() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
     let (fcm, _) = fcm(&stand_in, &clock);
     let strings = naughty();
@@ -360,7 +360,7 @@ async fn no_string_is_more_than_text_to_one_device() {
             title: text.clone(),
             body: text.clone(),
         };
-        send_content(&fcm, &content).await.expect("taken");
+        send_content(&fcm, &content).await.expect("no error");
     }
     let heard = stand_in.heard.lock().expect("no panic");
     let messages: Vec<&String> = heard
@@ -368,7 +368,7 @@ async fn no_string_is_more_than_text_to_one_device() {
         .filter(|(path, ..)| path != "/token")
         .map(|(_, _, body)| body)
         .collect();
-    assert_eq!(messages.len(), strings.len(), "one message each");
+    assert_eq!(messages.len(), strings.len(), "one message per string");
     for (body, text) in messages.into_iter().zip(&strings) {
         let message: Value = serde_json::from_str(body).expect("JSON");
         let id = &message["message"]["data"]["notificationId"];

@@ -7,9 +7,9 @@ use lettre::{Address, Message as Mail};
 
 use super::SmtpConfig;
 use crate::address::EmailAddress;
-use crate::delivery::attempt::message_id;
 use crate::delivery::mail_token::TokenPurpose;
 use crate::delivery::provider::OutgoingMessage;
+use crate::notification::NotificationId;
 
 /// A rendered e-mail.
 pub(super) struct RenderedMail<'a> {
@@ -18,8 +18,8 @@ pub(super) struct RenderedMail<'a> {
     pub(super) html: Option<&'a str>,
 }
 
-/// Builds the message: one recipient, the same `Message-ID` and `Date` for every attempt. Bodies
-/// are encoded, so that no line of theirs can end the message or begin a header.
+/// Builds the message: one recipient, the same `Message-ID` and `Date` for all attempts. Bodies are
+/// encoded, so that no line of the content can end the message or start a header.
 pub(super) fn build(
     config: &SmtpConfig,
     message: &OutgoingMessage<'_>,
@@ -60,7 +60,8 @@ pub(super) fn build(
     mail.map_err(|error| error.to_string())
 }
 
-/// Under what a mail server reports: the token that proves it, else the id.
+/// Returns the envelope identifier for reports: the token that authenticates them, otherwise the
+/// notification identifier.
 pub(super) fn envelope_id(config: &SmtpConfig, message: &OutgoingMessage<'_>) -> String {
     report_token(config, message).unwrap_or_else(|| message.id.to_string())
 }
@@ -96,11 +97,16 @@ fn raw(name: &'static str, value: String) -> Result<HeaderValue, String> {
     Ok(HeaderValue::new(name, value))
 }
 
-/// Every line end becomes `\n` (the transport makes it CRLF), and what is no character of text is
-/// left out: a bare CR or a NUL in a variable must not mean anything to any server.
+/// Converts all line endings to `\n` (the transport makes them CRLF) and removes characters
+/// that are not text: a bare CR or a NUL in a variable must not have a meaning for any server.
 fn lines(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     text.chars()
         .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
         .collect()
+}
+
+/// Returns the `Message-ID` of a notification, the same for all attempts.
+fn message_id(id: NotificationId, domain: &str) -> String {
+    format!("<{id}@{domain}>")
 }

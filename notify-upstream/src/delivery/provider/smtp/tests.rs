@@ -1,4 +1,4 @@
-//! Against aiosmtpd ([`peer`]), and against a small server that says what its script tells it to.
+//! Tests against aiosmtpd ([`peer`]) and against a scripted server.
 
 mod peer;
 mod unverified;
@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 
 use super::*;
 use crate::address::hash;
+use crate::delivery::mail_token::MailTokens;
 use crate::delivery::mail_token::TokenPurpose;
 use crate::delivery::pool::MAX_CALL_DURATION;
 use crate::delivery::provider::call::CALL_TIMEOUT;
@@ -19,19 +20,19 @@ use crate::delivery::provider::injection::naughty;
 use crate::delivery::retry::FailureClass;
 use crate::notification::NotificationId;
 
-/// What the server says to a verb that comes up; everything else gets a yes.
+/// The response of the server to a command; others are accepted.
 #[derive(Clone, Copy, Debug)]
 enum Script {
     Yes,
-    /// To this verb (`DOT` is the end of the message) with this line.
+    /// Responds to this command (`DOT` is the end of the message) with this line.
     Say(&'static str, &'static str),
-    /// Closes the connection at this verb.
+    /// Closes the connection at this command.
     Drop(&'static str),
-    /// Offers reports on what becomes of a message.
+    /// Offers delivery status notifications.
     Dsn,
 }
 
-/// One message as the server took it: the envelope's lines, and the data with its dots.
+/// A message as received by the server: the lines of the envelope, and the data with dots.
 #[derive(Clone, Debug, Default)]
 struct Caught {
     envelope: Vec<String>,
@@ -131,7 +132,7 @@ fn smtp(port: u16) -> SmtpProvider {
         unsubscribe: Some("https://x.example/unsubscribe/".to_owned()),
         timeouts: SmtpTimeouts::default(),
     };
-    SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates")
+    SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates are configured")
 }
 
 fn tokens() -> MailTokens {
@@ -142,7 +143,7 @@ fn id() -> NotificationId {
     NotificationId::parse("0190a5d0-0000-7000-8000-000000000001").expect("an id")
 }
 
-/// What proves a mail to Ada.
+/// Returns the token of a message to Ada.
 fn token(purpose: TokenPurpose) -> String {
     tokens().issue(purpose, id(), &hash("ada@example.com"))
 }
@@ -173,11 +174,11 @@ async fn send(
 }
 
 #[tokio::test]
-async fn a_message_arrives_with_its_headers_and_the_connection_is_kept() {
+async fn message_arrives_with_headers_and_connection_is_reused() {
     let server = server(Script::Yes).await;
     let smtp = smtp(server.port);
     for _ in 0..3 {
-        let taken = send(&smtp, &content("Hello Ada")).await.expect("taken");
+        let taken = send(&smtp, &content("Hello Ada")).await.expect("no error");
         assert_eq!(taken.detail.as_deref(), Some("250 2.0.0 Ok"));
     }
     let caught = server.caught.lock().await.clone();
@@ -228,25 +229,25 @@ async fn a_message_arrives_with_its_headers_and_the_connection_is_kept() {
 }
 
 #[tokio::test]
-async fn a_server_that_reports_is_asked_to_report_under_our_id() {
+async fn dsn_is_requested_under_our_envelope_id() {
     let server = server(Script::Dsn).await;
     let return_path = EmailAddress::parse("bounces@example.org");
     let config = SmtpConfig {
         return_path,
         ..smtp(server.port).config
     };
-    let smtp =
-        SmtpProvider::new(config.clone(), ErrorCodeTable::shipped()).expect("no certificates");
-    send(&smtp, &content("Hello Ada")).await.expect("taken");
+    let smtp = SmtpProvider::new(config.clone(), ErrorCodeTable::shipped())
+        .expect("no certificates are configured");
+    send(&smtp, &content("Hello Ada")).await.expect("no error");
     let without_key = SmtpConfig {
         tokens: None,
         ..config
     };
-    let without_key =
-        SmtpProvider::new(without_key, ErrorCodeTable::shipped()).expect("no certificates");
+    let without_key = SmtpProvider::new(without_key, ErrorCodeTable::shipped())
+        .expect("no certificates are configured");
     send(&without_key, &content("Hello Ada"))
         .await
-        .expect("taken");
+        .expect("no error");
     let caught = server.caught.lock().await.clone();
     let [mail, rcpt] = &caught[0].envelope[..] else {
         panic!("{:?}", caught[0].envelope)
@@ -272,7 +273,7 @@ async fn a_server_that_reports_is_asked_to_report_under_our_id() {
     );
     assert!(
         !caught[0].data.contains(&token),
-        "the envelope alone has it"
+        "only the envelope contains the token"
     );
     assert_eq!(
         caught[1].envelope[0],
@@ -290,7 +291,7 @@ async fn a_server_that_reports_is_asked_to_report_under_our_id() {
 }
 
 #[tokio::test]
-async fn every_fault_is_judged_and_leaves_no_connection_in_doubt() {
+async fn every_fault_is_classified_and_connection_state_is_known() {
     use FaultScope::{Provider, Recipient};
     let cases = [
         (
@@ -421,7 +422,7 @@ async fn every_fault_is_judged_and_leaves_no_connection_in_doubt() {
         assert!(!detail.contains("ada@"), "{script:?}");
         if let Script::Say(_, words) = script {
             let words = words.replace("ada@example.com", "<recipient>");
-            assert_eq!(detail, words, "the server's words are kept");
+            assert_eq!(detail, words, "the response of the server is kept");
         }
         if matches!(script, Script::Drop(_)) {
             assert!(smtp.idle.take().is_none(), "{script:?}");
@@ -430,14 +431,16 @@ async fn every_fault_is_judged_and_leaves_no_connection_in_doubt() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_or_without_starttls_gets_no_message() {
+async fn server_without_starttls_gets_no_message() {
     let closed = TcpListener::bind("127.0.0.1:0")
         .await
         .expect("port")
         .local_addr()
         .expect("address")
         .port();
-    let refusal = send(&smtp(closed), &content("x")).await.expect_err("away");
+    let refusal = send(&smtp(closed), &content("x"))
+        .await
+        .expect_err("the server is unavailable");
     assert_eq!(
         (refusal.class, refusal.scope),
         (FailureClass::Transient, FaultScope::Provider)
@@ -448,7 +451,8 @@ async fn a_server_that_is_away_or_without_starttls_gets_no_message() {
         host: "localhost".to_owned(),
         ..smtp(server.port).config
     };
-    let strict = SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates");
+    let strict = SmtpProvider::new(config, ErrorCodeTable::shipped())
+        .expect("no certificates are configured");
     let refusal = send(&strict, &content("x"))
         .await
         .expect_err("not protected");
@@ -460,27 +464,27 @@ async fn a_server_that_is_away_or_without_starttls_gets_no_message() {
 }
 
 #[test]
-fn a_call_of_any_kind_ends_before_the_longest() {
+fn calls_end_before_the_maximum_duration() {
     let SmtpTimeouts {
         connect: _,
         prelude,
         dot,
     } = SmtpTimeouts::default();
     assert!(prelude + dot < MAX_CALL_DURATION);
-    // FCM asks for a token before it sends.
+    // FCM requests a token before it sends.
     assert!(2 * CALL_TIMEOUT < MAX_CALL_DURATION);
 }
 
 #[tokio::test]
-async fn no_string_is_more_than_text() {
+async fn hostile_strings_stay_text() {
     let server = server(Script::Yes).await;
     let smtp = smtp(server.port);
     let strings = naughty();
     for text in &strings {
-        send(&smtp, &content(text)).await.expect("taken");
+        send(&smtp, &content(text)).await.expect("no error");
     }
     let caught = server.caught.lock().await;
-    assert_eq!(caught.len(), strings.len(), "one message each");
+    assert_eq!(caught.len(), strings.len(), "one message per string");
     for (mail, text) in caught.iter().zip(&strings) {
         assert_eq!(
             mail.envelope,

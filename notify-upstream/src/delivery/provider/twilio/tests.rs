@@ -10,7 +10,7 @@ use crate::delivery::provider::injection::naughty;
 use crate::delivery::retry::FailureClass;
 use crate::notification::OrderSequence;
 
-/// What the stand-in heard: path, authorization, form.
+/// Requests received by the test server: path, authorization, form.
 type Heard = (String, String, Vec<(String, String)>);
 
 async fn stand_in(status: u16, answer: &'static str) -> (Url, mpsc::UnboundedReceiver<Heard>) {
@@ -25,13 +25,15 @@ async fn stand_in(status: u16, answer: &'static str) -> (Url, mpsc::UnboundedRec
         let path = request.uri().path().to_owned();
         let authorization = request.headers()["authorization"]
             .to_str()
-            .expect("text")
+            .expect("valid UTF-8")
             .to_owned();
         let body = axum::body::to_bytes(request.into_body(), 1 << 16)
             .await
             .expect("body");
         let form = url::form_urlencoded::parse(&body).into_owned().collect();
-        sender.send((path, authorization, form)).expect("heard");
+        sender
+            .send((path, authorization, form))
+            .expect("a wake-up arrives");
         (
             StatusCode::from_u16(status).expect("status"),
             [("retry-after", "7")],
@@ -83,11 +85,11 @@ async fn send(base: Url) -> Result<ProviderAck, ProviderRefusal> {
 }
 
 #[tokio::test]
-async fn a_message_goes_out_with_a_callback_that_carries_our_id() {
+async fn message_has_a_callback_with_our_id() {
     let (base, mut heard) = stand_in(201, r#"{"sid":"SM1","status":"queued"}"#).await;
-    let taken = send(base).await.expect("taken");
+    let taken = send(base).await.expect("no error");
     assert_eq!(taken.detail.as_deref(), Some("SM1 in 1 GSM-7 segment(s)"));
-    let (path, authorization, form) = heard.recv().await.expect("heard");
+    let (path, authorization, form) = heard.recv().await.expect("a wake-up arrives");
     assert_eq!(path, "/2010-04-01/Accounts/AC1/Messages.json");
     assert_eq!(authorization, "Basic QUMxOjEyMzQ1");
     let field = |name: &str| {
@@ -107,7 +109,7 @@ async fn a_message_goes_out_with_a_callback_that_carries_our_id() {
 }
 
 #[tokio::test]
-async fn refusals_are_judged_by_twilios_own_code() {
+async fn refusals_are_classified_by_twilio_code() {
     let (base, _heard) = stand_in(
         400,
         r#"{"code":21211,"message":"The number +491701234567 is not valid"}"#,
@@ -118,7 +120,7 @@ async fn refusals_are_judged_by_twilios_own_code() {
         (refusal.class, refusal.code.as_str(), refusal.suppress),
         (FailureClass::Permanent, "number_not_valid", true)
     );
-    assert!(!refusal.detail.expect("words").contains("+49"));
+    assert!(!refusal.detail.expect("a text").contains("+49"));
     let (base, _heard) = stand_in(429, r#"{"code":20429,"message":"Too many requests"}"#).await;
     let refusal = send(base).await.expect_err("refused");
     assert_eq!(
@@ -166,7 +168,7 @@ async fn refusals_are_judged_by_twilios_own_code() {
 }
 
 #[test]
-fn no_string_is_more_than_the_text_of_one_message() {
+fn hostile_strings_stay_text_of_one_message() {
     let twilio = twilio("https://api.twilio.example".parse().expect("URL"));
     let number = PhoneNumber::parse("+491701234567").expect("number");
     let to = Address::Phone(number.clone());

@@ -1,4 +1,4 @@
-//! OutgoingMessage encryption for Web Push (RFC 8291), in one record of RFC 8188.
+//! Message encryption for Web Push (RFC 8291), in one record of RFC 8188.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::agreement::{self, ECDH_P256, PrivateKey, UnparsedPublicKey};
@@ -7,12 +7,13 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// Size of the one record, and the most that push services take.
+/// Size of the only record, and the maximum that push services accept.
 const RECORD_BYTES: u32 = 4096;
 /// Header, tag and padding delimiter of the record.
 const OVERHEAD_BYTES: usize = 16 + 4 + 1 + 65 + 16 + 1;
 
-/// Encrypts for a browser; `None` when its keys are not keys or the message is too long.
+/// Encrypts a message for a browser. Returns `None` if the keys are invalid or the message is too
+/// long.
 pub(super) fn seal(plain: &[u8], p256dh: &str, auth: &str) -> Option<Vec<u8>> {
     let mut salt = [0; 16];
     SystemRandom::new().fill(&mut salt).ok()?;
@@ -72,7 +73,7 @@ fn extract(salt: &[u8], input: &[u8]) -> Vec<u8> {
         .to_vec()
 }
 
-/// The first block of HKDF-Expand (section 2.3): 32 bytes are all that is ever asked for.
+/// The first block of HKDF-Expand (section 2.3); no caller needs more than 32 bytes.
 fn expand(key: &[u8], info: &[u8]) -> Vec<u8> {
     hmac::sign(
         &hmac::Key::new(hmac::HMAC_SHA256, key),
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_rfc_8291() {
+    fn rfc_8291_example_is_reproduced() {
         let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).expect("base64url");
         let private = decode("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
         let ours = PrivateKey::from_private_key(&ECDH_P256, &private).expect("a key");
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_no_key_is_refused() {
+    fn long_message_or_invalid_key_is_rejected() {
         let key = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
         assert!(
             seal(&[0; 3993], key, "BTBZMqHH6r4Tts7J_aSIgg")

@@ -1,7 +1,9 @@
-//! A mail server that others wrote, in the clear and with STARTTLS and a user, with a fault at each
-//! verb.
+//! Tests against an independent mail server, without encryption and with STARTTLS and
+//! authentication, with a fault at each command.
 
 use std::path::Path;
+
+use postern_common::Secret;
 use std::process::Stdio;
 
 use futures_util::future::join_all;
@@ -11,7 +13,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use super::*;
 use crate::testing::judge;
 
-/// aiosmtpd; it ends with this value.
+/// An aiosmtpd process, which ends when dropped.
 struct Peer {
     _child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -25,13 +27,14 @@ impl Peer {
             .args(arguments)
             .stdout(Stdio::piped())
             .kill_on_drop(true);
-        let mut child = command.spawn().expect("the peer runs");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut child = command.spawn().expect("the server starts");
+        let mut lines =
+            BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
         let first = lines
             .next_line()
             .await
-            .expect("text")
-            .expect("the peer says its port");
+            .expect("valid UTF-8")
+            .expect("the server prints its port");
         let port = first
             .strip_prefix("port ")
             .and_then(|port| port.parse().ok())
@@ -48,20 +51,20 @@ impl Peer {
             .lines
             .next_line()
             .await
-            .expect("text")
-            .expect("a message was taken");
+            .expect("valid UTF-8")
+            .expect("a message was accepted");
         serde_json::from_str(&line).expect("JSON")
     }
 }
 
-/// Deadlines that a test can wait for, and that a loaded machine keeps where nothing hangs.
-const PATIENCE: SmtpTimeouts = SmtpTimeouts {
+/// Timeouts that are short enough for a test and long enough for a loaded machine.
+const SHORT_TIMEOUTS: SmtpTimeouts = SmtpTimeouts {
     connect: Duration::from_secs(20),
     prelude: Duration::from_secs(10),
     dot: Duration::from_secs(4),
 };
 
-/// A certificate of `localhost` that is its own authority, and its key.
+/// Creates a self-signed certificate of `localhost` and its key.
 async fn certificate(folder: &Path) -> [String; 2] {
     let [cert, key] = ["cert.pem", "key.pem"].map(|name| folder.join(name).display().to_string());
     let made = Command::new("openssl")
@@ -94,7 +97,7 @@ async fn certificate(folder: &Path) -> [String; 2] {
     [cert, key]
 }
 
-/// What becomes of a message for each fault, all at once.
+/// Returns the outcome of a message for each fault, sent concurrently.
 async fn outcomes(cases: Vec<(String, SmtpProvider)>) -> Vec<(String, FailureClass, String)> {
     let sent = cases.into_iter().map(|(name, smtp)| async move {
         let refusal = send(&smtp, &content("x")).await.expect_err(&name);
@@ -123,8 +126,8 @@ fn expected(verb: &str, action: &str) -> (FailureClass, &'static str) {
 }
 
 #[tokio::test]
-async fn aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged() {
-    let Some(peers) = judge::installed("aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged")
+async fn aiosmtpd_accepts_messages_and_its_faults_are_classified() {
+    let Some(peers) = judge::installed("aiosmtpd_accepts_messages_and_its_faults_are_classified")
     else {
         return;
     };
@@ -132,10 +135,11 @@ async fn aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged() {
     let plain = |hello: &str| {
         let config = SmtpConfig {
             hello: hello.to_owned(),
-            timeouts: PATIENCE,
+            timeouts: SHORT_TIMEOUTS,
             ..smtp(peer.port).config
         };
-        SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates")
+        SmtpProvider::new(config, ErrorCodeTable::shipped())
+            .expect("no certificates are configured")
     };
     let mut cases = Vec::new();
     let mut wanted = Vec::new();
@@ -151,7 +155,7 @@ async fn aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged() {
     assert_eq!(outcomes(cases).await, wanted);
     send(&good, &content("Hello Ada\r\n.\r\nthere"))
         .await
-        .expect("taken");
+        .expect("no error");
     let taken = peer.taken().await;
     assert_eq!(
         (&taken["from"], &taken["to"]),
@@ -163,12 +167,12 @@ async fn aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged() {
     assert_eq!(
         (&taken["hello"], &taken["tls"]),
         (&"good.example".into(), &false.into()),
-        "nothing else was taken"
+        "no other message is accepted"
     );
 }
 
-/// What is left of a text on its way: line ends become one kind, and what is no character of text
-/// is left out.
+/// Returns a text as it arrives: with uniform line endings and without characters that are not
+/// text.
 fn as_text(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     text.chars()
@@ -177,17 +181,15 @@ fn as_text(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_naughty_string_is_one_message_to_one_recipient_with_that_very_text() {
-    let Some(peers) = judge::installed(
-        "every_naughty_string_is_one_message_to_one_recipient_with_that_very_text",
-    ) else {
+async fn hostile_strings_arrive_unchanged_as_one_message() {
+    let Some(peers) = judge::installed("hostile_strings_arrive_unchanged_as_one_message") else {
         return;
     };
     let mut peer = Peer::start(&peers, &[]).await;
     let smtp = smtp(peer.port);
     let mut heads = None;
     for text in naughty() {
-        send(&smtp, &content(&text)).await.expect("taken");
+        send(&smtp, &content(&text)).await.expect("no error");
         let taken = peer.taken().await;
         assert_eq!(
             taken["to"],
@@ -209,23 +211,23 @@ async fn every_naughty_string_is_one_message_to_one_recipient_with_that_very_tex
             "{text:?}"
         );
     }
-    send(&smtp, &content("the last")).await.expect("taken");
+    send(&smtp, &content("the last")).await.expect("no error");
     assert_eq!(
         peer.taken().await["text"].as_str().map(str::trim),
         Some("the last"),
-        "nothing came in between"
+        "no other session is opened"
     );
 }
 
 #[tokio::test]
-async fn aiosmtpd_is_spoken_to_in_private_and_by_name() {
-    let Some(peers) = judge::installed("aiosmtpd_is_spoken_to_in_private_and_by_name") else {
+async fn aiosmtpd_requires_trusted_tls_for_its_name() {
+    let Some(peers) = judge::installed("aiosmtpd_requires_trusted_tls_for_its_name") else {
         return;
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let [cert, key] = certificate(folder.path()).await;
     let mut peer = Peer::start(&peers, &[&cert, &key, "postern", "sesame"]).await;
-    let ca_pem = Some(std::fs::read(&cert).expect("it was made"));
+    let ca_pem = Some(std::fs::read(&cert).expect("the file was created"));
     let private = |hello: &str, password: &str, ca_pem: Option<Vec<u8>>| {
         let config = SmtpConfig {
             host: "localhost".to_owned(),
@@ -233,7 +235,7 @@ async fn aiosmtpd_is_spoken_to_in_private_and_by_name() {
             ca_pem,
             credentials: Some(("postern".to_owned(), Secret::from(password))),
             hello: hello.to_owned(),
-            timeouts: PATIENCE,
+            timeouts: SHORT_TIMEOUTS,
             ..smtp(peer.port).config
         };
         SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("a certificate")
@@ -275,7 +277,7 @@ async fn aiosmtpd_is_spoken_to_in_private_and_by_name() {
     let good = private("good.example", "sesame", ca_pem);
     assert_eq!(outcomes(cases).await, wanted);
     for _ in 0..2 {
-        send(&good, &content("Hello Ada")).await.expect("taken");
+        send(&good, &content("Hello Ada")).await.expect("no error");
         let taken = peer.taken().await;
         let seen = (&taken["hello"], &taken["tls"], &taken["user"]);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Mail of a user to its own address that is not verified: through acceptance, the actor service
-//! and the mail server.
+//! Tests of mail to the unverified address of a user, through acceptance, the actor service and the
+//! mail server.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::notification::Priority;
 use crate::principal::Principal;
 use crate::testing::{self, START, TestReplica, draft, stores};
 
-/// The service pool and the actor service in one: every actor has an address of its own, which is
-/// not verified, but for `thief`, who claims Ada's.
+/// Starts the service pool and the actor service. Every actor has an unverified address of its own,
+/// except `thief`, whose profile has Ada's.
 async fn services() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
@@ -66,7 +66,7 @@ fn identity(endpoint: &str) -> IdentityConfig {
     config::parse("test", "", |root| IdentityConfig::read(root, &env)).expect("complete")
 }
 
-/// How a user's `welcome` to itself ends: its status and its reason.
+/// Returns status and reason of a `welcome` that a user sends to itself.
 async fn welcomed(rig: &mut TestReplica, user: &str) -> (Value, Value) {
     let mut draft = draft(Priority::Normal);
     let actor: ActorId = serde_json::from_value(json!(user)).expect("an actor");
@@ -78,7 +78,7 @@ async fn welcomed(rig: &mut TestReplica, user: &str) -> (Value, Value) {
     let id = rig
         .submit_as(principal, draft, None)
         .await
-        .expect("accepted")
+        .expect("no error")
         .id;
     rig.step().await;
     let view = rig.view(id).await;
@@ -104,7 +104,7 @@ async fn unverified_address_gets_mail_up_to_its_quota() {
         assert_eq!(
             welcomed(&mut rig, "ada").await,
             refused,
-            "the sixth of this hour"
+            "sixth message of the hour"
         );
         assert_eq!(
             welcomed(&mut rig, "thief").await,
@@ -117,7 +117,7 @@ async fn unverified_address_gets_mail_up_to_its_quota() {
             "another caller and address"
         );
         clock.advance(Duration::from_secs(3600));
-        rig.workers.step().await.expect("renews");
+        rig.workers.step().await.expect("lease renewal succeeds");
         assert_eq!(welcomed(&mut rig, "ada").await, sent, "another hour");
         let caught = server.caught.lock().await;
         let recipients = caught.iter().map(|mail| mail.envelope[1].as_str());
