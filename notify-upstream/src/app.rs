@@ -22,8 +22,7 @@ use crate::config::Config;
 use crate::delivery::actors::{ActorClient, UserAddressPolicy};
 use crate::delivery::attempt::AttemptExecutor;
 use crate::delivery::mail_token::KEY_VARIABLE;
-use crate::delivery::pool::{MAX_CALL_DURATION, ProviderPool};
-use crate::delivery::pool::{ProviderConfig, ProviderSettings};
+use crate::delivery::pool::{MAX_CALL_DURATION, ProviderConfig, ProviderPool, ProviderSettings};
 use crate::delivery::provider::check_tls;
 use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
@@ -35,14 +34,11 @@ use crate::housekeeping::{DelayedRowMover, StoreMaintenance, TemplateReloader};
 use crate::http::ApiState;
 use crate::intake::group_commit::{self, SubmissionQueue};
 use crate::intake::quota::CallerQuota;
-use crate::lease::LeaseClock;
-use crate::lease::WorkerRegistry;
+use crate::lease::{LeaseClock, WorkerRegistry};
 use crate::metrics::NotifyMetrics;
-use crate::notification::Channel;
-use crate::notification::OrderSequence;
+use crate::notification::{Channel, OrderSequence};
 use crate::status::reader::{StatusBatcher, StatusReader};
-use crate::store::SnapshotCache;
-use crate::store::Store;
+use crate::store::{SnapshotCache, Store, StoreError};
 use crate::templates::{Templates, fingerprint};
 
 /// The listening sockets.
@@ -94,13 +90,7 @@ impl App {
     pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
         check_tls().map_err(Exit::unavailable)?;
         let (templates, reloader) = load_templates(&config)?;
-        let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
-        let store = Store::open(&opened, config.queue.connections).await?;
-        let unavailable = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
-        store
-            .maintain(clock.now(), keep_from(&config, clock.now()))
-            .await
-            .map_err(unavailable)?;
+        let (opened, store) = open_store(&config, &clock).await?;
         let cache = Cache::open(&config.cache).await?;
         warn_without_mail_tokens(&config);
         let providers = ProviderPool::build(
@@ -109,13 +99,11 @@ impl App {
             &cache,
             &clock,
         )?;
-        let verifier = Verifier::new(
-            config.identity.issuers(),
-            VerifierOptions {
-                clock: clock.clone(),
-                ..VerifierOptions::default()
-            },
-        );
+        let verifier_options = VerifierOptions {
+            clock: clock.clone(),
+            ..VerifierOptions::default()
+        };
+        let verifier = Verifier::new(config.identity.issuers(), verifier_options);
         let service_client = ServiceClient::new(
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
             postern_common::service::http_client(),
@@ -123,17 +111,9 @@ impl App {
         let suppression = Arc::new(SuppressionCache::new(store.clone(), clock.clone()));
         // The suppression lists must be loaded before the first message is sent.
         suppression.sync().await.map_err(unavailable)?;
-        let address_policy = UserAddressPolicy {
-            anyone: config.users_may_address_anyone,
-            unverified: config.unverified_addresses,
-        };
         let executor = AttemptExecutor {
             templates: Arc::clone(&templates),
-            actors: ActorClient::new(
-                config.actor_service.clone(),
-                service_client.clone(),
-                address_policy,
-            ),
+            actors: actor_client(&config, &service_client),
             store: store.clone(),
             providers,
             suppression: Arc::clone(&suppression),
@@ -157,10 +137,11 @@ impl App {
             completed,
             stop_delivery.clone(),
         );
+        let dispatch_state = DispatchState::new(&config.queue.permits, clock.clone());
         let context = DispatchContext {
             snapshot_cache: SnapshotCache::new(clock.clone()),
             sequence: Arc::new(OrderSequence::new(clock.clone())),
-            dispatch_state: Arc::new(DispatchState::new(&config.queue.permits, clock.clone())),
+            dispatch_state: Arc::new(dispatch_state),
             metrics: NotifyMetrics::new(),
             store,
             clock,
@@ -229,6 +210,28 @@ impl App {
         }
     }
 
+    fn maintenance(&self) -> StoreMaintenance {
+        let context = &self.context;
+        StoreMaintenance {
+            store: context.store.clone(),
+            clock: context.clock.clone(),
+            workers: Arc::clone(&context.workers),
+            suppression: Arc::clone(&self.suppression),
+            metrics: context.metrics.clone(),
+            database: self.database.clone(),
+            opened: self.opened.clone(),
+            retention: self.config.queue.retention,
+        }
+    }
+
+    fn delayed_row_mover(&self) -> DelayedRowMover {
+        DelayedRowMover {
+            store: self.context.store.clone(),
+            clock: self.context.clock.clone(),
+            dispatch_state: Arc::clone(&self.context.dispatch_state),
+        }
+    }
+
     /// Returns the readiness checks.
     #[must_use]
     pub fn health(&self) -> Health {
@@ -238,51 +241,32 @@ impl App {
     /// Serves until `shutdown` is cancelled; then accepts no requests, starts no attempts, releases
     /// claimed rows and completes attempts in progress.
     pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
+        let background_stop = CancellationToken::new();
+        let mut background = JoinSet::new();
+        background.spawn(self.maintenance().run(background_stop.clone()));
+        background.spawn(self.delayed_row_mover().run(self.stop_delivery.clone()));
+        background.spawn(self.reloader.run(background_stop.clone()));
+        background.spawn(self.verifier.run(shutdown.clone()));
+        let (service_client, client_stop) = (self.service_client, shutdown.clone());
+        background.spawn(async move { service_client.run(client_stop).await });
         let DispatchContext {
             store,
-            clock,
             workers,
             dispatch_state,
             runner,
             metrics,
-            sequence: _,
-            snapshot_cache: _,
+            ..
         } = self.context;
-        let mut background = JoinSet::new();
-        let background_stop = CancellationToken::new();
-        background.spawn(self.verifier.run(shutdown.clone()));
-        let (service_client, end) = (self.service_client, shutdown.clone());
-        background.spawn(async move { service_client.run(end).await });
         background.spawn(Arc::clone(&workers).run(background_stop.clone()));
         let mut dispatch_tasks = JoinSet::new();
         for dispatcher in self.dispatchers {
             dispatch_tasks.spawn(dispatcher.run(self.stop_delivery.clone()));
         }
-        let publisher =
-            WakeupPublisher::new(store.clone(), Arc::clone(&dispatch_state)).map(Arc::new);
+        let publisher = WakeupPublisher::new(store.clone(), dispatch_state).map(Arc::new);
         if let Some(publisher) = &publisher {
             background.spawn(Arc::clone(publisher).listen());
             background.spawn(Arc::clone(publisher).run());
         }
-        let mover = DelayedRowMover {
-            store: store.clone(),
-            clock: clock.clone(),
-            dispatch_state,
-        };
-        background.spawn(mover.run(self.stop_delivery.clone()));
-        let store_handle = store.clone();
-        let maintenance = StoreMaintenance {
-            store,
-            clock,
-            workers: Arc::clone(&workers),
-            suppression: self.suppression,
-            metrics: metrics.clone(),
-            database: self.database,
-            opened: self.opened.clone(),
-            retention: self.config.queue.retention,
-        };
-        background.spawn(maintenance.run(background_stop.clone()));
-        background.spawn(self.reloader.run(background_stop.clone()));
         let service_check = self.health.check("service");
         service_check.set_ok();
         let committer = tokio::spawn(self.committer.run());
@@ -325,7 +309,7 @@ impl App {
         .await;
         background_stop.cancel();
         background.shutdown().await;
-        retire_workers(&workers, &store_handle, &self.opened).await;
+        retire_workers(&workers, &store, &self.opened).await;
     }
 }
 
@@ -368,7 +352,7 @@ impl DeliveryTasks {
             written,
             tokio::time::timeout(FINAL_WRITE_TIMEOUT, claims_completed)
         ) {
-            self.workers.doubt(&self.workers.current());
+            self.workers.mark_suspect(&self.workers.current());
             self.dispatch_tasks.shutdown().await;
         }
         // Leases are renewed until then. Each call has its address_policy deadline, so no further one is
@@ -389,6 +373,38 @@ impl DeliveryTasks {
             tracing::warn!("shutdown with unwritten results or unsent wake-ups");
         }
     }
+}
+
+/// Opens the database, migrates its tables and creates the partitions of the near future.
+async fn open_store(config: &Config, clock: &Clock) -> Result<(Database, Store), Exit> {
+    let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
+    let store = Store::open(&opened, config.queue.connections).await?;
+    store
+        .maintain(clock.now(), keep_from(config, clock.now()))
+        .await
+        .map_err(unavailable)?;
+    Ok((opened, store))
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "used as the argument of map_err"
+)]
+fn unavailable(error: StoreError) -> Exit {
+    Exit::unavailable(error.to_string())
+}
+
+/// Creates the client of the actor service.
+fn actor_client(config: &Config, service_client: &ServiceClient) -> ActorClient {
+    let address_policy = UserAddressPolicy {
+        anyone: config.users_may_address_anyone,
+        unverified: config.unverified_addresses,
+    };
+    ActorClient::new(
+        config.actor_service.clone(),
+        service_client.clone(),
+        address_policy,
+    )
 }
 
 /// The components that [`App::build`] has created.

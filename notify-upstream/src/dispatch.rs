@@ -352,7 +352,7 @@ impl Dispatcher {
         let rows = match self.store.claim(&claim).await {
             Ok(rows) => rows,
             Err(error) => {
-                self.workers.doubt(&worker);
+                self.workers.mark_suspect(&worker);
                 return Err(error);
             }
         };

@@ -32,7 +32,7 @@ const DEAD_WORKER_RETENTION: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub(crate) struct WorkerLease {
     id: i64,
-    doubted: AtomicBool,
+    suspect: AtomicBool,
     lost: AtomicBool,
 }
 
@@ -78,7 +78,7 @@ impl WorkerLease {
         let id = i64::try_from(bytes).unwrap_or(i64::MAX);
         Arc::new(Self {
             id,
-            doubted: AtomicBool::new(false),
+            suspect: AtomicBool::new(false),
             lost: AtomicBool::new(false),
         })
     }
@@ -169,8 +169,8 @@ impl WorkerRegistry {
 
     /// Marks an identity for replacement: the response to a claim or to an acceptance was lost, or
     /// one of its rows could not be released.
-    pub(crate) fn doubt(&self, worker: &WorkerLease) {
-        worker.doubted.store(true, Ordering::Relaxed);
+    pub(crate) fn mark_suspect(&self, worker: &WorkerLease) {
+        worker.suspect.store(true, Ordering::Relaxed);
         self.expedite.notify_one();
     }
 
@@ -187,7 +187,7 @@ impl WorkerRegistry {
     pub(crate) async fn step(&self) -> Result<(), StoreError> {
         let began = (self.clock.now(), Instant::now());
         let now = self.lease_now().await?;
-        if self.current().doubted.load(Ordering::Relaxed) {
+        if self.current().suspect.load(Ordering::Relaxed) {
             self.replace(now).await?;
         }
         let leases = self
@@ -297,7 +297,7 @@ impl WorkerRegistry {
         let leases =
             std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
         for worker in &leases {
-            let gone = Arc::strong_count(worker) == 1 && !worker.doubted.load(Ordering::Relaxed);
+            let gone = Arc::strong_count(worker) == 1 && !worker.suspect.load(Ordering::Relaxed);
             if let Err(error) = self.store.retire_worker(worker.id, gone).await {
                 tracing::warn!(%error, "worker not retired, lease expires by itself");
             }

@@ -182,7 +182,7 @@ fn read_smtp(
     let from = object.required("from", email);
     let return_path = object.optional("return_path", return_path);
     let from_name = object.or("from_name", String::new(), |field| field.text(0..=128));
-    let hello = object.optional("hello", |field| field.text(1..=253));
+    let ehlo_name = object.optional("hello", |field| field.text(1..=253));
     let credentials = object
         .optional("username", |field| field.text(1..=256))
         .map(|user| (user, secret(object, env, "password_env")));
@@ -213,7 +213,7 @@ fn read_smtp(
         tls,
         ca_pem,
         credentials,
-        hello: hello.unwrap_or_else(|| from.parts().1.to_owned()),
+        ehlo_name: ehlo_name.unwrap_or_else(|| from.parts().1.to_owned()),
         return_path,
         tokens: tokens.cloned(),
         from: (from, from_name),

@@ -174,7 +174,7 @@ impl ProviderPool {
                 Ok(Ok(LookupResult::Found(ack))) => return Ok(Some(pooled.sent(message, ack))),
                 Ok(Ok(LookupResult::NotFound | LookupResult::Unsupported)) => {}
                 Ok(Err(refusal)) => return Err(pooled.failure(refusal)),
-                Err(_) => return Err(pooled.failure(self.codes.judge("*", "timeout"))),
+                Err(_) => return Err(pooled.failure(self.codes.classify("*", "timeout"))),
             }
         }
         Ok(None)
@@ -213,7 +213,7 @@ impl CallPermit<'_> {
         let call = self.pooled.provider.send(message);
         let outcome = match tokio::time::timeout(MAX_CALL_DURATION, call).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(self.codes.judge("*", "timeout")),
+            Err(_) => Err(self.codes.classify("*", "timeout")),
         };
         self.record(outcome.as_ref().err());
         match outcome {

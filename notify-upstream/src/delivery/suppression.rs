@@ -19,7 +19,7 @@ use crate::store::{Store, StoreError, SuppressionChange, SuppressionRow};
 pub(crate) struct SuppressionCache {
     store: Store,
     clock: Clock,
-    known: RwLock<HashSet<(i16, [u8; 32])>>,
+    cached: RwLock<HashSet<(i16, [u8; 32])>>,
     /// Maximum number of cached entries.
     max_cached: usize,
     /// Whether the lists exceed the cache; then the store is asked about addresses that are not
@@ -71,7 +71,7 @@ impl SuppressionCache {
             overflows: AtomicBool::new(false),
             store,
             clock,
-            known: RwLock::default(),
+            cached: RwLock::default(),
             read_position: Mutex::new(ReadPosition {
                 suppressed: Timestamp(0),
                 lifted: Timestamp(0),
@@ -102,8 +102,8 @@ impl SuppressionCache {
     }
 
     fn is_cached(&self, kind: i16, address: &Address) -> bool {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        !known.is_empty() && known.contains(&(kind, address.hash()))
+        let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+        !cached.is_empty() && cached.contains(&(kind, address.hash()))
     }
 
     /// Adds an address. The next [`SuppressionCache::flush`] writes it to the store.
@@ -114,7 +114,7 @@ impl SuppressionCache {
     /// Adds an address by its hash.
     pub(crate) fn add_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
         let kind = SuppressionList::Suppressed.kind(channel);
-        self.known
+        self.cached
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .insert((kind, hash));
@@ -156,13 +156,13 @@ impl SuppressionCache {
             })
             .collect();
         self.store.suppress(&rows, self.clock.now()).await?;
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        known.extend(addresses.iter().map(|hash| (kind, *hash)));
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        cached.extend(addresses.iter().map(|hash| (kind, *hash)));
         Ok(())
     }
 
     /// Suppresses the addresses that reports declare not to exist. A report counts only if the
-    /// notification is known to have been sent to that address: otherwise any user who can cause
+    /// notification is cached to have been sent to that address: otherwise any user who can cause
     /// reports could suppress the addresses of others.
     ///
     /// # Errors
@@ -182,10 +182,10 @@ impl SuppressionCache {
         if ids.is_empty() {
             return Ok(());
         }
-        let known = self.store.read(&ids).await?;
+        let cached = self.store.read(&ids).await?;
         for (report, id, hash) in dead {
-            if let Some(snapshot) = known.iter().find(|snapshot| snapshot.id == id)
-                && snapshot.addresses().any(|known| known == hash)
+            if let Some(snapshot) = cached.iter().find(|snapshot| snapshot.id == id)
+                && snapshot.addresses().any(|cached| cached == hash)
             {
                 let reason = report.code.as_deref().unwrap_or("bounced");
                 self.add_hash(snapshot.record.lane.channel, hash, reason);
@@ -245,11 +245,11 @@ impl SuppressionCache {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .lifted = read_to;
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
         let is_full = is_full(&rows, page);
         for row in rows {
             if let Ok(hash) = <[u8; 32]>::try_from(row.address) {
-                known.remove(&(row.kind, hash));
+                cached.remove(&(row.kind, hash));
             }
         }
         Ok(is_full)
@@ -268,16 +268,16 @@ impl SuppressionCache {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .suppressed = read_to;
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
         let is_full = is_full(&rows, page);
         for row in rows {
             let Ok(hash) = <[u8; 32]>::try_from(row.address) else {
                 continue;
             };
             let kind = row.kind;
-            if known.len() < self.max_cached {
-                known.insert((kind, hash));
-            } else if !known.contains(&(kind, hash)) {
+            if cached.len() < self.max_cached {
+                cached.insert((kind, hash));
+            } else if !cached.contains(&(kind, hash)) {
                 self.overflows.store(true, Ordering::Relaxed);
             }
         }

@@ -46,14 +46,14 @@ impl FullScan {
     }
 
     /// Starts a full scan, if one is due and none is running.
-    pub(super) fn begin(&mut self, marks: [LowWatermark; Lane::PER_CHANNEL], dead: Arc<[i64]>) {
+    pub(super) fn begin(&mut self, lanes: [LowWatermark; Lane::PER_CHANNEL], dead: Arc<[i64]>) {
         if self.running.is_empty() && self.due <= Instant::now() {
             let (store, slots) = (self.store.clone(), Arc::clone(&self.slots));
             self.running.spawn(async move {
                 let _slot = slots.acquire().await;
                 let began = Instant::now();
-                let finished = scan_lanes(&store, &marks, &dead).await;
-                (began.elapsed(), finished)
+                let scans = scan_lanes(&store, &lanes, &dead).await;
+                (began.elapsed(), scans)
             });
         }
     }
@@ -65,15 +65,15 @@ impl FullScan {
         };
         self.due = Instant::now() + FULL_SCAN_INTERVAL;
         match done {
-            Ok((took, Ok(finished))) => {
+            Ok((took, Ok(scans))) => {
                 self.due = Instant::now() + FULL_SCAN_INTERVAL.max(took * MIN_IDLE_FACTOR);
-                return finished;
+                return scans;
             }
             Ok((_, Err(error))) => {
-                tracing::warn!(%error, "full scan failed")
+                tracing::warn!(%error, "full scan failed");
             }
             Err(error) => {
-                tracing::error!(%error, "full scan panicked")
+                tracing::error!(%error, "full scan panicked");
             }
         }
         Vec::new()
@@ -83,17 +83,17 @@ impl FullScan {
 /// Scans each lane in a statement of its own, so that each has the full statement timeout.
 async fn scan_lanes(
     store: &Store,
-    marks: &[LowWatermark],
+    lanes: &[LowWatermark],
     dead: &[i64],
 ) -> Result<Vec<LaneScan>, StoreError> {
-    let mut finished = Vec::with_capacity(marks.len());
-    for mark in marks {
+    let mut scans = Vec::with_capacity(lanes.len());
+    for lane in lanes {
         let lane = tokio::time::timeout(
             LANE_SCAN_TIMEOUT,
-            store.scan_lanes(std::slice::from_ref(mark), dead),
+            store.scan_lanes(std::slice::from_ref(lane), dead),
         )
         .await;
-        finished.extend(lane.map_err(|_| StoreError::Unavailable(sqlx::Error::PoolTimedOut))??);
+        scans.extend(lane.map_err(|_| StoreError::Unavailable(sqlx::Error::PoolTimedOut))??);
     }
-    Ok(finished)
+    Ok(scans)
 }

@@ -194,9 +194,9 @@ impl ResultWriter {
         for left in (0..MAX_RELEASE_ATTEMPTS).rev() {
             match self.store.release(&rows).await {
                 Ok(places) => {
-                    places
-                        .into_iter()
-                        .for_each(|place| self.dispatch_state.note_moved(place.lane, place.order));
+                    places.into_iter().for_each(|place| {
+                        self.dispatch_state.record_moved(place.lane, place.order)
+                    });
                     return;
                 }
                 Err(StoreError::Unavailable(error)) if left > 0 => {
@@ -210,7 +210,7 @@ impl ResultWriter {
                 }
             }
         }
-        unstarted().for_each(|job| self.workers.doubt(&job.worker));
+        unstarted().for_each(|job| self.workers.mark_suspect(&job.worker));
     }
 
     /// Writes a batch and retries for as long as the store is unavailable. Rows that another worker
@@ -230,7 +230,9 @@ impl ResultWriter {
                 }
                 Err(StoreError::Refused(error)) if rows.len() == 1 => {
                     tracing::error!(%error, notification_id = %rows[0].id, "result rejected by the store, row is recovered after lease timeout");
-                    workers.iter().for_each(|worker| self.workers.doubt(worker));
+                    workers
+                        .iter()
+                        .for_each(|worker| self.workers.mark_suspect(worker));
                     return;
                 }
                 Err(StoreError::Refused(_)) => {

@@ -137,7 +137,7 @@ impl ChannelState {
     }
 
     /// Records that a row was moved to `order`, possibly below the cursor of the dispatcher.
-    pub(crate) fn note_moved(&self, lane: Lane, order: Order) {
+    pub(crate) fn record_moved(&self, lane: Lane, order: Order) {
         let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
         let lowest = &mut moved[lane.index()];
         *lowest = Some(lowest.map_or(order, |known| known.min(order)));

@@ -149,7 +149,7 @@ impl WakeupListener {
         for (lane, order) in lanes.filter(|_| origin != self.origin) {
             self.dispatch_state
                 .channel(lane.channel)
-                .note_moved(lane, order);
+                .record_moved(lane, order);
         }
         Ok(())
     }
@@ -168,15 +168,15 @@ impl WakeupListener {
 impl DispatchState {
     /// Records that rows were left waiting from `order` on: wakes the local dispatcher, and the
     /// other replicas.
-    pub(crate) fn leave_waiting(&self, lane: Lane, order: Order) {
+    pub(crate) fn record_waiting(&self, lane: Lane, order: Order) {
         self.channel(lane.channel).mark_waiting(lane);
         self.publish(lane, order);
     }
 
     /// Records that a row was moved to `order`, possibly below the cursors of all replicas, and
     /// wakes them.
-    pub(crate) fn note_moved(&self, lane: Lane, order: Order) {
-        self.channel(lane.channel).note_moved(lane, order);
+    pub(crate) fn record_moved(&self, lane: Lane, order: Order) {
+        self.channel(lane.channel).record_moved(lane, order);
         self.publish(lane, order);
     }
 

@@ -232,7 +232,7 @@ impl BatchWriter {
                 };
                 // The rows may have been committed with a lease of this worker, although their jobs
                 // are unknown here.
-                self.0.workers.doubt(&worker);
+                self.0.workers.mark_suspect(&worker);
                 for (requester, _) in placed.requesters {
                     let _ = requester.reply.send(Err(code.into()));
                 }
@@ -337,7 +337,7 @@ impl BatchWriter {
             }
         }
         for (lane, order) in left_waiting.into_values() {
-            self.0.dispatch_state.leave_waiting(lane, order);
+            self.0.dispatch_state.record_waiting(lane, order);
         }
     }
 

@@ -175,7 +175,7 @@ fn report(
     let diagnostic = fields
         .get("Diagnostic-Code")
         .map(|diagnostic| without_type(&diagnostic).to_owned());
-    let classified = codes.judge("smtp", &code(diagnostic.as_deref(), &status));
+    let classified = codes.classify("smtp", &code(diagnostic.as_deref(), &status));
     let failed = kind == ReceiptKind::Failed || kind == ReceiptKind::Bounced;
     let detail = [Some(status.as_str()), diagnostic.as_deref()]
         .into_iter()

@@ -21,7 +21,7 @@ pub(crate) struct SnapshotCache {
 
 #[derive(Debug, Default)]
 struct CacheShard {
-    known: HashMap<NotificationId, CachedSnapshot>,
+    entries: HashMap<NotificationId, CachedSnapshot>,
     /// Total size of the snapshots, in bytes.
     bytes: usize,
     /// Reads in flight.
@@ -69,7 +69,7 @@ impl SnapshotCache {
     #[must_use]
     pub(crate) fn get(&self, id: NotificationId) -> Option<Arc<NotificationSnapshot>> {
         let shard = self.shard(id);
-        let cached = shard.known.get(&id)?;
+        let cached = shard.entries.get(&id)?;
         (self.clock.now().since(cached.read_at) < MAX_AGE).then(|| Arc::clone(&cached.snapshot))
     }
 
@@ -90,7 +90,7 @@ impl SnapshotCache {
                 .get(&snapshot.id)
                 .is_some_and(|reading| !reading.outdated)
             {
-                shard.keep(snapshot, self.clock.now());
+                shard.insert_snapshot(snapshot, self.clock.now());
             }
         }
         for id in ids {
@@ -125,16 +125,16 @@ impl SnapshotCache {
 // === impl CacheShard ===
 
 impl CacheShard {
-    fn keep(&mut self, snapshot: &Arc<NotificationSnapshot>, now: Timestamp) {
+    fn insert_snapshot(&mut self, snapshot: &Arc<NotificationSnapshot>, now: Timestamp) {
         self.remove(snapshot.id);
         let bytes = snapshot.bytes() + ENTRY_BYTES;
         if bytes > MAX_SNAPSHOT_BYTES {
             return;
         }
         if self.bytes + bytes > MAX_SHARD_BYTES {
-            self.known
+            self.entries
                 .retain(|_, cached| now.since(cached.read_at) < MAX_AGE);
-            self.bytes = self.known.values().map(|cached| cached.bytes).sum();
+            self.bytes = self.entries.values().map(|cached| cached.bytes).sum();
         }
         if self.bytes + bytes <= MAX_SHARD_BYTES {
             self.bytes += bytes;
@@ -143,12 +143,12 @@ impl CacheShard {
                 read_at: now,
                 bytes,
             };
-            self.known.insert(snapshot.id, cached);
+            self.entries.insert(snapshot.id, cached);
         }
     }
 
     fn remove(&mut self, id: NotificationId) {
-        if let Some(cached) = self.known.remove(&id) {
+        if let Some(cached) = self.entries.remove(&id) {
             self.bytes -= cached.bytes;
         }
     }
@@ -259,7 +259,7 @@ mod tests {
                 let cached = recent.shards.iter().map(|shard| {
                     let shard = shard.lock().expect("no panic");
                     let bytes: usize = shard
-                        .known
+                        .entries
                         .values()
                         .map(|cached| cached.snapshot.bytes())
                         .sum();
@@ -268,7 +268,7 @@ mod tests {
                         "{bytes} {}",
                         shard.bytes
                     );
-                    shard.known.len()
+                    shard.entries.len()
                 });
                 assert!(cached.sum::<usize>() > 0);
                 clock.advance(MAX_AGE);

@@ -44,17 +44,17 @@ impl PriorityLimiter {
 
     /// Waits until a call of this priority may be made.
     pub(crate) async fn acquire(&self, priority: Priority) -> CallSlot {
-        let mut turn = match self.try_acquire_or_enqueue(priority) {
+        let mut slot_receiver = match self.try_acquire_or_enqueue(priority) {
             Ok(slot) => return slot,
-            Err(turn) => turn,
+            Err(slot_receiver) => slot_receiver,
         };
         let _usher = tokio::select! {
             biased;
-            Ok(slot) = &mut turn => return slot,
+            Ok(slot) = &mut slot_receiver => return slot,
             dispatcher = self.dispatcher.lock() => dispatcher,
         };
         loop {
-            if let Ok(slot) = turn.try_recv() {
+            if let Ok(slot) = slot_receiver.try_recv() {
                 return slot;
             }
             self.serve_next().await;
@@ -74,12 +74,12 @@ impl PriorityLimiter {
         {
             return Ok(slot);
         }
-        let (call, turn) = oneshot::channel();
+        let (call, slot_receiver) = oneshot::channel();
         waiting[priority.index()].push_back(call);
         if URGENT.contains(&priority) {
             self.urgent.notify_one();
         }
-        Err(turn)
+        Err(slot_receiver)
     }
 
     fn has_urgent(&self) -> bool {
@@ -107,7 +107,7 @@ impl PriorityLimiter {
             match next.send(slot) {
                 Ok(()) => break,
                 // The receiver was cancelled.
-                Err(back) => slot = back,
+                Err(returned) => slot = returned,
             }
         }
     }

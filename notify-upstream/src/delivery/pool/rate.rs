@@ -55,11 +55,11 @@ impl ProviderRate {
 
     async fn take(&self, slice: i64) -> bool {
         let key = format!("notify:rate:{}:{slice}", self.name);
-        let taken = match self.cache.increment(&key, Duration::from_secs(5)).await {
-            Ok(taken) => taken,
+        let count = match self.cache.increment(&key, Duration::from_secs(5)).await {
+            Ok(count) => count,
             Err(_) => self.count_locally(slice),
         };
-        taken <= self.calls_in(slice)
+        count <= self.calls_in(slice)
     }
 
     fn slices(&self) -> i64 {
@@ -119,17 +119,17 @@ mod tests {
                 rate(&clock, &cache, per_second),
                 rate(&clock, &cache, per_second),
             ];
-            let (mut taken, mut most) = (0, 0);
+            let (mut count, mut most) = (0, 0);
             for _ in 0..1000 {
                 let mut now = 0;
                 while replicas[now % 2].try_acquire(false).await {
                     now += 1;
                 }
-                taken += now as u64;
+                count += now as u64;
                 most = most.max(now as u64);
                 clock.advance(Duration::from_millis(1));
             }
-            assert_eq!(taken, per_second);
+            assert_eq!(count, per_second);
             assert!(
                 most <= per_second.div_ceil(50),
                 "{most} of {per_second} at once"
@@ -154,11 +154,11 @@ mod tests {
     async fn urgent_call_borrows_from_the_next_slice_only() {
         let clock = Clock::manual(Timestamp(1_000));
         let rate = rate(&clock, &Cache::memory(clock.clone()), 100);
-        let mut taken = Vec::new();
+        let mut count = Vec::new();
         for urgent in [false, false, false, true, true, true] {
-            taken.push(rate.try_acquire(urgent).await);
+            count.push(rate.try_acquire(urgent).await);
         }
-        assert_eq!(taken, [true, true, false, true, true, false]);
+        assert_eq!(count, [true, true, false, true, true, false]);
         clock.advance(Duration::from_millis(20));
         assert!(!rate.try_acquire(false).await, "the slice is used up");
     }

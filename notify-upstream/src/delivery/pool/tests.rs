@@ -47,7 +47,7 @@ async fn send(
         urgent: false,
         unsubscribe: false,
     };
-    let pass = providers
+    let permit = providers
         .acquire(&CallRequest {
             channel,
             message: &message,
@@ -60,7 +60,7 @@ async fn send(
         CallRejection::Refused(refusal) => refusal.code,
         CallRejection::CircuitOpen(left) => format!("left alone for {} s", left.as_secs()),
     };
-    let sent = pass.map_err(why)?.send(&message).await;
+    let sent = permit.map_err(why)?.send(&message).await;
     sent.map(|sent| sent.provider)
         .map_err(|failure| format!("{} {}", failure.provider, failure.refusal.code))
 }
@@ -165,7 +165,7 @@ async fn retry_uses_the_next_provider() {
         unsubscribe: false,
     };
     for attempt in 1..=4 {
-        let pass = providers
+        let permit = providers
             .acquire(&CallRequest {
                 channel: Channel::Email,
                 message: &message,
@@ -174,7 +174,8 @@ async fn retry_uses_the_next_provider() {
                 priority: Priority::Normal,
             })
             .await;
-        pass.expect("a provider")
+        permit
+            .expect("a provider")
             .send(&message)
             .await
             .expect("sent");
@@ -185,7 +186,7 @@ async fn retry_uses_the_next_provider() {
         Err("no_provider".to_owned())
     );
     assert_eq!(
-        ErrorCodeTable::shipped().judge("smtp", "451").class,
+        ErrorCodeTable::shipped().classify("smtp", "451").class,
         FailureClass::Transient
     );
 }
@@ -242,8 +243,8 @@ async fn local_refusal_does_not_affect_the_circuit_breaker() {
             caller: "service:test",
             priority: Priority::Normal,
         };
-        let pass = providers.acquire(&request).await.expect("a provider");
-        let CallFailure { refusal, .. } = pass.send(&message).await.expect_err("too long");
+        let permit = providers.acquire(&request).await.expect("a provider");
+        let CallFailure { refusal, .. } = permit.send(&message).await.expect_err("too long");
         assert_eq!(
             (refusal.code.as_str(), refusal.scope),
             ("message_too_long", FaultScope::NotSent)

@@ -89,14 +89,14 @@ pub(super) async fn call(
     request: reqwest::RequestBuilder,
 ) -> Result<ApiResponse, ProviderRefusal> {
     let silent = |error: &reqwest::Error| {
-        let word = if error.is_connect() {
+        let code = if error.is_connect() {
             "connect"
         } else if error.is_timeout() {
             "timeout"
         } else {
             "broken"
         };
-        codes.judge(provider, word)
+        codes.classify(provider, code)
     };
     let mut response = request.send().await.map_err(|error| silent(&error))?;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
@@ -131,7 +131,7 @@ impl ApiResponse {
         provider: &'static str,
         code: Option<&str>,
     ) -> ProviderRefusal {
-        let refusal = codes.judge_http(provider, self.status, code);
+        let refusal = codes.classify_http(provider, self.status, code);
         ProviderRefusal {
             retry_after: retry_after(&self.headers),
             ..refusal
@@ -143,12 +143,12 @@ impl ApiResponse {
 /// the `Date` of the response, so that the clock of the provider does not matter.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
-    let wish = text(RETRY_AFTER)?;
-    let wait = match wish.parse() {
+    let value = text(RETRY_AFTER)?;
+    let wait = match value.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => {
             let (until, now) = (
-                httpdate::parse_http_date(wish).ok()?,
+                httpdate::parse_http_date(value).ok()?,
                 httpdate::parse_http_date(text(DATE)?).ok()?,
             );
             until.duration_since(now).ok()?
@@ -164,9 +164,9 @@ mod tests {
     #[test]
     fn retry_after_is_parsed_in_both_forms_and_capped() {
         let date = "Fri, 20 Nov 2026 07:30:00 GMT";
-        let after = |wish: &'static str, date: Option<&'static str>| {
+        let after = |value: &'static str, date: Option<&'static str>| {
             let mut headers =
-                HeaderMap::from_iter([(RETRY_AFTER, http::HeaderValue::from_static(wish))]);
+                HeaderMap::from_iter([(RETRY_AFTER, http::HeaderValue::from_static(value))]);
             headers.extend(date.map(|date| (DATE, http::HeaderValue::from_static(date))));
             retry_after(&headers).map(|wait| wait.as_secs())
         };

@@ -53,7 +53,7 @@ impl ErrorCodeTable {
     /// Classifies the code of a provider: an exact rule precedes a pattern, a longer pattern a
     /// shorter one, and a rule of this provider one of any provider.
     #[must_use]
-    pub(crate) fn judge(&self, provider: &str, code: &str) -> ProviderRefusal {
+    pub(crate) fn classify(&self, provider: &str, code: &str) -> ProviderRefusal {
         let fits = |rule: &&CodeRule| {
             (rule.provider == provider || rule.provider == "*")
                 && match rule.pattern.strip_suffix('*') {
@@ -89,7 +89,7 @@ impl ErrorCodeTable {
     /// Classifies an HTTP response. The error code of the provider decides; in a 5xx response only
     /// if a rule names it, because an unknown code does not make an outage a fault of the message.
     #[must_use]
-    pub(crate) fn judge_http(
+    pub(crate) fn classify_http(
         &self,
         provider: &str,
         status: u16,
@@ -103,8 +103,8 @@ impl ErrorCodeTable {
                     .any(|rule| rule.provider == provider && rule.names(code))
         };
         match code.filter(named) {
-            Some(code) => self.judge(provider, code),
-            None => self.judge(provider, &format!("http {status}")),
+            Some(code) => self.classify(provider, code),
+            None => self.classify(provider, &format!("http {status}")),
         }
     }
 }
@@ -161,7 +161,7 @@ mod tests {
     fn most_specific_rule_applies() {
         let codes = ErrorCodeTable::shipped();
         let judged = |provider, code| {
-            let refusal = codes.judge(provider, code);
+            let refusal = codes.classify(provider, code);
             (refusal.class, refusal.code, refusal.suppress)
         };
         let expect = |class, code: &str, suppress| (class, code.to_owned(), suppress);
@@ -219,7 +219,7 @@ mod tests {
     fn server_error_is_transient_and_timeout_is_ambiguous() {
         let codes = ErrorCodeTable::shipped();
         let judged = |provider: &str, code: &str| {
-            let refusal = codes.judge(provider, code);
+            let refusal = codes.classify(provider, code);
             (refusal.class, codes.is_ambiguous(&refusal.code))
         };
         for (provider, code) in [

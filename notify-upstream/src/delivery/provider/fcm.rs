@@ -48,8 +48,8 @@ pub(crate) struct FcmProvider {
 /// An access token and the end of its use.
 #[derive(Clone)]
 struct AccessToken {
-    words: Secret,
-    until: Timestamp,
+    secret: Secret,
+    expires_at: Timestamp,
 }
 
 const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
@@ -108,10 +108,10 @@ impl FcmProvider {
         let body = self.body(message, device.as_str(), title, body);
         let request = self.http.post(url).bearer_auth(token.expose()).json(&body);
         let answer = call(&self.codes, "fcm", request).await?;
-        let said = answer.json();
+        let body = answer.json();
         if answer.is_success() {
             return Ok(ProviderAck {
-                detail: said.get("name").and_then(Value::as_str).map(str::to_owned),
+                detail: body.get("name").and_then(Value::as_str).map(str::to_owned),
             });
         }
         if answer.status == 401 {
@@ -119,7 +119,7 @@ impl FcmProvider {
             self.set_token_copy(None);
             let _best_effort = self.cache.delete(&cache_key(&self.account.project)).await;
         }
-        Err(answer.refusal(&self.codes, "fcm", error_code(&said).as_deref()))
+        Err(answer.refusal(&self.codes, "fcm", error_code(&body).as_deref()))
     }
 
     fn body(&self, message: &OutgoingMessage<'_>, device: &str, title: &str, body: &str) -> Value {
@@ -152,19 +152,19 @@ impl FcmProvider {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let token = match token_copy.filter(|token_copy| token_copy.until > now) {
-            Some(token_copy) => return Ok(token_copy.words),
+        let token = match token_copy.filter(|token_copy| token_copy.expires_at > now) {
+            Some(token_copy) => return Ok(token_copy.secret),
             None => match self
                 .cached_token()
                 .await
-                .filter(|cached_token| cached_token.until > now)
+                .filter(|cached_token| cached_token.expires_at > now)
             {
                 Some(cached_token) => cached_token,
                 None => self.request_token().await?,
             },
         };
         self.set_token_copy(Some(token.clone()));
-        Ok(token.words)
+        Ok(token.secret)
     }
 
     fn set_token_copy(&self, token: Option<AccessToken>) {
@@ -182,11 +182,11 @@ impl FcmProvider {
             .get(&cache_key(&self.account.project))
             .await
             .ok()??;
-        let kept = self.seal.open(&sealed)?;
-        let (until, words) = kept.split_once(' ')?;
+        let plaintext = self.seal.open(&sealed)?;
+        let (expires_at, secret) = plaintext.split_once(' ')?;
         Some(AccessToken {
-            words: Secret::from(words),
-            until: Timestamp(until.parse().ok()?),
+            secret: Secret::from(secret),
+            expires_at: Timestamp(expires_at.parse().ok()?),
         })
     }
 
@@ -197,7 +197,7 @@ impl FcmProvider {
             "iss": self.account.email, "scope": SCOPE, "aud": self.account.token_uri.as_str(), "iat": now, "exp": now + 3600
         });
         let assertion = jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &self.key)
-            .map_err(|_| self.codes.judge("fcm", "UNAUTHENTICATED"))?;
+            .map_err(|_| self.codes.classify("fcm", "UNAUTHENTICATED"))?;
         let form = [
             ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
             ("assertion", &assertion),
@@ -212,22 +212,22 @@ impl FcmProvider {
                     scope: FaultScope::Provider,
                     ..refusal
                 })?;
-        let (words, life) = token_of(&answer).ok_or_else(|| match answer.status {
+        let (secret, life) = token_of(&answer).ok_or_else(|| match answer.status {
             400..=404 => self
                 .codes
-                .judge("fcm", "UNAUTHENTICATED")
+                .classify("fcm", "UNAUTHENTICATED")
                 .with_detail("no access token"),
             _ => self
                 .codes
-                .judge("fcm", "UNAVAILABLE")
+                .classify("fcm", "UNAVAILABLE")
                 .with_detail("no access token"),
         })?;
         let token = AccessToken {
-            until: Timestamp::from_unix_seconds(now).plus(life),
-            words,
+            expires_at: Timestamp::from_unix_seconds(now).plus(life),
+            secret,
         };
-        let kept = format!("{} {}", token.until.0, token.words.expose());
-        if let Some(sealed) = self.seal.close(&kept) {
+        let plaintext = format!("{} {}", token.expires_at.0, token.secret.expose());
+        if let Some(sealed) = self.seal.close(&plaintext) {
             let _best_effort = self
                 .cache
                 .set(&cache_key(&self.account.project), &sealed, life)
@@ -244,7 +244,7 @@ fn cache_key(project: &str) -> String {
 /// Returns the token of a response and the duration of its use.
 fn token_of(answer: &ApiResponse) -> Option<(Secret, Duration)> {
     let body = answer.json();
-    let words = answer
+    let secret = answer
         .is_success()
         .then(|| body.get("access_token")?.as_str().map(Secret::from))
         .flatten()?;
@@ -254,7 +254,7 @@ fn token_of(answer: &ApiResponse) -> Option<(Secret, Duration)> {
         .unwrap_or(TOKEN_LIFE_S)
         .min(TOKEN_LIFE_S);
     Some((
-        words,
+        secret,
         Duration::from_secs(life_s).saturating_sub(TOKEN_RENEWAL_MARGIN),
     ))
 }

@@ -19,7 +19,7 @@ pub(crate) struct RecordedMessage {
     /// The address.
     pub(crate) to: String,
     /// The subject and the text.
-    pub(crate) words: [String; 2],
+    pub(crate) text: [String; 2],
 }
 
 /// The recorded calls and scripted results. Clones share them.
@@ -30,7 +30,7 @@ pub(crate) struct ProviderScript {
     refusals: Arc<Mutex<Vec<&'static str>>>,
     hold: Arc<Mutex<Option<Arc<Notify>>>>,
     sighted: Arc<Mutex<bool>>,
-    looks: Arc<Mutex<usize>>,
+    lookups: Arc<Mutex<usize>>,
     /// The suffix of addresses, and whether only those are supported or all others.
     supported_suffix: Arc<Mutex<Option<(&'static str, bool)>>>,
     /// The suffix of addresses that are refused_suffix temporarily.
@@ -77,7 +77,7 @@ impl ProviderScript {
 
     /// Returns the number of lookups.
     pub(crate) fn lookups(&self) -> usize {
-        *self.looks.lock().expect("no panic")
+        *self.lookups.lock().expect("no panic")
     }
 
     /// Supports only addresses with this suffix.
@@ -103,7 +103,7 @@ impl ProviderScript {
     }
 
     pub(super) async fn look_up(&self, message: &OutgoingMessage<'_>) -> LookupResult {
-        *self.looks.lock().expect("no panic") += 1;
+        *self.lookups.lock().expect("no panic") += 1;
         let gate = self.hold.lock().expect("no panic").clone();
         if let Some(gate) = gate {
             gate.notified().await;
@@ -126,11 +126,11 @@ impl ProviderScript {
         if let (Address::Email(to), MessageContent::Email { subject, text, .. }) =
             (message.to, message.content)
         {
-            let (to, words) = (to.as_str().to_owned(), [subject.clone(), text.clone()]);
+            let (to, text) = (to.as_str().to_owned(), [subject.clone(), text.clone()]);
             self.mails.lock().expect("no panic").push(RecordedMessage {
                 id: message.id,
                 to,
-                words,
+                text,
             });
         }
         let hold = self.hold.lock().expect("no panic").clone();
@@ -141,14 +141,14 @@ impl ProviderScript {
         if let (Address::Email(to), Some(end)) = (message.to, refused_suffix)
             && to.as_str().ends_with(end)
         {
-            return Err(ErrorCodeTable::shipped().judge("smtp", "451"));
+            return Err(ErrorCodeTable::shipped().classify("smtp", "451"));
         }
         let mut refusals = self.refusals.lock().expect("no panic");
         if refusals.is_empty() {
             Ok(ProviderAck::default())
         } else {
             Err(ErrorCodeTable::shipped()
-                .judge("smtp", refusals.remove(0))
+                .classify("smtp", refusals.remove(0))
                 .with_scope(FaultScope::Provider))
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The commands are sent here and not by lettre, so that it is known where a session failed: before
 //! the final dot nothing was sent and the attempt can be repeated; after it the result is ambiguous
-//! until the server answers. A connection whose session failed is closed and never reused.
+//! deadline the server answers. A connection whose session failed is closed and never reused.
 
 mod config;
 mod message;
@@ -38,7 +38,7 @@ struct SmtpConnection {
     /// Whether the server supports delivery status notifications (RFC 3461).
     dsn: bool,
     /// The deadline of everything up to the message.
-    until: tokio::time::Instant,
+    deadline: tokio::time::Instant,
 }
 
 struct IdlePool(Mutex<VecDeque<(SmtpConnection, Instant)>>);
@@ -101,12 +101,12 @@ impl SmtpProvider {
         else {
             return Err(ProviderRefusal::unsupported_message());
         };
-        let words = message::RenderedMail {
+        let rendered = message::RenderedMail {
             subject,
             text,
             html: html.as_deref(),
         };
-        let mail = message::build(&self.config, message, to, &words).map_err(|error| {
+        let mail = message::build(&self.config, message, to, &rendered).map_err(|error| {
             ProviderRefusal {
                 code: "message_not_buildable".to_owned(),
                 ..ProviderRefusal::unsupported_message()
@@ -125,31 +125,31 @@ impl SmtpProvider {
         .await
         {
             Ok(response) => {
-                self.keep(session);
+                self.reuse(session);
                 Ok(ProviderAck {
                     detail: Some(response_text(&response)),
                 })
             }
             Err(SessionError::SenderRefused(error)) => {
-                self.keep(session);
+                self.reuse(session);
                 Err(self.refused_before_recipient(&error, "sender_refused"))
             }
             // From the recipient command on, the response or the silence of the server may be
             // caused by the recipient.
             Err(SessionError::Refused(error)) => {
-                self.keep(session);
+                self.reuse(session);
                 Err(self.refused(&error, to).with_scope(FaultScope::Recipient))
             }
             // The connection is dropped, so that a late response is not taken for that of the next
             // message.
             Err(SessionError::Before(scope)) => {
-                let refusal = self.codes.judge("smtp", "connect").with_scope(scope);
+                let refusal = self.codes.classify("smtp", "connect").with_scope(scope);
                 Err(refusal.with_detail("broken off before the message"))
             }
-            Err(SessionError::After(word)) => {
+            Err(SessionError::After(code)) => {
                 let refusal = self
                     .codes
-                    .judge("smtp", word)
+                    .classify("smtp", code)
                     .with_scope(FaultScope::Recipient);
                 Err(refusal.with_detail("no answer after the message"))
             }
@@ -158,10 +158,13 @@ impl SmtpProvider {
 
     async fn session(
         &self,
-        until: tokio::time::Instant,
+        deadline: tokio::time::Instant,
     ) -> Result<SmtpConnection, ProviderRefusal> {
-        while let Some(session) = self.idle.take() {
-            let mut session = SmtpConnection { until, ..session };
+        while let Some(session) = self.idle.pop() {
+            let mut session = SmtpConnection {
+                deadline,
+                ..session
+            };
             match tokio::time::timeout(self.config.timeouts.connect, session.command("RSET\r\n"))
                 .await
             {
@@ -171,28 +174,28 @@ impl SmtpProvider {
                 Err(_) => break,
             }
         }
-        match tokio::time::timeout_at(until, self.connect(until)).await {
+        match tokio::time::timeout_at(deadline, self.connect(deadline)).await {
             Ok(connected) => connected,
             Err(_) => Err(self
                 .codes
-                .judge("smtp", "connect")
+                .classify("smtp", "connect")
                 .with_detail("no connection in time")),
         }
     }
 
     async fn connect(
         &self,
-        until: tokio::time::Instant,
+        deadline: tokio::time::Instant,
     ) -> Result<SmtpConnection, ProviderRefusal> {
         let timeouts = self.config.timeouts;
-        let hello = ClientId::Domain(self.config.hello.clone());
+        let ehlo_name = ClientId::Domain(self.config.ehlo_name.clone());
         let server = (self.config.host.as_str(), self.config.port);
         let implicit = self.tls.clone().filter(|_| self.config.tls == TlsMode::Tls);
         let refused = |error: &lettre::transport::smtp::Error| self.unreachable(error);
         let mut connection = AsyncSmtpConnection::connect_tokio1(
             server,
             Some(timeouts.connect),
-            &hello,
+            &ehlo_name,
             implicit,
             None,
         )
@@ -206,11 +209,11 @@ impl SmtpProvider {
             if !connection.can_starttls() {
                 return Err(self
                     .codes
-                    .judge("smtp", "tls")
+                    .classify("smtp", "tls")
                     .with_detail("the server does not offer STARTTLS"));
             }
             connection
-                .starttls(tls, &hello)
+                .starttls(tls, &ehlo_name)
                 .await
                 .map_err(|error| refused(&error))?;
         }
@@ -226,24 +229,24 @@ impl SmtpProvider {
         let mut session = SmtpConnection {
             connection,
             dsn: false,
-            until,
+            deadline,
         };
-        let offered = session.command(Ehlo::new(hello)).await;
+        let extensions = session.command(Ehlo::new(ehlo_name)).await;
         let offers = |response: &Response| {
             response
                 .message()
                 .any(|session| session.eq_ignore_ascii_case("DSN"))
         };
-        session.dsn = offered
+        session.dsn = extensions
             .ok()
             .and_then(Result::ok)
             .is_some_and(|response| offers(&response));
         Ok(session)
     }
 
-    fn keep(&self, session: SmtpConnection) {
+    fn reuse(&self, session: SmtpConnection) {
         if !session.connection.has_broken() {
-            self.idle.put(session, self.config.connections);
+            self.idle.push(session, self.config.connections);
         }
     }
 
@@ -254,9 +257,9 @@ impl SmtpProvider {
         error: &lettre::transport::smtp::Error,
         code: &str,
     ) -> ProviderRefusal {
-        let mut refusal = self.codes.judge("smtp", &code_of(error));
+        let mut refusal = self.codes.classify("smtp", &code_of(error));
         if refusal.class == FailureClass::Permanent {
-            refusal = self.codes.judge("smtp", code);
+            refusal = self.codes.classify("smtp", code);
         }
         refusal
             .with_scope(FaultScope::Provider)
@@ -267,15 +270,15 @@ impl SmtpProvider {
         match error.status() {
             Some(_) => self.refused_before_recipient(error, "turned_away"),
             None if error.is_tls() || is_tls_error(error) => {
-                self.codes.judge("smtp", "tls").with_detail("TLS failed")
+                self.codes.classify("smtp", "tls").with_detail("TLS failed")
             }
             None if error.is_client() => self
                 .codes
-                .judge("smtp", "tls")
+                .classify("smtp", "tls")
                 .with_detail("the server lacks what the configuration requires"),
             None => self
                 .codes
-                .judge("smtp", "connect")
+                .classify("smtp", "connect")
                 .with_detail("cannot connect"),
         }
     }
@@ -288,13 +291,13 @@ impl SmtpProvider {
         if error.status().is_none() {
             return self
                 .codes
-                .judge("smtp", "broken")
+                .classify("smtp", "broken")
                 .with_detail("the answer is not SMTP");
         }
         // Many servers repeat the address in their response; the history must not contain it.
         let detail = text_of(error).replace(to.as_str(), "<recipient>");
         self.codes
-            .judge("smtp", &code_of(error))
+            .classify("smtp", &code_of(error))
             .with_detail(detail)
     }
 }
@@ -374,11 +377,11 @@ fn step(answer: CommandResult) -> Result<(), SessionError> {
 
 impl SmtpConnection {
     async fn command(&mut self, verb: impl std::fmt::Display) -> CommandResult {
-        tokio::time::timeout_at(self.until, self.connection.command(verb)).await
+        tokio::time::timeout_at(self.deadline, self.connection.command(verb)).await
     }
 }
 
-/// Returns whether the session failed because the server offered no trusted TLS. lettre reports it
+/// Returns whether the session failed because the server extensions no trusted TLS. lettre reports it
 /// as a connection error that wraps the one of rustls.
 fn is_tls_error(error: &lettre::transport::smtp::Error) -> bool {
     std::iter::successors(std::error::Error::source(error), |&cause| cause.source())
@@ -392,10 +395,10 @@ fn text_of(error: &lettre::transport::smtp::Error) -> String {
         .status()
         .map(|code| code.to_string())
         .unwrap_or_default();
-    let words = std::error::Error::source(error)
+    let lines = std::error::Error::source(error)
         .map(ToString::to_string)
         .unwrap_or_default();
-    format!("{number} {words}").trim().to_owned()
+    format!("{number} {lines}").trim().to_owned()
 }
 
 /// Returns the reply code and, if the server gives one, the enhanced status code: `550 5.1.1`.
@@ -404,12 +407,12 @@ fn code_of(error: &lettre::transport::smtp::Error) -> String {
         .status()
         .map(|code| code.to_string())
         .unwrap_or_default();
-    let words = std::error::Error::source(error)
+    let lines = std::error::Error::source(error)
         .map(ToString::to_string)
         .unwrap_or_default();
-    let enhanced = words.split_whitespace().next().filter(|word| {
-        word.split('.').count() == 3
-            && word
+    let enhanced = lines.split_whitespace().next().filter(|part| {
+        part.split('.').count() == 3
+            && part
                 .split('.')
                 .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
     });
@@ -417,8 +420,8 @@ fn code_of(error: &lettre::transport::smtp::Error) -> String {
 }
 
 fn response_text(response: &Response) -> String {
-    let words: Vec<&str> = response.message().collect();
-    format!("{} {}", response.code(), words.join(" "))
+    let lines: Vec<&str> = response.message().collect();
+    format!("{} {}", response.code(), lines.join(" "))
         .trim()
         .to_owned()
 }
@@ -426,7 +429,7 @@ fn response_text(response: &Response) -> String {
 // === impl IdlePool ===
 
 impl IdlePool {
-    fn take(&self) -> Option<SmtpConnection> {
+    fn pop(&self) -> Option<SmtpConnection> {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some((session, since)) = idle.pop_back() {
             if since.elapsed() < MAX_IDLE_TIME {
@@ -436,9 +439,9 @@ impl IdlePool {
         None
     }
 
-    fn put(&self, session: SmtpConnection, most: usize) {
+    fn push(&self, session: SmtpConnection, max_idle: usize) {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < most {
+        if idle.len() < max_idle {
             idle.push_back((session, Instant::now()));
         }
     }

@@ -69,24 +69,24 @@ impl TwilioProvider {
         let body = answer.json();
         if answer.is_success() {
             let sid = body.get("sid").and_then(Value::as_str).unwrap_or_default();
-            let words = format!("{sid} in {segments}");
+            let description = format!("{sid} in {segments}");
             return Ok(ProviderAck {
-                detail: Some(words),
+                detail: Some(description),
             });
         }
         let code = body
             .get("code")
             .and_then(Value::as_i64)
             .map(|code| code.to_string());
-        let words = body
+        let description = body
             .get("message")
             .and_then(Value::as_str)
             .unwrap_or_default()
             .replace(to.as_str(), "<recipient>");
-        let known = code.clone().unwrap_or_default();
+        let code_text = code.clone().unwrap_or_default();
         Err(answer
             .refusal(&self.codes, "twilio", code.as_deref())
-            .with_detail(format!("{known} {words}").trim().to_owned()))
+            .with_detail(format!("{code_text} {description}").trim().to_owned()))
     }
 
     fn request(

@@ -126,7 +126,7 @@ async fn adversarial_variable_stays_text_in_a_single_message() {
                 continue;
             }
             let mail = by_id[answer["notificationId"].as_str().expect("an id")];
-            let [subject, words] = &mail.words;
+            let [subject, words] = &mail.text;
             assert_eq!(mail.to, "ada@example.com", "{text:?}");
             assert!(
                 words.starts_with(&format!("Hello {text},\n\nyour account is ready.")),

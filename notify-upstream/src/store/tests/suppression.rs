@@ -92,37 +92,47 @@ async fn removed_address_leaves_every_replica_and_may_return() {
     }
 }
 
+/// Adds two suppressed addresses at [`NOW`] and an unsubscribed one at `later`.
+async fn suppress_three(store: &Store, later: Timestamp) {
+    let row = |list: SuppressionList, channel, byte: u8, reason: &str| SuppressionRow {
+        kind: list.kind(channel),
+        address: vec![byte; 32],
+        reason: reason.to_owned(),
+    };
+    let suppressed = SuppressionList::Suppressed;
+    let early = [
+        row(suppressed, Channel::Email, 1, "mailbox_unknown"),
+        row(suppressed, Channel::Sms, 2, "number_unknown"),
+    ];
+    store.suppress(&early, NOW).await.expect("no error");
+    let unsubscribed = SuppressionList::Unsubscribed;
+    let late = [row(unsubscribed, Channel::Email, 1, "unsubscribed")];
+    store.suppress(&late, later).await.expect("no error");
+}
+
+/// Returns narrower forms of a query, each with the number of matching entries.
+fn narrowed_queries(all: &SuppressionQuery, later: Timestamp) -> Vec<(SuppressionQuery, usize)> {
+    let mut queries = vec![(all.clone(), 0); 6];
+    queries[0].0.address = Some([1; 32]);
+    queries[0].1 = 2;
+    queries[1].0.reason = Some("number_unknown".to_owned());
+    queries[1].1 = 1;
+    queries[2].0.since = Some(later);
+    queries[2].1 = 1;
+    queries[3].0.until = Some(later);
+    queries[3].1 = 2;
+    queries[4].0.limit = 1;
+    queries[4].1 = 1;
+    queries[5].0.kinds = Vec::new();
+    queries[5].1 = 0;
+    queries
+}
+
 #[tokio::test]
 async fn entries_have_list_time_and_reason() {
     for (store, _database) in both().await {
         let later = NOW.plus(std::time::Duration::from_secs(60));
-        let row = |list: SuppressionList, channel, byte: u8, why: &str| SuppressionRow {
-            kind: list.kind(channel),
-            address: vec![byte; 32],
-            reason: why.to_owned(),
-        };
-        let early = [
-            row(
-                SuppressionList::Suppressed,
-                Channel::Email,
-                1,
-                "mailbox_unknown",
-            ),
-            row(
-                SuppressionList::Suppressed,
-                Channel::Sms,
-                2,
-                "number_unknown",
-            ),
-        ];
-        store.suppress(&early, NOW).await.expect("no error");
-        let late = [row(
-            SuppressionList::Unsubscribed,
-            Channel::Email,
-            1,
-            "unsubscribed",
-        )];
-        store.suppress(&late, later).await.expect("no error");
+        suppress_three(&store, later).await;
         let all = SuppressionQuery {
             kinds: (0..16).collect(),
             limit: 9,
@@ -148,50 +158,7 @@ async fn entries_have_list_time_and_reason() {
             ]
         );
         assert_eq!(found[1].reason, "number_unknown");
-        for (narrowed, count) in [
-            (
-                SuppressionQuery {
-                    address: Some([1; 32]),
-                    ..all.clone()
-                },
-                2,
-            ),
-            (
-                SuppressionQuery {
-                    reason: Some("number_unknown".to_owned()),
-                    ..all.clone()
-                },
-                1,
-            ),
-            (
-                SuppressionQuery {
-                    since: Some(later),
-                    ..all.clone()
-                },
-                1,
-            ),
-            (
-                SuppressionQuery {
-                    until: Some(later),
-                    ..all.clone()
-                },
-                2,
-            ),
-            (
-                SuppressionQuery {
-                    limit: 1,
-                    ..all.clone()
-                },
-                1,
-            ),
-            (
-                SuppressionQuery {
-                    kinds: Vec::new(),
-                    ..all.clone()
-                },
-                0,
-            ),
-        ] {
+        for (narrowed, count) in narrowed_queries(&all, later) {
             assert_eq!(
                 store.suppressed(&narrowed).await.expect("no error").len(),
                 count,

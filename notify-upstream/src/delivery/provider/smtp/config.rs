@@ -30,7 +30,7 @@ pub(crate) struct SmtpConfig {
     /// message offers one-click unsubscription.
     pub(crate) tokens: Option<MailTokens>,
     /// The name in `EHLO`. Default: the domain of the sender.
-    pub(crate) hello: String,
+    pub(crate) ehlo_name: String,
     /// Maximum number of idle connections.
     pub(crate) connections: usize,
     /// The URL of one-click unsubscription (RFC 8058): `https`, to which a token is appended.

@@ -24,7 +24,7 @@ pub(super) fn build(
     config: &SmtpConfig,
     message: &OutgoingMessage<'_>,
     to: &EmailAddress,
-    words: &RenderedMail<'_>,
+    rendered: &RenderedMail<'_>,
 ) -> Result<Mail, String> {
     let (from, name) = &config.from;
     let name = (!name.is_empty()).then(|| name.clone());
@@ -34,7 +34,7 @@ pub(super) fn build(
         .from(Mailbox::new(name, address(from)?))
         .to(Mailbox::new(None, address(to)?))
         .envelope(envelope(config, message, to)?)
-        .subject(words.subject)
+        .subject(rendered.subject)
         .message_id(Some(message_id(message.id, domain)))
         .date(date)
         .raw_header(raw("Auto-Submitted", "auto-generated".to_owned())?);
@@ -52,7 +52,7 @@ pub(super) fn build(
                 "List-Unsubscribe=One-Click".to_owned(),
             )?);
     }
-    let (text, html) = (lines(words.text), words.html.map(lines));
+    let (text, html) = (lines(rendered.text), rendered.html.map(lines));
     let mail = match html {
         Some(html) => builder.multipart(MultiPart::alternative_plain_html(text, html)),
         None => builder.singlepart(SinglePart::plain(text)),

@@ -127,7 +127,7 @@ fn smtp(port: u16) -> SmtpProvider {
         from,
         return_path: None,
         tokens: Some(tokens()),
-        hello: "example.org".to_owned(),
+        ehlo_name: "example.org".to_owned(),
         connections: 4,
         unsubscribe: Some("https://x.example/unsubscribe/".to_owned()),
         timeouts: SmtpTimeouts::default(),
@@ -290,126 +290,112 @@ async fn dsn_is_requested_under_our_envelope_id() {
     );
 }
 
-#[tokio::test]
-async fn every_fault_is_classified_and_connection_state_is_known() {
+/// The faults of a session: the script of the server, and the class, code and scope of the refusal.
+const FAULTS: [(Script, FailureClass, &str, FaultScope); 19] = {
+    use FailureClass::{Ambiguous, Configuration, Permanent, Throttled, Transient};
     use FaultScope::{Provider, Recipient};
-    let cases = [
+    use Script::{Drop, Say};
+    [
         (
-            Script::Say("RCPT", "550 5.1.1 no such user"),
-            FailureClass::Permanent,
+            Say("RCPT", "550 5.1.1 no such user"),
+            Permanent,
             "mailbox_unknown",
             Recipient,
         ),
         (
-            Script::Say("RCPT", "450 4.2.1 slow down"),
-            FailureClass::Throttled,
+            Say("RCPT", "450 4.2.1 slow down"),
+            Throttled,
             "provider_throttles",
             Recipient,
         ),
         (
-            Script::Say("RCPT", "421 4.7.0 too many of these"),
-            FailureClass::Throttled,
+            Say("RCPT", "421 4.7.0 too many of these"),
+            Throttled,
             "provider_throttles",
             Recipient,
         ),
         (
-            Script::Say("RCPT", "452 4.2.2 over quota"),
-            FailureClass::Transient,
+            Say("RCPT", "452 4.2.2 over quota"),
+            Transient,
             "mailbox_full",
             Recipient,
         ),
         (
-            Script::Say("MAIL", "452 4.3.1 system full"),
-            FailureClass::Transient,
+            Say("MAIL", "452 4.3.1 system full"),
+            Transient,
             "provider_busy",
             Provider,
         ),
         (
-            Script::Say("MAIL", "452 no room"),
-            FailureClass::Transient,
+            Say("MAIL", "452 no room"),
+            Transient,
             "provider_busy",
             Provider,
         ),
         (
-            Script::Say("MAIL", "451 4.3.0 later"),
-            FailureClass::Transient,
+            Say("MAIL", "451 4.3.0 later"),
+            Transient,
             "provider_busy",
             Provider,
         ),
         (
-            Script::Say("MAIL", "550 5.7.1 not your domain"),
-            FailureClass::Configuration,
+            Say("MAIL", "550 5.7.1 not your domain"),
+            Configuration,
             "sender_refused",
             Provider,
         ),
         (
-            Script::Say("MAIL", "553 who?"),
-            FailureClass::Configuration,
+            Say("MAIL", "553 who?"),
+            Configuration,
             "sender_refused",
             Provider,
         ),
         (
-            Script::Say("DATA", "554 no"),
-            FailureClass::Permanent,
+            Say("DATA", "554 no"),
+            Permanent,
             "provider_refused",
             Recipient,
         ),
         (
-            Script::Say("DATA", "451 later"),
-            FailureClass::Transient,
+            Say("DATA", "451 later"),
+            Transient,
             "provider_busy",
             Recipient,
         ),
         (
-            Script::Say("DOT", "552 5.2.2 full"),
-            FailureClass::Transient,
+            Say("DOT", "552 5.2.2 full"),
+            Transient,
             "mailbox_full",
             Recipient,
         ),
         (
-            Script::Say("DOT", "550 5.7.1 spam from ada@example.com"),
-            FailureClass::Permanent,
+            Say("DOT", "550 5.7.1 spam from ada@example.com"),
+            Permanent,
             "message_refused_by_policy",
             Recipient,
         ),
         (
-            Script::Say("EHLO", "421 busy"),
-            FailureClass::Throttled,
+            Say("EHLO", "421 busy"),
+            Throttled,
             "provider_throttles",
             Provider,
         ),
         (
-            Script::Say("EHLO", "554 5.7.1 go away"),
-            FailureClass::Configuration,
+            Say("EHLO", "554 5.7.1 go away"),
+            Configuration,
             "provider_turns_us_away",
             Provider,
         ),
-        (
-            Script::Drop("MAIL"),
-            FailureClass::Transient,
-            "provider_unreachable",
-            Provider,
-        ),
-        (
-            Script::Drop("RCPT"),
-            FailureClass::Transient,
-            "provider_unreachable",
-            Recipient,
-        ),
-        (
-            Script::Drop("DATA"),
-            FailureClass::Transient,
-            "provider_unreachable",
-            Recipient,
-        ),
-        (
-            Script::Drop("DOT"),
-            FailureClass::Ambiguous,
-            "connection_broken",
-            Recipient,
-        ),
-    ];
-    for (script, class, code, scope) in cases {
+        (Drop("MAIL"), Transient, "provider_unreachable", Provider),
+        (Drop("RCPT"), Transient, "provider_unreachable", Recipient),
+        (Drop("DATA"), Transient, "provider_unreachable", Recipient),
+        (Drop("DOT"), Ambiguous, "connection_broken", Recipient),
+    ]
+};
+
+#[tokio::test]
+async fn every_fault_is_classified_and_connection_state_is_known() {
+    for (script, class, code, scope) in FAULTS {
         let server = server(script).await;
         let smtp = smtp(server.port);
         let refusal = send(&smtp, &content("x")).await.expect_err("refused");
@@ -425,7 +411,7 @@ async fn every_fault_is_classified_and_connection_state_is_known() {
             assert_eq!(detail, words, "the response of the server is kept");
         }
         if matches!(script, Script::Drop(_)) {
-            assert!(smtp.idle.take().is_none(), "{script:?}");
+            assert!(smtp.idle.pop().is_none(), "{script:?}");
         }
     }
 }

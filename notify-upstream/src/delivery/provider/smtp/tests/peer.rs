@@ -103,7 +103,7 @@ async fn outcomes(cases: Vec<(String, SmtpProvider)>) -> Vec<(String, FailureCla
         let refusal = send(&smtp, &content("x")).await.expect_err(&name);
         assert!(
             refusal.class == FailureClass::Permanent
-                || smtp.idle.take().is_none()
+                || smtp.idle.pop().is_none()
                 || !name.contains("drop"),
             "{name}"
         );
@@ -132,9 +132,9 @@ async fn aiosmtpd_accepts_messages_and_its_faults_are_classified() {
         return;
     };
     let mut peer = Peer::start(&peers, &[]).await;
-    let plain = |hello: &str| {
+    let plain = |ehlo_name: &str| {
         let config = SmtpConfig {
-            hello: hello.to_owned(),
+            ehlo_name: ehlo_name.to_owned(),
             timeouts: SHORT_TIMEOUTS,
             ..smtp(peer.port).config
         };
@@ -228,13 +228,13 @@ async fn aiosmtpd_requires_trusted_tls_for_its_name() {
     let [cert, key] = certificate(folder.path()).await;
     let mut peer = Peer::start(&peers, &[&cert, &key, "postern", "sesame"]).await;
     let ca_pem = Some(std::fs::read(&cert).expect("the file was created"));
-    let private = |hello: &str, password: &str, ca_pem: Option<Vec<u8>>| {
+    let private = |ehlo_name: &str, password: &str, ca_pem: Option<Vec<u8>>| {
         let config = SmtpConfig {
             host: "localhost".to_owned(),
             tls: TlsMode::StartTls,
             ca_pem,
             credentials: Some(("postern".to_owned(), Secret::from(password))),
-            hello: hello.to_owned(),
+            ehlo_name: ehlo_name.to_owned(),
             timeouts: SHORT_TIMEOUTS,
             ..smtp(peer.port).config
         };
