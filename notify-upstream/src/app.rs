@@ -305,7 +305,7 @@ impl App {
             result_writer,
             publisher,
         }
-        .end()
+        .wait()
         .await;
         background_stop.cancel();
         background.shutdown().await;
@@ -342,7 +342,7 @@ struct DeliveryTasks {
 impl DeliveryTasks {
     /// Waits, after new attempts have been stopped, until the last result is written and other
     /// replicas have been woken.
-    async fn end(mut self) {
+    async fn wait(mut self) {
         // No more submissions arrive: the committer commits the pending ones and ends. Claims in
         // progress complete and their rows are released; otherwise they are recovered by other
         // workers.

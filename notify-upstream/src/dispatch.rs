@@ -143,9 +143,9 @@ impl Dispatcher {
                 if scan_due || self.scans == 0 {
                     self.scan_lanes().await?;
                     self.full_scan
-                        .begin(self.watermarks(Some(0)), self.workers.dead());
+                        .start_if_due(self.watermarks(Some(0)), self.workers.dead());
                 }
-                self.pass().await
+                self.claim_available().await
             };
             if let Err(error) = outcome.await {
                 tracing::warn!(channel = self.channel.as_str(), %error, "claim failed");
@@ -176,7 +176,7 @@ impl Dispatcher {
         let now = self.clock.now();
         for scan in found {
             let state = &mut self.lanes[scan.lane.index()];
-            state.step_back(scan.gap, now);
+            state.move_back(scan.gap, now);
             state.low = scan
                 .lowest
                 .unwrap_or(Order::MAX)
@@ -252,7 +252,7 @@ impl Dispatcher {
         let now = self.clock.now();
         for scan in found {
             let state = &mut self.lanes[scan.lane.index()];
-            state.step_back(scan.gap, now);
+            state.move_back(scan.gap, now);
             state.low = state.low.min(scan.lowest.unwrap_or(Order::MAX));
             if scan.gap.is_some() {
                 self.channel_state.mark_waiting(scan.lane);
@@ -265,7 +265,7 @@ impl Dispatcher {
     /// # Errors
     /// The store is unavailable or rejects the statement. Rows of a claim whose response was lost
     /// are recovered like those of a dead worker.
-    pub(crate) async fn pass(&mut self) -> Result<usize, StoreError> {
+    pub(crate) async fn claim_available(&mut self) -> Result<usize, StoreError> {
         // Claimed rows that are not started yet. They start while the next claim is in progress.
         let mut unstarted = Vec::new();
         let outcome = self.claim_lanes(&mut unstarted).await;
@@ -276,7 +276,7 @@ impl Dispatcher {
     async fn claim_lanes(&mut self, unstarted: &mut Vec<DeliveryJob>) -> Result<usize, StoreError> {
         let mut claimed = 0;
         for _ in 0..MAX_CLAIMS_PER_PASS {
-            if self.runner.is_stopping() || !self.workers.holds(&self.workers.current()) {
+            if self.runner.is_stopping() || !self.workers.may_start(&self.workers.current()) {
                 return Ok(claimed);
             }
             // With an open circuit breaker, rows stay in the queue with their order and their
@@ -360,8 +360,9 @@ impl Dispatcher {
         let (count, wanted) = (rows.len(), permits.len());
         self.urgent_gate.record(lane.priority, count);
         let last = rows.last().map(|row| row.order);
-        self.lanes[lane.index()].claimed(last, count < wanted, self.clock.now());
-        self.snapshot_cache.forget(rows.iter().map(|row| row.id));
+        self.lanes[lane.index()].record_claim(last, count < wanted, self.clock.now());
+        self.snapshot_cache
+            .invalidate(rows.iter().map(|row| row.id));
         // Permits without a row are dropped here.
         let jobs = rows.into_iter().zip(permits);
         let jobs = jobs.map(|(claimed, permit)| DeliveryJob {
@@ -376,7 +377,7 @@ impl Dispatcher {
     fn apply_moved_rows(&mut self) {
         let now = self.clock.now();
         for (state, moved) in self.lanes.iter_mut().zip(self.channel_state.take_moved()) {
-            state.step_back(moved, now);
+            state.move_back(moved, now);
         }
     }
 
@@ -386,7 +387,7 @@ impl Dispatcher {
         let oldest = Lane::of(self.channel)
             .into_iter()
             .filter(|lane| lane.priority != Priority::Low && waiting[lane.index()])
-            .filter_map(|lane| self.lanes[lane.index()].waited(now))
+            .filter_map(|lane| self.lanes[lane.index()].head_wait(now))
             .max();
         let breaker = self.runner.breaker_state(self.channel);
         self.channel_state.set_next_probe(match breaker {

@@ -176,7 +176,7 @@ impl WorkerRegistry {
 
     /// Returns whether rows leased under this identity may still be started.
     #[must_use]
-    pub(crate) fn holds(&self, worker: &WorkerLease) -> bool {
+    pub(crate) fn may_start(&self, worker: &WorkerLease) -> bool {
         self.is_alive() && !worker.lost.load(Ordering::Relaxed)
     }
 
@@ -266,13 +266,13 @@ impl WorkerRegistry {
             if let Err(error) = &outcome {
                 tracing::warn!(%error, "lease renewal failed");
             }
-            if outcome.is_err() || self.has_several() {
+            if outcome.is_err() || self.has_old_identities() {
                 self.expedite.notify_one();
             }
         }
     }
 
-    fn has_several(&self) -> bool {
+    fn has_old_identities(&self) -> bool {
         self.leases
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -285,7 +285,7 @@ impl WorkerRegistry {
     ///
     /// # Errors
     /// The store is unavailable.
-    pub(crate) async fn forget_dead_workers(&self) -> Result<u64, StoreError> {
+    pub(crate) async fn delete_dead_workers(&self) -> Result<u64, StoreError> {
         let now = self.lease_now().await?;
         let long_ago =
             Timestamp(now.0 - i64::try_from(DEAD_WORKER_RETENTION.as_millis()).unwrap_or(0));

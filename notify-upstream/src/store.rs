@@ -41,7 +41,7 @@ pub(crate) use row::{
 pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
 
 pub(crate) use schema::MIGRATIONS;
-pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, WaitingRow};
+pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, Replay, WaitingRow};
 pub(crate) use snapshot_cache::SnapshotCache;
 
 use crate::address::AddressHash;
@@ -105,7 +105,7 @@ delegate! {
     /// rejected because their idempotency key is in use; all others are durable.
     pub fn accept(batch: &[NewNotification]) -> Vec<NotificationId>;
     /// Returns the request that an idempotency key was used for.
-    pub(crate) fn existing(creator: &str, key: &str) -> Option<IdempotencyRecord>;
+    pub(crate) fn idempotency_record(creator: &str, key: &str) -> Option<IdempotencyRecord>;
     /// Deletes idempotency keys used before `before`, and returns their number.
     pub(crate) fn delete_idempotency_keys(before: Timestamp) -> u64;
     /// Claims the next rows of a lane beyond the cursor of the claim, in order.
@@ -167,14 +167,14 @@ delegate! {
     /// Returns whether an address is on a list.
     pub(crate) fn is_suppressed(kind: i16, address: &AddressHash) -> bool;
     /// Returns additions at or after `at`, oldest first, at most `page`.
-    pub(crate) fn suppressed_since(at: Timestamp, page: i64) -> Vec<SuppressionChange>;
+    pub(crate) fn additions_since(at: Timestamp, page: i64) -> Vec<SuppressionChange>;
     /// Returns removals at or after `at` of addresses that are not on the list again, oldest first,
     /// at most `page`.
-    pub(crate) fn lifted_since(at: Timestamp, page: i64) -> Vec<SuppressionChange>;
+    pub(crate) fn removals_since(at: Timestamp, page: i64) -> Vec<SuppressionChange>;
     /// Returns the entries that match, oldest first.
-    pub(crate) fn suppressed(filter: &SuppressionQuery) -> Vec<SuppressionEntry>;
+    pub(crate) fn suppression_entries(filter: &SuppressionQuery) -> Vec<SuppressionEntry>;
     /// Removes the entries that match, and returns their number.
-    pub(crate) fn lift(filter: &SuppressionQuery, now: Timestamp) -> u64;
+    pub(crate) fn remove_suppressed(filter: &SuppressionQuery, now: Timestamp) -> u64;
 }
 
 impl Store {

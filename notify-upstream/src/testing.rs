@@ -328,7 +328,7 @@ impl TestReplica {
     /// Runs one round: scan, claim, deliver, write results. Returns the number of results written.
     pub(crate) async fn step(&mut self) -> usize {
         self.dispatcher.scan_lanes().await.expect("scan");
-        self.dispatcher.pass().await.expect("claim");
+        self.dispatcher.claim_available().await.expect("claim");
         self.settle().await
     }
 

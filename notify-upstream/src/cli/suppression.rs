@@ -6,7 +6,7 @@ use postern_common::exit::Exit;
 
 use crate::Config;
 use crate::address::{self, AddressHash};
-use crate::delivery::suppression::{MAX_LIFT_ROWS, SuppressionList};
+use crate::delivery::suppression::{MAX_REMOVED_ROWS, SuppressionList};
 use crate::notification::Channel;
 use crate::store::{StoreError, SuppressionEntry, SuppressionQuery};
 
@@ -57,7 +57,7 @@ pub(crate) struct SuppressionFilter {
     #[arg(long)]
     until: Option<String>,
     /// Maximum number of addresses, up to 50000.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(i64).range(0..=MAX_LIFT_ROWS))]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(i64).range(0..=MAX_REMOVED_ROWS))]
     limit: i64,
 }
 
@@ -71,7 +71,7 @@ impl SuppressionCommand {
                 let filter = filter.parse(list.as_deref())?;
                 for entry in open(config)
                     .await?
-                    .suppressed(&filter)
+                    .suppression_entries(&filter)
                     .await
                     .map_err(unavailable)?
                 {
@@ -88,7 +88,7 @@ impl SuppressionCommand {
                 let filter = filter.parse(Some(&list))?;
                 let removed = open(config)
                     .await?
-                    .lift(&filter, Clock::system().now())
+                    .remove_suppressed(&filter, Clock::system().now())
                     .await
                     .map_err(unavailable)?;
                 print_line(&format!("{removed} removed"))

@@ -5,7 +5,6 @@ use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
 use postern_common::Clock;
-use postern_common::clock::Timestamp;
 
 use crate::address::{Address, Recipient};
 use crate::delivery::actors::{ActorAddress, ActorAddressError, ActorClient};
@@ -20,7 +19,7 @@ use crate::delivery::unverified::UnverifiedQuota;
 use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::notification::Channel;
 use crate::principal::Principal;
-use crate::store::{Claimed, Record, Store};
+use crate::store::{Claimed, Record, Replay, Store};
 use crate::templates::{self, AmbiguityPolicy, Locale, MessageContent, TemplateName, Templates};
 
 /// Executes delivery attempts.
@@ -108,7 +107,7 @@ impl AttemptExecutor {
 
     /// Returns the time of the last replay by an operator, and the number of attempts before it.
     /// Returns `None` if there was none, or if the history cannot be read now.
-    pub(crate) async fn replayed(&self, claimed: &Claimed) -> Option<(Timestamp, i32)> {
+    pub(crate) async fn last_replay(&self, claimed: &Claimed) -> Option<Replay> {
         if claimed.attempt == 1 {
             return None;
         }
@@ -116,7 +115,7 @@ impl AttemptExecutor {
             .await
             .ok()?
             .first()?
-            .replayed()
+            .last_replay()
     }
 
     /// Returns the best circuit breaker state among the providers of a channel.
@@ -246,7 +245,7 @@ impl AttemptExecutor {
         }
         // During the wait the circuit breaker may have opened, or another worker may have taken the
         // row over and called a provider.
-        if permit.is_stale() || !attempt.workers.holds(attempt.worker) {
+        if permit.is_stale() || !attempt.workers.may_start(attempt.worker) {
             return Ok(CallDecision::End(AttemptOutcome::NotStarted));
         }
         Ok(CallDecision::Call(permit))
@@ -267,7 +266,7 @@ impl AttemptExecutor {
         let Some(snapshot) = known.first() else {
             return Ok(None);
         };
-        if let Some(provider) = snapshot.reported_by() {
+        if let Some(provider) = snapshot.reporting_provider() {
             let detail = Some("known by the provider's report".to_owned());
             return Ok(Some(SentMessage {
                 provider: provider.to_owned(),

@@ -189,7 +189,7 @@ impl ProviderPool {
     /// Returns the best circuit breaker state among the providers of a channel.
     #[must_use]
     pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
-        best(self.channels.get(channel))
+        best_state(self.channels.get(channel))
     }
 }
 
@@ -303,7 +303,7 @@ pub(crate) fn domain_of(address: &Address) -> String {
 }
 
 /// Returns the best state of the circuit breakers, or closed if there is no provider.
-fn best<'a>(providers: impl IntoIterator<Item = &'a PooledProvider>) -> BreakerState {
+fn best_state<'a>(providers: impl IntoIterator<Item = &'a PooledProvider>) -> BreakerState {
     let worse = |state: &BreakerState| match state {
         BreakerState::Closed => Duration::ZERO,
         BreakerState::HalfOpen => Duration::from_nanos(1),
@@ -347,7 +347,7 @@ fn choose<'a>(
             return Ok((pooled, is_probe));
         }
     }
-    Err(CallRejection::CircuitOpen(match best(suitable) {
+    Err(CallRejection::CircuitOpen(match best_state(suitable) {
         BreakerState::Open(left) => left,
         BreakerState::Closed | BreakerState::HalfOpen => Duration::ZERO,
     }))

@@ -32,8 +32,8 @@ pub(crate) struct SuppressionCache {
 /// The times up to which changes have been read from the store.
 #[derive(Clone, Copy, Debug)]
 struct ReadPosition {
-    suppressed: Timestamp,
-    lifted: Timestamp,
+    additions: Timestamp,
+    removals: Timestamp,
 }
 
 /// A suppression list.
@@ -54,7 +54,7 @@ const MAX_CACHED_ADDRESSES: usize = 1_000_000;
 const PAGE_ROWS: i64 = 100_000;
 /// Maximum number of addresses that an operator removes at once, with the same timestamp. It is
 /// less than a page, so that reading proceeds beyond them.
-pub(crate) const MAX_LIFT_ROWS: i64 = 50_000;
+pub(crate) const MAX_REMOVED_ROWS: i64 = 50_000;
 
 // === impl SuppressionCache ===
 
@@ -73,14 +73,14 @@ impl SuppressionCache {
             clock,
             cached: RwLock::default(),
             read_position: Mutex::new(ReadPosition {
-                suppressed: Timestamp(0),
-                lifted: Timestamp(0),
+                additions: Timestamp(0),
+                removals: Timestamp(0),
             }),
             pending: Mutex::default(),
         }
     }
 
-    /// Returns whether an address is suppressed.
+    /// Returns whether an address is additions.
     ///
     /// # Errors
     /// The lists exceed the cache and the store is unavailable.
@@ -222,29 +222,29 @@ impl SuppressionCache {
         self.flush().await?;
         // Removals first: an address that is added again between the two reads stays on the list.
         let mut page = PAGE_ROWS;
-        while self.read_lifted(page).await? {
+        while self.read_removals(page).await? {
             page = page.saturating_mul(2);
         }
         page = PAGE_ROWS;
-        while self.read_added(page).await? {
+        while self.read_additions(page).await? {
             page = page.saturating_mul(2);
         }
         Ok(())
     }
 
     /// Reads removals of other replicas, and returns whether there may be more.
-    async fn read_lifted(&self, page: i64) -> Result<bool, StoreError> {
+    async fn read_removals(&self, page: i64) -> Result<bool, StoreError> {
         let since = self
             .read_position
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .lifted;
-        let rows = self.store.lifted_since(since, page).await?;
-        let read_to = since.max(read_to(&rows, page));
+            .removals;
+        let rows = self.store.removals_since(since, page).await?;
+        let next_read_position = since.max(next_read_position(&rows, page));
         self.read_position
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .lifted = read_to;
+            .removals = next_read_position;
         let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
         let is_full = is_full(&rows, page);
         for row in rows {
@@ -256,18 +256,18 @@ impl SuppressionCache {
     }
 
     /// Reads additions of other replicas, and returns whether there may be more.
-    async fn read_added(&self, page: i64) -> Result<bool, StoreError> {
+    async fn read_additions(&self, page: i64) -> Result<bool, StoreError> {
         let since = self
             .read_position
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .suppressed;
-        let rows = self.store.suppressed_since(since, page).await?;
-        let read_to = since.max(read_to(&rows, page));
+            .additions;
+        let rows = self.store.additions_since(since, page).await?;
+        let next_read_position = since.max(next_read_position(&rows, page));
         self.read_position
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .suppressed = read_to;
+            .additions = next_read_position;
         let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
         let is_full = is_full(&rows, page);
         for row in rows {
@@ -287,7 +287,7 @@ impl SuppressionCache {
 
 /// Returns the time from which the next read starts. After the last page it is a minute earlier,
 /// for rows that were committed late or written with a slow clock.
-pub(crate) fn read_to(rows: &[SuppressionChange], page: i64) -> Timestamp {
+pub(crate) fn next_read_position(rows: &[SuppressionChange], page: i64) -> Timestamp {
     let last = rows.last().map_or(0, |row| row.at.0);
     Timestamp(if is_full(rows, page) {
         last

@@ -46,7 +46,11 @@ impl FullScan {
     }
 
     /// Starts a full scan, if one is due and none is running.
-    pub(super) fn begin(&mut self, lanes: [LowWatermark; Lane::PER_CHANNEL], dead: Arc<[i64]>) {
+    pub(super) fn start_if_due(
+        &mut self,
+        lanes: [LowWatermark; Lane::PER_CHANNEL],
+        dead: Arc<[i64]>,
+    ) {
         if self.running.is_empty() && self.due <= Instant::now() {
             let (store, slots) = (self.store.clone(), Arc::clone(&self.slots));
             self.running.spawn(async move {

@@ -50,7 +50,7 @@ impl LaneCursor {
     }
 
     /// Moves the cursor back to a row that can be claimed.
-    pub(super) fn step_back(&mut self, found: Option<Order>, now: Timestamp) {
+    pub(super) fn move_back(&mut self, found: Option<Order>, now: Timestamp) {
         if let Some(order) = found {
             self.cursor = self.cursor.min(order - 1);
             self.low = self.low.min(order);
@@ -59,7 +59,7 @@ impl LaneCursor {
     }
 
     /// Records that rows up to `last` were claimed. With `is_end` the lane has no further rows.
-    pub(super) fn claimed(&mut self, last: Option<Order>, is_end: bool, now: Timestamp) {
+    pub(super) fn record_claim(&mut self, last: Option<Order>, is_end: bool, now: Timestamp) {
         if let Some(last) = last {
             // Several rows may share the order of the last one, so the next claim starts with it.
             self.cursor = if is_end { last } else { last - 1 };
@@ -70,7 +70,7 @@ impl LaneCursor {
 
     /// Returns the time for which the head could have been claimed. A row that was released or
     /// delayed counts from its return: its age says nothing about the load.
-    pub(super) fn waited(&self, now: Timestamp) -> Option<Duration> {
+    pub(super) fn head_wait(&self, now: Timestamp) -> Option<Duration> {
         let accepted_at = order_time(self.head?);
         Some(
             now.since(
@@ -97,29 +97,29 @@ mod tests {
     #[test]
     fn new_row_waits_since_acceptance() {
         let mut lane = LaneCursor::default();
-        lane.claimed(Some(order(100)), false, at(101));
+        lane.record_claim(Some(order(100)), false, at(101));
         lane.set_head(Some(order(102)), at(109));
-        assert_eq!(lane.waited(at(110)), Some(Duration::from_secs(8)));
-        lane.claimed(Some(order(102)), true, at(110));
-        assert_eq!(lane.waited(at(110)), None);
+        assert_eq!(lane.head_wait(at(110)), Some(Duration::from_secs(8)));
+        lane.record_claim(Some(order(102)), true, at(110));
+        assert_eq!(lane.head_wait(at(110)), None);
     }
 
     #[test]
     fn returned_row_waits_since_its_return() {
         let mut lane = LaneCursor::default();
-        lane.claimed(Some(order(100)), false, at(101));
-        lane.step_back(Some(order(95)), at(110));
-        lane.step_back(Some(order(90)), at(112));
-        assert_eq!(lane.waited(at(113)), Some(Duration::from_secs(3)));
-        lane.claimed(Some(order(95)), false, at(113));
+        lane.record_claim(Some(order(100)), false, at(101));
+        lane.move_back(Some(order(95)), at(110));
+        lane.move_back(Some(order(90)), at(112));
+        assert_eq!(lane.head_wait(at(113)), Some(Duration::from_secs(3)));
+        lane.record_claim(Some(order(95)), false, at(113));
         assert_eq!(
-            lane.waited(at(114)),
+            lane.head_wait(at(114)),
             Some(Duration::from_secs(4)),
             "further returned rows"
         );
         lane.set_head(Some(order(103)), at(114));
         assert_eq!(
-            lane.waited(at(114)),
+            lane.head_wait(at(114)),
             Some(Duration::from_secs(11)),
             "newer rows"
         );
@@ -130,8 +130,8 @@ mod tests {
         let mut lane = LaneCursor::default();
         lane.set_head(None, at(109));
         lane.set_head(Some(order(99)), at(110));
-        assert_eq!(lane.waited(at(111)), Some(Duration::from_secs(1)));
+        assert_eq!(lane.head_wait(at(111)), Some(Duration::from_secs(1)));
         lane.set_head(Some(order(110)), at(115));
-        assert_eq!(lane.waited(at(115)), Some(Duration::from_secs(5)));
+        assert_eq!(lane.head_wait(at(115)), Some(Duration::from_secs(5)));
     }
 }

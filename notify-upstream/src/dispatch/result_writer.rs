@@ -154,7 +154,7 @@ impl ResultWriter {
         }
         self.release_unstarted(&batch).await;
         self.snapshot_cache
-            .forget(batch.iter().map(|completed| completed.job.claimed.id));
+            .invalidate(batch.iter().map(|completed| completed.job.claimed.id));
         let affected = Channel::ALL.map(|channel| {
             batch
                 .iter()

@@ -127,7 +127,7 @@ impl AttemptRunner {
         let DeliveryJob {
             claimed, worker, ..
         } = job;
-        if self.stop.is_cancelled() || !self.workers.holds(worker) {
+        if self.stop.is_cancelled() || !self.workers.may_start(worker) {
             return JobOutcome::Release;
         }
         let began = self.clock.now();
@@ -171,9 +171,9 @@ impl AttemptRunner {
         claimed.attempt > max_attempts
             && self
                 .executor
-                .replayed(claimed)
+                .last_replay(claimed)
                 .await
-                .is_none_or(|(_, before)| claimed.attempt - before > max_attempts)
+                .is_none_or(|replay| claimed.attempt - replay.attempts_before > max_attempts)
     }
 
     /// Returns when the next attempt is due. After a replay by an operator, attempts and time count
@@ -193,12 +193,12 @@ impl AttemptRunner {
         if due.is_some() || failure.class == FailureClass::Permanent {
             return due;
         }
-        let (began, before) = self.executor.replayed(claimed).await?;
+        let replay = self.executor.last_replay(claimed).await?;
         policy.next_attempt(
-            claimed.attempt - before,
+            claimed.attempt - replay.attempts_before,
             failure.class,
             RetryTimes {
-                began,
+                began: replay.at,
                 ..retry_times
             },
             random_fraction(),
@@ -215,11 +215,11 @@ impl AttemptRunner {
         if let Some(due) = policy.next_check(left, retry_times, random_fraction()) {
             return Some(due);
         }
-        let (began, _) = self.executor.replayed(claimed).await?;
+        let replay = self.executor.last_replay(claimed).await?;
         policy.next_check(
             left,
             RetryTimes {
-                began,
+                began: replay.at,
                 ..retry_times
             },
             random_fraction(),

@@ -106,7 +106,7 @@ async fn dead_workers_rows_are_recovered_and_late_result_discarded() {
         let mut first = TestReplica::new(&store, &clock, 8).await;
         let gate = first.script.hold();
         let id = first.accept(Priority::Normal).await;
-        first.dispatcher.pass().await.expect("no error");
+        first.dispatcher.claim_available().await.expect("no error");
         let mut second = TestReplica::new(&store, &clock, 8).await;
         for _ in 0..3 {
             clock.advance(Duration::from_secs(3));
@@ -153,7 +153,7 @@ async fn recovered_rows_do_not_pause_low() {
             frozen.accept(Priority::Low).await,
         ];
         for _ in 0..2 {
-            frozen.dispatcher.pass().await.expect("no error");
+            frozen.dispatcher.claim_available().await.expect("no error");
         }
         let throttle =
             |rig: &TestReplica| rig.dispatch_state.channel(Channel::Email).low_throttle();

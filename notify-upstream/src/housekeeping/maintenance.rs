@@ -47,20 +47,23 @@ impl StoreMaintenance {
     /// Runs until shutdown. Readiness is checked concurrently with maintenance, so that a long
     /// maintenance round does not delay it.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
-        tokio::join!(self.watch(&shutdown), self.keep(&shutdown));
+        tokio::join!(
+            self.run_health_checks(&shutdown),
+            self.run_maintenance(&shutdown)
+        );
     }
 
-    async fn watch(&self, shutdown: &CancellationToken) {
-        let mut tick = every_round();
-        while runs(&mut tick, shutdown).await {
-            self.look().await;
+    async fn run_health_checks(&self, shutdown: &CancellationToken) {
+        let mut tick = round_interval();
+        while next_round_starts(&mut tick, shutdown).await {
+            self.check_health().await;
         }
     }
 
-    async fn keep(&self, shutdown: &CancellationToken) {
-        let mut tick = every_round();
+    async fn run_maintenance(&self, shutdown: &CancellationToken) {
+        let mut tick = round_interval();
         for round in 0_u64.. {
-            if !runs(&mut tick, shutdown).await {
+            if !next_round_starts(&mut tick, shutdown).await {
                 return;
             }
             if let Err(error) = self.step(round).await {
@@ -71,7 +74,7 @@ impl StoreMaintenance {
 
     /// Checks whether the store accepts writes and has a supported schema version. Otherwise
     /// nothing is claimed.
-    pub(crate) async fn look(&self) {
+    pub(crate) async fn check_health(&self) {
         match self.opened.still_fits(&MIGRATIONS).await {
             Ok(()) => {
                 self.database.set_ok();
@@ -110,20 +113,20 @@ impl StoreMaintenance {
         if round.is_multiple_of(1000) {
             self.store.maintain(now, before(self.retention)).await?;
             self.metrics.retained_since(before(self.retention));
-            self.workers.forget_dead_workers().await?;
+            self.workers.delete_dead_workers().await?;
         }
         Ok(())
     }
 }
 
-fn every_round() -> Interval {
+fn round_interval() -> Interval {
     let mut tick = tokio::time::interval(Duration::from_secs(2));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     tick
 }
 
 /// Waits for the next round. Returns `false` at shutdown.
-async fn runs(tick: &mut Interval, shutdown: &CancellationToken) -> bool {
+async fn next_round_starts(tick: &mut Interval, shutdown: &CancellationToken) -> bool {
     tokio::select! {
         () = shutdown.cancelled() => false,
         _ = tick.tick() => true,

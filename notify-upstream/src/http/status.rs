@@ -72,7 +72,7 @@ pub(super) async fn cancel(
         .cancel(snapshot.id, service.clock.now())
         .await
         .map_err(|error| unavailable(&error))?;
-    service.snapshot_cache.forget([snapshot.id]);
+    service.snapshot_cache.invalidate([snapshot.id]);
     let snapshot = find(&service, &principal, &id).await?;
     let view = view(&service, &snapshot);
     match (outcome, view.status) {

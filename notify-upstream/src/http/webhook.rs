@@ -57,7 +57,7 @@ pub(super) async fn receive(
             .map_err(|error| unavailable(&error))?;
         service
             .snapshot_cache
-            .forget(receipts.iter().map(|receipt| receipt.id));
+            .invalidate(receipts.iter().map(|receipt| receipt.id));
         let repeated = receipts.len() as u64 - new;
         service.metrics.receipts(&provider, "new", new);
         service.metrics.receipts(&provider, "repeated", repeated);

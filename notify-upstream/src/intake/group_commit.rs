@@ -393,7 +393,7 @@ pub(crate) async fn find_first_result(
     fingerprint: &[u8; 32],
 ) -> Result<Option<AcceptedNotification>, Problem> {
     match store
-        .existing(creator, key)
+        .idempotency_record(creator, key)
         .await
         .map_err(|error| store_unavailable(&error))?
     {

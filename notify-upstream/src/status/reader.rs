@@ -115,18 +115,18 @@ async fn read_batch(store: &Store, snapshot_cache: &SnapshotCache, batch: Vec<Pe
     let mut ids: Vec<NotificationId> = batch.iter().map(|pending| pending.id).collect();
     ids.sort_unstable();
     ids.dedup();
-    snapshot_cache.begin(&ids);
+    snapshot_cache.begin_read(&ids);
     let found: Result<HashMap<_, _>, Problem> = match store.read(&ids).await {
         Ok(found) => {
             let found: Vec<_> = found.into_iter().map(without_variables).collect();
-            snapshot_cache.end(&ids, &found);
+            snapshot_cache.end_read(&ids, &found);
             Ok(found
                 .into_iter()
                 .map(|snapshot| (snapshot.id, snapshot))
                 .collect())
         }
         Err(error) => {
-            snapshot_cache.end(&ids, &[]);
+            snapshot_cache.end_read(&ids, &[]);
             tracing::warn!(%error, "status read failed");
             Err(Problem::new(Code::Unavailable))
         }

@@ -45,6 +45,15 @@ pub(crate) struct ReceiptEntry {
     pub(crate) detail: Option<String>,
 }
 
+/// A replay of a failed notification by an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replay {
+    /// The time of the replay.
+    pub(crate) at: Timestamp,
+    /// The number of attempts before it.
+    pub(crate) attempts_before: i32,
+}
+
 /// A row of the queue or of the delayed rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitingRow {
@@ -119,18 +128,19 @@ impl NotificationSnapshot {
 
     /// Returns the time of the last replay by an operator and the number of attempts before it.
     #[must_use]
-    pub(crate) fn replayed(&self) -> Option<(Timestamp, i32)> {
+    pub(crate) fn last_replay(&self) -> Option<Replay> {
         self.history.iter().rev().find_map(|entry| match entry {
-            HistoryEntry::Result(result) if result.kind == ResultKind::Replayed => {
-                Some((result.at, result.attempt))
-            }
+            HistoryEntry::Result(result) if result.kind == ResultKind::Replayed => Some(Replay {
+                at: result.at,
+                attempts_before: result.attempt,
+            }),
             HistoryEntry::Result(_) | HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
         })
     }
 
     /// Returns the provider of a report that proves that the provider has the message.
     #[must_use]
-    pub(crate) fn reported_by(&self) -> Option<&str> {
+    pub(crate) fn reporting_provider(&self) -> Option<&str> {
         self.history.iter().find_map(|entry| match entry {
             HistoryEntry::Receipt(receipt) => {
                 (receipt.kind != ReceiptKind::Failed).then_some(receipt.provider.as_str())

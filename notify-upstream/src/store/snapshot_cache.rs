@@ -75,14 +75,14 @@ impl SnapshotCache {
 
     /// Registers reads that are about to start. Each call must be followed by
     /// [`SnapshotCache::end`], also after an error.
-    pub(crate) fn begin(&self, ids: &[NotificationId]) {
+    pub(crate) fn begin_read(&self, ids: &[NotificationId]) {
         for id in ids {
             self.shard(*id).reading.entry(*id).or_default().readers += 1;
         }
     }
 
     /// Ends reads and caches the snapshots found, except those written since the read started.
-    pub(crate) fn end(&self, ids: &[NotificationId], found: &[Arc<NotificationSnapshot>]) {
+    pub(crate) fn end_read(&self, ids: &[NotificationId], found: &[Arc<NotificationSnapshot>]) {
         for snapshot in found {
             let mut shard = self.shard(snapshot.id);
             if shard
@@ -105,7 +105,7 @@ impl SnapshotCache {
     }
 
     /// Removes entries that have been written, and marks their reads in flight as stale.
-    pub(crate) fn forget(&self, ids: impl IntoIterator<Item = NotificationId>) {
+    pub(crate) fn invalidate(&self, ids: impl IntoIterator<Item = NotificationId>) {
         for id in ids {
             let mut shard = self.shard(id);
             shard.remove(id);
@@ -185,8 +185,8 @@ mod tests {
 
     fn read(recent: &SnapshotCache, found: &[&Arc<NotificationSnapshot>]) {
         let ids: Vec<_> = found.iter().map(|snapshot| snapshot.id).collect();
-        recent.begin(&ids);
-        recent.end(
+        recent.begin_read(&ids);
+        recent.end_read(
             &ids,
             &found
                 .iter()
@@ -203,7 +203,7 @@ mod tests {
         read(&recent, &[&one, &two]);
         clock.advance(Duration::from_millis(999));
         assert!(recent.get(one.id).is_some());
-        recent.forget([one.id]);
+        recent.invalidate([one.id]);
         assert!(recent.get(one.id).is_none() && recent.get(two.id).is_some());
         clock.advance(Duration::from_millis(1));
         assert!(recent.get(two.id).is_none());
@@ -215,11 +215,11 @@ mod tests {
         let one = snapshot(1);
         let other = snapshot(2);
         let ids = [one.id, other.id];
-        recent.begin(&ids);
-        recent.begin(&[one.id]);
-        recent.forget([one.id]);
-        recent.end(&ids, &[Arc::clone(&one), Arc::clone(&other)]);
-        recent.end(&[one.id], &[Arc::clone(&one)]);
+        recent.begin_read(&ids);
+        recent.begin_read(&[one.id]);
+        recent.invalidate([one.id]);
+        recent.end_read(&ids, &[Arc::clone(&one), Arc::clone(&other)]);
+        recent.end_read(&[one.id], &[Arc::clone(&one)]);
         assert!(recent.get(one.id).is_none() && recent.get(other.id).is_some());
         read(&recent, &[&one]);
         assert!(
@@ -273,7 +273,7 @@ mod tests {
                 assert!(cached.sum::<usize>() > 0);
                 clock.advance(MAX_AGE);
             }
-            recent.forget(many.iter().map(|snapshot| snapshot.id));
+            recent.invalidate(many.iter().map(|snapshot| snapshot.id));
             assert!(
                 recent
                     .shards

@@ -151,7 +151,7 @@ async fn idempotency_key_is_unique_per_caller_under_races() {
         ];
         assert_eq!(store.accept(&batch).await.expect("no error"), [batch[1].id]);
         let existing = store
-            .existing("a", "k")
+            .idempotency_record("a", "k")
             .await
             .expect("no error")
             .expect("it exists");
@@ -181,7 +181,10 @@ async fn idempotency_key_is_unique_per_caller_under_races() {
                 .expect("no error"),
             3
         );
-        assert_eq!(store.existing("a", "k").await.expect("no error"), None);
+        assert_eq!(
+            store.idempotency_record("a", "k").await.expect("no error"),
+            None
+        );
     }
 }
 

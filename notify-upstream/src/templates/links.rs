@@ -24,12 +24,12 @@ const EXPRESSION_BETWEEN_ATTRIBUTES: &str =
 const EXPRESSION_IN_STYLE_URL: &str = "url() in a style must not contain an expression";
 
 /// Returns line and description of every error.
-pub(super) fn unchecked(html: &str) -> Vec<(usize, String)> {
-    let mut mistakes = Vec::new();
+pub(super) fn find_unfiltered_urls(html: &str) -> Vec<(usize, String)> {
+    let mut errors = Vec::new();
     let mut scan = HtmlScanner { html, at: 0 };
     while let Some(next) = scan.rest().chars().next() {
         if next == '<' && scan.rest()[1..].starts_with(|c: char| c.is_ascii_alphabetic()) {
-            scan.tag(&mut mistakes);
+            scan.tag(&mut errors);
         } else {
             scan.step();
         }
@@ -41,10 +41,10 @@ pub(super) fn unchecked(html: &str) -> Vec<(usize, String)> {
             at: at + open.len(),
         };
         if inner.until(|c| c == ')').contains('{') {
-            mistakes.push((at, EXPRESSION_IN_STYLE_URL.to_owned()));
+            errors.push((at, EXPRESSION_IN_STYLE_URL.to_owned()));
         }
     }
-    mistakes
+    errors
         .into_iter()
         .map(|(at, what)| (1 + html[..at].matches('\n').count(), what))
         .collect()
@@ -78,24 +78,24 @@ impl<'a> HtmlScanner<'a> {
         &self.html[begin..self.at]
     }
 
-    fn tag(&mut self, mistakes: &mut Vec<(usize, String)>) {
+    fn tag(&mut self, errors: &mut Vec<(usize, String)>) {
         self.step();
         self.until(|c| c.is_whitespace() || matches!(c, '/' | '>'));
         while let Some(next) = self.rest().chars().next() {
             match next {
                 '>' => return,
                 '{' if self.rest().starts_with("{{") => {
-                    mistakes.push((self.at, EXPRESSION_BETWEEN_ATTRIBUTES.to_owned()));
+                    errors.push((self.at, EXPRESSION_BETWEEN_ATTRIBUTES.to_owned()));
                     self.step();
                 }
                 '{' | '/' | '=' | '"' | '\'' => self.step(),
                 _ if next.is_whitespace() => self.step(),
-                _ => self.attribute(mistakes),
+                _ => self.attribute(errors),
             }
         }
     }
 
-    fn attribute(&mut self, mistakes: &mut Vec<(usize, String)>) {
+    fn attribute(&mut self, errors: &mut Vec<(usize, String)>) {
         let begin = self.at;
         let name = self
             .until(|c| c.is_whitespace() || matches!(c, '=' | '>' | '/' | '{'))
@@ -127,7 +127,7 @@ impl<'a> HtmlScanner<'a> {
         };
         let is_valid = construct_free(value) || (quote.is_some() && is_filtered(value.trim()));
         if URL_ATTRIBUTES.contains(&name.as_str()) && !is_valid {
-            mistakes.push((begin, format!("{name} {UNFILTERED_ATTRIBUTE}")));
+            errors.push((begin, format!("{name} {UNFILTERED_ATTRIBUTE}")));
         }
     }
 }

@@ -30,22 +30,22 @@ impl Templates {
     pub(crate) fn load(folder: &Path, default_locale: Locale) -> Result<Self, String> {
         let mut loader = TemplateLoader {
             environment: environment(),
-            mistakes: Vec::new(),
+            errors: Vec::new(),
         };
-        let by_name = loader.folder(folder);
-        if by_name.is_empty() && loader.mistakes.is_empty() {
+        let by_name = loader.load_folder(folder);
+        if by_name.is_empty() && loader.errors.is_empty() {
             loader
-                .mistakes
+                .errors
                 .push(format!("{}: no template found", folder.display()));
         }
-        if loader.mistakes.is_empty() {
+        if loader.errors.is_empty() {
             Ok(Self {
                 environment: loader.environment,
                 by_name,
                 default_locale,
             })
         } else {
-            Err(loader.mistakes.join("\n"))
+            Err(loader.errors.join("\n"))
         }
     }
 }
@@ -101,11 +101,11 @@ fn environment() -> Environment<'static> {
 
 struct TemplateLoader {
     environment: Environment<'static>,
-    mistakes: Vec<String>,
+    errors: Vec<String>,
 }
 
 impl TemplateLoader {
-    fn folder(&mut self, folder: &Path) -> BTreeMap<TemplateName, Template> {
+    fn load_folder(&mut self, folder: &Path) -> BTreeMap<TemplateName, Template> {
         let mut templates = BTreeMap::new();
         for (file_name, path) in self.entries(folder) {
             if !path.is_dir() {
@@ -113,11 +113,11 @@ impl TemplateLoader {
             }
             match TemplateName::parse(&file_name) {
                 Some(name) => {
-                    if let Some(template) = self.template(&name, &path) {
+                    if let Some(template) = self.load_template(&name, &path) {
                         templates.insert(name, template);
                     }
                 }
-                None => self.mistake(
+                None => self.add_error(
                     &path,
                     "is not a template name: 1 to 64 of a-z, 0-9, - and _",
                 ),
@@ -126,10 +126,10 @@ impl TemplateLoader {
         templates
     }
 
-    fn template(&mut self, name: &TemplateName, folder: &Path) -> Option<Template> {
+    fn load_template(&mut self, name: &TemplateName, folder: &Path) -> Option<Template> {
         // Without settings the parts are still compiled, so that all errors are reported together.
         let settings = config::load(&folder.join("template.toml"), TemplateSettings::read)
-            .map_err(|exit| self.mistakes.push(exit.message().to_owned()))
+            .map_err(|exit| self.errors.push(exit.message().to_owned()))
             .ok();
         let optional = |path: &String| {
             settings
@@ -142,7 +142,7 @@ impl TemplateLoader {
                 continue;
             }
             let Some((channel, locale, part)) = parse_part(&file_name) else {
-                self.mistake(
+                self.add_error(
                     &path,
                     "is not named {channel}.{locale}.{part}, such as email.en.html or sms.de.txt",
                 );
@@ -177,14 +177,14 @@ impl TemplateLoader {
         let source = match read_capped(path) {
             Ok(source) => source,
             Err(reason) => {
-                self.mistake(path, &reason);
+                self.add_error(path, &reason);
                 return None;
             }
         };
         if file_name.ends_with(".html") {
-            let mistakes = super::links::unchecked(&source);
-            self.mistakes.extend(
-                mistakes
+            let errors = super::links::find_unfiltered_urls(&source);
+            self.errors.extend(
+                errors
                     .into_iter()
                     .map(|(line, what)| format!("{}:{line}: {what}", path.display())),
             );
@@ -196,7 +196,7 @@ impl TemplateLoader {
                 .detail()
                 .unwrap_or("is not a valid template")
                 .to_owned();
-            self.mistakes
+            self.errors
                 .push(format!("{}:{line}: {detail}", path.display()));
             return None;
         }
@@ -205,10 +205,10 @@ impl TemplateLoader {
         let used = template.undeclared_variables(true);
         if let Some(error) = unknown_name(&template, &used) {
             let line = error.line().unwrap_or(1);
-            self.mistakes.push(format!(
+            self.errors.push(format!(
                 "{}:{line}: {}",
                 path.display(),
-                error.detail().unwrap_or("unknown word")
+                error.detail().unwrap_or("unknown name")
             ));
             return None;
         }
@@ -225,12 +225,12 @@ impl TemplateLoader {
         variants: &BTreeMap<(Channel, Locale), TemplateVariant>,
     ) {
         if variants.is_empty() {
-            self.mistake(folder, "has no part such as email.en.html");
+            self.add_error(folder, "has no part such as email.en.html");
         }
         for ((channel, locale), variant) in variants {
             if let Some(part) = missing_part(*channel, &variant.parts) {
                 let (channel, locale) = (channel.as_str(), locale.as_str());
-                self.mistake(
+                self.add_error(
                     folder,
                     &format!("lacks {channel}.{locale}.{}", part.as_str()),
                 );
@@ -243,7 +243,7 @@ impl TemplateLoader {
         let listing = match std::fs::read_dir(folder) {
             Ok(listing) => listing,
             Err(error) => {
-                self.mistake(folder, &format!("cannot read: {error}"));
+                self.add_error(folder, &format!("cannot read: {error}"));
                 return Vec::new();
             }
         };
@@ -262,8 +262,8 @@ impl TemplateLoader {
         entries
     }
 
-    fn mistake(&mut self, path: &Path, what: &str) {
-        self.mistakes.push(format!("{}: {what}", path.display()));
+    fn add_error(&mut self, path: &Path, what: &str) {
+        self.errors.push(format!("{}: {what}", path.display()));
     }
 }
 
@@ -274,14 +274,14 @@ fn unknown_name(
     used: &HashSet<String>,
 ) -> Option<minijinja::Error> {
     let names = used.iter().filter_map(|path| path.split('.').next());
-    let words: BTreeMap<&str, &str> = names.map(|name| (name, "word")).collect();
+    let context: BTreeMap<&str, &str> = names.map(|name| (name, "text")).collect();
     let unknown = [
         ErrorKind::UnknownFilter,
         ErrorKind::UnknownTest,
         ErrorKind::UnknownFunction,
     ];
     template
-        .render(words)
+        .render(context)
         .err()
         .filter(|error| unknown.contains(&error.kind()))
 }
@@ -310,8 +310,8 @@ fn missing_part(channel: Channel, parts: &BTreeSet<TemplatePart>) -> Option<Temp
 }
 
 fn parse_part(file_name: &str) -> Option<(Channel, Locale, TemplatePart)> {
-    let mut words = file_name.split('.');
-    let (channel, locale, part) = (words.next()?, words.next()?, words.next()?);
+    let mut components = file_name.split('.');
+    let (channel, locale, part) = (components.next()?, components.next()?, components.next()?);
     let channel = Channel::ALL
         .into_iter()
         .find(|known| known.as_str() == channel)?;
@@ -326,7 +326,10 @@ fn parse_part(file_name: &str) -> Option<(Channel, Locale, TemplatePart)> {
     };
     let part = *parts.iter().find(|known| known.as_str() == part)?;
     let canonical = Locale::parse(locale).filter(|parsed| parsed.as_str() == locale)?;
-    words.next().is_none().then_some((channel, canonical, part))
+    components
+        .next()
+        .is_none()
+        .then_some((channel, canonical, part))
 }
 
 fn is_optional(path: &str, optional: &BTreeSet<String>) -> bool {
@@ -344,12 +347,12 @@ impl TemplateSettings {
             .list("optional", |field| field.text(1..=64))
             .into_iter()
             .collect();
-        let words = [
+        let names = [
             ("resend", AmbiguityPolicy::Resend),
             ("fail", AmbiguityPolicy::Fail),
         ];
         let ambiguous = root.or("ambiguous", AmbiguityPolicy::Resend, |field| {
-            field.one_of(&words)
+            field.one_of(&names)
         });
         let unsubscribe = root.or("unsubscribe", false, |field| field.boolean());
         let user_variables = root

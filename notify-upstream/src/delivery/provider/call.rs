@@ -26,7 +26,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
 /// Creates a client that does not follow redirects: the URL of a provider is configuration.
 pub(super) fn client() -> Result<reqwest::Client, String> {
-    built(builder())
+    build_client(builder())
 }
 
 /// Checks that a TLS client can be created, which requires the CA certificates of the system.
@@ -37,7 +37,7 @@ pub(crate) fn check_tls() -> Result<(), String> {
     client().map(drop)
 }
 
-fn built(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
+fn build_client(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
     builder.build().map_err(|error| {
         let causes = std::iter::successors(std::error::Error::source(&error), |&cause| cause.source());
         let cause = causes.last().map_or_else(|| error.to_string(), ToString::to_string);
@@ -50,7 +50,7 @@ fn built(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
 /// Creates a client for addresses that recipients supply: names that resolve to private addresses
 /// are not called.
 pub(super) fn guarded_client() -> Result<reqwest::Client, String> {
-    built(builder().dns_resolver(Arc::new(PublicAddressResolver)))
+    build_client(builder().dns_resolver(Arc::new(PublicAddressResolver)))
 }
 
 fn builder() -> reqwest::ClientBuilder {

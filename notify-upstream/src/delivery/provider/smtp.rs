@@ -116,7 +116,7 @@ impl SmtpProvider {
         let bytes = mail.formatted();
         let SmtpTimeouts { prelude, dot, .. } = self.config.timeouts;
         let mut session = self.session(tokio::time::Instant::now() + prelude).await?;
-        match converse(
+        match run_session(
             &mut session,
             message::envelope_id(&self.config, message),
             (&mail, &bytes),
@@ -302,7 +302,7 @@ impl SmtpProvider {
     }
 }
 
-async fn converse(
+async fn run_session(
     session: &mut SmtpConnection,
     envelope_id: String,
     (mail, bytes): (&lettre::Message, &[u8]),
@@ -315,24 +315,26 @@ async fn converse(
     } else {
         Vec::new()
     };
-    step(session.command(Mail::new(sender, about_mail)).await).map_err(|broken| match broken {
-        SessionError::Refused(error) => SessionError::SenderRefused(error),
-        SessionError::Before(_) => SessionError::Before(FaultScope::Provider),
-        SessionError::SenderRefused(_) | SessionError::After(_) => broken,
-    })?;
+    check_reply(session.command(Mail::new(sender, about_mail)).await).map_err(
+        |broken| match broken {
+            SessionError::Refused(error) => SessionError::SenderRefused(error),
+            SessionError::Before(_) => SessionError::Before(FaultScope::Provider),
+            SessionError::SenderRefused(_) | SessionError::After(_) => broken,
+        },
+    )?;
     for to in envelope.to() {
         let about_recipient = if session.dsn {
             dsn_recipient_parameters(to)
         } else {
             Vec::new()
         };
-        step(
+        check_reply(
             session
                 .command(Rcpt::new(to.clone(), about_recipient))
                 .await,
         )?;
     }
-    step(session.command(Data).await)?;
+    check_reply(session.command(Data).await)?;
     match tokio::time::timeout(dot, session.connection.message(bytes)).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) if error.status().is_some() => Err(SessionError::Refused(error)),
@@ -367,7 +369,7 @@ fn dsn_recipient_parameters(to: &lettre::Address) -> Vec<RcptParameter> {
 type CommandResult =
     Result<Result<Response, lettre::transport::smtp::Error>, tokio::time::error::Elapsed>;
 
-fn step(answer: CommandResult) -> Result<(), SessionError> {
+fn check_reply(answer: CommandResult) -> Result<(), SessionError> {
     match answer {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) if error.status().is_some() => Err(SessionError::Refused(error)),

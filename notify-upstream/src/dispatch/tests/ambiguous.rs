@@ -14,7 +14,7 @@ async fn after_a_crash(
     let mut dead = TestReplica::new(store, clock, 8).await;
     let _forever = dead.script.hold();
     let id = dead.accept(Priority::Normal).await;
-    dead.dispatcher.pass().await.expect("no error");
+    dead.dispatcher.claim_available().await.expect("no error");
     while dead.script.calls().is_empty() {
         tokio::task::yield_now().await;
     }

@@ -62,10 +62,10 @@ async fn row_released_at_stop_is_left_to_other_replicas() {
             rig.accept(Priority::Normal).await;
         }
         rig.dispatcher.scan_lanes().await.expect("no error");
-        assert_eq!(rig.dispatcher.pass().await.expect("no error"), 2);
+        assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 2);
         rig.stop.cancel();
         rig.settle().await;
-        assert_eq!(rig.dispatcher.pass().await.expect("no error"), 0);
+        assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 0);
         assert_eq!(rig.script.calls(), []);
         let mut next = TestReplica::new(&store, &clock(), 8).await;
         assert_eq!(next.step().await, 3);
@@ -81,7 +81,7 @@ async fn lost_lease_claims_nothing_until_replaced() {
         let end = refuse(&test.database, "INSERT", "notify_worker", "NEW.id > 0").await;
         rig.workers.step().await.expect_err("the lease is lost");
         rig.dispatcher.scan_lanes().await.expect("no error");
-        assert_eq!(rig.dispatcher.pass().await.expect("no error"), 0);
+        assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 0);
         execute(&test.database, &end).await;
         rig.workers.step().await.expect("another");
         assert_eq!((rig.step().await, rig.script.calls()), (1, vec![id]));
@@ -208,7 +208,7 @@ async fn permit_is_released_when_the_result_is_durable() {
             rig.accept(Priority::Normal).await,
         ];
         rig.dispatcher.scan_lanes().await.expect("no error");
-        rig.dispatcher.pass().await.expect("no error");
+        rig.dispatcher.claim_available().await.expect("no error");
         rig.runner.wait_until_idle().await;
         let permits = rig.dispatch_state.channel(Channel::Email).permits().clone();
         let held = hold_results(&test.database).await;
@@ -224,7 +224,7 @@ async fn permit_is_released_when_the_result_is_durable() {
             }
         }
         assert_eq!(
-            rig.dispatcher.pass().await.expect("no error"),
+            rig.dispatcher.claim_available().await.expect("no error"),
             0,
             "the permit is still held"
         );
@@ -246,7 +246,7 @@ async fn rows_with_equal_order_are_claimed_one_by_one() {
         execute(&test.database, "UPDATE notify_queue SET ord = 5").await;
         rig.dispatcher.scan_lanes().await.expect("no error");
         for sent in [2, 4, 5] {
-            rig.dispatcher.pass().await.expect("no error");
+            rig.dispatcher.claim_available().await.expect("no error");
             rig.settle().await;
             assert_eq!(rig.script.calls().len(), sent, "without another scan");
         }

@@ -18,7 +18,7 @@ async fn behind_one(
     for draft in [vec![draft(Priority::Low)], others].concat() {
         ids.push(rig.submit(draft, None).await.expect("no error").id);
         rig.dispatcher.scan_lanes().await.expect("no error");
-        rig.dispatcher.pass().await.expect("no error");
+        rig.dispatcher.claim_available().await.expect("no error");
         // Let all tasks proceed until they wait.
         for _ in 0..64 {
             tokio::task::yield_now().await;
@@ -111,7 +111,7 @@ async fn stop_releases_rows_in_a_lookup() {
         rig.mover.step().await.expect("no error");
         let _forever = rig.script.hold();
         rig.dispatcher.scan_lanes().await.expect("no error");
-        assert_eq!(rig.dispatcher.pass().await.expect("no error"), 1);
+        assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 1);
         while rig.script.lookups() == 0 {
             tokio::task::yield_now().await;
         }
@@ -172,7 +172,7 @@ async fn released_row_precedes_later_rows() {
         ]
         .to_vec();
         rig.dispatcher.scan_lanes().await.expect("no error");
-        assert_eq!(rig.dispatcher.pass().await.expect("no error"), 2);
+        assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 2);
         // The lease was renewed too long ago to start work.
         rig.clock.advance(Duration::from_secs(8));
         rig.settle().await;
@@ -181,7 +181,7 @@ async fn released_row_precedes_later_rows() {
         ids.push(rig.accept(Priority::Normal).await);
         // No scan visits orders below the cursor.
         for _ in 0..2 {
-            rig.dispatcher.pass().await.expect("no error");
+            rig.dispatcher.claim_available().await.expect("no error");
             rig.settle().await;
         }
         assert_eq!(rig.script.calls(), ids);

@@ -46,7 +46,7 @@ async fn made_way(rig: &mut TestReplica, urgent_enters: bool) -> (usize, usize) 
     let entering = dispatch_state
         .urgent_gate()
         .begin_commit(urgent_enters.then_some(Priority::High).into_iter());
-    rig.dispatcher.pass().await.expect("no error");
+    rig.dispatcher.claim_available().await.expect("no error");
     let claims = dispatch_state.urgent_gate().yields();
     rig.runner.wait_until_idle().await;
     rig.result_writer.drain().await;

@@ -61,7 +61,11 @@ impl Two {
 
     /// Returns the number of rows that the second replica claims without a scan.
     async fn claimed_by_the_other(&mut self) -> usize {
-        self.other.dispatcher.pass().await.expect("no error")
+        self.other
+            .dispatcher
+            .claim_available()
+            .await
+            .expect("no error")
     }
 }
 
@@ -120,7 +124,14 @@ async fn final_wakeup_reports_released_rows() {
     let id = two.one.accept(Priority::Normal).await;
     two.publish().await;
     two.one.dispatcher.scan_lanes().await.expect("no error");
-    assert_eq!(two.one.dispatcher.pass().await.expect("no error"), 1);
+    assert_eq!(
+        two.one
+            .dispatcher
+            .claim_available()
+            .await
+            .expect("no error"),
+        1
+    );
     two.one.stop.cancel();
     assert_eq!(two.other.step().await, 0, "the row is in delivery");
     two.one.settle().await;
@@ -177,7 +188,7 @@ async fn different_host_clocks_do_not_expire_leases() {
         "lease timeout by the clock of the store"
     );
     behind.step().await.expect("lease renewal succeeds");
-    assert!(!behind.holds(&holder), "the lease is lost");
+    assert!(!behind.may_start(&holder), "the lease is lost");
 }
 
 /// A migration that removes a column, of the release after the next.
@@ -199,7 +210,7 @@ async fn nothing_starts_on_an_unsupported_schema() {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 8).await;
         let health = Health::new();
-        let keeper = StoreMaintenance {
+        let maintenance = StoreMaintenance {
             store: store.clone(),
             clock: clock.clone(),
             workers: Arc::clone(&rig.workers),
@@ -209,7 +220,7 @@ async fn nothing_starts_on_an_unsupported_schema() {
             opened: test.database.clone(),
             retention: Duration::from_secs(90 * 86_400),
         };
-        keeper.look().await;
+        maintenance.check_health().await;
         let before = rig.accept(Priority::Normal).await;
         rig.step().await;
         assert_eq!(rig.script.calls(), [before]);
@@ -217,7 +228,7 @@ async fn nothing_starts_on_an_unsupported_schema() {
             .migrate(&CONTRACTED)
             .await
             .expect("the release after the next");
-        keeper.look().await;
+        maintenance.check_health().await;
         assert!(!health.is_ready());
         let after = rig.accept(Priority::Critical).await;
         rig.workers.step().await.expect("lease renewal succeeds");

@@ -90,7 +90,7 @@ impl Queue {
         }
         rig.dispatcher.scan_lanes().await.expect("no error");
         while rig.script.calls().len() < count {
-            rig.dispatcher.pass().await.expect("no error");
+            rig.dispatcher.claim_available().await.expect("no error");
             rig.settle().await;
         }
         clock.advance(Duration::from_secs(30));

@@ -72,7 +72,7 @@ macro_rules! bind_dead {
 }
 
 impl Postgres {
-    pub(in crate::store) async fn existing(
+    pub(in crate::store) async fn idempotency_record(
         &self,
         creator: &str,
         key: &str,
@@ -277,7 +277,7 @@ impl Postgres {
             .bind(keep_from.0)
             .execute(&self.slow)
             .await?;
-        self.forget_lifted(keep_from).await
+        self.delete_old_removals(keep_from).await
     }
 
     async fn keep_partitions(&self, now: Timestamp, keep_from: Timestamp) -> StoreResult<()> {

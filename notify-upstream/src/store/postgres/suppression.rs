@@ -65,7 +65,7 @@ impl Postgres {
             .await?)
     }
 
-    pub(in crate::store) async fn suppressed_since(
+    pub(in crate::store) async fn additions_since(
         &self,
         at: Timestamp,
         page: i64,
@@ -79,7 +79,7 @@ impl Postgres {
         Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
 
-    pub(in crate::store) async fn lifted_since(
+    pub(in crate::store) async fn removals_since(
         &self,
         at: Timestamp,
         page: i64,
@@ -95,7 +95,7 @@ impl Postgres {
         Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
 
-    pub(in crate::store) async fn suppressed(
+    pub(in crate::store) async fn suppression_entries(
         &self,
         filter: &SuppressionQuery,
     ) -> StoreResult<Vec<SuppressionEntry>> {
@@ -107,7 +107,7 @@ impl Postgres {
         Ok(rows.into_iter().map(SuppressionEntry::of_row).collect())
     }
 
-    pub(in crate::store) async fn lift(
+    pub(in crate::store) async fn remove_suppressed(
         &self,
         filter: &SuppressionQuery,
         now: Timestamp,
@@ -124,7 +124,7 @@ impl Postgres {
         Ok(query.execute(&self.slow).await?.rows_affected())
     }
 
-    pub(super) async fn forget_lifted(&self, before: Timestamp) -> StoreResult<()> {
+    pub(super) async fn delete_old_removals(&self, before: Timestamp) -> StoreResult<()> {
         let sql = "DELETE FROM notify_suppression_lifted WHERE at < $1";
         sqlx::query(sql).bind(before.0).execute(&self.slow).await?;
         Ok(())

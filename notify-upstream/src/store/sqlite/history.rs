@@ -61,7 +61,7 @@ macro_rules! bind_dead {
 }
 
 impl Sqlite {
-    pub(in crate::store) async fn existing(
+    pub(in crate::store) async fn idempotency_record(
         &self,
         creator: &str,
         key: &str,
@@ -240,7 +240,7 @@ impl Sqlite {
             .bind(keep_from.0)
             .execute(&self.pools.writer)
             .await?;
-        self.forget_lifted(keep_from).await
+        self.delete_old_removals(keep_from).await
     }
 
     pub(in crate::store) async fn dead_letters(

@@ -58,7 +58,7 @@ impl Sqlite {
             .await?)
     }
 
-    pub(in crate::store) async fn suppressed_since(
+    pub(in crate::store) async fn additions_since(
         &self,
         at: Timestamp,
         page: i64,
@@ -72,7 +72,7 @@ impl Sqlite {
         Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
 
-    pub(in crate::store) async fn lifted_since(
+    pub(in crate::store) async fn removals_since(
         &self,
         at: Timestamp,
         page: i64,
@@ -88,7 +88,7 @@ impl Sqlite {
         Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
 
-    pub(in crate::store) async fn suppressed(
+    pub(in crate::store) async fn suppression_entries(
         &self,
         filter: &SuppressionQuery,
     ) -> StoreResult<Vec<SuppressionEntry>> {
@@ -103,7 +103,7 @@ impl Sqlite {
             .collect())
     }
 
-    pub(in crate::store) async fn lift(
+    pub(in crate::store) async fn remove_suppressed(
         &self,
         filter: &SuppressionQuery,
         now: Timestamp,
@@ -127,7 +127,7 @@ impl Sqlite {
         Ok(gone.rows_affected())
     }
 
-    pub(super) async fn forget_lifted(&self, before: Timestamp) -> StoreResult<()> {
+    pub(super) async fn delete_old_removals(&self, before: Timestamp) -> StoreResult<()> {
         let sql = "DELETE FROM notify_suppression_lifted WHERE at < ?1";
         sqlx::query(sql)
             .bind(before.0)

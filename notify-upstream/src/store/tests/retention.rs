@@ -44,11 +44,7 @@ async fn maintenance_keeps_waiting_rows() {
             .await
             .expect("no error");
         assert_eq!(
-            store
-                .suppressed_since(NOW, 9)
-                .await
-                .expect("no error")
-                .len(),
+            store.additions_since(NOW, 9).await.expect("no error").len(),
             1
         );
         assert_eq!(

@@ -52,7 +52,7 @@ async fn removed_address_leaves_every_replica_and_may_return() {
         clock.advance(std::time::Duration::from_secs(3600));
         assert_eq!(
             store
-                .lift(&filter(SuppressionList::Suppressed), clock.now())
+                .remove_suppressed(&filter(SuppressionList::Suppressed), clock.now())
                 .await
                 .expect("no error"),
             1
@@ -82,7 +82,7 @@ async fn removed_address_leaves_every_replica_and_may_return() {
         for list in [SuppressionList::Suppressed, SuppressionList::Unsubscribed] {
             assert_eq!(
                 store
-                    .lift(&filter(list), clock.now())
+                    .remove_suppressed(&filter(list), clock.now())
                     .await
                     .expect("no error"),
                 1
@@ -138,7 +138,7 @@ async fn entries_have_list_time_and_reason() {
             limit: 9,
             ..SuppressionQuery::default()
         };
-        let found = store.suppressed(&all).await.expect("no error");
+        let found = store.suppression_entries(&all).await.expect("no error");
         let told: Vec<_> = found
             .iter()
             .map(|entry| {
@@ -160,7 +160,11 @@ async fn entries_have_list_time_and_reason() {
         assert_eq!(found[1].reason, "number_unknown");
         for (narrowed, count) in narrowed_queries(&all, later) {
             assert_eq!(
-                store.suppressed(&narrowed).await.expect("no error").len(),
+                store
+                    .suppression_entries(&narrowed)
+                    .await
+                    .expect("no error")
+                    .len(),
                 count,
                 "{narrowed:?}"
             );
@@ -170,13 +174,23 @@ async fn entries_have_list_time_and_reason() {
             ..all.clone()
         };
         assert_eq!(
-            store.lift(&one, later).await.expect("no error"),
+            store
+                .remove_suppressed(&one, later)
+                .await
+                .expect("no error"),
             1,
             "at most the limit"
         );
-        assert_eq!(store.suppressed(&all).await.expect("no error").len(), 2);
         assert_eq!(
-            store.lifted_since(later, 9).await.expect("no error"),
+            store
+                .suppression_entries(&all)
+                .await
+                .expect("no error")
+                .len(),
+            2
+        );
+        assert_eq!(
+            store.removals_since(later, 9).await.expect("no error"),
             [SuppressionChange {
                 kind: 0,
                 address: vec![1; 32],
@@ -189,7 +203,7 @@ async fn entries_have_list_time_and_reason() {
             .expect("no error");
         assert!(
             store
-                .lifted_since(Timestamp(0), 9)
+                .removals_since(Timestamp(0), 9)
                 .await
                 .expect("no error")
                 .is_empty()
@@ -213,9 +227,9 @@ async fn list_longer_than_a_page_is_read_completely() {
         }
         let (mut seen, mut since) = (std::collections::BTreeSet::new(), Timestamp(0));
         for _ in 0..9 {
-            let page = store.suppressed_since(since, 3).await.expect("no error");
+            let page = store.additions_since(since, 3).await.expect("no error");
             seen.extend(page.iter().map(|row| row.address[0]));
-            since = crate::delivery::suppression::read_to(&page, 3).max(since);
+            since = crate::delivery::suppression::next_read_position(&page, 3).max(since);
         }
         assert_eq!(seen.len(), 6);
     }

@@ -37,7 +37,7 @@ pub(super) fn build(
         .subject(rendered.subject)
         .message_id(Some(message_id(message.id, domain)))
         .date(date)
-        .raw_header(raw("Auto-Submitted", "auto-generated".to_owned())?);
+        .raw_header(raw_header("Auto-Submitted", "auto-generated".to_owned())?);
     if let (true, Some(prefix), Some(tokens)) =
         (message.unsubscribe, &config.unsubscribe, &config.tokens)
     {
@@ -46,13 +46,16 @@ pub(super) fn build(
             tokens.issue(TokenPurpose::Unsubscribe, message.id, &message.to.hash())
         );
         builder = builder
-            .raw_header(raw("List-Unsubscribe", format!("<{url}>"))?)
-            .raw_header(raw(
+            .raw_header(raw_header("List-Unsubscribe", format!("<{url}>"))?)
+            .raw_header(raw_header(
                 "List-Unsubscribe-Post",
                 "List-Unsubscribe=One-Click".to_owned(),
             )?);
     }
-    let (text, html) = (lines(rendered.text), rendered.html.map(lines));
+    let (text, html) = (
+        normalize_text(rendered.text),
+        rendered.html.map(normalize_text),
+    );
     let mail = match html {
         Some(html) => builder.multipart(MultiPart::alternative_plain_html(text, html)),
         None => builder.singlepart(SinglePart::plain(text)),
@@ -92,14 +95,14 @@ fn address(address: &EmailAddress) -> Result<Address, String> {
     Address::new(local, domain).map_err(|error| error.to_string())
 }
 
-fn raw(name: &'static str, value: String) -> Result<HeaderValue, String> {
+fn raw_header(name: &'static str, value: String) -> Result<HeaderValue, String> {
     let name = HeaderName::new_from_ascii(name.to_owned()).map_err(|error| error.to_string())?;
     Ok(HeaderValue::new(name, value))
 }
 
 /// Converts all line endings to `\n` (the transport makes them CRLF) and removes characters
 /// that are not text: a bare CR or a NUL in a variable must not have a meaning for any server.
-fn lines(text: &str) -> String {
+fn normalize_text(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     text.chars()
         .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
