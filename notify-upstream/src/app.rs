@@ -137,17 +137,7 @@ impl App {
             completed,
             stop_delivery.clone(),
         );
-        let dispatch_state = DispatchState::new(&config.queue.permits, clock.clone());
-        let context = DispatchContext {
-            snapshot_cache: SnapshotCache::new(clock.clone()),
-            sequence: Arc::new(OrderSequence::new(clock.clone())),
-            dispatch_state: Arc::new(dispatch_state),
-            metrics: NotifyMetrics::new(),
-            store,
-            clock,
-            workers,
-            runner,
-        };
+        let context = dispatch_context(&config, store, clock, workers, runner);
         let parts = AppParts {
             config,
             templates,
@@ -392,6 +382,26 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<(Database, Store),
 )]
 fn unavailable(error: StoreError) -> Exit {
     Exit::unavailable(error.to_string())
+}
+
+fn dispatch_context(
+    config: &Config,
+    store: Store,
+    clock: Clock,
+    workers: Arc<WorkerRegistry>,
+    runner: Arc<AttemptRunner>,
+) -> DispatchContext {
+    let dispatch_state = DispatchState::new(&config.queue.permits, clock.clone());
+    DispatchContext {
+        snapshot_cache: SnapshotCache::new(clock.clone()),
+        sequence: Arc::new(OrderSequence::new(clock.clone())),
+        dispatch_state: Arc::new(dispatch_state),
+        metrics: NotifyMetrics::new(),
+        store,
+        clock,
+        workers,
+        runner,
+    }
 }
 
 /// Creates the client of the actor service.

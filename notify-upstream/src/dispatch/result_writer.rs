@@ -195,7 +195,7 @@ impl ResultWriter {
             match self.store.release(&rows).await {
                 Ok(places) => {
                     places.into_iter().for_each(|place| {
-                        self.dispatch_state.record_moved(place.lane, place.order)
+                        self.dispatch_state.record_moved(place.lane, place.order);
                     });
                     return;
                 }

@@ -275,66 +275,70 @@ async fn notification_status_is_visible_to_its_creator_only() {
     }
 }
 
+/// Returns invalid requests with their status, problem code and the JSON pointer of the error.
+fn invalid_requests() -> Vec<(Value, u16, &'static str, &'static str)> {
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut body = welcome();
+        change(&mut body);
+        body
+    };
+    vec![
+        (
+            with(&|body| body["template"] = "nope".into()),
+            422,
+            "unknown_template",
+            "/template",
+        ),
+        (
+            with(&|body| body["variables"] = json!({})),
+            422,
+            "validation_failed",
+            "/variables/name",
+        ),
+        (
+            with(&|body| body["variables"]["name"] = json!(["Ada"])),
+            422,
+            "validation_failed",
+            "/variables",
+        ),
+        (
+            with(&|body| body["variables"]["name"] = "A".repeat(600).into()),
+            422,
+            "validation_failed",
+            "/variables",
+        ),
+        (
+            with(&|body| body["priority"] = "URGENT".into()),
+            400,
+            "invalid_request",
+            "/priority",
+        ),
+        (
+            with(&|body| body["colour"] = 1.into()),
+            400,
+            "invalid_request",
+            "/colour",
+        ),
+        (
+            with(&|body| body["recipient"] = json!({"phone": "+491701234567"})),
+            422,
+            "validation_failed",
+            "/recipient",
+        ),
+        (
+            with(&|body| body["expiresAt"] = "2020-01-01T00:00:00Z".into()),
+            422,
+            "validation_failed",
+            "/expiresAt",
+        ),
+    ]
+}
+
 #[tokio::test]
 async fn invalid_requests_have_specific_problem_codes() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
-        let with = |change: &dyn Fn(&mut Value)| {
-            let mut body = welcome();
-            change(&mut body);
-            body
-        };
-        let cases = [
-            (
-                with(&|body| body["template"] = "nope".into()),
-                422,
-                "unknown_template",
-                "/template",
-            ),
-            (
-                with(&|body| body["variables"] = json!({})),
-                422,
-                "validation_failed",
-                "/variables/name",
-            ),
-            (
-                with(&|body| body["variables"]["name"] = json!(["Ada"])),
-                422,
-                "validation_failed",
-                "/variables",
-            ),
-            (
-                with(&|body| body["variables"]["name"] = "A".repeat(600).into()),
-                422,
-                "validation_failed",
-                "/variables",
-            ),
-            (
-                with(&|body| body["priority"] = "URGENT".into()),
-                400,
-                "invalid_request",
-                "/priority",
-            ),
-            (
-                with(&|body| body["colour"] = 1.into()),
-                400,
-                "invalid_request",
-                "/colour",
-            ),
-            (
-                with(&|body| body["recipient"] = json!({"phone": "+491701234567"})),
-                422,
-                "validation_failed",
-                "/recipient",
-            ),
-            (
-                with(&|body| body["expiresAt"] = "2020-01-01T00:00:00Z".into()),
-                422,
-                "validation_failed",
-                "/expiresAt",
-            ),
-        ];
-        for (body, status, code, pointer) in cases {
+        for (body, status, code, pointer) in invalid_requests() {
             let (answered, problem) = served.post("/notifications", &[], &body).await;
             assert_eq!(
                 (answered.as_u16(), &problem["code"]),

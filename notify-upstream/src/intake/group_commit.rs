@@ -307,7 +307,7 @@ impl BatchWriter {
                 tokio::spawn(async move {
                     writer
                         .answer_repeated_key(PendingSubmission::from_row(row, requester))
-                        .await
+                        .await;
                 });
                 continue;
             }

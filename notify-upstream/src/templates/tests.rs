@@ -58,7 +58,7 @@ fn welcome_template_exists_for_every_channel_and_locale() {
                 }
                 MessageContent::Sms { text } => assert!(text.contains("Ada")),
                 MessageContent::Push { title, body } => {
-                    assert!(!title.is_empty() && body.contains("Ada"))
+                    assert!(!title.is_empty() && body.contains("Ada"));
                 }
             }
         }

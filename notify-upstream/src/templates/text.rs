@@ -86,7 +86,7 @@ fn skip_element<'a>(name: &str, tag: &str, rest: &'a str) -> &'a str {
 fn push_break(text: &mut String, name: &str, closing: bool) {
     match name {
         "p" | "h1" | "h2" | "h3" | "h4" | "ul" | "ol" | "table" | "blockquote" => {
-            text.push_str("\n\n")
+            text.push_str("\n\n");
         }
         "br" | "div" | "tr" | "hr" => text.push('\n'),
         "li" if !closing => text.push_str("\n- "),

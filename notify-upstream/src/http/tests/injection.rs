@@ -15,13 +15,13 @@ const FIELDS: &[(&str, FieldSetter)] = &[
     ("/channel", |body, text| body["channel"] = text.into()),
     ("/recipient", |body, text| body["recipient"] = text.into()),
     ("/recipient/email", |body, text| {
-        body["recipient"]["email"] = text.into()
+        body["recipient"]["email"] = text.into();
     }),
     ("/recipient/email", |body, text| {
-        body["recipient"]["email"] = format!("ada@example.com{text}").into()
+        body["recipient"]["email"] = format!("ada@example.com{text}").into();
     }),
     ("/recipient/actorId", |body, text| {
-        body["recipient"] = json!({"actorId": text})
+        body["recipient"] = json!({"actorId": text});
     }),
     ("/recipient/phone", |body, text| {
         body["channel"] = "sms".into();

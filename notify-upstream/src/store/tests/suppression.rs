@@ -92,6 +92,12 @@ async fn removed_address_leaves_every_replica_and_may_return() {
     }
 }
 
+/// Returns the list and channel of an entry, the first byte of the address, and the time.
+fn summary(entry: &SuppressionEntry) -> ((SuppressionList, Channel), u8, Timestamp) {
+    let list = SuppressionList::of_kind(entry.kind).expect("a known kind");
+    (list, entry.address[0], entry.at)
+}
+
 /// Adds two suppressed addresses at [`NOW`] and an unsubscribed one at `later`.
 async fn suppress_three(store: &Store, later: Timestamp) {
     let row = |list: SuppressionList, channel, byte: u8, reason: &str| SuppressionRow {
@@ -139,18 +145,8 @@ async fn entries_have_list_time_and_reason() {
             ..SuppressionQuery::default()
         };
         let found = store.suppression_entries(&all).await.expect("no error");
-        let told: Vec<_> = found
-            .iter()
-            .map(|entry| {
-                (
-                    SuppressionList::of_kind(entry.kind).expect("the lookup succeeds"),
-                    entry.address[0],
-                    entry.at,
-                )
-            })
-            .collect();
         assert_eq!(
-            told,
+            found.iter().map(summary).collect::<Vec<_>>(),
             [
                 ((SuppressionList::Suppressed, Channel::Email), 1, NOW),
                 ((SuppressionList::Suppressed, Channel::Sms), 2, NOW),
