@@ -279,7 +279,7 @@ impl App {
         };
         let serving =
             postern_common::http::serve(listeners.public, router, limits, shutdown.clone());
-        // The last requests and the last service_client complete concurrently. Notifications accepted
+        // The last requests and the last calls complete concurrently. Notifications accepted
         // meanwhile are left in the queue for other replicas.
         let delivery_stop = async {
             shutdown.cancelled().await;
@@ -345,7 +345,7 @@ impl DeliveryTasks {
             self.workers.mark_suspect(&self.workers.current());
             self.dispatch_tasks.shutdown().await;
         }
-        // Leases are renewed until then. Each call has its address_policy deadline, so no further one is
+        // Leases are renewed until then. Each call has its own deadline, so no further one is
         // needed here.
         self.runner.wait_until_idle().await;
         drop(self.runner);

@@ -90,8 +90,8 @@ pub(crate) struct QueueConfig {
     /// Number of PostgreSQL connections for the queue. Default 6: one for inserts, one for results,
     /// one per channel for claims, one for reads.
     pub(crate) connections: u32,
-    /// Maximum number of concurrent deliveries, by [`Channel::index`]. Default 64 each, the default
-    /// concurrency of a provider.
+    /// Maximum number of concurrent deliveries. Default 64 each, the default concurrency of a
+    /// provider.
     pub(crate) permits: PerChannel<usize>,
     /// Bytes of complete request bodies that wait for their commit; as many again may be arriving.
     /// Requests beyond the budget get 503. Default 16 MiB, minimum 2 MiB. Services have half of it,

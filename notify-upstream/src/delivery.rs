@@ -2,9 +2,8 @@
 //!
 //! A row enters as an [`attempt::DeliveryAttempt`]. The address of an actor is looked up,
 //! suppressed and unverified addresses are rejected, the template is rendered, and a provider is
-//! chosen by weight, circuit breaker, rate limit and shares. What leaves is the outcome of the
-//! attempt, classified by
-//! [`retry`]; the caller writes it to the store.
+//! chosen by weight, circuit breaker, rate limit and shares. An [`outcome::AttemptOutcome`] leaves;
+//! the caller applies the [`retry`] policy and writes the result to the store.
 //!
 //! Depends on `notification`, `address`, `principal`, `templates`, `store` and `lease`, and on no
 //! other stage.

@@ -249,8 +249,8 @@ impl WorkerRegistry {
     /// the rows that it holds without the knowledge of this process wait for that.
     pub(crate) async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(RENEW_INTERVAL);
-        let mut refresh_dead = tokio::time::interval(DEAD_CHECK_INTERVAL);
-        for tick in [&mut tick, &mut refresh_dead] {
+        let mut dead_check = tokio::time::interval(DEAD_CHECK_INTERVAL);
+        for tick in [&mut tick, &mut dead_check] {
             tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         }
         loop {
@@ -261,7 +261,7 @@ impl WorkerRegistry {
                     tokio::time::sleep(EXPEDITED_STEP_DELAY).await;
                     self.step().await
                 }
-                _ = refresh_dead.tick() => self.refresh_dead().await,
+                _ = dead_check.tick() => self.refresh_dead().await,
             };
             if let Err(error) = &outcome {
                 tracing::warn!(%error, "lease renewal failed");

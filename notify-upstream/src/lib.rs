@@ -12,26 +12,44 @@
 //! 4. `receipts` reads the later reports of providers and mail servers.
 //! 5. `status` derives the status document from the record, the results and the receipts.
 //!
-//! The remaining modules are leaves that the stages share: the vocabulary (`notification`,
-//! `address`, `principal`), `templates`, `store`, `lease` and `metrics`.
+//! The stages share the vocabulary (`notification`, `address`, `principal`), `templates`, the
+//! `store`, worker leases (`lease`) and `metrics`. `app` assembles the stages from the `config`,
+//! `housekeeping` runs beside them, and `cli` has the operator's commands.
 
-mod address;
-mod app;
-pub mod cli;
-mod config;
-mod delivery;
-mod dispatch;
-mod housekeeping;
+// Requests and their acceptance.
 mod http;
+
 mod intake;
-mod lease;
-mod metrics;
+
+// From the queue to the providers.
+mod dispatch;
+
+mod delivery;
+
+// Delivery reports, and status queries.
+mod receipts;
+
+mod status;
+
+// Shared by all stages.
+mod address;
 mod notification;
 mod principal;
-mod receipts;
-mod status;
-mod store;
 mod templates;
+
+mod store;
+
+mod lease;
+mod metrics;
+
+// Assembly and operation.
+mod config;
+
+mod app;
+mod housekeeping;
+
+pub mod cli;
+
 #[cfg(test)]
 mod testing;
 

@@ -1,8 +1,8 @@
-//! `postern-notify`: the notification upstream as a process of its own, and its operator's tools.
+//! `postern-notify`: the notification upstream as a separate process, and the operator's commands.
 
 use std::process::ExitCode;
 
-/// The one that all of Postern has; the gateway's `main.rs` says why.
+/// The same allocator as in all of Postern; the gateway's `main.rs` gives the reason.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

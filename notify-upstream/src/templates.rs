@@ -57,8 +57,8 @@ pub(crate) struct TemplateSettings {
     /// limited in length and never become links. All variables submitted by a user are treated so
     /// in every template.
     pub(crate) user_variables: BTreeSet<String>,
-    /// Whether users may have the template sent to an unverified address of their own, by
-    /// [`Channel::index`], as registration and verification require. Default: none.
+    /// Whether users may have the template sent to an unverified address of their own, as
+    /// registration and verification require. Default: on no channel.
     pub(crate) unverified_addresses: PerChannel<bool>,
 }
 

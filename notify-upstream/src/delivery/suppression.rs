@@ -80,7 +80,7 @@ impl SuppressionCache {
         }
     }
 
-    /// Returns whether an address is additions.
+    /// Returns whether an address is suppressed.
     ///
     /// # Errors
     /// The lists exceed the cache and the store is unavailable.
@@ -162,7 +162,7 @@ impl SuppressionCache {
     }
 
     /// Suppresses the addresses that reports declare not to exist. A report counts only if the
-    /// notification is cached to have been sent to that address: otherwise any user who can cause
+    /// notification is known to have been sent to that address: otherwise any user who can cause
     /// reports could suppress the addresses of others.
     ///
     /// # Errors

@@ -3,7 +3,8 @@
 //!
 //! They are not signed, and notification identifiers are not secret. A report is accepted only with
 //! the token that this service put into the envelope, as its identifier (`ENVID`) or in the return
-//! path ([`mail_token`](super::mail_token)), and only for the address that the message was sent to.
+//! path ([`mail_token`](crate::delivery::mail_token)), and only for the address that the message
+//! was sent to.
 
 use mail_parser::{DateTime, Message, MessageParser, MessagePart, MimeHeaders};
 use postern_common::clock::Timestamp;

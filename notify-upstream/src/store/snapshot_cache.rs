@@ -74,7 +74,7 @@ impl SnapshotCache {
     }
 
     /// Registers reads that are about to start. Each call must be followed by
-    /// [`SnapshotCache::end`], also after an error.
+    /// [`SnapshotCache::end_read`], also after an error.
     pub(crate) fn begin_read(&self, ids: &[NotificationId]) {
         for id in ids {
             self.shard(*id).reading.entry(*id).or_default().readers += 1;

@@ -136,7 +136,7 @@ fn construct_free(value: &str) -> bool {
     !["{{", "{%", "{#"].iter().any(|open| value.contains(open))
 }
 
-/// Returns the length of the template construct at the start of `text`. QuoteTracker strings in it
+/// Returns the length of the template construct at the start of `text`. Quoted strings in it
 /// do not end it.
 fn construct(text: &str) -> Option<usize> {
     let end = match text.get(..2)? {

@@ -144,7 +144,7 @@ impl FcmProvider {
         }})
     }
 
-    /// Returns the local token, that of the cached_token cache, or a new one.
+    /// Returns the local token, that of the shared cache, or a new one.
     async fn token(&self) -> Result<Secret, ProviderRefusal> {
         let now = self.clock.now();
         let token_copy = self

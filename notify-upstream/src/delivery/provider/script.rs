@@ -29,11 +29,11 @@ pub(crate) struct ProviderScript {
     mails: Arc<Mutex<Vec<RecordedMessage>>>,
     refusals: Arc<Mutex<Vec<&'static str>>>,
     hold: Arc<Mutex<Option<Arc<Notify>>>>,
-    sighted: Arc<Mutex<bool>>,
+    supports_lookups: Arc<Mutex<bool>>,
     lookups: Arc<Mutex<usize>>,
     /// The suffix of addresses, and whether only those are supported or all others.
     supported_suffix: Arc<Mutex<Option<(&'static str, bool)>>>,
-    /// The suffix of addresses that are refused_suffix temporarily.
+    /// The suffix of addresses that are refused temporarily.
     refused_suffix: Arc<Mutex<Option<&'static str>>>,
 }
 
@@ -72,7 +72,7 @@ impl ProviderScript {
 
     /// Supports lookups from now on.
     pub(crate) fn support_lookups(&self) {
-        *self.sighted.lock().expect("no panic") = true;
+        *self.supports_lookups.lock().expect("no panic") = true;
     }
 
     /// Returns the number of lookups.
@@ -109,7 +109,7 @@ impl ProviderScript {
             gate.notified().await;
         }
         match (
-            *self.sighted.lock().expect("no panic"),
+            *self.supports_lookups.lock().expect("no panic"),
             self.calls().contains(&message.id),
         ) {
             (false, _) => LookupResult::Unsupported,

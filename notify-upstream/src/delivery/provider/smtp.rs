@@ -2,7 +2,7 @@
 //!
 //! The commands are sent here and not by lettre, so that it is known where a session failed: before
 //! the final dot nothing was sent and the attempt can be repeated; after it the result is ambiguous
-//! deadline the server answers. A connection whose session failed is closed and never reused.
+//! until the server answers. A connection whose session failed is closed and never reused.
 
 mod config;
 mod message;
@@ -383,7 +383,7 @@ impl SmtpConnection {
     }
 }
 
-/// Returns whether the session failed because the server extensions no trusted TLS. lettre reports it
+/// Returns whether the session failed because the server offered no trusted TLS. lettre reports it
 /// as a connection error that wraps the one of rustls.
 fn is_tls_error(error: &lettre::transport::smtp::Error) -> bool {
     std::iter::successors(std::error::Error::source(error), |&cause| cause.source())
