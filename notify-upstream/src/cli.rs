@@ -17,8 +17,7 @@ use postern_common::exit::Exit;
 use serde_json::{Map, Value};
 
 use crate::Config;
-use crate::notification::OrderSequence;
-use crate::notification::{Channel, NotificationId};
+use crate::notification::{Channel, NotificationId, OrderSequence};
 use crate::store::{DeadFilter, Store};
 use crate::templates::{Locale, MessageContent, TemplateName, Templates, VariableAuthor};
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::principal::Principal;
 use postern_common::cache::Cache;
 use postern_common::{Clock, Code, Problem};
 use sha2::{Digest, Sha256};
+
+use crate::principal::Principal;
 
 /// A limit of notifications per caller and minute, shared by all replicas. While the cache is
 /// unavailable no request is rejected, because the quota provides fairness, not safety.
@@ -49,16 +50,16 @@ impl CallerQuota {
         };
         let Some(limit) = limit else { return Ok(()) };
         let seconds = self.clock.now().unix_seconds();
-        let who: String = Sha256::digest(&*principal.creator)
+        let caller: String = Sha256::digest(&*principal.creator)
             .iter()
             .take(16)
             .map(|b| format!("{b:02x}"))
             .collect();
-        let key = format!("notify:quota:{who}:{}", seconds.div_euclid(60));
+        let key = format!("notify:quota:{caller}:{}", seconds.div_euclid(60));
         match self.cache.increment(&key, Duration::from_secs(120)).await {
             Ok(count) if count > limit => {
-                let left = u32::try_from(60 - seconds.rem_euclid(60)).unwrap_or(60);
-                Err(Problem::new(Code::RateLimited).retry_after(left))
+                let remaining_s = u32::try_from(60 - seconds.rem_euclid(60)).unwrap_or(60);
+                Err(Problem::new(Code::RateLimited).retry_after(remaining_s))
             }
             Ok(_) | Err(_) => Ok(()),
         }
