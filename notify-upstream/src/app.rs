@@ -1,5 +1,7 @@
 //! The service: assembly from the configuration, operation and graceful shutdown.
 
+mod shutdown;
+
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -16,8 +18,9 @@ use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::token::{Verifier, VerifierOptions};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
+use self::shutdown::{DeliveryTasks, retire_workers};
 use crate::config::Config;
 use crate::delivery::actors::{ActorClient, UserAddressPolicy};
 use crate::delivery::attempt::AttemptExecutor;
@@ -300,68 +303,6 @@ impl App {
         background_stop.cancel();
         background.shutdown().await;
         retire_workers(&workers, &store, &self.opened).await;
-    }
-}
-
-/// Retires the leases and closes the connections. With an unresponsive store the lease expires
-/// instead.
-async fn retire_workers(workers: &WorkerRegistry, store: &Store, opened: &Database) {
-    let leaving = async {
-        workers.retire_all().await;
-        store.close().await;
-        opened.close().await;
-    };
-    if tokio::time::timeout(FINAL_WRITE_TIMEOUT, leaving)
-        .await
-        .is_err()
-    {
-        tracing::warn!("shutdown without retiring the worker, lease expires by itself");
-    }
-}
-
-/// The tasks that shutdown waits for.
-struct DeliveryTasks {
-    workers: Arc<WorkerRegistry>,
-    committer: JoinHandle<()>,
-    dispatch_tasks: JoinSet<()>,
-    runner: Arc<AttemptRunner>,
-    result_writer: JoinHandle<()>,
-    publisher: Option<Arc<WakeupPublisher>>,
-}
-
-impl DeliveryTasks {
-    /// Waits, after new attempts have been stopped, until the last result is written and other
-    /// replicas have been woken.
-    async fn wait(mut self) {
-        // No more submissions arrive: the committer commits the pending ones and ends. Claims in
-        // progress complete and their rows are released; otherwise they are recovered by other
-        // workers.
-        let claims_completed = async { while self.dispatch_tasks.join_next().await.is_some() {} };
-        let written = tokio::time::timeout(FINAL_WRITE_TIMEOUT, self.committer);
-        if let (_, Err(_)) = tokio::join!(
-            written,
-            tokio::time::timeout(FINAL_WRITE_TIMEOUT, claims_completed)
-        ) {
-            self.workers.mark_suspect(&self.workers.current());
-            self.dispatch_tasks.shutdown().await;
-        }
-        // Leases are renewed until then. Each call has its own deadline, so no further one is
-        // needed here.
-        self.runner.wait_until_idle().await;
-        drop(self.runner);
-        let final_writes = async {
-            let _ = self.result_writer.await;
-            match self.publisher {
-                Some(publisher) => publisher.flush().await,
-                None => Ok(()),
-            }
-        };
-        if !matches!(
-            tokio::time::timeout(FINAL_WRITE_TIMEOUT, final_writes).await,
-            Ok(Ok(()))
-        ) {
-            tracing::warn!("shutdown with unwritten results or unsent wake-ups");
-        }
     }
 }
 
