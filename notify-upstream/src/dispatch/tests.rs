@@ -23,7 +23,7 @@ fn clock() -> Clock {
     Clock::manual(START)
 }
 
-fn kinds(view: &serde_json::Value) -> Vec<String> {
+fn event_types(view: &serde_json::Value) -> Vec<String> {
     let events = view["events"].as_array().expect("events");
     events
         .iter()
@@ -49,7 +49,7 @@ async fn accepted_notification_is_attempted_and_sent() {
             (&view["status"], &view["attempts"]),
             (&"SENT".into(), &1.into())
         );
-        assert_eq!(kinds(&view), ["QUEUED", "ATTEMPTED", "SENT"]);
+        assert_eq!(event_types(&view), ["QUEUED", "ATTEMPTED", "SENT"]);
         assert_eq!(view["events"][2]["provider"], "script");
         assert_eq!(rig.script.calls(), [id]);
         assert_eq!(
@@ -94,7 +94,10 @@ async fn leased_submission_starts_at_once_others_follow() {
         rig.step().await;
         assert_eq!(rig.script.calls(), ids);
         for id in ids {
-            assert_eq!(kinds(&rig.view(id).await), ["QUEUED", "ATTEMPTED", "SENT"]);
+            assert_eq!(
+                event_types(&rig.view(id).await),
+                ["QUEUED", "ATTEMPTED", "SENT"]
+            );
         }
     }
 }
@@ -128,7 +131,7 @@ async fn dead_workers_rows_are_recovered_and_late_result_discarded() {
             (&"SENT".into(), &2.into())
         );
         assert_eq!(
-            kinds(&view),
+            event_types(&view),
             [
                 "QUEUED",
                 "ATTEMPTED",
@@ -211,7 +214,7 @@ async fn failed_attempts_are_retried_when_due() {
             "ATTEMPTED",
             "SENT",
         ];
-        assert_eq!(kinds(&view), expected);
+        assert_eq!(event_types(&view), expected);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::store::{DeadFilter, Receipt};
 use crate::testing::welcome_with;
 
 /// A replica whose predecessor died during the attempt: after the call, before the result.
-async fn after_a_crash(
+async fn replica_after_crash(
     store: &Store,
     clock: &Clock,
     settings: &str,
@@ -47,7 +47,7 @@ fn unknown() -> (String, Option<String>) {
 async fn lookup_prevents_duplicate_after_ambiguous_result() {
     for (store, _database) in stores().await {
         for settings in ["", "ambiguous = 'fail'"] {
-            let (mut rig, id) = after_a_crash(&store, &clock(), settings).await;
+            let (mut rig, id) = replica_after_crash(&store, &clock(), settings).await;
             rig.script.support_lookups();
             rig.step().await;
             let view = rig.view(id).await;
@@ -57,7 +57,7 @@ async fn lookup_prevents_duplicate_after_ambiguous_result() {
                 "{view}"
             );
             assert_eq!(
-                kinds(&view),
+                event_types(&view),
                 [
                     "QUEUED",
                     "ATTEMPTED",
@@ -73,13 +73,13 @@ async fn lookup_prevents_duplicate_after_ambiguous_result() {
 #[tokio::test]
 async fn template_decides_when_lookup_is_unsupported() {
     for (store, _database) in stores().await {
-        let (mut rig, id) = after_a_crash(&store, &clock(), "ambiguous = 'resend'").await;
+        let (mut rig, id) = replica_after_crash(&store, &clock(), "ambiguous = 'resend'").await;
         rig.step().await;
         assert_eq!(
             (outcome(&rig.view(id).await), rig.script.calls()),
             (sent(), vec![id, id])
         );
-        let (mut rig, id) = after_a_crash(&store, &clock(), "ambiguous = 'fail'").await;
+        let (mut rig, id) = replica_after_crash(&store, &clock(), "ambiguous = 'fail'").await;
         rig.step().await;
         assert_eq!(
             (outcome(&rig.view(id).await), rig.script.calls()),
@@ -110,7 +110,7 @@ async fn template_decides_when_lookup_is_unsupported() {
 #[tokio::test]
 async fn receipt_proves_that_the_provider_has_the_message() {
     for (store, _database) in stores().await {
-        let (mut rig, id) = after_a_crash(&store, &clock(), "ambiguous = 'fail'").await;
+        let (mut rig, id) = replica_after_crash(&store, &clock(), "ambiguous = 'fail'").await;
         let receipt = Receipt {
             provider: "twilio".to_owned(),
             event_id: "SM1/queued".to_owned(),

@@ -8,7 +8,7 @@ use super::*;
 use crate::testing::execute;
 
 /// Makes the store reject changes until the returned statement is executed.
-async fn refuse(database: &Database, change: &str, table: &str, when: &str) -> String {
+async fn reject_changes(database: &Database, change: &str, table: &str, when: &str) -> String {
     match database {
         Database::Postgres(_) => {
             let sql = format!(
@@ -35,7 +35,7 @@ async fn row_not_released_at_stop_is_recovered() {
         let mut rig = TestReplica::new(&store, &clock, 8).await;
         let id = rig.accept(Priority::Normal).await;
         rig.stop.cancel();
-        let end = refuse(
+        let end = reject_changes(
             &test.database,
             "UPDATE",
             "notify_queue",
@@ -78,7 +78,7 @@ async fn lost_lease_claims_nothing_until_replaced() {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let id = rig.accept(Priority::Normal).await;
         execute(&test.database, "UPDATE notify_worker SET seen_at = 0").await;
-        let end = refuse(&test.database, "INSERT", "notify_worker", "NEW.id > 0").await;
+        let end = reject_changes(&test.database, "INSERT", "notify_worker", "NEW.id > 0").await;
         rig.workers.step().await.expect_err("the lease is lost");
         rig.dispatcher.scan_lanes().await.expect("no error");
         assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 0);
@@ -94,7 +94,7 @@ async fn row_with_rejected_result_is_taken_over() {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
         rig.script.support_lookups();
         let id = rig.accept(Priority::Normal).await;
-        let end = refuse(&test.database, "INSERT", "notify_result", "NEW.kind = 2").await;
+        let end = reject_changes(&test.database, "INSERT", "notify_result", "NEW.kind = 2").await;
         rig.step().await;
         execute(&test.database, &end).await;
         assert_eq!(rig.view(id).await["status"], "QUEUED");
@@ -110,7 +110,7 @@ async fn row_with_rejected_result_is_taken_over() {
 }
 
 /// Makes the store report a full disk until the returned statement is executed.
-async fn fill(database: &Database) -> &'static str {
+async fn fill_disk(database: &Database) -> &'static str {
     match database {
         Database::Postgres(_) => {
             let sql = "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
@@ -130,7 +130,7 @@ async fn fill(database: &Database) -> &'static str {
 async fn full_disk_rejects_and_recovers_without_loss() {
     for (store, test) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 500).await;
-        let end = fill(&test.database).await;
+        let end = fill_disk(&test.database).await;
         // Free space in existing pages can still be used.
         let mut accepted = Vec::new();
         let refused = loop {
@@ -154,30 +154,30 @@ async fn full_disk_rejects_and_recovers_without_loss() {
 }
 
 /// A lock that blocks all result writes while it is held.
-enum Held {
+enum ResultLock {
     Postgres(PostgresTransaction),
     Sqlite(Transaction<'static, Sqlite>),
 }
 
-async fn hold_results(database: &Database) -> Held {
+async fn lock_results(database: &Database) -> ResultLock {
     match database {
         Database::Postgres(pool) => {
             let mut held = pool.begin().await.expect("a transaction begins");
             held.execute("LOCK TABLE notify_result IN EXCLUSIVE MODE")
                 .await
                 .expect("the lock is acquired");
-            Held::Postgres(held)
+            ResultLock::Postgres(held)
         }
         Database::Sqlite(sqlite) => {
-            Held::Sqlite(sqlite.begin().await.expect("a transaction begins"))
+            ResultLock::Sqlite(sqlite.begin().await.expect("a transaction begins"))
         }
     }
 }
 
-impl Held {
+impl ResultLock {
     /// Returns whether a write waits for the lock. This test holds the only writer of SQLite, so
     /// any writer waits.
-    async fn is_felt(&self, database: &Database) -> bool {
+    async fn blocks_a_writer(&self, database: &Database) -> bool {
         let Database::Postgres(pool) = database else {
             return true;
         };
@@ -211,7 +211,7 @@ async fn permit_is_released_when_the_result_is_durable() {
         rig.dispatcher.claim_available().await.expect("no error");
         rig.runner.wait_until_idle().await;
         let permits = rig.dispatch_state.channel(Channel::Email).permits().clone();
-        let held = hold_results(&test.database).await;
+        let held = lock_results(&test.database).await;
         let mut write = Box::pin(rig.result_writer.drain());
         loop {
             assert!(
@@ -219,7 +219,7 @@ async fn permit_is_released_when_the_result_is_durable() {
                 "the write is in flight"
             );
             assert_eq!(permits.in_use(), 1);
-            if held.is_felt(&test.database).await {
+            if held.blocks_a_writer(&test.database).await {
                 break;
             }
         }

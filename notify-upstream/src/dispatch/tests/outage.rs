@@ -6,7 +6,7 @@ use crate::store::DeadFilter;
 use crate::testing::{execute, templates_of};
 
 /// Advances the clock and renews the lease at the end.
-async fn pass_time(rig: &TestReplica, seconds: u64) {
+async fn advance_time(rig: &TestReplica, seconds: u64) {
     rig.clock.advance(Duration::from_secs(seconds));
     rig.workers.step().await.expect("lease renewal succeeds");
 }
@@ -22,7 +22,7 @@ async fn channel_with_only_low_recovers() {
         rig.step().await;
         assert_eq!(rig.script.calls().len(), 10);
         let id = rig.accept(Priority::Low).await;
-        pass_time(&rig, 1).await;
+        advance_time(&rig, 1).await;
         rig.step().await;
         assert_eq!(
             rig.dispatch_state.channel(Channel::Email).low_throttle(),
@@ -32,7 +32,7 @@ async fn channel_with_only_low_recovers() {
         assert_eq!(view["waitReason"], "PROVIDER_UNAVAILABLE", "{view}");
         assert!(view["nextAttemptAt"].is_string(), "{view}");
         for _ in 0..12 {
-            pass_time(&rig, 1).await;
+            advance_time(&rig, 1).await;
             rig.step().await;
         }
         assert_eq!(rig.view(id).await["status"], "SENT");
@@ -75,7 +75,7 @@ async fn refused_recipients_of_one_caller_do_not_affect_others() {
             "QUEUED",
             "the circuit breaker is open"
         );
-        pass_time(&rig, 2).await;
+        advance_time(&rig, 2).await;
         for _ in 0..3 {
             rig.step().await;
         }
@@ -107,13 +107,13 @@ async fn outage_keeps_attempts_and_sends_one_probe_at_a_time() {
                 (&"QUEUED".into(), &0.into())
             );
         }
-        pass_time(&rig, 2).await;
+        advance_time(&rig, 2).await;
         rig.step().await;
         assert_eq!(rig.script.calls()[10..], ids[..1], "one failed probe");
-        pass_time(&rig, 3).await;
+        advance_time(&rig, 3).await;
         rig.step().await;
         assert_eq!(rig.script.calls().len(), 11, "the delay has doubled");
-        pass_time(&rig, 1).await;
+        advance_time(&rig, 1).await;
         rig.step().await;
         rig.step().await;
         assert_eq!(rig.script.calls()[11..], ids[1..]);
@@ -129,7 +129,7 @@ async fn retries_end_with_the_retry_window() {
         let mut later = draft(Priority::Critical);
         later.request.send_at = Some(after(7 * 3600));
         rig.step().await;
-        pass_time(&rig, 7 * 1800).await;
+        advance_time(&rig, 7 * 1800).await;
         rig.mover.step().await.expect("no error");
         rig.step().await;
         assert_eq!(
@@ -138,7 +138,7 @@ async fn retries_end_with_the_retry_window() {
             "within the retry window"
         );
         let later = rig.submit(later, None).await.expect("no error").id;
-        pass_time(&rig, 7 * 1800).await;
+        advance_time(&rig, 7 * 1800).await;
         rig.mover.step().await.expect("no error");
         rig.step().await;
         assert_eq!(
@@ -194,7 +194,7 @@ async fn missing_or_failing_template_is_retried() {
                 "version of the failed attempt, otherwise of acceptance"
             );
             rig.templates.store(Arc::clone(&sound));
-            pass_time(&rig, 61).await;
+            advance_time(&rig, 61).await;
             rig.mover.step().await.expect("no error");
             rig.step().await;
             let view = rig.view(id).await;
@@ -230,7 +230,7 @@ async fn replay_restores_attempts_and_retry_window() {
             rig.script.refuse(&["451"; 3]);
             let id = rig.accept(Priority::Critical).await;
             rig.step().await;
-            pass_time(&rig, 7 * 3600).await;
+            advance_time(&rig, 7 * 3600).await;
             rig.mover.step().await.expect("no error");
             rig.step().await;
             assert_eq!(
@@ -251,7 +251,7 @@ async fn replay_restores_attempts_and_retry_window() {
                 (&"QUEUED".into(), &"RETRY".into()),
                 "{view}"
             );
-            pass_time(&rig, 3600).await;
+            advance_time(&rig, 3600).await;
             rig.mover.step().await.expect("no error");
             rig.step().await;
             assert_eq!(
@@ -303,7 +303,7 @@ async fn open_breaker_keeps_attempts_of_its_addresses() {
         );
         // Checks for an hour, many more than the maximum number of attempts.
         for _ in 0..60 {
-            pass_time(&rig, 60).await;
+            advance_time(&rig, 60).await;
             rig.mover.step().await.expect("no error");
             rig.step().await;
         }
@@ -321,7 +321,7 @@ async fn open_breaker_keeps_attempts_of_its_addresses() {
             "{view}"
         );
         assert_eq!(
-            kinds(&view).len(),
+            event_types(&view).len(),
             1 + 2 * calls,
             "no attempt is reported: {view}"
         );
@@ -331,7 +331,7 @@ async fn open_breaker_keeps_attempts_of_its_addresses() {
         );
         rig.script.recover();
         for _ in 0..20 {
-            pass_time(&rig, 60).await;
+            advance_time(&rig, 60).await;
             rig.mover.step().await.expect("no error");
             rig.step().await;
         }

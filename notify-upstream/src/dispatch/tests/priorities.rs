@@ -7,7 +7,7 @@ use crate::intake::request::ValidatedRequest;
 
 /// Creates a replica whose provider makes one call at a time and is blocked by a LOW message, with
 /// these rows waiting behind it.
-async fn behind_one(
+async fn replica_behind_one_call(
     store: &Store,
     clock: &Clock,
     others: Vec<ValidatedRequest>,
@@ -29,7 +29,7 @@ async fn behind_one(
 }
 
 /// Ends every call once it has started, and writes all results.
-async fn end(rig: &mut TestReplica, gate: Arc<Notify>) {
+async fn end_calls(rig: &mut TestReplica, gate: Arc<Notify>) {
     let ends = tokio::spawn(async move {
         loop {
             gate.notify_one();
@@ -50,8 +50,9 @@ async fn highest_priority_gets_the_next_call() {
             Priority::Critical,
             Priority::High,
         ];
-        let (mut rig, gate, ids) = behind_one(&store, &clock(), others.map(draft).to_vec()).await;
-        end(&mut rig, gate).await;
+        let (mut rig, gate, ids) =
+            replica_behind_one_call(&store, &clock(), others.map(draft).to_vec()).await;
+        end_calls(&mut rig, gate).await;
         let order: Vec<_> = rig
             .script
             .calls()
@@ -68,24 +69,25 @@ async fn notification_expired_while_waiting_is_not_sent() {
         let clock = clock();
         let mut short = draft(Priority::Low);
         short.request.expires_at = Some(after(2));
-        let (mut rig, gate, ids) = behind_one(&store, &clock, vec![short]).await;
+        let (mut rig, gate, ids) = replica_behind_one_call(&store, &clock, vec![short]).await;
         clock.advance(Duration::from_secs(3));
-        end(&mut rig, gate).await;
+        end_calls(&mut rig, gate).await;
         let view = rig.view(ids[1]).await;
         assert_eq!(
             (&view["status"], rig.script.calls().len()),
             (&"EXPIRED".into(), 1)
         );
-        assert_eq!(kinds(&view), ["QUEUED", "EXPIRED"]);
+        assert_eq!(event_types(&view), ["QUEUED", "EXPIRED"]);
     }
 }
 
 #[tokio::test]
 async fn stop_releases_rows_waiting_for_a_call() {
     for (store, _database) in stores().await {
-        let (mut rig, gate, ids) = behind_one(&store, &clock(), vec![draft(Priority::Low)]).await;
+        let (mut rig, gate, ids) =
+            replica_behind_one_call(&store, &clock(), vec![draft(Priority::Low)]).await;
         rig.stop.cancel();
-        end(&mut rig, gate).await;
+        end_calls(&mut rig, gate).await;
         let (first, second) = (rig.view(ids[0]).await, rig.view(ids[1]).await);
         assert_eq!(
             (&first["status"], &second["status"]),
@@ -132,13 +134,14 @@ async fn waiting_row_is_not_sent_under_an_uncertain_lease() {
         // over, with the worker renewed again.
         for (silent_s, is_back) in [(8, false), (11, true)] {
             let clock = clock();
-            let (mut rig, gate, ids) = behind_one(&store, &clock, vec![draft(Priority::Low)]).await;
+            let (mut rig, gate, ids) =
+                replica_behind_one_call(&store, &clock, vec![draft(Priority::Low)]).await;
             clock.advance(Duration::from_secs(silent_s));
             if is_back {
                 rig.workers.step().await.expect("lease renewal succeeds");
                 assert!(rig.workers.is_alive());
             }
-            end(&mut rig, gate).await;
+            end_calls(&mut rig, gate).await;
             assert_eq!(rig.script.calls(), ids[..1], "no renewal for {silent_s} s");
         }
     }
@@ -148,9 +151,9 @@ async fn waiting_row_is_not_sent_under_an_uncertain_lease() {
 async fn waiting_row_is_released_when_the_breaker_opens() {
     for (store, _database) in stores().await {
         let (mut rig, gate, ids) =
-            behind_one(&store, &clock(), vec![draft(Priority::Low); 12]).await;
+            replica_behind_one_call(&store, &clock(), vec![draft(Priority::Low); 12]).await;
         rig.script.refuse(&["451"; 13]);
-        end(&mut rig, gate).await;
+        end_calls(&mut rig, gate).await;
         assert_eq!(rig.script.calls(), ids[..10]);
         for id in &ids[10..] {
             let view = rig.view(*id).await;

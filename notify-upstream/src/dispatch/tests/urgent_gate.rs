@@ -10,7 +10,7 @@ const TRIES: usize = 100;
 
 /// Returns whether an urgent commit was observed in flight while `done` ran. False if it completed
 /// without waiting.
-async fn entered(dispatch_state: &DispatchState, done: impl Future) -> bool {
+async fn urgent_commit_observed(dispatch_state: &DispatchState, done: impl Future) -> bool {
     let (mut done, mut seen) = (pin!(done), false);
     std::future::poll_fn(|context| {
         let polled = done.as_mut().poll(context);
@@ -22,7 +22,7 @@ async fn entered(dispatch_state: &DispatchState, done: impl Future) -> bool {
 }
 
 /// Creates a replica with `count` waiting rows and all other lanes scanned.
-async fn waiting(store: &Store, priority: Priority, count: usize) -> TestReplica {
+async fn replica_with_waiting_rows(store: &Store, priority: Priority, count: usize) -> TestReplica {
     let mut rig = TestReplica::new(store, &clock(), 2 * URGENT_BATCH_SIZE).await;
     rig.step().await;
     let channel_state = Arc::clone(rig.dispatch_state.channel(Channel::Email));
@@ -40,7 +40,7 @@ async fn waiting(store: &Store, priority: Priority, count: usize) -> TestReplica
 
 /// Claims and delivers the waiting rows, optionally with an urgent commit in flight, and returns
 /// how often claims and results yielded.
-async fn made_way(rig: &mut TestReplica, urgent_enters: bool) -> (usize, usize) {
+async fn count_yields(rig: &mut TestReplica, urgent_enters: bool) -> (usize, usize) {
     rig.dispatcher.scan_lanes().await.expect("no error");
     let dispatch_state = Arc::clone(&rig.dispatch_state);
     let entering = dispatch_state
@@ -62,7 +62,7 @@ async fn urgent_submission_is_in_flight_until_commit() {
         for priority in Priority::ALL {
             let mut seen = false;
             for _ in 0..TRIES {
-                seen = entered(&dispatch_state, rig.accept(priority)).await;
+                seen = urgent_commit_observed(&dispatch_state, rig.accept(priority)).await;
                 assert!(!dispatch_state.urgent_gate().has_urgent_in_flight());
                 if seen {
                     break;
@@ -78,8 +78,8 @@ async fn non_urgent_claims_and_results_yield() {
     for (store, _database) in stores().await {
         for (priority, expected) in Priority::ALL.into_iter().zip([0, 0, 1, 1]) {
             for (urgent_enters, expected) in [(true, expected), (false, 0)] {
-                let mut rig = waiting(&store, priority, 1).await;
-                let made = made_way(&mut rig, urgent_enters).await;
+                let mut rig = replica_with_waiting_rows(&store, priority, 1).await;
+                let made = count_yields(&mut rig, urgent_enters).await;
                 assert_eq!(made, (expected, expected), "{priority:?}, {urgent_enters}");
                 assert_eq!(rig.script.calls().len(), 1);
             }
@@ -90,8 +90,8 @@ async fn non_urgent_claims_and_results_yield() {
 #[tokio::test]
 async fn batches_are_small_during_urgent_submissions() {
     for (store, _database) in stores().await {
-        let mut rig = waiting(&store, Priority::Low, URGENT_BATCH_SIZE + 1).await;
-        assert_eq!(made_way(&mut rig, true).await, (2, 2));
+        let mut rig = replica_with_waiting_rows(&store, Priority::Low, URGENT_BATCH_SIZE + 1).await;
+        assert_eq!(count_yields(&mut rig, true).await, (2, 2));
         assert_eq!(rig.script.calls().len(), URGENT_BATCH_SIZE + 1);
     }
 }

@@ -10,7 +10,7 @@ use crate::lease::LeaseClock;
 use crate::testing::execute;
 
 /// A replica with one permit that publishes, and another with eight that listens.
-struct Two {
+struct ReplicaPair {
     one: TestReplica,
     other: TestReplica,
     voice: WakeupPublisher,
@@ -19,7 +19,7 @@ struct Two {
     _database: testing::TestDatabase,
 }
 
-impl Two {
+impl ReplicaPair {
     async fn new() -> Self {
         let test = testing::postgres().await;
         let store = Store::open(&test.database, 4)
@@ -60,7 +60,7 @@ impl Two {
     }
 
     /// Returns the number of rows that the second replica claims without a scan.
-    async fn claimed_by_the_other(&mut self) -> usize {
+    async fn claimed_by_listener(&mut self) -> usize {
         self.other
             .dispatcher
             .claim_available()
@@ -71,28 +71,28 @@ impl Two {
 
 #[tokio::test]
 async fn wakeup_makes_another_replica_claim() {
-    let mut two = Two::new().await;
-    two.other.step().await;
-    let mut own_ear = two
+    let mut pair = ReplicaPair::new().await;
+    pair.other.step().await;
+    let mut own_ear = pair
         .voice
         .listener()
         .await
         .expect("the listener binds")
         .expect("the store is shared");
-    let _held = two.one.script.hold();
-    two.one.step().await;
-    two.one.accept(Priority::High).await;
+    let _held = pair.one.script.hold();
+    pair.one.step().await;
+    pair.one.accept(Priority::High).await;
     let left = [
-        two.one.accept(Priority::High).await,
-        two.one.accept(Priority::Normal).await,
+        pair.one.accept(Priority::High).await,
+        pair.one.accept(Priority::Normal).await,
     ];
-    assert_eq!(two.claimed_by_the_other().await, 0, "all lanes are scanned");
-    two.publish().await;
-    assert_eq!(two.claimed_by_the_other().await, 2);
-    two.other.settle().await;
-    assert_eq!(two.other.script.calls(), left);
+    assert_eq!(pair.claimed_by_listener().await, 0, "all lanes are scanned");
+    pair.publish().await;
+    assert_eq!(pair.claimed_by_listener().await, 2);
+    pair.other.settle().await;
+    assert_eq!(pair.other.script.calls(), left);
     let signals = || {
-        two.one
+        pair.one
             .dispatch_state
             .channel(Channel::Email)
             .signals(Lane::first(Channel::Email, Priority::High))
@@ -104,43 +104,43 @@ async fn wakeup_makes_another_replica_claim() {
 
 #[tokio::test]
 async fn wakeup_reports_rows_moved_below_the_cursor() {
-    let mut two = Two::new().await;
+    let mut pair = ReplicaPair::new().await;
     let mut later = draft(Priority::Normal);
     later.request.send_at = Some(after(1));
-    two.one.submit(later, None).await.expect("no error");
-    two.clock.advance(Duration::from_secs(5));
-    two.one.accept(Priority::Normal).await;
-    assert_eq!(two.other.step().await, 1, "later rows have been claimed");
-    two.one.mover.step().await.expect("no error");
-    assert_eq!(two.claimed_by_the_other().await, 0);
-    two.publish().await;
-    assert_eq!(two.claimed_by_the_other().await, 1);
-    two.other.settle().await;
+    pair.one.submit(later, None).await.expect("no error");
+    pair.clock.advance(Duration::from_secs(5));
+    pair.one.accept(Priority::Normal).await;
+    assert_eq!(pair.other.step().await, 1, "later rows have been claimed");
+    pair.one.mover.step().await.expect("no error");
+    assert_eq!(pair.claimed_by_listener().await, 0);
+    pair.publish().await;
+    assert_eq!(pair.claimed_by_listener().await, 1);
+    pair.other.settle().await;
 }
 
 #[tokio::test]
 async fn final_wakeup_reports_released_rows() {
-    let mut two = Two::new().await;
-    let id = two.one.accept(Priority::Normal).await;
-    two.publish().await;
-    two.one.dispatcher.scan_lanes().await.expect("no error");
+    let mut pair = ReplicaPair::new().await;
+    let id = pair.one.accept(Priority::Normal).await;
+    pair.publish().await;
+    pair.one.dispatcher.scan_lanes().await.expect("no error");
     assert_eq!(
-        two.one
+        pair.one
             .dispatcher
             .claim_available()
             .await
             .expect("no error"),
         1
     );
-    two.one.stop.cancel();
-    assert_eq!(two.other.step().await, 0, "the row is in delivery");
-    two.one.settle().await;
-    assert_eq!(two.claimed_by_the_other().await, 0, "no wake-up was sent");
-    two.voice.flush().await.expect("publishing succeeds");
-    two.ear.step().await.expect("a wake-up arrives");
-    assert_eq!(two.claimed_by_the_other().await, 1);
-    two.other.settle().await;
-    assert_eq!(two.other.script.calls(), [id]);
+    pair.one.stop.cancel();
+    assert_eq!(pair.other.step().await, 0, "the row is in delivery");
+    pair.one.settle().await;
+    assert_eq!(pair.claimed_by_listener().await, 0, "no wake-up was sent");
+    pair.voice.flush().await.expect("publishing succeeds");
+    pair.ear.step().await.expect("a wake-up arrives");
+    assert_eq!(pair.claimed_by_listener().await, 1);
+    pair.other.settle().await;
+    assert_eq!(pair.other.script.calls(), [id]);
 }
 
 #[tokio::test]

@@ -45,13 +45,13 @@ fn row(order: Order) -> NewNotification {
 }
 
 /// A database with the number of orders assigned and of processes started, one minute each.
-struct Queue {
+struct MeasuredQueue {
     test: TestDatabase,
     given: i64,
     processes: u64,
 }
 
-impl Queue {
+impl MeasuredQueue {
     async fn open() -> Self {
         let test = testing::postgres().await;
         let store = Store::open(&test.database, 4)
@@ -124,14 +124,14 @@ impl Queue {
 }
 
 /// Returns the cost of two thousand further deliveries, without the cost of the start.
-async fn cost_of_2000(queue: &mut Queue) -> i64 {
+async fn cost_of_2000(queue: &mut MeasuredQueue) -> i64 {
     let few = queue.cost(1000).await;
     queue.cost(3000).await - few
 }
 
 #[tokio::test]
 async fn idle_transaction_does_not_increase_delivery_cost() {
-    let (mut fresh, mut pinned) = (Queue::open().await, Queue::open().await);
+    let (mut fresh, mut pinned) = (MeasuredQueue::open().await, MeasuredQueue::open().await);
     let mut idle = PgConnection::connect(&pinned.test.url)
         .await
         .expect("the connection succeeds");
