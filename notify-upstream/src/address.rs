@@ -1,4 +1,4 @@
-//! Addresses that cannot be wrong: whoever holds one knows that it is well-formed.
+//! Recipient addresses. A value of these types is always well-formed.
 
 use std::net::IpAddr;
 
@@ -8,77 +8,76 @@ use url::{Host, Url};
 
 use crate::notification::Channel;
 
-/// An e-mail address that every mail server takes: a dot-atom (RFC 5322 section 3.2.3) of at most
-/// 64 bytes, `@`, and a domain name in ASCII. No quoting, no comments, no control characters:
-/// nothing to inject with.
+/// An e-mail address that any mail server accepts: a dot-atom (RFC 5322 section 3.2.3) of at most
+/// 64 bytes, `@`, and an ASCII domain name. Quoted strings, comments and control characters are
+/// rejected, which prevents header injection.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct EmailAddress(String);
+pub(crate) struct EmailAddress(String);
 
 /// A telephone number in E.164: `+`, a digit from 1 to 9, and 6 to 14 more.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct E164(String);
+pub(crate) struct PhoneNumber(String);
 
-/// A registration token of FCM: 1 to 4096 visible ASCII characters.
+/// An FCM registration token: 1 to 4096 visible ASCII characters.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct DeviceToken(String);
+pub(crate) struct DeviceToken(String);
 
-/// A browser's Web Push subscription (W3C Push API); the endpoint is `https` and no private
-/// address.
+/// A Web Push subscription of a browser (W3C Push API). The endpoint is an `https` URL of a public
+/// host.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Subscription {
-    /// Where the push service takes messages for this browser.
-    pub endpoint: String,
-    /// The browser's keys.
-    pub keys: SubscriptionKeys,
+pub(crate) struct PushSubscription {
+    /// URL of the push service for this browser.
+    pub(crate) endpoint: String,
+    pub(crate) keys: SubscriptionKeys,
 }
 
 /// The keys of a subscription, base64url without padding.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct SubscriptionKeys {
-    /// The browser's public key: an uncompressed point on P-256.
-    pub p256dh: String,
-    /// The shared secret of 16 bytes.
-    pub auth: String,
+pub(crate) struct SubscriptionKeys {
+    /// The browser's public key: an uncompressed P-256 point.
+    pub(crate) p256dh: String,
+    /// The shared secret, 16 bytes.
+    pub(crate) auth: String,
 }
 
-/// The actor service's name for a person: 1 to 128 of `A-Z a-z 0-9 - _ . : @`, so that it is one
-/// path segment.
+/// Identifier of a person at the actor service: 1 to 128 of `A-Z a-z 0-9 - _ . : @`, which is a
+/// single path segment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct ActorId(String);
+pub(crate) struct ActorId(String);
 
-/// Whom a notification is for.
+/// The recipient of a notification.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Recipient {
-    /// A person whose address the actor service knows.
+pub(crate) enum Recipient {
+    /// A person whose address is looked up at the actor service.
     ActorId(ActorId),
-    /// An address that the request gave.
+    /// An address given in the request.
     #[serde(untagged)]
     Address(Address),
 }
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Address {
-    /// By e-mail.
+pub(crate) enum Address {
+    /// E-mail.
     Email(EmailAddress),
-    /// By text message.
-    Phone(E164),
-    /// To an app, by FCM.
+    /// SMS.
+    Phone(PhoneNumber),
+    /// A push message through FCM.
     DeviceToken(DeviceToken),
-    /// To a browser, by Web Push.
-    Subscription(Subscription),
+    /// A push message through Web Push.
+    Subscription(PushSubscription),
 }
 
-/// SHA-256 of an address.
-pub type AddressHash = [u8; 32];
+/// SHA-256 digest of an address.
+pub(crate) type AddressHash = [u8; 32];
 
-macro_rules! printed_as_kind {
+macro_rules! debug_as_type_name {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -87,12 +86,12 @@ macro_rules! printed_as_kind {
         }
     )*};
 }
-// An address is never logged.
-printed_as_kind!(
+// Addresses are not logged.
+debug_as_type_name!(
     EmailAddress,
-    E164,
+    PhoneNumber,
     DeviceToken,
-    Subscription,
+    PushSubscription,
     SubscriptionKeys,
     Address,
     Recipient
@@ -101,9 +100,9 @@ printed_as_kind!(
 // === impl EmailAddress ===
 
 impl EmailAddress {
-    /// Reads an address; the domain is put in lower case.
+    /// Parses an address and lowercases its domain.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (local, domain) = text.rsplit_once('@')?;
         let atom = |atom: &str| !atom.is_empty() && atom.bytes().all(is_atext);
         let label = |label: &str| {
@@ -114,7 +113,7 @@ impl EmailAddress {
                 && !label.starts_with('-')
                 && !label.ends_with('-')
         };
-        let sound = text.len() <= 254
+        let is_valid = text.len() <= 254
             && local.len() <= 64
             && local.split('.').all(atom)
             && domain.split('.').all(label)
@@ -122,18 +121,18 @@ impl EmailAddress {
                 .rsplit('.')
                 .next()
                 .is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
-        sound.then(|| Self(format!("{local}@{}", domain.to_ascii_lowercase())))
+        is_valid.then(|| Self(format!("{local}@{}", domain.to_ascii_lowercase())))
     }
 
-    /// Local part and domain.
+    /// Returns the local part and the domain.
     #[must_use]
-    pub fn parts(&self) -> (&str, &str) {
+    pub(crate) fn parts(&self) -> (&str, &str) {
         self.0.rsplit_once('@').unwrap_or((&self.0, ""))
     }
 
-    /// The whole address.
+    /// Returns the whole address.
     #[must_use]
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -142,22 +141,22 @@ fn is_atext(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte)
 }
 
-// === impl E164 ===
+// === impl PhoneNumber ===
 
-impl E164 {
-    /// Reads a number.
+impl PhoneNumber {
+    /// Parses a number in E.164 format.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('+')?;
-        let sound = (7..=15).contains(&digits.len())
+        let is_valid = (7..=15).contains(&digits.len())
             && digits.bytes().all(|byte| byte.is_ascii_digit())
             && !digits.starts_with('0');
-        sound.then(|| Self(text.to_owned()))
+        is_valid.then(|| Self(text.to_owned()))
     }
 
-    /// The number with its `+`.
+    /// Returns the number including `+`.
     #[must_use]
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -165,17 +164,16 @@ impl E164 {
 // === impl DeviceToken ===
 
 impl DeviceToken {
-    /// Reads a token.
+    /// Parses a token.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let sound =
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let is_valid =
             (1..=4096).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-        sound.then(|| Self(text.to_owned()))
+        is_valid.then(|| Self(text.to_owned()))
     }
 
-    /// The token.
     #[must_use]
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -183,30 +181,29 @@ impl DeviceToken {
 // === impl ActorId ===
 
 impl ActorId {
-    /// Reads an id.
+    /// Parses an identifier.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let sound = (1..=128).contains(&text.len())
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let is_valid = (1..=128).contains(&text.len())
             && text
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte))
             && text != "."
             && text != "..";
-        sound.then(|| Self(text.to_owned()))
+        is_valid.then(|| Self(text.to_owned()))
     }
 
-    /// The id.
     #[must_use]
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-// === impl Subscription ===
+// === impl PushSubscription ===
 
-impl Subscription {
-    /// Reads a subscription as browsers serialise it; `expirationTime` is allowed and not used.
-    pub fn read(object: &Object<'_>) -> Option<Self> {
+impl PushSubscription {
+    /// Parses a subscription as browsers serialize it. `expirationTime` is accepted and ignored.
+    pub(crate) fn read(object: &Object<'_>) -> Option<Self> {
         object.has("expirationTime");
         let endpoint = object.required("endpoint", |field| {
             let url = field.url()?;
@@ -245,10 +242,10 @@ fn base64url(field: Field<'_>, bytes: usize) -> Option<String> {
     }
 }
 
-/// Whether a URL may be called on behalf of a stranger: `https`, the default port, and a name or a
-/// public address. What a name resolves to is checked again when it is called.
+/// Returns whether a caller may choose this URL: `https`, the default port, and a host name or
+/// public address. The addresses that the name resolves to are checked again before each call.
 #[must_use]
-pub fn is_public_https(url: &Url) -> bool {
+pub(crate) fn is_public_https(url: &Url) -> bool {
     let public_host = match url.host() {
         Some(Host::Domain(name)) => {
             name.contains('.') && !name.ends_with(".local") && !name.ends_with(".internal")
@@ -260,9 +257,9 @@ pub fn is_public_https(url: &Url) -> bool {
     url.scheme() == "https" && url.port().is_none() && url.password().is_none() && public_host
 }
 
-/// Whether an address is on the public Internet (IANA special-purpose registries).
+/// Returns whether an address is publicly routable (IANA special-purpose registries).
 #[must_use]
-pub fn is_public(address: IpAddr) -> bool {
+pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let [a, b, c, _] = v4.octets();
@@ -279,8 +276,8 @@ pub fn is_public(address: IpAddr) -> bool {
         }
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
             Some(v4) => is_public(IpAddr::V4(v4)),
-            // Global unicast is 2000::/3, without the documentation prefix and 6to4, which can wrap
-            // a private one.
+            // Global unicast is 2000::/3. The documentation prefix is excluded, and 6to4, which can
+            // embed a private IPv4 address.
             None => {
                 let [first, second, ..] = v6.segments();
                 (first & 0xe000) == 0x2000
@@ -294,26 +291,26 @@ pub fn is_public(address: IpAddr) -> bool {
 // === impl Recipient ===
 
 impl Recipient {
-    /// Reads the `recipient` of a request: exactly one way to reach the person, of the right kind
-    /// for the channel.
-    pub fn read(field: &Field<'_>, channel: Option<Channel>) -> Option<Self> {
+    /// Parses the `recipient` of a request: exactly one address or actor, of the type that the
+    /// channel requires.
+    pub(crate) fn read(field: &Field<'_>, channel: Option<Channel>) -> Option<Self> {
         let found = field.object(|object| {
             let found = [
                 object.optional("actorId", |field| {
-                    word(field, ActorId::parse).map(Self::ActorId)
+                    parsed(field, ActorId::parse).map(Self::ActorId)
                 }),
                 object.optional("email", |field| {
-                    word(field, EmailAddress::parse).map(|a| Address::Email(a).into())
+                    parsed(field, EmailAddress::parse).map(|a| Address::Email(a).into())
                 }),
                 object.optional("phone", |field| {
-                    word(field, E164::parse).map(|a| Address::Phone(a).into())
+                    parsed(field, PhoneNumber::parse).map(|a| Address::Phone(a).into())
                 }),
                 object.optional("deviceToken", |field| {
-                    word(field, DeviceToken::parse).map(|a| Address::DeviceToken(a).into())
+                    parsed(field, DeviceToken::parse).map(|a| Address::DeviceToken(a).into())
                 }),
                 object.optional("subscription", |field| {
                     field
-                        .object(Subscription::read)
+                        .object(PushSubscription::read)
                         .map(|a| Address::Subscription(a).into())
                 }),
             ];
@@ -340,9 +337,9 @@ impl Recipient {
         }
     }
 
-    /// The channel that this recipient is reached on; `None` for one that is named by `actorId`.
+    /// Returns the channel of the address, or `None` for an actor.
     #[must_use]
-    pub fn channel(&self) -> Option<Channel> {
+    pub(crate) fn channel(&self) -> Option<Channel> {
         match self {
             Self::Address(address) => Some(address.channel()),
             Self::ActorId(_) => None,
@@ -350,7 +347,7 @@ impl Recipient {
     }
 }
 
-fn word<T>(field: Field<'_>, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+fn parsed<T>(field: Field<'_>, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     parse(field.string()?).or_else(|| field.fail("invalid_format", "is not well-formed"))
 }
 
@@ -363,9 +360,9 @@ impl From<Address> for Recipient {
 // === impl Address ===
 
 impl Address {
-    /// The channel that it belongs to.
+    /// Returns the channel that delivers to this address.
     #[must_use]
-    pub fn channel(&self) -> Channel {
+    pub(crate) fn channel(&self) -> Channel {
         match self {
             Self::Email(_) => Channel::Email,
             Self::Phone(_) => Channel::Sms,
@@ -373,16 +370,16 @@ impl Address {
         }
     }
 
-    /// SHA-256 of the text in lower case: what is kept of an address where the address itself is
-    /// not.
+    /// Returns the SHA-256 digest of the lowercased address, which is stored in place of the
+    /// address.
     #[must_use]
-    pub fn hash(&self) -> AddressHash {
+    pub(crate) fn hash(&self) -> AddressHash {
         hash(self.key())
     }
 
-    /// The text by which suppression knows it.
+    /// Returns the text that identifies this address in the suppression list.
     #[must_use]
-    pub fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         match self {
             Self::Email(email) => email.as_str(),
             Self::Phone(phone) => phone.as_str(),
@@ -392,22 +389,22 @@ impl Address {
     }
 }
 
-/// The hash of an address that is written as `text`.
+/// Returns the digest of an address given as text.
 #[must_use]
-pub fn hash(text: &str) -> AddressHash {
+pub(crate) fn hash(text: &str) -> AddressHash {
     use sha2::Digest;
     sha2::Sha256::digest(text.to_ascii_lowercase()).into()
 }
 
-/// Bytes as hexadecimal digits.
+/// Encodes bytes as lowercase hexadecimal digits.
 #[must_use]
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes from hexadecimal digits.
+/// Decodes hexadecimal digits. Returns `None` if the text is malformed.
 #[must_use]
-pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }

@@ -1,4 +1,6 @@
-//! The process: what is built from the configuration, and what runs.
+//! The service: assembly from the configuration, operation and graceful shutdown.
+
+mod shutdown;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,267 +18,259 @@ use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::token::{Verifier, VerifierOptions};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
-use crate::accept::{self, Door};
-use crate::actor::{Actors, OwnAddresses};
-use crate::config::{Config, OutletConfig, ProviderConfig};
-use crate::deliver::Courier;
+use self::shutdown::{DeliveryTasks, retire_workers};
+use crate::config::Config;
+use crate::delivery::actors::{ActorClient, UserAddressPolicy};
+use crate::delivery::attempt::AttemptExecutor;
+use crate::delivery::mail_token::KEY_VARIABLE;
+use crate::delivery::pool::{MAX_CALL_DURATION, ProviderConfig, ProviderPool, ProviderSettings};
+use crate::delivery::provider::check_tls;
+use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::{
-    Board, Dispatcher, Ended, Finisher, LeaseTime, Means, Runner, Voice, Workers,
+    AttemptRunner, CompletedJob, DispatchContext, DispatchState, Dispatcher, ResultWriter,
+    WakeupPublisher,
 };
-use crate::housekeeping::{Housekeeper, Mover, Reloader};
-use crate::http::Service;
-use crate::mail_token::KEY_VARIABLE;
-use crate::metrics::Metrics;
-use crate::notification::Channel;
-use crate::outlet::{LONGEST_CALL, Outlets};
-use crate::provider::check_tls;
-use crate::quota::Quota;
-use crate::read::{Library, Reader, Recent};
-use crate::sequence::Sequence;
-use crate::store::Store;
-use crate::suppression::Suppression;
-use crate::template::{Templates, fingerprint};
-use crate::unverified::UnverifiedQuota;
+use crate::housekeeping::{DelayedRowMover, StoreMaintenance, TemplateReloader};
+use crate::http::ApiState;
+use crate::intake::group_commit::{self, SubmissionQueue};
+use crate::intake::quota::CallerQuota;
+use crate::lease::{LeaseClock, WorkerRegistry};
+use crate::metrics::NotifyMetrics;
+use crate::notification::{Channel, OrderSequence};
+use crate::status::reader::{StatusBatcher, StatusReader};
+use crate::store::{SnapshotCache, Store, StoreError};
+use crate::templates::{Templates, fingerprint};
 
-/// The sockets, which the caller owns.
+/// The listening sockets.
 #[derive(Debug)]
 pub struct Listeners {
-    /// Requests of the gateway and of services.
+    /// The listener for requests of the gateway and of services.
     pub public: TcpListener,
-    /// `/livez`, `/readyz`, `/metrics`.
+    /// The admin listener: `/livez`, `/readyz`, `/metrics`.
     pub admin: Option<TcpListener>,
 }
 
-/// The service, ready to run.
+/// The assembled service.
 pub struct App {
     config: Config,
-    means: Means,
-    reloader: Reloader,
+    context: DispatchContext,
+    reloader: TemplateReloader,
     health: Health,
     database: Check,
     verifier: Arc<Verifier>,
-    calls: ServiceClient,
-    service: Service,
-    library: Library,
-    writer: accept::Writer,
-    finisher: Finisher,
-    dispatchers: [Dispatcher; 3],
+    service_client: ServiceClient,
+    service: ApiState,
+    batcher: StatusBatcher,
+    committer: group_commit::GroupCommitter,
+    result_writer: ResultWriter,
+    dispatchers: Vec<Dispatcher>,
     stop_delivery: CancellationToken,
-    suppression: Arc<Suppression>,
+    suppression: Arc<SuppressionCache>,
     opened: Database,
 }
 
-/// How long a stop takes at most: the longest call, and [`LAST_WRITES`] before and twice after it.
-/// Whoever stops the process by force waits longer.
-pub const LONGEST_STOP: Duration =
-    Duration::from_secs(LONGEST_CALL.as_secs() + 3 * LAST_WRITES.as_secs());
+/// Maximum duration of a graceful shutdown: the longest call, and the timeout of final writes once
+/// before and twice after it. A supervisor must wait longer before it kills the process.
+pub const MAX_SHUTDOWN_DURATION: Duration =
+    Duration::from_secs(MAX_CALL_DURATION.as_secs() + 3 * FINAL_WRITE_TIMEOUT.as_secs());
 
-/// How long a stop waits for what was submitted to be written and the last claims to be heard of,
-/// and again for the last results to be written.
-const LAST_WRITES: Duration = Duration::from_secs(5);
+/// Maximum wait for pending submissions and claims at shutdown, and again for the last results and
+/// for the retirement of the lease.
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl App ===
 
 impl App {
-    /// Opens the stores, loads the templates, takes a lease. Nothing is claimed yet.
+    /// Opens the store and the cache, loads the templates, and registers a worker lease. Nothing is
+    /// claimed yet.
     ///
     /// # Errors
-    /// Status 64 for templates or settings that are wrong, 69 for a store that is away and for a
-    /// system without CA certificates.
+    /// Exit code 64 for invalid templates or settings; 69 if the store is unavailable or the system
+    /// has no CA certificates.
     pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
         check_tls().map_err(Exit::unavailable)?;
         let (templates, reloader) = load_templates(&config)?;
-        let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
-        let store = Store::open(&opened, config.queue.connections).await?;
-        let unavailable = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
-        store
-            .keep_house(clock.now(), keep_from(&config, clock.now()))
-            .await
-            .map_err(unavailable)?;
+        let (opened, store) = open_store(&config, &clock).await?;
         let cache = Cache::open(&config.cache).await?;
         warn_without_mail_tokens(&config);
-        let outlets = Outlets::build(
-            std::mem::take(&mut config.outlets),
-            config.queue.permits,
+        let providers = ProviderPool::build(
+            std::mem::take(&mut config.providers),
+            &config.queue.permits,
             &cache,
             &clock,
         )?;
-        let verifier = Verifier::new(
-            config.identity.issuers(),
-            VerifierOptions {
-                clock: clock.clone(),
-                ..VerifierOptions::default()
-            },
-        );
-        let calls = ServiceClient::new(
+        let verifier_options = VerifierOptions {
+            clock: clock.clone(),
+            ..VerifierOptions::default()
+        };
+        let verifier = Verifier::new(config.identity.issuers(), verifier_options);
+        let service_client = ServiceClient::new(
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
             postern_common::service::http_client(),
         );
-        let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
-        // Before anything is sent it is known where nothing is to be sent.
-        suppression.step().await.map_err(unavailable)?;
-        let own = OwnAddresses {
-            anyone: config.users_may_address_anyone,
-            unverified: config.unverified_addresses,
-        };
-        let courier = Courier {
+        let suppression = Arc::new(SuppressionCache::new(store.clone(), clock.clone()));
+        // The suppression lists must be loaded before the first message is sent.
+        suppression.sync().await.map_err(unavailable)?;
+        let executor = AttemptExecutor {
             templates: Arc::clone(&templates),
-            actors: Actors::new(config.actor_service.clone(), calls.clone(), own),
+            actors: actor_client(&config, &service_client),
             store: store.clone(),
-            outlets,
+            providers,
             suppression: Arc::clone(&suppression),
             unverified: UnverifiedQuota::new(cache.clone(), clock.clone()),
         };
-        let quota = Quota::new(
+        let quota = CallerQuota::new(
             cache,
             clock.clone(),
             config.user_quota,
             config.service_quota,
         );
-        let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Store)
+        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store)
             .await
             .map_err(unavailable)?;
         let stop_delivery = CancellationToken::new();
-        let (ended, over) = mpsc::unbounded_channel();
-        let runner = Runner::new(
-            courier,
+        let (completed, completed_jobs) = mpsc::unbounded_channel();
+        let runner = AttemptRunner::new(
+            executor,
             clock.clone(),
             Arc::clone(&workers),
-            ended,
+            completed,
             stop_delivery.clone(),
         );
-        let means = Means {
-            recent: Recent::new(clock.clone()),
-            sequence: Arc::new(Sequence::new(clock.clone())),
-            board: Arc::new(Board::new(config.queue.permits, clock.clone())),
-            metrics: Metrics::new(),
-            store,
-            clock,
-            workers,
-            runner,
-        };
-        let parts = Parts {
+        let context = dispatch_context(&config, store, clock, workers, runner);
+        let parts = AppParts {
             config,
             templates,
             reloader,
             opened,
             verifier,
-            calls,
+            service_client,
             suppression,
-            means,
-            over,
+            context,
+            completed_jobs,
             stop_delivery,
         };
         Ok(Self::assemble(parts, quota))
     }
 
-    fn assemble(mut parts: Parts, quota: Quota) -> Self {
-        let means = parts.means;
-        let (door, writer) = Door::open(means.clone());
-        let (reader, library) = Reader::open(means.store.clone(), Arc::clone(&means.recent));
+    fn assemble(mut parts: AppParts, quota: CallerQuota) -> Self {
+        let context = parts.context;
+        let (submissions, committer) = SubmissionQueue::open(context.clone());
+        let (reader, batcher) =
+            StatusReader::open(context.store.clone(), Arc::clone(&context.snapshot_cache));
         let health = Health::new();
         let database = health.check("database");
-        let service = Service {
+        let service = ApiState {
             verifier: Arc::clone(&parts.verifier),
             actor_issuer: parts.config.identity.actor.issuer.as_str().into(),
-            clock: means.clock.clone(),
+            clock: context.clock.clone(),
             templates: parts.templates,
-            door,
+            submissions,
             reader,
-            recent: Arc::clone(&means.recent),
-            store: means.store.clone(),
-            board: Arc::clone(&means.board),
+            snapshot_cache: Arc::clone(&context.snapshot_cache),
+            store: context.store.clone(),
+            dispatch_state: Arc::clone(&context.dispatch_state),
             quota,
             mail_tokens: parts.config.mail_tokens.clone(),
             webhooks: Arc::new(std::mem::take(&mut parts.config.webhooks)),
             suppression: Arc::clone(&parts.suppression),
-            metrics: means.metrics.clone(),
+            metrics: context.metrics.clone(),
             trusted_proxies: parts.config.trusted_proxies.clone(),
             users_may_address_anyone: parts.config.users_may_address_anyone,
             users_may_send_urgent: parts.config.users_may_send_urgent,
         };
         Self {
-            finisher: Finisher::new(&means, parts.over),
-            dispatchers: Channel::ALL.map(|channel| Dispatcher::new(channel, &means)),
-            means,
+            result_writer: ResultWriter::new(&context, parts.completed_jobs),
+            dispatchers: Channel::ALL
+                .map(|channel| Dispatcher::new(channel, &context))
+                .into(),
+            context,
             config: parts.config,
             reloader: parts.reloader,
             health,
             database,
             verifier: parts.verifier,
-            calls: parts.calls,
+            service_client: parts.service_client,
             service,
-            library,
-            writer,
+            batcher,
+            committer,
             stop_delivery: parts.stop_delivery,
             suppression: parts.suppression,
             opened: parts.opened,
         }
     }
 
-    /// What stands in the way of readiness.
+    fn maintenance(&self) -> StoreMaintenance {
+        let context = &self.context;
+        StoreMaintenance {
+            store: context.store.clone(),
+            clock: context.clock.clone(),
+            workers: Arc::clone(&context.workers),
+            suppression: Arc::clone(&self.suppression),
+            metrics: context.metrics.clone(),
+            database: self.database.clone(),
+            opened: self.opened.clone(),
+            retention: self.config.queue.retention,
+        }
+    }
+
+    fn delayed_row_mover(&self) -> DelayedRowMover {
+        DelayedRowMover {
+            store: self.context.store.clone(),
+            clock: self.context.clock.clone(),
+            dispatch_state: Arc::clone(&self.context.dispatch_state),
+        }
+    }
+
+    /// Returns the readiness checks.
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.clone()
     }
 
-    /// Serves until the stop; then accepts nothing, begins nothing, hands back what has not begun
-    /// and finishes what has.
+    /// Serves until `shutdown` is cancelled; then accepts no requests, starts no attempts, releases
+    /// claimed rows and completes attempts in progress.
     pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
-        let Means {
+        let background_stop = CancellationToken::new();
+        let mut background = JoinSet::new();
+        background.spawn(self.maintenance().run(background_stop.clone()));
+        background.spawn(self.delayed_row_mover().run(self.stop_delivery.clone()));
+        background.spawn(self.reloader.run(background_stop.clone()));
+        background.spawn(self.verifier.run(shutdown.clone()));
+        let (service_client, client_stop) = (self.service_client, shutdown.clone());
+        background.spawn(async move { service_client.run(client_stop).await });
+        let DispatchContext {
             store,
-            clock,
             workers,
-            board,
+            dispatch_state,
             runner,
             metrics,
-            sequence: _,
-            recent: _,
-        } = self.means;
-        let mut background = JoinSet::new();
-        let late = CancellationToken::new();
-        background.spawn(self.verifier.run(shutdown.clone()));
-        let (calls, end) = (self.calls, shutdown.clone());
-        background.spawn(async move { calls.run(end).await });
-        background.spawn(Arc::clone(&workers).run(late.clone()));
-        let mut claiming = JoinSet::new();
+            ..
+        } = self.context;
+        background.spawn(Arc::clone(&workers).run(background_stop.clone()));
+        let mut dispatch_tasks = JoinSet::new();
         for dispatcher in self.dispatchers {
-            claiming.spawn(dispatcher.run(self.stop_delivery.clone()));
+            dispatch_tasks.spawn(dispatcher.run(self.stop_delivery.clone()));
         }
-        let voice = Voice::new(store.clone(), Arc::clone(&board)).map(Arc::new);
-        if let Some(voice) = &voice {
-            background.spawn(Arc::clone(voice).hear());
-            background.spawn(Arc::clone(voice).run());
+        let publisher = WakeupPublisher::new(store.clone(), dispatch_state).map(Arc::new);
+        if let Some(publisher) = &publisher {
+            background.spawn(Arc::clone(publisher).listen());
+            background.spawn(Arc::clone(publisher).run());
         }
-        let mover = Mover {
-            store: store.clone(),
-            clock: clock.clone(),
-            board,
-        };
-        background.spawn(mover.run(self.stop_delivery.clone()));
-        let closing = store.clone();
-        let keeper = Housekeeper {
-            store,
-            clock,
-            workers: Arc::clone(&workers),
-            suppression: self.suppression,
-            metrics: metrics.clone(),
-            database: self.database,
-            opened: self.opened.clone(),
-            retention: self.config.queue.retention,
-        };
-        background.spawn(keeper.run(late.clone()));
-        background.spawn(self.reloader.run(late.clone()));
-        let serves = self.health.check("service");
-        serves.set_ok();
-        let writer = tokio::spawn(self.writer.run());
-        let finisher = tokio::spawn(self.finisher.run());
-        background.spawn(self.library.run());
+        let service_check = self.health.check("service");
+        service_check.set_ok();
+        let committer = tokio::spawn(self.committer.run());
+        let result_writer = tokio::spawn(self.result_writer.run());
+        background.spawn(self.batcher.run());
         if let Some(listener) = listeners.admin {
             let router = admin::router(self.health, metrics.registry());
-            let (hosts, stop) = (self.config.admin_hosts.clone(), late.child_token());
+            let (hosts, stop) = (
+                self.config.admin_hosts.clone(),
+                background_stop.child_token(),
+            );
             background.spawn(async move {
                 admin::serve(listener, router, Limits::default(), &hosts, stop).await;
             });
@@ -288,103 +282,98 @@ impl App {
         };
         let serving =
             postern_common::http::serve(listeners.public, router, limits, shutdown.clone());
-        // The last requests and the last calls end side by side; what is accepted meanwhile is left
-        // to others.
-        let giving_back = async {
+        // The last requests and the last calls complete concurrently. Notifications accepted
+        // meanwhile are left in the queue for other replicas.
+        let delivery_stop = async {
             shutdown.cancelled().await;
-            serves.set_failed("stopping");
+            service_check.set_failed("stopping");
             self.stop_delivery.cancel();
         };
-        tokio::join!(serving, giving_back);
-        Delivery {
+        tokio::join!(serving, delivery_stop);
+        DeliveryTasks {
             workers: Arc::clone(&workers),
-            claiming,
-            writer,
+            dispatch_tasks,
+            committer,
             runner,
-            finisher,
-            voice,
+            result_writer,
+            publisher,
         }
-        .end()
+        .wait()
         .await;
-        late.cancel();
+        background_stop.cancel();
         background.shutdown().await;
-        sign_off(&workers, &closing, &self.opened).await;
+        retire_workers(&workers, &store, &self.opened).await;
     }
 }
 
-/// Ends the lease and closes the connections. A store that is silent is not waited for: the lease
-/// ends by itself.
-async fn sign_off(workers: &Workers, store: &Store, opened: &Database) {
-    let leaving = async {
-        workers.leave().await;
-        store.close().await;
-        opened.close().await;
+/// Opens the database, migrates its tables and creates the partitions of the near future.
+async fn open_store(config: &Config, clock: &Clock) -> Result<(Database, Store), Exit> {
+    let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
+    let store = Store::open(&opened, config.queue.connections).await?;
+    store
+        .maintain(clock.now(), keep_from(config, clock.now()))
+        .await
+        .map_err(unavailable)?;
+    Ok((opened, store))
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "used as the argument of map_err"
+)]
+fn unavailable(error: StoreError) -> Exit {
+    Exit::unavailable(error.to_string())
+}
+
+fn dispatch_context(
+    config: &Config,
+    store: Store,
+    clock: Clock,
+    workers: Arc<WorkerRegistry>,
+    runner: Arc<AttemptRunner>,
+) -> DispatchContext {
+    let dispatch_state = DispatchState::new(&config.queue.permits, clock.clone());
+    DispatchContext {
+        snapshot_cache: SnapshotCache::new(clock.clone()),
+        sequence: Arc::new(OrderSequence::new(clock.clone())),
+        dispatch_state: Arc::new(dispatch_state),
+        metrics: NotifyMetrics::new(),
+        store,
+        clock,
+        workers,
+        runner,
+    }
+}
+
+/// Creates the client of the actor service.
+fn actor_client(config: &Config, service_client: &ServiceClient) -> ActorClient {
+    let address_policy = UserAddressPolicy {
+        anyone: config.users_may_address_anyone,
+        unverified: config.unverified_addresses,
     };
-    if tokio::time::timeout(LAST_WRITES, leaving).await.is_err() {
-        tracing::warn!("stopped without signing off from the database");
-    }
+    ActorClient::new(
+        config.actor_service.clone(),
+        service_client.clone(),
+        address_policy,
+    )
 }
 
-/// What a stop waits for.
-struct Delivery {
-    workers: Arc<Workers>,
-    writer: JoinHandle<()>,
-    claiming: JoinSet<()>,
-    runner: Arc<Runner>,
-    finisher: JoinHandle<()>,
-    voice: Option<Arc<Voice>>,
-}
-
-impl Delivery {
-    /// Once nothing is begun any more: returns when the last result is written and the others know
-    /// what is left to them.
-    async fn end(mut self) {
-        // The last door is closed: what was submitted is committed, and the writer ends. A claim
-        // that is under way is heard of, and what it took is handed back; else it is rescued.
-        let heard_of = async { while self.claiming.join_next().await.is_some() {} };
-        let written = tokio::time::timeout(LAST_WRITES, self.writer);
-        if let (_, Err(_)) = tokio::join!(written, tokio::time::timeout(LAST_WRITES, heard_of)) {
-            self.workers.doubt(&self.workers.current());
-            self.claiming.shutdown().await;
-        }
-        // Leases are renewed until then. Each call has its deadline: there is no second one here
-        // that could cut it off.
-        self.runner.idle().await;
-        drop(self.runner);
-        let last_words = async {
-            let _ = self.finisher.await;
-            match self.voice {
-                Some(voice) => voice.last_word().await,
-                None => Ok(()),
-            }
-        };
-        if !matches!(
-            tokio::time::timeout(LAST_WRITES, last_words).await,
-            Ok(Ok(()))
-        ) {
-            tracing::warn!(
-                "stopped with results that could not be written, or with nobody told of what was handed back"
-            );
-        }
-    }
-}
-
-/// What [`App::build`] has opened.
-struct Parts {
+/// The components that [`App::build`] has created.
+struct AppParts {
     config: Config,
     templates: Arc<ArcSwap<Templates>>,
-    reloader: Reloader,
+    reloader: TemplateReloader,
     opened: Database,
     verifier: Arc<Verifier>,
-    calls: ServiceClient,
-    suppression: Arc<Suppression>,
-    means: Means,
-    over: mpsc::UnboundedReceiver<Ended>,
+    service_client: ServiceClient,
+    suppression: Arc<SuppressionCache>,
+    context: DispatchContext,
+    completed_jobs: mpsc::UnboundedReceiver<CompletedJob>,
     stop_delivery: CancellationToken,
 }
 
-/// The templates, and what follows their folder from now on.
-fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, Reloader), Exit> {
+/// Loads the templates and creates the task that reloads them.
+fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, TemplateReloader), Exit> {
     let (folder, default_locale) = (&config.templates.folder, &config.templates.default_locale);
     if !folder.is_dir() {
         let place = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
@@ -393,11 +382,11 @@ fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, Reloader)
             place.display()
         )));
     }
-    // Before they are read: what changes meanwhile is noticed.
+    // The fingerprint is taken before the files are read, so that a concurrent change is noticed.
     let seen = fingerprint(folder);
     let templates = Templates::load(folder, default_locale.clone()).map_err(Exit::usage)?;
     let templates = Arc::new(ArcSwap::from_pointee(templates));
-    let reloader = Reloader {
+    let reloader = TemplateReloader {
         folder: folder.clone(),
         default_locale: default_locale.clone(),
         templates: Arc::clone(&templates),
@@ -410,24 +399,25 @@ fn keep_from(config: &Config, now: Timestamp) -> Timestamp {
     Timestamp(now.0 - i64::try_from(config.queue.retention.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Mail that could offer a click or whose reports could be read does neither without a key.
+/// Warns if e-mail providers are configured for unsubscribe links or delivery reports that need a
+/// missing key.
 fn warn_without_mail_tokens(config: &Config) {
-    let needs = |outlet: &&OutletConfig| match &outlet.provider {
-        ProviderConfig::Smtp(smtp) => smtp.unsubscribe.is_some() || smtp.return_path.is_some(),
-        ProviderConfig::Twilio(_)
-        | ProviderConfig::Http(_)
-        | ProviderConfig::Fcm(_)
-        | ProviderConfig::WebPush(_)
-        | ProviderConfig::File(_)
-        | ProviderConfig::Null => false,
+    let needs = |pooled: &&ProviderConfig| match &pooled.provider {
+        ProviderSettings::Smtp(smtp) => smtp.unsubscribe.is_some() || smtp.return_path.is_some(),
+        ProviderSettings::Twilio(_)
+        | ProviderSettings::Http(_)
+        | ProviderSettings::Fcm(_)
+        | ProviderSettings::WebPush(_)
+        | ProviderSettings::File(_)
+        | ProviderSettings::Null => false,
     };
     if config.mail_tokens.is_none()
-        && let Some(outlet) = config.outlets.iter().find(needs)
+        && let Some(pooled) = config.providers.iter().find(needs)
     {
         tracing::warn!(
-            provider = outlet.name,
+            provider = pooled.name,
             variable = KEY_VARIABLE,
-            "variable not set: mail offers no one-click unsubscription, and delivery reports are not believed"
+            "mail token key not set, no one-click unsubscription and no delivery reports by mail"
         );
     }
 }
@@ -436,10 +426,10 @@ fn warn_without_mail_tokens(config: &Config) {
 mod tests {
     use super::*;
 
-    /// The seconds behind a key, from a place in a file on.
+    /// Returns the seconds of `key` after the text `from` in a file.
     fn seconds(text: &str, from: &str, key: &str) -> u64 {
-        let (_, rest) = text.split_once(from).expect("the place is there");
-        let (_, value) = rest.split_once(key).expect("the key is there");
+        let (_, rest) = text.split_once(from).expect("the position is known");
+        let (_, value) = rest.split_once(key).expect("the key is stored");
         let digits: String = value
             .trim_start()
             .chars()
@@ -449,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_ends_it_by_force_waits_longer_than_a_stop_takes() {
+    fn supervisors_wait_longer_than_a_graceful_shutdown() {
         let unit = include_str!("../../conf/deploy/postern-notify.service");
         let cluster = include_str!("../../conf/deploy/kubernetes.yaml");
         let systemd = seconds(unit, "[Service]", "TimeoutStopSec=");
@@ -459,7 +449,7 @@ mod tests {
             "terminationGracePeriodSeconds:",
         );
         for given in [systemd, kubernetes] {
-            assert!(given >= LONGEST_STOP.as_secs() + 10, "{given} s");
+            assert!(given >= MAX_SHUTDOWN_DURATION.as_secs() + 10, "{given} s");
         }
     }
 }

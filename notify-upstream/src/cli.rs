@@ -1,120 +1,156 @@
-//! The operator's tools: templates, dead letters, suppressed addresses, delivery reports.
+//! Commands for operators: templates, dead letters, the suppression list, delivery reports.
 
 mod dsn;
+mod serve;
 mod suppression;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
-use postern_common::config::Env;
+use postern_common::config::{Env, load};
 use postern_common::database::{Database, Options};
 use postern_common::exit::Exit;
-use postern_notify::Config;
-use postern_notify::notification::{Channel, NotificationId};
-use postern_notify::sequence::Sequence;
-use postern_notify::store::{DeadFilter, Store};
-use postern_notify::template::{Author, Content, Locale, TemplateName, Templates};
 use serde_json::{Map, Value};
 
-use self::suppression::SuppressionCommand;
-use super::read_config;
+use crate::Config;
+use crate::notification::{Channel, NotificationId, OrderSequence};
+use crate::store::{DeadFilter, Store};
+use crate::templates::{Locale, MessageContent, TemplateName, Templates, VariableAuthor};
 
-/// What is to be done.
+use self::suppression::SuppressionCommand;
+
+/// The notification service. Without a command, runs the service.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration file.
+    #[arg(long, default_value = "conf/notify.toml", global = true)]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Option<OperatorCommand>,
+}
+
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
-    /// Templates: check a folder, or see what one renders to.
+pub(super) enum OperatorCommand {
+    /// Check or preview templates.
     #[command(subcommand)]
     Templates(TemplateCommand),
-    /// Notifications that failed for good.
+    /// List, replay or drop notifications that failed permanently.
     #[command(subcommand)]
-    Dead(DeadCommand),
-    /// Addresses to which nothing is sent, or nothing that can be unsubscribed from.
+    Dead(DeadLetterCommand),
+    /// List or remove suppressed and unsubscribed addresses.
     #[command(subcommand)]
     Suppression(SuppressionCommand),
-    /// Looks at the database, and tells what is not set up right.
+    /// Check the database configuration.
     Check,
-    /// Reads a delivery status notification (RFC 3464) on standard input, as a mail server pipes
-    /// it.
+    /// Read a delivery status notification (RFC 3464) from standard input, as piped by a mail
+    /// server.
     Dsn,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TemplateCommand {
-    /// Loads every template; tells every mistake, or what there is.
-    Check(Folder),
-    /// Renders one template.
+    /// Load all templates and print every error, or the variants found.
+    Check(TemplateFolder),
+    /// Render one template.
     Preview {
-        /// The template's name.
+        /// Name of the template.
         name: String,
-        /// email, sms or push.
+        /// Channel: email, sms or push.
         #[arg(long, default_value = "email")]
         channel: String,
-        /// The wanted language.
+        /// Requested locale.
         #[arg(long)]
         locale: Option<String>,
-        /// The variables, as a JSON object.
+        /// Variables as a JSON object.
         #[arg(long, default_value = "{}")]
         variables: String,
         #[command(flatten)]
-        folder: Folder,
+        folder: TemplateFolder,
     },
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Folder {
-    /// The folder of the templates.
+pub(super) struct TemplateFolder {
+    /// Template folder.
     #[arg(long, default_value = "conf/templates")]
     folder: PathBuf,
-    /// The language when none is asked for.
+    /// Locale used if none is requested.
     #[arg(long, default_value = "en")]
     default_locale: String,
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum DeadCommand {
-    /// Lists them, the oldest first.
-    List(Filter),
-    /// Queues them again: they have all their attempts and all their time once more.
-    Replay(Selection),
-    /// Forgets them; their history stays.
-    Drop(Selection),
+pub(super) enum DeadLetterCommand {
+    /// List dead letters, oldest first.
+    List(DeadLetterFilter),
+    /// Queue dead letters again, with all attempts and a new deadline.
+    Replay(DeadLetterSelection),
+    /// Drop dead letters. Their history is kept.
+    Drop(DeadLetterSelection),
 }
 
-/// Which ones a command changes: never all of them by an oversight.
+/// A selection of dead letters to change. Requires a filter or `--all`.
 #[derive(Debug, Args)]
-pub(super) struct Selection {
-    /// All of them, as far as --limit goes.
+pub(super) struct DeadLetterSelection {
+    /// Select all dead letters, up to --limit.
     #[arg(long, conflicts_with_all = ["id", "code", "since", "until"])]
     all: bool,
     #[command(flatten)]
-    filter: Filter,
+    filter: DeadLetterFilter,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Filter {
-    /// One notification.
+pub(super) struct DeadLetterFilter {
+    /// Notification id.
     #[arg(long)]
     id: Option<String>,
-    /// A reason, such as provider_refused.
+    /// Failure code, such as provider_refused.
     #[arg(long)]
     code: Option<String>,
-    /// Failed at or after this instant (RFC 3339).
+    /// Failed at or after this time (RFC 3339).
     #[arg(long)]
     since: Option<String>,
-    /// Failed before this instant (RFC 3339).
+    /// Failed before this time (RFC 3339).
     #[arg(long)]
     until: Option<String>,
-    /// At most so many.
+    /// Maximum number of notifications.
     #[arg(long, default_value_t = 1000)]
     limit: i64,
 }
 
-// === impl Command ===
+/// Runs the program with the arguments of the process.
+pub async fn run() -> ExitCode {
+    match Arguments::try_parse() {
+        Ok(Arguments {
+            config,
+            command: None,
+        }) => Exit::report(Box::pin(serve::serve(&config)).await),
+        Ok(Arguments {
+            config,
+            command: Some(command),
+        }) => Exit::report(Box::pin(command.run(&config)).await),
+        Err(error) if error.use_stderr() => {
+            Exit::report(Err(Exit::usage(error.to_string().trim_end())))
+        }
+        Err(help) => match help.print() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+    }
+}
 
-impl Command {
+fn read_config(path: &Path, env: &Env) -> Result<Config, Exit> {
+    load(path, |root| Config::read(root, env))
+}
+
+// === impl OperatorCommand ===
+
+impl OperatorCommand {
     pub(super) async fn run(self, config: &Path) -> Result<(), Exit> {
         match self {
             Self::Templates(TemplateCommand::Check(folder)) => check(&folder.load()?),
@@ -139,7 +175,7 @@ impl Command {
     }
 }
 
-impl Folder {
+impl TemplateFolder {
     fn load(&self) -> Result<Templates, Exit> {
         let locale = Locale::parse(&self.default_locale)
             .ok_or_else(|| Exit::usage("--default-locale must be a tag such as en"))?;
@@ -149,14 +185,14 @@ impl Folder {
 
 fn check(templates: &Templates) -> Result<(), Exit> {
     for (name, channel, locale) in templates.variants() {
-        say(&format!(
+        print_line(&format!(
             "{} {} {}",
             name.as_str(),
             channel.as_str(),
             locale.as_str()
         ))?;
     }
-    say(&format!("{} template(s), all sound", templates.len()))
+    print_line(&format!("{} template(s) valid", templates.len()))
 }
 
 fn preview(
@@ -166,60 +202,59 @@ fn preview(
     locale: Option<&str>,
     variables: &str,
 ) -> Result<(), Exit> {
-    let wrong = |what: &str| Exit::usage(what.to_owned());
+    let usage = |what: &str| Exit::usage(what.to_owned());
     let channel = Channel::ALL
         .into_iter()
         .find(|known| known.as_str() == channel)
-        .ok_or_else(|| wrong("--channel must be email, sms or push"))?;
+        .ok_or_else(|| usage("--channel must be email, sms or push"))?;
     let name =
-        TemplateName::parse(name).ok_or_else(|| wrong("the name must be of a-z, 0-9, - and _"))?;
+        TemplateName::parse(name).ok_or_else(|| usage("the name must be of a-z, 0-9, - and _"))?;
     let locale = locale
-        .map(|tag| Locale::parse(tag).ok_or_else(|| wrong("--locale must be a tag such as de-AT")));
+        .map(|tag| Locale::parse(tag).ok_or_else(|| usage("--locale must be a tag such as de-AT")));
     let variables: Map<String, Value> =
-        serde_json::from_str(variables).map_err(|error| wrong(&format!("--variables: {error}")))?;
+        serde_json::from_str(variables).map_err(|error| usage(&format!("--variables: {error}")))?;
     let found = templates
         .find(&name, channel, locale.transpose()?.as_ref())
-        .map_err(|_| wrong("there is no such template for this channel"))?;
+        .map_err(|_| usage("no such template for this channel"))?;
     let missing = found.missing(&variables);
     if !missing.is_empty() {
-        return Err(wrong(&format!("missing variables: {}", missing.join(", "))));
+        return Err(usage(&format!("missing variables: {}", missing.join(", "))));
     }
     let content = found
-        .render(&variables, Author::Service)
-        .map_err(|error| wrong(&error.to_string()))?;
-    say(&format!(
+        .render(&variables, VariableAuthor::Service)
+        .map_err(|error| usage(&error.to_string()))?;
+    print_line(&format!(
         "version {}, language {}",
         found.version(),
         found.locale().as_str()
     ))?;
     match content {
-        Content::Email {
+        MessageContent::Email {
             subject,
             text,
             html,
         } => {
-            say(&format!("Subject: {subject}\n\n{text}"))?;
-            html.map_or(Ok(()), |html| say(&format!("---\n{html}")))
+            print_line(&format!("Subject: {subject}\n\n{text}"))?;
+            html.map_or(Ok(()), |html| print_line(&format!("---\n{html}")))
         }
-        Content::Sms { text } => say(&text),
-        Content::Push { title, body } => say(&format!("{title}\n{body}")),
+        MessageContent::Sms { text } => print_line(&text),
+        MessageContent::Push { title, body } => print_line(&format!("{title}\n{body}")),
     }
 }
 
-// === impl DeadCommand ===
+// === impl DeadLetterCommand ===
 
-impl DeadCommand {
+impl DeadLetterCommand {
     async fn run(self, config: &Config) -> Result<(), Exit> {
         let store = open(config).await?;
         let clock = Clock::system();
-        let failed =
-            |error: postern_notify::store::StoreError| Exit::unavailable(error.to_string());
+        let failed = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
         match self {
             Self::List(filter) => {
                 for letter in store.dead_letters(&filter.parse()?).await.map_err(failed)? {
                     let (lane, code) = (letter.lane, letter.code.as_deref().unwrap_or("-"));
                     let (channel, priority) = (lane.channel.as_str(), lane.priority.as_str());
-                    say(&format!(
+                    print_line(&format!(
                         "{} {} {channel} {priority} {} {code}",
                         letter.id, letter.at, letter.attempt
                     ))?;
@@ -229,24 +264,27 @@ impl DeadCommand {
             Self::Replay(selection) => {
                 let filter = selection.parse()?;
                 let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
-                let first = Sequence::new(clock.clone()).orders(count);
+                let first = OrderSequence::new(clock.clone()).orders(count);
                 let replayed = store
                     .replay(&filter, first, clock.now())
                     .await
                     .map_err(failed)?;
-                say(&format!("{replayed} queued again"))
+                print_line(&format!("{replayed} queued again"))
             }
             Self::Drop(selection) => {
-                let dropped = store.drop_dead(&selection.parse()?).await.map_err(failed)?;
-                say(&format!("{dropped} dropped"))
+                let dropped = store
+                    .discard_dead_letters(&selection.parse()?)
+                    .await
+                    .map_err(failed)?;
+                print_line(&format!("{dropped} dropped"))
             }
         }
     }
 }
 
-impl Selection {
+impl DeadLetterSelection {
     fn parse(self) -> Result<DeadFilter, Exit> {
-        let Filter {
+        let DeadLetterFilter {
             id,
             code,
             since,
@@ -259,14 +297,14 @@ impl Selection {
                 .all(|selector| selector.is_none())
         {
             return Err(Exit::usage(
-                "say which: --id, --code, --since or --until, or --all",
+                "a selector is required: --id, --code, --since, --until or --all",
             ));
         }
         self.filter.parse()
     }
 }
 
-impl Filter {
+impl DeadLetterFilter {
     fn parse(self) -> Result<DeadFilter, Exit> {
         let id = self.id.map(|id| {
             NotificationId::parse(&id)
@@ -293,27 +331,27 @@ async fn open(config: &Config) -> Result<Store, Exit> {
 
 async fn check_database(config: &Config) -> Result<(), Exit> {
     let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
-    // A database that no process has been started on has no tables yet.
+    // A new database has no tables yet.
     database
         .ping()
         .await
         .map_err(|error| Exit::unavailable(format!("database: {error}")))?;
-    say(&format!("ok      database: {} answers", database.label()))?;
-    database
-        .transport_warning()
-        .map_or(Ok(()), |text| say(&format!("WARNING database: {text}")))
+    print_line(&format!("ok      database: {} answers", database.label()))?;
+    database.transport_warning().map_or(Ok(()), |text| {
+        print_line(&format!("WARNING database: {text}"))
+    })
 }
 
 fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> {
     let parse = |text: String| {
         Timestamp::parse(&text)
-            .ok_or_else(|| Exit::usage(format!("--{name} must be an RFC 3339 instant")))
+            .ok_or_else(|| Exit::usage(format!("--{name} must be an RFC 3339 time")))
     };
     text.map(parse).transpose()
 }
 
-/// A line for the operator; a closed pipe ends the output and nothing else.
-fn say(line: &str) -> Result<(), Exit> {
+/// Prints a line to standard output.
+fn print_line(line: &str) -> Result<(), Exit> {
     writeln!(std::io::stdout(), "{line}")
         .map_err(|error| Exit::unavailable(format!("standard output: {error}")))
 }

@@ -1,6 +1,6 @@
-//! What the notification upstream reads from `conf/notify.toml` and the environment.
+//! Configuration of the notification service, from `conf/notify.toml` and the environment.
 
-mod outlet;
+mod provider;
 mod webhooks;
 
 use std::net::SocketAddr;
@@ -14,100 +14,99 @@ use postern_common::identity::IdentityConfig;
 use postern_common::log::Log;
 use url::Url;
 
-pub use outlet::{OutletConfig, ProviderConfig};
+use crate::delivery::mail_token::{KEY_VARIABLE, MailTokens};
+use crate::delivery::pool::ProviderConfig;
+use crate::notification::{Channel, PerChannel};
+use crate::receipts::webhook::Webhooks;
+use crate::templates::Locale;
 
-use crate::mail_token::{KEY_VARIABLE, MailTokens};
-use crate::notification::Channel;
-use crate::template::Locale;
-use crate::webhook::Webhooks;
-
-/// The settings of one notification upstream.
+/// The configuration of the notification service.
 #[derive(Debug)]
 pub struct Config {
-    /// Where requests arrive. Default `127.0.0.1:8502`: the gateway is in front.
+    /// Address of the API. Default `127.0.0.1:8502`, reached through the gateway.
     pub listen: SocketAddr,
-    /// Where `/livez`, `/readyz` and `/metrics` are. Default `127.0.0.1:8511`.
+    /// Address of the admin listener: `/livez`, `/readyz` and `/metrics`. Default `127.0.0.1:8511`.
     pub admin: SocketAddr,
-    /// `admin_hosts`: names by which operators may call it, besides loopback names and, where it
-    /// does not listen on a loopback address, IP addresses; default none. Any other `Host` is
-    /// refused.
-    pub admin_hosts: Vec<String>,
-    /// Log lines. Default JSON at `info`.
-    pub log: Log,
-    /// `postgres://…` or `sqlite://…`. Default `sqlite://var/notify.db`. `NOTIFY_DATABASE` wins
-    /// over the file.
-    pub database: String,
+    /// Host names accepted by the admin listener (`admin_hosts`) in addition to loopback names and,
+    /// if it does not listen on a loopback address, IP addresses. Requests with another `Host` are
+    /// rejected. Default none.
+    pub(crate) admin_hosts: Vec<String>,
+    /// Log format and filter. Default JSON at `info`.
+    pub(crate) log: Log,
+    /// `postgres://…` or `sqlite://…`. Default `sqlite://var/notify.db`. Overridden by
+    /// `NOTIFY_DATABASE`.
+    pub(crate) database: String,
     /// `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a single process.
-    /// Default `memory:`. `NOTIFY_CACHE` wins over the file.
-    pub cache: String,
-    /// Base URL of the actor service, which knows addresses. Default `http://127.0.0.1:8504`.
-    pub actor_service: Url,
-    /// Whose `X-Forwarded-For` is believed. Default this machine's own addresses: a gateway beside
-    /// us.
-    pub trusted_proxies: TrustedProxies,
-    /// The identity pools.
-    pub identity: IdentityConfig,
-    /// Where the templates are, and in which language when none is asked for.
-    pub templates: Templates,
-    /// How the queue works.
-    pub queue: Queue,
-    /// Whether a user may address others than itself. Default false: else anyone who registers
-    /// could send mail to the world.
-    pub users_may_address_anyone: bool,
-    /// Whether a user may send CRITICAL and HIGH, before the NORMAL of everybody else. Default
-    /// false.
-    pub users_may_send_urgent: bool,
-    /// Channels on which a user may have something sent to an address of its own although the actor
-    /// service does not say (`emailVerified`, `phoneVerified`, `deviceVerified`) whether it is
-    /// verified. Default none: an address in a profile is whatever the user wrote. A template can
-    /// be an exception, with a quota (`unverified_addresses` in its `template.toml`).
-    pub unverified_addresses: [bool; 3],
-    /// Notifications a minute for each user. Default 600: a user writes to itself alone.
-    pub user_quota: Option<u64>,
-    /// Notifications a minute for each service. Default: no limit.
-    pub service_quota: Option<u64>,
-    /// What providers may report, and the URL under which they reach us.
-    pub webhooks: Webhooks,
-    /// What clicks and delivery reports are proven with: `NOTIFY_TOKEN_KEY`, base64 of 32 bytes or
-    /// more; a new key before the old one, with a comma between, replaces it. Without it no mail
-    /// offers a click, and no report is believed.
-    pub mail_tokens: Option<MailTokens>,
-    /// The providers, in the order of the file.
-    pub outlets: Vec<OutletConfig>,
+    /// Default `memory:`. Overridden by `NOTIFY_CACHE`.
+    pub(crate) cache: String,
+    /// Base URL of the actor service, which resolves addresses. Default `http://127.0.0.1:8504`.
+    pub(crate) actor_service: Url,
+    /// Proxies whose `X-Forwarded-For` is used. Default: the addresses of this machine, for a
+    /// gateway on the same host.
+    pub(crate) trusted_proxies: TrustedProxies,
+    pub(crate) identity: IdentityConfig,
+    /// Template folder and default locale.
+    pub(crate) templates: TemplateConfig,
+    /// Queue limits and retention.
+    pub(crate) queue: QueueConfig,
+    /// Whether users may send to recipients other than themselves. Default false, because otherwise
+    /// every registered user could send e-mail to arbitrary addresses.
+    pub(crate) users_may_address_anyone: bool,
+    /// Whether users may send CRITICAL and HIGH, which take precedence over the NORMAL of other
+    /// callers. Default false.
+    pub(crate) users_may_send_urgent: bool,
+    /// Channels on which a user may send to an address of their own that the actor service does not
+    /// report as verified (`emailVerified`, `phoneVerified`, `deviceVerified`). Default none,
+    /// because users can write any address into their profile. A template can allow it with a quota
+    /// (`unverified_addresses` in its `template.toml`).
+    pub(crate) unverified_addresses: PerChannel<bool>,
+    /// Maximum number of notifications per user and minute. Default 600, because users send to
+    /// themselves only.
+    pub(crate) user_quota: Option<u64>,
+    /// Maximum number of notifications per service and minute. Default unlimited.
+    pub(crate) service_quota: Option<u64>,
+    /// Webhook receivers and their public URL.
+    pub(crate) webhooks: Webhooks,
+    /// Keys for unsubscribe links and delivery reports: `NOTIFY_TOKEN_KEY`, base64 of at least 32
+    /// bytes. To rotate, put the new key before the old one, separated by a comma. Without keys,
+    /// e-mail has no unsubscribe link and delivery reports are rejected.
+    pub(crate) mail_tokens: Option<MailTokens>,
+    /// The providers in the order of the file.
+    pub(crate) providers: Vec<ProviderConfig>,
 }
 
-/// Where the templates are.
+/// Template folder and default locale.
 #[derive(Clone, Debug)]
-pub struct Templates {
+pub(crate) struct TemplateConfig {
     /// The folder. Default `conf/templates`.
-    pub folder: PathBuf,
-    /// The language when none is asked for, or the wanted one is not there. Default `en`.
-    pub default_locale: Locale,
+    pub(crate) folder: PathBuf,
+    /// Locale used if none is requested or the requested one is not available. Default `en`.
+    pub(crate) default_locale: Locale,
 }
 
-/// How the queue works.
+/// Queue limits and retention.
 #[derive(Clone, Copy, Debug)]
-pub struct Queue {
-    /// Connections to PostgreSQL for the queue alone. Default 6: one writes, one finishes, one
-    /// claims for each channel, one reads.
-    pub connections: u32,
-    /// Notifications in hand at once, by [`Channel::index`]. Default 64 each: what the providers
-    /// take at once.
-    pub permits: [usize; 3],
-    /// Bytes of request bodies that wait for their commit; as many again may be arriving. Beyond it
-    /// the answer is 503. Default 16 MiB, at least 2 MiB, of which services have half, users a
-    /// quarter, and callers without a token and webhooks an eighth each, but at least one body:
-    /// what was read in a body may take twenty-five times its bytes.
-    pub bodies: BodyBudgets,
-    /// How long records and results are kept. Default 90 days, at least 40: a notification can be
-    /// scheduled 30 ahead.
-    pub retention: Duration,
+pub(crate) struct QueueConfig {
+    /// Number of PostgreSQL connections for the queue. Default 6: one for inserts, one for results,
+    /// one per channel for claims, one for reads.
+    pub(crate) connections: u32,
+    /// Maximum number of concurrent deliveries. Default 64 each, the default concurrency of a
+    /// provider.
+    pub(crate) permits: PerChannel<usize>,
+    /// Bytes of complete request bodies that wait for their commit; as many again may be arriving.
+    /// Requests beyond the budget get 503. Default 16 MiB, minimum 2 MiB. Services have half of it,
+    /// users a quarter, callers without a token and webhooks an eighth each, and each part at least
+    /// one body. Parsed data may take 25 times the bytes of its body.
+    pub(crate) bodies: BodyBudgets,
+    /// Retention of records and results. Default 90 days, minimum 40, because a notification can be
+    /// scheduled 30 days ahead.
+    pub(crate) retention: Duration,
 }
 
 // === impl Config ===
 
 impl Config {
-    /// Reads the settings; every mistake is noted.
+    /// Reads the configuration and records every error.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let address = |name, default: [u8; 4], port: u16| {
             root.or(name, SocketAddr::from((default, port)), |field| {
@@ -128,13 +127,15 @@ impl Config {
         };
         let database = text("database", "NOTIFY_DATABASE", "sqlite://var/notify.db");
         let cache = text("cache", "NOTIFY_CACHE", "memory:");
-        let actors = Url::parse("http://127.0.0.1:8504").expect("a constant that is a URL");
+        let actors = Url::parse("http://127.0.0.1:8504").expect("the default URL is valid");
         let actor_service = root.or("actor_service", actors, |field| field.url());
         let identity = IdentityConfig::read(root, env);
         let templates = root
             .section("templates", read_templates)
-            .unwrap_or_else(Templates::new);
-        let queue = root.section("queue", read_queue).unwrap_or_else(Queue::new);
+            .unwrap_or_else(TemplateConfig::new);
+        let queue = root
+            .section("queue", read_queue)
+            .unwrap_or_else(QueueConfig::new);
         let quota = |name| root.optional(name, |field| field.integer(1..=1_000_000_000_u64));
         let (user_quota, service_quota) =
             (quota("user_quota").or(Some(600)), quota("service_quota"));
@@ -144,14 +145,14 @@ impl Config {
             root.or("users_may_address_anyone", false, |field| field.boolean());
         let users_may_send_urgent =
             root.or("users_may_send_urgent", false, |field| field.boolean());
-        let unverified_addresses = read_channels(root, "unverified_addresses", [false; 3]);
+        let unverified_addresses = read_channels(root, "unverified_addresses");
         let mail_tokens = read_mail_tokens(root, env);
-        let outlets = root.list("provider", |field| {
+        let providers = root.list("provider", |field| {
             field.object(|object| {
-                OutletConfig::read(object, env, public_url.as_ref(), mail_tokens.as_ref())
+                ProviderConfig::read(object, env, public_url.as_ref(), mail_tokens.as_ref())
             })
         });
-        outlet::refuse_doubles(root, &outlets);
+        provider::check_unique_names(root, &providers);
         Some(Self {
             listen,
             admin,
@@ -173,7 +174,7 @@ impl Config {
             service_quota,
             webhooks: webhooks?,
             mail_tokens,
-            outlets,
+            providers,
         })
     }
 }
@@ -188,21 +189,21 @@ fn read_mail_tokens(root: &Object<'_>, env: &Env) -> Option<MailTokens> {
     }
 }
 
-/// A list of channels, by [`Channel::index`].
-fn read_channels(root: &Object<'_>, name: &'static str, default: [bool; 3]) -> [bool; 3] {
+/// Reads a list of channels.
+fn read_channels(root: &Object<'_>, name: &'static str) -> PerChannel<bool> {
     if !root.has(name) {
-        return default;
+        return PerChannel::default();
     }
-    let named = root.list(name, |field| field.one_of(Channel::WORDS));
-    Channel::ALL.map(|channel| named.contains(&channel))
+    let named = root.list(name, |field| field.one_of(Channel::NAMES));
+    PerChannel::from_fn(|channel| named.contains(&channel))
 }
 
-fn read_templates(table: &Object<'_>) -> Option<Templates> {
-    let Templates {
+fn read_templates(table: &Object<'_>) -> Option<TemplateConfig> {
+    let TemplateConfig {
         folder,
         default_locale,
-    } = Templates::new();
-    Some(Templates {
+    } = TemplateConfig::new();
+    Some(TemplateConfig {
         folder: table.or("folder", folder, |field| {
             field.text(1..=1024).map(PathBuf::from)
         }),
@@ -213,24 +214,23 @@ fn read_templates(table: &Object<'_>) -> Option<Templates> {
     })
 }
 
-fn read_queue(table: &Object<'_>) -> Option<Queue> {
-    let Queue {
+fn read_queue(table: &Object<'_>) -> Option<QueueConfig> {
+    let QueueConfig {
         connections,
         permits,
         bodies,
         retention,
-    } = Queue::new();
-    let mut read = permits;
-    for channel in Channel::ALL {
+    } = QueueConfig::new();
+    let permits = PerChannel::from_fn(|channel| {
         let name = match channel {
             Channel::Email => "email_permits",
             Channel::Sms => "sms_permits",
             Channel::Push => "push_permits",
         };
-        read[channel.index()] = table.or(name, permits[channel.index()], |field| {
+        table.or(name, *permits.get(channel), |field| {
             field.integer(1..=100_000)
-        });
-    }
+        })
+    });
     let retention = table.or("retention", retention, |field| {
         let wanted = field.duration()?;
         if wanted < Duration::from_secs(40 * 86_400) {
@@ -252,17 +252,17 @@ fn read_queue(table: &Object<'_>) -> Option<Queue> {
         }
     });
     let connections = table.or("connections", connections, |field| field.integer(3..=100));
-    Some(Queue {
+    Some(QueueConfig {
         connections,
-        permits: read,
+        permits,
         bodies,
         retention,
     })
 }
 
-impl Templates {
+impl TemplateConfig {
     fn new() -> Self {
-        let default_locale = Locale::parse("en").expect("a constant that is a tag");
+        let default_locale = Locale::parse("en").expect("the default locale is valid");
         Self {
             folder: PathBuf::from("conf/templates"),
             default_locale,
@@ -270,12 +270,12 @@ impl Templates {
     }
 }
 
-impl Queue {
+impl QueueConfig {
     fn new() -> Self {
         let retention = Duration::from_secs(90 * 86_400);
         Self {
             connections: 6,
-            permits: [64; 3],
+            permits: PerChannel::from_fn(|_| 64),
             bodies: BodyBudgets::split(16 << 20),
             retention,
         }

@@ -1,21 +1,23 @@
-//! From the queue to the providers.
+//! Dispatch: from waiting rows to durable results.
 //!
-//! One [`Dispatcher`] per channel is the only claimer of the channel's lanes. It takes permits
-//! before it claims, keeps a cursor per lane, and hands each row to the [`Runner`], which calls the
-//! provider outside any transaction. The
-//! [`Finisher`] writes results in batches and frees a permit only when its result is durable.
+//! Rows that wait in the queue enter. One [`Dispatcher`] per channel is the only claimer of the
+//! channel's lanes in this process. It takes permits before it claims, keeps a cursor per lane, and
+//! passes each row to the [`AttemptRunner`], which calls the provider outside any transaction.
+//! Results leave through the [`ResultWriter`], which writes them in batches and releases a permit
+//! only when its result is durable.
+//!
+//! Depends on `delivery`, `store`, `lease`, `metrics` and `notification`.
 
-mod board;
-mod finisher;
-mod gate;
-mod lane;
+mod full_scan;
+mod lane_cursor;
+mod low_throttle;
 mod permit;
 mod plan;
-mod precedence;
+mod result_writer;
 mod runner;
-mod signal;
-mod whole_look;
-mod worker;
+mod state;
+mod urgent_gate;
+mod wakeup;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,182 +26,186 @@ use tokio_util::sync::CancellationToken;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
-pub use board::{Board, Desk, Flow};
-pub use finisher::{Ended, Ending, Finisher};
-pub use gate::{Gate, GateState};
-pub use permit::{Permit, Permits};
-pub use plan::{Sight, Turn, plan};
-pub use precedence::{Entering, Precedence};
-pub use runner::{Job, Runner};
-pub use signal::{Ear, Voice};
-pub use worker::{LeaseTime, Worker, Workers};
+pub(crate) use low_throttle::{LowPriorityThrottle, ThrottleController};
+pub(crate) use permit::{ChannelPermit, PermitPool};
+pub(crate) use plan::{LaneBacklog, LaneTurn, plan_turns};
+pub(crate) use result_writer::{CompletedJob, JobOutcome, ResultWriter};
+pub(crate) use runner::{AttemptRunner, DeliveryJob};
+pub(crate) use state::{ChannelFlow, ChannelState, DispatchState};
+pub(crate) use urgent_gate::UrgentWriteGate;
+pub(crate) use wakeup::WakeupPublisher;
 
-use crate::metrics::Metrics;
+use crate::delivery::pool::BreakerState;
+use crate::lease::WorkerRegistry;
+use crate::metrics::NotifyMetrics;
+use crate::notification::OrderSequence;
 use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};
-use crate::outlet::Standing;
-use crate::read::Recent;
-use crate::sequence::Sequence;
-use crate::store::{Claim, LaneMark, Store, StoreError, Survey};
-use lane::LaneState;
-use whole_look::WholeLook;
+use crate::store::SnapshotCache;
+use crate::store::{Claim, LanePosition, LaneScan, LowWatermark, Store, StoreError};
+use full_scan::FullScan;
+use lane_cursor::LaneCursor;
 
-/// Most rows of one claim. Each claim waits for the disk, and for the answer.
-const CLAIM: usize = 500;
-/// Most claims of one pass, so that a pass ends.
-const CLAIMS_PER_PASS: usize = 64;
-/// A transaction of another replica that commits this long after it took its orders is seen with
-/// the next look; one that commits later, with the next look from the beginning.
-const LATE_COMMIT: Duration = Duration::from_secs(2);
-/// What was accepted longer ago has been committed, or never will be: the server ends a statement
+/// Maximum rows of one claim. Each claim waits for a commit and a round trip.
+const CLAIM_BATCH_SIZE: usize = 500;
+/// Maximum number of claims of one pass, so that a pass terminates.
+const MAX_CLAIMS_PER_PASS: usize = 64;
+/// Commit delay of other replicas that the periodic scan allows for. A row that is committed later
+/// after its order was assigned is found by the next full scan.
+const COMMIT_LAG: Duration = Duration::from_secs(2);
+/// Age after which a submission has been committed or never will be: the server ends a statement
 /// after 10 s.
-const SETTLED: Duration = Duration::from_secs(15);
-/// After so many looks the store is told where the lanes begin.
-const LOOKS_PER_MARK: u32 = 15;
+const COMMIT_HORIZON: Duration = Duration::from_secs(15);
+/// Number of lane scans between two saves of the low watermarks.
+const SCANS_PER_WATERMARK_SAVE: u32 = 15;
 
-/// The claimer of one channel's lanes.
+/// The dispatcher of one channel.
 #[derive(Debug)]
-pub struct Dispatcher {
+pub(crate) struct Dispatcher {
     channel: Channel,
     store: Store,
     clock: Clock,
-    workers: Arc<Workers>,
-    desk: Arc<Desk>,
-    precedence: Arc<Precedence>,
-    runner: Arc<Runner>,
-    metrics: Metrics,
-    gate: Gate,
-    lanes: [LaneState; Lane::PER_CHANNEL],
-    surveys: u32,
-    /// What the store was last told of where each lane begins.
-    kept: [Order; Lane::PER_CHANNEL],
-    whole_look: WholeLook,
-    recent: Arc<Recent>,
+    workers: Arc<WorkerRegistry>,
+    channel_state: Arc<ChannelState>,
+    urgent_gate: Arc<UrgentWriteGate>,
+    runner: Arc<AttemptRunner>,
+    metrics: NotifyMetrics,
+    throttle: ThrottleController,
+    lanes: [LaneCursor; Lane::PER_CHANNEL],
+    scans: u32,
+    /// The low watermark of each lane as last saved.
+    saved_low: [Order; Lane::PER_CHANNEL],
+    full_scan: FullScan,
+    snapshot_cache: Arc<SnapshotCache>,
 }
 
-/// What acceptance and dispatch work with.
+/// The dependencies of intake and dispatch.
 #[derive(Clone, Debug)]
-pub struct Means {
-    /// The truth.
-    pub store: Store,
-    /// The time.
-    pub clock: Clock,
-    /// Orders and ids.
-    pub sequence: Arc<Sequence>,
-    /// Who we are.
-    pub workers: Arc<Workers>,
-    /// What acceptance and dispatch know of each other.
-    pub board: Arc<Board>,
-    /// Who delivers.
-    pub runner: Arc<Runner>,
-    /// What is counted.
-    pub metrics: Metrics,
-    /// What was read lately, and is forgotten when it is written about.
-    pub recent: Arc<Recent>,
+pub(crate) struct DispatchContext {
+    /// The store.
+    pub(crate) store: Store,
+    /// The clock.
+    pub(crate) clock: Clock,
+    /// The generator of orders and identifiers.
+    pub(crate) sequence: Arc<OrderSequence>,
+    /// The worker leases of this process.
+    pub(crate) workers: Arc<WorkerRegistry>,
+    /// The state shared by intake and dispatch.
+    pub(crate) dispatch_state: Arc<DispatchState>,
+    /// The runner of delivery attempts.
+    pub(crate) runner: Arc<AttemptRunner>,
+    /// The metrics.
+    pub(crate) metrics: NotifyMetrics,
+    /// The cache of recently read snapshots; entries are invalidated by writes.
+    pub(crate) snapshot_cache: Arc<SnapshotCache>,
 }
 
 // === impl Dispatcher ===
 
 impl Dispatcher {
-    /// A claimer that has seen nothing yet.
+    /// Creates a dispatcher with empty cursors.
     #[must_use]
-    pub fn new(channel: Channel, means: &Means) -> Self {
+    pub(crate) fn new(channel: Channel, context: &DispatchContext) -> Self {
         Self {
             channel,
-            store: means.store.clone(),
-            clock: means.clock.clone(),
-            workers: Arc::clone(&means.workers),
-            desk: Arc::clone(means.board.desk(channel)),
-            precedence: Arc::clone(means.board.precedence()),
-            runner: Arc::clone(&means.runner),
-            metrics: means.metrics.clone(),
-            gate: Gate::new(means.clock.clone()),
-            lanes: [LaneState::default(); Lane::PER_CHANNEL],
-            surveys: 0,
-            kept: [0; Lane::PER_CHANNEL],
-            whole_look: WholeLook::new(&means.store, &means.board),
-            recent: Arc::clone(&means.recent),
+            store: context.store.clone(),
+            clock: context.clock.clone(),
+            workers: Arc::clone(&context.workers),
+            channel_state: Arc::clone(context.dispatch_state.channel(channel)),
+            urgent_gate: Arc::clone(context.dispatch_state.urgent_gate()),
+            runner: Arc::clone(&context.runner),
+            metrics: context.metrics.clone(),
+            throttle: ThrottleController::new(context.clock.clone()),
+            lanes: [LaneCursor::default(); Lane::PER_CHANNEL],
+            scans: 0,
+            saved_low: [0; Lane::PER_CHANNEL],
+            full_scan: FullScan::new(&context.store, &context.dispatch_state),
+            snapshot_cache: Arc::clone(&context.snapshot_cache),
         }
     }
 
-    /// Claims whenever there is something and somebody to do it, until the stop.
-    pub async fn run(mut self, shutdown: CancellationToken) {
-        let mut survey = tokio::time::interval(Duration::from_secs(1));
-        survey.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    /// Scans and claims until shutdown.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let mut scan = tokio::time::interval(Duration::from_secs(1));
+        scan.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let look = tokio::select! {
-                // Rarest first: where much comes, somebody always calls.
+            let scan_due = tokio::select! {
+                // The rarest event first: under load a wake-up is always ready.
                 biased;
                 () = shutdown.cancelled() => return,
-                _ = survey.tick() => true,
-                found = self.whole_look.found() => {
-                    self.note_found_below(&found);
+                _ = scan.tick() => true,
+                found = self.full_scan.finished() => {
+                    self.apply_full_scan(&found);
                     false
                 }
-                () = self.desk.woken() => false,
+                () = self.channel_state.wait_for_wakeup() => false,
             };
             let outcome = async {
-                if look || self.surveys == 0 {
-                    self.survey().await?;
-                    self.whole_look
-                        .begin(self.marks(Some(0)), self.workers.dead());
+                if scan_due || self.scans == 0 {
+                    self.scan_lanes().await?;
+                    self.full_scan
+                        .start_if_due(self.watermarks(Some(0)), self.workers.dead());
                 }
-                self.pass().await
+                self.claim_available().await
             };
             if let Err(error) = outcome.await {
-                tracing::warn!(channel = self.channel.as_str(), %error, "cannot claim");
+                tracing::warn!(channel = self.channel.as_str(), %error, "claim failed");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
     }
 
-    /// Looks at every lane: what waits, and what was overlooked below the cursor: committed late by
-    /// another replica, given back, or leased by a worker that has died since. The first look
-    /// begins where the store says that the lanes do.
+    /// Scans all lanes for the first row beyond the cursor, and for gaps: rows at or below the
+    /// cursor that were committed late by another replica, released, or leased by a worker that has
+    /// died since. The first scan starts at the saved low watermarks.
     ///
     /// # Errors
-    /// The store's.
-    pub async fn survey(&mut self) -> Result<(), StoreError> {
-        if self.surveys == 0 {
-            self.begin_at_the_marks().await;
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn scan_lanes(&mut self) -> Result<(), StoreError> {
+        if self.scans == 0 {
+            self.restore_watermarks().await;
         }
         let found = self
             .store
-            .survey(&self.marks(None), &self.workers.dead())
+            .scan_lanes(&self.watermarks(None), &self.workers.dead())
             .await?;
-        self.surveys = self.surveys.wrapping_add(1);
-        let (recent, settled) = (self.place_before(LATE_COMMIT), self.place_before(SETTLED));
+        self.scans = self.scans.wrapping_add(1);
+        let (commit_lag, horizon) = (
+            self.order_before(COMMIT_LAG),
+            self.order_before(COMMIT_HORIZON),
+        );
         let now = self.clock.now();
-        for survey in found {
-            let state = &mut self.lanes[survey.lane.index()];
-            state.step_back(survey.overlooked, now);
-            state.low = survey
+        for scan in found {
+            let state = &mut self.lanes[scan.lane.index()];
+            state.move_back(scan.gap, now);
+            state.low = scan
                 .lowest
                 .unwrap_or(Order::MAX)
-                .min(recent)
+                .min(commit_lag)
                 .min(state.cursor);
-            state.set_head(survey.overlooked.or(survey.head), now);
+            state.set_head(scan.gap.or(scan.head), now);
             if state.head().is_none() {
-                // What was born leased is nobody's to claim, and is not stepped over for ever.
-                state.advance(settled);
+                // Rows that were leased at acceptance are never claimed; the cursor advances past
+                // them.
+                state.advance(horizon);
             }
             let age = state.head().map(|head| now.since(order_time(head)));
-            self.metrics.oldest(survey.lane, age.unwrap_or_default());
+            self.metrics.oldest(scan.lane, age.unwrap_or_default());
             if age.is_some() {
-                self.desk.mark_waiting(survey.lane);
+                self.channel_state.mark_waiting(scan.lane);
             }
         }
-        self.look_at_the_gate();
-        if self.surveys.is_multiple_of(LOOKS_PER_MARK) {
-            self.keep_marks().await;
+        self.update_throttle();
+        if self.scans.is_multiple_of(SCANS_PER_WATERMARK_SAVE) {
+            self.save_watermarks().await;
         }
         Ok(())
     }
 
-    /// Where each lane is looked at, from what is known to be its lowest place or from another one.
-    fn marks(&self, low: Option<Order>) -> [LaneMark; Lane::PER_CHANNEL] {
+    /// Returns the start and the cursor of each lane: `low`, or the known low watermark.
+    fn watermarks(&self, low: Option<Order>) -> [LowWatermark; Lane::PER_CHANNEL] {
         Lane::of(self.channel).map(|lane| {
             let state = self.lanes[lane.index()];
-            LaneMark {
+            LowWatermark {
                 lane,
                 low: low.unwrap_or(state.low),
                 cursor: state.cursor,
@@ -207,15 +213,15 @@ impl Dispatcher {
         })
     }
 
-    /// A process that starts does not step over all that was claimed before it, where it is known;
-    /// a place that was found meanwhile stays.
-    async fn begin_at_the_marks(&mut self) {
-        let marks = self.store.lane_marks(self.channel).await.unwrap_or_else(|error| {
-            tracing::warn!(channel = self.channel.as_str(), %error, "cannot read where the lanes begin");
+    /// Starts the cursors at the saved low watermarks, so that a new process does not scan deleted
+    /// rows. A position that was found meanwhile is kept.
+    async fn restore_watermarks(&mut self) {
+        let watermarks = self.store.low_watermarks(self.channel).await.unwrap_or_else(|error| {
+            tracing::warn!(channel = self.channel.as_str(), %error, "low watermarks not loaded, scanning from the beginning");
             Vec::new()
         });
-        for (lane, low) in marks {
-            let low = low.min(self.place_before(LATE_COMMIT));
+        for LanePosition { lane, order } in watermarks {
+            let low = order.min(self.order_before(COMMIT_LAG));
             let state = &mut self.lanes[lane.index()];
             if state.cursor == 0 && state.head().is_none() {
                 (state.low, state.cursor) = (low, low - 1);
@@ -223,114 +229,116 @@ impl Dispatcher {
         }
     }
 
-    /// The place of what was accepted so long ago.
-    fn place_before(&self, ago: Duration) -> Order {
-        order_at(self.clock.now()) - order_at_duration(ago)
+    /// Returns the order of an acceptance the given time ago.
+    fn order_before(&self, ago: Duration) -> Order {
+        order_at(self.clock.now()) - order_span(ago)
     }
 
-    async fn keep_marks(&mut self) {
+    async fn save_watermarks(&mut self) {
         let lows = self.lanes.map(|state| state.low);
-        if lows == self.kept {
+        if lows == self.saved_low {
             return;
         }
-        match self.store.keep_lane_marks(&self.marks(None)).await {
-            Ok(()) => self.kept = lows,
+        match self.store.save_low_watermarks(&self.watermarks(None)).await {
+            Ok(()) => self.saved_low = lows,
             Err(error) => {
-                tracing::warn!(channel = self.channel.as_str(), %error, "cannot keep where the lanes begin");
+                tracing::warn!(channel = self.channel.as_str(), %error, "low watermarks not saved");
             }
         }
     }
 
-    /// What a look from the beginning found is looked at from now on.
-    fn note_found_below(&mut self, found: &[Survey]) {
+    /// Applies the gaps that a full scan found.
+    fn apply_full_scan(&mut self, found: &[LaneScan]) {
         let now = self.clock.now();
-        for survey in found {
-            let state = &mut self.lanes[survey.lane.index()];
-            state.step_back(survey.overlooked, now);
-            state.low = state.low.min(survey.lowest.unwrap_or(Order::MAX));
-            if survey.overlooked.is_some() {
-                self.desk.mark_waiting(survey.lane);
+        for scan in found {
+            let state = &mut self.lanes[scan.lane.index()];
+            state.move_back(scan.gap, now);
+            state.low = state.low.min(scan.lowest.unwrap_or(Order::MAX));
+            if scan.gap.is_some() {
+                self.channel_state.mark_waiting(scan.lane);
             }
         }
     }
 
-    /// Claims, in strict order, as much as there are permits for. How many rows were claimed.
+    /// Claims rows in strict order of priority while permits are free, and returns their number.
     ///
     /// # Errors
-    /// The store's. What a claim took that we did not hear of is rescued like a dead worker's.
-    pub async fn pass(&mut self) -> Result<usize, StoreError> {
-        // Claimed and not begun: they begin while the next claim is under way.
-        let mut hand = Vec::new();
-        let outcome = self.claims(&mut hand).await;
-        self.runner.start_all(hand).await;
+    /// The store is unavailable or rejects the statement. Rows of a claim whose response was lost
+    /// are recovered like those of a dead worker.
+    pub(crate) async fn claim_available(&mut self) -> Result<usize, StoreError> {
+        // Claimed rows that are not started yet. They start while the next claim is in progress.
+        let mut unstarted = Vec::new();
+        let outcome = self.claim_lanes(&mut unstarted).await;
+        self.runner.start_all(unstarted).await;
         outcome
     }
 
-    async fn claims(&mut self, hand: &mut Vec<Job>) -> Result<usize, StoreError> {
+    async fn claim_lanes(&mut self, unstarted: &mut Vec<DeliveryJob>) -> Result<usize, StoreError> {
         let mut claimed = 0;
-        for _ in 0..CLAIMS_PER_PASS {
-            if self.runner.is_stopping() || !self.workers.holds(&self.workers.current()) {
+        for _ in 0..MAX_CLAIMS_PER_PASS {
+            if self.runner.is_stopping() || !self.workers.may_start(&self.workers.current()) {
                 return Ok(claimed);
             }
-            // What nobody can carry stays where it is, in order and with its attempts; one goes to
-            // see.
-            let most = match self.runner.standing(self.channel) {
-                Standing::Closed => self.precedence.most(CLAIM),
-                Standing::Due => 1,
-                Standing::Open(_) => return Ok(claimed),
+            // With an open circuit breaker, rows stay in the queue with their order and their
+            // attempts. With a half-open one, a single row becomes the probe.
+            let max_rows = match self.runner.breaker_state(self.channel) {
+                BreakerState::Closed => self.urgent_gate.batch_size(CLAIM_BATCH_SIZE),
+                BreakerState::HalfOpen => 1,
+                BreakerState::Open(_) => return Ok(claimed),
             };
-            let Some((turn, permits)) = self.next_turn(most) else {
+            let Some((turn, permits)) = self.next_turn(max_rows) else {
                 return Ok(claimed);
             };
             let runner = Arc::clone(&self.runner);
-            let begun = runner.start_all(std::mem::take(hand));
-            let (outcome, ()) = tokio::join!(self.claim(turn.lane, permits), begun);
-            let (jobs, end) = outcome?;
+            let started = runner.start_all(std::mem::take(unstarted));
+            let (outcome, ()) = tokio::join!(self.claim(turn.lane, permits), started);
+            let (jobs, lane_end) = outcome?;
             let count = jobs.len();
             claimed += count;
-            *hand = jobs;
-            if let Some(signals) = end {
-                // Nobody who comes after them is born leased before they have begun.
-                runner.start_all(std::mem::take(hand)).await;
-                self.desk.seen_to_the_end(turn.lane, signals);
+            *unstarted = jobs;
+            if let Some(signals) = lane_end {
+                // Start the rows before the lane counts as scanned: a later submission must not be
+                // leased at acceptance and overtake them.
+                runner.start_all(std::mem::take(unstarted)).await;
+                self.channel_state.mark_scanned(turn.lane, signals);
             }
-            if most == 1 && count == 1 {
+            if max_rows == 1 && count == 1 {
                 return Ok(claimed);
             }
         }
-        self.desk.wake();
+        self.channel_state.wake();
         Ok(claimed)
     }
 
-    /// The lane whose turn it is, with at most so many permits for it.
-    fn next_turn(&self, most: usize) -> Option<(Turn, Vec<Permit>)> {
-        let waiting = self.desk.waiting();
+    /// Returns the next lane to claim from, with at most `max_rows` permits.
+    fn next_turn(&self, max_rows: usize) -> Option<(LaneTurn, Vec<ChannelPermit>)> {
+        let waiting = self.channel_state.waiting();
         let now = self.clock.now();
-        let sights = Lane::of(self.channel).map(|lane| Sight {
+        let backlogs = Lane::of(self.channel).map(|lane| LaneBacklog {
             lane,
             waiting: waiting[lane.index()],
             age: self.lanes[lane.index()]
                 .head()
                 .map(|head| now.since(order_time(head))),
         });
-        self.desk
+        self.channel_state
             .permits()
-            .take_for(&plan(&sights, self.gate.state()), most)
+            .take_for(&plan_turns(&backlogs, self.throttle.state()), max_rows)
     }
 
-    /// Rows for these permits, in order; and, where the lane ends with them, the signals that had
-    /// been given before.
+    /// Claims a row for each permit, in order. If the lane ends with them, also returns the number
+    /// of signals before the claim.
     async fn claim(
         &mut self,
         lane: Lane,
-        permits: Vec<Permit>,
-    ) -> Result<(Vec<Job>, Option<u64>), StoreError> {
-        self.precedence.make_way(lane.priority).await;
+        permits: Vec<ChannelPermit>,
+    ) -> Result<(Vec<DeliveryJob>, Option<u64>), StoreError> {
+        self.urgent_gate.yield_to_urgent(lane.priority).await;
         let began = self.clock.now();
-        // After the permits were taken: those of what was handed back are free only when its place
-        // is noted.
-        self.step_back_for_moved();
-        let signals = self.desk.signals(lane);
+        // After the permits were taken: the permit of a released row is free only when its position
+        // has been recorded.
+        self.apply_moved_rows();
+        let signals = self.channel_state.signals(lane);
         let worker = self.workers.current();
         let dead = self.workers.dead();
         let claim = Claim {
@@ -344,55 +352,56 @@ impl Dispatcher {
         let rows = match self.store.claim(&claim).await {
             Ok(rows) => rows,
             Err(error) => {
-                self.workers.doubt(&worker);
+                self.workers.mark_suspect(&worker);
                 return Err(error);
             }
         };
-        self.gate.note_claim(self.clock.now().since(began));
+        self.throttle.record_claim(self.clock.now().since(began));
         let (count, wanted) = (rows.len(), permits.len());
-        self.precedence.note(lane.priority, count);
+        self.urgent_gate.record(lane.priority, count);
         let last = rows.last().map(|row| row.order);
-        self.lanes[lane.index()].claimed(last, count < wanted, self.clock.now());
-        self.recent.forget(rows.iter().map(|row| row.id));
-        // Permits that found no row are free at once.
+        self.lanes[lane.index()].record_claim(last, count < wanted, self.clock.now());
+        self.snapshot_cache
+            .invalidate(rows.iter().map(|row| row.id));
+        // Permits without a row are dropped here.
         let jobs = rows.into_iter().zip(permits);
-        let jobs = jobs.map(|(claimed, permit)| Job {
+        let jobs = jobs.map(|(claimed, permit)| DeliveryJob {
             claimed,
             worker: Arc::clone(&worker),
-            permit,
+            _permit: permit,
         });
         Ok((jobs.collect(), (count < wanted).then_some(signals)))
     }
 
-    /// What came from the delayed rows may stand below the cursor.
-    fn step_back_for_moved(&mut self) {
+    /// Moves cursors back to rows that were moved from the delayed rows to positions below them.
+    fn apply_moved_rows(&mut self) {
         let now = self.clock.now();
-        for (state, moved) in self.lanes.iter_mut().zip(self.desk.take_moved()) {
-            state.step_back(moved, now);
+        for (state, moved) in self.lanes.iter_mut().zip(self.channel_state.take_moved()) {
+            state.move_back(moved, now);
         }
     }
 
-    fn look_at_the_gate(&mut self) {
-        let waiting = self.desk.waiting();
+    fn update_throttle(&mut self) {
+        let waiting = self.channel_state.waiting();
         let now = self.clock.now();
         let oldest = Lane::of(self.channel)
             .into_iter()
             .filter(|lane| lane.priority != Priority::Low && waiting[lane.index()])
-            .filter_map(|lane| self.lanes[lane.index()].waited(now))
+            .filter_map(|lane| self.lanes[lane.index()].head_wait(now))
             .max();
-        let trouble = self.runner.standing(self.channel);
-        self.desk.set_next_probe(match trouble {
-            Standing::Closed => None,
-            Standing::Due => Some(now),
-            Standing::Open(left) => Some(now.plus(left)),
+        let breaker = self.runner.breaker_state(self.channel);
+        self.channel_state.set_next_probe(match breaker {
+            BreakerState::Closed => None,
+            BreakerState::HalfOpen => Some(now),
+            BreakerState::Open(left) => Some(now.plus(left)),
         });
-        let state = self.gate.look(oldest.unwrap_or_default(), trouble);
-        self.desk.set_gate(state);
-        self.metrics.gate(self.channel, state);
+        let state = self.throttle.update(oldest.unwrap_or_default(), breaker);
+        self.channel_state.set_low_throttle(state);
+        self.metrics.low_throttle(self.channel, state.code());
     }
 }
 
-fn order_at_duration(duration: Duration) -> Order {
+fn order_span(duration: Duration) -> Order {
     order_at(Timestamp(0).plus(duration))
 }
 

@@ -1,4 +1,8 @@
-//! The HTTP rim: axum's types stay here.
+//! The HTTP API.
+//!
+//! Requests enter through [`router`]; validated notifications leave to [`intake`](crate::intake),
+//! status requests to [`status`](crate::status), webhooks to [`receipts`](crate::receipts). Types
+//! of axum occur only in this module.
 
 mod create;
 mod status;
@@ -17,64 +21,57 @@ use postern_common::http::{BodyOwner, Peer, TrustedProxies};
 use postern_common::token::{Caller, Verifier};
 use postern_common::{Clock, Code, Problem};
 
-use crate::accept::Door;
-use crate::dispatch::Board;
-use crate::mail_token::MailTokens;
-use crate::metrics::Metrics;
-use crate::quota::Quota;
-use crate::read::{Reader, Recent};
-use crate::request::Principal;
+use crate::delivery::mail_token::MailTokens;
+use crate::delivery::suppression::SuppressionCache;
+use crate::dispatch::DispatchState;
+use crate::intake::group_commit::SubmissionQueue;
+use crate::intake::quota::CallerQuota;
+use crate::metrics::NotifyMetrics;
+use crate::principal::Principal;
+use crate::receipts::webhook::Webhooks;
+use crate::status::reader::StatusReader;
+use crate::store::SnapshotCache;
 use crate::store::Store;
-use crate::suppression::Suppression;
-use crate::template::Templates;
-use crate::webhook::Webhooks;
+use crate::templates::Templates;
 
-/// What the handlers work with.
+/// Shared state of the request handlers.
 #[derive(Clone)]
-pub struct Service {
-    /// Verifies callers again: no network location is trusted.
-    pub verifier: Arc<Verifier>,
-    /// The issuer whose users are actors.
-    pub actor_issuer: Arc<str>,
-    /// The time.
-    pub clock: Clock,
-    /// The templates of the moment.
-    pub templates: Arc<arc_swap::ArcSwap<Templates>>,
-    /// Where requests are accepted.
-    pub door: Door,
-    /// Where the status is read.
-    pub reader: Reader,
-    /// What was read lately.
-    pub recent: Arc<Recent>,
-    /// For what is neither.
-    pub store: Store,
-    /// For the LOW gate's word.
-    pub board: Arc<Board>,
-    /// How many each caller may ask for.
-    pub quota: Quota,
-    /// What providers report.
-    pub webhooks: Arc<Webhooks>,
-    /// What a click is proven with.
-    pub mail_tokens: Option<MailTokens>,
-    /// Addresses that providers report as dead.
-    pub suppression: Arc<Suppression>,
-    /// What is counted.
-    pub metrics: Metrics,
-    /// Whose `X-Forwarded-For` is believed.
-    pub trusted_proxies: TrustedProxies,
-    /// Whether a user may address others than itself. Default: no.
-    pub users_may_address_anyone: bool,
-    /// Whether a user may send CRITICAL and HIGH.
-    pub users_may_send_urgent: bool,
+pub(crate) struct ApiState {
+    /// Verifies tokens again: requests are not trusted because of where they come from.
+    pub(crate) verifier: Arc<Verifier>,
+    /// Issuer whose users are actors.
+    pub(crate) actor_issuer: Arc<str>,
+    pub(crate) clock: Clock,
+    /// The templates in force.
+    pub(crate) templates: Arc<arc_swap::ArcSwap<Templates>>,
+    pub(crate) submissions: SubmissionQueue,
+    pub(crate) reader: StatusReader,
+    pub(crate) snapshot_cache: Arc<SnapshotCache>,
+    /// For cancellation and for webhook receipts.
+    pub(crate) store: Store,
+    /// State of LOW priority throttling, for the wait reason in a status.
+    pub(crate) dispatch_state: Arc<DispatchState>,
+    pub(crate) quota: CallerQuota,
+    pub(crate) webhooks: Arc<Webhooks>,
+    /// Verifies the tokens of unsubscribe links.
+    pub(crate) mail_tokens: Option<MailTokens>,
+    pub(crate) suppression: Arc<SuppressionCache>,
+    pub(crate) metrics: NotifyMetrics,
+    /// Proxies whose `X-Forwarded-For` is used.
+    pub(crate) trusted_proxies: TrustedProxies,
+    /// Whether users may send to recipients other than themselves.
+    pub(crate) users_may_address_anyone: bool,
+    /// Whether users may send CRITICAL and HIGH.
+    pub(crate) users_may_send_urgent: bool,
 }
 
-/// The routes of this service.
-pub fn router(service: Service) -> Router {
+/// Returns the routes of this service.
+pub(crate) fn router(service: ApiState) -> Router {
     Router::new()
-        .route("/notifications", post(create::one))
+        .route("/notifications", post(create::create))
         .route(
             "/notifications/batch",
-            post(create::batch).on(MethodFilter::GET, nothing),
+            post(create::batch).on(MethodFilter::GET, no_such_notification),
         )
         .route("/notifications/{id}", get(status::get))
         .route("/notifications/{id}/cancel", post(status::cancel))
@@ -83,20 +80,21 @@ pub fn router(service: Service) -> Router {
         .with_state(Arc::new(service))
 }
 
-/// A GET of this path is the status of a notification of this name, and there is none.
-async fn nothing() -> Problem {
+/// Answers GET with 404: the path would be the status of a notification named `batch`, which does
+/// not exist.
+async fn no_such_notification() -> Problem {
     Code::NotFound.into()
 }
 
-/// A verified caller.
-struct Authenticated(Principal);
+/// The principal of a verified bearer token.
+struct AuthenticatedCaller(Principal);
 
-impl FromRequestParts<Arc<Service>> for Authenticated {
+impl FromRequestParts<Arc<ApiState>> for AuthenticatedCaller {
     type Rejection = Problem;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        service: &Arc<Service>,
+        service: &Arc<ApiState>,
     ) -> Result<Self, Problem> {
         let token = postern_common::http::bearer(&parts.headers)?;
         let caller = match service.verifier.verify_cached(token) {
@@ -112,11 +110,11 @@ impl FromRequestParts<Arc<Service>> for Authenticated {
     }
 }
 
-/// A caller without a token: its body is charged to its address.
-struct Anonymous;
+/// A caller without a token. Its body is charged to the budget of its address.
+struct AnonymousCaller;
 
-/// The client's address; `None` where only the gateway's is known.
-async fn client_address(parts: &mut Parts, service: &Arc<Service>) -> Option<IpAddr> {
+/// Returns the client's address, or `None` if only the address of a trusted proxy is known.
+async fn client_address(parts: &mut Parts, service: &Arc<ApiState>) -> Option<IpAddr> {
     let Ok(peer) = Peer::from_request_parts(parts, service).await;
     let proxies = &service.trusted_proxies;
     proxies
@@ -124,12 +122,12 @@ async fn client_address(parts: &mut Parts, service: &Arc<Service>) -> Option<IpA
         .filter(|address| !proxies.contains(*address))
 }
 
-impl FromRequestParts<Arc<Service>> for Anonymous {
+impl FromRequestParts<Arc<ApiState>> for AnonymousCaller {
     type Rejection = Infallible;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        service: &Arc<Service>,
+        service: &Arc<ApiState>,
     ) -> Result<Self, Infallible> {
         BodyOwner::Anonymous(client_address(parts, service).await).set(parts);
         Ok(Self)

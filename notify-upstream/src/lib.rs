@@ -1,40 +1,67 @@
-//! The notification upstream: accept, queue, deliver, tell.
+//! The notification upstream: accepts notifications, queues them, delivers them through providers
+//! and answers status queries. Delivery is at least once: an accepted notification is not lost and
+//! may be repeated.
 //!
-//! The way of a notification: [`http`] reads it into a [`request::Request`] and checks template and
-//! variables;
-//! [`accept`] commits it with whatever else arrived meanwhile ([`store`]); [`dispatch`] claims it in strict order of
-//! priority, or has it at once where a permit was free; [`deliver`] finds the address, renders and
-//! calls a
-//! [`provider`]; the result is written under the claim's fence; [`view`] derives the status from all of it.
+//! The modules, in the order of the data flow:
+//!
+//! 1. `http` parses requests; `intake` validates them and commits them in groups to the `store`.
+//! 2. `dispatch` claims waiting rows in strict order of priority, or takes a row at once if a
+//!    permit was free at acceptance.
+//! 3. `delivery` finds the address, renders the template and calls a provider. The result is
+//!    written under the fence of the claim.
+//! 4. `receipts` reads the later reports of providers and mail servers.
+//! 5. `status` derives the status document from the record, the results and the receipts.
+//!
+//! The stages share the vocabulary (`notification`, `address`, `principal`), `templates`, the
+//! `store`, worker leases (`lease`) and `metrics`. `app` assembles the stages from the `config`,
+//! `housekeeping` runs beside them, and `cli` has the operator's commands.
 
-pub mod accept;
-pub mod actor;
-pub mod address;
+// Requests and their acceptance.
+mod http;
+
+mod intake;
+
+// From the queue to the providers.
+mod dispatch;
+
+mod delivery;
+
+// Delivery reports, and status queries.
+mod receipts;
+
+mod status;
+
+// Shared by all stages.
+mod address;
+mod notification;
+mod principal;
+mod templates;
+
+mod store;
+
+mod lease;
+mod metrics;
+
+// Assembly and operation.
+mod config;
+
 mod app;
-pub mod config;
-pub mod deliver;
-pub mod dispatch;
-pub mod dsn;
-pub mod housekeeping;
-pub mod http;
-pub mod mail_token;
-pub mod metrics;
-pub mod notification;
-pub mod outlet;
-pub mod provider;
-pub mod quota;
-pub mod read;
-pub mod request;
-pub mod retry;
-pub mod sequence;
-pub mod store;
-pub mod suppression;
-pub mod template;
+mod housekeeping;
+
+pub mod cli;
+
 #[cfg(test)]
 mod testing;
-pub mod unverified;
-pub mod view;
-pub mod webhook;
 
-pub use app::{App, LONGEST_STOP, Listeners};
+pub use app::{App, Listeners, MAX_SHUTDOWN_DURATION};
 pub use config::Config;
+
+/// The queue without its service, for benchmarks. Not a stable interface.
+#[doc(hidden)]
+pub mod queue {
+    pub use crate::notification::{Channel, Lane, NotificationId, Order, OrderSequence, Priority};
+    pub use crate::store::{
+        Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow, Store,
+        StoreError,
+    };
+}

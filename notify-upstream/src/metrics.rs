@@ -1,54 +1,54 @@
-//! What is counted.
+//! The Prometheus metrics of the service.
 
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    Registry,
 };
 
-use crate::dispatch::GateState;
-use crate::notification::{Channel, Lane, Priority};
+use crate::notification::{Channel, Lane, PerChannel, Priority};
 use crate::store::{ResultKind, ResultRow};
 
-/// The counters of this service; clones share them.
+/// The metrics of this service. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub(crate) struct NotifyMetrics {
     registry: Registry,
-    /// By channel and priority, looked up once.
-    accepted: [[IntCounter; 4]; 3],
-    /// By priority.
-    accept_seconds: [Histogram; 4],
+    /// Counters by channel and priority, resolved at start.
+    accepted: PerChannel<[IntCounter; Priority::ALL.len()]>,
+    /// Histograms by priority.
+    accept_seconds: [Histogram; Priority::ALL.len()],
     batch_rows: Histogram,
     attempts: IntCounterVec,
-    delivery_seconds: [Histogram; 4],
+    delivery_seconds: [Histogram; Priority::ALL.len()],
     lease_lost: IntCounter,
-    gate: IntGaugeVec,
+    low_throttle: IntGaugeVec,
     depth: IntGaugeVec,
-    oldest: IntGaugeVec,
-    kept_from: IntGaugeVec,
+    oldest: GaugeVec,
+    retained_since: IntGaugeVec,
     receipts: IntCounterVec,
 }
 
-// === impl Metrics ===
+// === impl NotifyMetrics ===
 
-impl Metrics {
-    /// In a registry of their own.
+impl NotifyMetrics {
+    /// Creates the metrics in a registry of their own.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let registry = Registry::new();
-        let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows of one commit")
+        let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows per commit")
             .buckets(prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default());
         let lost = IntCounter::new(
             "postern_notify_lease_lost_total",
-            "Results refused: others had taken over",
+            "Results discarded because another worker had taken the row over",
         );
         Self {
             accepted: accepted(&registry),
             accept_seconds: by_priority(
                 &registry,
                 "postern_notify_accept_seconds",
-                "From request to commit",
+                "Seconds from request to commit",
             ),
             batch_rows: register(&registry, Histogram::with_opts(rows)),
             attempts: counters(
@@ -60,135 +60,141 @@ impl Metrics {
             delivery_seconds: by_priority(
                 &registry,
                 "postern_notify_delivery_seconds",
-                "From acceptance to the provider's yes",
+                "Seconds from acceptance to the provider's acceptance",
             ),
             lease_lost: register(&registry, lost),
-            gate: gauges(
+            low_throttle: gauges(
                 &registry,
-                "postern_notify_low_gate",
-                "LOW: 0 open, 1 throttled, 2 paused",
+                "postern_notify_low_throttle",
+                "Throttling of LOW: 0 off, 1 reduced, 2 paused",
                 &["channel"],
             ),
             depth: gauges(
                 &registry,
-                "postern_notify_depth",
-                "Rows that wait or are in hand",
-                &["channel", "priority", "line"],
+                "postern_notify_queue_rows",
+                "Rows in the queue, waiting or in delivery",
+                &["channel", "priority", "lane"],
             ),
-            oldest: gauges(
+            oldest: register(
                 &registry,
-                "postern_notify_oldest_milliseconds",
-                "How long the oldest has waited that is not in hand",
-                &["channel", "priority", "line"],
+                GaugeVec::new(
+                    Opts::new(
+                        "postern_notify_oldest_waiting_seconds",
+                        "Age of the oldest waiting row",
+                    ),
+                    &["channel", "priority", "lane"],
+                ),
             ),
-            kept_from: gauges(
+            retained_since: gauges(
                 &registry,
-                "postern_notify_kept_from_timestamp_seconds",
-                "What was accepted before is dropped",
+                "postern_notify_retained_since_timestamp_seconds",
+                "Time before which records have been deleted",
                 &[],
             ),
             receipts: counters(
                 &registry,
                 "postern_notify_receipts_total",
-                "Reports of providers",
+                "Delivery reports",
                 &["provider", "outcome"],
             ),
             registry,
         }
     }
 
-    /// For the admin address.
+    /// Returns the registry, for the admin listener.
     #[must_use]
-    pub fn registry(&self) -> Registry {
+    pub(crate) fn registry(&self) -> Registry {
         self.registry.clone()
     }
 
-    /// What is older was dropped.
-    pub fn kept_from(&self, at: Timestamp) {
-        self.kept_from
+    /// Records the time before which records have been deleted.
+    pub(crate) fn retained_since(&self, at: Timestamp) {
+        self.retained_since
             .with_label_values::<&str>(&[])
             .set(at.unix_seconds());
     }
 
-    /// One more was accepted.
-    pub fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
-        self.accepted[channel.index()][priority.index()].inc();
+    /// Records an accepted notification.
+    pub(crate) fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
+        self.accepted.get(channel)[priority.index()].inc();
         self.accept_seconds[priority.index()].observe(took.as_secs_f64());
     }
 
-    /// A commit took so many rows.
+    /// Records the number of rows of one commit.
     #[expect(clippy::cast_precision_loss, reason = "a batch has some hundred rows")]
-    pub fn batch(&self, rows: usize) {
+    pub(crate) fn batch(&self, rows: usize) {
         self.batch_rows.observe(rows as f64);
     }
 
-    /// Attempts are over and their results durable. Neighbours mostly end alike and are counted
-    /// together.
-    pub fn ended<'a>(&self, ended: impl Iterator<Item = (Lane, &'a ResultRow, Duration)>) {
-        let mut alike: Option<([&str; 4], u64)> = None;
+    /// Records durable results of attempts. Adjacent results mostly have equal labels and are
+    /// counted together.
+    pub(crate) fn record_results<'a>(
+        &self,
+        ended: impl Iterator<Item = (Lane, &'a ResultRow, Duration)>,
+    ) {
+        let mut pending: Option<([&str; 4], u64)> = None;
         for (lane, result, age) in ended {
             let labels = attempt_labels(lane, result);
-            match &mut alike {
+            match &mut pending {
                 Some((known, count)) if *known == labels => *count += 1,
-                _ => self.count_alike(alike.replace((labels, 1))),
+                _ => self.count_equal(pending.replace((labels, 1))),
             }
             if result.kind == ResultKind::Sent {
                 self.delivery_seconds[lane.priority.index()].observe(age.as_secs_f64());
             }
         }
-        self.count_alike(alike);
+        self.count_equal(pending);
     }
 
-    fn count_alike(&self, alike: Option<([&str; 4], u64)>) {
-        if let Some((labels, count)) = alike {
+    fn count_equal(&self, pending: Option<([&str; 4], u64)>) {
+        if let Some((labels, count)) = pending {
             self.attempts.with_label_values(&labels).inc_by(count);
         }
     }
 
-    /// Results were refused.
-    pub fn lease_lost(&self, rows: usize) {
+    /// Records results that were discarded because the lease was lost.
+    pub(crate) fn lease_lost(&self, rows: usize) {
         self.lease_lost.inc_by(rows as u64);
     }
 
-    /// The LOW gate of a channel.
-    pub fn gate(&self, channel: Channel, state: GateState) {
-        self.gate
+    /// Records the throttling of LOW on a channel.
+    pub(crate) fn low_throttle(&self, channel: Channel, level: u8) {
+        self.low_throttle
             .with_label_values(&[channel.as_str()])
-            .set(state.code().into());
+            .set(level.into());
     }
 
-    /// How many rows a lane has.
-    pub fn depth(&self, lane: Lane, rows: i64) {
-        let line = if lane.retry { "repeats" } else { "first" };
+    /// Records the number of rows in a lane.
+    pub(crate) fn depth(&self, lane: Lane, rows: i64) {
+        let kind = if lane.retry { "retry" } else { "first" };
         self.depth
-            .with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line])
+            .with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), kind])
             .set(rows);
     }
 
-    /// How long the oldest of a lane has waited.
-    pub fn oldest(&self, lane: Lane, age: Duration) {
-        let line = if lane.retry { "repeats" } else { "first" };
-        let millis = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+    /// Records the age of the oldest waiting row of a lane.
+    pub(crate) fn oldest(&self, lane: Lane, age: Duration) {
+        let kind = if lane.retry { "retry" } else { "first" };
         self.oldest
-            .with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line])
-            .set(millis);
+            .with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), kind])
+            .set(age.as_secs_f64());
     }
 
-    /// Providers reported so many times.
-    pub fn receipts(&self, provider: &str, outcome: &str, count: u64) {
+    /// Records delivery reports.
+    pub(crate) fn receipts(&self, provider: &str, outcome: &str, count: u64) {
         self.receipts
             .with_label_values(&[provider, outcome])
             .inc_by(count);
     }
 }
 
-impl Default for Metrics {
+impl Default for NotifyMetrics {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Channel, provider, outcome, code.
+/// Returns the labels channel, provider, outcome and code.
 fn attempt_labels(lane: Lane, result: &ResultRow) -> [&str; 4] {
     let outcome = match result.kind {
         ResultKind::Sent => "sent",
@@ -208,7 +214,7 @@ fn attempt_labels(lane: Lane, result: &ResultRow) -> [&str; 4] {
     ]
 }
 
-fn accepted(registry: &Registry) -> [[IntCounter; 4]; 3] {
+fn accepted(registry: &Registry) -> PerChannel<[IntCounter; Priority::ALL.len()]> {
     let labels = ["channel", "priority"];
     let counters = counters(
         registry,
@@ -219,7 +225,7 @@ fn accepted(registry: &Registry) -> [[IntCounter; 4]; 3] {
     let of = |channel: Channel, priority: Priority| {
         counters.with_label_values(&[channel.as_str(), priority.as_str()])
     };
-    Channel::ALL.map(|channel| Priority::ALL.map(|priority| of(channel, priority)))
+    PerChannel::from_fn(|channel| Priority::ALL.map(|priority| of(channel, priority)))
 }
 
 fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
@@ -230,8 +236,8 @@ fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGa
     register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
 }
 
-/// From a millisecond to some minutes.
-fn by_priority(registry: &Registry, name: &str, help: &str) -> [Histogram; 4] {
+/// Registers a histogram with buckets from 1 ms to about 9 min.
+fn by_priority(registry: &Registry, name: &str, help: &str) -> [Histogram; Priority::ALL.len()] {
     let buckets = prometheus::exponential_buckets(0.001, 2.0, 20).unwrap_or_default();
     let options = HistogramOpts::new(name, help).buckets(buckets);
     let histograms = register(registry, HistogramVec::new(options, &["priority"]));
@@ -242,9 +248,9 @@ fn register<C: prometheus::core::Collector + Clone + 'static>(
     registry: &Registry,
     made: prometheus::Result<C>,
 ) -> C {
-    let collector = made.expect("names and labels are constants that Prometheus takes");
+    let collector = made.expect("metric names and labels are valid constants");
     registry
         .register(Box::new(collector.clone()))
-        .expect("each name is registered once");
+        .expect("each metric is registered once");
     collector
 }

@@ -1,14 +1,21 @@
-//! The words of a notification: channel, priority, lane, id.
+//! The vocabulary of notifications: channel, priority, lane, identifier and order.
+
+mod sequence;
 
 use std::fmt;
 
 use postern_common::clock::Timestamp;
 use uuid::Uuid;
 
-/// How it reaches a person.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub use sequence::OrderSequence;
+
+/// A way to reach a recipient.
+///
+/// A channel is declared in one place: here, with its stable code and its name (see the table
+/// below), and as a field of `PerChannel`. Every other use is a `match` that the compiler checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
-    /// E-mail by SMTP.
+    /// E-mail over SMTP or the API of a provider.
     Email,
     /// A text message.
     Sms,
@@ -16,128 +23,185 @@ pub enum Channel {
     Push,
 }
 
-/// How urgent it is; the order of the variants is the order of processing.
+/// The urgency of a notification. Within a channel, variants are processed in order of declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// At once.
+    /// For delivery at once.
     Critical,
-    /// Within seconds.
+    /// For delivery within seconds.
     High,
-    /// Within minutes.
+    /// For delivery within minutes.
     Normal,
-    /// When there is capacity.
+    /// For delivery when there is capacity.
     Low,
 }
 
-/// One first-in-first-out line of the queue: a channel, a priority, and whether it holds first
-/// attempts or repeats, which have a share of their own.
+/// A first-in-first-out queue: one channel, one priority, and either first attempts or retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lane {
     /// The channel.
     pub channel: Channel,
     /// The priority.
     pub priority: Priority,
-    /// Whether it holds repeats.
+    /// Whether the lane holds retries. They have a share of the permits of their own.
     pub retry: bool,
 }
 
-/// What a notification is called: a UUIDv7, so that ids sort by the time of acceptance and history
-/// can be partitioned by them.
+/// One value for each channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PerChannel<T> {
+    email: T,
+    sms: T,
+    push: T,
+}
+
+/// The identifier of a notification: a UUIDv7, so that identifiers sort by time of acceptance and
+/// history can be partitioned by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NotificationId(pub Uuid);
 
-/// Its place in a lane: milliseconds of acceptance (or of becoming due), then a counter of 12 bits.
+/// A position in a lane: milliseconds since the epoch at acceptance, or at the due time, followed
+/// by a counter of 12 bits.
 pub type Order = i64;
 
-/// Bits of an [`Order`] below the milliseconds.
-pub const ORDER_COUNTER_BITS: u32 = 12;
+/// Number of bits of an [`Order`] below the milliseconds.
+pub(crate) const ORDER_COUNTER_BITS: u32 = 12;
 
-// === impl Channel ===
+/// Defines `code` and `from_code` of an enum whose values are stored. Codes are part of the schema:
+/// never change or reuse one.
+macro_rules! stored_codes {
+    ($name:ident { $($variant:ident = $code:literal),+ $(,)? }) => {
+        impl $name {
+            /// Returns the code in the store.
+            #[must_use]
+            pub(crate) const fn code(self) -> i16 {
+                match self {
+                    $(Self::$variant => $code,)+
+                }
+            }
 
-impl Channel {
-    /// Every channel.
-    pub const ALL: [Self; 3] = [Self::Email, Self::Sms, Self::Push];
-
-    /// The name in requests, answers and configuration.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Email => "email",
-            Self::Sms => "sms",
-            Self::Push => "push",
+            /// Returns the value with this code, or `None` for a code of a newer version.
+            #[must_use]
+            pub(crate) const fn from_code(code: i16) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
         }
-    }
-
-    /// Position in [`Channel::ALL`].
-    #[must_use]
-    pub const fn index(self) -> usize {
-        match self {
-            Self::Email => 0,
-            Self::Sms => 1,
-            Self::Push => 2,
-        }
-    }
-
-    /// Name and value, for decoding.
-    pub const WORDS: &[(&str, Self)] = &[
-        ("email", Self::Email),
-        ("sms", Self::Sms),
-        ("push", Self::Push),
-    ];
+    };
 }
+
+/// Defines `ALL`, `NAMES` and `as_str` of an enum whose values have names in requests, responses
+/// and configuration.
+macro_rules! names {
+    ($name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
+        impl $name {
+            /// All values, in order of declaration.
+            pub(crate) const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
+
+            /// All names with their values, for decoding.
+            pub(crate) const NAMES: &[(&str, Self)] = &[$(($text, Self::$variant)),+];
+
+            /// Returns the name in requests, responses and configuration.
+            #[must_use]
+            pub(crate) const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use stored_codes;
+
+stored_codes!(Channel {
+    Email = 0,
+    Sms = 1,
+    Push = 2,
+});
+
+names!(Channel {
+    Email = "email",
+    Sms = "sms",
+    Push = "push",
+});
+
+stored_codes!(Priority {
+    Critical = 0,
+    High = 1,
+    Normal = 2,
+    Low = 3,
+});
+
+names!(Priority {
+    Critical = "CRITICAL",
+    High = "HIGH",
+    Normal = "NORMAL",
+    Low = "LOW",
+});
 
 // === impl Priority ===
 
 impl Priority {
-    /// Every priority, most urgent first.
-    pub const ALL: [Self; 4] = [Self::Critical, Self::High, Self::Normal, Self::Low];
-
-    /// Name and value, for decoding.
-    pub const WORDS: &[(&str, Self)] = &[
-        ("CRITICAL", Self::Critical),
-        ("HIGH", Self::High),
-        ("NORMAL", Self::Normal),
-        ("LOW", Self::Low),
-    ];
-
-    /// The name in requests and answers.
+    /// Returns whether writes of other priorities yield to this one.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Critical => "CRITICAL",
-            Self::High => "HIGH",
-            Self::Normal => "NORMAL",
-            Self::Low => "LOW",
-        }
-    }
-
-    /// Whether somebody waits for it: everything else makes way.
-    #[must_use]
-    pub const fn is_urgent(self) -> bool {
+    pub(crate) const fn is_urgent(self) -> bool {
         matches!(self, Self::Critical | Self::High)
     }
 
-    /// Position in [`Priority::ALL`].
+    /// Returns the position in [`Priority::ALL`].
     #[must_use]
-    pub const fn index(self) -> usize {
-        match self {
-            Self::Critical => 0,
-            Self::High => 1,
-            Self::Normal => 2,
-            Self::Low => 3,
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+// === impl PerChannel ===
+
+impl<T> PerChannel<T> {
+    /// Creates the values of all channels with `value`.
+    pub(crate) fn from_fn(mut value: impl FnMut(Channel) -> T) -> Self {
+        Self {
+            email: value(Channel::Email),
+            sms: value(Channel::Sms),
+            push: value(Channel::Push),
+        }
+    }
+
+    /// Returns the value of `channel`.
+    #[must_use]
+    pub(crate) const fn get(&self, channel: Channel) -> &T {
+        match channel {
+            Channel::Email => &self.email,
+            Channel::Sms => &self.sms,
+            Channel::Push => &self.push,
+        }
+    }
+
+    /// Returns the value of `channel` for modification.
+    pub(crate) const fn get_mut(&mut self, channel: Channel) -> &mut T {
+        match channel {
+            Channel::Email => &mut self.email,
+            Channel::Sms => &mut self.sms,
+            Channel::Push => &mut self.push,
         }
     }
 }
 
 // === impl Lane ===
 
-impl Lane {
-    /// Lanes of one channel.
-    pub const PER_CHANNEL: usize = 8;
+/// Number of codes that are reserved for the lanes of one channel. Part of the schema.
+const CODES_PER_CHANNEL: i16 = 8;
 
-    /// The lane of first attempts.
+impl Lane {
+    /// Number of lanes of one channel.
+    pub(crate) const PER_CHANNEL: usize = Priority::ALL.len() * 2;
+
+    /// Returns the lane of first attempts.
     #[must_use]
-    pub const fn first(channel: Channel, priority: Priority) -> Self {
+    pub(crate) const fn first(channel: Channel, priority: Priority) -> Self {
         Self {
             channel,
             priority,
@@ -145,18 +209,18 @@ impl Lane {
         }
     }
 
-    /// The lane of repeats beside it.
+    /// Returns the lane of retries with the same channel and priority.
     #[must_use]
-    pub const fn repeats(self) -> Self {
+    pub(crate) const fn retries(self) -> Self {
         Self {
             retry: true,
             ..self
         }
     }
 
-    /// Every lane of a channel; for each priority first attempts, then repeats.
+    /// Returns the lanes of a channel: for each priority first attempts, then retries.
     #[must_use]
-    pub fn of(channel: Channel) -> [Self; Self::PER_CHANNEL] {
+    pub(crate) fn of(channel: Channel) -> [Self; Self::PER_CHANNEL] {
         std::array::from_fn(|index| Self {
             channel,
             priority: Priority::ALL[index / 2],
@@ -164,41 +228,44 @@ impl Lane {
         })
     }
 
-    /// Position in [`Lane::of`].
+    /// Returns the position in [`Lane::of`].
     #[must_use]
-    pub const fn index(self) -> usize {
+    pub(crate) const fn index(self) -> usize {
         self.priority.index() * 2 + self.retry as usize
     }
 
-    /// The number in the stores.
+    /// Returns the code in the store.
     #[must_use]
-    pub fn code(self) -> i16 {
-        i16::try_from(self.channel.index() * Self::PER_CHANNEL + self.index()).unwrap_or(i16::MAX)
+    pub(crate) const fn code(self) -> i16 {
+        self.channel.code() * CODES_PER_CHANNEL + self.priority.code() * 2 + self.retry as i16
     }
 
-    /// From the number in the stores; `None` for a number of a newer version.
+    /// Returns the lane with this code, or `None` for a code of a newer version.
     #[must_use]
-    pub fn from_code(code: i16) -> Option<Self> {
-        let code = usize::try_from(code).ok()?;
-        let channel = *Channel::ALL.get(code / Self::PER_CHANNEL)?;
-        Self::of(channel).get(code % Self::PER_CHANNEL).copied()
+    pub(crate) fn from_code(code: i16) -> Option<Self> {
+        let within = code.rem_euclid(CODES_PER_CHANNEL);
+        Some(Self {
+            channel: Channel::from_code(code.div_euclid(CODES_PER_CHANNEL))?,
+            priority: Priority::from_code(within / 2)?,
+            retry: within % 2 == 1,
+        })
     }
 }
 
 // === impl NotificationId ===
 
 impl NotificationId {
-    /// Reads the hyphenated form in lower case, the only one that we give out.
+    /// Parses the hyphenated form in lower case, the only form that the API returns.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let uuid = Uuid::try_parse(text).ok()?;
         (text.len() == 36 && !text.bytes().any(|byte| byte.is_ascii_uppercase()))
             .then_some(Self(uuid))
     }
 
-    /// The least id that could be given out at this instant: a bound for partitions.
+    /// Returns the lowest identifier of instant `at`: a bound for partitions.
     #[must_use]
-    pub fn floor(at: Timestamp) -> Self {
+    pub(crate) fn floor(at: Timestamp) -> Self {
         let millis = u128::try_from(at.0).unwrap_or(0) & ((1 << 48) - 1);
         Self(Uuid::from_u128(millis << 80))
     }
@@ -212,13 +279,13 @@ impl fmt::Display for NotificationId {
 
 /// When something with this order was accepted or became due.
 #[must_use]
-pub fn order_time(order: Order) -> Timestamp {
+pub(crate) fn order_time(order: Order) -> Timestamp {
     Timestamp(order >> ORDER_COUNTER_BITS)
 }
 
 /// The least order of an instant.
 #[must_use]
-pub fn order_at(at: Timestamp) -> Order {
+pub(crate) fn order_at(at: Timestamp) -> Order {
     at.0.max(0) << ORDER_COUNTER_BITS
 }
 
@@ -227,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_survive_the_store() {
+    fn lane_codes_are_stable_and_reversible() {
         for channel in Channel::ALL {
             for (index, lane) in Lane::of(channel).into_iter().enumerate() {
                 assert_eq!(
@@ -236,12 +303,14 @@ mod tests {
                 );
             }
         }
+        let push_low_retry = Lane::first(Channel::Push, Priority::Low).retries();
+        assert_eq!(push_low_retry.code(), 23, "codes are part of the schema");
         assert_eq!(Lane::from_code(24), None);
         assert_eq!(Lane::from_code(-1), None);
     }
 
     #[test]
-    fn an_id_has_one_spelling() {
+    fn notification_id_has_one_spelling() {
         let text = "01890a5d-ac96-774b-bcce-b302099a8057";
         assert_eq!(
             NotificationId::parse(text)

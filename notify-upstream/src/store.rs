@@ -1,28 +1,31 @@
-//! The truth: PostgreSQL or SQLite, the same promises over both.
+//! The store: PostgreSQL or SQLite with the same guarantees. All SQL of the service is here.
 //!
-//! | table | holds | changes |
+//! | table | content | changes |
 //! |---|---|---|
-//! | `notify_record` | what was asked for | insert only, partitioned by id, that is by time |
-//! | `notify_queue` | what is waiting or being sent | small and hot; deleted from on completion |
-//! | `notify_mark` | where each lane of the queue begins | a row a lane, kept every 15 s; a start begins there |
-//! | `notify_delayed` | repeats and scheduled ones, by due time | moved to the queue when due |
-//! | `notify_result` | how each attempt ended | insert only, partitioned like the records |
-//! | `notify_receipt` | what providers reported later | insert only, unique per provider event |
-//! | `notify_webhook_token` | which body a webhook's token came with first | insert only, for some hours |
-//! | `notify_suppression` | addresses that get nothing, or nothing that can be unsubscribed from | an operator takes off |
-//! | `notify_suppression_lifted` | what was taken off | so that every replica forgets it |
-//! | `notify_worker` | who is alive | a row a process, renewed every 3 s by the database's time |
+//! | `notify_record` | accepted notifications | insert only, partitioned by identifier, that is by time |
+//! | `notify_queue` | rows that wait or are in delivery | small and hot; deleted on completion |
+//! | `notify_mark` | low watermarks of the lanes | one row per lane, saved every 15 s; cursors start there |
+//! | `notify_delayed` | retries and scheduled notifications, by due time | moved to the queue when due |
+//! | `notify_result` | results of attempts | insert only, partitioned like the records |
+//! | `notify_receipt` | delivery reports of providers | insert only, unique per provider event |
+//! | `notify_webhook_token` | webhook tokens with the body of their first use | insert only, kept for hours |
+//! | `notify_suppression` | suppressed and unsubscribed addresses | removed by operators |
+//! | `notify_suppression_lifted` | removed addresses | read by all replicas |
+//! | `notify_worker` | live workers | one row per worker, renewed every 3 s by the database's clock |
 //!
-//! An attempt is written before its call: the claim raises `attempt` and `fence` and is committed
-//! before any provider hears of it. A result counts only while the queue row still carries the
-//! fence of its claim.
+//! An attempt is recorded before its call: the claim increments `attempt` and `fence` and commits
+//! before a provider is called. A result counts only while the queue row carries the fence of its
+//! claim.
+//!
+//! Rows and queries enter; snapshots and claims leave. Depends on `notification` and `address`.
 
 mod id;
-pub mod postgres;
+pub(crate) mod postgres;
 mod read;
-pub mod row;
+pub(crate) mod row;
 mod schema;
 mod snapshot;
+mod snapshot_cache;
 mod sqlite;
 
 use postern_common::clock::Timestamp;
@@ -30,21 +33,23 @@ use postern_common::database::{Database, is_unavailable};
 use postern_common::exit::Exit;
 use sqlx::postgres::PgListener;
 
-pub use row::{
-    Cancelled, Claim, Claimed, DeadFilter, DeadLetter, Existing, Finished, LaneMark,
-    NewNotification, Next, Receipt, Record, ResultKind, ResultRow, Suppressed, SuppressedFilter,
-    Survey, WebhookToken,
+pub(crate) use row::{
+    CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth, LanePosition,
+    LaneScan, LowWatermark, Receipt, SuppressionChange, SuppressionEntry, SuppressionQuery,
+    SuppressionRow, WebhookToken,
 };
+pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
 
 pub(crate) use schema::MIGRATIONS;
-pub use snapshot::{Snapshot, Trail, WaitingRow};
+pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, Replay, WaitingRow};
+pub(crate) use snapshot_cache::SnapshotCache;
 
 use crate::address::AddressHash;
-use crate::notification::{Channel, Lane, NotificationId, Order};
+use crate::notification::{Channel, NotificationId, Order};
 use postgres::Postgres;
 use sqlite::Sqlite;
 
-/// One of the two stores.
+/// The store in one of the two databases.
 #[derive(Clone, Debug)]
 pub enum Store {
     /// PostgreSQL 15 or later.
@@ -53,14 +58,14 @@ pub enum Store {
     Sqlite(Sqlite),
 }
 
-/// Why the store did not do it.
+/// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It is away, full or restarting: the same call can succeed later. It may have been done all
-    /// the same.
+    /// The database is unavailable, full or restarting: the same call can succeed later. The
+    /// statement may have been executed.
     #[error("the store is not available: {0}")]
     Unavailable(sqlx::Error),
-    /// It refused: a fault in the statement or in what it was given.
+    /// The database rejected the statement or its arguments.
     #[error("the store refused: {0}")]
     Refused(sqlx::Error),
 }
@@ -75,16 +80,17 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-type Outcome<T> = Result<T, StoreError>;
+type StoreResult<T> = Result<T, StoreError>;
 
 macro_rules! delegate {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+    ($($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         impl Store {$(
             $(#[$doc])*
             ///
+            ///
             /// # Errors
-            /// The store is away or refuses.
-            pub async fn $name(&self, $($arg: $type),*) -> Result<$result, StoreError> {
+            /// The store is unavailable or rejects the statement.
+            $vis async fn $name(&self, $($arg: $type),*) -> Result<$result, StoreError> {
                 match self {
                     Self::Postgres(store) => store.$name($($arg),*).await,
                     Self::Sqlite(store) => store.$name($($arg),*).await,
@@ -95,85 +101,87 @@ macro_rules! delegate {
 }
 
 delegate! {
-    /// Stores a batch in one transaction, in the order given. Returns the ids that were refused
-    /// because their idempotency key is taken; everything else is durable.
-    accept(batch: &[NewNotification]) -> Vec<NotificationId>;
-    /// What an idempotency key was used for.
-    existing(creator: &str, key: &str) -> Option<Existing>;
-    /// Forgets idempotency keys that were used before this instant; how many.
-    forget_keys(before: Timestamp) -> u64;
-    /// Takes the next rows of a lane, in order, beyond the claim's cursor.
-    claim(claim: &Claim<'_>) -> Vec<Claimed>;
-    /// Takes rows out of the queue and writes how their attempts ended; a row whose fence has moved
-    /// on is left alone. How many were taken.
-    finish(batch: &[Finished]) -> usize;
-    /// Gives back rows whose attempt was never begun; the lanes and orders given back to.
-    release(rows: &[(NotificationId, i32)]) -> Vec<(Lane, Order)>;
-    /// Looks at lanes: what waits beyond the cursor, and what was overlooked below it.
-    survey(marks: &[LaneMark], dead: &[i64]) -> Vec<Survey>;
-    /// Where the lanes of a channel begin, as it was last kept: nothing that waits or is being sent
-    /// stands below, but for what a look from the beginning finds.
-    lane_marks(channel: Channel) -> Vec<(Lane, Order)>;
-    /// Keeps where lanes begin.
-    keep_lane_marks(marks: &[LaneMark]) -> ();
-    /// Moves what is due from the delayed rows to the queue, in order of due time; the lanes and
-    /// orders moved to.
-    move_due(now: Timestamp, limit: i64) -> Vec<(Lane, Order)>;
-    /// When the next delayed row is due.
-    next_due() -> Option<Timestamp>;
-    /// Cancels what has not been begun.
-    cancel(id: NotificationId, now: Timestamp) -> Cancelled;
-    /// Everything that is known about these notifications.
-    read(ids: &[NotificationId]) -> Vec<Snapshot>;
-    /// Keeps a webhook's token with the body that it came with first; whether it is this one.
-    bind_webhook(token: &WebhookToken, now: Timestamp) -> bool;
-    /// Forgets the tokens of webhooks that came before this instant; how many.
-    forget_webhooks(before: Timestamp) -> u64;
-    /// Keeps what providers reported, up to [`row::MAX_RECEIPTS_PER_NOTIFICATION`]; how many were
-    /// new.
-    receive(receipts: &[Receipt]) -> u64;
-    /// Puts a worker on the list.
-    register_worker(worker: i64, now: Timestamp) -> ();
-    /// Says that a worker is alive; `false` if it was already dead at `dead_before`, and stays so.
-    renew_worker(worker: i64, now: Timestamp, dead_before: Timestamp) -> bool;
-    /// Declares a worker dead; with `gone` it is taken off the list, unless it holds a row all the
-    /// same.
-    retire_worker(worker: i64, gone: bool) -> ();
-    /// Workers that have not been heard of since this instant.
-    dead_workers(dead_before: Timestamp) -> Vec<i64>;
-    /// Forgets workers that have been dead since this instant and hold nothing.
-    forget_workers(dead_before: Timestamp) -> u64;
-    /// How many rows wait in each lane, counted to at most `cap`.
-    depths(cap: i64) -> Vec<(Lane, i64)>;
-    /// Makes room for what is to come and drops what is older than `keep_from`.
-    keep_house(now: Timestamp, keep_from: Timestamp) -> ();
-    /// Failed notifications, oldest first.
-    dead_letters(filter: &DeadFilter) -> Vec<DeadLetter>;
-    /// Queues failed notifications again; how many.
-    replay(filter: &DeadFilter, first_order: Order, now: Timestamp) -> u64;
-    /// Forgets that notifications failed; their history stays. How many.
-    drop_dead(filter: &DeadFilter) -> u64;
-    /// Puts addresses on a list: its kind, SHA-256 of the address, why. One that is there stays as
-    /// it is.
-    suppress(rows: &[(i16, Vec<u8>, String)], now: Timestamp) -> u64;
-    /// Whether an address is on a list.
-    is_suppressed(kind: i16, address: &AddressHash) -> bool;
-    /// Addresses that were put on a list at or after an instant, the oldest first, at most `page`.
-    suppressed_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
-    /// Addresses that were taken off a list at or after an instant, and are not back on it; the
-    /// same.
-    lifted_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
-    /// Addresses on the lists, the oldest first.
-    suppressed(filter: &SuppressedFilter) -> Vec<Suppressed>;
-    /// Takes addresses off the lists. How many.
-    lift(filter: &SuppressedFilter, now: Timestamp) -> u64;
+    /// Stores a batch in one transaction, in the order given. Returns the identifiers that were
+    /// rejected because their idempotency key is in use; all others are durable.
+    pub fn accept(batch: &[NewNotification]) -> Vec<NotificationId>;
+    /// Returns the request that an idempotency key was used for.
+    pub(crate) fn idempotency_record(creator: &str, key: &str) -> Option<IdempotencyRecord>;
+    /// Deletes idempotency keys used before `before`, and returns their number.
+    pub(crate) fn delete_idempotency_keys(before: Timestamp) -> u64;
+    /// Claims the next rows of a lane beyond the cursor of the claim, in order.
+    pub fn claim(claim: &Claim<'_>) -> Vec<Claimed>;
+    /// Removes rows from the queue and records the results of their attempts. Rows with a higher
+    /// fence are not changed. Returns the number of removed rows.
+    pub fn finish(batch: &[Finished]) -> usize;
+    /// Releases rows whose attempt was not started, and returns their positions.
+    pub(crate) fn release(rows: &[ClaimRef]) -> Vec<LanePosition>;
+    /// Scans lanes for the first row beyond the cursor and for gaps at or below it.
+    pub(crate) fn scan_lanes(marks: &[LowWatermark], dead: &[i64]) -> Vec<LaneScan>;
+    /// Returns the saved low watermarks of a channel. No waiting or claimed row is below, except
+    /// those that a full scan finds.
+    pub(crate) fn low_watermarks(channel: Channel) -> Vec<LanePosition>;
+    /// Saves low watermarks.
+    pub(crate) fn save_low_watermarks(marks: &[LowWatermark]) -> ();
+    /// Moves due rows from the delayed rows to the queue, in order of due time, and returns their
+    /// positions.
+    pub(crate) fn move_due(now: Timestamp, limit: i64) -> Vec<LanePosition>;
+    /// Returns when the next delayed row is due.
+    #[cfg(test)]
+    pub(crate) fn next_due() -> Option<Timestamp>;
+    /// Cancels a notification whose delivery has not started.
+    pub(crate) fn cancel(id: NotificationId, now: Timestamp) -> CancelResult;
+    /// Reads all that is stored about these notifications.
+    pub(crate) fn read(ids: &[NotificationId]) -> Vec<NotificationSnapshot>;
+    /// Stores a webhook token with the body of its first use. Returns whether the body is the same.
+    pub(crate) fn bind_webhook_token(token: &WebhookToken, now: Timestamp) -> bool;
+    /// Deletes webhook tokens received before `before`, and returns their number.
+    pub(crate) fn delete_webhook_tokens(before: Timestamp) -> u64;
+    /// Stores delivery reports, up to [`row::MAX_RECEIPTS_PER_NOTIFICATION`], and returns the
+    /// number of new ones.
+    pub(crate) fn save_receipts(receipts: &[Receipt]) -> u64;
+    /// Registers a worker.
+    pub fn register_worker(worker: i64, now: Timestamp) -> ();
+    /// Renews the lease of a worker. Returns `false` if it was last renewed before `dead_before`,
+    /// and stays dead.
+    pub(crate) fn renew_worker(worker: i64, now: Timestamp, dead_before: Timestamp) -> bool;
+    /// Declares a worker dead. With `gone` it is deleted, unless it still holds a row.
+    pub(crate) fn retire_worker(worker: i64, gone: bool) -> ();
+    /// Returns the workers last renewed before `dead_before`.
+    pub(crate) fn dead_workers(dead_before: Timestamp) -> Vec<i64>;
+    /// Deletes workers last renewed before `dead_before` that hold no rows, and returns their
+    /// number.
+    pub(crate) fn delete_dead_workers(dead_before: Timestamp) -> u64;
+    /// Returns the number of rows in each lane, counted up to `cap`.
+    pub(crate) fn queue_depths(cap: i64) -> Vec<LaneDepth>;
+    /// Creates the partitions of the near future, and deletes data older than `keep_from`.
+    pub fn maintain(now: Timestamp, keep_from: Timestamp) -> ();
+    /// Returns failed notifications, oldest first.
+    pub(crate) fn dead_letters(filter: &DeadFilter) -> Vec<DeadLetter>;
+    /// Queues failed notifications again, and returns their number.
+    pub(crate) fn replay(filter: &DeadFilter, first_order: Order, now: Timestamp) -> u64;
+    /// Deletes dead letters and returns their number. The history is kept.
+    pub(crate) fn discard_dead_letters(filter: &DeadFilter) -> u64;
+    /// Adds addresses to suppression lists, and returns the number of new ones. Existing entries
+    /// are not changed.
+    pub(crate) fn suppress(rows: &[SuppressionRow], now: Timestamp) -> u64;
+    /// Returns whether an address is on a list.
+    pub(crate) fn is_suppressed(kind: i16, address: &AddressHash) -> bool;
+    /// Returns additions at or after `at`, oldest first, at most `page`.
+    pub(crate) fn additions_since(at: Timestamp, page: i64) -> Vec<SuppressionChange>;
+    /// Returns removals at or after `at` of addresses that are not on the list again, oldest first,
+    /// at most `page`.
+    pub(crate) fn removals_since(at: Timestamp, page: i64) -> Vec<SuppressionChange>;
+    /// Returns the entries that match, oldest first.
+    pub(crate) fn suppression_entries(filter: &SuppressionQuery) -> Vec<SuppressionEntry>;
+    /// Removes the entries that match, and returns their number.
+    pub(crate) fn remove_suppressed(filter: &SuppressionQuery, now: Timestamp) -> u64;
 }
 
 impl Store {
-    /// Takes over an open database and brings its tables up to date.
+    /// Opens the store in an open database and migrates its tables.
     ///
     /// # Errors
-    /// Status 69: a migration fails, or the tables are of a version that needs a newer binary.
+    /// Exit code 69 if a migration fails or the schema requires a newer binary.
     pub async fn open(database: &Database, connections: u32) -> Result<Self, Exit> {
         database.migrate(&MIGRATIONS).await?;
         Ok(match database {
@@ -182,51 +190,52 @@ impl Store {
         })
     }
 
-    /// Closes the connections that are the store's own; waits for none that is in use.
-    pub async fn close(&self) {
+    /// Closes the connections that the store has opened, without waiting for those in use.
+    pub(crate) async fn close(&self) {
         match self {
             Self::Postgres(store) => store.close().await,
             Self::Sqlite(_) => {}
         }
     }
 
-    /// Whether several processes may work on it.
+    /// Returns whether several processes may share the store.
     #[must_use]
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         match self {
             Self::Postgres(_) => true,
             Self::Sqlite(_) => false,
         }
     }
 
-    /// What time it is for every process that works on it; `None` over a store of one process.
+    /// Returns the current time of the database, or `None` for a store of a single process.
     ///
     /// # Errors
-    /// The store is away or refuses.
-    pub async fn shared_now(&self) -> Result<Option<Timestamp>, StoreError> {
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn shared_now(&self) -> Result<Option<Timestamp>, StoreError> {
         match self {
             Self::Postgres(store) => store.now().await.map(Some),
             Self::Sqlite(_) => Ok(None),
         }
     }
 
-    /// Tells the other processes something, outside any transaction; over a store of one process
-    /// nothing.
+    /// Sends a notification to the other processes, outside any transaction. Does nothing for a
+    /// store of a single process.
     ///
     /// # Errors
-    /// The store is away or refuses.
-    pub async fn tell(&self, text: &str) -> Result<(), StoreError> {
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn publish(&self, text: &str) -> Result<(), StoreError> {
         match self {
-            Self::Postgres(store) => store.tell(text).await,
+            Self::Postgres(store) => store.publish(text).await,
             Self::Sqlite(_) => Ok(()),
         }
     }
 
-    /// Hears what processes tell; `None` over a store of one process.
+    /// Opens a listener for the notifications of other processes. Returns `None` for a store of a
+    /// single process.
     ///
     /// # Errors
-    /// The store is away or refuses.
-    pub async fn listen(&self) -> Result<Option<PgListener>, StoreError> {
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn listen(&self) -> Result<Option<PgListener>, StoreError> {
         match self {
             Self::Postgres(store) => store.listen().await.map(Some),
             Self::Sqlite(_) => Ok(None),

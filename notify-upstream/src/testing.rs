@@ -1,4 +1,4 @@
-//! A whole service over one store, driven by hand.
+//! Test support: a complete replica over one store, advanced step by step.
 
 pub(crate) mod judge;
 
@@ -19,65 +19,70 @@ use postern_common::{Clock, Problem};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::sync::mpsc;
 
-use crate::accept::{Accepted, Door, Writer};
-use crate::actor::{Actors, OwnAddresses};
 use crate::address::{Address, EmailAddress};
-use crate::deliver::Courier;
-use crate::dispatch::{Board, Dispatcher, Finisher, LeaseTime, Means, Runner, Workers};
-use crate::housekeeping::Mover;
-use crate::metrics::Metrics;
-use crate::notification::{Channel, NotificationId, Priority};
-use crate::outlet::{Breaker, Outlet, Outlets, Shares, Turnstile};
-use crate::provider::script::Script;
-use crate::provider::{Codes, Provider};
-use crate::read::Recent;
-use crate::request::{Draft, IdempotencyKey, Principal, Request};
-use crate::sequence::Sequence;
+use crate::delivery::actors::{ActorClient, UserAddressPolicy};
+use crate::delivery::attempt::AttemptExecutor;
+use crate::delivery::pool::{
+    CircuitBreaker, PooledProvider, PriorityLimiter, ProviderPool, ShareLimiter,
+};
+use crate::delivery::provider::script::ProviderScript;
+use crate::delivery::provider::{ErrorCodeTable, Provider};
+use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::unverified::UnverifiedQuota;
+use crate::dispatch::{AttemptRunner, DispatchContext, DispatchState, Dispatcher, ResultWriter};
+use crate::housekeeping::DelayedRowMover;
+use crate::intake::group_commit::{AcceptedNotification, GroupCommitter, SubmissionQueue};
+use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
+use crate::lease::LeaseClock;
+use crate::lease::WorkerRegistry;
+use crate::metrics::NotifyMetrics;
+use crate::notification::OrderSequence;
+use crate::notification::{Channel, NotificationId, PerChannel, Priority};
+use crate::principal::Principal;
+use crate::status::view::StatusView;
+use crate::store::SnapshotCache;
 use crate::store::Store;
-use crate::suppression::Suppression;
-use crate::template::{Locale, TemplateName, Templates};
-use crate::unverified::UnverifiedQuota;
-use crate::view::View;
+use crate::templates::{Locale, TemplateName, Templates};
 
-/// When every test begins.
+/// Initial time of every test.
 pub(crate) const START: Timestamp = Timestamp(1_763_600_000_000);
 
-/// One replica.
-pub(crate) struct Rig {
+/// A replica.
+pub(crate) struct TestReplica {
     pub(crate) clock: Clock,
     pub(crate) store: Store,
-    pub(crate) script: Script,
-    pub(crate) door: Door,
-    pub(crate) writer: Writer,
+    pub(crate) script: ProviderScript,
+    pub(crate) submissions: SubmissionQueue,
+    pub(crate) committer: GroupCommitter,
     pub(crate) dispatcher: Dispatcher,
-    pub(crate) finisher: Finisher,
-    pub(crate) runner: Arc<Runner>,
-    pub(crate) workers: Arc<Workers>,
-    pub(crate) board: Arc<Board>,
-    pub(crate) mover: Mover,
+    pub(crate) result_writer: ResultWriter,
+    pub(crate) runner: Arc<AttemptRunner>,
+    pub(crate) workers: Arc<WorkerRegistry>,
+    pub(crate) dispatch_state: Arc<DispatchState>,
+    pub(crate) mover: DelayedRowMover,
     pub(crate) stop: CancellationToken,
-    pub(crate) recent: Arc<Recent>,
-    pub(crate) suppression: Arc<Suppression>,
+    pub(crate) snapshot_cache: Arc<SnapshotCache>,
+    pub(crate) suppression: Arc<SuppressionCache>,
     pub(crate) templates: Arc<ArcSwap<Templates>>,
 }
 
-/// A statement that no store has a function for.
+/// Executes a statement for which the store has no function.
 pub(crate) async fn execute(database: &Database, sql: &str) {
     let sql = AssertSqlSafe(sql.to_owned());
     match database {
         Database::Postgres(pool) => pool.execute(sql).await.map(|_| ()),
         Database::Sqlite(sqlite) => sqlite.writer.execute(sql).await.map(|_| ()),
     }
-    .expect("the statement is good");
+    .expect("the statement is valid");
 }
 
-/// Stores of both kinds, each with the database that it lives in.
+/// Returns stores of both kinds with their databases.
 pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
     let mut stores = Vec::new();
     for test in testing::both().await {
-        let store = Store::open(&test.database, 4).await.expect("opens");
+        let store = Store::open(&test.database, 4).await.expect("open store");
         store
-            .keep_house(START, Timestamp(0))
+            .maintain(START, Timestamp(0))
             .await
             .expect("partitions");
         stores.push((store, test));
@@ -88,20 +93,20 @@ pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
 pub(crate) fn templates() -> Templates {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conf/templates");
     Templates::load(&folder, Locale::parse("en").expect("tag"))
-        .expect("the shipped templates are sound")
+        .expect("the shipped templates are valid")
 }
 
-/// One template of these files.
+/// Returns one template of the given files.
 pub(crate) fn templates_of(name: &str, files: &[(&str, &str)]) -> Templates {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::create_dir_all(folder.path().join(name)).expect("a folder");
     for (file, text) in files {
         std::fs::write(folder.path().join(name).join(file), text).expect("a file");
     }
-    Templates::load(folder.path(), Locale::parse("en").expect("tag")).expect("sound")
+    Templates::load(folder.path(), Locale::parse("en").expect("tag")).expect("valid templates")
 }
 
-/// One template, `welcome` for e-mail, with these settings beside its version.
+/// Returns the template `welcome` for e-mail with additional settings.
 pub(crate) fn welcome_with(settings: &str) -> Templates {
     let words = "Hello {{ name }}";
     let settings = format!("version = 1\n{settings}\n");
@@ -133,138 +138,166 @@ fn identity() -> IdentityConfig {
     }
 }
 
-impl Rig {
-    /// A replica with so many permits for e-mail.
+/// The providers and the actor service of a replica.
+struct TestDelivery {
+    script: ProviderScript,
+    providers: Vec<PooledProvider>,
+    actors: ActorClient,
+}
+
+impl TestReplica {
+    /// Creates a replica with the given number of e-mail permits.
     pub(crate) async fn new(store: &Store, clock: &Clock, permits: usize) -> Self {
         Self::calling(store, clock, permits, 1000).await
     }
 
-    /// A replica whose provider takes so many calls at once.
+    /// Creates a replica whose provider accepts `concurrency` concurrent calls.
     pub(crate) async fn calling(
         store: &Store,
         clock: &Clock,
         permits: usize,
-        at_once: usize,
+        concurrency: usize,
     ) -> Self {
-        let script = Script::default();
+        let script = ProviderScript::default();
         let actors = unreachable_actors(clock);
-        Self::with(
-            store,
-            clock,
-            permits,
-            (&script, vec![outlet(&script, clock, at_once)]),
+        let delivery = TestDelivery {
+            providers: vec![pooled(&script, clock, concurrency)],
+            script,
             actors,
-        )
-        .await
+        };
+        Self::with(store, clock, permits, delivery).await
     }
 
-    /// A replica with this provider, which asks this actor service; its script is called by nobody.
+    /// Creates a replica with the given provider and actor service. Its script is not used.
     pub(crate) async fn delivering(
         store: &Store,
         clock: &Clock,
         provider: Provider,
-        actors: Actors,
+        actors: ActorClient,
     ) -> Self {
-        let script = Script::default();
-        let outlets = vec![Outlet {
+        let script = ProviderScript::default();
+        let providers = vec![PooledProvider {
             provider,
-            ..outlet(&script, clock, 8)
+            ..pooled(&script, clock, 8)
         }];
-        Self::with(store, clock, 8, (&script, outlets), actors).await
+        let delivery = TestDelivery {
+            script,
+            providers,
+            actors,
+        };
+        Self::with(store, clock, 8, delivery).await
     }
 
-    /// A replica with a provider for everybody but `@other.example`, and one for those alone.
+    /// Creates a replica with two providers: one for `@other.example`, and one for all other
+    /// addresses.
     pub(crate) async fn beside_another(
         store: &Store,
         clock: &Clock,
         permits: usize,
-    ) -> (Self, Script) {
-        let (script, other) = (Script::default(), Script::default());
-        script.carries_all_but("@other.example");
-        other.carries_only("@other.example");
-        let outlets = [&script, &other]
-            .map(|script| outlet(script, clock, 1000))
+    ) -> (Self, ProviderScript) {
+        let (script, other) = (ProviderScript::default(), ProviderScript::default());
+        script.support_all_except("@other.example");
+        other.support_only("@other.example");
+        let providers = [&script, &other]
+            .map(|script| pooled(script, clock, 1000))
             .into();
-        let actors = unreachable_actors(clock);
-        (
-            Self::with(store, clock, permits, (&script, outlets), actors).await,
-            other,
-        )
+        let delivery = TestDelivery {
+            script,
+            providers,
+            actors: unreachable_actors(clock),
+        };
+        (Self::with(store, clock, permits, delivery).await, other)
     }
 
     async fn with(
         store: &Store,
         clock: &Clock,
         permits: usize,
-        (script, outlets): (&Script, Vec<Outlet>),
-        actors: Actors,
+        TestDelivery {
+            script,
+            providers,
+            actors,
+        }: TestDelivery,
     ) -> Self {
-        let (store, clock, script) = (store.clone(), clock.clone(), script.clone());
-        let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Own)
+        let (store, clock) = (store.clone(), clock.clone());
+        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Local)
             .await
-            .expect("registers");
-        let board = Arc::new(Board::new([permits; 3], clock.clone()));
-        let (metrics, stop) = (Metrics::new(), CancellationToken::new());
-        let (ended, over) = mpsc::unbounded_channel();
-        let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
+            .expect("registration of the worker");
+        let dispatch_state = Arc::new(DispatchState::new(
+            &PerChannel::from_fn(|_| permits),
+            clock.clone(),
+        ));
+        let (metrics, stop) = (NotifyMetrics::new(), CancellationToken::new());
+        let (completed, over) = mpsc::unbounded_channel();
+        let suppression = Arc::new(SuppressionCache::new(store.clone(), clock.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));
-        let courier = courier(&store, &clock, outlets, (&suppression, &templates), actors);
-        let runner = Runner::new(
-            courier,
+        let cache = Cache::memory(clock.clone());
+        let mut channels = PerChannel::default();
+        *channels.get_mut(Channel::Email) = providers;
+        let executor = AttemptExecutor {
+            templates: Arc::clone(&templates),
+            actors,
+            store: store.clone(),
+            providers: ProviderPool::new(channels, ErrorCodeTable::shipped()),
+            suppression: Arc::clone(&suppression),
+            unverified: UnverifiedQuota::new(cache, clock.clone()),
+        };
+        let runner = AttemptRunner::new(
+            executor,
             clock.clone(),
             Arc::clone(&workers),
-            ended,
+            completed,
             stop.clone(),
         );
-        let recent = Recent::new(clock.clone());
-        let means = Means {
-            recent: Arc::clone(&recent),
+        let snapshot_cache = SnapshotCache::new(clock.clone());
+        let context = DispatchContext {
+            snapshot_cache: Arc::clone(&snapshot_cache),
             store: store.clone(),
             clock: clock.clone(),
-            sequence: Arc::new(Sequence::new(clock.clone())),
+            sequence: Arc::new(OrderSequence::new(clock.clone())),
             workers: Arc::clone(&workers),
-            board: Arc::clone(&board),
+            dispatch_state: Arc::clone(&dispatch_state),
             runner: Arc::clone(&runner),
             metrics,
         };
-        let (door, writer) = Door::open(means.clone());
+        let (submissions, committer) = SubmissionQueue::open(context.clone());
         Self {
-            dispatcher: Dispatcher::new(Channel::Email, &means),
-            finisher: Finisher::new(&means, over),
-            mover: Mover {
+            dispatcher: Dispatcher::new(Channel::Email, &context),
+            result_writer: ResultWriter::new(&context, over),
+            mover: DelayedRowMover {
                 store: store.clone(),
                 clock: clock.clone(),
-                board: Arc::clone(&board),
+                dispatch_state: Arc::clone(&dispatch_state),
             },
             clock,
             store,
             script,
-            door,
-            writer,
+            submissions,
+            committer,
             runner,
             workers,
-            board,
+            dispatch_state,
             stop,
-            recent,
+            snapshot_cache,
             suppression,
             templates,
         }
     }
 
-    /// Accepts one notification by e-mail.
+    /// Accepts one e-mail notification.
     pub(crate) async fn accept(&mut self, priority: Priority) -> NotificationId {
         self.submit(draft(priority), None)
             .await
-            .expect("accepted")
+            .expect("acceptance")
             .id
     }
 
-    /// Accepts what is given.
+    /// Submits a notification as a service.
     pub(crate) async fn submit(
         &mut self,
-        draft: Draft,
+        draft: ValidatedRequest,
         key: Option<&str>,
-    ) -> Result<Accepted, Problem> {
+    ) -> Result<AcceptedNotification, Problem> {
         let principal = Principal {
             creator: "service:test".into(),
             actor: None,
@@ -272,33 +305,38 @@ impl Rig {
         self.submit_as(principal, draft, key).await
     }
 
-    /// Accepts what is given from this caller.
+    /// Submits a notification as `principal`.
     pub(crate) async fn submit_as(
         &mut self,
         principal: Principal,
-        draft: Draft,
+        draft: ValidatedRequest,
         key: Option<&str>,
-    ) -> Result<Accepted, Problem> {
-        let (door, key) = (self.door.clone(), key.and_then(IdempotencyKey::parse));
+    ) -> Result<AcceptedNotification, Problem> {
+        let (submissions, key) = (
+            self.submissions.clone(),
+            key.and_then(IdempotencyKey::parse),
+        );
         let answer = tokio::spawn(async move {
-            door.accept(&principal, draft, key, BudgetPermit::default())
+            submissions
+                .submit(&principal, draft, key, BudgetPermit::default())
                 .await
         });
-        self.writer.step().await;
+        self.committer.step().await;
         answer.await.expect("no panic")
     }
 
-    /// One round: look, claim, deliver, write. How many were written.
+    /// Runs one round: scan, claim, deliver, write results. Returns the number of results written.
     pub(crate) async fn step(&mut self) -> usize {
-        self.dispatcher.survey().await.expect("looks");
-        self.dispatcher.pass().await.expect("claims");
+        self.dispatcher.scan_lanes().await.expect("scan");
+        self.dispatcher.claim_available().await.expect("claim");
         self.settle().await
     }
 
-    /// Lets what was begun end, and writes it.
+    /// Waits for deliveries in progress and writes their results. Returns the number of results
+    /// written.
     pub(crate) async fn settle(&mut self) -> usize {
-        self.runner.idle().await;
-        self.finisher.drain().await
+        self.runner.wait_until_idle().await;
+        self.result_writer.drain().await
     }
 
     pub(crate) async fn view(&self, id: NotificationId) -> serde_json::Value {
@@ -306,62 +344,45 @@ impl Rig {
             .store
             .read(&[id])
             .await
-            .expect("reads")
+            .expect("read")
             .pop()
-            .expect("there");
-        let flow = |channel| self.board.desk(channel).flow();
-        let view = View::of(&snapshot, self.clock.now(), flow, |_| false);
+            .expect("a stored notification");
+        let flow = |channel| self.dispatch_state.channel(channel).flow();
+        let view = StatusView::of(&snapshot, self.clock.now(), flow, |_| false);
         serde_json::to_value(view).expect("JSON")
     }
 }
 
-fn outlet(script: &Script, clock: &Clock, at_once: usize) -> Outlet {
-    Outlet {
+fn pooled(script: &ProviderScript, clock: &Clock, concurrency: usize) -> PooledProvider {
+    PooledProvider {
         name: "script".to_owned(),
         provider: Provider::Script(script.clone()),
         weight: 1,
-        turnstile: Turnstile::new(at_once, None),
-        shares: Shares::new(at_once),
-        breaker: Breaker::new(clock.clone()),
+        limiter: PriorityLimiter::new(concurrency, None),
+        shares: ShareLimiter::new(concurrency),
+        breaker: CircuitBreaker::new(clock.clone()),
     }
 }
 
-/// The actor service at this address, asked with the tokens of these pools.
-pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> Actors {
+/// Returns a client of the actor service at `base` with tokens of these pools.
+pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> ActorClient {
     let tokens = ServiceTokens::new(identity, Cache::memory(clock.clone()), clock.clone());
     let calls = ServiceClient::new(tokens, postern_common::service::http_client());
-    let own = OwnAddresses {
+    let own = UserAddressPolicy {
         anyone: false,
-        unverified: [false; 3],
+        unverified: PerChannel::default(),
     };
-    Actors::new(base.parse().expect("URL"), calls, own)
+    ActorClient::new(base.parse().expect("URL"), calls, own)
 }
 
-fn unreachable_actors(clock: &Clock) -> Actors {
+fn unreachable_actors(clock: &Clock) -> ActorClient {
     actors("http://127.0.0.1:9", &identity(), clock)
 }
 
-fn courier(
-    store: &Store,
-    clock: &Clock,
-    outlets: Vec<Outlet>,
-    (suppression, templates): (&Arc<Suppression>, &Arc<ArcSwap<Templates>>),
-    actors: Actors,
-) -> Courier {
-    Courier {
-        templates: Arc::clone(templates),
-        actors,
-        store: store.clone(),
-        outlets: Outlets::new([outlets, Vec::new(), Vec::new()], Codes::shipped()),
-        suppression: Arc::clone(suppression),
-        unverified: UnverifiedQuota::new(Cache::memory(clock.clone()), clock.clone()),
-    }
-}
-
-/// An e-mail that is in order.
-pub(crate) fn draft(priority: Priority) -> Draft {
+/// Returns a valid e-mail notification.
+pub(crate) fn draft(priority: Priority) -> ValidatedRequest {
     let address = EmailAddress::parse("ada@example.com").expect("address");
-    let request = Request {
+    let request = NotificationRequest {
         channel: Channel::Email,
         recipient: Address::Email(address).into(),
         template: TemplateName::parse("welcome").expect("name"),
@@ -374,14 +395,14 @@ pub(crate) fn draft(priority: Priority) -> Draft {
         send_at: None,
         expires_at: None,
     };
-    Draft {
+    ValidatedRequest {
         request,
         template_version: 1,
         locale: Locale::parse("en").expect("tag"),
     }
 }
 
-/// An instant after the start.
+/// Returns the time `seconds` after [`START`].
 pub(crate) fn after(seconds: u64) -> Timestamp {
     START.plus(Duration::from_secs(seconds))
 }

@@ -1,10 +1,9 @@
-//! The start of the real program on a system without CA certificates.
+//! Startup of the program on a system without CA certificates.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Starts the program where no CA certificates are found, with these lines in its configuration,
-/// and waits for its end.
+/// Runs the program without CA certificates and with additional configuration lines until it exits.
 fn start_without_certificates(folder: &Path, settings: &str) -> Output {
     let config = folder.join("notify.toml");
     let templates = concat!(env!("CARGO_MANIFEST_DIR"), "/../conf/templates");
@@ -12,7 +11,7 @@ fn start_without_certificates(folder: &Path, settings: &str) -> Output {
         "listen = '127.0.0.1:0'\nadmin = '127.0.0.1:0'\ndatabase = 'sqlite://notify.db'\n\
          [templates]\nfolder = '{templates}'\n{settings}"
     );
-    std::fs::write(&config, text).expect("the folder can be written");
+    std::fs::write(&config, text).expect("a writable folder");
     Command::new(env!("CARGO_BIN_EXE_postern-notify"))
         .env_clear()
         .envs([
@@ -27,21 +26,21 @@ fn start_without_certificates(folder: &Path, settings: &str) -> Output {
         .arg(&config)
         .current_dir(folder)
         .output()
-        .expect("it starts")
+        .expect("the program starts")
 }
 
 #[test]
-fn start_without_ca_certificates_is_refused_with_a_reason() {
+fn start_without_ca_certificates_fails_with_reason() {
     let topics = "[webhooks.sns]\ntopics = ['arn:aws:sns:us-west-2:123456789012:mail-events']\n";
     for (settings, status) in [("", 69), (topics, 64)] {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let ended = start_without_certificates(folder.path(), settings);
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(status), "{said}");
+        let output = start_without_certificates(folder.path(), settings);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{stderr}");
         assert!(
-            said.contains("No CA certificates") && said.contains("SSL_CERT_FILE"),
-            "{said}"
+            stderr.contains("No CA certificates") && stderr.contains("SSL_CERT_FILE"),
+            "{stderr}"
         );
-        assert!(!said.contains("panicked"), "{said}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
     }
 }

@@ -58,7 +58,7 @@ async fn incomplete_bodies_do_not_prevent_sign_ins() {
     .await;
     assert!(read.is_ok(), "the last one is rejected at once");
     // 429 is for the client's share; the memory of all clients would be 503.
-    assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 429");
+    assert_eq!(String::from_utf8_lossy(&response), "HTTP/1.1 429");
     assert_eq!(sign_in(&url, "192.0.2.1").await, 401);
     // A complete body does not use the budget of incomplete ones, except the client's share.
     assert_eq!(sign_in(&url, "192.0.2.66").await, 401);

@@ -3,7 +3,7 @@ use postern_common::decode::{Mistakes, json};
 use super::*;
 
 #[test]
-fn email_addresses_are_plain_or_refused() {
+fn unusual_email_addresses_are_rejected() {
     for good in [
         "ada@example.com",
         "a.b+c@Example.COM",
@@ -48,8 +48,8 @@ fn email_addresses_are_plain_or_refused() {
 }
 
 #[test]
-fn telephone_numbers_are_e_164() {
-    assert!(E164::parse("+491701234567").is_some());
+fn phone_numbers_must_be_e164() {
+    assert!(PhoneNumber::parse("+491701234567").is_some());
     for bad in [
         "491701234567",
         "+0491701234",
@@ -58,12 +58,12 @@ fn telephone_numbers_are_e_164() {
         "+1234567890123456",
         "+49170123456a",
     ] {
-        assert!(E164::parse(bad).is_none(), "{bad}");
+        assert!(PhoneNumber::parse(bad).is_none(), "{bad}");
     }
 }
 
 #[test]
-fn private_addresses_are_not_called() {
+fn private_urls_are_rejected() {
     let public = |text: &str| is_public_https(&Url::parse(text).expect("URL"));
     assert!(public("https://fcm.googleapis.com/fcm/send/x"));
     assert!(public("https://93.184.216.34/"));
@@ -96,10 +96,10 @@ fn recipient(text: &str, channel: Channel) -> Result<Recipient, Vec<&'static str
 }
 
 #[test]
-fn a_recipient_is_reached_in_exactly_one_way() {
+fn recipient_must_have_exactly_one_address() {
     assert!(recipient(r#"{"email":"a@x.com"}"#, Channel::Email).is_ok());
     assert!(recipient(r#"{"actorId":"a-1"}"#, Channel::Push).is_ok());
-    let refused = |text, channel| recipient(text, channel).expect_err("refused");
+    let refused = |text, channel| recipient(text, channel).expect_err("invalid recipient");
     assert_eq!(refused("{}", Channel::Email), ["missing_field"]);
     assert_eq!(
         refused(r#"{"email":"a@x.com","actorId":"b"}"#, Channel::Email),
@@ -120,9 +120,9 @@ fn a_recipient_is_reached_in_exactly_one_way() {
 }
 
 #[test]
-fn a_recipient_survives_the_store() {
+fn recipient_round_trips_through_the_store() {
     for text in [r#"{"actorId":"a-1"}"#, r#"{"email":"a@x.com"}"#] {
-        let recipient = recipient(text, Channel::Email).expect("sound");
+        let recipient = recipient(text, Channel::Email).expect("valid recipient");
         let stored = serde_json::to_string(&recipient).expect("JSON");
         assert_eq!(stored, text);
         assert_eq!(

@@ -1,56 +1,66 @@
+//! The command that reads a delivery status notification from standard input.
+
 use std::io::Read;
 
 use postern_common::Clock;
 use postern_common::exit::Exit;
-use postern_notify::mail_token::KEY_VARIABLE;
-use postern_notify::provider::Codes;
-use postern_notify::store::StoreError;
-use postern_notify::suppression::Suppression;
-use postern_notify::{Config, dsn};
 
-use super::{open, say};
+use crate::Config;
+use crate::delivery::mail_token::KEY_VARIABLE;
+use crate::delivery::provider::ErrorCodeTable;
+use crate::delivery::suppression::SuppressionCache;
+use crate::receipts::dsn;
+use crate::store::StoreError;
 
-/// Most bytes of a mail that are read: what a report says stands before the mail that it returns.
-const MOST: u64 = 128 * 1024;
+use super::{open, print_line};
 
-/// Reads one mail on standard input and keeps what it reports. A mail that reports nothing of ours
-/// is taken and left: nothing would be won by sending it back. Anything that fails is
-/// `EX_TEMPFAIL`, upon which a mail server keeps the mail and tries again. Of one notification a
-/// bounded number of reports is stored (`MAX_RECEIPTS_PER_NOTIFICATION`): the recipient of one can
-/// repeat it with other bytes.
+/// Maximum number of bytes read from a message. The report precedes the returned message.
+const MAX_MESSAGE_BYTES: u64 = 128 * 1024;
+
+/// Reads one message from standard input and stores its reports. A message without a report of this
+/// service is accepted and discarded, because bouncing it would serve no purpose. Failures exit
+/// with `EX_TEMPFAIL`, so that the mail server keeps the message and retries. The number of reports
+/// stored per notification is bounded (`MAX_RECEIPTS_PER_NOTIFICATION`), because a recipient can
+/// repeat a report with other bytes.
 pub(super) async fn run(config: Result<Config, Exit>) -> Result<(), Exit> {
     let mail = read_mail().map_err(|error| Exit::unavailable(format!("standard input: {error}")));
-    keep(config, mail).await.map_err(Exit::for_now)
+    store_reports(config, mail).await.map_err(Exit::for_now)
 }
 
 fn read_mail() -> std::io::Result<Vec<u8>> {
     let (mut mail, mut input) = (Vec::new(), std::io::stdin().lock());
-    input.by_ref().take(MOST).read_to_end(&mut mail)?;
-    // Whoever writes to us is not to find the pipe closed.
+    input
+        .by_ref()
+        .take(MAX_MESSAGE_BYTES)
+        .read_to_end(&mut mail)?;
+    // The rest is read so that the writer does not get a broken pipe.
     std::io::copy(&mut input, &mut std::io::sink())?;
     Ok(mail)
 }
 
-async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Result<(), Exit> {
+async fn store_reports(
+    config: Result<Config, Exit>,
+    mail: Result<Vec<u8>, Exit>,
+) -> Result<(), Exit> {
     let (config, mail, clock) = (config?, mail?, Clock::system());
     let now = clock.now();
     let Some(tokens) = &config.mail_tokens else {
         return Err(Exit::usage(format!(
-            "{KEY_VARIABLE} is not set: no delivery report can be believed"
+            "{KEY_VARIABLE} is not set: delivery reports cannot be verified"
         )));
     };
-    let nothing = "no report of a notification: nothing is kept";
-    let Some(report) = dsn::read(&mail, &Codes::shipped(), now) else {
-        return say(nothing);
+    let no_report = "no report of a notification: message discarded";
+    let Some(report) = dsn::read(&mail, &ErrorCodeTable::shipped(), now) else {
+        return print_line(no_report);
     };
-    let ids = report.ids(tokens);
+    let ids = report.notification_ids(tokens);
     if ids.is_empty() {
-        return say(nothing);
+        return print_line(no_report);
     }
     let store = open(&config).await?;
-    let away = |error: StoreError| Exit::unavailable(error.to_string());
-    let snapshots = store.read(&ids).await.map_err(away)?;
-    let reports = report.believe(tokens, |id| {
+    let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
+    let snapshots = store.read(&ids).await.map_err(unavailable)?;
+    let reports = report.verified_reports(tokens, |id| {
         let known = snapshots.iter().filter(|snapshot| snapshot.id == id);
         known.flat_map(|snapshot| snapshot.addresses()).collect()
     });
@@ -59,14 +69,17 @@ async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Resu
         .filter_map(|report| report.receipt(dsn::PROVIDER, now))
         .collect();
     if receipts.is_empty() {
-        return say(nothing);
+        return print_line(no_report);
     }
-    let new = store.receive(&receipts).await.map_err(away)?;
-    let suppression = Suppression::new(store, clock);
-    suppression.believe(&reports).await.map_err(away)?;
-    suppression.write().await.map_err(away)?;
-    say(&format!(
-        "{new} kept, {} known before",
+    let new = store.save_receipts(&receipts).await.map_err(unavailable)?;
+    let suppression = SuppressionCache::new(store, clock);
+    suppression
+        .apply_reports(&reports)
+        .await
+        .map_err(unavailable)?;
+    suppression.flush().await.map_err(unavailable)?;
+    print_line(&format!(
+        "{new} stored, {} duplicate",
         receipts.len() as u64 - new
     ))
 }

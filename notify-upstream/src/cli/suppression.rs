@@ -1,61 +1,63 @@
+//! Commands on the suppression list.
+
 use clap::{Args, Subcommand};
 use postern_common::Clock;
 use postern_common::exit::Exit;
-use postern_notify::Config;
-use postern_notify::address::{self, AddressHash};
-use postern_notify::notification::Channel;
-use postern_notify::store::{StoreError, Suppressed, SuppressedFilter};
-use postern_notify::suppression::{LIFT, List};
 
-use super::{instant, open, say};
+use crate::Config;
+use crate::address::{self, AddressHash};
+use crate::delivery::suppression::{MAX_REMOVED_ROWS, SuppressionList};
+use crate::notification::Channel;
+use crate::store::{StoreError, SuppressionEntry, SuppressionQuery};
+
+use super::{instant, open, print_line};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SuppressionCommand {
-    /// Lists them, the oldest first: since when, list, channel, why, SHA-256 of the address.
-    /// Addresses themselves are not kept: ask with `--address`.
+    /// List addresses, oldest first: time, list, channel, reason, SHA-256 of the address. Addresses
+    /// are stored as hashes only; search for one with `--address`.
     List {
-        /// suppressed or unsubscribed; without it both.
+        /// List: suppressed or unsubscribed. Default: both.
         #[arg(long)]
         list: Option<String>,
         #[command(flatten)]
-        filter: Filter,
+        filter: SuppressionFilter,
     },
-    /// Takes addresses off a list; every replica follows within seconds. An address that bounces
-    /// again comes back.
+    /// Remove addresses from a list. All replicas apply it within seconds. An address that bounces
+    /// again is suppressed again.
     Remove {
-        /// suppressed: addresses that are proven not to exist. unsubscribed: addresses whose
-        /// holders asked for no more mail of templates that offer that; only they themselves can
-        /// take that back.
+        /// List: suppressed (addresses proven not to exist) or unsubscribed (addresses whose owners
+        /// unsubscribed from templates that offer it; remove them only at the owner's request).
         #[arg(long)]
         list: String,
         #[command(flatten)]
-        filter: Filter,
+        filter: SuppressionFilter,
     },
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Filter {
-    /// One address, as it was written in the request: an e-mail address, a phone number, a device
-    /// token, the endpoint of a subscription.
+pub(crate) struct SuppressionFilter {
+    /// Address as written in the request: e-mail address, phone number, device token or
+    /// subscription endpoint.
     #[arg(long)]
     address: Option<String>,
-    /// One address, by its SHA-256 in hexadecimal digits, as the list shows it.
+    /// SHA-256 of the address in hexadecimal digits, as printed by the list.
     #[arg(long, conflicts_with = "address")]
     hash: Option<String>,
-    /// email, sms or push; without it all.
+    /// Channel: email, sms or push. Default: all.
     #[arg(long)]
     channel: Option<String>,
-    /// A reason, such as `mailbox_unknown`.
+    /// Reason, such as `mailbox_unknown`.
     #[arg(long)]
     reason: Option<String>,
-    /// Noted at or after this instant (RFC 3339).
+    /// Added at or after this time (RFC 3339).
     #[arg(long)]
     since: Option<String>,
-    /// Noted before this instant (RFC 3339).
+    /// Added before this time (RFC 3339).
     #[arg(long)]
     until: Option<String>,
-    /// At most so many, up to 50000.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(i64).range(0..=LIFT))]
+    /// Maximum number of addresses, up to 50000.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(i64).range(0..=MAX_REMOVED_ROWS))]
     limit: i64,
 }
 
@@ -63,42 +65,43 @@ pub(crate) struct Filter {
 
 impl SuppressionCommand {
     pub(super) async fn run(self, config: &Config) -> Result<(), Exit> {
-        let away = |error: StoreError| Exit::unavailable(error.to_string());
+        let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
         match self {
             Self::List { list, filter } => {
                 let filter = filter.parse(list.as_deref())?;
                 for entry in open(config)
                     .await?
-                    .suppressed(&filter)
+                    .suppression_entries(&filter)
                     .await
-                    .map_err(away)?
+                    .map_err(unavailable)?
                 {
-                    say(&line(&entry))?;
+                    print_line(&line(&entry))?;
                 }
                 Ok(())
             }
             Self::Remove { list, filter } => {
-                if filter.is_wide_open() {
+                if filter.is_unrestricted() {
                     return Err(Exit::usage(
-                        "say which: --address, --hash, --reason, --since or --until",
+                        "a selector is required: --address, --hash, --reason, --since or --until",
                     ));
                 }
                 let filter = filter.parse(Some(&list))?;
-                let lifted = open(config)
+                let removed = open(config)
                     .await?
-                    .lift(&filter, Clock::system().now())
+                    .remove_suppressed(&filter, Clock::system().now())
                     .await
-                    .map_err(away)?;
-                say(&format!("{lifted} removed"))
+                    .map_err(unavailable)?;
+                print_line(&format!("{removed} removed"))
             }
         }
     }
 }
 
-fn line(entry: &Suppressed) -> String {
-    let (list, channel) = List::of_kind(entry.kind).map_or(("-", "-"), |(list, channel)| {
-        (list.as_str(), channel.as_str())
-    });
+fn line(entry: &SuppressionEntry) -> String {
+    let (list, channel) = SuppressionList::of_kind(entry.kind)
+        .map_or(("-", "-"), |(list, channel)| {
+            (list.as_str(), channel.as_str())
+        });
     format!(
         "{} {list} {channel} {} {}",
         entry.at,
@@ -107,10 +110,10 @@ fn line(entry: &Suppressed) -> String {
     )
 }
 
-// === impl Filter ===
+// === impl SuppressionFilter ===
 
-impl Filter {
-    fn is_wide_open(&self) -> bool {
+impl SuppressionFilter {
+    fn is_unrestricted(&self) -> bool {
         let Self {
             address,
             hash,
@@ -125,10 +128,10 @@ impl Filter {
             .all(|choice| choice.is_none())
     }
 
-    fn parse(self, list: Option<&str>) -> Result<SuppressedFilter, Exit> {
-        let list = one_of("--list", List::WORDS, list)?;
-        let channel = one_of("--channel", Channel::WORDS, self.channel.as_deref())?;
-        let kinds = List::WORDS
+    fn parse(self, list: Option<&str>) -> Result<SuppressionQuery, Exit> {
+        let list = one_of("--list", SuppressionList::NAMES, list)?;
+        let channel = one_of("--channel", Channel::NAMES, self.channel.as_deref())?;
+        let kinds = SuppressionList::NAMES
             .iter()
             .flat_map(|(_, list)| Channel::ALL.map(|channel| (*list, channel)))
             .filter(|(known, of)| {
@@ -141,7 +144,7 @@ impl Filter {
                 address::from_hex(&text).and_then(|hash| hash.try_into().ok());
             hash.ok_or_else(|| Exit::usage("--hash must be 64 hexadecimal digits"))
         });
-        Ok(SuppressedFilter {
+        Ok(SuppressionQuery {
             kinds,
             address: by_hash
                 .transpose()?

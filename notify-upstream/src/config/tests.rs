@@ -18,34 +18,37 @@ fn read(text: &str) -> Result<Config, String> {
 }
 
 #[test]
-fn the_shipped_file_reads() {
+fn shipped_file_is_valid() {
     let shipped = include_str!("../../../conf/notify.toml");
-    let config = read(shipped).expect("conf/notify.toml is sound");
+    let config = read(shipped).expect("conf/notify.toml is valid");
     assert_eq!(config.listen.port(), 8502);
-    assert!(!config.outlets.is_empty());
+    assert!(!config.providers.is_empty());
 }
 
 #[test]
-fn an_empty_file_has_every_default() {
-    let config = read("").expect("sound");
+fn empty_file_yields_all_defaults() {
+    let config = read("").expect("a valid configuration");
     assert_eq!(config.database, "sqlite://var/notify.db");
-    assert_eq!(config.queue.permits, [64; 3]);
-    assert_eq!(config.unverified_addresses, [false; 3]);
+    assert_eq!(
+        Channel::ALL.map(|channel| *config.queue.permits.get(channel)),
+        [64; 3]
+    );
+    assert_eq!(config.unverified_addresses, PerChannel::default());
     assert_eq!(
         read("unverified_addresses = ['push']")
-            .expect("sound")
+            .expect("a valid configuration")
             .unverified_addresses,
-        [false, false, true]
+        PerChannel::from_fn(|channel| channel == Channel::Push)
     );
 }
 
 #[test]
-fn every_mistake_is_told_with_its_line() {
+fn all_errors_are_reported_with_their_lines() {
     let refused = read(
         "listne = '127.0.0.1:1'\n[queue]\nretention = '1d'\nbodies = '1MiB'\n[[provider]]\nname = 'smtp'\nchannel = 'email'\nkind = 'smtp'\n\
          host = 'mail.example'\ntls = 'none'\nfrom = 'nobody'\nusername = 'u'\npassword_env = 'NOT_THERE'\n",
     )
-    .expect_err("refused");
+    .expect_err("invalid configuration");
     for part in [
         "notify.toml:1: listne: is not a known field; did you mean `listen`?",
         "notify.toml:3: queue.retention: must be at least 40d",

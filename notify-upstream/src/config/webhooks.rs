@@ -1,13 +1,18 @@
+//! The `[webhooks]` tables of the configuration.
+
 use postern_common::config::Env;
 use postern_common::decode::Object;
 use url::Url;
 
-use super::outlet::secret;
-use crate::provider::check_tls;
-use crate::webhook::{Certificates, Mailgun, SendGrid, Sns, Standard, Twilio, Webhooks};
+use super::provider::secret;
+use crate::delivery::provider::check_tls;
+use crate::receipts::webhook::{
+    CertificateCache, MailgunWebhook, SendGridWebhook, SnsWebhook, StandardWebhook, TwilioWebhook,
+    Webhooks,
+};
 
-/// The table `[webhooks]`: a provider that has no table of its own there is answered as a bad
-/// signature is.
+/// Reads the table `[webhooks]`. Requests of providers without a table are answered as those with
+/// an invalid signature.
 pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Option<Webhooks> {
     let tables = root.section("webhooks", |table| {
         let twilio = table.optional("twilio", |field| {
@@ -20,7 +25,7 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
                     );
                     return None;
                 };
-                Some(Twilio {
+                Some(TwilioWebhook {
                     auth_token: auth_token?,
                     url: callback(base, "twilio"),
                 })
@@ -29,8 +34,8 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
         let sns = table.section("sns", |sns| {
             let topics = sns.list("topics", |field| {
                 let topic = field.text(1..=256)?;
-                let sound = Sns::is_topic(&topic);
-                if sound {
+                let is_valid = SnsWebhook::is_topic(&topic);
+                if is_valid {
                     Some(topic)
                 } else {
                     field.fail("invalid_format", "must be the ARN of a topic")
@@ -40,23 +45,24 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
                 sns.fail("tls_unavailable", reason);
                 return None;
             }
-            Some(Sns {
+            Some(SnsWebhook {
                 topics,
-                certificates: Certificates::new(postern_common::service::http_client()),
+                certificates: CertificateCache::new(postern_common::service::http_client()),
             })
         });
         let sendgrid = table.section("sendgrid", |sendgrid| {
             sendgrid.required("public_key", |field| {
-                SendGrid::new(field.string()?)
+                SendGridWebhook::new(field.string()?)
                     .or_else(|| field.fail("invalid_format", "must be base64"))
             })
         });
         let mailgun = table.section("mailgun", |mailgun| {
-            secret(mailgun, env, "signing_key_env").map(|signing_key| Mailgun { signing_key })
+            secret(mailgun, env, "signing_key_env")
+                .map(|signing_key| MailgunWebhook { signing_key })
         });
         let standard = table.section("standard", |standard| {
             let key = secret(standard, env, "secret_env")?;
-            let read = Standard::new(&key);
+            let read = StandardWebhook::new(&key);
             if read.is_none() {
                 standard.fail(
                     "invalid_format",
@@ -76,7 +82,7 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
     Some(tables.unwrap_or_default())
 }
 
-/// Where a provider reaches us: through the gateway.
+/// Returns the URL for a provider's callbacks, through the gateway.
 pub(super) fn callback(base: &Url, provider: &str) -> Url {
     let mut url = base.clone();
     url.set_path(&format!(

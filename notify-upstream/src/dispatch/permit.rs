@@ -1,53 +1,59 @@
+//! Permits for concurrent deliveries of one channel.
+
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Turn;
+use super::LaneTurn;
 use crate::notification::{Lane, Priority};
 
-/// How many notifications of a channel are in hand at once: memory is bounded by these, and by
-/// nothing that a client sends. Some are kept for CRITICAL, some for CRITICAL and HIGH.
+/// A pool of permits of one channel. They bound the number of notifications in delivery, and
+/// thereby memory, independently of what clients send. Some are reserved for CRITICAL, and some for
+/// CRITICAL and HIGH.
 #[derive(Clone, Debug)]
-pub struct Permits(Arc<Inner>);
+pub(crate) struct PermitPool(Arc<PermitCounts>);
 
-/// The right to have one notification in hand. Dropped when its result is durable; whoever drops
-/// some wakes the dispatcher once, so that it claims for all of them together.
+/// The permit to deliver one notification, held until the result is durable. After dropping permits
+/// the holder wakes the dispatcher once, so that it claims rows for all of them together.
 #[derive(Debug)]
-pub struct Permit {
-    inner: Arc<Inner>,
+pub(crate) struct ChannelPermit {
+    counts: Arc<PermitCounts>,
     lane: usize,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct PermitCounts {
     total: usize,
     used: Mutex<[usize; Lane::PER_CHANNEL]>,
 }
 
-// === impl Permits ===
+// === impl PermitPool ===
 
-impl Permits {
-    /// As many as `total`, at least one.
+impl PermitPool {
+    /// Creates a pool of `total` permits, at least one.
     #[must_use]
-    pub fn new(total: usize) -> Self {
-        Self(Arc::new(Inner {
+    pub(crate) fn new(total: usize) -> Self {
+        Self(Arc::new(PermitCounts {
             total: total.max(1),
             used: Mutex::default(),
         }))
     }
 
-    /// Up to `want` permits for a lane whose share of all is `share` (0 to 1); fewer when fewer are
-    /// free.
+    /// Takes up to `want` permits for a lane whose share of all permits is `share` (0 to 1).
     #[must_use]
-    pub fn take(&self, lane: Lane, share: f64, want: usize) -> Vec<Permit> {
-        self.take_for(&[Turn { lane, share }], want)
+    pub(crate) fn take(&self, lane: Lane, share: f64, want: usize) -> Vec<ChannelPermit> {
+        self.take_for(&[LaneTurn { lane, share }], want)
             .map(|(_, permits)| permits)
             .unwrap_or_default()
     }
 
-    /// The first of these whose lane can have a permit, with up to `want` of them. Those that come
-    /// back while one lane after another is looked at go to none of them: they would go to a lane
-    /// behind the one that has just found none.
+    /// Takes up to `want` permits for the first of `turns` whose lane can have one. The lock is
+    /// held over all turns: a permit that is returned meanwhile must not go to a lane of lower
+    /// priority than one that has just found none.
     #[must_use]
-    pub fn take_for(&self, turns: &[Turn], want: usize) -> Option<(Turn, Vec<Permit>)> {
+    pub(crate) fn take_for(
+        &self,
+        turns: &[LaneTurn],
+        want: usize,
+    ) -> Option<(LaneTurn, Vec<ChannelPermit>)> {
         let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
         let in_use: usize = used.iter().sum();
         let (turn, count) = turns.iter().find_map(|turn| {
@@ -55,10 +61,10 @@ impl Permits {
                 .0
                 .total
                 .saturating_sub(in_use + self.reserved(turn.lane.priority));
-            let most = self
+            let lane_free = self
                 .share_of(turn.share)
                 .saturating_sub(used[turn.lane.index()]);
-            let count = free.min(most).min(want);
+            let count = free.min(lane_free).min(want);
             (count > 0).then_some((*turn, count))
         })?;
         let lane = turn.lane.index();
@@ -67,17 +73,17 @@ impl Permits {
         Some((
             turn,
             (0..count)
-                .map(|_| Permit {
-                    inner: Arc::clone(&self.0),
+                .map(|_| ChannelPermit {
+                    counts: Arc::clone(&self.0),
                     lane,
                 })
                 .collect(),
         ))
     }
 
-    /// How many are in use.
-    #[must_use]
-    pub fn in_use(&self) -> usize {
+    /// Returns the number of permits in use.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
         self.0
             .used
             .lock()
@@ -86,8 +92,8 @@ impl Permits {
             .sum()
     }
 
-    /// How many are kept from this priority for more urgent ones: a sixteenth for each of CRITICAL
-    /// and HIGH, at least one, once there are enough to share.
+    /// Returns the number of permits that are reserved for higher priorities: a sixteenth for each
+    /// of CRITICAL and HIGH, at least one, if there are at least four permits.
     fn reserved(&self, priority: Priority) -> usize {
         if self.0.total < 4 {
             return 0;
@@ -111,10 +117,10 @@ impl Permits {
     }
 }
 
-impl Drop for Permit {
+impl Drop for ChannelPermit {
     fn drop(&mut self) {
         let mut used = self
-            .inner
+            .counts
             .used
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -128,8 +134,8 @@ mod tests {
     use crate::notification::Channel;
 
     #[test]
-    fn some_are_kept_for_the_urgent_and_all_come_back() {
-        let permits = Permits::new(64);
+    fn permits_are_reserved_for_urgent_and_all_returned() {
+        let permits = PermitPool::new(64);
         let lane = |priority| Lane::first(Channel::Email, priority);
         let low = permits.take(lane(Priority::Low), 1.0, 100);
         let high = permits.take(lane(Priority::High), 1.0, 100);
@@ -137,18 +143,18 @@ mod tests {
         assert_eq!((low.len(), high.len(), critical.len()), (56, 4, 4));
         drop((low, high, critical));
         assert_eq!(permits.in_use(), 0);
-        let repeats = permits.take(lane(Priority::Normal).repeats(), 0.25, 100);
+        let repeats = permits.take(lane(Priority::Normal).retries(), 0.25, 100);
         assert_eq!(repeats.len(), 16);
         assert_eq!(permits.take(lane(Priority::Normal), 1.0, 100).len(), 40);
     }
     #[test]
-    fn what_comes_back_meanwhile_does_not_go_to_who_is_behind() {
-        let permits = Permits::new(1);
-        let turns = [Priority::Critical, Priority::High].map(|priority| Turn {
+    fn returned_permit_does_not_go_to_a_lower_lane() {
+        let permits = PermitPool::new(1);
+        let turns = [Priority::Critical, Priority::High].map(|priority| LaneTurn {
             lane: Lane::first(Channel::Email, priority),
             share: 1.0,
         });
-        let (back, coming) = std::sync::mpsc::channel::<Vec<Permit>>();
+        let (back, coming) = std::sync::mpsc::channel::<Vec<ChannelPermit>>();
         let returning = std::thread::spawn(move || coming.into_iter().for_each(drop));
         for _ in 0..20_000 {
             let (turn, taken) = loop {
@@ -157,7 +163,7 @@ mod tests {
                 }
             };
             assert_eq!(turn, turns[0]);
-            back.send(taken).expect("the other goes on");
+            back.send(taken).expect("the receiver runs");
         }
         drop(back);
         returning.join().expect("no panic");

@@ -1,39 +1,41 @@
+//! The order in which lanes are claimed from.
+
 use std::time::Duration;
 
-use super::GateState;
+use super::LowPriorityThrottle;
 use crate::notification::{Lane, Priority};
 
-/// What is seen of one lane.
+/// What the dispatcher knows of the rows that wait in one lane.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight {
+pub(crate) struct LaneBacklog {
     /// The lane.
-    pub lane: Lane,
-    /// Whether something may wait there.
-    pub waiting: bool,
-    /// How long the oldest has waited, if that is known.
-    pub age: Option<Duration>,
+    pub(crate) lane: Lane,
+    /// Whether rows may be waiting.
+    pub(crate) waiting: bool,
+    /// The age of the oldest waiting row, if known.
+    pub(crate) age: Option<Duration>,
 }
 
-/// A lane that may be claimed from now.
+/// A lane that may be claimed from, with its share of the permits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Turn {
+pub(crate) struct LaneTurn {
     /// The lane.
-    pub lane: Lane,
-    /// Its share of all permits, 0 to 1.
-    pub share: f64,
+    pub(crate) lane: Lane,
+    /// The share of all permits, 0 to 1.
+    pub(crate) share: f64,
 }
 
-/// Share of all permits that repeats of one priority may have: a provider that fails everything
-/// does not keep first attempts waiting.
-const REPEATS: f64 = 0.25;
-/// Share that a late class gets beside the class above it.
-const LATE: f64 = 0.25;
-/// Share that LOW gets while it is throttled.
-const THROTTLED: f64 = 0.25;
+/// Share of all permits for the retries of one priority, so that a provider that fails every call
+/// does not delay first attempts.
+const RETRY_SHARE: f64 = 0.25;
+/// Share of all permits for a priority that is promoted because it exceeds its maximum wait.
+const PROMOTED_SHARE: f64 = 0.25;
+/// Share of all permits for LOW while it is reduced.
+const REDUCED_LOW_SHARE: f64 = 0.25;
 
-/// How long the oldest of a class may wait before the class is promoted; CRITICAL has nothing above
-/// it, LOW no promise.
-fn target(priority: Priority) -> Option<Duration> {
+/// Returns the maximum wait of a priority before it is promoted. CRITICAL has no higher priority,
+/// and LOW has no limit.
+fn max_wait(priority: Priority) -> Option<Duration> {
     match priority {
         Priority::Critical | Priority::Low => None,
         Priority::High => Some(Duration::from_secs(10)),
@@ -41,37 +43,40 @@ fn target(priority: Priority) -> Option<Duration> {
     }
 }
 
-/// The lanes that may be claimed from, in order: CRITICAL; then a share for each class that is late
-/// for its target; then HIGH, NORMAL and LOW. Within a priority first attempts come before repeats.
+/// Returns the lanes to claim from, in order: CRITICAL; then a share for each priority that exceeds
+/// its maximum wait; then HIGH, NORMAL and LOW. Within a priority, first attempts precede retries.
 #[must_use]
-pub fn plan(sights: &[Sight; Lane::PER_CHANNEL], gate: GateState) -> Vec<Turn> {
-    let waiting = || sights.iter().filter(|sight| sight.waiting);
-    let share = |lane: Lane| match (lane.retry, lane.priority, gate) {
-        (_, Priority::Low, GateState::Paused) => None,
-        (true, _, _) => Some(REPEATS),
-        (false, Priority::Low, GateState::Throttled) => Some(THROTTLED),
+pub(crate) fn plan_turns(
+    backlogs: &[LaneBacklog; Lane::PER_CHANNEL],
+    low_throttle: LowPriorityThrottle,
+) -> Vec<LaneTurn> {
+    let waiting = || backlogs.iter().filter(|backlog| backlog.waiting);
+    let share = |lane: Lane| match (lane.retry, lane.priority, low_throttle) {
+        (_, Priority::Low, LowPriorityThrottle::Paused) => None,
+        (true, _, _) => Some(RETRY_SHARE),
+        (false, Priority::Low, LowPriorityThrottle::Reduced) => Some(REDUCED_LOW_SHARE),
         (false, _, _) => Some(1.0),
     };
     let regular = |wanted: fn(Priority) -> bool| {
         waiting()
-            .filter(move |sight| wanted(sight.lane.priority))
-            .filter_map(move |sight| {
-                Some(Turn {
-                    lane: sight.lane,
-                    share: share(sight.lane)?,
+            .filter(move |backlog| wanted(backlog.lane.priority))
+            .filter_map(move |backlog| {
+                Some(LaneTurn {
+                    lane: backlog.lane,
+                    share: share(backlog.lane)?,
                 })
             })
     };
     let late = waiting()
-        .filter(|sight| {
-            sight
+        .filter(|backlog| {
+            backlog
                 .age
-                .zip(target(sight.lane.priority))
-                .is_some_and(|(age, target)| age > target)
+                .zip(max_wait(backlog.lane.priority))
+                .is_some_and(|(age, max_wait)| age > max_wait)
         })
-        .map(|sight| Turn {
-            lane: sight.lane,
-            share: LATE,
+        .map(|backlog| LaneTurn {
+            lane: backlog.lane,
+            share: PROMOTED_SHARE,
         });
     let critical = regular(|priority| priority == Priority::Critical);
     critical
@@ -86,8 +91,8 @@ mod tests {
     use crate::notification::Channel;
     use proptest::prelude::*;
 
-    fn sights(waiting: [bool; 8], age_s: [u64; 8]) -> [Sight; 8] {
-        Lane::of(Channel::Email).map(|lane| Sight {
+    fn backlogs(waiting: [bool; 8], age_s: [u64; 8]) -> [LaneBacklog; 8] {
+        Lane::of(Channel::Email).map(|lane| LaneBacklog {
             lane,
             waiting: waiting[lane.index()],
             age: Some(Duration::from_secs(age_s[lane.index()])),
@@ -96,16 +101,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_is_strict_while_nobody_is_late(waiting in any::<[bool; 8]>()) {
-            let turns = plan(&sights(waiting, [0; 8]), GateState::Open);
+        fn order_is_strict_within_maximum_waits(waiting in any::<[bool; 8]>()) {
+            let turns = plan_turns(&backlogs(waiting, [0; 8]), LowPriorityThrottle::Off);
             let order: Vec<usize> = turns.iter().map(|turn| turn.lane.index()).collect();
             let expected: Vec<usize> = (0..8).filter(|index| waiting[*index]).collect();
             prop_assert_eq!(order, expected);
         }
 
         #[test]
-        fn critical_is_first_whoever_is_late(waiting in any::<[bool; 8]>(), age in any::<[u16; 8]>()) {
-            let turns = plan(&sights(waiting, age.map(u64::from)), GateState::Open);
+        fn critical_precedes_promoted_priorities(waiting in any::<[bool; 8]>(), age in any::<[u16; 8]>()) {
+            let turns = plan_turns(&backlogs(waiting, age.map(u64::from)), LowPriorityThrottle::Off);
             let critical = turns.iter().rposition(|turn| turn.lane.priority == Priority::Critical);
             let other = turns.iter().position(|turn| turn.lane.priority != Priority::Critical);
             prop_assert!(critical.is_none() || other.is_none() || critical < other);
@@ -113,11 +118,11 @@ mod tests {
     }
 
     #[test]
-    fn a_late_class_is_promoted_below_critical_with_a_share() {
+    fn late_priority_is_promoted_below_critical() {
         let waiting = [true, false, true, false, true, false, true, false];
-        let turns = plan(
-            &sights(waiting, [500, 0, 0, 0, 500, 0, 9999, 0]),
-            GateState::Open,
+        let turns = plan_turns(
+            &backlogs(waiting, [500, 0, 0, 0, 500, 0, 9999, 0]),
+            LowPriorityThrottle::Off,
         );
         let order: Vec<_> = turns
             .iter()
@@ -136,16 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn low_is_throttled_and_paused() {
+    fn low_is_reduced_and_paused() {
         let waiting = [false, false, false, false, false, false, true, true];
-        let shares = |gate| {
-            plan(&sights(waiting, [0; 8]), gate)
+        let shares = |low_throttle| {
+            plan_turns(&backlogs(waiting, [0; 8]), low_throttle)
                 .iter()
                 .map(|turn| turn.share)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(shares(GateState::Open), [1.0, 0.25]);
-        assert_eq!(shares(GateState::Throttled), [0.25, 0.25]);
-        assert!(shares(GateState::Paused).is_empty());
+        assert_eq!(shares(LowPriorityThrottle::Off), [1.0, 0.25]);
+        assert_eq!(shares(LowPriorityThrottle::Reduced), [0.25, 0.25]);
+        assert!(shares(LowPriorityThrottle::Paused).is_empty());
     }
 }

@@ -1,3 +1,5 @@
+//! Execution of delivery attempts as tasks, and conversion of their outcomes to results.
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,197 +12,223 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::{Ended, Ending, Permit, Worker, Workers};
-use crate::deliver::{Attempt, Courier, Failure, Verdict};
+use super::{ChannelPermit, CompletedJob, JobOutcome};
+use crate::delivery::attempt::{AttemptExecutor, DeliveryAttempt};
+use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, AttemptReport};
+use crate::delivery::pool::BreakerState;
+use crate::delivery::retry::{FailureClass, RetryPolicy, RetryTimes};
+use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::notification::Channel;
-use crate::outlet::Standing;
-use crate::retry::{Class, Policy, Times};
 use crate::store::{Claimed, Next, ResultKind, ResultRow};
 
-/// A row in hand.
+/// A claimed row with its lease and permit.
 #[derive(Debug)]
-pub struct Job {
+pub(crate) struct DeliveryJob {
     /// The row.
-    pub claimed: Claimed,
-    /// Under which identity it is leased.
-    pub worker: Arc<Worker>,
-    /// The right to have it in hand.
-    pub permit: Permit,
+    pub(crate) claimed: Claimed,
+    /// The lease under which the row is claimed.
+    pub(crate) worker: Arc<WorkerLease>,
+    /// The permit, held until the result is durable.
+    pub(crate) _permit: ChannelPermit,
 }
 
-/// Attempts that begin one right behind the other: the runtime keeps the order of some hundreds of
-/// tasks, and whatever comes meanwhile does not wait for all of a claim.
-const AT_A_TIME: usize = 64;
+/// Number of attempts started in a row before yielding. The runtime keeps the order of a few
+/// hundred tasks, and other tasks need not wait for a whole claim.
+const STARTS_PER_YIELD: usize = 64;
 
-/// Makes the attempts, each a task of its own, and says how they ended.
+/// Runs each attempt as a task and reports its outcome.
 #[derive(Debug)]
-pub struct Runner {
-    courier: Courier,
+pub(crate) struct AttemptRunner {
+    executor: AttemptExecutor,
     clock: Clock,
-    workers: Arc<Workers>,
-    ended: mpsc::UnboundedSender<Ended>,
+    workers: Arc<WorkerRegistry>,
+    completed: mpsc::UnboundedSender<CompletedJob>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-// === impl Runner ===
+// === impl AttemptRunner ===
 
-impl Runner {
-    /// Ends go to `ended`, whose length the permits bound. After `stop` nothing is begun any more.
+impl AttemptRunner {
+    /// Creates a runner. Outcomes are sent to `completed`, whose length is bounded by the permits.
+    /// After `stop` is cancelled no attempt is started.
     #[must_use]
-    pub fn new(
-        courier: Courier,
+    pub(crate) fn new(
+        executor: AttemptExecutor,
         clock: Clock,
-        workers: Arc<Workers>,
-        ended: mpsc::UnboundedSender<Ended>,
+        workers: Arc<WorkerRegistry>,
+        completed: mpsc::UnboundedSender<CompletedJob>,
         stop: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
-            courier,
+            executor,
             clock,
             workers,
-            ended,
+            completed,
             tasks: TaskTracker::new(),
             stop,
         })
     }
 
-    /// Begins attempts in this order.
-    pub async fn start_all(self: &Arc<Self>, jobs: Vec<Job>) {
-        for (begun, job) in jobs.into_iter().enumerate() {
-            if begun > 0 && begun.is_multiple_of(AT_A_TIME) {
+    /// Starts attempts in the order given.
+    pub(crate) async fn start_all(self: &Arc<Self>, jobs: Vec<DeliveryJob>) {
+        for (started, job) in jobs.into_iter().enumerate() {
+            if started > 0 && started.is_multiple_of(STARTS_PER_YIELD) {
                 tokio::task::yield_now().await;
             }
             self.start(job);
         }
     }
 
-    /// Begins an attempt.
-    pub fn start(self: &Arc<Self>, job: Job) {
+    /// Starts an attempt.
+    pub(crate) fn start(self: &Arc<Self>, job: DeliveryJob) {
         let runner = Arc::clone(self);
         self.tasks.spawn(async move {
-            let ending = AssertUnwindSafe(runner.attempt(&job)).catch_unwind().await;
-            let ending = match ending {
-                Ok(ending) => ending,
+            let outcome = AssertUnwindSafe(runner.attempt(&job)).catch_unwind().await;
+            let outcome = match outcome {
+                Ok(outcome) => outcome,
                 Err(_) => {
-                    tracing::error!(id = %job.claimed.id, "an attempt panicked");
-                    let verdict = Verdict::Failed(Failure::internal());
+                    tracing::error!(notification_id = %job.claimed.id, "delivery attempt panicked");
+                    let attempt_outcome = AttemptOutcome::Failed(AttemptFailure::internal());
                     runner
-                        .ending(&job.claimed, runner.row(&job.claimed, None), verdict)
+                        .outcome_of(
+                            &job.claimed,
+                            runner.row(&job.claimed, None),
+                            attempt_outcome,
+                        )
                         .await
                 }
             };
-            // Nobody listens any more only when the process ends; then the lease ends by itself.
-            let _ = runner.ended.send(Ended { job, ending });
+            // The receiver is dropped only when the process ends; then the lease expires.
+            let _ = runner.completed.send(CompletedJob { job, outcome });
         });
     }
 
-    /// Returns when every attempt that was begun has ended.
-    pub async fn idle(&self) {
+    /// Waits until all started attempts have completed.
+    pub(crate) async fn wait_until_idle(&self) {
         self.tasks.close();
         self.tasks.wait().await;
         self.tasks.reopen();
     }
 
-    /// Whether nothing is begun any more, and what is claimed would only be handed back.
+    /// Returns whether the runner is stopping, so that claimed rows would only be released.
     #[must_use]
-    pub fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
 
-    /// The best that is known of a channel's providers.
+    /// Returns the best circuit breaker state among the providers of a channel.
     #[must_use]
-    pub fn standing(&self, channel: Channel) -> Standing {
-        self.courier.standing(channel)
+    pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
+        self.executor.breaker_state(channel)
     }
 
-    async fn attempt(&self, job: &Job) -> Ending {
-        let Job {
+    async fn attempt(&self, job: &DeliveryJob) -> JobOutcome {
+        let DeliveryJob {
             claimed, worker, ..
         } = job;
-        if self.stop.is_cancelled() || !self.workers.holds(worker) {
-            return Ending::HandBack;
+        if self.stop.is_cancelled() || !self.workers.may_start(worker) {
+            return JobOutcome::Release;
         }
         let began = self.clock.now();
         if claimed.record.expires_at.is_some_and(|end| end <= began) {
             return self
-                .ending(claimed, self.row(claimed, None), Verdict::Expired)
+                .outcome_of(claimed, self.row(claimed, None), AttemptOutcome::Expired)
                 .await;
         }
-        if self.is_spent(claimed).await {
+        if self.has_exhausted_attempts(claimed).await {
             return self
-                .ending(
+                .outcome_of(
                     claimed,
                     self.row(claimed, None),
-                    Verdict::Failed(Failure::spent()),
+                    AttemptOutcome::Failed(AttemptFailure::attempts_exhausted()),
                 )
                 .await;
         }
-        let attempt = Attempt {
+        let attempt = DeliveryAttempt {
             claimed,
             worker,
             workers: &self.workers,
             clock: &self.clock,
             stop: &self.stop,
         };
-        let (verdict, version) = self.courier.deliver(&attempt).await;
+        let AttemptReport {
+            outcome: attempt_outcome,
+            template_version: version,
+        } = self.executor.deliver(&attempt).await;
         let template_version = version.map(|version| i32::try_from(version).unwrap_or(i32::MAX));
         let row = ResultRow {
             template_version,
             ..self.row(claimed, Some(began))
         };
-        self.ending(claimed, row, verdict).await
+        self.outcome_of(claimed, row, attempt_outcome).await
     }
 
-    /// Whether every attempt was made, though none came to an end that could be written: else what
-    /// ends its process, or has a result that the store refuses, would be sent for ever.
-    async fn is_spent(&self, claimed: &Claimed) -> bool {
-        let most = Policy::of(claimed.record.lane.priority).attempts;
-        claimed.attempt > most
+    /// Returns whether all attempts have been made without a recorded result. Otherwise a message
+    /// that crashes the process, or whose result the store rejects, would be sent without end.
+    async fn has_exhausted_attempts(&self, claimed: &Claimed) -> bool {
+        let max_attempts = RetryPolicy::of(claimed.record.lane.priority).attempts;
+        claimed.attempt > max_attempts
             && self
-                .courier
-                .replayed(claimed)
+                .executor
+                .last_replay(claimed)
                 .await
-                .is_none_or(|(_, before)| claimed.attempt - before > most)
+                .is_none_or(|replay| claimed.attempt - replay.attempts_before > max_attempts)
     }
 
-    /// When the next attempt is due. One that an operator has queued again begins anew, in count
-    /// and time.
-    async fn next(&self, claimed: &Claimed, failure: &Failure) -> Option<Timestamp> {
-        let policy = Policy::of(claimed.record.lane.priority);
-        let times = Times {
+    /// Returns when the next attempt is due. After a replay by an operator, attempts and time count
+    /// from the replay.
+    async fn next_attempt(&self, claimed: &Claimed, failure: &AttemptFailure) -> Option<Timestamp> {
+        let policy = RetryPolicy::of(claimed.record.lane.priority);
+        let retry_times = RetryTimes {
             at_least: failure.retry_after,
-            ..self.times(claimed)
+            ..self.retry_times(claimed)
         };
-        let due = policy.next(claimed.attempt, failure.class, times, roll());
-        if due.is_some() || failure.class == Class::Permanent {
+        let due = policy.next_attempt(
+            claimed.attempt,
+            failure.class,
+            retry_times,
+            random_fraction(),
+        );
+        if due.is_some() || failure.class == FailureClass::Permanent {
             return due;
         }
-        let (began, before) = self.courier.replayed(claimed).await?;
-        policy.next(
-            claimed.attempt - before,
+        let replay = self.executor.last_replay(claimed).await?;
+        policy.next_attempt(
+            claimed.attempt - replay.attempts_before,
             failure.class,
-            Times { began, ..times },
-            roll(),
+            RetryTimes {
+                began: replay.at,
+                ..retry_times
+            },
+            random_fraction(),
         )
     }
 
-    /// When one is looked at again whose providers are left alone for so long.
-    async fn later(&self, claimed: &Claimed, left: Duration) -> Option<Timestamp> {
-        let (policy, times) = (
-            Policy::of(claimed.record.lane.priority),
-            self.times(claimed),
+    /// Returns when a notification is checked again whose providers have open circuit breakers for
+    /// `left`.
+    async fn next_check(&self, claimed: &Claimed, left: Duration) -> Option<Timestamp> {
+        let (policy, retry_times) = (
+            RetryPolicy::of(claimed.record.lane.priority),
+            self.retry_times(claimed),
         );
-        if let Some(due) = policy.later(left, times, roll()) {
+        if let Some(due) = policy.next_check(left, retry_times, random_fraction()) {
             return Some(due);
         }
-        let (began, _) = self.courier.replayed(claimed).await?;
-        policy.later(left, Times { began, ..times }, roll())
+        let replay = self.executor.last_replay(claimed).await?;
+        policy.next_check(
+            left,
+            RetryTimes {
+                began: replay.at,
+                ..retry_times
+            },
+            random_fraction(),
+        )
     }
 
-    fn times(&self, claimed: &Claimed) -> Times {
+    fn retry_times(&self, claimed: &Claimed) -> RetryTimes {
         let (began, expires_at) = (claimed.wanted_at, claimed.record.expires_at);
-        Times {
+        RetryTimes {
             now: self.clock.now(),
             began,
             expires_at,
@@ -208,18 +236,23 @@ impl Runner {
         }
     }
 
-    async fn ending(&self, claimed: &Claimed, row: ResultRow, verdict: Verdict) -> Ending {
-        match verdict {
-            Verdict::NotBegun => Ending::HandBack,
-            Verdict::Expired => {
+    async fn outcome_of(
+        &self,
+        claimed: &Claimed,
+        row: ResultRow,
+        attempt_outcome: AttemptOutcome,
+    ) -> JobOutcome {
+        match attempt_outcome {
+            AttemptOutcome::NotStarted => JobOutcome::Release,
+            AttemptOutcome::Expired => {
                 let result = ResultRow {
                     kind: ResultKind::Expired,
                     began_at: None,
                     ..row
                 };
-                Ending::Result(result, Next::Done)
+                JobOutcome::Result(result, Next::Done)
             }
-            Verdict::Sent(sent) => {
+            AttemptOutcome::Sent(sent) => {
                 let result = ResultRow {
                     kind: ResultKind::Sent,
                     provider: Some(sent.provider),
@@ -227,12 +260,12 @@ impl Runner {
                     address: sent.address,
                     ..row
                 };
-                Ending::Result(result, Next::Done)
+                JobOutcome::Result(result, Next::Done)
             }
-            Verdict::LeftAlone(left) => match self.later(claimed, left).await {
+            AttemptOutcome::CircuitOpen(left) => match self.next_check(claimed, left).await {
                 Some(due) => {
                     let attempt = claimed.attempt - 1;
-                    Ending::Result(
+                    JobOutcome::Result(
                         ResultRow {
                             attempt,
                             began_at: None,
@@ -241,10 +274,10 @@ impl Runner {
                         Next::Later(due),
                     )
                 }
-                None => failed(&row, Failure::left_alone(), None),
+                None => failed(&row, AttemptFailure::circuit_open(), None),
             },
-            Verdict::Failed(failure) => {
-                let due = self.next(claimed, &failure).await;
+            AttemptOutcome::Failed(failure) => {
+                let due = self.next_attempt(claimed, &failure).await;
                 failed(&row, failure, due)
             }
         }
@@ -266,8 +299,8 @@ impl Runner {
     }
 }
 
-fn failed(row: &ResultRow, failure: Failure, due: Option<Timestamp>) -> Ending {
-    let (kind, next) = match due {
+fn failed(row: &ResultRow, failure: AttemptFailure, due: Option<Timestamp>) -> JobOutcome {
+    let (kind, next_attempt) = match due {
         Some(due) => (ResultKind::Retrying, Next::Retry(due)),
         None => (ResultKind::Failed, Next::Dead),
     };
@@ -280,11 +313,11 @@ fn failed(row: &ResultRow, failure: Failure, due: Option<Timestamp>) -> Ending {
         address: failure.address.map(|hash| *hash),
         ..*row
     };
-    Ending::Result(result, next)
+    JobOutcome::Result(result, next_attempt)
 }
 
-/// A random number in 0..1.
-fn roll() -> f64 {
+/// Returns a random number in 0..1.
+fn random_fraction() -> f64 {
     let bits = u32::try_from(Uuid::new_v4().as_u128() & u128::from(u32::MAX)).unwrap_or(0);
     f64::from(bits) / f64::from(u32::MAX)
 }

@@ -1,13 +1,13 @@
-//! What dispatch promises, over both stores.
+//! Tests of dispatch over both stores.
 
-mod door;
-mod doubt;
+mod ambiguous;
 mod faults;
-mod others;
-mod pinned;
-mod precedence;
-mod trouble;
-mod turns;
+mod intake;
+mod outage;
+mod priorities;
+mod urgent_gate;
+mod wakeups;
+mod watermarks;
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use postern_common::http::BudgetPermit;
 
 use super::*;
 use crate::notification::NotificationId;
-use crate::testing::{Rig, START, after, draft, stores};
+use crate::testing::{START, TestReplica, after, draft, stores};
 
 fn clock() -> Clock {
     Clock::manual(START)
 }
 
-fn kinds(view: &serde_json::Value) -> Vec<String> {
+fn event_types(view: &serde_json::Value) -> Vec<String> {
     let events = view["events"].as_array().expect("events");
     events
         .iter()
@@ -32,9 +32,9 @@ fn kinds(view: &serde_json::Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_accepted_notification_is_queued_attempted_and_sent() {
+async fn accepted_notification_is_attempted_and_sent() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let id = rig.accept(Priority::Normal).await;
         assert_eq!(
             (
@@ -49,17 +49,23 @@ async fn an_accepted_notification_is_queued_attempted_and_sent() {
             (&view["status"], &view["attempts"]),
             (&"SENT".into(), &1.into())
         );
-        assert_eq!(kinds(&view), ["QUEUED", "ATTEMPTED", "SENT"]);
+        assert_eq!(event_types(&view), ["QUEUED", "ATTEMPTED", "SENT"]);
         assert_eq!(view["events"][2]["provider"], "script");
         assert_eq!(rig.script.calls(), [id]);
-        assert_eq!(rig.board.desk(Channel::Email).permits().in_use(), 0);
+        assert_eq!(
+            rig.dispatch_state
+                .channel(Channel::Email)
+                .permits()
+                .in_use(),
+            0
+        );
     }
 }
 
 #[tokio::test]
-async fn the_order_is_strict_and_first_in_first_out_within_a_priority() {
+async fn order_is_strict_and_fifo_within_a_priority() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 1).await;
+        let mut rig = TestReplica::new(&store, &clock(), 1).await;
         let mut by_priority: Vec<Vec<NotificationId>> = vec![Vec::new(); 4];
         for round in 0..24 {
             let priority = Priority::ALL[3 - round % 4];
@@ -74,41 +80,44 @@ async fn the_order_is_strict_and_first_in_first_out_within_a_priority() {
 }
 
 #[tokio::test]
-async fn what_is_born_leased_goes_at_once_and_the_rest_follows_in_order() {
+async fn leased_submission_starts_at_once_others_follow() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 3).await;
+        let mut rig = TestReplica::new(&store, &clock(), 3).await;
         rig.step().await;
         let mut ids = Vec::new();
         for _ in 0..6 {
             ids.push(rig.accept(Priority::Critical).await);
         }
-        rig.runner.idle().await;
-        assert_eq!(rig.script.calls(), ids[..3], "three permits, no claim");
+        rig.runner.wait_until_idle().await;
+        assert_eq!(rig.script.calls(), ids[..3], "three permits and no claim");
         rig.settle().await;
         rig.step().await;
         assert_eq!(rig.script.calls(), ids);
         for id in ids {
-            assert_eq!(kinds(&rig.view(id).await), ["QUEUED", "ATTEMPTED", "SENT"]);
+            assert_eq!(
+                event_types(&rig.view(id).await),
+                ["QUEUED", "ATTEMPTED", "SENT"]
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn a_dead_workers_rows_are_rescued_and_its_late_result_is_refused() {
+async fn dead_workers_rows_are_recovered_and_late_result_discarded() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut first = Rig::new(&store, &clock, 8).await;
+        let mut first = TestReplica::new(&store, &clock, 8).await;
         let gate = first.script.hold();
         let id = first.accept(Priority::Normal).await;
-        first.dispatcher.pass().await.expect("claims");
-        let mut second = Rig::new(&store, &clock, 8).await;
+        first.dispatcher.claim_available().await.expect("no error");
+        let mut second = TestReplica::new(&store, &clock, 8).await;
         for _ in 0..3 {
             clock.advance(Duration::from_secs(3));
-            second.workers.step().await.expect("renews");
+            second.workers.step().await.expect("lease renewal succeeds");
         }
-        assert_eq!(second.step().await, 0, "nine seconds are not ten");
+        assert_eq!(second.step().await, 0, "within the lease timeout");
         clock.advance(Duration::from_secs(2));
-        second.workers.step().await.expect("renews");
+        second.workers.step().await.expect("lease renewal succeeds");
         assert_eq!(second.step().await, 1);
         while first.script.calls().is_empty() {
             tokio::task::yield_now().await;
@@ -122,7 +131,7 @@ async fn a_dead_workers_rows_are_rescued_and_its_late_result_is_refused() {
             (&"SENT".into(), &2.into())
         );
         assert_eq!(
-            kinds(&view),
+            event_types(&view),
             [
                 "QUEUED",
                 "ATTEMPTED",
@@ -131,33 +140,34 @@ async fn a_dead_workers_rows_are_rescued_and_its_late_result_is_refused() {
                 "SENT"
             ]
         );
-        assert!(!first.workers.is_alive(), "it begins nothing more");
+        assert!(!first.workers.is_alive(), "the lease is uncertain");
     }
 }
 
 #[tokio::test]
-async fn rescued_rows_do_not_pause_low() {
+async fn recovered_rows_do_not_pause_low() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut frozen = Rig::new(&store, &clock, 8).await;
+        let mut frozen = TestReplica::new(&store, &clock, 8).await;
         let _gate = frozen.script.hold();
-        let mut second = Rig::new(&store, &clock, 8).await;
+        let mut second = TestReplica::new(&store, &clock, 8).await;
         let ids = [
             frozen.accept(Priority::Normal).await,
             frozen.accept(Priority::Low).await,
         ];
         for _ in 0..2 {
-            frozen.dispatcher.pass().await.expect("claims");
+            frozen.dispatcher.claim_available().await.expect("no error");
         }
-        let gate = |rig: &Rig| rig.board.desk(Channel::Email).gate();
+        let throttle =
+            |rig: &TestReplica| rig.dispatch_state.channel(Channel::Email).low_throttle();
         for _ in 0..13 {
             clock.advance(Duration::from_secs(1));
-            second.workers.step().await.expect("renews");
+            second.workers.step().await.expect("lease renewal succeeds");
             second.step().await;
             assert_eq!(
-                gate(&second),
-                GateState::Open,
-                "the age of rescued rows is no load"
+                throttle(&second),
+                LowPriorityThrottle::Off,
+                "the age of recovered rows is not load"
             );
         }
         for id in ids {
@@ -167,10 +177,10 @@ async fn rescued_rows_do_not_pause_low() {
 }
 
 #[tokio::test]
-async fn failures_are_repeated_when_due_and_counted() {
+async fn failed_attempts_are_retried_when_due() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         rig.script.refuse(&["451 4.3.0", "421 4.7.0"]);
         let id = rig.accept(Priority::Normal).await;
         rig.step().await;
@@ -185,9 +195,9 @@ async fn failures_are_repeated_when_due_and_counted() {
         for _ in 0..2 {
             for _ in 0..30 {
                 clock.advance(Duration::from_secs(2));
-                rig.workers.step().await.expect("renews");
+                rig.workers.step().await.expect("lease renewal succeeds");
             }
-            rig.mover.step().await.expect("moves");
+            rig.mover.step().await.expect("no error");
             rig.step().await;
         }
         let view = rig.view(id).await;
@@ -204,14 +214,14 @@ async fn failures_are_repeated_when_due_and_counted() {
             "ATTEMPTED",
             "SENT",
         ];
-        assert_eq!(kinds(&view), expected);
+        assert_eq!(event_types(&view), expected);
     }
 }
 
 #[tokio::test]
-async fn a_permanent_failure_is_a_dead_letter_and_its_address_is_not_used_again() {
+async fn permanent_failure_is_a_dead_letter_and_suppresses() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         rig.script.refuse(&["550 5.1.1"]);
         let first = rig.accept(Priority::Normal).await;
         rig.step().await;
@@ -228,22 +238,22 @@ async fn a_permanent_failure_is_a_dead_letter_and_its_address_is_not_used_again(
             limit: 10,
             ..Default::default()
         };
-        assert_eq!(store.dead_letters(&all).await.expect("lists").len(), 2);
+        assert_eq!(store.dead_letters(&all).await.expect("no error").len(), 2);
     }
 }
 
 #[tokio::test]
-async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
+async fn scheduled_notification_waits_and_expired_is_not_sent() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         let mut later = draft(Priority::High);
         later.request.send_at = Some(after(5));
         later.request.expires_at = Some(after(60));
         let mut short = draft(Priority::High);
         short.request.expires_at = Some(after(2));
-        let later = rig.submit(later, None).await.expect("accepted").id;
-        let short = rig.submit(short, None).await.expect("accepted").id;
+        let later = rig.submit(later, None).await.expect("no error").id;
+        let short = rig.submit(short, None).await.expect("no error").id;
         assert_eq!(
             (
                 &rig.view(later).await["status"],
@@ -262,7 +272,7 @@ async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
             (Some("EXPIRED"), 0)
         );
         clock.advance(Duration::from_secs(2));
-        assert_eq!(rig.mover.step().await.expect("moves"), 1);
+        assert_eq!(rig.mover.step().await.expect("no error"), 1);
         rig.step().await;
         assert_eq!(
             (rig.view(later).await["status"].as_str(), rig.script.calls()),
@@ -272,17 +282,17 @@ async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_class_that_is_late_is_promoted_and_would_starve_otherwise() {
+async fn late_priority_is_promoted_instead_of_starved() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 4).await;
+        let mut rig = TestReplica::new(&store, &clock, 4).await;
         let normal = rig.accept(Priority::Normal).await;
         let mut sent_after = None;
         for second in 0..130_u64 {
             for _ in 0..8 {
                 rig.accept(Priority::High).await;
             }
-            rig.workers.step().await.expect("renews");
+            rig.workers.step().await.expect("lease renewal succeeds");
             rig.step().await;
             if rig.script.calls().contains(&normal) {
                 sent_after = Some(second);
@@ -298,10 +308,10 @@ async fn a_class_that_is_late_is_promoted_and_would_starve_otherwise() {
 }
 
 #[tokio::test]
-async fn a_stop_hands_back_what_was_not_begun() {
+async fn stop_releases_rows_not_started() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         let id = rig.accept(Priority::Normal).await;
         rig.stop.cancel();
         rig.step().await;
@@ -313,8 +323,8 @@ async fn a_stop_hands_back_what_was_not_begun() {
             ),
             (&"QUEUED".into(), &0.into())
         );
-        rig.workers.leave().await;
-        let mut next = Rig::new(&store, &clock, 8).await;
+        rig.workers.retire_all().await;
+        let mut next = TestReplica::new(&store, &clock, 8).await;
         next.step().await;
         assert_eq!(
             (
@@ -327,17 +337,17 @@ async fn a_stop_hands_back_what_was_not_begun() {
 }
 
 #[tokio::test]
-async fn more_than_the_store_can_take_is_refused_and_not_kept() {
+async fn full_submission_queue_rejects_without_storing() {
     for (store, _database) in stores().await {
-        let rig = Rig::new(&store, &clock(), 8).await;
-        let principal = crate::request::Principal {
+        let rig = TestReplica::new(&store, &clock(), 8).await;
+        let principal = crate::principal::Principal {
             creator: "service:test".into(),
             actor: None,
         };
-        // Nobody writes: what is asked for piles up to its bound.
+        // No committer runs, so submissions accumulate up to the limit.
         let mut asked: Vec<_> = (0..8192)
             .map(|_| {
-                Box::pin(rig.door.accept(
+                Box::pin(rig.submissions.submit(
                     &principal,
                     draft(Priority::Low),
                     None,
@@ -349,29 +359,29 @@ async fn more_than_the_store_can_take_is_refused_and_not_kept() {
             assert!(futures_util::FutureExt::now_or_never(one).is_none());
         }
         let refused = rig
-            .door
-            .accept(
+            .submissions
+            .submit(
                 &principal,
                 draft(Priority::Critical),
                 None,
                 BudgetPermit::default(),
             )
             .await
-            .expect_err("full");
+            .expect_err("the queue is full");
         assert_eq!(refused.code(), Code::Unavailable);
         assert!(refused.render("x").headers.contains_key("retry-after"));
     }
 }
 
 #[tokio::test]
-async fn one_key_is_one_notification() {
+async fn idempotency_key_yields_one_notification() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         let first = rig
             .submit(draft(Priority::Normal), Some("k"))
             .await
-            .expect("accepted");
+            .expect("no error");
         assert_eq!(
             rig.submit(draft(Priority::Normal), Some("k"))
                 .await
@@ -389,18 +399,18 @@ async fn one_key_is_one_notification() {
         let later = rig
             .submit(draft(Priority::High), Some("k"))
             .await
-            .expect("a day later it is free");
+            .expect("the lock is released");
         assert_ne!(later.id, first.id);
     }
 }
 
 #[tokio::test]
-async fn two_replicas_share_the_work_and_send_nothing_twice() {
+async fn replicas_share_work_without_duplicates() {
     for (store, _database) in stores().await {
         let clock = clock();
         let (mut a, mut b) = (
-            Rig::new(&store, &clock, 4).await,
-            Rig::new(&store, &clock, 4).await,
+            TestReplica::new(&store, &clock, 4).await,
+            TestReplica::new(&store, &clock, 4).await,
         );
         let mut ids = Vec::new();
         for n in 0..40 {

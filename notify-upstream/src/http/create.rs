@@ -1,3 +1,5 @@
+//! Creation of notifications, single and in batches.
+
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, State};
@@ -12,19 +14,20 @@ use postern_common::http::{BudgetPermit, Json, RequestId};
 use postern_common::{Code, Problem};
 use serde::Serialize;
 
-use super::{Authenticated, Service};
-use crate::accept::{self, Accepted};
-use crate::request::{Draft, IdempotencyKey, Principal, Request};
+use super::{ApiState, AuthenticatedCaller};
+use crate::intake::group_commit::{self, AcceptedNotification};
+use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
+use crate::principal::Principal;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Most notifications of one batch.
-const MAX_BATCH: usize = 1000;
-/// Notifications of one batch that wait for the writer at once.
-const AT_ONCE: usize = 256;
+/// Maximum number of notifications in a batch.
+const MAX_BATCH_ITEMS: usize = 1000;
+/// Maximum number of a batch's notifications that wait for their commit concurrently.
+const BATCH_CONCURRENCY: usize = 256;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Created {
+struct CreatedResponse {
     notification_id: String,
     status: &'static str,
     channel: &'static str,
@@ -33,55 +36,68 @@ struct Created {
 }
 
 #[derive(Serialize)]
-struct CreatedInBatch {
+struct BatchItemResponse {
     status: u16,
     #[serde(flatten)]
-    created: Members,
+    created: BatchItemMembers,
 }
 
-/// In a batch `status` is the HTTP status of the one result; everything else is as in a single
-/// answer.
+/// The members of a batch result. In a batch, `status` is the HTTP status of the item; the other
+/// members are those of a single response.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Members {
+struct BatchItemMembers {
     notification_id: String,
     channel: &'static str,
     priority: &'static str,
     created_at: Timestamp,
 }
 
-pub(super) async fn one(
-    State(service): State<Arc<Service>>,
-    Authenticated(principal): Authenticated,
-    Key(key): Key,
+/// Handles `POST /notifications`.
+pub(super) async fn create(
+    State(service): State<Arc<ApiState>>,
+    AuthenticatedCaller(principal): AuthenticatedCaller,
+    IdempotencyKeyHeader(key): IdempotencyKeyHeader,
     body: Json,
 ) -> Result<Response, Problem> {
     let now = service.clock.now();
-    let (mut asked, permit) = (None, body.permit());
+    let (mut parsed, permit) = (None, body.permit());
     let request = body.read(|object| {
-        let request = Request::read(object, now);
-        asked = key.is_some().then(|| request.clone()).flatten();
+        let request = NotificationRequest::read(object, now);
+        parsed = key.is_some().then(|| request.clone()).flatten();
         request
     });
-    let answer = match request {
-        Ok(request) => accept(&service, &principal, request, (key.clone(), permit)).await,
+    let result = match request {
+        Ok(request) => {
+            let key = key.clone();
+            let incoming = IncomingRequest {
+                request,
+                key,
+                permit,
+            };
+            accept(&service, &principal, incoming).await
+        }
         Err(problem) => Err(problem),
     };
-    let (accepted, words) = match (answer, asked, key) {
-        (Err(problem), Some(asked), Some(key))
+    let AcceptedInLane {
+        accepted,
+        channel,
+        priority,
+    } = match (result, parsed, key) {
+        (Err(problem), Some(parsed), Some(key))
             if problem.code().status() == StatusCode::UNPROCESSABLE_ENTITY =>
         {
-            first_answer(&service, &principal, &asked, &key)
+            find_first_result(&service, &principal, &parsed, &key)
                 .await?
                 .ok_or(problem)?
         }
-        (answer, ..) => answer?,
+        (result, ..) => result?,
     };
-    let created = Created {
+    let created = CreatedResponse {
         notification_id: accepted.id.to_string(),
         status: "QUEUED",
-        channel: words.0,
-        priority: words.1,
+        channel,
+        priority,
         created_at: accepted.created_at,
     };
     let mut response = postern_common::http::json(StatusCode::CREATED, &created);
@@ -91,66 +107,92 @@ pub(super) async fn one(
     Ok(response)
 }
 
-/// Channel and priority, for the answer.
-type Words = (&'static str, &'static str);
+/// A parsed request with its idempotency key and the memory reserved for its body.
+struct IncomingRequest {
+    request: NotificationRequest,
+    key: Option<IdempotencyKey>,
+    permit: BudgetPermit,
+}
 
-/// What is not acceptable now may have been when it came first: times go by and templates change.
-/// Then the same key and body have the same answer.
-async fn first_answer(
-    service: &Service,
+/// An accepted notification with the names of its lane, for the response.
+struct AcceptedInLane {
+    accepted: AcceptedNotification,
+    channel: &'static str,
+    priority: &'static str,
+}
+
+/// Returns the first result for this key and body. A request that is invalid now may have been
+/// valid when it was first sent, because times pass and templates change; its repetition gets the
+/// same response.
+async fn find_first_result(
+    service: &ApiState,
     principal: &Principal,
-    request: &Request,
+    request: &NotificationRequest,
     key: &IdempotencyKey,
-) -> Result<Option<(Accepted, Words)>, Problem> {
-    let (now, print) = (service.clock.now(), request.fingerprint());
-    let first = accept::first_answer(
+) -> Result<Option<AcceptedInLane>, Problem> {
+    let (now, fingerprint) = (service.clock.now(), request.fingerprint());
+    let first = group_commit::find_first_result(
         &service.store,
         now,
         &principal.creator,
         key.as_str(),
-        &print,
+        &fingerprint,
     )
     .await?;
-    Ok(first.map(|accepted| (accepted, words(request))))
-}
-
-fn words(request: &Request) -> Words {
-    (request.channel.as_str(), request.priority.as_str())
+    Ok(first.map(|accepted| AcceptedInLane {
+        accepted,
+        channel: request.channel.as_str(),
+        priority: request.priority.as_str(),
+    }))
 }
 
 async fn accept(
-    service: &Service,
+    service: &ApiState,
     principal: &Principal,
-    request: Request,
-    (key, permit): (Option<IdempotencyKey>, BudgetPermit),
-) -> Result<(Accepted, Words), Problem> {
-    let draft = check(service, principal, request)?;
+    IncomingRequest {
+        request,
+        key,
+        permit,
+    }: IncomingRequest,
+) -> Result<AcceptedInLane, Problem> {
+    let validated = check(service, principal, request)?;
     service.quota.take(principal).await?;
-    let words = words(&draft.request);
-    Ok((
-        service.door.accept(principal, draft, key, permit).await?,
-        words,
-    ))
+    let (channel, priority) = (
+        validated.request.channel.as_str(),
+        validated.request.priority.as_str(),
+    );
+    let submissions = &service.submissions;
+    Ok(AcceptedInLane {
+        accepted: submissions
+            .submit(principal, validated, key, permit)
+            .await?,
+        channel,
+        priority,
+    })
 }
 
-fn check(service: &Service, principal: &Principal, request: Request) -> Result<Draft, Problem> {
-    principal.may_address(&request.recipient, service.users_may_address_anyone)?;
-    principal.may_send(request.priority, service.users_may_send_urgent)?;
+fn check(
+    service: &ApiState,
+    principal: &Principal,
+    request: NotificationRequest,
+) -> Result<ValidatedRequest, Problem> {
+    principal.authorize_recipient(&request.recipient, service.users_may_address_anyone)?;
+    principal.authorize_priority(request.priority, service.users_may_send_urgent)?;
     request.check(
         &service.templates.load(),
         Principal::author(&principal.creator),
     )
 }
 
-/// `Idempotency-Key`.
-pub(super) struct Key(Option<IdempotencyKey>);
+/// The `Idempotency-Key` header, if present.
+pub(super) struct IdempotencyKeyHeader(Option<IdempotencyKey>);
 
-impl FromRequestParts<Arc<Service>> for Key {
+impl FromRequestParts<Arc<ApiState>> for IdempotencyKeyHeader {
     type Rejection = Problem;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        _service: &Arc<Service>,
+        _service: &Arc<ApiState>,
     ) -> Result<Self, Problem> {
         idempotency_key(&parts.headers).map(Self)
     }
@@ -174,11 +216,12 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Proble
     }
 }
 
+/// Handles `POST /notifications/batch`. Items are accepted or rejected individually.
 pub(super) async fn batch(
-    State(service): State<Arc<Service>>,
-    Authenticated(principal): Authenticated,
+    State(service): State<Arc<ApiState>>,
+    AuthenticatedCaller(principal): AuthenticatedCaller,
     RequestId(request_id): RequestId,
-    Key(key): Key,
+    IdempotencyKeyHeader(key): IdempotencyKeyHeader,
     body: Json,
 ) -> Result<Response, Problem> {
     if key.is_some() {
@@ -189,37 +232,39 @@ pub(super) async fn batch(
     let permit = body.permit();
     let requests = read_batch(body, service.clock.now())?;
     let (service, principal, permit) = (&service, &principal, &permit);
-    let results: Vec<serde_json::Value> =
-        futures_util::stream::iter(requests)
-            .map(|request| async move {
-                one_of_batch(service, principal, request?, permit.clone()).await
-            })
-            .buffered(AT_ONCE)
-            .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
-            .collect()
-            .await;
+    let results: Vec<serde_json::Value> = futures_util::stream::iter(requests)
+        .map(|request| async move {
+            create_batch_item(service, principal, request?, permit.clone()).await
+        })
+        .buffered(BATCH_CONCURRENCY)
+        .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
+        .collect()
+        .await;
     Ok(
         postern_common::http::json(StatusCode::OK, &serde_json::json!({ "results": results }))
             .into_response(),
     )
 }
 
-/// Each by itself; the tree, which takes many times what the text took, is gone before any of them
-/// waits.
-fn read_batch(body: Json, now: Timestamp) -> Result<Vec<Result<Request, Problem>>, Problem> {
+/// Parses each item separately. The parsed JSON tree takes many times the memory of its text and is
+/// freed before any item waits for its commit.
+fn read_batch(
+    body: Json,
+    now: Timestamp,
+) -> Result<Vec<Result<NotificationRequest, Problem>>, Problem> {
     let one = |item: &Node| {
         let mistakes = Mistakes::default();
-        let request = mistakes.object(item, |object| Request::read(object, now));
+        let request = mistakes.object(item, |object| NotificationRequest::read(object, now));
         mistakes.finish(request).map_err(Problem::from_mistakes)
     };
     body.read(|object| {
         object.required("notifications", |field| match field.value() {
-            Value::Array(items) if (1..=MAX_BATCH).contains(&items.len()) => {
+            Value::Array(items) if (1..=MAX_BATCH_ITEMS).contains(&items.len()) => {
                 Some(items.iter().map(one).collect())
             }
             Value::Array(_) => field.reject(
                 "invalid_length",
-                format!("must hold 1 to {MAX_BATCH} notifications"),
+                format!("must hold 1 to {MAX_BATCH_ITEMS} notifications"),
             ),
             Value::Null
             | Value::Bool(_)
@@ -231,20 +276,29 @@ fn read_batch(body: Json, now: Timestamp) -> Result<Vec<Result<Request, Problem>
     })
 }
 
-async fn one_of_batch(
-    service: &Service,
+async fn create_batch_item(
+    service: &ApiState,
     principal: &Principal,
-    request: Request,
+    request: NotificationRequest,
     permit: BudgetPermit,
 ) -> Result<serde_json::Value, Problem> {
-    let (accepted, words) = accept(service, principal, request, (None, permit)).await?;
-    let created = Members {
+    let incoming = IncomingRequest {
+        request,
+        key: None,
+        permit,
+    };
+    let AcceptedInLane {
+        accepted,
+        channel,
+        priority,
+    } = accept(service, principal, incoming).await?;
+    let created = BatchItemMembers {
         notification_id: accepted.id.to_string(),
-        channel: words.0,
-        priority: words.1,
+        channel,
+        priority,
         created_at: accepted.created_at,
     };
-    let created = CreatedInBatch {
+    let created = BatchItemResponse {
         status: StatusCode::CREATED.as_u16(),
         created,
     };

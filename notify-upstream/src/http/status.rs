@@ -1,3 +1,5 @@
+//! Status queries with ETags, and cancellation.
+
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -9,57 +11,60 @@ use http::request::Parts;
 use postern_common::{Code, Problem};
 use sha2::{Digest, Sha256};
 
-use super::{Authenticated, Service};
+use super::{ApiState, AuthenticatedCaller};
 use crate::notification::NotificationId;
-use crate::request::Principal;
-use crate::store::{Cancelled, Snapshot, StoreError};
-use crate::view::{Status, View};
+use crate::principal::Principal;
+use crate::status::view::{NotificationStatus, StatusView};
+use crate::store::{CancelResult, NotificationSnapshot, StoreError};
 
-/// The headers of a request that has nothing else to give any more: taken, for a copy is dear.
-pub(super) struct Head(HeaderMap);
+/// The headers of a request, moved out of it because cloning them is expensive. Extractors that run
+/// later see no headers.
+pub(super) struct TakenHeaders(HeaderMap);
 
-impl FromRequestParts<Arc<Service>> for Head {
+impl FromRequestParts<Arc<ApiState>> for TakenHeaders {
     type Rejection = Infallible;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        _service: &Arc<Service>,
+        _service: &Arc<ApiState>,
     ) -> Result<Self, Infallible> {
         Ok(Self(std::mem::take(&mut parts.headers)))
     }
 }
 
+/// Handles `GET /notifications/{id}`.
 pub(super) async fn get(
-    State(service): State<Arc<Service>>,
-    Authenticated(principal): Authenticated,
+    State(service): State<Arc<ApiState>>,
+    AuthenticatedCaller(principal): AuthenticatedCaller,
     Path(id): Path<String>,
-    Head(headers): Head,
+    TakenHeaders(headers): TakenHeaders,
 ) -> Result<Response, Problem> {
-    // A client that has seen another status than the one remembered here, or does not say what it
-    // has seen, may have seen a newer one, of another replica: it is read again, so that no status
-    // ever goes backwards. Where there is one process, what is remembered is what is stored.
-    let recent = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
-    if let Some(snapshot) = recent.filter(|snapshot| may_read(&principal, snapshot)) {
-        let document = Document::of(&view(&service, &snapshot))?;
-        if document.is_known(&headers)
+    // A cached snapshot may be older than one that the client received from another replica. It is
+    // used only if the client already has it (`If-None-Match`), so that a status never goes
+    // backwards. With a single process the cache equals the store.
+    let snapshot_cache = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
+    if let Some(snapshot) = snapshot_cache.filter(|snapshot| may_read(&principal, snapshot)) {
+        let document = StatusDocument::of(&view(&service, &snapshot))?;
+        if document.matches_etag(&headers)
             || (!service.store.is_shared() && !headers.contains_key(IF_NONE_MATCH))
         {
-            return Ok(document.answer(&headers));
+            return Ok(document.response(&headers));
         }
     }
     let snapshot = find(&service, &principal, &id).await?;
-    Ok(Document::of(&view(&service, &snapshot))?.answer(&headers))
+    Ok(StatusDocument::of(&view(&service, &snapshot))?.response(&headers))
 }
 
+/// Handles `POST /notifications/{id}/cancel`.
 pub(super) async fn cancel(
-    State(service): State<Arc<Service>>,
-    Authenticated(principal): Authenticated,
+    State(service): State<Arc<ApiState>>,
+    AuthenticatedCaller(principal): AuthenticatedCaller,
     Path(id): Path<String>,
-    Head(headers): Head,
+    TakenHeaders(headers): TakenHeaders,
 ) -> Result<Response, Problem> {
     let snapshot = find(&service, &principal, &id).await?;
     if *snapshot.record.creator != *principal.creator {
-        // The addressee may look, and may not call it back; for it there is nothing here to cancel.
+        // The addressee may read the status and may not cancel.
         return Err(Code::NotFound.into());
     }
     let outcome = service
@@ -67,25 +72,25 @@ pub(super) async fn cancel(
         .cancel(snapshot.id, service.clock.now())
         .await
         .map_err(|error| unavailable(&error))?;
-    service.recent.forget([snapshot.id]);
+    service.snapshot_cache.invalidate([snapshot.id]);
     let snapshot = find(&service, &principal, &id).await?;
     let view = view(&service, &snapshot);
     match (outcome, view.status) {
-        // A second wish to cancel finds what the first did.
-        (Cancelled::Now, _) | (Cancelled::TooLate, Status::Cancelled) => {
-            Ok(Document::of(&view)?.answer(&headers))
+        // A repeated cancellation returns the result of the first.
+        (CancelResult::Now, _) | (CancelResult::TooLate, NotificationStatus::Cancelled) => {
+            Ok(StatusDocument::of(&view)?.response(&headers))
         }
-        (Cancelled::TooLate, _) => Err(Problem::new(Code::NotCancellable)
+        (CancelResult::TooLate, _) => Err(Problem::new(Code::NotCancellable)
             .detail("it was begun already; GET the notification to see where it stands")),
     }
 }
 
-/// What the caller may see; anything else is not there.
+/// Returns the snapshot if the caller may read it. Otherwise the response is 404.
 async fn find(
-    service: &Service,
+    service: &ApiState,
     principal: &Principal,
     id: &str,
-) -> Result<Arc<Snapshot>, Problem> {
+) -> Result<Arc<NotificationSnapshot>, Problem> {
     let id = NotificationId::parse(id).ok_or(Code::NotFound)?;
     let snapshot = service.reader.read(id).await?.ok_or(Code::NotFound)?;
     if may_read(principal, &snapshot) {
@@ -95,50 +100,50 @@ async fn find(
     }
 }
 
-fn may_read(principal: &Principal, snapshot: &Snapshot) -> bool {
+fn may_read(principal: &Principal, snapshot: &NotificationSnapshot) -> bool {
     principal.may_read(
         &snapshot.record.creator,
         snapshot.record.addressee.as_deref(),
     )
 }
 
-fn view(service: &Service, snapshot: &Snapshot) -> View {
-    let flow = |channel| service.board.desk(channel).flow();
-    View::of(snapshot, service.clock.now(), flow, |channel| {
+fn view(service: &ApiState, snapshot: &NotificationSnapshot) -> StatusView {
+    let flow = |channel| service.dispatch_state.channel(channel).flow();
+    StatusView::of(snapshot, service.clock.now(), flow, |channel| {
         service.webhooks.report(channel)
     })
 }
 
 pub(super) fn unavailable(error: &StoreError) -> Problem {
-    tracing::warn!(%error, "the store failed");
+    tracing::warn!(%error, "store operation failed");
     match error {
         StoreError::Unavailable(_) => Code::Unavailable.into(),
         StoreError::Refused(_) => Code::Internal.into(),
     }
 }
 
-/// The status document and the `ETag` that its bytes make.
-struct Document {
+/// A serialized status with its `ETag`, a digest of the bytes.
+struct StatusDocument {
     body: Vec<u8>,
-    tag: String,
+    etag: String,
 }
 
-// === impl Document ===
+// === impl StatusDocument ===
 
-impl Document {
-    fn of(view: &View) -> Result<Self, Problem> {
+impl StatusDocument {
+    fn of(view: &StatusView) -> Result<Self, Problem> {
         let body = serde_json::to_vec(view).map_err(|_| Problem::new(Code::Internal))?;
         let digest = Sha256::digest(&body);
-        let half = u128::from_be_bytes(*digest.first_chunk().ok_or(Code::Internal)?);
+        let prefix = u128::from_be_bytes(*digest.first_chunk().ok_or(Code::Internal)?);
         Ok(Self {
             body,
-            tag: format!("\"{half:032x}\""),
+            etag: format!("\"{prefix:032x}\""),
         })
     }
 
-    /// Whether the client has it (RFC 9110 section 13.1.2).
-    fn is_known(&self, headers: &HeaderMap) -> bool {
-        let fits = |known: &str| known == "*" || known.trim_start_matches("W/") == self.tag;
+    /// Returns whether the client already has this version (RFC 9110 section 13.1.2).
+    fn matches_etag(&self, headers: &HeaderMap) -> bool {
+        let matches = |known: &str| known == "*" || known.trim_start_matches("W/") == self.etag;
         let values = headers
             .get_all(IF_NONE_MATCH)
             .iter()
@@ -146,13 +151,13 @@ impl Document {
         values
             .flat_map(|value| value.split(','))
             .map(str::trim)
-            .any(fits)
+            .any(matches)
     }
 
-    /// 304 when the client has it.
-    fn answer(self, headers: &HeaderMap) -> Response {
-        let tag = HeaderValue::from_str(&self.tag);
-        let mut response = if self.is_known(headers) {
+    /// Returns 304 if the client already has this version.
+    fn response(self, headers: &HeaderMap) -> Response {
+        let etag = HeaderValue::from_str(&self.etag);
+        let mut response = if self.matches_etag(headers) {
             StatusCode::NOT_MODIFIED.into_response()
         } else {
             (
@@ -162,8 +167,8 @@ impl Document {
             )
                 .into_response()
         };
-        if let Ok(tag) = tag {
-            response.headers_mut().insert(ETAG, tag);
+        if let Ok(etag) = etag {
+            response.headers_mut().insert(ETAG, etag);
         }
         response
             .headers_mut()

@@ -1,4 +1,4 @@
-//! The contract over real sockets, with tokens of a pool of the test's own, over both stores.
+//! Tests of the API over real sockets, with tokens of a test issuer, over both stores.
 
 mod bodies;
 mod injection;
@@ -24,29 +24,29 @@ use postern_common::token::{Issuer, IssuerKind, IssuerRules, VerifierOptions};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::accept::Writer;
-use crate::provider::script::Script;
-use crate::testing::{Rig, START, stores};
-use crate::webhook::{Mailgun, Standard, Webhooks};
+use crate::delivery::provider::script::ProviderScript;
+use crate::intake::group_commit::GroupCommitter;
+use crate::receipts::webhook::{MailgunWebhook, StandardWebhook, Webhooks};
+use crate::testing::{START, TestReplica, stores};
 
-/// What the service proves clicks with.
+/// Returns the keys of unsubscribe links.
 fn mail_tokens() -> MailTokens {
     MailTokens::parse(&"A".repeat(44)).expect("a key")
 }
 
-/// A service that serves.
-struct Served {
+/// A running service.
+struct TestServer {
     url: String,
     client: reqwest::Client,
     issuer: String,
     key: EncodingKey,
     dispatcher: crate::dispatch::Dispatcher,
-    finisher: crate::dispatch::Finisher,
-    runner: Arc<crate::dispatch::Runner>,
+    result_writer: crate::dispatch::ResultWriter,
+    runner: Arc<crate::dispatch::AttemptRunner>,
     templates: Arc<ArcSwap<Templates>>,
     clock: Clock,
     shutdown: CancellationToken,
-    script: Script,
+    script: ProviderScript,
 }
 
 async fn listen(router: Router, limits: Limits, shutdown: &CancellationToken) -> String {
@@ -63,14 +63,14 @@ async fn listen(router: Router, limits: Limits, shutdown: &CancellationToken) ->
     url
 }
 
-async fn served(store: &Store) -> Served {
-    let (served, writer) = served_within(store, Limits::default()).await;
-    tokio::spawn(writer.run());
+async fn served(store: &Store) -> TestServer {
+    let (served, committer) = served_within(store, Limits::default()).await;
+    tokio::spawn(committer.run());
     served
 }
 
-/// One that accepts nothing until the test has its writer write.
-async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
+/// Starts a service that commits submissions only when the test runs the returned committer.
+async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommitter) {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
     let public = pair.public_key().as_ref().to_vec();
     let private: EcPrivateKeyRfc5915Der<'_> = pair.private_key().as_der().expect("DER");
@@ -100,56 +100,56 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         ..VerifierOptions::default()
     };
     let verifier = Verifier::new(vec![trusted], options);
-    let rig = Rig::new(store, &clock, 8).await;
-    let (reader, library) = Reader::open(store.clone(), Arc::clone(&rig.recent));
-    tokio::spawn(library.run());
-    let service = Service {
+    let rig = TestReplica::new(store, &clock, 8).await;
+    let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.snapshot_cache));
+    tokio::spawn(batcher.run());
+    let service = ApiState {
         verifier,
         actor_issuer: format!("{issuer}/actors").into(),
         clock: clock.clone(),
         templates: Arc::clone(&rig.templates),
-        door: rig.door,
+        submissions: rig.submissions,
         reader,
-        recent: rig.recent,
+        snapshot_cache: rig.snapshot_cache,
         store: store.clone(),
-        board: Arc::clone(&rig.board),
-        quota: Quota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
+        dispatch_state: Arc::clone(&rig.dispatch_state),
+        quota: CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
         mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),
         suppression: rig.suppression,
-        metrics: Metrics::new(),
+        metrics: NotifyMetrics::new(),
         trusted_proxies: TrustedProxies::default(),
         users_may_address_anyone: false,
         users_may_send_urgent: false,
     };
     let url = listen(super::router(service), limits, &shutdown).await;
-    let served = Served {
+    let served = TestServer {
         url,
         client: reqwest::Client::new(),
         issuer,
         key,
         dispatcher: rig.dispatcher,
-        finisher: rig.finisher,
+        result_writer: rig.result_writer,
         runner: rig.runner,
         templates: rig.templates,
         clock,
         shutdown,
         script: rig.script,
     };
-    (served, rig.writer)
+    (served, rig.committer)
 }
 
 fn webhooks() -> Webhooks {
     Webhooks {
-        standard: Standard::new(&Secret::from("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3")),
-        mailgun: Some(Mailgun {
+        standard: StandardWebhook::new(&Secret::from("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3")),
+        mailgun: Some(MailgunWebhook {
             signing_key: Secret::from("mg-key"),
         }),
         ..Webhooks::default()
     }
 }
 
-/// PKCS#8 around an EC key (RFC 5958), which is what `jsonwebtoken` reads.
+/// Wraps an EC key in PKCS#8 (RFC 5958), the format that `jsonwebtoken` reads.
 fn pkcs8(sec1: &[u8]) -> Vec<u8> {
     let algorithm: &[u8] = &[
         0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
@@ -158,14 +158,14 @@ fn pkcs8(sec1: &[u8]) -> Vec<u8> {
     let length = |bytes: &[u8]| match u8::try_from(bytes.len()) {
         Ok(short) if short < 0x80 => vec![short],
         Ok(long) => vec![0x81, long],
-        Err(_) => panic!("a key on P-256 is short"),
+        Err(_) => panic!("a P-256 key is shorter than 256 bytes"),
     };
     let octets = [&[0x04][..], &length(sec1), sec1].concat();
     let inner = [&[0x02, 0x01, 0x00][..], algorithm, &octets].concat();
     [&[0x30][..], &length(&inner), &inner].concat()
 }
 
-impl Served {
+impl TestServer {
     fn service_token(&self, name: &str) -> String {
         let now = START.unix_seconds();
         let claims = json!({
@@ -192,7 +192,7 @@ impl Served {
         for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
             request = request.header(*name, *value);
         }
-        let answer = request.send().await.expect("answers");
+        let answer = request.send().await.expect("a response");
         (answer.status(), answer.json().await.unwrap_or_default())
     }
 
@@ -207,7 +207,7 @@ impl Served {
         if let Some(tag) = tag {
             request = request.header("if-none-match", tag);
         }
-        let answer = request.send().await.expect("answers");
+        let answer = request.send().await.expect("a response");
         let tag = answer
             .headers()
             .get("etag")
@@ -221,10 +221,10 @@ impl Served {
     }
 
     async fn deliver(&mut self) {
-        self.dispatcher.survey().await.expect("looks");
-        self.dispatcher.pass().await.expect("claims");
-        self.runner.idle().await;
-        self.finisher.drain().await;
+        self.dispatcher.scan_lanes().await.expect("scan");
+        self.dispatcher.claim_available().await.expect("claim");
+        self.runner.wait_until_idle().await;
+        self.result_writer.drain().await;
     }
 }
 
@@ -233,7 +233,7 @@ fn welcome() -> Value {
 }
 
 #[tokio::test]
-async fn a_notification_is_created_followed_and_seen_by_its_creator_alone() {
+async fn notification_status_is_visible_to_its_creator_only() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let (status, created) = served.post("/notifications", &[], &welcome()).await;
@@ -275,66 +275,70 @@ async fn a_notification_is_created_followed_and_seen_by_its_creator_alone() {
     }
 }
 
+/// Returns invalid requests with their status, problem code and the JSON pointer of the error.
+fn invalid_requests() -> Vec<(Value, u16, &'static str, &'static str)> {
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut body = welcome();
+        change(&mut body);
+        body
+    };
+    vec![
+        (
+            with(&|body| body["template"] = "nope".into()),
+            422,
+            "unknown_template",
+            "/template",
+        ),
+        (
+            with(&|body| body["variables"] = json!({})),
+            422,
+            "validation_failed",
+            "/variables/name",
+        ),
+        (
+            with(&|body| body["variables"]["name"] = json!(["Ada"])),
+            422,
+            "validation_failed",
+            "/variables",
+        ),
+        (
+            with(&|body| body["variables"]["name"] = "A".repeat(600).into()),
+            422,
+            "validation_failed",
+            "/variables",
+        ),
+        (
+            with(&|body| body["priority"] = "URGENT".into()),
+            400,
+            "invalid_request",
+            "/priority",
+        ),
+        (
+            with(&|body| body["colour"] = 1.into()),
+            400,
+            "invalid_request",
+            "/colour",
+        ),
+        (
+            with(&|body| body["recipient"] = json!({"phone": "+491701234567"})),
+            422,
+            "validation_failed",
+            "/recipient",
+        ),
+        (
+            with(&|body| body["expiresAt"] = "2020-01-01T00:00:00Z".into()),
+            422,
+            "validation_failed",
+            "/expiresAt",
+        ),
+    ]
+}
+
 #[tokio::test]
-async fn every_refusal_has_its_code() {
+async fn invalid_requests_have_specific_problem_codes() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
-        let with = |change: &dyn Fn(&mut Value)| {
-            let mut body = welcome();
-            change(&mut body);
-            body
-        };
-        let cases = [
-            (
-                with(&|body| body["template"] = "nope".into()),
-                422,
-                "unknown_template",
-                "/template",
-            ),
-            (
-                with(&|body| body["variables"] = json!({})),
-                422,
-                "validation_failed",
-                "/variables/name",
-            ),
-            (
-                with(&|body| body["variables"]["name"] = json!(["Ada"])),
-                422,
-                "validation_failed",
-                "/variables",
-            ),
-            (
-                with(&|body| body["variables"]["name"] = "A".repeat(600).into()),
-                422,
-                "validation_failed",
-                "/variables",
-            ),
-            (
-                with(&|body| body["priority"] = "URGENT".into()),
-                400,
-                "invalid_request",
-                "/priority",
-            ),
-            (
-                with(&|body| body["colour"] = 1.into()),
-                400,
-                "invalid_request",
-                "/colour",
-            ),
-            (
-                with(&|body| body["recipient"] = json!({"phone": "+491701234567"})),
-                422,
-                "validation_failed",
-                "/recipient",
-            ),
-            (
-                with(&|body| body["expiresAt"] = "2020-01-01T00:00:00Z".into()),
-                422,
-                "validation_failed",
-                "/expiresAt",
-            ),
-        ];
-        for (body, status, code, pointer) in cases {
+        for (body, status, code, pointer) in invalid_requests() {
             let (answered, problem) = served.post("/notifications", &[], &body).await;
             assert_eq!(
                 (answered.as_u16(), &problem["code"]),
@@ -362,7 +366,7 @@ async fn every_refusal_has_its_code() {
 }
 
 #[tokio::test]
-async fn a_double_click_is_one_notification() {
+async fn concurrent_requests_with_one_key_create_one_notification() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let (key, body) = ([("idempotency-key", "k-1")], welcome());
@@ -385,11 +389,11 @@ async fn a_double_click_is_one_notification() {
         );
         served.deliver().await;
         let depth: i64 = store
-            .depths(10)
+            .queue_depths(10)
             .await
             .expect("counts")
             .iter()
-            .map(|(_, rows)| rows)
+            .map(|depth| depth.rows)
             .sum();
         assert_eq!(depth, 0);
         served.shutdown.cancel();
@@ -397,7 +401,7 @@ async fn a_double_click_is_one_notification() {
 }
 
 #[tokio::test]
-async fn a_batch_answers_for_each_in_order() {
+async fn batch_results_are_in_request_order() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
         let mut bad = welcome();
@@ -427,7 +431,7 @@ async fn a_batch_answers_for_each_in_order() {
 }
 
 #[tokio::test]
-async fn what_is_scheduled_can_be_cancelled_twice_and_is_cancelled_once() {
+async fn cancellation_of_a_scheduled_notification_is_idempotent() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
         let mut later = welcome();
@@ -445,71 +449,6 @@ async fn what_is_scheduled_can_be_cancelled_twice_and_is_cancelled_once() {
                 "{view}"
             );
         }
-        served.shutdown.cancel();
-    }
-}
-
-#[tokio::test]
-async fn a_webhook_needs_its_signature_and_is_heard_once() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
-        let (_, created) = served.post("/notifications", &[], &welcome()).await;
-        let id = created["notificationId"]
-            .as_str()
-            .expect("an id")
-            .to_owned();
-        served.deliver().await;
-        let body = json!({"type": "notification.delivered", "timestamp": START.to_string(), "data": {"notificationId": id}});
-        let body = body.to_string();
-        let signed = format!("m1.{}.{body}", START.unix_seconds());
-        let key =
-            aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, b"0123456789abcdef01234567");
-        let tag = base64::engine::general_purpose::STANDARD
-            .encode(aws_lc_rs::hmac::sign(&key, signed.as_bytes()));
-        let send = |provider: &str, tag: &str| {
-            let request = served
-                .client
-                .post(format!("{}/webhooks/{provider}", served.url));
-            let request = request
-                .header("webhook-id", "m1")
-                .header("webhook-timestamp", START.unix_seconds().to_string());
-            request
-                .header("webhook-signature", format!("v1,{tag}"))
-                .body(body.clone())
-                .send()
-        };
-        assert_eq!(
-            send("standard", "AAAA")
-                .await
-                .expect("answers")
-                .status()
-                .as_u16(),
-            401
-        );
-        assert_eq!(
-            send("twilio", &tag)
-                .await
-                .expect("answers")
-                .status()
-                .as_u16(),
-            401
-        );
-        assert_eq!(served.get(&id, "auth", None).await.2["status"], "SENT");
-        for _ in 0..2 {
-            assert_eq!(
-                send("standard", &tag)
-                    .await
-                    .expect("answers")
-                    .status()
-                    .as_u16(),
-                204
-            );
-        }
-        let view = served.get(&id, "auth", None).await.2;
-        assert_eq!(
-            (&view["status"], view["events"].as_array().map(Vec::len)),
-            (&"DELIVERED".into(), Some(4))
-        );
         served.shutdown.cancel();
     }
 }

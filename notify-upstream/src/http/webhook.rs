@@ -1,3 +1,5 @@
+//! Webhooks of providers.
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,19 +11,20 @@ use postern_common::http::{BodyOwner, Raw};
 use postern_common::{Code, Problem};
 
 use super::status::unavailable;
-use super::{Service, client_address};
-use crate::webhook::{Incoming, Unheard};
+use super::{ApiState, client_address};
+use crate::receipts::webhook::{WebhookRejection, WebhookRequest};
 
-/// Kept, counted, and an address that is proven dead is noted; 204 once it is durable.
+/// Handles `POST /webhooks/{provider}`: stores and counts the reports of a provider, and suppresses
+/// addresses that are proven invalid. Returns 204 after the commit.
 pub(super) async fn receive(
-    State(service): State<Arc<Service>>,
-    Sender { provider, source }: Sender,
+    State(service): State<Arc<ApiState>>,
+    WebhookSender { provider, source }: WebhookSender,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     Raw(body, _permit): Raw,
 ) -> Result<Response, Problem> {
     let now = service.clock.now();
-    let incoming = Incoming {
+    let request = WebhookRequest {
         headers: &headers,
         query: query.as_deref(),
         body: &body,
@@ -30,13 +33,13 @@ pub(super) async fn receive(
     };
     let reports = service
         .webhooks
-        .read(&provider, &incoming)
+        .read(&provider, &request)
         .await
-        .map_err(refusal)?;
-    if let Some(token) = service.webhooks.token(&provider, &incoming)
+        .map_err(rejection)?;
+    if let Some(token) = service.webhooks.token(&provider, &request)
         && !service
             .store
-            .bind_webhook(&token, now)
+            .bind_webhook_token(&token, now)
             .await
             .map_err(|error| unavailable(&error))?
     {
@@ -49,12 +52,12 @@ pub(super) async fn receive(
     if !receipts.is_empty() {
         let new = service
             .store
-            .receive(&receipts)
+            .save_receipts(&receipts)
             .await
             .map_err(|error| unavailable(&error))?;
         service
-            .recent
-            .forget(receipts.iter().map(|receipt| receipt.id));
+            .snapshot_cache
+            .invalidate(receipts.iter().map(|receipt| receipt.id));
         let repeated = receipts.len() as u64 - new;
         service.metrics.receipts(&provider, "new", new);
         service.metrics.receipts(&provider, "repeated", repeated);
@@ -64,25 +67,25 @@ pub(super) async fn receive(
         "not_ours",
         (reports.len() - receipts.len()) as u64,
     );
-    if let Err(error) = service.suppression.believe(&reports).await {
-        tracing::debug!(%error, "an address that a provider reports as dead is not noted");
+    if let Err(error) = service.suppression.apply_reports(&reports).await {
+        tracing::debug!(%error, "address suppression failed");
     }
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// A provider that is configured and whose headers are those of its signature scheme: the body is
-/// worth reading.
-pub(super) struct Sender {
+/// A configured provider whose request headers match its signature scheme. Extracted before the
+/// body is read.
+pub(super) struct WebhookSender {
     provider: String,
     source: Option<IpAddr>,
 }
 
-impl FromRequestParts<Arc<Service>> for Sender {
+impl FromRequestParts<Arc<ApiState>> for WebhookSender {
     type Rejection = Problem;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        service: &Arc<Service>,
+        service: &Arc<ApiState>,
     ) -> Result<Self, Problem> {
         let unknown = |_| Problem::new(Code::InvalidWebhookSignature);
         let Path(provider): Path<String> = Path::from_request_parts(parts, service)
@@ -91,19 +94,19 @@ impl FromRequestParts<Arc<Service>> for Sender {
         service
             .webhooks
             .check_headers(&provider, &parts.headers, service.clock.now())
-            .map_err(refusal)?;
+            .map_err(rejection)?;
         let source = client_address(parts, service).await;
         BodyOwner::Webhook(source).set(parts);
         Ok(Self { provider, source })
     }
 }
 
-fn refusal(unheard: Unheard) -> Problem {
-    match unheard {
-        Unheard::Signature => Problem::new(Code::InvalidWebhookSignature),
-        Unheard::Unreadable => {
+fn rejection(rejection: WebhookRejection) -> Problem {
+    match rejection {
+        WebhookRejection::Signature => Problem::new(Code::InvalidWebhookSignature),
+        WebhookRejection::Unreadable => {
             Problem::new(Code::InvalidRequest).detail("the event cannot be read")
         }
-        Unheard::Unavailable => Problem::new(Code::Unavailable),
+        WebhookRejection::Unavailable => Problem::new(Code::Unavailable),
     }
 }

@@ -1,4 +1,4 @@
-//! Ids in the stores: `uuid` in PostgreSQL, hyphenated text in SQLite.
+//! The encoding of identifiers: `uuid` in PostgreSQL, hyphenated text in SQLite.
 
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::notification::NotificationId;
 
-/// `uuid` and `uuid[]` in `pg_type`.
+/// The object identifiers of `uuid` and `uuid[]` in `pg_type`.
 const UUID: Oid = Oid(2950);
 const UUID_ARRAY: Oid = Oid(2951);
 

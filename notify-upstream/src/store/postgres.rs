@@ -1,5 +1,5 @@
-//! PostgreSQL: connections and rows. All SQL of the queue stands in [`queue`], the lists of
-//! addresses in [`suppression`], all other SQL in [`history`].
+//! PostgreSQL: connections and row conversion. The SQL of the queue is in [`queue`], of the
+//! suppression lists in [`suppression`], and all other SQL in [`history`].
 
 mod history;
 mod queue;
@@ -12,27 +12,27 @@ use std::time::Duration;
 
 use postern_common::database::PostgresPool;
 
-/// PostgreSQL.
+/// The store in PostgreSQL.
 #[derive(Clone, Debug)]
 pub struct Postgres {
-    /// Connections of the queue, with planner settings of their own.
+    /// Connections for the queue, with planner settings of their own.
     queue: PostgresPool,
-    /// The same connections for statements that a caller waits for.
+    /// The connections of the queue, for statements that a caller waits for.
     urgent: PostgresPool,
-    /// Connections for everything else.
+    /// Connections for all other statements.
     history: PostgresPool,
-    /// The same connections for statements that go over many rows.
+    /// The same connections, for statements over many rows.
     slow: PostgresPool,
 }
 
-/// How long a statement of the dispatcher may take: it changes up to some hundred rows.
+/// Deadline of a statement of the dispatcher, which changes a few hundred rows.
 const QUEUE_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a statement of housekeeping or of an operator's tool may take.
+/// Deadline of a maintenance or command-line statement.
 const SLOW_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Statistics of a table that is empty one moment and holds a million rows the next mislead the
-/// planner either way: these leave it only the index path. A statement that has not ended by then
-/// has lost its caller.
+/// The statistics of a table that is empty at one time and has a million rows soon afterwards
+/// mislead the planner in both directions: these settings leave only the index path. A statement
+/// that exceeds the timeout has lost its caller.
 const QUEUE_SETTINGS: [(&str, &str); 9] = [
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
@@ -48,9 +48,10 @@ const QUEUE_SETTINGS: [(&str, &str); 9] = [
 // === impl Postgres ===
 
 impl Postgres {
-    /// Over an open pool, whose servers and credentials the queue's own connections take over.
+    /// Creates a store on an open pool. The connections of the queue use the same servers and
+    /// credentials.
     #[must_use]
-    pub fn new(pool: PostgresPool, queue_connections: u32) -> Self {
+    pub(crate) fn new(pool: PostgresPool, queue_connections: u32) -> Self {
         let queue = pool.separate(queue_connections, &QUEUE_SETTINGS, QUEUE_DEADLINE);
         let urgent = queue.with_deadline(pool.deadline());
         let slow = pool.with_deadline(SLOW_DEADLINE);
@@ -62,7 +63,7 @@ impl Postgres {
         }
     }
 
-    /// Closes the queue's connections; those of the pool are closed by whoever opened it.
+    /// Closes the connections of the queue. The pool is closed by its owner.
     pub(in crate::store) async fn close(&self) {
         self.queue.close().await;
     }

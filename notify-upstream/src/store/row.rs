@@ -1,101 +1,101 @@
-//! What goes into the stores and comes out of them.
+//! The input and output types of the store.
 
 use postern_common::clock::Timestamp;
 
 use crate::address::AddressHash;
-use crate::notification::{Lane, NotificationId, Order};
+use crate::notification::{Lane, NotificationId, Order, stored_codes};
 
-/// One accepted notification on its way in.
+/// A notification to be stored.
 #[derive(Clone, Debug)]
 pub struct NewNotification {
-    /// What it is called.
+    /// The identifier.
     pub id: NotificationId,
-    /// Its place in the lane.
+    /// The position in the lane.
     pub order: Order,
-    /// What was asked for.
+    /// The accepted request.
     pub record: Record,
-    /// Not before this instant; it waits among the delayed rows.
+    /// The scheduled time. Until then the row is among the delayed ones.
     pub send_at: Option<Timestamp>,
-    /// The worker that has a permit for it already: born leased.
+    /// The worker that takes the row at acceptance, because it has a permit.
     pub worker: Option<i64>,
-    /// Idempotency key and fingerprint of the request.
+    /// The idempotency key and the fingerprint of the request.
     pub key: Option<(String, [u8; 32])>,
 }
 
-/// What was asked for.
+/// An accepted request. Never updated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Where it queued first.
+    /// The lane of the first attempt.
     pub lane: Lane,
-    /// Who asked.
+    /// The caller: `service:{service id}` or `user:{issuer}|{subject}`.
     pub creator: String,
-    /// The user whom it is for, when addressed by `actorId`.
+    /// The user whose `actorId` was addressed.
     pub addressee: Option<String>,
-    /// The template's name.
+    /// The name of the template.
     pub template: String,
-    /// The template's version at acceptance.
+    /// The version of the template at acceptance.
     pub template_version: i32,
-    /// The language that was chosen.
+    /// The locale that was chosen.
     pub locale: String,
-    /// A [`crate::address::Recipient`] as JSON.
+    /// The recipient, as JSON.
     pub recipient: String,
-    /// A JSON object.
+    /// The variables, as a JSON object.
     pub variables: String,
-    /// When it was accepted.
+    /// The time of acceptance.
     pub created_at: Timestamp,
-    /// Of no interest from then on.
+    /// The time of expiry.
     pub expires_at: Option<Timestamp>,
 }
 
-/// What an idempotency key was used for.
+/// The first request with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Existing {
+pub(crate) struct IdempotencyRecord {
     /// The notification.
-    pub id: NotificationId,
-    /// Of the request.
-    pub fingerprint: Vec<u8>,
-    /// When it was accepted.
-    pub created_at: Timestamp,
+    pub(crate) id: NotificationId,
+    /// The fingerprint of the request.
+    pub(crate) fingerprint: Vec<u8>,
+    /// The time of acceptance.
+    pub(crate) created_at: Timestamp,
 }
 
-/// A wish for rows.
+/// The parameters of a claim.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// From which lane.
+    /// The lane.
     pub lane: Lane,
-    /// Beyond this order.
+    /// The cursor: only rows of a higher order are claimed.
     pub after: Order,
-    /// How many at most.
+    /// The maximum number of rows.
     pub limit: i64,
-    /// For whom.
+    /// The worker that claims.
     pub worker: i64,
-    /// Workers whose rows may be taken over.
+    /// The dead workers whose rows may be taken over.
     pub dead: &'a [i64],
     /// The time of the claim.
     pub now: Timestamp,
 }
 
-/// A row that is ours until its fence moves on.
+/// A claimed row. The claim is valid until the fence advances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
     /// The notification.
     pub id: NotificationId,
-    /// Its place.
+    /// The position in the lane.
     pub order: Order,
-    /// The number of this claim.
+    /// The number of the claim.
     pub fence: i32,
-    /// The number of the attempt that the claim begins.
+    /// The number of the attempt that the claim starts.
     pub attempt: i32,
-    /// Whether a dead worker held it: what became of the attempt before is not known.
+    /// Whether the row was claimed by a dead worker, so that the result of the previous attempt is
+    /// unknown.
     pub lost: bool,
-    /// From when the time for its attempts counts: its acceptance, or the instant that it was
-    /// scheduled for.
+    /// The start of the retry window: acceptance, or the scheduled time.
     pub wanted_at: Timestamp,
-    /// What was asked for.
+    /// The accepted request.
     pub record: Record,
 }
 
-/// The end of an attempt, or of the whole.
+/// A result to be recorded.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// The notification.
@@ -104,284 +104,291 @@ pub struct Finished {
     pub fence: i32,
     /// The worker that claimed.
     pub worker: i64,
-    /// The lane it stood in.
+    /// The lane of a further attempt.
     pub lane: Lane,
-    /// What happened.
+    /// The result.
     pub result: ResultRow,
-    /// What comes next.
+    /// The further processing of the notification.
     pub next: Next,
 }
 
-/// What comes after an attempt.
+/// The further processing of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing.
+    /// None: the notification is complete.
     Done,
-    /// Nothing, and it is kept as a dead letter.
+    /// None: the notification is a dead letter.
     Dead,
-    /// Another attempt at this instant.
+    /// Another attempt at this time.
     Retry(Timestamp),
-    /// The same attempt at this instant: none was made, and nothing is put down.
+    /// The same attempt at this time. No call was made and no result is recorded.
     Later(Timestamp),
 }
 
-/// One line of a notification's history.
+/// A result in the history of a notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultRow {
     /// The number of the attempt.
     pub attempt: i32,
-    /// What happened.
+    /// The kind of result.
     pub kind: ResultKind,
-    /// When the attempt began, if there was one.
+    /// The start of the attempt, if a call was made.
     pub began_at: Option<Timestamp>,
-    /// When it happened.
+    /// The time of the result.
     pub at: Timestamp,
-    /// When the next attempt is due.
+    /// The time of the next attempt.
     pub next_at: Option<Timestamp>,
     /// The provider that was called.
     pub provider: Option<String>,
-    /// Our word for the reason.
+    /// The code of the reason.
     pub code: Option<String>,
-    /// The provider's words, without addresses.
+    /// The response of the provider, without addresses.
     pub detail: Option<String>,
-    /// The address that a provider was given, hashed.
+    /// The hash of the address that the provider was given.
     pub address: Option<AddressHash>,
-    /// The version of the template that the attempt was made with.
+    /// The version of the template that was rendered.
     pub template_version: Option<i32>,
 }
 
-/// What happened.
+/// The kind of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultKind {
-    /// An attempt failed and another follows.
+    /// The attempt failed and is repeated.
     Retrying,
-    /// The provider took it.
+    /// A provider accepted the message.
     Sent,
-    /// It failed for good.
+    /// The notification failed permanently.
     Failed,
-    /// Its time was over before it could be sent.
+    /// The notification expired before it could be sent.
     Expired,
-    /// The caller took it back.
+    /// The caller cancelled the notification.
     Cancelled,
-    /// An operator queued it again.
+    /// An operator queued the notification again.
     Replayed,
-    /// The worker died in the attempt: whether it reached the provider is not known.
+    /// The worker died during the attempt; it is unknown whether the provider accepted the message.
     Lost,
 }
 
-/// Most stored reports of one notification. Beyond it only the first of each kind is stored.
-pub const MAX_RECEIPTS_PER_NOTIFICATION: i64 = 32;
+/// Maximum number of stored reports of one notification. Beyond it only the first of each kind is
+/// stored.
+pub(crate) const MAX_RECEIPTS_PER_NOTIFICATION: i64 = 32;
 
-/// A report from a provider.
+/// A delivery report to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// Which provider.
-    pub provider: String,
-    /// The provider's name for the event.
-    pub event_id: String,
-    /// The notification that it is about; it may not be known yet.
-    pub id: NotificationId,
-    /// What it says.
-    pub kind: ReceiptKind,
-    /// When it happened.
-    pub at: Timestamp,
-    /// When we heard of it.
-    pub received_at: Timestamp,
-    /// Our word for the reason.
-    pub code: Option<String>,
-    /// The provider's words, without addresses.
-    pub detail: Option<String>,
+pub(crate) struct Receipt {
+    /// The name of the provider.
+    pub(crate) provider: String,
+    /// The identifier of the event at the provider.
+    pub(crate) event_id: String,
+    /// The notification, which may be unknown.
+    pub(crate) id: NotificationId,
+    /// The state that was reported.
+    pub(crate) kind: ReceiptKind,
+    /// The time of the event, according to the provider.
+    pub(crate) at: Timestamp,
+    /// The time of receipt.
+    pub(crate) received_at: Timestamp,
+    /// The code of the reason.
+    pub(crate) code: Option<String>,
+    /// The description of the provider, without addresses.
+    pub(crate) detail: Option<String>,
 }
 
-/// What a provider's report says, in rising rank: the highest that was heard counts, whatever came
-/// when. A hard bounce may follow DELIVERED; any other failure does not take it back.
+/// The state reported by a provider, in ascending rank. The highest reported rank counts, in
+/// whatever order reports arrive. A hard bounce may follow DELIVERED; other failures do not revoke
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ReceiptKind {
-    /// It is on its way.
+pub(crate) enum ReceiptKind {
+    /// In transit.
     Sent,
-    /// It is late, and still on its way.
+    /// Delayed, and still in transit.
     Deferred,
-    /// It will not arrive.
+    /// Not delivered.
     Failed,
-    /// It arrived.
+    /// Delivered.
     Delivered,
-    /// The address refused it for good.
+    /// Rejected permanently by the recipient's system.
     Bounced,
 }
 
-/// Where a lane is looked at.
+/// The positions from which a lane is scanned.
 #[derive(Clone, Copy, Debug)]
-pub struct LaneMark {
+pub(crate) struct LowWatermark {
     /// The lane.
-    pub lane: Lane,
-    /// Nothing that we know of stands below.
-    pub low: Order,
-    /// Everything up to here has been claimed once.
-    pub cursor: Order,
+    pub(crate) lane: Lane,
+    /// The low watermark: no row is known below.
+    pub(crate) low: Order,
+    /// The cursor: rows up to it have been claimed once.
+    pub(crate) cursor: Order,
 }
 
-/// What a look at a lane found.
+/// The result of scanning a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Survey {
+pub(crate) struct LaneScan {
     /// The lane.
-    pub lane: Lane,
+    pub(crate) lane: Lane,
     /// The first row beyond the cursor that can be claimed.
-    pub head: Option<Order>,
-    /// The first row up to the cursor that can be claimed: committed late, given back, or its
-    /// worker dead.
-    pub overlooked: Option<Order>,
-    /// The first row of any kind up to the cursor.
-    pub lowest: Option<Order>,
+    pub(crate) head: Option<Order>,
+    /// The first row at or below the cursor that can be claimed: committed late, released, or
+    /// leased by a dead worker.
+    pub(crate) gap: Option<Order>,
+    /// The first row at or below the cursor, whether it can be claimed or not.
+    pub(crate) lowest: Option<Order>,
 }
 
-/// How a wish to cancel ended.
+/// A position in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancelled {
-    /// It is cancelled.
+pub(crate) struct LanePosition {
+    /// The lane.
+    pub(crate) lane: Lane,
+    /// The order within the lane.
+    pub(crate) order: Order,
+}
+
+/// The number of rows in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaneDepth {
+    /// The lane.
+    pub(crate) lane: Lane,
+    /// Number of rows, waiting or claimed, up to the limit of the query.
+    pub(crate) rows: i64,
+}
+
+/// A claim on a notification. Invalid once the fence of the row has advanced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClaimRef {
+    /// The notification.
+    pub(crate) id: NotificationId,
+    /// The fence of the claim.
+    pub(crate) fence: i32,
+}
+
+/// The result of a cancellation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CancelResult {
+    /// The notification is cancelled.
     Now,
-    /// It was begun, or is over.
+    /// Delivery has started or the notification is complete.
     TooLate,
 }
 
 /// The signed part of a webhook whose signature does not cover the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WebhookToken {
-    /// Which provider.
-    pub provider: &'static str,
-    /// The provider's own random token.
-    pub token: String,
-    /// SHA-256 of the body that it came with.
-    pub body: [u8; 32],
+pub(crate) struct WebhookToken {
+    /// The name of the provider.
+    pub(crate) provider: &'static str,
+    /// The random token of the provider.
+    pub(crate) token: String,
+    /// The SHA-256 of the body.
+    pub(crate) body: [u8; 32],
 }
 
-/// Which dead letters.
+/// A selection of dead letters.
 #[derive(Clone, Debug, Default)]
-pub struct DeadFilter {
-    /// One notification.
-    pub id: Option<NotificationId>,
-    /// A reason.
-    pub code: Option<String>,
-    /// Failed at or after.
-    pub since: Option<Timestamp>,
-    /// Failed before.
-    pub until: Option<Timestamp>,
-    /// At most so many.
-    pub limit: i64,
+pub(crate) struct DeadFilter {
+    /// The notification.
+    pub(crate) id: Option<NotificationId>,
+    /// The code of the reason.
+    pub(crate) code: Option<String>,
+    /// Failed at or after this time.
+    pub(crate) since: Option<Timestamp>,
+    /// Failed before this time.
+    pub(crate) until: Option<Timestamp>,
+    /// The maximum number.
+    pub(crate) limit: i64,
 }
 
-/// A notification that failed for good.
+/// A notification that failed permanently.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetter {
-    /// Which.
-    pub id: NotificationId,
-    /// Where it stood.
-    pub lane: Lane,
-    /// Attempts made.
-    pub attempt: i32,
-    /// When it failed.
-    pub at: Timestamp,
-    /// Why.
-    pub code: Option<String>,
+pub(crate) struct DeadLetter {
+    /// The notification.
+    pub(crate) id: NotificationId,
+    /// Its lane.
+    pub(crate) lane: Lane,
+    /// The number of attempts.
+    pub(crate) attempt: i32,
+    /// The time of the failure.
+    pub(crate) at: Timestamp,
+    /// The code of the reason.
+    pub(crate) code: Option<String>,
 }
 
-/// An address on a list of [`crate::suppression`].
+/// An address to be added to a suppression list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Suppressed {
-    /// Which list, and of which channel: see [`crate::suppression::List::kind`].
-    pub kind: i16,
+pub(crate) struct SuppressionRow {
+    /// List and channel, see [`SuppressionList::kind`].
+    ///
+    /// [`SuppressionList::kind`]: crate::delivery::suppression::SuppressionList::kind
+    pub(crate) kind: i16,
     /// SHA-256 of the address.
-    pub address: Vec<u8>,
-    /// Why.
-    pub reason: String,
-    /// Since when.
-    pub at: Timestamp,
+    pub(crate) address: Vec<u8>,
+    /// The code of the reason.
+    pub(crate) reason: String,
 }
 
-/// Which addresses on the lists.
+/// The addition of an address to a suppression list, or its removal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SuppressionChange {
+    /// List and channel, as in [`SuppressionRow`].
+    pub(crate) kind: i16,
+    /// SHA-256 of the address.
+    pub(crate) address: Vec<u8>,
+    /// The time of the change.
+    pub(crate) at: Timestamp,
+}
+
+/// An entry of a suppression list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SuppressionEntry {
+    /// List and channel, as in [`SuppressionRow`].
+    pub(crate) kind: i16,
+    /// SHA-256 of the address.
+    pub(crate) address: Vec<u8>,
+    /// The code of the reason.
+    pub(crate) reason: String,
+    /// The time of the addition.
+    pub(crate) at: Timestamp,
+}
+
+/// A selection of suppression entries.
 #[derive(Clone, Debug, Default)]
-pub struct SuppressedFilter {
-    /// Of these lists and channels.
-    pub kinds: Vec<i16>,
-    /// One address.
-    pub address: Option<AddressHash>,
-    /// A reason.
-    pub reason: Option<String>,
-    /// Noted at or after.
-    pub since: Option<Timestamp>,
-    /// Noted before.
-    pub until: Option<Timestamp>,
-    /// At most so many.
-    pub limit: i64,
+pub(crate) struct SuppressionQuery {
+    /// The kinds, see [`SuppressionRow`].
+    pub(crate) kinds: Vec<i16>,
+    /// The address.
+    pub(crate) address: Option<AddressHash>,
+    /// The code of the reason.
+    pub(crate) reason: Option<String>,
+    /// Added at or after this time.
+    pub(crate) since: Option<Timestamp>,
+    /// Added before this time.
+    pub(crate) until: Option<Timestamp>,
+    /// The maximum number.
+    pub(crate) limit: i64,
 }
 
-// === impl ResultKind ===
+stored_codes!(ResultKind {
+    Retrying = 1,
+    Sent = 2,
+    Failed = 3,
+    Expired = 4,
+    Cancelled = 5,
+    Replayed = 6,
+    Lost = 7,
+});
 
-impl ResultKind {
-    /// The number in the stores.
-    #[must_use]
-    pub const fn code(self) -> i16 {
-        match self {
-            Self::Retrying => 1,
-            Self::Sent => 2,
-            Self::Failed => 3,
-            Self::Expired => 4,
-            Self::Cancelled => 5,
-            Self::Replayed => 6,
-            Self::Lost => 7,
-        }
-    }
+stored_codes!(ReceiptKind {
+    Sent = 1,
+    Deferred = 2,
+    Delivered = 3,
+    Failed = 4,
+    Bounced = 5,
+});
 
-    /// From the number in the stores.
-    #[must_use]
-    pub fn from_code(code: i16) -> Option<Self> {
-        [
-            Self::Retrying,
-            Self::Sent,
-            Self::Failed,
-            Self::Expired,
-            Self::Cancelled,
-            Self::Replayed,
-            Self::Lost,
-        ]
-        .into_iter()
-        .find(|kind| kind.code() == code)
-    }
-}
+// === impl SuppressionEntry ===
 
-// === impl ReceiptKind ===
-
-impl ReceiptKind {
-    /// The number in the stores.
-    #[must_use]
-    pub const fn code(self) -> i16 {
-        match self {
-            Self::Sent => 1,
-            Self::Deferred => 2,
-            Self::Delivered => 3,
-            Self::Failed => 4,
-            Self::Bounced => 5,
-        }
-    }
-
-    /// From the number in the stores.
-    #[must_use]
-    pub fn from_code(code: i16) -> Option<Self> {
-        [
-            Self::Sent,
-            Self::Deferred,
-            Self::Delivered,
-            Self::Failed,
-            Self::Bounced,
-        ]
-        .into_iter()
-        .find(|kind| kind.code() == code)
-    }
-}
-
-// === impl Suppressed ===
-
-impl Suppressed {
-    /// From the columns `channel`, `address`, `reason`, `at`.
+impl SuppressionEntry {
+    /// Creates an entry from the columns `channel`, `address`, `reason`, `at`.
     pub(super) fn of_row((kind, address, reason, at): (i16, Vec<u8>, String, i64)) -> Self {
         Self {
             kind,
@@ -392,18 +399,31 @@ impl Suppressed {
     }
 }
 
+// === impl SuppressionChange ===
+
+impl SuppressionChange {
+    /// Creates a change from the columns `channel`, `address`, `at`.
+    pub(super) fn of_row((kind, address, at): (i16, Vec<u8>, i64)) -> Self {
+        Self {
+            kind,
+            address,
+            at: Timestamp(at),
+        }
+    }
+}
+
 // === impl Next ===
 
 impl Next {
-    /// Whether an end is put down in the history.
+    /// Returns whether the result is recorded in the history.
     #[must_use]
-    pub fn is_told(self) -> bool {
+    pub(crate) fn is_recorded(self) -> bool {
         !matches!(self, Self::Later(_))
     }
 
-    /// When the next attempt is due.
+    /// Returns when the next attempt is due.
     #[must_use]
-    pub fn due(self) -> Option<Timestamp> {
+    pub(crate) fn due(self) -> Option<Timestamp> {
         match self {
             Self::Retry(at) | Self::Later(at) => Some(at),
             Self::Done | Self::Dead => None,

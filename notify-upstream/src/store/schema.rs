@@ -1,10 +1,9 @@
 use postern_common::database::Migrations;
 
-/// The tables of this service, in both dialects. A step after the first only adds, a column that
-/// may be empty or a table, says how much room pages keep, or changes an index. Processes of the
-/// releases before go on working on the new tables, and may be started on them, until they are
-/// replaced; a test holds that. A step that takes something away says `-- oldest-binary: `, see
-/// [`Migrations`].
+/// The migrations of both databases. A step after the first only adds nullable columns or tables,
+/// sets storage parameters, or changes an index, so that processes of earlier releases keep working
+/// on the new schema until they are replaced; a test verifies this. A step that removes something
+/// declares `-- oldest-binary: `, see [`Migrations`].
 pub(crate) const MIGRATIONS: Migrations = Migrations {
     owner: "postern_notify",
     postgres: &[

@@ -1,4 +1,4 @@
-//! Everything that is known about a notification, and what follows from it.
+//! All stored information about a notification, and conclusions from it.
 
 use postern_common::clock::Timestamp;
 
@@ -6,53 +6,71 @@ use super::row::{ReceiptKind, Record, ResultKind, ResultRow};
 use crate::address::{Address, AddressHash, Recipient};
 use crate::notification::NotificationId;
 
-/// Everything that is known about one notification.
+/// All stored information about one notification.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
-    /// Which.
-    pub id: NotificationId,
-    /// What was asked for.
-    pub record: Record,
-    /// When it was to be sent.
-    pub send_at: Option<Timestamp>,
-    /// What happened since.
-    pub trail: Vec<Trail>,
+pub(crate) struct NotificationSnapshot {
+    /// The notification.
+    pub(crate) id: NotificationId,
+    /// The accepted request.
+    pub(crate) record: Record,
+    /// The scheduled time.
+    pub(crate) send_at: Option<Timestamp>,
+    /// The results and receipts, and the row that waits.
+    pub(crate) history: Vec<HistoryEntry>,
 }
 
-/// One thing that happened, or is the case.
+/// An entry of the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trail {
-    /// From the history.
+pub(crate) enum HistoryEntry {
+    /// The result of an attempt.
     Result(ResultRow),
-    /// From the inbox.
-    Receipt(
-        ReceiptKind,
-        Timestamp,
-        String,
-        Option<String>,
-        Option<String>,
-    ),
-    /// It waits, or is being sent.
+    /// A delivery report.
+    Receipt(ReceiptEntry),
+    /// The row of a notification that waits or is in delivery.
     Waiting(WaitingRow),
 }
 
-/// A queue row or a delayed row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitingRow {
-    /// Attempts begun so far.
-    pub attempt: i32,
-    /// When the present attempt began; `None` while it waits.
-    pub since: Option<Timestamp>,
-    /// When it is due, if it waits for a time.
-    pub due: Option<Timestamp>,
+/// A delivery report of a provider, as read from the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReceiptEntry {
+    /// The state that was reported.
+    pub(crate) kind: ReceiptKind,
+    /// The time of the event, according to the provider.
+    pub(crate) at: Timestamp,
+    /// The name of the provider.
+    pub(crate) provider: String,
+    /// The code of the reason.
+    pub(crate) code: Option<String>,
+    /// The description of the provider, without addresses.
+    pub(crate) detail: Option<String>,
 }
 
-// === impl Snapshot ===
+/// A replay of a failed notification by an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replay {
+    /// The time of the replay.
+    pub(crate) at: Timestamp,
+    /// The number of attempts before it.
+    pub(crate) attempts_before: i32,
+}
 
-impl Snapshot {
-    /// About how many bytes of memory it takes.
+/// A row of the queue or of the delayed rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaitingRow {
+    /// The number of attempts started.
+    pub(crate) attempt: i32,
+    /// The start of the current attempt; `None` while the row waits.
+    pub(crate) since: Option<Timestamp>,
+    /// The due time of a delayed row.
+    pub(crate) due: Option<Timestamp>,
+}
+
+// === impl NotificationSnapshot ===
+
+impl NotificationSnapshot {
+    /// Returns the approximate size in memory, in bytes.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let Record {
             creator,
@@ -66,66 +84,68 @@ impl Snapshot {
         let record = [creator, template, locale, recipient, variables]
             .into_iter()
             .map(String::len);
-        let trail = self.trail.iter().map(|trail| match trail {
-            Trail::Result(result) => {
+        let entry = self.history.iter().map(|entry| match entry {
+            HistoryEntry::Result(result) => {
                 optional(&result.provider) + optional(&result.code) + optional(&result.detail)
             }
-            Trail::Receipt(_, _, provider, code, detail) => {
-                provider.len() + optional(code) + optional(detail)
+            HistoryEntry::Receipt(receipt) => {
+                receipt.provider.len() + optional(&receipt.code) + optional(&receipt.detail)
             }
-            Trail::Waiting(_) => 0,
+            HistoryEntry::Waiting(_) => 0,
         });
-        let fixed = size_of::<Self>() + self.trail.capacity() * size_of::<Trail>();
-        fixed + record.sum::<usize>() + optional(addressee) + trail.sum::<usize>()
+        let fixed = size_of::<Self>() + self.history.capacity() * size_of::<HistoryEntry>();
+        fixed + record.sum::<usize>() + optional(addressee) + entry.sum::<usize>()
     }
 
-    /// The addresses that it is known to have gone to, hashed: the one that was asked for, and
-    /// those that an `actorId` was resolved to when a provider was called.
-    pub fn addresses(&self) -> impl Iterator<Item = AddressHash> {
+    /// Returns the hashes of the addresses that the notification is known to have been sent to: the
+    /// requested address, and those that an `actorId` was resolved to when a provider was called.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = AddressHash> {
         let asked = match serde_json::from_str(&self.record.recipient) {
             Ok(Recipient::Address(address)) => Some(Address::hash(&address)),
             Ok(Recipient::ActorId(_)) | Err(_) => None,
         };
-        let tried = self.trail.iter().filter_map(|trail| match trail {
-            Trail::Result(result) => result.address,
-            Trail::Receipt(..) | Trail::Waiting(_) => None,
+        let tried = self.history.iter().filter_map(|entry| match entry {
+            HistoryEntry::Result(result) => result.address,
+            HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
         });
         asked.into_iter().chain(tried)
     }
 
-    /// Whether an attempt, since an operator last queued it again, may have reached a provider
-    /// without our knowing it.
+    /// Returns whether an attempt since the last replay may have reached a provider without a
+    /// recorded result.
     #[must_use]
-    pub fn is_in_doubt(&self, leaves_doubt: impl Fn(&str) -> bool) -> bool {
-        let results = self.trail.iter().rev().filter_map(|trail| match trail {
-            Trail::Result(result) => Some(result),
-            Trail::Receipt(..) | Trail::Waiting(_) => None,
+    pub(crate) fn has_ambiguous_attempt(&self, is_ambiguous: impl Fn(&str) -> bool) -> bool {
+        let results = self.history.iter().rev().filter_map(|entry| match entry {
+            HistoryEntry::Result(result) => Some(result),
+            HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
         });
         results
             .take_while(|result| result.kind != ResultKind::Replayed)
             .any(|result| {
-                result.kind == ResultKind::Lost || result.code.as_deref().is_some_and(&leaves_doubt)
+                result.kind == ResultKind::Lost || result.code.as_deref().is_some_and(&is_ambiguous)
             })
     }
 
-    /// When an operator last queued it again, and after how many attempts.
+    /// Returns the time of the last replay by an operator and the number of attempts before it.
     #[must_use]
-    pub fn replayed(&self) -> Option<(Timestamp, i32)> {
-        self.trail.iter().rev().find_map(|trail| match trail {
-            Trail::Result(result) if result.kind == ResultKind::Replayed => {
-                Some((result.at, result.attempt))
-            }
-            Trail::Result(_) | Trail::Receipt(..) | Trail::Waiting(_) => None,
+    pub(crate) fn last_replay(&self) -> Option<Replay> {
+        self.history.iter().rev().find_map(|entry| match entry {
+            HistoryEntry::Result(result) if result.kind == ResultKind::Replayed => Some(Replay {
+                at: result.at,
+                attempts_before: result.attempt,
+            }),
+            HistoryEntry::Result(_) | HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
         })
     }
 
-    /// What a provider has reported of it: proof that the provider has it, whatever we know
-    /// ourselves.
+    /// Returns the provider of a report that proves that the provider has the message.
     #[must_use]
-    pub fn reported_by(&self) -> Option<&str> {
-        self.trail.iter().find_map(|trail| match trail {
-            Trail::Receipt(ReceiptKind::Failed, ..) | Trail::Result(_) | Trail::Waiting(_) => None,
-            Trail::Receipt(_, _, provider, _, _) => Some(provider.as_str()),
+    pub(crate) fn reporting_provider(&self) -> Option<&str> {
+        self.history.iter().find_map(|entry| match entry {
+            HistoryEntry::Receipt(receipt) => {
+                (receipt.kind != ReceiptKind::Failed).then_some(receipt.provider.as_str())
+            }
+            HistoryEntry::Result(_) | HistoryEntry::Waiting(_) => None,
         })
     }
 }

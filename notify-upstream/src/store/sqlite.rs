@@ -1,7 +1,7 @@
-//! SQLite: rows. All SQL of the queue stands in [`queue`], the lists of
-//! addresses in [`suppression`], all other SQL in [`history`].
+//! SQLite: row conversion. The SQL of the queue is in [`queue`], of the suppression lists in
+//! [`suppression`], and all other SQL in [`history`].
 //!
-//! A batch is one statement over `json_each`: a bound insert a row costs six times as much.
+//! A batch is one statement over `json_each`: one bound insert per row takes six times as long.
 
 mod history;
 mod queue;
@@ -14,21 +14,21 @@ use postern_common::database;
 
 use crate::notification::NotificationId;
 
-/// SQLite.
+/// The store in SQLite.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     pools: database::Sqlite,
 }
 
 impl Sqlite {
-    /// Over an open file.
+    /// Creates a store on an open file.
     #[must_use]
-    pub fn new(pools: database::Sqlite) -> Self {
+    pub(crate) fn new(pools: database::Sqlite) -> Self {
         Self { pools }
     }
 }
 
-/// A list for `json_each`.
+/// Serializes a list for `json_each`.
 fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "[]".to_owned())
 }

@@ -1,5 +1,5 @@
-//! The official clients of providers, asked what they think of a request (`tests/peers/notify`; its
-//! `install` brings them).
+//! Official client libraries of providers, used to validate requests (`tests/peers/notify`; install
+//! them with its `install` script).
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/peers/notify")
 }
 
-/// The folder of the peers, if they are installed; if not, tells the test runner that `test` was
+/// Returns the folder of the client libraries if they are installed. Otherwise reports `test` as
 /// skipped.
 pub(crate) fn installed(test: &str) -> Option<PathBuf> {
     if folder().join("../../.peers/notify/installed").exists() {
@@ -23,14 +23,14 @@ pub(crate) fn installed(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// The answers to questions, in order.
+/// Sends requests to the client libraries and returns their responses in order.
 pub(crate) async fn ask(questions: &[(&str, Value)]) -> Vec<Value> {
     let mut command = Command::new(folder().join("run"));
     let command = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true);
-    let mut child = command.spawn().expect("the peers run");
+    let mut child = command.spawn().expect("the client libraries start");
     let text = serde_json::to_vec(questions).expect("JSON");
     let mut stdin = child.stdin.take().expect("piped");
     let (written, output) = tokio::join!(
@@ -40,8 +40,8 @@ pub(crate) async fn ask(questions: &[(&str, Value)]) -> Vec<Value> {
         },
         child.wait_with_output()
     );
-    written.expect("the peers read");
-    let output = output.expect("the peers end");
+    written.expect("the client libraries read standard input");
+    let output = output.expect("the client libraries exit");
     assert!(
         output.status.success(),
         "{}",

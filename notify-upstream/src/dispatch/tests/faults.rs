@@ -1,4 +1,4 @@
-//! What becomes of a row when the store does not write how its attempt ended.
+//! Tests of rows whose results the store does not write.
 
 use futures_util::FutureExt;
 use postern_common::database::{Database, PostgresTransaction};
@@ -7,8 +7,8 @@ use sqlx::{Executor, Sqlite, Transaction};
 use super::*;
 use crate::testing::execute;
 
-/// From now on the store refuses such a change, until what is returned is executed.
-async fn refuse(database: &Database, change: &str, table: &str, when: &str) -> String {
+/// Makes the store reject changes until the returned statement is executed.
+async fn reject_changes(database: &Database, change: &str, table: &str, when: &str) -> String {
     match database {
         Database::Postgres(_) => {
             let sql = format!(
@@ -29,13 +29,13 @@ async fn refuse(database: &Database, change: &str, table: &str, when: &str) -> S
 }
 
 #[tokio::test]
-async fn what_cannot_be_handed_back_at_the_stop_is_rescued() {
+async fn row_not_released_at_stop_is_recovered() {
     for (store, test) in stores().await {
         let clock = clock();
-        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut rig = TestReplica::new(&store, &clock, 8).await;
         let id = rig.accept(Priority::Normal).await;
         rig.stop.cancel();
-        let end = refuse(
+        let end = reject_changes(
             &test.database,
             "UPDATE",
             "notify_queue",
@@ -44,8 +44,8 @@ async fn what_cannot_be_handed_back_at_the_stop_is_rescued() {
         .await;
         rig.step().await;
         execute(&test.database, &end).await;
-        rig.workers.leave().await;
-        let mut next = Rig::new(&store, &clock, 8).await;
+        rig.workers.retire_all().await;
+        let mut next = TestReplica::new(&store, &clock, 8).await;
         next.step().await;
         assert_eq!(
             (next.script.calls(), &next.view(id).await["status"]),
@@ -55,36 +55,33 @@ async fn what_cannot_be_handed_back_at_the_stop_is_rescued() {
 }
 
 #[tokio::test]
-async fn what_is_handed_back_at_the_stop_is_left_to_others() {
+async fn row_released_at_stop_is_left_to_other_replicas() {
     for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 2).await;
+        let mut rig = TestReplica::new(&store, &clock(), 2).await;
         for _ in 0..3 {
             rig.accept(Priority::Normal).await;
         }
-        rig.dispatcher.survey().await.expect("looks");
-        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 2);
+        rig.dispatcher.scan_lanes().await.expect("no error");
+        assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 2);
         rig.stop.cancel();
         rig.settle().await;
-        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 0);
+        assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 0);
         assert_eq!(rig.script.calls(), []);
-        let mut next = Rig::new(&store, &clock(), 8).await;
+        let mut next = TestReplica::new(&store, &clock(), 8).await;
         assert_eq!(next.step().await, 3);
     }
 }
 
 #[tokio::test]
-async fn an_identity_that_was_lost_claims_nothing_until_there_is_another() {
+async fn lost_lease_claims_nothing_until_replaced() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let id = rig.accept(Priority::Normal).await;
         execute(&test.database, "UPDATE notify_worker SET seen_at = 0").await;
-        let end = refuse(&test.database, "INSERT", "notify_worker", "NEW.id > 0").await;
-        rig.workers
-            .step()
-            .await
-            .expect_err("lost, and no other is to be had");
-        rig.dispatcher.survey().await.expect("looks");
-        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 0);
+        let end = reject_changes(&test.database, "INSERT", "notify_worker", "NEW.id > 0").await;
+        rig.workers.step().await.expect_err("the lease is lost");
+        rig.dispatcher.scan_lanes().await.expect("no error");
+        assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 0);
         execute(&test.database, &end).await;
         rig.workers.step().await.expect("another");
         assert_eq!((rig.step().await, rig.script.calls()), (1, vec![id]));
@@ -92,16 +89,16 @@ async fn an_identity_that_was_lost_claims_nothing_until_there_is_another() {
 }
 
 #[tokio::test]
-async fn a_row_whose_result_is_refused_is_taken_over() {
+async fn row_with_rejected_result_is_taken_over() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
-        rig.script.can_be_asked();
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
+        rig.script.support_lookups();
         let id = rig.accept(Priority::Normal).await;
-        let end = refuse(&test.database, "INSERT", "notify_result", "NEW.kind = 2").await;
+        let end = reject_changes(&test.database, "INSERT", "notify_result", "NEW.kind = 2").await;
         rig.step().await;
         execute(&test.database, &end).await;
         assert_eq!(rig.view(id).await["status"], "QUEUED");
-        rig.workers.step().await.expect("renews");
+        rig.workers.step().await.expect("lease renewal succeeds");
         rig.step().await;
         let view = rig.view(id).await;
         assert_eq!(
@@ -112,8 +109,8 @@ async fn a_row_whose_result_is_refused_is_taken_over() {
     }
 }
 
-/// From now on the store has no room for more, until what is returned is executed.
-async fn fill(database: &Database) -> &'static str {
+/// Makes the store report a full disk until the returned statement is executed.
+async fn fill_disk(database: &Database) -> &'static str {
     match database {
         Database::Postgres(_) => {
             let sql = "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
@@ -130,11 +127,11 @@ async fn fill(database: &Database) -> &'static str {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_and_loses_nothing_and_is_forgotten_once_there_is_room() {
+async fn full_disk_rejects_and_recovers_without_loss() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 500).await;
-        let end = fill(&test.database).await;
-        // What room is left in the pages that there are is still given.
+        let mut rig = TestReplica::new(&store, &clock(), 500).await;
+        let end = fill_disk(&test.database).await;
+        // Free space in existing pages can still be used.
         let mut accepted = Vec::new();
         let refused = loop {
             match rig.submit(draft(Priority::Normal), None).await {
@@ -147,7 +144,7 @@ async fn a_full_disk_refuses_and_loses_nothing_and_is_forgotten_once_there_is_ro
             (Code::Unavailable, true)
         );
         execute(&test.database, end).await;
-        rig.workers.step().await.expect("renews");
+        rig.workers.step().await.expect("lease renewal succeeds");
         accepted.push(rig.accept(Priority::Normal).await);
         while rig.step().await > 0 {}
         for id in &accepted {
@@ -156,29 +153,31 @@ async fn a_full_disk_refuses_and_loses_nothing_and_is_forgotten_once_there_is_ro
     }
 }
 
-/// While it lives no result is written.
-enum Held {
+/// A lock that blocks all result writes while it is held.
+enum ResultLock {
     Postgres(PostgresTransaction),
     Sqlite(Transaction<'static, Sqlite>),
 }
 
-async fn hold_results(database: &Database) -> Held {
+async fn lock_results(database: &Database) -> ResultLock {
     match database {
         Database::Postgres(pool) => {
-            let mut held = pool.begin().await.expect("begins");
+            let mut held = pool.begin().await.expect("a transaction begins");
             held.execute("LOCK TABLE notify_result IN EXCLUSIVE MODE")
                 .await
-                .expect("locks");
-            Held::Postgres(held)
+                .expect("the lock is acquired");
+            ResultLock::Postgres(held)
         }
-        Database::Sqlite(sqlite) => Held::Sqlite(sqlite.begin().await.expect("begins")),
+        Database::Sqlite(sqlite) => {
+            ResultLock::Sqlite(sqlite.begin().await.expect("a transaction begins"))
+        }
     }
 }
 
-impl Held {
-    /// Whether a write stands before it. SQLite's only writer is in our hands, so whoever writes
-    /// waits.
-    async fn is_felt(&self, database: &Database) -> bool {
+impl ResultLock {
+    /// Returns whether a write waits for the lock. This test holds the only writer of SQLite, so
+    /// any writer waits.
+    async fn blocks_a_writer(&self, database: &Database) -> bool {
         let Database::Postgres(pool) = database else {
             return true;
         };
@@ -188,7 +187,7 @@ impl Held {
         sqlx::query_scalar(sql)
             .fetch_one(pool)
             .await
-            .expect("tells")
+            .expect("publishing succeeds")
     }
 
     async fn end(self) {
@@ -196,38 +195,38 @@ impl Held {
             Self::Postgres(held) => held.rollback().await,
             Self::Sqlite(held) => held.rollback().await,
         }
-        .expect("ends");
+        .expect("the session ends");
     }
 }
 
 #[tokio::test]
-async fn a_permit_is_free_only_when_the_result_is_durable() {
+async fn permit_is_released_when_the_result_is_durable() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 1).await;
+        let mut rig = TestReplica::new(&store, &clock(), 1).await;
         let ids = [
             rig.accept(Priority::Normal).await,
             rig.accept(Priority::Normal).await,
         ];
-        rig.dispatcher.survey().await.expect("looks");
-        rig.dispatcher.pass().await.expect("claims");
-        rig.runner.idle().await;
-        let permits = rig.board.desk(Channel::Email).permits().clone();
-        let held = hold_results(&test.database).await;
-        let mut write = Box::pin(rig.finisher.drain());
+        rig.dispatcher.scan_lanes().await.expect("no error");
+        rig.dispatcher.claim_available().await.expect("no error");
+        rig.runner.wait_until_idle().await;
+        let permits = rig.dispatch_state.channel(Channel::Email).permits().clone();
+        let held = lock_results(&test.database).await;
+        let mut write = Box::pin(rig.result_writer.drain());
         loop {
             assert!(
                 (&mut write).now_or_never().is_none(),
                 "the write is in flight"
             );
             assert_eq!(permits.in_use(), 1);
-            if held.is_felt(&test.database).await {
+            if held.blocks_a_writer(&test.database).await {
                 break;
             }
         }
         assert_eq!(
-            rig.dispatcher.pass().await.expect("claims"),
+            rig.dispatcher.claim_available().await.expect("no error"),
             0,
-            "nothing takes its place"
+            "the permit is still held"
         );
         assert_eq!((permits.in_use(), rig.script.calls()), (1, vec![ids[0]]));
         held.end().await;
@@ -238,18 +237,18 @@ async fn a_permit_is_free_only_when_the_result_is_durable() {
 }
 
 #[tokio::test]
-async fn rows_that_share_a_place_are_claimed_one_after_another() {
+async fn rows_with_equal_order_are_claimed_one_by_one() {
     for (store, test) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 2).await;
+        let mut rig = TestReplica::new(&store, &clock(), 2).await;
         for _ in 0..5 {
             rig.accept(Priority::Normal).await;
         }
         execute(&test.database, "UPDATE notify_queue SET ord = 5").await;
-        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.scan_lanes().await.expect("no error");
         for sent in [2, 4, 5] {
-            rig.dispatcher.pass().await.expect("claims");
+            rig.dispatcher.claim_available().await.expect("no error");
             rig.settle().await;
-            assert_eq!(rig.script.calls().len(), sent, "without another look");
+            assert_eq!(rig.script.calls().len(), sent, "without another scan");
         }
     }
 }

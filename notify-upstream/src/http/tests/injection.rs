@@ -1,27 +1,27 @@
-//! Strings that were made to be more than text, in every field of a notification.
+//! Adversarial strings in every field of a notification.
 
 use std::collections::HashMap;
 
 use futures_util::StreamExt;
 
 use super::*;
-use crate::provider::injection::naughty;
+use crate::delivery::provider::injection::naughty;
 
-/// Puts a string into a request.
-type Put = fn(&mut Value, &str);
+/// A function that puts a string into a request.
+type FieldSetter = fn(&mut Value, &str);
 
-/// Each field that takes text, by its pointer, and a request that has a string there.
-const FIELDS: &[(&str, Put)] = &[
+/// Text fields by JSON pointer, with a function that puts a string there.
+const FIELDS: &[(&str, FieldSetter)] = &[
     ("/channel", |body, text| body["channel"] = text.into()),
     ("/recipient", |body, text| body["recipient"] = text.into()),
     ("/recipient/email", |body, text| {
-        body["recipient"]["email"] = text.into()
+        body["recipient"]["email"] = text.into();
     }),
     ("/recipient/email", |body, text| {
-        body["recipient"]["email"] = format!("ada@example.com{text}").into()
+        body["recipient"]["email"] = format!("ada@example.com{text}").into();
     }),
     ("/recipient/actorId", |body, text| {
-        body["recipient"] = json!({"actorId": text})
+        body["recipient"] = json!({"actorId": text});
     }),
     ("/recipient/phone", |body, text| {
         body["channel"] = "sms".into();
@@ -45,8 +45,8 @@ const FIELDS: &[(&str, Put)] = &[
     ("/", |body, text| body[text] = text.into()),
 ];
 
-/// Posts many at once; what is answered, in their order.
-async fn post_all(served: &Served, bodies: Vec<Value>) -> Vec<(StatusCode, Value)> {
+/// Posts bodies concurrently and returns the responses in their order.
+async fn post_all(served: &TestServer, bodies: Vec<Value>) -> Vec<(StatusCode, Value)> {
     let posts = bodies
         .into_iter()
         .map(|body| async move { served.post("/notifications", &[], &body).await });
@@ -57,7 +57,7 @@ async fn post_all(served: &Served, bodies: Vec<Value>) -> Vec<(StatusCode, Value
 }
 
 #[tokio::test]
-async fn a_field_takes_a_naughty_string_as_it_is_or_is_named() {
+async fn adversarial_string_is_accepted_or_its_field_is_reported() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
         for (pointer, put) in FIELDS {
@@ -78,7 +78,7 @@ async fn a_field_takes_a_naughty_string_as_it_is_or_is_named() {
                     [400, 422].contains(&status.as_u16()),
                     "{pointer} {text:?}: {status} {answer}"
                 );
-                let errors = answer["errors"].as_array().expect("the mistakes");
+                let errors = answer["errors"].as_array().expect("a list of errors");
                 let named = |error: &Value| {
                     error["pointer"]
                         .as_str()
@@ -92,18 +92,18 @@ async fn a_field_takes_a_naughty_string_as_it_is_or_is_named() {
 }
 
 #[tokio::test]
-async fn a_variable_is_text_in_one_message_to_one_recipient() {
+async fn adversarial_variable_stays_text_in_a_single_message() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let strings = naughty();
         let with = |name: &String| {
             let mut body = welcome();
-            // As a name of a variable, too.
+            // The string is also used in the name of a variable.
             body["variables"] = json!({"name": name, format!("x{name}"): name});
             body
         };
         let answers = post_all(&served, strings.iter().map(with).collect()).await;
-        // Some of eight are in hand at once.
+        // Up to eight are delivered concurrently.
         for _ in 0..strings.len() / 4 {
             served.deliver().await;
         }
@@ -115,7 +115,7 @@ async fn a_variable_is_text_in_one_message_to_one_recipient() {
         let mut refused = 0;
         for (text, (status, answer)) in strings.iter().zip(answers) {
             if status != StatusCode::CREATED {
-                // No subject has room for it.
+                // The rendered subject exceeds its limit.
                 assert!(text.len() > 400, "{text:?}: {answer}");
                 let error = &answer["errors"][0];
                 assert_eq!(
@@ -126,7 +126,7 @@ async fn a_variable_is_text_in_one_message_to_one_recipient() {
                 continue;
             }
             let mail = by_id[answer["notificationId"].as_str().expect("an id")];
-            let [subject, words] = &mail.words;
+            let [subject, words] = &mail.text;
             assert_eq!(mail.to, "ada@example.com", "{text:?}");
             assert!(
                 words.starts_with(&format!("Hello {text},\n\nyour account is ready.")),
@@ -141,7 +141,7 @@ async fn a_variable_is_text_in_one_message_to_one_recipient() {
         assert_eq!(
             (mails.len(), by_id.len()),
             (accepted, accepted),
-            "one message each"
+            "one message per notification"
         );
         served.shutdown.cancel();
     }

@@ -1,4 +1,5 @@
-//! The same key with the same body is the same answer, whatever has changed since.
+//! A repeated request with the same key and body gets the same response, regardless of changes in
+//! between.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ fn with(name: &str, value: Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_identical_repeat_has_the_first_answer_though_its_times_are_past() {
+async fn repeated_request_with_past_times_gets_first_response() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
         let bodies = [
@@ -26,7 +27,7 @@ async fn an_identical_repeat_has_the_first_answer_though_its_times_are_past() {
                     .post("/notifications", &[("idempotency-key", key)], body)
                     .await,
             );
-            assert_eq!(first.last().expect("an answer").0, StatusCode::CREATED);
+            assert_eq!(first.last().expect("a response").0, StatusCode::CREATED);
         }
         served.clock.advance(Duration::from_secs(90));
         for ((key, body), first) in ["s", "e"].iter().zip(&bodies).zip(&first) {
@@ -50,14 +51,14 @@ async fn an_identical_repeat_has_the_first_answer_though_its_times_are_past() {
         assert_eq!(
             status,
             StatusCode::UNPROCESSABLE_ENTITY,
-            "under a key that was never used it is too late"
+            "a new key does not excuse an expired time"
         );
         served.shutdown.cancel();
     }
 }
 
 #[tokio::test]
-async fn an_identical_repeat_has_the_first_answer_though_the_template_is_gone() {
+async fn repeated_request_with_removed_template_gets_first_response() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
         let mut body = with("channel", "sms".into());

@@ -1,15 +1,15 @@
-//! What a report may do, and what it may not.
+//! Effects and limits of delivery reports and unsubscriptions.
 
 use aws_lc_rs::hmac;
 use reqwest::Response;
 
 use super::*;
 use crate::address::hash;
-use crate::mail_token::Purpose;
+use crate::delivery::mail_token::TokenPurpose;
 use crate::notification::NotificationId;
 use crate::testing::{execute, welcome_with};
 
-/// What Mailgun signs, with its signature.
+/// The signature member of a Mailgun webhook.
 struct Signature(Value);
 
 fn mailgun(token: &str) -> Signature {
@@ -31,15 +31,15 @@ fn bounce(signature: &Signature, event: &str, id: &str, address: &str) -> Value 
     }})
 }
 
-impl Served {
-    async fn hear(&self, path: &str, body: String) -> Response {
+impl TestServer {
+    async fn post_webhook(&self, path: &str, body: String) -> Response {
         let request = self.client.post(format!("{}/webhooks/{path}", self.url));
         request
             .header("content-type", "application/x-www-form-urlencoded")
             .body(body)
             .send()
             .await
-            .expect("answers")
+            .expect("a response")
     }
 
     async fn send_to(&mut self, address: &str) -> String {
@@ -61,7 +61,7 @@ impl Served {
 }
 
 #[tokio::test]
-async fn a_mailgun_token_is_good_for_one_body_alone() {
+async fn mailgun_token_is_bound_to_the_first_body() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let (mine, other) = (
@@ -74,14 +74,14 @@ async fn a_mailgun_token_is_good_for_one_body_alone() {
         for _ in 0..2 {
             assert_eq!(
                 served
-                    .hear("mailgun", first.clone())
+                    .post_webhook("mailgun", first.clone())
                     .await
                     .status()
                     .as_u16(),
                 204
             );
         }
-        let refused = served.hear("mailgun", replayed).await;
+        let refused = served.post_webhook("mailgun", replayed).await;
         assert_eq!(refused.status().as_u16(), 401);
         assert_eq!(
             refused.json::<Value>().await.expect("JSON")["code"],
@@ -92,34 +92,42 @@ async fn a_mailgun_token_is_good_for_one_body_alone() {
             ("FAILED".into(), "BOUNCED".into())
         );
         assert_eq!(served.status_of(&other).await.0, "SENT");
-        // The cut between timestamp and token is not signed, and makes no new token.
+        // Moving characters between timestamp and token leaves the signature valid and yields the
+        // same token.
         let mut shifted = bounce(&signature, "e3", &other, "bob@example.com");
         let whole = format!("{}t1", START.unix_seconds());
         shifted["signature"]["timestamp"] = whole[..9].into();
         shifted["signature"]["token"] = whole[9..].into();
         assert_eq!(
             served
-                .hear("mailgun", shifted.to_string())
+                .post_webhook("mailgun", shifted.to_string())
                 .await
                 .status()
                 .as_u16(),
             401
         );
         let next = bounce(&mailgun("t2"), "e4", &other, "bob@example.com").to_string();
-        assert_eq!(served.hear("mailgun", next).await.status().as_u16(), 204);
+        assert_eq!(
+            served.post_webhook("mailgun", next).await.status().as_u16(),
+            204
+        );
         assert_eq!(served.status_of(&other).await.0, "FAILED");
         served.shutdown.cancel();
     }
 }
 
 #[tokio::test]
-async fn a_report_silences_no_address_but_the_one_that_it_is_about() {
+async fn report_suppresses_only_the_address_of_its_notification() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let mine = served.send_to("ada@example.com").await;
         let stranger = bounce(&mailgun("t1"), "e1", &mine, "victim@example.com").to_string();
         assert_eq!(
-            served.hear("mailgun", stranger).await.status().as_u16(),
+            served
+                .post_webhook("mailgun", stranger)
+                .await
+                .status()
+                .as_u16(),
             204
         );
         let to_victim = served.send_to("victim@example.com").await;
@@ -128,10 +136,13 @@ async fn a_report_silences_no_address_but_the_one_that_it_is_about() {
         assert_eq!(
             served.status_of(&again).await.0,
             "SENT",
-            "nothing was reported of this address"
+            "no report names this address"
         );
         let own = bounce(&mailgun("t2"), "e2", &mine, "Ada@Example.com").to_string();
-        assert_eq!(served.hear("mailgun", own).await.status().as_u16(), 204);
+        assert_eq!(
+            served.post_webhook("mailgun", own).await.status().as_u16(),
+            204
+        );
         let silenced = served.send_to("ada@example.com").await;
         assert_eq!(
             served.status_of(&silenced).await,
@@ -142,7 +153,7 @@ async fn a_report_silences_no_address_but_the_one_that_it_is_about() {
 }
 
 #[tokio::test]
-async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
+async fn one_click_unsubscribes_from_templates_that_offer_it() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let plain = Arc::clone(&served.templates.load());
@@ -158,19 +169,19 @@ async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
                 mail_tokens().issue(purpose, id, &hash(address))
             )
         };
-        let path = token(Purpose::Unsubscribe, "ada@example.com");
+        let path = token(TokenPurpose::Unsubscribe, "ada@example.com");
         for (path, body, status) in [
             (path.as_str(), String::new(), 400),
             ("unsubscribe", click.clone(), 401),
             (&format!("unsubscribe?id={id}"), click.clone(), 401),
             (&format!("unsubscribe?token={id}"), click.clone(), 401),
             (
-                &token(Purpose::DeliveryReport, "ada@example.com"),
+                &token(TokenPurpose::DeliveryReport, "ada@example.com"),
                 click.clone(),
                 401,
             ),
             (
-                &token(Purpose::Unsubscribe, "bob@example.com"),
+                &token(TokenPurpose::Unsubscribe, "bob@example.com"),
                 click.clone(),
                 401,
             ),
@@ -179,7 +190,7 @@ async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
             (path.as_str(), click, 204),
         ] {
             assert_eq!(
-                served.hear(path, body).await.status().as_u16(),
+                served.post_webhook(path, body).await.status().as_u16(),
                 status,
                 "{path}"
             );
@@ -196,14 +207,14 @@ async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
         assert_eq!(
             served.status_of(&needed).await.0,
             "SENT",
-            "a sign-in code is not what was unsubscribed from"
+            "templates without unsubscription are still sent"
         );
         served.shutdown.cancel();
     }
 }
 
 #[tokio::test]
-async fn wrong_click_token_is_rejected_without_the_store() {
+async fn invalid_unsubscribe_token_is_rejected_without_the_store() {
     for (store, database) in stores().await {
         let mut served = served(&store).await;
         served
@@ -214,24 +225,88 @@ async fn wrong_click_token_is_rejected_without_the_store() {
         let token =
             |tokens: &MailTokens, purpose| tokens.issue(purpose, id, &hash("ada@example.com"));
         let foreign = MailTokens::parse(&"B".repeat(44)).expect("a key");
-        let good = token(&mail_tokens(), Purpose::Unsubscribe);
+        let good = token(&mail_tokens(), TokenPurpose::Unsubscribe);
         execute(
             &database.database,
             "ALTER TABLE notify_record RENAME TO notify_record_away",
         )
         .await;
         for (token, status) in [
-            (token(&foreign, Purpose::Unsubscribe), 401),
-            (token(&mail_tokens(), Purpose::DeliveryReport), 401),
+            (token(&foreign, TokenPurpose::Unsubscribe), 401),
+            (token(&mail_tokens(), TokenPurpose::DeliveryReport), 401),
             (format!("{}{}", &good[..26], "a".repeat(20)), 401),
             (good, 503),
         ] {
             let click = "List-Unsubscribe=One-Click".to_owned();
             let answer = served
-                .hear(&format!("unsubscribe?token={token}"), click)
+                .post_webhook(&format!("unsubscribe?token={token}"), click)
                 .await;
             assert_eq!(answer.status().as_u16(), status, "{token}");
         }
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn signed_webhook_is_applied_once() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let (_, created) = served.post("/notifications", &[], &welcome()).await;
+        let id = created["notificationId"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
+        served.deliver().await;
+        let body = json!({"type": "notification.delivered", "timestamp": START.to_string(), "data": {"notificationId": id}});
+        let body = body.to_string();
+        let signed = format!("m1.{}.{body}", START.unix_seconds());
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"0123456789abcdef01234567");
+        let tag =
+            base64::engine::general_purpose::STANDARD.encode(hmac::sign(&key, signed.as_bytes()));
+        let send = |provider: &str, tag: &str| {
+            let request = served
+                .client
+                .post(format!("{}/webhooks/{provider}", served.url));
+            let request = request
+                .header("webhook-id", "m1")
+                .header("webhook-timestamp", START.unix_seconds().to_string());
+            request
+                .header("webhook-signature", format!("v1,{tag}"))
+                .body(body.clone())
+                .send()
+        };
+        assert_eq!(
+            send("standard", "AAAA")
+                .await
+                .expect("a response")
+                .status()
+                .as_u16(),
+            401
+        );
+        assert_eq!(
+            send("twilio", &tag)
+                .await
+                .expect("a response")
+                .status()
+                .as_u16(),
+            401
+        );
+        assert_eq!(served.get(&id, "auth", None).await.2["status"], "SENT");
+        for _ in 0..2 {
+            assert_eq!(
+                send("standard", &tag)
+                    .await
+                    .expect("a response")
+                    .status()
+                    .as_u16(),
+                204
+            );
+        }
+        let view = served.get(&id, "auth", None).await.2;
+        assert_eq!(
+            (&view["status"], view["events"].as_array().map(Vec::len)),
+            (&"DELIVERED".into(), Some(4))
+        );
         served.shutdown.cancel();
     }
 }

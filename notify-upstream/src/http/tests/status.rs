@@ -1,9 +1,9 @@
-//! Polling the status.
+//! Status requests and caching.
 
 use super::*;
 
 #[tokio::test]
-async fn a_status_that_was_read_is_remembered_and_forgotten_with_the_next_write() {
+async fn cached_status_is_invalidated_by_the_next_write() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let (_, created) = served.post("/notifications", &[], &welcome()).await;
@@ -15,7 +15,7 @@ async fn a_status_that_was_read_is_remembered_and_forgotten_with_the_next_write(
         assert_eq!(
             served.get(&id, "notify", None).await.0,
             StatusCode::NOT_FOUND,
-            "remembered for its creator alone"
+            "the cached status is visible to its creator only"
         );
         served.deliver().await;
         let (status, sent, view) = served.get(&id, "auth", queued.as_deref()).await;
@@ -29,9 +29,9 @@ async fn a_status_that_was_read_is_remembered_and_forgotten_with_the_next_write(
 }
 
 #[tokio::test]
-async fn who_polls_two_replicas_never_sees_the_status_go_back() {
+async fn polling_two_replicas_never_returns_an_older_status() {
     for (store, _database) in stores().await {
-        // Over SQLite there is one process.
+        // SQLite has a single process.
         if !store.is_shared() {
             continue;
         }
@@ -42,7 +42,7 @@ async fn who_polls_two_replicas_never_sees_the_status_go_back() {
             .expect("an id")
             .to_owned();
         let (status, queued, view) = second.get(&id, "auth", None).await;
-        // The two have issuers of their own; the same service is the same creator at both.
+        // The two replicas have different issuers; the same service is the same creator at both.
         assert_eq!(
             (status, &view["status"]),
             (StatusCode::OK, &"QUEUED".into())
@@ -50,7 +50,8 @@ async fn who_polls_two_replicas_never_sees_the_status_go_back() {
         first.deliver().await;
         let (_, tag, view) = first.get(&id, "auth", None).await;
         assert_eq!(view["status"], "SENT");
-        // The second still remembers QUEUED, which is good for whoever has seen nothing newer.
+        // The second replica still caches QUEUED, which is correct for a client that has seen
+        // nothing newer.
         assert_eq!(
             second.get(&id, "auth", queued.as_deref()).await.0,
             StatusCode::NOT_MODIFIED
@@ -58,7 +59,7 @@ async fn who_polls_two_replicas_never_sees_the_status_go_back() {
         let (_, _, view) = second.get(&id, "auth", None).await;
         assert_eq!(
             view["status"], "SENT",
-            "whoever does not say what it has seen may have seen SENT"
+            "without If-None-Match the client may have seen SENT"
         );
         assert_eq!(
             second.get(&id, "auth", tag.as_deref()).await.0,

@@ -1,4 +1,4 @@
-//! Request bodies that never end must not keep others from having theirs read.
+//! Incomplete request bodies must not prevent other requests from being read.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::net::TcpStream;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Sends the head of a webhook and so much of its body, of which more is announced.
-async fn unfinished(served: &Served, provider: &str, headers: &str, sent: usize) -> TcpStream {
+/// Sends the head of a webhook and `sent` bytes of its longer body.
+async fn unfinished(served: &TestServer, provider: &str, headers: &str, sent: usize) -> TcpStream {
     let server = served.url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(server).await.expect("connects");
     let head = format!(
@@ -18,15 +18,16 @@ async fn unfinished(served: &Served, provider: &str, headers: &str, sent: usize)
         sent + 1000
     );
     stream.write_all(head.as_bytes()).await.expect("sends");
-    // It may be refused before all of it is sent.
+    // The request may be rejected before all bytes are sent.
     let _refused = stream.write_all(&vec![b' '; sent]).await;
     stream
 }
 
 async fn status(stream: &mut TcpStream) -> String {
     let mut line = [0; 12];
-    let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut line)).await;
-    read.expect("an answer before the body").expect("an answer");
+    let read = tokio::time::timeout(RESPONSE_TIMEOUT, stream.read_exact(&mut line)).await;
+    read.expect("a response before the body is complete")
+        .expect("a response");
     String::from_utf8_lossy(&line).into_owned()
 }
 
@@ -34,16 +35,16 @@ fn standard_headers(seconds: i64, signature: &str) -> String {
     format!("webhook-id: a\r\nwebhook-timestamp: {seconds}\r\nwebhook-signature: {signature}\r\n")
 }
 
-/// 32 bytes.
+/// A well-formed signature of 32 bytes.
 const TAG: &str = "v1,AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 
 #[tokio::test]
-async fn webhooks_are_refused_by_name_and_headers_before_the_body_is_read() {
+async fn webhook_is_rejected_by_headers_before_body_is_read() {
     let (store, _database) = stores().await.pop().expect("a store");
     let served = served(&store).await;
     let now = START.unix_seconds();
     for (provider, headers) in [
-        ("nobody", String::new()),
+        ("unknown", String::new()),
         (
             "twilio",
             "X-Twilio-Signature: AAAAAAAAAAAAAAAAAAAAAAAAAAA=\r\n".to_owned(),
@@ -64,7 +65,7 @@ async fn webhooks_are_refused_by_name_and_headers_before_the_body_is_read() {
 }
 
 #[tokio::test]
-async fn unfinished_webhooks_keep_nobody_from_asking_for_notifications() {
+async fn incomplete_webhooks_do_not_block_other_requests() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
         let headers = standard_headers(START.unix_seconds(), TAG);
@@ -72,7 +73,7 @@ async fn unfinished_webhooks_keep_nobody_from_asking_for_notifications() {
         for _ in 0..24 {
             connections.push(unfinished(&served, "standard", &headers, 900_000).await);
         }
-        // Those beyond the client's share are refused.
+        // Requests beyond the client's share are rejected.
         let mut last = connections.pop().expect("one");
         assert_eq!(status(&mut last).await, "HTTP/1.1 429");
         assert_eq!(

@@ -1,4 +1,5 @@
-//! All SQL beside the queue: records, results, receipts, workers, keys, dead letters, partitions.
+//! All SQL except the queue and the suppression lists: records, results, receipts, workers,
+//! idempotency keys, dead letters and partitions.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,19 +12,20 @@ use super::{Postgres, rows};
 use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{
-    DeadFilter, DeadLetter, Existing, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
+    DeadFilter, DeadLetter, IdempotencyRecord, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
     WebhookToken,
 };
-use crate::store::{Outcome, Snapshot, StoreError};
+use crate::store::{NotificationSnapshot, StoreError, StoreResult};
 
-/// One partition holds a week: ninety days of retention are thirteen partitions to plan over.
+/// A partition holds one week: with ninety days of retention, the planner considers thirteen
+/// partitions.
 const PARTITION: Duration = Duration::from_secs(7 * 86_400);
 
-/// `lock_not_available` (PostgreSQL's appendix A).
+/// `lock_not_available` (PostgreSQL documentation, appendix A).
 const LOCKED: &str = "55P03";
 
-/// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen
-/// once.
+/// Results, receipts and the live row are read in one snapshot, so that a row that moves between
+/// tables is seen once.
 const TRAIL: &str = "
 SELECT id, 0::int2 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version
 FROM notify_result WHERE id = ANY($1)
@@ -35,8 +37,7 @@ UNION ALL
 SELECT id, 2::int2, attempt, 0::int2, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id = ANY($1)
 ORDER BY 6, 3";
 
-/// Beyond the bound only the first report of each kind is inserted, so that no end of a
-/// notification is lost.
+/// Beyond the limit only the first report of each kind is inserted, so that no final state is lost.
 const RECEIVE: &str = "
 WITH input AS MATERIALIZED (
     SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
@@ -71,11 +72,11 @@ macro_rules! bind_dead {
 }
 
 impl Postgres {
-    pub(in crate::store) async fn existing(
+    pub(in crate::store) async fn idempotency_record(
         &self,
         creator: &str,
         key: &str,
-    ) -> Outcome<Option<Existing>> {
+    ) -> StoreResult<Option<IdempotencyRecord>> {
         let sql =
             "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = $1 AND key = $2";
         let row = sqlx::query(sql)
@@ -83,10 +84,13 @@ impl Postgres {
             .bind(key)
             .fetch_optional(&self.urgent)
             .await?;
-        row.as_ref().map(rows::existing).transpose()
+        row.as_ref().map(rows::idempotency_record).transpose()
     }
 
-    pub(in crate::store) async fn forget_keys(&self, before: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn delete_idempotency_keys(
+        &self,
+        before: Timestamp,
+    ) -> StoreResult<u64> {
         let sql = "DELETE FROM notify_key WHERE created_at < $1";
         Ok(sqlx::query(sql)
             .bind(before.0)
@@ -95,9 +99,12 @@ impl Postgres {
             .rows_affected())
     }
 
-    pub(in crate::store) async fn read(&self, ids: &[NotificationId]) -> Outcome<Vec<Snapshot>> {
-        // Records first: they never change, so whatever the second statement sees belongs to one
-        // that was found.
+    pub(in crate::store) async fn read(
+        &self,
+        ids: &[NotificationId],
+    ) -> StoreResult<Vec<NotificationSnapshot>> {
+        // Records first: they never change, so every row of the second statement belongs to a
+        // record that was found.
         let sql =
             format!("SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id = ANY($1)");
         let rows = sqlx::query(AssertSqlSafe(sql))
@@ -114,13 +121,13 @@ impl Postgres {
         }
         for row in sqlx::query(TRAIL).bind(ids).fetch_all(&self.urgent).await? {
             if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
-                snapshot.trail.push(rows::trail(&row)?);
+                snapshot.history.push(rows::history_entry(&row)?);
             }
         }
         Ok(found.into_values().collect())
     }
 
-    pub(in crate::store) async fn receive(&self, receipts: &[Receipt]) -> Outcome<u64> {
+    pub(in crate::store) async fn save_receipts(&self, receipts: &[Receipt]) -> StoreResult<u64> {
         let done = sqlx::query(RECEIVE)
             .bind(
                 receipts
@@ -166,7 +173,7 @@ impl Postgres {
         Ok(done.rows_affected())
     }
 
-    pub(in crate::store) async fn now(&self) -> Outcome<Timestamp> {
+    pub(in crate::store) async fn now(&self) -> StoreResult<Timestamp> {
         let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
         Ok(Timestamp(
             sqlx::query_scalar(sql).fetch_one(&self.history).await?,
@@ -177,7 +184,7 @@ impl Postgres {
         &self,
         worker: i64,
         now: Timestamp,
-    ) -> Outcome<()> {
+    ) -> StoreResult<()> {
         let sql = "INSERT INTO notify_worker (id, seen_at) VALUES ($1, $2)";
         sqlx::query(sql)
             .bind(worker)
@@ -192,7 +199,7 @@ impl Postgres {
         worker: i64,
         now: Timestamp,
         dead_before: Timestamp,
-    ) -> Outcome<bool> {
+    ) -> StoreResult<bool> {
         let sql = "UPDATE notify_worker SET seen_at = $2 WHERE id = $1 AND seen_at >= $3";
         let done = sqlx::query(sql)
             .bind(worker)
@@ -203,8 +210,8 @@ impl Postgres {
         Ok(done.rows_affected() == 1)
     }
 
-    pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> Outcome<()> {
-        // Dead first: whatever becomes of the second statement, what it holds is rescued.
+    pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> StoreResult<()> {
+        // Dead first: even if the second statement fails, the rows of the worker are recovered.
         let sql = "UPDATE notify_worker SET seen_at = 0 WHERE id = $1";
         sqlx::query(sql).bind(worker).execute(&self.history).await?;
         if gone {
@@ -215,7 +222,10 @@ impl Postgres {
         Ok(())
     }
 
-    pub(in crate::store) async fn dead_workers(&self, dead_before: Timestamp) -> Outcome<Vec<i64>> {
+    pub(in crate::store) async fn dead_workers(
+        &self,
+        dead_before: Timestamp,
+    ) -> StoreResult<Vec<i64>> {
         let sql = "SELECT id FROM notify_worker WHERE seen_at < $1 LIMIT 1000";
         Ok(sqlx::query_scalar(sql)
             .bind(dead_before.0)
@@ -223,7 +233,10 @@ impl Postgres {
             .await?)
     }
 
-    pub(in crate::store) async fn forget_workers(&self, dead_before: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn delete_dead_workers(
+        &self,
+        dead_before: Timestamp,
+    ) -> StoreResult<u64> {
         let sql = "DELETE FROM notify_worker w WHERE seen_at < $1
             AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.worker = w.id)";
         Ok(sqlx::query(sql)
@@ -233,15 +246,15 @@ impl Postgres {
             .rows_affected())
     }
 
-    /// Makes the partitions of this week and the next, and drops those that lie wholly before
-    /// `keep_from`. A partition is built apart and attached: inserts go on meanwhile. Whoever holds
-    /// a table for long, a dump or a forgotten session, is not waited for, since all that comes
-    /// after would wait as well: what is not done now is done the next time.
-    pub(in crate::store) async fn keep_house(
+    /// Creates the partitions of this week and the next, and drops those that end before
+    /// `keep_from`. A partition is created separately and attached, which does not block inserts.
+    /// The function does not wait for locks held for long, such as by a dump or a forgotten
+    /// session, because all later statements would queue behind it; the next call catches up.
+    pub(in crate::store) async fn maintain(
         &self,
         now: Timestamp,
         keep_from: Timestamp,
-    ) -> Outcome<()> {
+    ) -> StoreResult<()> {
         match self
             .slow
             .within_deadline(self.keep_partitions(now, keep_from))
@@ -250,9 +263,7 @@ impl Postgres {
             Err(StoreError::Unavailable(sqlx::Error::Database(error)))
                 if error.code().as_deref() == Some(LOCKED) =>
             {
-                tracing::warn!(
-                    "partitions are neither made nor dropped while a table is locked; trying again later"
-                );
+                tracing::warn!("partition maintenance skipped, table is locked");
             }
             outcome => outcome?,
         }
@@ -266,10 +277,10 @@ impl Postgres {
             .bind(keep_from.0)
             .execute(&self.slow)
             .await?;
-        self.forget_lifted(keep_from).await
+        self.delete_old_removals(keep_from).await
     }
 
-    async fn keep_partitions(&self, now: Timestamp, keep_from: Timestamp) -> Outcome<()> {
+    async fn keep_partitions(&self, now: Timestamp, keep_from: Timestamp) -> StoreResult<()> {
         let week = i64::try_from(PARTITION.as_millis()).unwrap_or(i64::MAX);
         for table in ["notify_record", "notify_result"] {
             for number in [now.0.div_euclid(week), now.0.div_euclid(week) + 1] {
@@ -289,8 +300,8 @@ impl Postgres {
         Ok(())
     }
 
-    /// A transaction that waits for no lock longer than a second.
-    async fn begin_briefly(&self) -> Outcome<PostgresTransaction> {
+    /// Begins a transaction that waits at most a second for a lock.
+    async fn begin_briefly(&self) -> StoreResult<PostgresTransaction> {
         let mut transaction = self.slow.begin().await?;
         sqlx::query("SET LOCAL lock_timeout = '1s'")
             .execute(&mut *transaction)
@@ -298,13 +309,13 @@ impl Postgres {
         Ok(transaction)
     }
 
-    async fn add_partition(&self, table: &str, number: i64, week: i64) -> Outcome<()> {
+    async fn add_partition(&self, table: &str, number: i64, week: i64) -> StoreResult<()> {
         let [from, to] =
             [number, number + 1].map(|n| NotificationId::floor(Timestamp(n.saturating_mul(week))));
         let name = format!("{table}_w{number}");
         let is_there = "SELECT to_regclass($1) IS NOT NULL";
-        // Looked at without a lock first: whoever holds it and hangs must not keep others from
-        // starting.
+        // Checked without a lock first: a session that holds the lock and hangs must not prevent
+        // other processes from starting.
         if sqlx::query_scalar(is_there)
             .bind(&name)
             .fetch_one(&self.slow)
@@ -313,7 +324,7 @@ impl Postgres {
             return Ok(());
         }
         let mut transaction = self.begin_briefly().await?;
-        // One replica at a time; the others find it there.
+        // One replica creates the partition; the others find it.
         sqlx::query("SELECT pg_advisory_xact_lock(7305001)")
             .execute(&mut *transaction)
             .await?;
@@ -338,8 +349,8 @@ impl Postgres {
         Ok(transaction.commit().await?)
     }
 
-    /// Numbers of the weeks that a table has partitions for.
-    async fn partitions(&self, table: &str) -> Outcome<Vec<i64>> {
+    /// Returns the numbers of the weeks that a table has partitions for.
+    async fn partitions(&self, table: &str) -> StoreResult<Vec<i64>> {
         let sql = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
             WHERE i.inhparent = to_regclass($1)";
         let names: Vec<String> = sqlx::query_scalar(sql)
@@ -355,7 +366,7 @@ impl Postgres {
     pub(in crate::store) async fn dead_letters(
         &self,
         filter: &DeadFilter,
-    ) -> Outcome<Vec<DeadLetter>> {
+    ) -> StoreResult<Vec<DeadLetter>> {
         let sql = format!("SELECT id, lane, attempt, at, code FROM notify_dead WHERE {DEAD}");
         let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter)
             .fetch_all(&self.slow)
@@ -368,7 +379,7 @@ impl Postgres {
         filter: &DeadFilter,
         first: Order,
         now: Timestamp,
-    ) -> Outcome<u64> {
+    ) -> StoreResult<u64> {
         let sql = format!(
             "WITH gone AS (DELETE FROM notify_dead
                 WHERE id = ANY(ARRAY(SELECT id FROM notify_dead WHERE {DEAD})) RETURNING *),
@@ -384,7 +395,10 @@ impl Postgres {
         Ok(query.execute(&self.slow).await?.rows_affected())
     }
 
-    pub(in crate::store) async fn drop_dead(&self, filter: &DeadFilter) -> Outcome<u64> {
+    pub(in crate::store) async fn discard_dead_letters(
+        &self,
+        filter: &DeadFilter,
+    ) -> StoreResult<u64> {
         let sql = format!(
             "DELETE FROM notify_dead WHERE id = ANY(ARRAY(SELECT id FROM notify_dead WHERE {DEAD}))"
         );
@@ -394,11 +408,11 @@ impl Postgres {
             .rows_affected())
     }
 
-    pub(in crate::store) async fn bind_webhook(
+    pub(in crate::store) async fn bind_webhook_token(
         &self,
         token: &WebhookToken,
         now: Timestamp,
-    ) -> Outcome<bool> {
+    ) -> StoreResult<bool> {
         let sql =
             "INSERT INTO notify_webhook_token (provider, token, body, at) VALUES ($1, $2, $3, $4)
             ON CONFLICT DO NOTHING";
@@ -415,7 +429,10 @@ impl Postgres {
         Ok(first == token.body)
     }
 
-    pub(in crate::store) async fn forget_webhooks(&self, before: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn delete_webhook_tokens(
+        &self,
+        before: Timestamp,
+    ) -> StoreResult<u64> {
         let sql = "DELETE FROM notify_webhook_token WHERE at < $1";
         Ok(sqlx::query(sql)
             .bind(before.0)

@@ -1,12 +1,12 @@
 //! All SQL of the queue. Every statement is one transaction and one round trip, and is prepared
-//! once a connection.
+//! once per connection.
 //!
-//! A table whose statistics were taken while it was empty seems to have no rows, however many it
-//! has since: a join by key is then planned as a walk over the whole index for every batch,
-//! whatever [`super::QUEUE_SETTINGS`] forbid. Many rows are therefore found by an array of keys, or
-//! in a lateral that cannot be turned around (`OFFSET 0`) and changed by their place (`ctid`), for
-//! which there is no other plan. What was asked of the row is asked once more where it is changed:
-//! before 15.15, 16.11 and 17.7 PostgreSQL takes a row that moved meanwhile for the one at that
+//! A table whose statistics were collected while it was empty appears to have no rows, regardless
+//! of its current size: a join by key is then planned as a scan of the whole index for every batch,
+//! in spite of [`super::QUEUE_SETTINGS`]. Multiple rows are therefore selected by an array of keys,
+//! or in a lateral subquery that cannot be reordered (`OFFSET 0`), and changed by `ctid`, for which
+//! there is no other plan. The conditions of the selection are repeated where a row is changed:
+//! before 15.15, 16.11 and 17.7 PostgreSQL confuses a row that moved meanwhile with the one at that
 //! place.
 
 use postern_common::clock::Timestamp;
@@ -14,14 +14,15 @@ use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Postgres, rows};
-use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS, Order};
-use crate::store::Outcome;
+use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
+use crate::store::StoreResult;
 use crate::store::read::{RECORD, WANTED_AT};
 use crate::store::row::{
-    Cancelled, Claim, Claimed, Finished, LaneMark, NewNotification, Next, ResultKind, Survey,
+    CancelResult, Claim, ClaimRef, Claimed, Finished, LaneDepth, LanePosition, LaneScan,
+    LowWatermark, NewNotification, Next, ResultKind,
 };
 
-/// Keys are inserted in order, so that two replicas cannot wait for each other.
+/// Keys are inserted in order, which prevents deadlocks between replicas.
 const ACCEPT: &str = "
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::int8[], $3::int2[], $4::text[], $5::text[], $6::text[], $7::int4[], $8::text[],
@@ -50,9 +51,9 @@ WITH input AS MATERIALIZED (
 )
 SELECT id FROM keyed";
 
-/// A row of a dead worker is taken over, and its attempt is put down as lost in the same
-/// transaction. A row that somebody changed while this looked is claimed as well, if it may be: a
-/// row that was passed over would be overtaken.
+/// A row of a dead worker is taken over, and its attempt is recorded as lost in the same
+/// transaction. A row that was changed during the selection is claimed as well, if it qualifies:
+/// skipping it would let later rows overtake it.
 const CLAIM: &str = "
 WITH picked AS MATERIALIZED (
     SELECT id, worker, attempt, since FROM notify_queue
@@ -68,8 +69,8 @@ WITH picked AS MATERIALIZED (
 )
 SELECT c.id, c.ord, c.fence, c.attempt, c.lost, ";
 
-/// Each row acts only if its fence and worker still match; one that does not neither goes nor
-/// leaves a result.
+/// A row is processed only if its fence and worker still match; otherwise it is neither deleted nor
+/// given a result.
 const FINISH: &str = "
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::int4[], $3::int8[], $4::int2[], $5::int4[], $6::int2[], $7::int8[], $8::int8[],
@@ -94,7 +95,7 @@ WITH input AS MATERIALIZED (
 )
 SELECT count(*) FROM taken";
 
-/// Once: a repetition, after an answer that was lost, finds nobody's row.
+/// Idempotent: a repetition after a lost response matches no row.
 const RELEASE: &str = "
 UPDATE notify_queue q SET worker = NULL, since = NULL, attempt = q.attempt - 1
 FROM unnest($1::uuid[], $2::int4[]) AS i(id, fence) CROSS JOIN LATERAL (
@@ -116,9 +117,9 @@ const KEEP_MARKS: &str = "
 INSERT INTO notify_mark (lane, low) SELECT * FROM unnest($1::int2[], $2::int8[])
 ON CONFLICT (lane) DO UPDATE SET low = excluded.low";
 
-/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of
-/// one instant apart, and goes on behind those that were moved before. Past its end places repeat,
-/// and what shares one is claimed all the same.
+/// The order of a moved row is its due time, as if it had been accepted then. A counter
+/// distinguishes rows of one millisecond and continues behind those moved before. If it overflows,
+/// rows share an order and are claimed together.
 const MOVE_DUE: &str = "
 WITH due AS MATERIALIZED (
     SELECT ctid AS place FROM notify_delayed WHERE due <= $1
@@ -133,7 +134,7 @@ SELECT id, lane, least(row_number() OVER (PARTITION BY lane, due ORDER BY id) + 
     ), ((due + 1) << $3) - 1), fence, attempt FROM gone g
 RETURNING lane, ord";
 
-/// What is claimed can no longer be cancelled: its fence decides, row by row.
+/// A claimed row cannot be cancelled: the fence decides for each row.
 const CANCEL: &str = "
 WITH queued AS (
     DELETE FROM notify_queue WHERE id = $1 AND worker IS NULL RETURNING id, attempt
@@ -143,7 +144,7 @@ WITH queued AS (
 INSERT INTO notify_result (id, attempt, kind, at)
 SELECT id, attempt, $3, $2 FROM (TABLE queued UNION ALL TABLE delayed) AS gone";
 
-/// The channel on which processes tell one another that rows were left waiting.
+/// The notification channel over which processes wake each other.
 const WAITING: &str = "postern_notify_waiting";
 
 const DEPTHS: &str = "
@@ -160,7 +161,7 @@ impl Postgres {
     pub(in crate::store) async fn accept(
         &self,
         batch: &[NewNotification],
-    ) -> Outcome<Vec<NotificationId>> {
+    ) -> StoreResult<Vec<NotificationId>> {
         macro_rules! column {
             ($row:ident => $value:expr) => {
                 batch.iter().map(|$row| $value).collect::<Vec<_>>()
@@ -189,7 +190,7 @@ impl Postgres {
         Ok(batch.iter().filter(refused).map(|row| row.id).collect())
     }
 
-    pub(in crate::store) async fn claim(&self, claim: &Claim<'_>) -> Outcome<Vec<Claimed>> {
+    pub(in crate::store) async fn claim(&self, claim: &Claim<'_>) -> StoreResult<Vec<Claimed>> {
         let rows = sqlx::query(AssertSqlSafe(claim_sql()))
             .bind(claim.lane.code())
             .bind(claim.after)
@@ -211,13 +212,13 @@ impl Postgres {
                 record: rows::record(row, 6)?,
             })
         });
-        let mut claimed = claimed.collect::<Outcome<Vec<_>>>()?;
-        // RETURNING does not keep the order of the rows that were picked.
+        let mut claimed = claimed.collect::<StoreResult<Vec<_>>>()?;
+        // RETURNING does not preserve the order of the selection.
         claimed.sort_unstable_by_key(|row| row.order);
         Ok(claimed)
     }
 
-    pub(in crate::store) async fn finish(&self, batch: &[Finished]) -> Outcome<usize> {
+    pub(in crate::store) async fn finish(&self, batch: &[Finished]) -> StoreResult<usize> {
         macro_rules! column {
             ($row:ident => $value:expr) => {
                 batch.iter().map(|$row| $value).collect::<Vec<_>>()
@@ -229,7 +230,7 @@ impl Postgres {
             .bind(column!(row => row.worker))
             .bind(column!(row => row.lane.code()))
             .bind(column!(row => row.result.attempt))
-            .bind(column!(row => row.next.is_told().then(|| row.result.kind.code())))
+            .bind(column!(row => row.next.is_recorded().then(|| row.result.kind.code())))
             .bind(column!(row => row.result.began_at.map(|at| at.0)))
             .bind(column!(row => row.result.at.0))
             .bind(column!(row => row.next.due().map(|at| at.0)))
@@ -246,9 +247,10 @@ impl Postgres {
 
     pub(in crate::store) async fn release(
         &self,
-        rows: &[(NotificationId, i32)],
-    ) -> Outcome<Vec<(Lane, Order)>> {
-        let (ids, fences): (Vec<_>, Vec<_>) = rows.iter().copied().unzip();
+        rows: &[ClaimRef],
+    ) -> StoreResult<Vec<LanePosition>> {
+        let ids: Vec<_> = rows.iter().map(|row| row.id).collect();
+        let fences: Vec<_> = rows.iter().map(|row| row.fence).collect();
         let rows = sqlx::query(RELEASE)
             .bind(ids)
             .bind(fences)
@@ -257,11 +259,11 @@ impl Postgres {
         rows.iter().map(rows::place).collect()
     }
 
-    pub(in crate::store) async fn survey(
+    pub(in crate::store) async fn scan_lanes(
         &self,
-        marks: &[LaneMark],
+        marks: &[LowWatermark],
         dead: &[i64],
-    ) -> Outcome<Vec<Survey>> {
+    ) -> StoreResult<Vec<LaneScan>> {
         let rows = sqlx::query(SURVEY)
             .bind(
                 marks
@@ -274,13 +276,13 @@ impl Postgres {
             .bind(dead)
             .fetch_all(&self.queue)
             .await?;
-        rows.iter().map(rows::survey).collect()
+        rows.iter().map(rows::lane_scan).collect()
     }
 
-    pub(in crate::store) async fn lane_marks(
+    pub(in crate::store) async fn low_watermarks(
         &self,
         channel: Channel,
-    ) -> Outcome<Vec<(Lane, Order)>> {
+    ) -> StoreResult<Vec<LanePosition>> {
         let lanes = Lane::of(channel).map(Lane::code);
         let sql = "SELECT lane, low FROM notify_mark WHERE lane = ANY($1)";
         let rows = sqlx::query(sql)
@@ -290,7 +292,10 @@ impl Postgres {
         rows.iter().map(rows::place).collect()
     }
 
-    pub(in crate::store) async fn keep_lane_marks(&self, marks: &[LaneMark]) -> Outcome<()> {
+    pub(in crate::store) async fn save_low_watermarks(
+        &self,
+        marks: &[LowWatermark],
+    ) -> StoreResult<()> {
         sqlx::query(KEEP_MARKS)
             .bind(
                 marks
@@ -308,7 +313,7 @@ impl Postgres {
         &self,
         now: Timestamp,
         limit: i64,
-    ) -> Outcome<Vec<(Lane, Order)>> {
+    ) -> StoreResult<Vec<LanePosition>> {
         let bits = i32::try_from(ORDER_COUNTER_BITS).unwrap_or(0);
         let rows = sqlx::query(MOVE_DUE)
             .bind(now.0)
@@ -319,7 +324,8 @@ impl Postgres {
         rows.iter().map(rows::place).collect()
     }
 
-    pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
+    #[cfg(test)]
+    pub(in crate::store) async fn next_due(&self) -> StoreResult<Option<Timestamp>> {
         let due: Option<i64> =
             sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1")
                 .fetch_optional(&self.queue)
@@ -331,7 +337,7 @@ impl Postgres {
         &self,
         id: NotificationId,
         now: Timestamp,
-    ) -> Outcome<Cancelled> {
+    ) -> StoreResult<CancelResult> {
         let done = sqlx::query(CANCEL)
             .bind(id)
             .bind(now.0)
@@ -339,13 +345,13 @@ impl Postgres {
             .execute(&self.urgent)
             .await?;
         Ok(if done.rows_affected() == 0 {
-            Cancelled::TooLate
+            CancelResult::TooLate
         } else {
-            Cancelled::Now
+            CancelResult::Now
         })
     }
 
-    pub(in crate::store) async fn tell(&self, text: &str) -> Outcome<()> {
+    pub(in crate::store) async fn publish(&self, text: &str) -> StoreResult<()> {
         sqlx::query("SELECT pg_notify($1, $2)")
             .bind(WAITING)
             .bind(text)
@@ -354,12 +360,12 @@ impl Postgres {
         Ok(())
     }
 
-    /// On a connection that it keeps.
-    pub(in crate::store) async fn listen(&self) -> Outcome<PgListener> {
+    /// Uses a connection that the listener keeps.
+    pub(in crate::store) async fn listen(&self) -> StoreResult<PgListener> {
         Ok(self.history.listen(WAITING).await?)
     }
 
-    pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {
+    pub(in crate::store) async fn queue_depths(&self, cap: i64) -> StoreResult<Vec<LaneDepth>> {
         let lanes: Vec<i16> = Channel::ALL
             .into_iter()
             .flat_map(Lane::of)
@@ -370,7 +376,7 @@ impl Postgres {
             .bind(cap)
             .fetch_all(&self.queue)
             .await?;
-        rows.iter().map(rows::place).collect()
+        rows.iter().map(rows::depth).collect()
     }
 }
 
@@ -382,7 +388,7 @@ mod tests {
     use super::*;
     use crate::store::Store;
 
-    /// How a statement is planned on a connection of the queue.
+    /// Returns the plan of a statement on a connection of the queue.
     async fn plan(postgres: &Postgres, name: &str, sql: &str, parameters: usize) -> String {
         let mut queue = postgres.queue.acquire().await.expect("a connection");
         queue
@@ -394,14 +400,16 @@ mod tests {
         let lines: Vec<String> = sqlx::query_scalar(AssertSqlSafe(explain))
             .fetch_all(&mut *queue)
             .await
-            .expect("explained");
+            .expect("the plan is returned");
         lines.join("\n")
     }
 
     #[tokio::test]
-    async fn a_table_whose_statistics_say_that_it_is_empty_is_not_walked_over() {
+    async fn stale_statistics_do_not_cause_table_scans() {
         let test = testing::postgres().await;
-        Store::open(&test.database, 4).await.expect("opens");
+        Store::open(&test.database, 4)
+            .await
+            .expect("the store opens");
         let Database::Postgres(pool) = &test.database else {
             panic!("PostgreSQL")
         };
@@ -413,13 +421,20 @@ mod tests {
             "DELETE FROM notify_delayed",
             "ANALYZE notify_queue, notify_delayed",
         ] {
-            postgres.history.execute(sql).await.expect("done");
+            postgres
+                .history
+                .execute(sql)
+                .await
+                .expect("the statement succeeds");
         }
         let sizes = "SELECT relpages > 0 AND reltuples = 0 FROM pg_class WHERE relname = ANY($1)";
         let sizes =
             sqlx::query_scalar::<_, bool>(sizes).bind(vec!["notify_queue", "notify_delayed"]);
         assert_eq!(
-            sizes.fetch_all(&postgres.history).await.expect("told"),
+            sizes
+                .fetch_all(&postgres.history)
+                .await
+                .expect("a report was requested"),
             [true, true]
         );
         let claim = claim_sql();

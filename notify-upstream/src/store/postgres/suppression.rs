@@ -1,12 +1,12 @@
-//! All SQL of the lists of addresses.
+//! All SQL of the suppression lists.
 
 use postern_common::clock::Timestamp;
 use sqlx::AssertSqlSafe;
 
 use super::Postgres;
 use crate::address::AddressHash;
-use crate::store::Outcome;
-use crate::store::row::{Suppressed, SuppressedFilter};
+use crate::store::StoreResult;
+use crate::store::row::{SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow};
 
 const ENTRIES: &str = "
     channel = ANY($1) AND ($2::bytea IS NULL OR address = $2) AND ($3::text IS NULL OR reason = $3)
@@ -27,16 +27,24 @@ macro_rules! bind_entries {
 impl Postgres {
     pub(in crate::store) async fn suppress(
         &self,
-        rows: &[(i16, Vec<u8>, String)],
+        rows: &[SuppressionRow],
         now: Timestamp,
-    ) -> Outcome<u64> {
+    ) -> StoreResult<u64> {
         let sql = "INSERT INTO notify_suppression (channel, address, reason, at)
             SELECT channel, address, reason, $4 FROM unnest($1::int2[], $2::bytea[], $3::text[])
             AS t(channel, address, reason) ON CONFLICT DO NOTHING";
         let done = sqlx::query(sql)
-            .bind(rows.iter().map(|row| row.0).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| row.1.as_slice()).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| row.2.as_str()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.kind).collect::<Vec<_>>())
+            .bind(
+                rows.iter()
+                    .map(|row| row.address.as_slice())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                rows.iter()
+                    .map(|row| row.reason.as_str())
+                    .collect::<Vec<_>>(),
+            )
             .bind(now.0)
             .execute(&self.history)
             .await?;
@@ -47,7 +55,7 @@ impl Postgres {
         &self,
         kind: i16,
         address: &AddressHash,
-    ) -> Outcome<bool> {
+    ) -> StoreResult<bool> {
         let sql =
             "SELECT EXISTS (SELECT 1 FROM notify_suppression WHERE channel = $1 AND address = $2)";
         Ok(sqlx::query_scalar(sql)
@@ -57,51 +65,53 @@ impl Postgres {
             .await?)
     }
 
-    pub(in crate::store) async fn suppressed_since(
+    pub(in crate::store) async fn additions_since(
         &self,
         at: Timestamp,
         page: i64,
-    ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
+    ) -> StoreResult<Vec<SuppressionChange>> {
         let sql = "SELECT channel, address, at FROM notify_suppression WHERE at >= $1 ORDER BY at LIMIT $2";
-        Ok(sqlx::query_as(sql)
+        let rows = sqlx::query_as(sql)
             .bind(at.0)
             .bind(page)
             .fetch_all(&self.history)
-            .await?)
+            .await?;
+        Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
 
-    pub(in crate::store) async fn lifted_since(
+    pub(in crate::store) async fn removals_since(
         &self,
         at: Timestamp,
         page: i64,
-    ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
+    ) -> StoreResult<Vec<SuppressionChange>> {
         let sql = "SELECT channel, address, at FROM notify_suppression_lifted l WHERE at >= $1 AND NOT EXISTS
             (SELECT 1 FROM notify_suppression s WHERE s.channel = l.channel AND s.address = l.address)
             ORDER BY at LIMIT $2";
-        Ok(sqlx::query_as(sql)
+        let rows = sqlx::query_as(sql)
             .bind(at.0)
             .bind(page)
             .fetch_all(&self.history)
-            .await?)
+            .await?;
+        Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
 
-    pub(in crate::store) async fn suppressed(
+    pub(in crate::store) async fn suppression_entries(
         &self,
-        filter: &SuppressedFilter,
-    ) -> Outcome<Vec<Suppressed>> {
+        filter: &SuppressionQuery,
+    ) -> StoreResult<Vec<SuppressionEntry>> {
         let sql =
             format!("SELECT channel, address, reason, at FROM notify_suppression WHERE {ENTRIES}");
         let rows = bind_entries!(sqlx::query_as(AssertSqlSafe(sql)), filter)
             .fetch_all(&self.slow)
             .await?;
-        Ok(rows.into_iter().map(Suppressed::of_row).collect())
+        Ok(rows.into_iter().map(SuppressionEntry::of_row).collect())
     }
 
-    pub(in crate::store) async fn lift(
+    pub(in crate::store) async fn remove_suppressed(
         &self,
-        filter: &SuppressedFilter,
+        filter: &SuppressionQuery,
         now: Timestamp,
-    ) -> Outcome<u64> {
+    ) -> StoreResult<u64> {
         let sql = format!(
             "WITH gone AS (
                 DELETE FROM notify_suppression WHERE (channel, address) IN
@@ -114,7 +124,7 @@ impl Postgres {
         Ok(query.execute(&self.slow).await?.rows_affected())
     }
 
-    pub(super) async fn forget_lifted(&self, before: Timestamp) -> Outcome<()> {
+    pub(super) async fn delete_old_removals(&self, before: Timestamp) -> StoreResult<()> {
         let sql = "DELETE FROM notify_suppression_lifted WHERE at < $1";
         sqlx::query(sql).bind(before.0).execute(&self.slow).await?;
         Ok(())

@@ -1,4 +1,5 @@
-//! All SQL beside the queue: records, results, receipts, workers, keys, dead letters.
+//! All SQL except the queue and the suppression lists: records, results, receipts, workers,
+//! idempotency keys and dead letters.
 
 use std::collections::HashMap;
 
@@ -9,13 +10,13 @@ use super::{Sqlite, id_list, json, rows};
 use crate::notification::{NotificationId, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{
-    DeadFilter, DeadLetter, Existing, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
+    DeadFilter, DeadLetter, IdempotencyRecord, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
     WebhookToken,
 };
-use crate::store::{Outcome, Snapshot};
+use crate::store::{NotificationSnapshot, StoreResult};
 
-/// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen
-/// once.
+/// Results, receipts and the live row are read in one snapshot, so that a row that moves between
+/// tables is seen once.
 const TRAIL: &str = "
 SELECT id, 0 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version
 FROM notify_result WHERE id IN (SELECT value FROM json_each(?1))
@@ -27,8 +28,7 @@ UNION ALL
 SELECT id, 2, attempt, 0, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id IN (SELECT value FROM json_each(?1))
 ORDER BY 6, 3";
 
-/// Beyond the bound only the first report of each kind is inserted, so that no end of a
-/// notification is lost.
+/// Beyond the limit only the first report of each kind is inserted, so that no final state is lost.
 const RECEIVE: &str = "
 WITH input AS MATERIALIZED (
     SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
@@ -61,11 +61,11 @@ macro_rules! bind_dead {
 }
 
 impl Sqlite {
-    pub(in crate::store) async fn existing(
+    pub(in crate::store) async fn idempotency_record(
         &self,
         creator: &str,
         key: &str,
-    ) -> Outcome<Option<Existing>> {
+    ) -> StoreResult<Option<IdempotencyRecord>> {
         let sql =
             "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = ?1 AND key = ?2";
         let row = sqlx::query(sql)
@@ -73,10 +73,13 @@ impl Sqlite {
             .bind(key)
             .fetch_optional(&self.pools.readers)
             .await?;
-        row.as_ref().map(rows::existing).transpose()
+        row.as_ref().map(rows::idempotency_record).transpose()
     }
 
-    pub(in crate::store) async fn forget_keys(&self, before: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn delete_idempotency_keys(
+        &self,
+        before: Timestamp,
+    ) -> StoreResult<u64> {
         let sql = "DELETE FROM notify_key WHERE created_at < ?1";
         Ok(sqlx::query(sql)
             .bind(before.0)
@@ -85,10 +88,13 @@ impl Sqlite {
             .rows_affected())
     }
 
-    pub(in crate::store) async fn read(&self, ids: &[NotificationId]) -> Outcome<Vec<Snapshot>> {
+    pub(in crate::store) async fn read(
+        &self,
+        ids: &[NotificationId],
+    ) -> StoreResult<Vec<NotificationSnapshot>> {
         let list = id_list(ids);
-        // Records first: they never change, so whatever the second statement sees belongs to one
-        // that was found.
+        // Records first: they never change, so every row of the second statement belongs to a
+        // record that was found.
         let sql = format!(
             "SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id IN (SELECT value FROM json_each(?1))"
         );
@@ -110,13 +116,13 @@ impl Sqlite {
             .await?
         {
             if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
-                snapshot.trail.push(rows::trail(&row)?);
+                snapshot.history.push(rows::history_entry(&row)?);
             }
         }
         Ok(found.into_values().collect())
     }
 
-    pub(in crate::store) async fn receive(&self, receipts: &[Receipt]) -> Outcome<u64> {
+    pub(in crate::store) async fn save_receipts(&self, receipts: &[Receipt]) -> StoreResult<u64> {
         let rows: Vec<_> = receipts
             .iter()
             .map(|row| {
@@ -143,7 +149,7 @@ impl Sqlite {
         &self,
         worker: i64,
         now: Timestamp,
-    ) -> Outcome<()> {
+    ) -> StoreResult<()> {
         let sql = "INSERT INTO notify_worker (id, seen_at) VALUES (?1, ?2)";
         sqlx::query(sql)
             .bind(worker)
@@ -158,7 +164,7 @@ impl Sqlite {
         worker: i64,
         now: Timestamp,
         dead_before: Timestamp,
-    ) -> Outcome<bool> {
+    ) -> StoreResult<bool> {
         let sql = "UPDATE notify_worker SET seen_at = ?2 WHERE id = ?1 AND seen_at >= ?3";
         let done = sqlx::query(sql)
             .bind(worker)
@@ -169,8 +175,8 @@ impl Sqlite {
         Ok(done.rows_affected() == 1)
     }
 
-    pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> Outcome<()> {
-        // Dead first: whatever becomes of the second statement, what it holds is rescued.
+    pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> StoreResult<()> {
+        // Dead first: even if the second statement fails, the rows of the worker are recovered.
         let sql = "UPDATE notify_worker SET seen_at = 0 WHERE id = ?1";
         sqlx::query(sql)
             .bind(worker)
@@ -187,7 +193,10 @@ impl Sqlite {
         Ok(())
     }
 
-    pub(in crate::store) async fn dead_workers(&self, dead_before: Timestamp) -> Outcome<Vec<i64>> {
+    pub(in crate::store) async fn dead_workers(
+        &self,
+        dead_before: Timestamp,
+    ) -> StoreResult<Vec<i64>> {
         let sql = "SELECT id FROM notify_worker WHERE seen_at < ?1 LIMIT 1000";
         Ok(sqlx::query_scalar(sql)
             .bind(dead_before.0)
@@ -195,7 +204,10 @@ impl Sqlite {
             .await?)
     }
 
-    pub(in crate::store) async fn forget_workers(&self, dead_before: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn delete_dead_workers(
+        &self,
+        dead_before: Timestamp,
+    ) -> StoreResult<u64> {
         let sql = "DELETE FROM notify_worker AS w WHERE seen_at < ?1
             AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.worker = w.id)";
         Ok(sqlx::query(sql)
@@ -205,11 +217,11 @@ impl Sqlite {
             .rows_affected())
     }
 
-    pub(in crate::store) async fn keep_house(
+    pub(in crate::store) async fn maintain(
         &self,
         _now: Timestamp,
         keep_from: Timestamp,
-    ) -> Outcome<()> {
+    ) -> StoreResult<()> {
         let floor = NotificationId::floor(keep_from).to_string();
         for sql in [
             "DELETE FROM notify_result AS o WHERE id < ?1 AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.id = o.id)
@@ -228,13 +240,13 @@ impl Sqlite {
             .bind(keep_from.0)
             .execute(&self.pools.writer)
             .await?;
-        self.forget_lifted(keep_from).await
+        self.delete_old_removals(keep_from).await
     }
 
     pub(in crate::store) async fn dead_letters(
         &self,
         filter: &DeadFilter,
-    ) -> Outcome<Vec<DeadLetter>> {
+    ) -> StoreResult<Vec<DeadLetter>> {
         let sql = format!("SELECT id, lane, attempt, at, code FROM notify_dead WHERE {DEAD}");
         let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter)
             .fetch_all(&self.pools.readers)
@@ -247,7 +259,7 @@ impl Sqlite {
         filter: &DeadFilter,
         first: Order,
         now: Timestamp,
-    ) -> Outcome<u64> {
+    ) -> StoreResult<u64> {
         let mut transaction = self.pools.begin().await?;
         let sql = format!(
             "INSERT INTO notify_queue (id, lane, ord, fence, attempt)
@@ -275,7 +287,10 @@ impl Sqlite {
         Ok(ids.len() as u64)
     }
 
-    pub(in crate::store) async fn drop_dead(&self, filter: &DeadFilter) -> Outcome<u64> {
+    pub(in crate::store) async fn discard_dead_letters(
+        &self,
+        filter: &DeadFilter,
+    ) -> StoreResult<u64> {
         let sql = format!(
             "DELETE FROM notify_dead WHERE id IN (SELECT id FROM notify_dead WHERE {DEAD})"
         );
@@ -285,11 +300,11 @@ impl Sqlite {
             .rows_affected())
     }
 
-    pub(in crate::store) async fn bind_webhook(
+    pub(in crate::store) async fn bind_webhook_token(
         &self,
         token: &WebhookToken,
         now: Timestamp,
-    ) -> Outcome<bool> {
+    ) -> StoreResult<bool> {
         let sql =
             "INSERT INTO notify_webhook_token (provider, token, body, at) VALUES (?1, ?2, ?3, ?4)
             ON CONFLICT DO NOTHING";
@@ -306,7 +321,10 @@ impl Sqlite {
         Ok(first == token.body)
     }
 
-    pub(in crate::store) async fn forget_webhooks(&self, before: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn delete_webhook_tokens(
+        &self,
+        before: Timestamp,
+    ) -> StoreResult<u64> {
         let sql = "DELETE FROM notify_webhook_token WHERE at < ?1";
         Ok(sqlx::query(sql)
             .bind(before.0)

@@ -5,11 +5,12 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::{Sqlite, id_list, json, rows};
 use crate::address::hex;
-use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS, Order};
-use crate::store::Outcome;
+use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
+use crate::store::StoreResult;
 use crate::store::read::{RECORD, WANTED_AT};
 use crate::store::row::{
-    Cancelled, Claim, Claimed, Finished, LaneMark, NewNotification, Next, ResultKind, Survey,
+    CancelResult, Claim, ClaimRef, Claimed, Finished, LaneDepth, LanePosition, LaneScan,
+    LowWatermark, NewNotification, Next, ResultKind,
 };
 
 const KEYS: &str = "
@@ -36,7 +37,7 @@ SELECT id, ord, fence + 1, attempt + 1, worker IS NOT NULL FROM notify_queue
 WHERE lane = ?1 AND ord > ?2 AND (worker IS NULL OR worker IN (SELECT value FROM json_each(?3)))
 ORDER BY lane, ord LIMIT ?4";
 
-/// A row of a dead worker is taken over, and its attempt is put down as lost in the same
+/// A row of a dead worker is taken over, and its attempt is recorded as lost in the same
 /// transaction.
 const LOSE: &str = "
 INSERT INTO notify_result (id, attempt, kind, began_at, at)
@@ -47,7 +48,7 @@ const LEASE: &str = "
 UPDATE notify_queue SET worker = ?2, fence = fence + 1, attempt = attempt + 1, since = ?3
 WHERE id IN (SELECT value FROM json_each(?1))";
 
-/// Takes out the rows whose fence and worker still match, and says which.
+/// Deletes the rows whose fence and worker still match, and returns them.
 const TAKE: &str = "
 DELETE FROM notify_queue WHERE (id, fence, worker) IN
     (SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1)) RETURNING id";
@@ -76,9 +77,9 @@ SELECT m.value ->> 0,
         ORDER BY q.lane, q.ord LIMIT 1)
 FROM json_each(?1) m";
 
-/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of
-/// one instant apart, and goes on behind those that were moved before. Past its end places repeat,
-/// and what shares one is claimed all the same.
+/// The order of a moved row is its due time, as if it had been accepted then. A counter
+/// distinguishes rows of one millisecond and continues behind those moved before. If it overflows,
+/// rows share an order and are claimed together.
 const MOVE: &str = "
 INSERT INTO notify_queue (id, lane, ord, fence, attempt)
 SELECT id, lane, min(row_number() OVER (PARTITION BY lane, due ORDER BY id) + coalesce(
@@ -95,7 +96,7 @@ impl Sqlite {
     pub(in crate::store) async fn accept(
         &self,
         batch: &[NewNotification],
-    ) -> Outcome<Vec<NotificationId>> {
+    ) -> StoreResult<Vec<NotificationId>> {
         let mut transaction = self.pools.begin().await?;
         let keyed: Vec<_> = batch.iter().filter_map(key_row).collect();
         let mut refused = Vec::new();
@@ -143,7 +144,7 @@ impl Sqlite {
         Ok(refused)
     }
 
-    pub(in crate::store) async fn claim(&self, claim: &Claim<'_>) -> Outcome<Vec<Claimed>> {
+    pub(in crate::store) async fn claim(&self, claim: &Claim<'_>) -> StoreResult<Vec<Claimed>> {
         let mut transaction = self.pools.begin().await?;
         let picked: Vec<(NotificationId, i64, i32, i32, bool)> = sqlx::query_as(PICK)
             .bind(claim.lane.code())
@@ -199,7 +200,7 @@ impl Sqlite {
         Ok(claimed.collect())
     }
 
-    pub(in crate::store) async fn finish(&self, batch: &[Finished]) -> Outcome<usize> {
+    pub(in crate::store) async fn finish(&self, batch: &[Finished]) -> StoreResult<usize> {
         let mut transaction = self.pools.begin().await?;
         let keys: Vec<_> = batch
             .iter()
@@ -214,7 +215,7 @@ impl Sqlite {
         }
         let taken: std::collections::HashSet<_> = taken.into_iter().collect();
         let ours: Vec<_> = batch.iter().filter(|row| taken.contains(&row.id)).collect();
-        let told = ours.iter().filter(|row| row.next.is_told());
+        let told = ours.iter().filter(|row| row.next.is_recorded());
         let results: Vec<_> = told.map(|row| result_columns(row)).collect();
         if !results.is_empty() {
             sqlx::query(RESULTS)
@@ -262,11 +263,11 @@ impl Sqlite {
 
     pub(in crate::store) async fn release(
         &self,
-        rows: &[(NotificationId, i32)],
-    ) -> Outcome<Vec<(Lane, Order)>> {
+        rows: &[ClaimRef],
+    ) -> StoreResult<Vec<LanePosition>> {
         let rows: Vec<_> = rows
             .iter()
-            .map(|(id, fence)| (id.to_string(), fence))
+            .map(|row| (row.id.to_string(), row.fence))
             .collect();
         let rows = sqlx::query(RELEASE)
             .bind(json(&rows))
@@ -275,11 +276,11 @@ impl Sqlite {
         rows.iter().map(rows::place).collect()
     }
 
-    pub(in crate::store) async fn survey(
+    pub(in crate::store) async fn scan_lanes(
         &self,
-        marks: &[LaneMark],
+        marks: &[LowWatermark],
         dead: &[i64],
-    ) -> Outcome<Vec<Survey>> {
+    ) -> StoreResult<Vec<LaneScan>> {
         let marks: Vec<_> = marks
             .iter()
             .map(|mark| (mark.lane.code(), mark.low, mark.cursor))
@@ -289,13 +290,13 @@ impl Sqlite {
             .bind(json(&dead))
             .fetch_all(&self.pools.readers)
             .await?;
-        rows.iter().map(rows::survey).collect()
+        rows.iter().map(rows::lane_scan).collect()
     }
 
-    pub(in crate::store) async fn lane_marks(
+    pub(in crate::store) async fn low_watermarks(
         &self,
         channel: Channel,
-    ) -> Outcome<Vec<(Lane, Order)>> {
+    ) -> StoreResult<Vec<LanePosition>> {
         let lanes = Lane::of(channel).map(Lane::code);
         let sql =
             "SELECT lane, low FROM notify_mark WHERE lane IN (SELECT value FROM json_each(?1))";
@@ -306,7 +307,10 @@ impl Sqlite {
         rows.iter().map(rows::place).collect()
     }
 
-    pub(in crate::store) async fn keep_lane_marks(&self, marks: &[LaneMark]) -> Outcome<()> {
+    pub(in crate::store) async fn save_low_watermarks(
+        &self,
+        marks: &[LowWatermark],
+    ) -> StoreResult<()> {
         let sql = "INSERT OR REPLACE INTO notify_mark (lane, low) SELECT value ->> 0, value ->> 1 FROM json_each(?1)";
         let marks: Vec<_> = marks
             .iter()
@@ -323,7 +327,7 @@ impl Sqlite {
         &self,
         now: Timestamp,
         limit: i64,
-    ) -> Outcome<Vec<(Lane, Order)>> {
+    ) -> StoreResult<Vec<LanePosition>> {
         if self.next_due().await?.is_none_or(|due| due > now) {
             return Ok(Vec::new());
         }
@@ -342,7 +346,7 @@ impl Sqlite {
         rows.iter().map(rows::place).collect()
     }
 
-    pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
+    pub(in crate::store) async fn next_due(&self) -> StoreResult<Option<Timestamp>> {
         let due: Option<i64> =
             sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1")
                 .fetch_optional(&self.pools.readers)
@@ -354,7 +358,7 @@ impl Sqlite {
         &self,
         id: NotificationId,
         now: Timestamp,
-    ) -> Outcome<Cancelled> {
+    ) -> StoreResult<CancelResult> {
         let mut transaction = self.pools.begin().await?;
         let id = id.to_string();
         let mut attempt: Option<i32> = None;
@@ -369,7 +373,7 @@ impl Sqlite {
             attempt = attempt.or(found);
         }
         let Some(attempt) = attempt else {
-            return Ok(Cancelled::TooLate);
+            return Ok(CancelResult::TooLate);
         };
         sqlx::query("INSERT INTO notify_result (id, attempt, kind, at) VALUES (?1, ?2, ?3, ?4)")
             .bind(&id)
@@ -379,10 +383,10 @@ impl Sqlite {
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        Ok(Cancelled::Now)
+        Ok(CancelResult::Now)
     }
 
-    pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {
+    pub(in crate::store) async fn queue_depths(&self, cap: i64) -> StoreResult<Vec<LaneDepth>> {
         let sql = "SELECT l.value, (SELECT count(*) FROM
             (SELECT 1 FROM notify_queue q WHERE q.lane = l.value LIMIT ?2)) FROM json_each(?1) l";
         let lanes: Vec<i16> = Channel::ALL
@@ -395,13 +399,13 @@ impl Sqlite {
             .bind(cap)
             .fetch_all(&self.pools.readers)
             .await?;
-        rows.iter().map(rows::place).collect()
+        rows.iter().map(rows::depth).collect()
     }
 }
 
 fn key_row(row: &NewNotification) -> Option<impl serde::Serialize + '_> {
     let (key, fingerprint) = row.key.as_ref()?;
-    // JSON has no bytes; `unhex` makes them again.
+    // JSON has no binary type; `unhex` restores the bytes.
     let fingerprint = hex(fingerprint);
     Some((
         row.record.creator.as_str(),

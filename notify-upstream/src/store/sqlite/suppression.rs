@@ -1,12 +1,12 @@
-//! All SQL of the lists of addresses.
+//! All SQL of the suppression lists.
 
 use postern_common::clock::Timestamp;
 use sqlx::AssertSqlSafe;
 
 use super::{Sqlite, json};
 use crate::address::AddressHash;
-use crate::store::Outcome;
-use crate::store::row::{Suppressed, SuppressedFilter};
+use crate::store::StoreResult;
+use crate::store::row::{SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow};
 
 const ENTRIES: &str = "
     channel IN (SELECT value FROM json_each(?1)) AND (?2 IS NULL OR address = ?2) AND (?3 IS NULL OR reason = ?3)
@@ -27,17 +27,17 @@ macro_rules! bind_entries {
 impl Sqlite {
     pub(in crate::store) async fn suppress(
         &self,
-        rows: &[(i16, Vec<u8>, String)],
+        rows: &[SuppressionRow],
         now: Timestamp,
-    ) -> Outcome<u64> {
+    ) -> StoreResult<u64> {
         let mut added = 0;
-        for (channel, address, reason) in rows {
+        for row in rows {
             let sql = "INSERT INTO notify_suppression (channel, address, reason, at) VALUES (?1, ?2, ?3, ?4)
                 ON CONFLICT DO NOTHING";
             let insert = sqlx::query(sql)
-                .bind(channel)
-                .bind(address.as_slice())
-                .bind(reason)
+                .bind(row.kind)
+                .bind(row.address.as_slice())
+                .bind(&row.reason)
                 .bind(now.0);
             added += insert.execute(&self.pools.writer).await?.rows_affected();
         }
@@ -48,7 +48,7 @@ impl Sqlite {
         &self,
         kind: i16,
         address: &AddressHash,
-    ) -> Outcome<bool> {
+    ) -> StoreResult<bool> {
         let sql =
             "SELECT EXISTS (SELECT 1 FROM notify_suppression WHERE channel = ?1 AND address = ?2)";
         Ok(sqlx::query_scalar(sql)
@@ -58,38 +58,40 @@ impl Sqlite {
             .await?)
     }
 
-    pub(in crate::store) async fn suppressed_since(
+    pub(in crate::store) async fn additions_since(
         &self,
         at: Timestamp,
         page: i64,
-    ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
+    ) -> StoreResult<Vec<SuppressionChange>> {
         let sql = "SELECT channel, address, at FROM notify_suppression WHERE at >= ?1 ORDER BY at LIMIT ?2";
-        Ok(sqlx::query_as(sql)
+        let rows = sqlx::query_as(sql)
             .bind(at.0)
             .bind(page)
             .fetch_all(&self.pools.readers)
-            .await?)
+            .await?;
+        Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
 
-    pub(in crate::store) async fn lifted_since(
+    pub(in crate::store) async fn removals_since(
         &self,
         at: Timestamp,
         page: i64,
-    ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
+    ) -> StoreResult<Vec<SuppressionChange>> {
         let sql = "SELECT channel, address, at FROM notify_suppression_lifted l WHERE at >= ?1 AND NOT EXISTS
             (SELECT 1 FROM notify_suppression s WHERE s.channel = l.channel AND s.address = l.address)
             ORDER BY at LIMIT ?2";
-        Ok(sqlx::query_as(sql)
+        let rows = sqlx::query_as(sql)
             .bind(at.0)
             .bind(page)
             .fetch_all(&self.pools.readers)
-            .await?)
+            .await?;
+        Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
 
-    pub(in crate::store) async fn suppressed(
+    pub(in crate::store) async fn suppression_entries(
         &self,
-        filter: &SuppressedFilter,
-    ) -> Outcome<Vec<Suppressed>> {
+        filter: &SuppressionQuery,
+    ) -> StoreResult<Vec<SuppressionEntry>> {
         let sql =
             format!("SELECT channel, address, reason, at FROM notify_suppression WHERE {ENTRIES}");
         let query = bind_entries!(sqlx::query_as(AssertSqlSafe(sql)), filter);
@@ -97,15 +99,15 @@ impl Sqlite {
             .fetch_all(&self.pools.readers)
             .await?
             .into_iter()
-            .map(Suppressed::of_row)
+            .map(SuppressionEntry::of_row)
             .collect())
     }
 
-    pub(in crate::store) async fn lift(
+    pub(in crate::store) async fn remove_suppressed(
         &self,
-        filter: &SuppressedFilter,
+        filter: &SuppressionQuery,
         now: Timestamp,
-    ) -> Outcome<u64> {
+    ) -> StoreResult<u64> {
         let mut transaction = self.pools.begin().await?;
         let sql = format!(
             "INSERT INTO notify_suppression_lifted (channel, address, at)
@@ -125,7 +127,7 @@ impl Sqlite {
         Ok(gone.rows_affected())
     }
 
-    pub(super) async fn forget_lifted(&self, before: Timestamp) -> Outcome<()> {
+    pub(super) async fn delete_old_removals(&self, before: Timestamp) -> StoreResult<()> {
         let sql = "DELETE FROM notify_suppression_lifted WHERE at < ?1";
         sqlx::query(sql)
             .bind(before.0)

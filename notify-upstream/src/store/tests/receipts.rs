@@ -1,4 +1,4 @@
-//! The bound of stored reports.
+//! Tests of the limit of stored reports.
 
 use super::*;
 use crate::store::row::MAX_RECEIPTS_PER_NOTIFICATION;
@@ -23,24 +23,24 @@ fn deferred(id: NotificationId, numbers: std::ops::Range<usize>) -> Vec<Receipt>
 }
 
 #[tokio::test]
-async fn receipts_of_one_notification_are_bounded() {
+async fn receipts_per_notification_are_bounded() {
     let most = u64::try_from(MAX_RECEIPTS_PER_NOTIFICATION).expect("positive");
     for (store, _database) in both().await {
-        let (flooded, other) = (Sequence::id(1 << 40), Sequence::id(2 << 40));
+        let (flooded, other) = (OrderSequence::id(1 << 40), OrderSequence::id(2 << 40));
         let mut stored = 0;
         for round in 0..10 {
             let first = 9 * round;
             stored += store
-                .receive(&deferred(flooded, first..first + 9))
+                .save_receipts(&deferred(flooded, first..first + 9))
                 .await
-                .expect("keeps");
+                .expect("no error");
         }
         assert_eq!(stored, most, "in many batches");
         assert_eq!(
             store
-                .receive(&deferred(flooded, 0..500))
+                .save_receipts(&deferred(flooded, 0..500))
                 .await
-                .expect("keeps"),
+                .expect("no error"),
             0
         );
         let mixed: Vec<_> = deferred(other, 0..500)
@@ -48,7 +48,7 @@ async fn receipts_of_one_notification_are_bounded() {
             .chain(deferred(flooded, 500..501))
             .collect();
         assert_eq!(
-            store.receive(&mixed).await.expect("keeps"),
+            store.save_receipts(&mixed).await.expect("no error"),
             most,
             "in one batch, and of another one"
         );
@@ -56,11 +56,14 @@ async fn receipts_of_one_notification_are_bounded() {
 }
 
 #[tokio::test]
-async fn first_receipt_of_each_kind_is_kept_beyond_the_bound() {
+async fn first_receipt_of_each_kind_is_stored_beyond_the_bound() {
     use ReceiptKind::{Bounced, Deferred, Delivered, Failed, Sent};
     for (store, _database) in both().await {
-        let id = Sequence::id(1 << 40);
-        store.receive(&deferred(id, 0..100)).await.expect("keeps");
+        let id = OrderSequence::id(1 << 40);
+        store
+            .save_receipts(&deferred(id, 0..100))
+            .await
+            .expect("no error");
         for (kind, kept) in [
             (Deferred, 0),
             (Failed, 1),
@@ -69,9 +72,13 @@ async fn first_receipt_of_each_kind_is_kept_beyond_the_bound() {
             (Bounced, 1),
         ] {
             let both = [1, 2].map(|n| report(id, &format!("{kind:?}-{n}"), kind));
-            assert_eq!(store.receive(&both).await.expect("keeps"), kept, "{kind:?}");
             assert_eq!(
-                store.receive(&both).await.expect("keeps"),
+                store.save_receipts(&both).await.expect("no error"),
+                kept,
+                "{kind:?}"
+            );
+            assert_eq!(
+                store.save_receipts(&both).await.expect("no error"),
                 0,
                 "{kind:?} once more"
             );

@@ -1,4 +1,4 @@
-//! Rolling restarts: processes of the version before go on working on the tables of the next.
+//! Tests of rolling upgrades: processes of the previous release work on the tables of the next.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ const FIRST: Migrations = Migrations {
     ..MIGRATIONS
 };
 
-/// What the first version writes when an attempt is over.
+/// The statement with which the first release records a result.
 const FINISH_BY_THE_FIRST: &str =
     "INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail)
     VALUES ('$id', 1, 2, 1, 2, NULL, 'smtp', NULL, '250 Ok')";
 
 #[tokio::test]
-async fn a_process_of_the_first_version_works_on_the_newest_tables() {
+async fn first_release_works_on_the_newest_schema() {
     for test in testing::both().await {
         test.database
             .migrate(&FIRST)
@@ -28,11 +28,11 @@ async fn a_process_of_the_first_version_works_on_the_newest_tables() {
             .expect("the first version");
         let store = Store::open(&test.database, 4).await.expect("the newest");
         store
-            .keep_house(NOW, Timestamp(0))
+            .maintain(NOW, Timestamp(0))
             .await
-            .expect("partitions");
+            .expect("partitions are created");
         let batch = orders(0, 1);
-        store.accept(&batch).await.expect("accepted");
+        store.accept(&batch).await.expect("no error");
         let id = batch[0].id;
         execute(
             &test.database,
@@ -45,8 +45,8 @@ async fn a_process_of_the_first_version_works_on_the_newest_tables() {
         )
         .await;
         let known = snapshot(&store, id).await;
-        let [Trail::Result(result)] = &known.trail[..] else {
-            panic!("{:?}", known.trail)
+        let [HistoryEntry::Result(result)] = &known.history[..] else {
+            panic!("{:?}", known.history)
         };
         assert_eq!(
             (result.kind, result.detail.as_deref(), result.address),
@@ -56,7 +56,7 @@ async fn a_process_of_the_first_version_works_on_the_newest_tables() {
 }
 
 #[test]
-fn a_step_only_adds() {
+fn migrations_are_additive() {
     let later = MIGRATIONS
         .postgres
         .iter()
@@ -80,14 +80,13 @@ fn a_step_only_adds() {
                     .iter()
                     .any(|word| statement.contains(word));
             let waits_not = statement.starts_with("SET LOCAL LOCK_TIMEOUT");
-            // A table's storage parameters: rows and columns stay as they are, and nobody waits for
-            // its lock.
+            // Storage parameters change neither rows nor columns, and their lock does not block.
             let words: Vec<_> = statement.split_whitespace().collect();
             let stores = matches!(
                 words[..],
                 ["ALTER", "TABLE", _, "SET", "(FILLFACTOR", "=", _]
             ) && !statement.contains(',');
-            // The one index that another has replaced: (due, id) answers whatever (due) did.
+            // The one index that was replaced: (due, id) serves the queries of (due).
             let replaced = statement == "DROP INDEX NOTIFY_DELAYED_DUE";
             assert!(
                 adds || may_be_empty || waits_not || stores || replaced,
@@ -98,7 +97,7 @@ fn a_step_only_adds() {
 }
 
 #[tokio::test]
-async fn a_migration_that_would_make_others_wait_gives_up() {
+async fn migration_gives_up_instead_of_blocking() {
     let test = testing::postgres().await;
     test.database
         .migrate(&FIRST)
@@ -107,15 +106,15 @@ async fn a_migration_that_would_make_others_wait_gives_up() {
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
     };
-    let mut reader = pool.begin().await.expect("begins");
+    let mut reader = pool.begin().await.expect("a transaction begins");
     reader
         .execute("SELECT count(*) FROM notify_result")
         .await
-        .expect("reads");
+        .expect("no error");
     let began = Instant::now();
     let refused = Store::open(&test.database, 4)
         .await
-        .expect_err("the lock is not to be had");
+        .expect_err("the lock is held");
     assert!(
         refused
             .to_string()
@@ -127,8 +126,8 @@ async fn a_migration_that_would_make_others_wait_gives_up() {
         "{:?}",
         began.elapsed()
     );
-    reader.rollback().await.expect("ends");
+    reader.rollback().await.expect("the session ends");
     Store::open(&test.database, 4)
         .await
-        .expect("the next start finds it free");
+        .expect("the lock is free at the next start");
 }

@@ -1,0 +1,264 @@
+//! The `[[provider]]` tables of the configuration.
+
+mod api;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use postern_common::Secret;
+use postern_common::config::Env;
+use postern_common::decode::{Field, Object};
+use url::Url;
+
+use crate::address::EmailAddress;
+use crate::config::webhooks::callback;
+use crate::delivery::mail_token::{MailTokens, TOKEN_LENGTH};
+use crate::delivery::pool::{ProviderConfig, ProviderSettings};
+use crate::delivery::provider::{SmtpConfig, SmtpTimeouts, TlsMode};
+use crate::notification::Channel;
+
+/// Maximum length of a local part in octets (RFC 5321 section 4.5.3.1.1).
+const MAX_LOCAL_PART_BYTES: usize = 64;
+
+// === impl ProviderConfig ===
+
+impl ProviderConfig {
+    pub(super) fn read(
+        object: &Object<'_>,
+        env: &Env,
+        public_url: Option<&Url>,
+        tokens: Option<&MailTokens>,
+    ) -> Option<Self> {
+        let name = object.required("name", name);
+        let channel = object.required("channel", |field| field.one_of(Channel::NAMES));
+        let weight = object.or("weight", 1, |field| field.integer(1..=1000));
+        let concurrency = object.or("concurrency", 64, |field| field.integer(1..=10_000));
+        let rate = object.optional("rate", |field| field.integer(1..=1_000_000));
+        let kind = object.required("kind", |field| field.one_of(PROVIDER_KINDS));
+        let served_channel = kind.and_then(ProviderKind::channel);
+        if let (Some(kind), Some(served_channel), Some(channel)) = (kind, served_channel, channel)
+            && served_channel != channel
+        {
+            let word = PROVIDER_KINDS
+                .iter()
+                .find(|(_, known)| *known == kind)
+                .map_or("", |(word, _)| *word);
+            object.fail(
+                "kind_mismatch",
+                format!(
+                    "kind `{word}` carries the channel `{}`",
+                    served_channel.as_str()
+                ),
+            );
+        }
+        let links = LinkConfig { public_url, tokens };
+        let provider = match kind? {
+            ProviderKind::Smtp => {
+                let smtp = read_smtp(object, env, concurrency, links);
+                smtp.map(Box::new).map(ProviderSettings::Smtp)
+            }
+            ProviderKind::Twilio => {
+                api::read_twilio(object, env, public_url).map(ProviderSettings::Twilio)
+            }
+            ProviderKind::Http => api::read_http(object, env).map(ProviderSettings::Http),
+            ProviderKind::Fcm => api::read_fcm(object).map(ProviderSettings::Fcm),
+            ProviderKind::WebPush => api::read_web_push(object, env).map(ProviderSettings::WebPush),
+            ProviderKind::File => object
+                .required("folder", |field| field.text(1..=1024))
+                .map(PathBuf::from)
+                .map(ProviderSettings::File),
+            ProviderKind::Null => Some(ProviderSettings::Null),
+        };
+        Some(Self {
+            name: name?,
+            channel: channel?,
+            weight,
+            concurrency,
+            rate,
+            provider: provider?,
+        })
+    }
+}
+
+/// The service's public URL and the keys for the links in e-mail.
+#[derive(Clone, Copy)]
+struct LinkConfig<'a> {
+    public_url: Option<&'a Url>,
+    tokens: Option<&'a MailTokens>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ProviderKind {
+    Smtp,
+    Twilio,
+    Http,
+    Fcm,
+    WebPush,
+    File,
+    Null,
+}
+
+const PROVIDER_KINDS: &[(&str, ProviderKind)] = &[
+    ("smtp", ProviderKind::Smtp),
+    ("twilio", ProviderKind::Twilio),
+    ("http", ProviderKind::Http),
+    ("fcm", ProviderKind::Fcm),
+    ("web-push", ProviderKind::WebPush),
+    ("file", ProviderKind::File),
+    ("null", ProviderKind::Null),
+];
+
+impl ProviderKind {
+    /// Returns the only channel that it serves, or `None` if it serves any channel.
+    fn channel(self) -> Option<Channel> {
+        match self {
+            Self::Smtp => Some(Channel::Email),
+            Self::Twilio => Some(Channel::Sms),
+            Self::Fcm | Self::WebPush => Some(Channel::Push),
+            Self::Http | Self::File | Self::Null => None,
+        }
+    }
+}
+
+fn name(field: Field<'_>) -> Option<String> {
+    let text = field.text(1..=32)?;
+    let is_valid = text
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
+    if is_valid {
+        Some(text)
+    } else {
+        field.fail("invalid_format", "must be of a-z, 0-9, - and _")
+    }
+}
+
+pub(super) fn check_unique_names(root: &Object<'_>, providers: &[ProviderConfig]) {
+    let mut names = BTreeSet::new();
+    for pooled in providers
+        .iter()
+        .filter(|pooled| !names.insert(pooled.name.as_str()))
+    {
+        root.fail(
+            "duplicate_provider",
+            format!("two providers have the name `{}`", pooled.name),
+        );
+    }
+}
+
+fn read_smtp(
+    object: &Object<'_>,
+    env: &Env,
+    connections: usize,
+    LinkConfig { public_url, tokens }: LinkConfig<'_>,
+) -> Option<SmtpConfig> {
+    let host = object.required("host", |field| field.text(1..=253));
+    let modes = [
+        ("starttls", TlsMode::StartTls),
+        ("tls", TlsMode::Tls),
+        ("none", TlsMode::None),
+    ];
+    let tls = object.or("tls", TlsMode::StartTls, |field| {
+        let mode = field.one_of(&modes)?;
+        if mode == TlsMode::None && !host.as_deref().is_some_and(is_loopback) {
+            return field.fail(
+                "not_allowed",
+                "`none` is allowed only where host is a loopback address",
+            );
+        }
+        Some(mode)
+    });
+    let port = object.or(
+        "port",
+        if tls == TlsMode::Tls { 465 } else { 587 },
+        |field| field.integer(1..=65_535),
+    );
+    let ca_pem = object.optional("ca_file", |field| {
+        let path = field.text(1..=1024)?;
+        std::fs::read(&path)
+            .ok()
+            .or_else(|| field.fail("unreadable", format!("cannot read {path}")))
+    });
+    let from = object.required("from", email);
+    let return_path = object.optional("return_path", return_path);
+    let from_name = object.or("from_name", String::new(), |field| field.text(0..=128));
+    let ehlo_name = object.optional("hello", |field| field.text(1..=253));
+    let credentials = object
+        .optional("username", |field| field.text(1..=256))
+        .map(|user| (user, secret(object, env, "password_env")));
+    // Only https is allowed (RFC 8058 section 3.1).
+    let page = object.optional("unsubscribe_url", |field| {
+        let url = field.url()?;
+        if url.scheme() == "https" {
+            Some(url)
+        } else {
+            field.fail("not_allowed", "must be an https URL")
+        }
+    });
+    let own = public_url
+        .filter(|url| url.scheme() == "https")
+        .map(|url| callback(url, "unsubscribe"));
+    let unsubscribe = match (page, own) {
+        (Some(page), _) => Some(format!("{}/", page.as_str().trim_end_matches('/'))),
+        (None, own) => own.map(|own| format!("{own}?token=")),
+    };
+    let credentials = match credentials {
+        Some((user, password)) => Some((user, password?)),
+        None => None,
+    };
+    let from = from?;
+    Some(SmtpConfig {
+        host: host?,
+        port,
+        tls,
+        ca_pem,
+        credentials,
+        ehlo_name: ehlo_name.unwrap_or_else(|| from.parts().1.to_owned()),
+        return_path,
+        tokens: tokens.cloned(),
+        from: (from, from_name),
+        connections,
+        unsubscribe,
+        timeouts: SmtpTimeouts::default(),
+    })
+}
+
+/// Reads an address whose local part leaves room for `+` and a token.
+fn return_path(field: Field<'_>) -> Option<EmailAddress> {
+    let address = email(field)?;
+    let max = MAX_LOCAL_PART_BYTES - 1 - TOKEN_LENGTH;
+    if address.parts().0.len() > max {
+        return field.fail(
+            "too_long",
+            format!("must have at most {max} bytes before the @: a token follows"),
+        );
+    }
+    Some(address)
+}
+
+fn email(field: Field<'_>) -> Option<EmailAddress> {
+    EmailAddress::parse(field.string()?)
+        .or_else(|| field.fail("invalid_format", "must be an e-mail address"))
+}
+
+/// Reads a secret from the environment variable named by a `…_env` key. The file contains no
+/// secrets.
+pub(super) fn secret(object: &Object<'_>, env: &Env, key: &'static str) -> Option<Secret> {
+    object.required(key, |field| {
+        let variable = field.text(1..=128)?;
+        env.secret(&variable).or_else(|| {
+            field.fail(
+                "missing_variable",
+                format!("the environment has no {variable}"),
+            )
+        })
+    })
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost"
+        || host
+            .trim_matches(['[', ']'])
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
+}

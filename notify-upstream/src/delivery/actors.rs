@@ -1,0 +1,239 @@
+//! Addresses of actors, requested from the actor service.
+
+use std::time::Duration;
+
+use postern_common::service::{ServiceClient, ServiceTokenError};
+use serde_json::Value;
+use url::Url;
+
+use crate::address::{
+    ActorId, Address, DeviceToken, EmailAddress, PhoneNumber, PushSubscription, SubscriptionKeys,
+    is_public_https,
+};
+use crate::notification::{Channel, PerChannel};
+use crate::principal::Principal;
+
+/// A client of the actor service that authenticates with the service token of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct ActorClient {
+    base: Url,
+    client: ServiceClient,
+    policy: UserAddressPolicy,
+}
+
+/// Decides to which addresses in their own profile users may have messages sent. Users can write
+/// any address into their profile; if that sufficed, they could have messages sent to other people.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UserAddressPolicy {
+    /// Users may address any recipient, so that ownership of an address is irrelevant.
+    pub(crate) anyone: bool,
+    /// Channels on which an address is allowed if the actor service does not say whether it is
+    /// verified.
+    pub(crate) unverified: PerChannel<bool>,
+}
+
+/// The address of an actor on a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ActorAddress {
+    /// The address.
+    pub(crate) address: Address,
+    /// Whether the creator may have any message sent to the address: a service, or a user whose
+    /// address is verified.
+    pub(crate) is_trusted: bool,
+}
+
+/// The reason why an actor has no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ActorAddressError {
+    /// The actor service does not know the actor.
+    Unknown,
+    /// The actor has no well-formed address for the channel.
+    Missing,
+    /// The actor service rejects the credentials of this process, or they are not configured.
+    Misconfigured,
+    /// The actor service or the service pool is unavailable.
+    Unavailable,
+}
+
+/// Timeout of one request.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of a response.
+const MAX_PROFILE_BYTES: usize = 64 << 10;
+
+// === impl ActorClient ===
+
+impl ActorClient {
+    /// Creates a client of the service at `base`, such as `http://127.0.0.1:8504`.
+    #[must_use]
+    pub(crate) fn new(base: Url, client: ServiceClient, policy: UserAddressPolicy) -> Self {
+        Self {
+            base,
+            client,
+            policy,
+        }
+    }
+
+    /// Returns the address of an actor on a channel, for a notification of `creator`.
+    ///
+    /// # Errors
+    /// The actor has no address, or the actor service is unavailable.
+    pub(crate) async fn address(
+        &self,
+        actor: &ActorId,
+        channel: Channel,
+        creator: &str,
+    ) -> Result<ActorAddress, ActorAddressError> {
+        let asked = tokio::time::timeout(LOOKUP_TIMEOUT, self.fetch_profile(actor));
+        let profile = asked.await.unwrap_or(Err(ActorAddressError::Unavailable))?;
+        let address = address_of(&profile, channel).ok_or(ActorAddressError::Missing)?;
+        let is_trusted = !Principal::is_user(creator)
+            || self.policy.allow(channel, is_verified(&profile, channel));
+        Ok(ActorAddress {
+            address,
+            is_trusted,
+        })
+    }
+
+    async fn fetch_profile(&self, actor: &ActorId) -> Result<Value, ActorAddressError> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| ActorAddressError::Misconfigured)?
+            .pop_if_empty()
+            .extend(["actors", actor.as_str()]);
+        let request =
+            self.client
+                .request(http::Method::GET, url)
+                .await
+                .map_err(|error| match error {
+                    ServiceTokenError::Unavailable(_) => ActorAddressError::Unavailable,
+                    ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => {
+                        ActorAddressError::Misconfigured
+                    }
+                })?;
+        let mut response = request
+            .send()
+            .await
+            .map_err(|_| ActorAddressError::Unavailable)?;
+        match response.status().as_u16() {
+            200 => {}
+            404 | 410 => return Err(ActorAddressError::Unknown),
+            401 | 403 => return Err(ActorAddressError::Misconfigured),
+            _ => return Err(ActorAddressError::Unavailable),
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .map_err(|_| ActorAddressError::Unavailable)?
+        {
+            body.extend_from_slice(&chunk);
+            if body.len() > MAX_PROFILE_BYTES {
+                return Err(ActorAddressError::Unavailable);
+            }
+        }
+        serde_json::from_slice(&body).map_err(|_| ActorAddressError::Unavailable)
+    }
+}
+
+// === impl UserAddressPolicy ===
+
+impl UserAddressPolicy {
+    /// Returns whether a user may send to its own address, given what the actor service says of its
+    /// verification.
+    fn allow(&self, channel: Channel, verified: Option<bool>) -> bool {
+        self.anyone || verified.unwrap_or(*self.unverified.get(channel))
+    }
+}
+
+/// Returns whether the actor service says that the address is verified: `emailVerified`,
+/// `phoneVerified`, `deviceVerified`. Any value but `true` means no. A device token or subscription
+/// in a profile proves nothing: users can write those of others there.
+fn is_verified(profile: &Value, channel: Channel) -> Option<bool> {
+    let name = match channel {
+        Channel::Email => "emailVerified",
+        Channel::Sms => "phoneVerified",
+        Channel::Push => "deviceVerified",
+    };
+    profile.get(name).map(|value| value == &Value::Bool(true))
+}
+
+fn address_of(profile: &Value, channel: Channel) -> Option<Address> {
+    let text = |name| profile.get(name).and_then(Value::as_str);
+    match channel {
+        Channel::Email => EmailAddress::parse(text("email")?).map(Address::Email),
+        Channel::Sms => PhoneNumber::parse(text("phone")?).map(Address::Phone),
+        Channel::Push => match text("deviceToken") {
+            Some(token) => DeviceToken::parse(token).map(Address::DeviceToken),
+            None => subscription_of(profile.get("subscription")?).map(Address::Subscription),
+        },
+    }
+}
+
+fn subscription_of(value: &Value) -> Option<PushSubscription> {
+    let endpoint = value.get("endpoint")?.as_str()?;
+    let key = |name| {
+        value
+            .get("keys")?
+            .get(name)?
+            .as_str()
+            .map(|key| key.trim_end_matches('=').to_owned())
+    };
+    let keys = SubscriptionKeys {
+        p256dh: key("p256dh")?,
+        auth: key("auth")?,
+    };
+    is_public_https(&Url::parse(endpoint).ok()?).then(|| PushSubscription {
+        endpoint: endpoint.to_owned(),
+        keys,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_channel_uses_its_own_profile_field() {
+        let profile = json!({"actorId": "a", "email": "ada@example.com", "phone": "+491701234567", "deviceToken": "t"});
+        for channel in Channel::ALL {
+            assert_eq!(
+                address_of(&profile, channel).map(|address| address.channel()),
+                Some(channel)
+            );
+        }
+        assert!(address_of(&json!({"email": "a@b\r\nRCPT"}), Channel::Email).is_none());
+        assert!(address_of(&json!({"email": "a@example.com"}), Channel::Sms).is_none());
+    }
+
+    #[test]
+    fn unverified_profile_address_is_not_trusted() {
+        let shipped = UserAddressPolicy {
+            anyone: false,
+            unverified: PerChannel::default(),
+        };
+        let wide = UserAddressPolicy {
+            unverified: PerChannel::from_fn(|channel| channel != Channel::Sms),
+            ..shipped
+        };
+        let anyone = UserAddressPolicy {
+            anyone: true,
+            ..shipped
+        };
+        let silent =
+            json!({"email": "a@example.com", "phone": "+491701234567", "deviceToken": "t"});
+        let allowed = |policy: UserAddressPolicy, profile: &Value| {
+            Channel::ALL.map(|channel| policy.allow(channel, is_verified(profile, channel)))
+        };
+        assert_eq!(allowed(shipped, &silent), [false; 3]);
+        assert_eq!(allowed(wide, &silent), [true, false, true]);
+        assert_eq!(allowed(anyone, &silent), [true; 3]);
+        let verified =
+            json!({"emailVerified": true, "phoneVerified": true, "deviceVerified": true});
+        assert_eq!(allowed(shipped, &verified), [true; 3]);
+        for no in [json!(false), json!("true"), json!(null), json!(1)] {
+            let profile = json!({"emailVerified": no, "phoneVerified": no, "deviceVerified": no});
+            assert_eq!(allowed(wide, &profile), [false; 3], "{no}");
+        }
+    }
+}

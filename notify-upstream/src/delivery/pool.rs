@@ -1,0 +1,377 @@
+//! The configured providers of each channel: choice by weight, circuit breakers, rate limits and
+//! shares.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use url::{Host, Url};
+
+use crate::address::Address;
+use crate::delivery::outcome::SentMessage;
+use crate::delivery::provider::{
+    ErrorCodeTable, LookupResult, OutgoingMessage, Provider, ProviderAck, ProviderRefusal,
+};
+use crate::delivery::retry::FailureClass;
+use crate::notification::{Channel, PerChannel, Priority};
+
+mod build;
+mod circuit_breaker;
+mod priority_limiter;
+mod rate;
+mod share;
+
+pub(crate) use build::{ProviderConfig, ProviderSettings};
+pub(crate) use circuit_breaker::{
+    BreakerState, BreakerTransition, CallOutcome, CallSource, CircuitBreaker,
+};
+pub(crate) use priority_limiter::{CallSlot, PriorityLimiter};
+pub(crate) use rate::ProviderRate;
+pub(crate) use share::{ShareGuard, ShareLimiter};
+
+/// The providers of each channel, with the guards of each.
+#[derive(Debug)]
+pub(crate) struct ProviderPool {
+    channels: PerChannel<Vec<PooledProvider>>,
+    codes: ErrorCodeTable,
+}
+
+/// A provider with its weight, limits and circuit breaker.
+#[derive(Debug)]
+pub(crate) struct PooledProvider {
+    /// The name in configuration, events and metrics.
+    pub(crate) name: String,
+    /// The provider.
+    pub(crate) provider: Provider,
+    /// The weight among the providers of the channel.
+    pub(crate) weight: u32,
+    /// Limits concurrent calls and calls per second, the most urgent first.
+    pub(crate) limiter: PriorityLimiter,
+    /// Limits the concurrent calls of one caller and of one push service.
+    pub(crate) shares: Arc<ShareLimiter>,
+    /// The circuit breaker.
+    pub(crate) breaker: CircuitBreaker,
+}
+
+/// A request for the permit to call a provider.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallRequest<'a> {
+    /// The channel.
+    pub(crate) channel: Channel,
+    /// The message to be sent.
+    pub(crate) message: &'a OutgoingMessage<'a>,
+    /// The number of the attempt, from 1.
+    pub(crate) attempt: i32,
+    /// The creator of the notification.
+    pub(crate) caller: &'a str,
+    /// The priority of the notification.
+    pub(crate) priority: Priority,
+}
+
+/// The permit to make one call to a chosen provider.
+#[derive(Debug)]
+pub(crate) struct CallPermit<'a> {
+    pooled: &'a PooledProvider,
+    codes: &'a ErrorCodeTable,
+    /// Whether the call is the probe of a half-open circuit breaker.
+    is_probe: bool,
+    source: CallSource,
+    _share: ShareGuard,
+    _slot: CallSlot,
+}
+
+/// The reason why no provider can be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CallRejection {
+    /// The channel has no provider for this kind of address.
+    Refused(ProviderRefusal),
+    /// The circuit breakers of all suitable providers are open, the first for this time; or, with a
+    /// time of zero, the share of the caller or of the push service is exhausted by slow calls.
+    CircuitOpen(Duration),
+}
+
+/// A failed call.
+#[derive(Debug)]
+pub(crate) struct CallFailure {
+    /// The name of the provider.
+    pub(crate) provider: String,
+    /// The refusal of the provider.
+    pub(crate) refusal: ProviderRefusal,
+}
+
+/// Maximum duration of one call to any provider; the deadlines of the providers are shorter.
+/// Shutdown waits for as long, see [`MAX_SHUTDOWN_DURATION`](crate::MAX_SHUTDOWN_DURATION).
+pub(crate) const MAX_CALL_DURATION: Duration = Duration::from_secs(90);
+
+// === impl ProviderPool ===
+
+impl ProviderPool {
+    /// Creates a pool.
+    #[must_use]
+    pub(crate) fn new(channels: PerChannel<Vec<PooledProvider>>, codes: ErrorCodeTable) -> Self {
+        Self { channels, codes }
+    }
+
+    /// Chooses a provider whose circuit breaker allows a call, by weight and a different one for
+    /// each attempt, and waits for its limits. Waiting calls proceed in order of priority.
+    ///
+    /// # Errors
+    /// The channel has no provider for this kind of address, or the circuit breakers of all
+    /// suitable providers are open.
+    pub(crate) async fn acquire(
+        &self,
+        request: &CallRequest<'_>,
+    ) -> Result<CallPermit<'_>, CallRejection> {
+        let CallRequest {
+            message,
+            caller,
+            priority,
+            ..
+        } = *request;
+        let (pooled, is_probe) = choose(self.channels.get(request.channel), request)?;
+        let share = pooled
+            .shares
+            .acquire(&pooled.provider, message.to, caller, priority)
+            .await;
+        let Some(share) = share else {
+            if is_probe {
+                pooled.breaker.release_probe();
+            }
+            return Err(CallRejection::CircuitOpen(Duration::ZERO));
+        };
+        let slot = pooled.limiter.acquire(priority).await;
+        let source = CallSource {
+            caller: caller.to_owned(),
+            domain: domain_of(message.to),
+        };
+        Ok(CallPermit {
+            pooled,
+            codes: &self.codes,
+            is_probe,
+            source,
+            _share: share,
+            _slot: slot,
+        })
+    }
+
+    /// Asks the providers of the channel that support it whether they have the message, by
+    /// notification identifier.
+    ///
+    /// # Errors
+    /// A provider that supports lookups did not answer.
+    pub(crate) async fn look_up(
+        &self,
+        channel: Channel,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<Option<SentMessage>, CallFailure> {
+        for pooled in self
+            .channels
+            .get(channel)
+            .iter()
+            .filter(|pooled| pooled.provider.supports(message.to))
+        {
+            let lookup = pooled.provider.look_up(message);
+            match tokio::time::timeout(MAX_CALL_DURATION, lookup).await {
+                Ok(Ok(LookupResult::Found(ack))) => return Ok(Some(pooled.sent(message, ack))),
+                Ok(Ok(LookupResult::NotFound | LookupResult::Unsupported)) => {}
+                Ok(Err(refusal)) => return Err(pooled.failure(refusal)),
+                Err(_) => return Err(pooled.failure(self.codes.classify("*", "timeout"))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns whether a failure with this code leaves open whether the provider has the message.
+    #[must_use]
+    pub(crate) fn is_ambiguous(&self, code: &str) -> bool {
+        self.codes.is_ambiguous(code)
+    }
+
+    /// Returns the best circuit breaker state among the providers of a channel.
+    #[must_use]
+    pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
+        best_state(self.channels.get(channel))
+    }
+}
+
+// === impl CallPermit ===
+
+impl CallPermit<'_> {
+    /// Returns whether the circuit breaker opened while this call waited for its permit.
+    #[must_use]
+    pub(crate) fn is_stale(&self) -> bool {
+        !self.is_probe && self.pooled.breaker.state() != BreakerState::Closed
+    }
+
+    /// Calls the provider and records the outcome in the circuit breaker.
+    ///
+    /// # Errors
+    /// The provider refused the message or did not answer in time.
+    pub(crate) async fn send(
+        self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<SentMessage, CallFailure> {
+        let call = self.pooled.provider.send(message);
+        let outcome = match tokio::time::timeout(MAX_CALL_DURATION, call).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.codes.classify("*", "timeout")),
+        };
+        self.record(outcome.as_ref().err());
+        match outcome {
+            Ok(ack) => Ok(self.pooled.sent(message, ack)),
+            Err(refusal) => Err(self.pooled.failure(refusal)),
+        }
+    }
+
+    fn record(&self, refusal: Option<&ProviderRefusal>) {
+        let breaker = &self.pooled.breaker;
+        match CallOutcome::of(refusal) {
+            Some(outcome) => {
+                if let Some(change) = breaker.record(outcome, &self.source) {
+                    self.pooled.log(change, refusal);
+                }
+            }
+            None if self.is_probe => breaker.release_probe(),
+            None => {}
+        }
+    }
+}
+
+// === impl PooledProvider ===
+
+impl PooledProvider {
+    fn sent(&self, message: &OutgoingMessage<'_>, ack: ProviderAck) -> SentMessage {
+        SentMessage {
+            provider: self.name.clone(),
+            detail: ack.detail,
+            address: Some(message.to.hash()),
+        }
+    }
+
+    fn failure(&self, refusal: ProviderRefusal) -> CallFailure {
+        CallFailure {
+            provider: self.name.clone(),
+            refusal,
+        }
+    }
+
+    fn log(&self, change: BreakerTransition, refusal: Option<&ProviderRefusal>) {
+        let provider = &*self.name;
+        let code = refusal.map_or("", |refusal| &refusal.code);
+        let detail = refusal
+            .and_then(|refusal| refusal.detail.as_deref())
+            .unwrap_or_default();
+        match change {
+            BreakerTransition::FirstFailure => {
+                tracing::warn!(provider, code, detail, "provider call failed");
+            }
+            BreakerTransition::Opened(wait) => tracing::warn!(
+                provider,
+                code,
+                detail,
+                next_probe_s = wait.as_secs(),
+                "circuit breaker opened"
+            ),
+            BreakerTransition::Closed => tracing::info!(provider, "circuit breaker closed"),
+        }
+    }
+}
+
+/// Returns the part of an address by which refusals are grouped: the last two labels of the domain,
+/// or of the host of the push service, so that subdomains of one owner count once; otherwise the
+/// whole number or token.
+#[must_use]
+pub(crate) fn domain_of(address: &Address) -> String {
+    let labels = |domain: &str| {
+        let start = domain
+            .rmatch_indices('.')
+            .nth(1)
+            .map_or(0, |(at, _)| at + 1);
+        domain[start..].to_ascii_lowercase()
+    };
+    match address {
+        Address::Email(email) => labels(email.parts().1),
+        Address::Phone(_) | Address::DeviceToken(_) => address.key().to_owned(),
+        Address::Subscription(subscription) => {
+            let url = Url::parse(&subscription.endpoint).ok();
+            match url.as_ref().and_then(Url::host) {
+                Some(Host::Domain(domain)) => labels(domain.trim_end_matches('.')),
+                Some(host) => host.to_string(),
+                None => String::new(),
+            }
+        }
+    }
+}
+
+/// Returns the best state of the circuit breakers, or closed if there is no provider.
+fn best_state<'a>(providers: impl IntoIterator<Item = &'a PooledProvider>) -> BreakerState {
+    let worse = |state: &BreakerState| match state {
+        BreakerState::Closed => Duration::ZERO,
+        BreakerState::HalfOpen => Duration::from_nanos(1),
+        BreakerState::Open(left) => *left,
+    };
+    providers
+        .into_iter()
+        .map(|pooled| pooled.breaker.state())
+        .min_by_key(worse)
+        .unwrap_or(BreakerState::Closed)
+}
+
+/// Chooses a provider by weight among those that can deliver to the address and whose circuit
+/// breaker allows a call, and returns whether the call is a probe. The random bits of the
+/// identifier spread notifications; each further attempt uses the next provider.
+fn choose<'a>(
+    providers: &'a [PooledProvider],
+    request: &CallRequest<'_>,
+) -> Result<(&'a PooledProvider, bool), CallRejection> {
+    let suitable: Vec<&PooledProvider> = providers
+        .iter()
+        .filter(|pooled| pooled.provider.supports(request.message.to))
+        .collect();
+    if suitable.is_empty() {
+        let (class, code) = (FailureClass::Configuration, "no_provider".to_owned());
+        return Err(CallRejection::Refused(ProviderRefusal {
+            class,
+            code,
+            ..ProviderRefusal::unsupported_message()
+        }));
+    }
+    let may_be_called =
+        |pooled: &&PooledProvider| !matches!(pooled.breaker.state(), BreakerState::Open(_));
+    let mut candidates: Vec<&PooledProvider> =
+        suitable.iter().copied().filter(may_be_called).collect();
+    while let Some(at) = by_weight(&candidates, request.message, request.attempt) {
+        let pooled = candidates.swap_remove(at);
+        let is_probe = pooled.breaker.state() != BreakerState::Closed;
+        // Another call may have become the probe, or the probe is reserved for other callers.
+        if pooled.breaker.allows_call(request.caller) {
+            return Ok((pooled, is_probe));
+        }
+    }
+    Err(CallRejection::CircuitOpen(match best_state(suitable) {
+        BreakerState::Open(left) => left,
+        BreakerState::Closed | BreakerState::HalfOpen => Duration::ZERO,
+    }))
+}
+
+fn by_weight(
+    candidates: &[&PooledProvider],
+    message: &OutgoingMessage<'_>,
+    attempt: i32,
+) -> Option<usize> {
+    let seed = message.id.0.as_u128() & u128::from(u32::MAX);
+    let total: u128 = candidates
+        .iter()
+        .map(|pooled| u128::from(pooled.weight.max(1)))
+        .sum();
+    let mut point = seed % total.max(1);
+    let first = candidates.iter().position(|pooled| {
+        let weight = u128::from(pooled.weight.max(1));
+        let hit = point < weight;
+        point = point.saturating_sub(weight);
+        hit
+    })?;
+    Some((first + usize::try_from(attempt - 1).unwrap_or(0)) % candidates.len())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! Concurrency and rate limits of a provider, in order of priority.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::ProviderRate;
+use crate::notification::Priority;
+
+/// Limits concurrent calls, and calls per second, to one provider. When a call becomes possible,
+/// the waiting call of the highest priority proceeds; within a priority, the first.
+#[derive(Debug)]
+pub(crate) struct PriorityLimiter {
+    slots: Arc<Semaphore>,
+    rate: Option<ProviderRate>,
+    waiting: Mutex<[VecDeque<oneshot::Sender<CallSlot>>; Priority::ALL.len()]>,
+    /// Notified when a CRITICAL or HIGH call starts to wait.
+    urgent: Notify,
+    /// Held by the one waiting call that waits for the next slot on behalf of all.
+    dispatcher: tokio::sync::Mutex<()>,
+}
+
+/// The permit for one concurrent call, held until the call ends.
+pub(crate) type CallSlot = OwnedSemaphorePermit;
+
+/// The priorities that may use a call of the next time slice.
+const URGENT: [Priority; 2] = [Priority::Critical, Priority::High];
+
+// === impl PriorityLimiter ===
+
+impl PriorityLimiter {
+    /// Creates a limiter of `at_once` concurrent calls and of `rate`.
+    #[must_use]
+    pub(crate) fn new(at_once: usize, rate: Option<ProviderRate>) -> Self {
+        Self {
+            slots: Arc::new(Semaphore::new(at_once)),
+            rate,
+            waiting: Mutex::default(),
+            urgent: Notify::new(),
+            dispatcher: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Waits until a call of this priority may be made.
+    pub(crate) async fn acquire(&self, priority: Priority) -> CallSlot {
+        let mut slot_receiver = match self.try_acquire_or_enqueue(priority) {
+            Ok(slot) => return slot,
+            Err(slot_receiver) => slot_receiver,
+        };
+        let _usher = tokio::select! {
+            biased;
+            Ok(slot) = &mut slot_receiver => return slot,
+            dispatcher = self.dispatcher.lock() => dispatcher,
+        };
+        loop {
+            if let Ok(slot) = slot_receiver.try_recv() {
+                return slot;
+            }
+            self.serve_next().await;
+        }
+    }
+
+    /// Returns a slot if no call is waiting and the provider has no rate limit; otherwise a place
+    /// in the queue.
+    fn try_acquire_or_enqueue(
+        &self,
+        priority: Priority,
+    ) -> Result<CallSlot, oneshot::Receiver<CallSlot>> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.rate.is_none()
+            && waiting.iter().all(VecDeque::is_empty)
+            && let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned()
+        {
+            return Ok(slot);
+        }
+        let (call, slot_receiver) = oneshot::channel();
+        waiting[priority.index()].push_back(call);
+        if URGENT.contains(&priority) {
+            self.urgent.notify_one();
+        }
+        Err(slot_receiver)
+    }
+
+    fn has_urgent(&self) -> bool {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        URGENT
+            .iter()
+            .any(|priority| !waiting[priority.index()].is_empty())
+    }
+
+    /// Waits for a slot and for the rate limit, and passes the slot to the waiting call of the
+    /// highest priority.
+    async fn serve_next(&self) {
+        let free = Arc::clone(&self.slots).acquire_owned().await;
+        let mut slot = free.expect("the semaphore is never closed");
+        if let Some(rate) = &self.rate {
+            while !rate.try_acquire(self.has_urgent()).await {
+                tokio::select! {
+                    () = rate.next_slice() => {}
+                    () = self.urgent.notified() => {}
+                }
+            }
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(next) = waiting.iter_mut().find_map(VecDeque::pop_front) {
+            match next.send(slot) {
+                Ok(()) => break,
+                // The receiver was cancelled.
+                Err(returned) => slot = returned,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use postern_common::Clock;
+    use postern_common::cache::Cache;
+    use postern_common::clock::Timestamp;
+
+    use super::*;
+
+    /// Starts calls of these priorities in this order, all of which wait.
+    fn callers(
+        limiter: &Arc<PriorityLimiter>,
+        priorities: &[Priority],
+    ) -> Vec<tokio::task::JoinHandle<CallSlot>> {
+        let call = |priority: &Priority| {
+            let (limiter, priority) = (Arc::clone(limiter), *priority);
+            tokio::spawn(async move { limiter.acquire(priority).await })
+        };
+        priorities.iter().map(call).collect()
+    }
+
+    async fn idle() {
+        for _ in 0..64 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn slot_goes_to_highest_priority_then_first() {
+        use Priority::{Critical, High, Low};
+        let limiter = Arc::new(PriorityLimiter::new(1, None));
+        let mut pass = limiter.acquire(Low).now_or_never().expect("a free slot");
+        let mut waiting = callers(&limiter, &[Low, Low, High, Low, Critical, High]);
+        idle().await;
+        for next in [4, 2, 5, 0, 1, 3] {
+            assert!(waiting.iter().all(|caller| !caller.is_finished()));
+            drop(pass);
+            idle().await;
+            let order: Vec<_> = (0..6).filter(|at| waiting[*at].is_finished()).collect();
+            assert_eq!(order, [next]);
+            let caller =
+                std::mem::replace(&mut waiting[next], tokio::spawn(std::future::pending()));
+            pass = caller.await.expect("no panic");
+        }
+    }
+
+    #[tokio::test]
+    async fn cancelled_call_does_not_block_others() {
+        let limiter = Arc::new(PriorityLimiter::new(1, None));
+        let pass = limiter.acquire(Priority::Low).await;
+        let waiting = callers(
+            &limiter,
+            &[Priority::Critical, Priority::Critical, Priority::Low],
+        );
+        idle().await;
+        // The first caller is the one that waits for the next slot.
+        waiting[0].abort();
+        waiting[1].abort();
+        idle().await;
+        drop(pass);
+        idle().await;
+        assert!(waiting[2].is_finished());
+    }
+
+    #[tokio::test]
+    async fn urgent_call_borrows_from_the_rate_limit_before_others() {
+        let clock = Clock::manual(Timestamp(0));
+        let rate = ProviderRate::new(Cache::memory(clock.clone()), clock.clone(), "smtp", 100);
+        let limiter = Arc::new(PriorityLimiter::new(8, Some(rate)));
+        let low = callers(&limiter, &[Priority::Low; 4]);
+        idle().await;
+        let passed = |callers: &[tokio::task::JoinHandle<CallSlot>]| {
+            callers.iter().filter(|caller| caller.is_finished()).count()
+        };
+        assert_eq!(passed(&low), 2, "calls of the current slice");
+        let critical = callers(&limiter, &[Priority::Critical]);
+        idle().await;
+        assert_eq!((passed(&low), passed(&critical)), (2, 1));
+    }
+}

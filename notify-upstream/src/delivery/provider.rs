@@ -1,0 +1,234 @@
+//! Providers: one implementation for each kind.
+//!
+//! An [`OutgoingMessage`] enters; a [`ProviderAck`] or a classified [`ProviderRefusal`] leaves.
+//! Depends on `address`, `templates`, `retry` and `mail_token`.
+
+mod call;
+mod codes;
+mod fcm;
+mod file;
+mod generic;
+#[cfg(test)]
+pub(crate) mod injection;
+#[cfg(test)]
+pub(crate) mod script;
+mod segments;
+mod smtp;
+mod twilio;
+mod web_push;
+
+use std::time::Duration;
+
+use postern_common::clock::Timestamp;
+
+pub(crate) use call::check_tls;
+pub(crate) use codes::{ErrorCodeTable, INTERNAL_ERROR};
+pub(crate) use fcm::{FcmAccount, FcmProvider};
+pub(crate) use file::FileProvider;
+pub(crate) use generic::{HttpConfig, HttpProvider, ID_PLACEHOLDER};
+pub(crate) use smtp::{SmtpConfig, SmtpProvider, SmtpTimeouts, TlsMode};
+pub(crate) use twilio::{TwilioConfig, TwilioProvider, TwilioSender};
+pub(crate) use web_push::{VapidKey, WebPushProvider};
+
+use crate::address::Address;
+use crate::delivery::retry::FailureClass;
+use crate::notification::NotificationId;
+use crate::templates::MessageContent;
+
+/// A provider, ready to send.
+#[derive(Debug)]
+pub(crate) enum Provider {
+    /// A mail server.
+    Smtp(Box<SmtpProvider>),
+    /// The Twilio API.
+    Twilio(Box<TwilioProvider>),
+    /// An HTTP API whose request body is a template.
+    Http(Box<HttpProvider>),
+    /// Firebase Cloud Messaging.
+    Fcm(Box<FcmProvider>),
+    /// The push services of browsers.
+    WebPush(Box<WebPushProvider>),
+    /// Files in a folder, for development.
+    File(FileProvider),
+    /// Discards messages, for benchmarks.
+    Null,
+    /// A scripted provider, for tests.
+    #[cfg(test)]
+    Script(script::ProviderScript),
+}
+
+/// A message to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutgoingMessage<'a> {
+    /// The identifier of the notification.
+    pub(crate) id: NotificationId,
+    /// The address.
+    pub(crate) to: &'a Address,
+    /// The rendered template.
+    pub(crate) content: &'a MessageContent,
+    /// The time of acceptance: the date of the message, the same for all attempts.
+    pub(crate) created_at: Timestamp,
+    /// The time at which the message expires.
+    pub(crate) expires_at: Option<Timestamp>,
+    /// Whether the priority is CRITICAL or HIGH.
+    pub(crate) urgent: bool,
+    /// Whether the message offers one-click unsubscription.
+    pub(crate) unsubscribe: bool,
+}
+
+/// The acceptance of a message by a provider.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProviderAck {
+    /// The response of the provider.
+    pub(crate) detail: Option<String>,
+}
+
+/// The refusal of a message by a provider, or the failure of the call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProviderRefusal {
+    /// The class, which decides about further attempts.
+    pub(crate) class: FailureClass,
+    /// The stable code of the reason.
+    pub(crate) code: String,
+    /// The response of the provider, without addresses.
+    pub(crate) detail: Option<String>,
+    /// The minimum delay that the provider asked for.
+    pub(crate) retry_after: Option<Duration>,
+    /// Whether the refusal proves that the address does not exist.
+    pub(crate) suppress: bool,
+    /// The scope of the fault, for the circuit breaker.
+    pub(crate) scope: FaultScope,
+}
+
+/// The scope of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultScope {
+    /// The provider, or the account with it: no message would have been accepted.
+    Provider,
+    /// One recipient or one message: others may have been accepted.
+    Recipient,
+    /// The message: it was refused locally, before the call.
+    NotSent,
+}
+
+// === impl Provider ===
+
+impl Provider {
+    /// Returns whether the provider can deliver to this kind of address.
+    #[must_use]
+    pub(crate) fn supports(&self, address: &Address) -> bool {
+        match self {
+            Self::Smtp(_) => matches!(address, Address::Email(_)),
+            Self::Twilio(_) => matches!(address, Address::Phone(_)),
+            Self::Fcm(_) => matches!(address, Address::DeviceToken(_)),
+            Self::WebPush(_) => matches!(address, Address::Subscription(_)),
+            Self::Http(_) => !matches!(address, Address::Subscription(_)),
+            Self::File(_) | Self::Null => true,
+            #[cfg(test)]
+            Self::Script(script) => script.supports(address),
+        }
+    }
+
+    /// Returns whether the provider calls the push service named by a subscription, as opposed to a
+    /// server chosen by the operator.
+    #[must_use]
+    pub(crate) fn calls_endpoint(&self) -> bool {
+        match self {
+            Self::WebPush(_) => true,
+            Self::Smtp(_)
+            | Self::Twilio(_)
+            | Self::Http(_)
+            | Self::Fcm(_)
+            | Self::File(_)
+            | Self::Null => false,
+            #[cfg(test)]
+            Self::Script(_) => true,
+        }
+    }
+
+    /// Asks the provider whether it has a message whose attempt had an ambiguous result. Mail
+    /// servers, FCM and push services have no such request; Twilio lists messages by number and
+    /// day, not by our identifier, and reports through its status callback instead.
+    ///
+    /// # Errors
+    /// The provider did not answer.
+    pub(crate) async fn look_up(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<LookupResult, ProviderRefusal> {
+        match self {
+            Self::Http(http) => http.look_up(message).await,
+            Self::File(file) => Ok(file.look_up(message).await),
+            Self::Smtp(_) | Self::Twilio(_) | Self::Fcm(_) | Self::WebPush(_) | Self::Null => {
+                Ok(LookupResult::Unsupported)
+            }
+            #[cfg(test)]
+            Self::Script(script) => Ok(script.look_up(message).await),
+        }
+    }
+
+    /// Sends a message. The caller holds no transaction.
+    ///
+    /// # Errors
+    /// The provider refused the message, classified by the table of error codes.
+    pub(crate) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
+        // Each call is boxed: the future of an attempt is moved, and would be as large as the
+        // largest call.
+        match self {
+            Self::Smtp(smtp) => Box::pin(smtp.send(message)).await,
+            Self::Twilio(twilio) => Box::pin(twilio.send(message)).await,
+            Self::Http(http) => Box::pin(http.send(message)).await,
+            Self::Fcm(fcm) => Box::pin(fcm.send(message)).await,
+            Self::WebPush(push) => Box::pin(push.send(message)).await,
+            Self::File(file) => Box::pin(file.send(message)).await,
+            Self::Null => Ok(ProviderAck::default()),
+            #[cfg(test)]
+            Self::Script(script) => script.send(message).await,
+        }
+    }
+}
+
+/// The result of a lookup by notification identifier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LookupResult {
+    /// The provider has the message.
+    Found(ProviderAck),
+    /// The provider does not have the message.
+    NotFound,
+    /// The provider does not support lookups.
+    Unsupported,
+}
+
+// === impl ProviderRefusal ===
+
+impl ProviderRefusal {
+    /// Creates the refusal of an address or message of a kind that the provider does not support.
+    /// No call was made.
+    #[must_use]
+    pub(crate) fn unsupported_message() -> Self {
+        Self {
+            class: FailureClass::Permanent,
+            code: "address_kind_not_carried".to_owned(),
+            detail: None,
+            retry_after: None,
+            suppress: false,
+            scope: FaultScope::NotSent,
+        }
+    }
+
+    /// Replaces the scope.
+    #[must_use]
+    pub(crate) fn with_scope(self, scope: FaultScope) -> Self {
+        Self { scope, ..self }
+    }
+
+    /// Adds the response of the provider.
+    #[must_use]
+    pub(crate) fn with_detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+}

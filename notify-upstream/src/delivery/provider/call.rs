@@ -1,0 +1,198 @@
+//! HTTP calls to providers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::{DATE, RETRY_AFTER};
+
+use super::{ErrorCodeTable, ProviderRefusal};
+use crate::address::is_public;
+
+/// The response of a provider.
+pub(super) struct ApiResponse {
+    pub(super) status: u16,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+/// Maximum duration of one call.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
+/// Maximum delay that a provider can ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(86_400);
+
+/// Creates a client that does not follow redirects: the URL of a provider is configuration.
+pub(super) fn client() -> Result<reqwest::Client, String> {
+    build_client(builder())
+}
+
+/// Checks that a TLS client can be created, which requires the CA certificates of the system.
+///
+/// # Errors
+/// The reason.
+pub(crate) fn check_tls() -> Result<(), String> {
+    client().map(drop)
+}
+
+fn build_client(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
+    builder.build().map_err(|error| {
+        let causes = std::iter::successors(std::error::Error::source(&error), |&cause| cause.source());
+        let cause = causes.last().map_or_else(|| error.to_string(), ToString::to_string);
+        format!(
+            "cannot set up TLS: {cause}; install CA certificates (package ca-certificates) or set SSL_CERT_FILE"
+        )
+    })
+}
+
+/// Creates a client for addresses that recipients supply: names that resolve to private addresses
+/// are not called.
+pub(super) fn guarded_client() -> Result<reqwest::Client, String> {
+    build_client(builder().dns_resolver(Arc::new(PublicAddressResolver)))
+}
+
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .timeout(CALL_TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .user_agent(concat!("postern-notify/", env!("CARGO_PKG_VERSION")))
+}
+
+/// A resolver that returns public addresses only.
+struct PublicAddressResolver;
+
+impl reqwest::dns::Resolve for PublicAddressResolver {
+    fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let public: Vec<SocketAddr> = found.filter(|address| is_public(address.ip())).collect();
+            if public.is_empty() {
+                return Err("resolves to no public address".into());
+            }
+            Ok(Box::new(public.into_iter()) as reqwest::dns::Addrs)
+        })
+    }
+}
+
+/// Makes a call.
+///
+/// # Errors
+/// No response, classified by the table of error codes: before a connection nothing was sent; after
+/// it the result is ambiguous.
+pub(super) async fn call(
+    codes: &ErrorCodeTable,
+    provider: &'static str,
+    request: reqwest::RequestBuilder,
+) -> Result<ApiResponse, ProviderRefusal> {
+    let silent = |error: &reqwest::Error| {
+        let code = if error.is_connect() {
+            "connect"
+        } else if error.is_timeout() {
+            "timeout"
+        } else {
+            "broken"
+        };
+        codes.classify(provider, code)
+    };
+    let mut response = request.send().await.map_err(|error| silent(&error))?;
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| silent(&error))? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_RESPONSE_BYTES {
+            break;
+        }
+    }
+    Ok(ApiResponse {
+        status,
+        headers,
+        body,
+    })
+}
+
+impl ApiResponse {
+    pub(super) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    pub(super) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// Creates the refusal of a response, from the error code of the provider if there is one,
+    /// otherwise from the status.
+    pub(super) fn refusal(
+        &self,
+        codes: &ErrorCodeTable,
+        provider: &'static str,
+        code: Option<&str>,
+    ) -> ProviderRefusal {
+        let refusal = codes.classify_http(provider, self.status, code);
+        ProviderRefusal {
+            retry_after: retry_after(&self.headers),
+            ..refusal
+        }
+    }
+}
+
+/// Parses `Retry-After`, in seconds or as a date (RFC 9110 section 10.2.3). A date is compared with
+/// the `Date` of the response, so that the clock of the provider does not matter.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let value = text(RETRY_AFTER)?;
+    let wait = match value.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let (until, now) = (
+                httpdate::parse_http_date(value).ok()?,
+                httpdate::parse_http_date(text(DATE)?).ok()?,
+            );
+            until.duration_since(now).ok()?
+        }
+    };
+    Some(wait.min(MAX_RETRY_AFTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_parsed_in_both_forms_and_capped() {
+        let date = "Fri, 20 Nov 2026 07:30:00 GMT";
+        let after = |value: &'static str, date: Option<&'static str>| {
+            let mut headers =
+                HeaderMap::from_iter([(RETRY_AFTER, http::HeaderValue::from_static(value))]);
+            headers.extend(date.map(|date| (DATE, http::HeaderValue::from_static(date))));
+            retry_after(&headers).map(|wait| wait.as_secs())
+        };
+        assert_eq!(
+            (after("120", None), after("99999999", None)),
+            (Some(120), Some(86_400))
+        );
+        assert_eq!(
+            after("Fri, 20 Nov 2026 07:32:10 GMT", Some(date)),
+            Some(130)
+        );
+        assert_eq!(
+            after("Thu, 20 Nov 2036 07:32:10 GMT", Some(date)),
+            Some(86_400)
+        );
+        assert_eq!(
+            after("Fri, 20 Nov 2026 07:29:00 GMT", Some(date)),
+            None,
+            "a date in the past"
+        );
+        assert_eq!(
+            (
+                after("soon", Some(date)),
+                after("Fri, 20 Nov 2026 07:32:10 GMT", None)
+            ),
+            (None, None)
+        );
+    }
+}

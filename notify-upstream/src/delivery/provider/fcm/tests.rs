@@ -1,0 +1,384 @@
+//! Tests against a test server for the token endpoint and FCM; signatures are verified by an
+//! independent library.
+
+use std::sync::{Arc, Mutex};
+
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der, PublicKeyX509Der};
+use aws_lc_rs::rsa::{KeyPair, KeySize};
+use aws_lc_rs::signature::KeyPair as _;
+use axum::Router;
+use axum::extract::Request;
+use axum::response::IntoResponse;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use postern_common::clock::Timestamp;
+
+use super::*;
+use crate::address::DeviceToken;
+use crate::delivery::provider::injection::naughty;
+use crate::delivery::retry::FailureClass;
+use crate::notification::OrderSequence;
+use crate::testing::judge;
+
+/// Received requests: path, authorization, body.
+type Heard = Arc<Mutex<Vec<(String, String, String)>>>;
+
+struct StandIn {
+    base: Url,
+    heard: Heard,
+    /// The next responses to messages; afterwards messages are accepted.
+    answers: Arc<Mutex<Vec<(u16, Value)>>>,
+}
+
+async fn stand_in() -> StandIn {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("port");
+    let base = format!("http://{}/", listener.local_addr().expect("address"))
+        .parse()
+        .expect("URL");
+    let (heard, answers) = (
+        Heard::default(),
+        Arc::new(Mutex::new(Vec::<(u16, Value)>::new())),
+    );
+    let stand_in = StandIn {
+        base,
+        heard: Arc::clone(&heard),
+        answers: Arc::clone(&answers),
+    };
+    let handler = move |request: Request| {
+        let (heard, answers) = (Arc::clone(&heard), Arc::clone(&answers));
+        async move {
+            let path = request.uri().path().to_owned();
+            let authorization = request
+                .headers()
+                .get("authorization")
+                .and_then(|value| value.to_str().ok());
+            let authorization = authorization.unwrap_or_default().to_owned();
+            let body = axum::body::to_bytes(request.into_body(), 1 << 16)
+                .await
+                .expect("body");
+            let body = String::from_utf8(body.to_vec()).expect("valid UTF-8");
+            let mut heard = heard.lock().expect("no panic");
+            heard.push((path.clone(), authorization, body));
+            let tokens = heard.iter().filter(|(path, ..)| path == "/token").count();
+            let (status, answer) = match path.as_str() {
+                "/token" => (
+                    200,
+                    json!({"access_token": format!("ya29.{tokens}"), "expires_in": 3599}),
+                ),
+                _ => {
+                    let mut answers = answers.lock().expect("no panic");
+                    if answers.is_empty() {
+                        (200, json!({"name": "projects/p/messages/1"}))
+                    } else {
+                        answers.remove(0)
+                    }
+                }
+            };
+            let status = http::StatusCode::from_u16(status).expect("status");
+            (status, [("retry-after", "30")], axum::Json(answer)).into_response()
+        }
+    };
+    let router = Router::new().route("/{*path}", axum::routing::post(handler));
+    let (limits, never) = (
+        postern_common::http::Limits::default(),
+        tokio_util::sync::CancellationToken::new(),
+    );
+    tokio::spawn(async move { postern_common::http::serve(listener, router, limits, never).await });
+    stand_in
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    format!(
+        "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+        STANDARD.encode(der)
+    )
+}
+
+/// Returns an account and its public key.
+fn fcm(stand_in: &StandIn, clock: &Clock) -> (FcmProvider, String) {
+    fcm_with(stand_in, clock, Cache::memory(clock.clone()))
+}
+
+fn fcm_with(stand_in: &StandIn, clock: &Clock, cache: Cache) -> (FcmProvider, String) {
+    let (account, public) = account(stand_in);
+    (fcm_of(account, clock, cache), public)
+}
+
+fn fcm_of(account: FcmAccount, clock: &Clock, cache: Cache) -> FcmProvider {
+    FcmProvider::new(account, cache, clock.clone(), ErrorCodeTable::shipped()).expect("an account")
+}
+
+fn account(stand_in: &StandIn) -> (FcmAccount, String) {
+    let pair = KeyPair::generate(KeySize::Rsa2048).expect("a key");
+    let private: Pkcs8V1Der<'_> = pair.as_der().expect("DER");
+    let public: PublicKeyX509Der<'_> = pair.public_key().as_der().expect("DER");
+    let account = FcmAccount {
+        project: "p".to_owned(),
+        email: "push@p.example".to_owned(),
+        key: Secret::new(pem("PRIVATE KEY", private.as_ref())),
+        token_uri: stand_in.base.join("token").expect("URL"),
+        base: stand_in.base.clone(),
+    };
+    (account, pem("PUBLIC KEY", public.as_ref()))
+}
+
+async fn send(fcm: &FcmProvider) -> Result<ProviderAck, ProviderRefusal> {
+    send_content(
+        fcm,
+        &MessageContent::Push {
+            title: "Hello".to_owned(),
+            body: "Ada".to_owned(),
+        },
+    )
+    .await
+}
+
+async fn send_content(
+    fcm: &FcmProvider,
+    content: &MessageContent,
+) -> Result<ProviderAck, ProviderRefusal> {
+    let to = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
+    let message = OutgoingMessage {
+        id: OrderSequence::id(1 << 40),
+        to: &to,
+        content,
+        created_at: Timestamp(0),
+        expires_at: Some(Timestamp(60_000)),
+        urgent: true,
+        unsubscribe: false,
+    };
+    fcm.send(&message).await
+}
+
+#[tokio::test]
+async fn access_token_is_requested_once() {
+    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
+    let (fcm, public) = fcm(&stand_in, &clock);
+    for _ in 0..2 {
+        assert_eq!(
+            send(&fcm).await.expect("no error").detail.as_deref(),
+            Some("projects/p/messages/1")
+        );
+    }
+    let heard = stand_in.heard.lock().expect("no panic").clone();
+    let paths: Vec<&str> = heard.iter().map(|(path, ..)| path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "/token",
+            "/v1/projects/p/messages:send",
+            "/v1/projects/p/messages:send"
+        ]
+    );
+    assert_eq!(heard[1].1, "Bearer ya29.1");
+    let message: Value = serde_json::from_str(&heard[1].2).expect("JSON");
+    let field = |pointer: &str| message.pointer(pointer).cloned().unwrap_or_default();
+    assert_eq!(
+        (
+            field("/message/token"),
+            field("/message/notification/title")
+        ),
+        ("device-1".into(), "Hello".into())
+    );
+    assert_eq!(
+        (
+            field("/message/android/ttl"),
+            field("/message/android/priority")
+        ),
+        ("60s".into(), "HIGH".into())
+    );
+    assert_eq!(
+        field("/message/android/collapse_key"),
+        field("/message/data/notificationId")
+    );
+    let form: Vec<(String, String)> = url::form_urlencoded::parse(heard[0].2.as_bytes())
+        .into_owned()
+        .collect();
+    assert_eq!(form[0].1, "urn:ietf:params:oauth:grant-type:jwt-bearer");
+    if judge::installed("access_token_is_requested_once").is_some() {
+        let audience = stand_in.base.join("token").expect("URL").to_string();
+        let about = json!({"assertion": form[1].1, "key": public, "audience": audience});
+        let claims = judge::ask(&[("fcm-assertion", about)]).await.remove(0);
+        let expected = json!({"iss": "push@p.example", "scope": SCOPE, "aud": audience, "iat": 0, "exp": 3600});
+        assert_eq!(claims, expected);
+    }
+}
+
+#[tokio::test]
+async fn refusals_are_classified_and_dead_devices_suppressed() {
+    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
+    let (fcm, _) = fcm(&stand_in, &clock);
+    let error = |status: &str, code: &str| json!({"error": {"status": status, "message": "of device-1", "details": [{"errorCode": code}]}});
+    let cases = [
+        (
+            404,
+            error("NOT_FOUND", "UNREGISTERED"),
+            FailureClass::Permanent,
+            true,
+        ),
+        (
+            400,
+            error("INVALID_ARGUMENT", "INVALID_ARGUMENT"),
+            FailureClass::Permanent,
+            false,
+        ),
+        (
+            429,
+            error("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"),
+            FailureClass::Throttled,
+            false,
+        ),
+        (
+            503,
+            error("UNAVAILABLE", "UNAVAILABLE"),
+            FailureClass::Transient,
+            false,
+        ),
+        (
+            403,
+            error("PERMISSION_DENIED", "SENDER_ID_MISMATCH"),
+            FailureClass::Configuration,
+            false,
+        ),
+        (
+            401,
+            error("UNAUTHENTICATED", "THIRD_PARTY_AUTH_ERROR"),
+            FailureClass::Configuration,
+            false,
+        ),
+    ];
+    for (status, answer, class, dead) in cases {
+        stand_in
+            .answers
+            .lock()
+            .expect("no panic")
+            .push((status, answer));
+        let refusal = send(&fcm).await.expect_err("refused");
+        assert_eq!(
+            (refusal.class, refusal.suppress),
+            (class, dead),
+            "{status} {refusal:?}"
+        );
+        assert!(
+            !refusal.detail.unwrap_or_default().contains("device-1"),
+            "{status}"
+        );
+        if status == 429 {
+            assert_eq!(refusal.retry_after, Some(Duration::from_secs(30)));
+        }
+    }
+    send(&fcm).await.expect("no error");
+    let heard = stand_in.heard.lock().expect("no panic");
+    let tokens = heard.iter().filter(|(path, ..)| path == "/token").count();
+    assert_eq!(tokens, 2, "a rejected token is replaced");
+    assert_eq!(heard.last().expect("the call succeeds").1, "Bearer ya29.2");
+}
+
+#[tokio::test]
+async fn token_is_used_locally_while_cache_is_unavailable() {
+    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
+    let away = Cache::open("redis://127.0.0.1:1/").await.expect("a URL");
+    let (fcm, _) = fcm_with(&stand_in, &clock, away);
+    let tokens = || {
+        let heard = stand_in.heard.lock().expect("no panic");
+        heard.iter().filter(|(path, ..)| path == "/token").count()
+    };
+    // The token is valid for 3599 s.
+    for (second, asked) in [(0, 1), (1, 1), (3298, 1), (3299, 2), (3300, 2)] {
+        clock.advance(Duration::from_secs(second).saturating_sub(clock.now().since(Timestamp(0))));
+        send(&fcm).await.expect("no error");
+        assert_eq!(tokens(), asked, "at {second}");
+    }
+}
+
+#[tokio::test]
+async fn replicas_share_token_and_expiry() {
+    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
+    let cache = Cache::memory(clock.clone());
+    let (account, _) = account(&stand_in);
+    let [one, other] =
+        [&account, &account].map(|account| fcm_of(account.clone(), &clock, cache.clone()));
+    for fcm in [&one, &other] {
+        send(fcm).await.expect("no error");
+        clock.advance(Duration::from_secs(3298));
+    }
+    send(&other).await.expect("no error");
+    let heard = stand_in.heard.lock().expect("no panic");
+    let used: Vec<&str> = heard
+        .iter()
+        .map(|(_, authorization, _)| authorization.as_str())
+        .collect();
+    assert_eq!(
+        used,
+        ["", "Bearer ya29.1", "Bearer ya29.1", "", "Bearer ya29.2"]
+    );
+}
+
+#[tokio::test]
+async fn token_in_the_shared_cache_is_sealed() {
+    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
+    let cache = Cache::memory(clock.clone());
+    let (one, _) = fcm_with(&stand_in, &clock, cache.clone());
+    send(&one).await.expect("no error");
+    let kept = cache
+        .get("notify:fcm-token:p")
+        .await
+        .expect("the server answers")
+        .expect("a copy");
+    assert!(!String::from_utf8_lossy(&kept).contains("ya29"), "{kept:?}");
+    // A copy of another account or of another writer is not used.
+    let (other, _) = fcm_with(&stand_in, &clock, cache.clone());
+    send(&other).await.expect("no error");
+    cache
+        .set(
+            "notify:fcm-token:p",
+            b"9999999999999 ya29.stolen",
+            Duration::from_secs(60),
+        )
+        .await
+        .expect("set");
+    let (third, _) = fcm_with(&stand_in, &clock, cache);
+    send(&third).await.expect("no error");
+    let heard = stand_in.heard.lock().expect("no panic");
+    let used: Vec<&str> = heard
+        .iter()
+        .filter(|(path, ..)| path != "/token")
+        .map(|(_, used, _)| used.as_str())
+        .collect();
+    assert_eq!(used, ["Bearer ya29.1", "Bearer ya29.2", "Bearer ya29.3"]);
+}
+
+#[tokio::test]
+async fn hostile_strings_stay_text_to_one_device() {
+    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
+    let (fcm, _) = fcm(&stand_in, &clock);
+    let strings = naughty();
+    for text in &strings {
+        let content = MessageContent::Push {
+            title: text.clone(),
+            body: text.clone(),
+        };
+        send_content(&fcm, &content).await.expect("no error");
+    }
+    let heard = stand_in.heard.lock().expect("no panic");
+    let messages: Vec<&String> = heard
+        .iter()
+        .filter(|(path, ..)| path != "/token")
+        .map(|(_, _, body)| body)
+        .collect();
+    assert_eq!(messages.len(), strings.len(), "one message per string");
+    for (body, text) in messages.into_iter().zip(&strings) {
+        let message: Value = serde_json::from_str(body).expect("JSON");
+        let id = &message["message"]["data"]["notificationId"];
+        let expected = json!({"message": {
+            "token": "device-1",
+            "notification": {"title": text, "body": text},
+            "data": {"notificationId": id},
+            "android": {"priority": "HIGH", "collapse_key": id, "ttl": "60s"},
+            "apns": {"headers": {"apns-priority": "10", "apns-collapse-id": id, "apns-expiration": "60"}},
+        }});
+        assert_eq!(message, expected, "{text:?}");
+    }
+}

@@ -1,0 +1,338 @@
+//! Any HTTP API, with a template of the request in the configuration.
+
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
+use postern_common::Secret;
+use url::Url;
+
+use super::call::{call, client};
+use super::segments::SmsSegments;
+use super::{ErrorCodeTable, LookupResult, OutgoingMessage, ProviderAck, ProviderRefusal};
+use crate::address::Address;
+use crate::templates::MessageContent;
+
+/// The settings of an API.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpConfig {
+    /// The URL.
+    pub(crate) url: Url,
+    /// The value of `Authorization`.
+    pub(crate) authorization: Option<Secret>,
+    /// The URL to look up a message, with the identifier in place of `{id}`: 200 means that it
+    /// exists, 404 that it does not. Without it an attempt with an ambiguous result is repeated
+    /// under the same `Idempotency-Key`.
+    pub(crate) lookup_url: Option<String>,
+    /// The body: JSON with `{{ id }}`, `{{ channel }}`, `{{ to }}`, `{{ text }}`, `{{ title }}`,
+    /// `{{ subject }}`, `{{ html }}` and `{{ segments }}` (the number of messages that a text
+    /// message takes, 0 on other channels), each of which is inserted as a JSON value.
+    pub(crate) body: String,
+}
+
+/// A client of an HTTP API.
+#[derive(Debug)]
+pub(crate) struct HttpProvider {
+    config: HttpConfig,
+    http: reqwest::Client,
+    environment: Environment<'static>,
+    codes: ErrorCodeTable,
+}
+
+const TEMPLATE_NAME: &str = "body.json";
+const MAX_TEMPLATE_STEPS: u64 = 10_000;
+/// The placeholder of the identifier in the URL of a lookup.
+pub(crate) const ID_PLACEHOLDER: &str = "{id}";
+
+impl HttpProvider {
+    /// Creates a client. No connection is opened.
+    ///
+    /// # Errors
+    /// The template of the body is invalid, or TLS cannot be set up.
+    pub(crate) fn new(config: HttpConfig, codes: ErrorCodeTable) -> Result<Self, String> {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_fuel(Some(MAX_TEMPLATE_STEPS));
+        environment.set_auto_escape_callback(|_| AutoEscape::Json);
+        environment
+            .add_template_owned(TEMPLATE_NAME, config.body.clone())
+            .map_err(|error| format!("body: {error}"))?;
+        let http = Self {
+            config,
+            http: client()?,
+            environment,
+            codes,
+        };
+        let trial = http.body(
+            "id",
+            "email",
+            "to",
+            &MessageContent::Sms {
+                text: "\"".to_owned(),
+            },
+            None,
+        )?;
+        serde_json::from_str::<serde_json::Value>(&trial)
+            .map_err(|error| format!("body: not JSON: {error}"))?;
+        Ok(http)
+    }
+
+    pub(super) async fn look_up(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<LookupResult, ProviderRefusal> {
+        let Some(lookup) = &self.config.lookup_url else {
+            return Ok(LookupResult::Unsupported);
+        };
+        let request = self.authorized(
+            self.http
+                .get(lookup.replace(ID_PLACEHOLDER, &message.id.to_string())),
+        );
+        let answer = call(&self.codes, "http", request).await?;
+        match answer.status {
+            404 => Ok(LookupResult::NotFound),
+            _ if answer.is_success() => Ok(LookupResult::Found(ProviderAck {
+                detail: Some("found by its id".to_owned()),
+            })),
+            _ => Err(answer.refusal(&self.codes, "http", None)),
+        }
+    }
+
+    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.config.authorization {
+            Some(authorization) => {
+                request.header(http::header::AUTHORIZATION, authorization.expose())
+            }
+            None => request,
+        }
+    }
+
+    pub(super) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
+        let segments = SmsSegments::of(message.content)?;
+        let answer = call(&self.codes, "http", self.request(message, segments)?).await?;
+        if answer.is_success() {
+            let segments = segments.map_or_else(String::new, |segments| format!(" in {segments}"));
+            return Ok(ProviderAck {
+                detail: Some(format!("http {}{segments}", answer.status)),
+            });
+        }
+        Err(answer.refusal(&self.codes, "http", None))
+    }
+
+    fn request(
+        &self,
+        message: &OutgoingMessage<'_>,
+        segments: Option<SmsSegments>,
+    ) -> Result<reqwest::RequestBuilder, ProviderRefusal> {
+        let (id, channel) = (message.id.to_string(), message.to.channel().as_str());
+        let to = match message.to {
+            Address::Email(_) | Address::Phone(_) | Address::DeviceToken(_) => message.to.key(),
+            Address::Subscription(_) => return Err(ProviderRefusal::unsupported_message()),
+        };
+        let body = self
+            .body(&id, channel, to, message.content, segments)
+            .map_err(|error| ProviderRefusal::unsupported_message().with_detail(error))?;
+        let request = self
+            .http
+            .post(self.config.url.clone())
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header("Idempotency-Key", &id)
+            .body(body);
+        Ok(self.authorized(request))
+    }
+
+    fn body(
+        &self,
+        id: &str,
+        channel: &str,
+        to: &str,
+        content: &MessageContent,
+        segments: Option<SmsSegments>,
+    ) -> Result<String, String> {
+        let template = self
+            .environment
+            .get_template(TEMPLATE_NAME)
+            .map_err(|error| error.to_string())?;
+        let none = String::new();
+        let (text, title, subject, html) = match content {
+            MessageContent::Email {
+                subject,
+                text,
+                html,
+            } => (text, &none, subject, html.as_ref().unwrap_or(&none)),
+            MessageContent::Sms { text } => (text, &none, &none, &none),
+            MessageContent::Push { title, body } => (body, title, &none, &none),
+        };
+        let segments = segments.map_or(0, |segments| segments.count);
+        let values = context! { id, channel, to, text, title, subject, html, segments };
+        template
+            .render(values)
+            .map_err(|error| format!("body: {}", error.kind()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::clock::Timestamp;
+
+    use super::*;
+    use crate::address::{DeviceToken, EmailAddress, PhoneNumber};
+    use crate::delivery::provider::injection::naughty;
+    use crate::notification::OrderSequence;
+
+    fn make(body: &str) -> Result<HttpProvider, String> {
+        let url = "http://127.0.0.1:9/".parse().expect("URL");
+        HttpProvider::new(
+            HttpConfig {
+                url,
+                authorization: None,
+                lookup_url: None,
+                body: body.to_owned(),
+            },
+            ErrorCodeTable::shipped(),
+        )
+    }
+
+    #[test]
+    fn values_are_inserted_as_json_and_invalid_template_fails() {
+        let http = make(r#"{"to": {{ to }}, "message": {{ text }}, "ref": {{ id }}}"#)
+            .expect("the configuration is valid");
+        let content = MessageContent::Sms {
+            text: "\"}, \"to\": \"+1\" {{ 7*7 }}\n".to_owned(),
+        };
+        let body: serde_json::Value = serde_json::from_str(
+            &http
+                .body("1", "sms", "+49", &content, None)
+                .expect("renders"),
+        )
+        .expect("JSON");
+        assert_eq!(
+            body,
+            serde_json::json!({"to": "+49", "message": "\"}, \"to\": \"+1\" {{ 7*7 }}\n", "ref": "1"})
+        );
+        for bad in ["{{ nope }}", "{\"a\": {{ to }}", "{{ to", "\"{{ to }}\""] {
+            assert!(make(bad).is_err(), "{bad}");
+        }
+    }
+
+    fn message<'a>(to: &'a Address, content: &'a MessageContent) -> OutgoingMessage<'a> {
+        OutgoingMessage {
+            id: OrderSequence::id(1 << 40),
+            to,
+            content,
+            created_at: Timestamp(0),
+            expires_at: None,
+            urgent: false,
+            unsubscribe: false,
+        }
+    }
+
+    fn sent(http: &HttpProvider, message: &OutgoingMessage<'_>) -> serde_json::Value {
+        let segments = SmsSegments::of(message.content).expect("short enough");
+        let request = http
+            .request(message, segments)
+            .expect("renders")
+            .build()
+            .expect("a request");
+        assert_eq!(request.url().as_str(), "http://127.0.0.1:9/");
+        let body = request
+            .body()
+            .and_then(reqwest::Body::as_bytes)
+            .expect("a body");
+        serde_json::from_slice(body).expect("one JSON value")
+    }
+
+    #[test]
+    fn hostile_strings_stay_text_to_one_recipient() {
+        let fields = ["id", "channel", "to", "text", "title", "subject", "html"];
+        let body = fields
+            .map(|name| format!("\"{name}\": {{{{ {name} }}}}"))
+            .join(", ");
+        let http = make(&format!("{{{body}}}")).expect("the configuration is valid");
+        let phone = Address::Phone(PhoneNumber::parse("+491701234567").expect("number"));
+        let mail = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+        let device = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
+        for text in naughty() {
+            let some = || text.clone();
+            let contents = [
+                (
+                    &phone,
+                    "+491701234567",
+                    "sms",
+                    MessageContent::Sms { text: some() },
+                    [&*text, "", "", ""],
+                ),
+                (
+                    &mail,
+                    "ada@example.com",
+                    "email",
+                    MessageContent::Email {
+                        subject: some(),
+                        text: some(),
+                        html: Some(some()),
+                    },
+                    [&*text, "", &text, &text],
+                ),
+                (
+                    &device,
+                    "device-1",
+                    "push",
+                    MessageContent::Push {
+                        title: some(),
+                        body: some(),
+                    },
+                    [&*text, &text, "", ""],
+                ),
+            ];
+            for (address, to, channel, content, [text, title, subject, html]) in contents {
+                let message = message(address, &content);
+                let expected = serde_json::json!({
+                    "id": message.id.to_string(), "channel": channel, "to": to, "text": text, "title": title,
+                    "subject": subject, "html": html
+                });
+                assert_eq!(sent(&http, &message), expected, "{channel} {text:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn text_with_too_many_segments_is_not_sent() {
+        let http = make(r#"{"parts": {{ segments }}}"#).expect("the configuration is valid");
+        let phone = Address::Phone(PhoneNumber::parse("+491701234567").expect("number"));
+        for (text, segments) in [
+            ("a".repeat(161), 2),
+            ("\u{436}".repeat(70), 1),
+            ("a".repeat(1530), 10),
+        ] {
+            let content = MessageContent::Sms { text };
+            assert_eq!(
+                sent(&http, &message(&phone, &content)),
+                serde_json::json!({"parts": segments})
+            );
+        }
+        let mail = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+        let letter = MessageContent::Email {
+            subject: String::new(),
+            text: "a".repeat(9999),
+            html: None,
+        };
+        assert_eq!(
+            sent(&http, &message(&mail, &letter)),
+            serde_json::json!({"parts": 0})
+        );
+        let long = MessageContent::Sms {
+            text: "a".repeat(1531),
+        };
+        let refusal = http
+            .send(&message(&phone, &long))
+            .await
+            .expect_err("too long");
+        assert_eq!(
+            (refusal.class, refusal.code.as_str()),
+            (
+                crate::delivery::retry::FailureClass::Permanent,
+                "message_too_long"
+            )
+        );
+    }
+}

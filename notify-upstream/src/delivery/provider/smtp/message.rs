@@ -1,0 +1,115 @@
+use std::time::{Duration, UNIX_EPOCH};
+
+use lettre::address::Envelope;
+use lettre::message::header::{HeaderName, HeaderValue};
+use lettre::message::{Mailbox, MultiPart, SinglePart};
+use lettre::{Address, Message as Mail};
+
+use super::SmtpConfig;
+use crate::address::EmailAddress;
+use crate::delivery::mail_token::TokenPurpose;
+use crate::delivery::provider::OutgoingMessage;
+use crate::notification::NotificationId;
+
+/// A rendered e-mail.
+pub(super) struct RenderedMail<'a> {
+    pub(super) subject: &'a str,
+    pub(super) text: &'a str,
+    pub(super) html: Option<&'a str>,
+}
+
+/// Builds the message: one recipient, the same `Message-ID` and `Date` for all attempts. Bodies are
+/// encoded, so that no line of the content can end the message or start a header.
+pub(super) fn build(
+    config: &SmtpConfig,
+    message: &OutgoingMessage<'_>,
+    to: &EmailAddress,
+    rendered: &RenderedMail<'_>,
+) -> Result<Mail, String> {
+    let (from, name) = &config.from;
+    let name = (!name.is_empty()).then(|| name.clone());
+    let domain = from.parts().1;
+    let date = UNIX_EPOCH + Duration::from_millis(u64::try_from(message.created_at.0).unwrap_or(0));
+    let mut builder = Mail::builder()
+        .from(Mailbox::new(name, address(from)?))
+        .to(Mailbox::new(None, address(to)?))
+        .envelope(envelope(config, message, to)?)
+        .subject(rendered.subject)
+        .message_id(Some(message_id(message.id, domain)))
+        .date(date)
+        .raw_header(raw_header("Auto-Submitted", "auto-generated".to_owned())?);
+    if let (true, Some(prefix), Some(tokens)) =
+        (message.unsubscribe, &config.unsubscribe, &config.tokens)
+    {
+        let url = format!(
+            "{prefix}{}",
+            tokens.issue(TokenPurpose::Unsubscribe, message.id, &message.to.hash())
+        );
+        builder = builder
+            .raw_header(raw_header("List-Unsubscribe", format!("<{url}>"))?)
+            .raw_header(raw_header(
+                "List-Unsubscribe-Post",
+                "List-Unsubscribe=One-Click".to_owned(),
+            )?);
+    }
+    let (text, html) = (
+        normalize_text(rendered.text),
+        rendered.html.map(normalize_text),
+    );
+    let mail = match html {
+        Some(html) => builder.multipart(MultiPart::alternative_plain_html(text, html)),
+        None => builder.singlepart(SinglePart::plain(text)),
+    };
+    mail.map_err(|error| error.to_string())
+}
+
+/// Returns the envelope identifier for reports: the token that authenticates them, otherwise the
+/// notification identifier.
+pub(super) fn envelope_id(config: &SmtpConfig, message: &OutgoingMessage<'_>) -> String {
+    report_token(config, message).unwrap_or_else(|| message.id.to_string())
+}
+
+fn report_token(config: &SmtpConfig, message: &OutgoingMessage<'_>) -> Option<String> {
+    let tokens = config.tokens.as_ref()?;
+    Some(tokens.issue(TokenPurpose::DeliveryReport, message.id, &message.to.hash()))
+}
+
+fn envelope(
+    config: &SmtpConfig,
+    message: &OutgoingMessage<'_>,
+    to: &EmailAddress,
+) -> Result<Envelope, String> {
+    let from = match (&config.return_path, report_token(config, message)) {
+        (Some(path), Some(token)) => {
+            let (local, domain) = path.parts();
+            Address::new(format!("{local}+{token}"), domain).map_err(|error| error.to_string())?
+        }
+        (Some(path), None) => address(path)?,
+        (None, _) => address(&config.from.0)?,
+    };
+    Envelope::new(Some(from), vec![address(to)?]).map_err(|error| error.to_string())
+}
+
+fn address(address: &EmailAddress) -> Result<Address, String> {
+    let (local, domain) = address.parts();
+    Address::new(local, domain).map_err(|error| error.to_string())
+}
+
+fn raw_header(name: &'static str, value: String) -> Result<HeaderValue, String> {
+    let name = HeaderName::new_from_ascii(name.to_owned()).map_err(|error| error.to_string())?;
+    Ok(HeaderValue::new(name, value))
+}
+
+/// Converts all line endings to `\n` (the transport makes them CRLF) and removes characters
+/// that are not text: a bare CR or a NUL in a variable must not have a meaning for any server.
+fn normalize_text(text: &str) -> String {
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    text.chars()
+        .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
+        .collect()
+}
+
+/// Returns the `Message-ID` of a notification, the same for all attempts.
+fn message_id(id: NotificationId, domain: &str) -> String {
+    format!("<{id}@{domain}>")
+}

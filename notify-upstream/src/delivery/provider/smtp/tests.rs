@@ -1,0 +1,381 @@
+//! Tests against aiosmtpd ([`peer`]) and against a scripted server.
+
+mod faults;
+mod peer;
+mod unverified;
+
+use std::sync::Arc;
+
+use postern_common::clock::Timestamp;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+
+use super::*;
+use crate::address::hash;
+use crate::delivery::mail_token::MailTokens;
+use crate::delivery::mail_token::TokenPurpose;
+use crate::delivery::pool::MAX_CALL_DURATION;
+use crate::delivery::provider::call::CALL_TIMEOUT;
+use crate::delivery::provider::injection::naughty;
+use crate::delivery::retry::FailureClass;
+use crate::notification::NotificationId;
+
+/// The response of the server to a command; others are accepted.
+#[derive(Clone, Copy, Debug)]
+enum Script {
+    Yes,
+    /// Responds to this command (`DOT` is the end of the message) with this line.
+    Say(&'static str, &'static str),
+    /// Closes the connection at this command.
+    Drop(&'static str),
+    /// Offers delivery status notifications.
+    Dsn,
+}
+
+/// A message as received by the server: the lines of the envelope, and the data with dots.
+#[derive(Clone, Debug, Default)]
+struct Caught {
+    envelope: Vec<String>,
+    data: String,
+}
+
+struct Server {
+    port: u16,
+    caught: Arc<Mutex<Vec<Caught>>>,
+    connections: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+async fn server(script: Script) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
+    let port = listener.local_addr().expect("address").port();
+    let (caught, connections) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
+    let server = Server {
+        port,
+        caught: Arc::clone(&caught),
+        connections: Arc::clone(&connections),
+    };
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            tokio::spawn(talk(stream, script, Arc::clone(&caught)));
+        }
+    });
+    server
+}
+
+async fn talk(
+    stream: TcpStream,
+    script: Script,
+    caught: Arc<Mutex<Vec<Caught>>>,
+) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    stream.write_all(b"220 test\r\n").await?;
+    let mut mail = Caught::default();
+    let mut line = String::new();
+    while stream.read_line(&mut line).await? > 0 {
+        let verb = line
+            .split_whitespace()
+            .next()
+            .unwrap_or_default()
+            .to_uppercase();
+        if matches!(verb.as_str(), "MAIL" | "RCPT") {
+            mail.envelope.push(line.trim_end().to_owned());
+        }
+        match answer(script, &verb) {
+            None => return Ok(()),
+            Some(words) => stream.write_all(words.as_bytes()).await?,
+        }
+        if verb == "DATA" && answer(script, "DATA").is_some_and(|words| words.starts_with("354")) {
+            while !mail.data.ends_with("\r\n.\r\n") {
+                stream.read_line(&mut mail.data).await?;
+            }
+            match answer(script, "DOT") {
+                None => return Ok(()),
+                Some(words) => stream.write_all(words.as_bytes()).await?,
+            }
+            caught.lock().await.push(std::mem::take(&mut mail));
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+fn answer(script: Script, verb: &str) -> Option<String> {
+    match script {
+        Script::Drop(at) if at == verb => None,
+        Script::Say(at, words) if at == verb => Some(format!("{words}\r\n")),
+        Script::Dsn if verb == "EHLO" => Some("250-test\r\n250-8BITMIME\r\n250 DSN\r\n".to_owned()),
+        Script::Yes | Script::Dsn | Script::Drop(_) | Script::Say(..) => Some(match verb {
+            "EHLO" => "250-test\r\n250 8BITMIME\r\n".to_owned(),
+            "DATA" => "354 go on\r\n".to_owned(),
+            _ => "250 2.0.0 Ok\r\n".to_owned(),
+        }),
+    }
+}
+
+fn smtp(port: u16) -> SmtpProvider {
+    let from = (
+        EmailAddress::parse("postern@example.org").expect("address"),
+        "Postern".to_owned(),
+    );
+    let config = SmtpConfig {
+        host: "127.0.0.1".to_owned(),
+        port,
+        tls: TlsMode::None,
+        ca_pem: None,
+        credentials: None,
+        from,
+        return_path: None,
+        tokens: Some(tokens()),
+        ehlo_name: "example.org".to_owned(),
+        connections: 4,
+        unsubscribe: Some("https://x.example/unsubscribe/".to_owned()),
+        timeouts: SmtpTimeouts::default(),
+    };
+    SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates are configured")
+}
+
+fn tokens() -> MailTokens {
+    MailTokens::parse(&"A".repeat(44)).expect("a key")
+}
+
+fn id() -> NotificationId {
+    NotificationId::parse("0190a5d0-0000-7000-8000-000000000001").expect("an id")
+}
+
+/// Returns the token of a message to Ada.
+fn token(purpose: TokenPurpose) -> String {
+    tokens().issue(purpose, id(), &hash("ada@example.com"))
+}
+
+fn content(text: &str) -> MessageContent {
+    MessageContent::Email {
+        subject: text.replace(['\r', '\n'], " "),
+        text: text.to_owned(),
+        html: Some(format!("<p>{text}</p>")),
+    }
+}
+
+async fn send(
+    smtp: &SmtpProvider,
+    content: &MessageContent,
+) -> Result<ProviderAck, ProviderRefusal> {
+    let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+    let message = OutgoingMessage {
+        id: id(),
+        to: &to,
+        content,
+        created_at: Timestamp(1_763_600_000_000),
+        expires_at: None,
+        urgent: false,
+        unsubscribe: true,
+    };
+    smtp.send(&message).await
+}
+
+#[tokio::test]
+async fn message_arrives_with_headers_and_connection_is_reused() {
+    let server = server(Script::Yes).await;
+    let smtp = smtp(server.port);
+    for _ in 0..3 {
+        let taken = send(&smtp, &content("Hello Ada")).await.expect("no error");
+        assert_eq!(taken.detail.as_deref(), Some("250 2.0.0 Ok"));
+    }
+    let caught = server.caught.lock().await.clone();
+    assert_eq!(
+        (
+            caught.len(),
+            server.connections.load(std::sync::atomic::Ordering::SeqCst)
+        ),
+        (3, 1)
+    );
+    assert_eq!(
+        caught[0].envelope,
+        [
+            "MAIL FROM:<postern@example.org>",
+            "RCPT TO:<ada@example.com>"
+        ]
+    );
+    let id = format!(
+        "Message-ID: <{}@example.org>",
+        id().to_string().split('-').next().expect("part")
+    );
+    assert!(
+        caught[0].data.contains(&id[..id.len() - 13]),
+        "{}",
+        caught[0].data
+    );
+    let click = format!(
+        "https://x.example/unsubscribe/{}",
+        token(TokenPurpose::Unsubscribe)
+    );
+    let folded: String = caught[0].data.split_whitespace().collect();
+    assert!(
+        folded.contains(&format!("List-Unsubscribe:<{click}>")),
+        "{}",
+        caught[0].data
+    );
+    for header in [
+        "Subject: Hello Ada\r\n",
+        "List-Unsubscribe-Post: ",
+        "Date: ",
+    ] {
+        assert!(
+            caught[0].data.contains(header),
+            "{header} in {}",
+            caught[0].data
+        );
+    }
+}
+
+#[tokio::test]
+async fn dsn_is_requested_under_our_envelope_id() {
+    let server = server(Script::Dsn).await;
+    let return_path = EmailAddress::parse("bounces@example.org");
+    let config = SmtpConfig {
+        return_path,
+        ..smtp(server.port).config
+    };
+    let smtp = SmtpProvider::new(config.clone(), ErrorCodeTable::shipped())
+        .expect("no certificates are configured");
+    send(&smtp, &content("Hello Ada")).await.expect("no error");
+    let without_key = SmtpConfig {
+        tokens: None,
+        ..config
+    };
+    let without_key = SmtpProvider::new(without_key, ErrorCodeTable::shipped())
+        .expect("no certificates are configured");
+    send(&without_key, &content("Hello Ada"))
+        .await
+        .expect("no error");
+    let caught = server.caught.lock().await.clone();
+    let [mail, rcpt] = &caught[0].envelope[..] else {
+        panic!("{:?}", caught[0].envelope)
+    };
+    let (id, token) = (id(), token(TokenPurpose::DeliveryReport));
+    assert_eq!(
+        *mail,
+        format!("MAIL FROM:<bounces+{token}@example.org> RET=HDRS ENVID={token}")
+    );
+    assert!(
+        caught[0]
+            .data
+            .contains("From: Postern <postern@example.org>"),
+        "{}",
+        caught[0].data
+    );
+    assert!(
+        caught[0]
+            .data
+            .contains(&format!("Message-ID: <{id}@example.org>")),
+        "{}",
+        caught[0].data
+    );
+    assert!(
+        !caught[0].data.contains(&token),
+        "only the envelope contains the token"
+    );
+    assert_eq!(
+        caught[1].envelope[0],
+        format!("MAIL FROM:<bounces@example.org> RET=HDRS ENVID={id}")
+    );
+    assert!(
+        !caught[1].data.contains("List-Unsubscribe"),
+        "{}",
+        caught[1].data
+    );
+    assert_eq!(
+        rcpt,
+        "RCPT TO:<ada@example.com> NOTIFY=FAILURE,DELAY ORCPT=rfc822;ada@example.com"
+    );
+}
+
+#[tokio::test]
+async fn server_without_starttls_gets_no_message() {
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("port")
+        .local_addr()
+        .expect("address")
+        .port();
+    let refusal = send(&smtp(closed), &content("x"))
+        .await
+        .expect_err("the server is unavailable");
+    assert_eq!(
+        (refusal.class, refusal.scope),
+        (FailureClass::Transient, FaultScope::Provider)
+    );
+    let server = server(Script::Yes).await;
+    let config = SmtpConfig {
+        tls: TlsMode::StartTls,
+        host: "localhost".to_owned(),
+        ..smtp(server.port).config
+    };
+    let strict = SmtpProvider::new(config, ErrorCodeTable::shipped())
+        .expect("no certificates are configured");
+    let refusal = send(&strict, &content("x"))
+        .await
+        .expect_err("not protected");
+    assert_eq!(
+        (refusal.class, refusal.code.as_str()),
+        (FailureClass::Configuration, "provider_tls_failed")
+    );
+    assert!(server.caught.lock().await.is_empty());
+}
+
+#[test]
+fn calls_end_before_the_maximum_duration() {
+    let SmtpTimeouts {
+        connect: _,
+        prelude,
+        dot,
+    } = SmtpTimeouts::default();
+    assert!(prelude + dot < MAX_CALL_DURATION);
+    // FCM requests a token before it sends.
+    assert!(2 * CALL_TIMEOUT < MAX_CALL_DURATION);
+}
+
+#[tokio::test]
+async fn hostile_strings_stay_text() {
+    let server = server(Script::Yes).await;
+    let smtp = smtp(server.port);
+    let strings = naughty();
+    for text in &strings {
+        send(&smtp, &content(text)).await.expect("no error");
+    }
+    let caught = server.caught.lock().await;
+    assert_eq!(caught.len(), strings.len(), "one message per string");
+    for (mail, text) in caught.iter().zip(&strings) {
+        assert_eq!(
+            mail.envelope,
+            [
+                "MAIL FROM:<postern@example.org>",
+                "RCPT TO:<ada@example.com>"
+            ],
+            "{text:?}"
+        );
+        let head = mail.data.split("\r\n\r\n").next().expect("a head");
+        let names: Vec<&str> = head
+            .lines()
+            .filter(|line| !line.starts_with([' ', '\t']))
+            .filter_map(|line| line.split(':').next())
+            .collect();
+        let expected = [
+            "From",
+            "To",
+            "Subject",
+            "Message-ID",
+            "Date",
+            "Auto-Submitted",
+            "List-Unsubscribe",
+            "List-Unsubscribe-Post",
+            "MIME-Version",
+            "Content-Type",
+        ];
+        assert_eq!(names, expected, "{text:?}");
+        let ends = mail.data.matches("\r\n.\r\n").count()
+            + mail.data.replace("\r\n", "").matches(['\r', '\n']).count();
+        assert_eq!(ends, 1, "{text:?} in {:?}", mail.data);
+    }
+}

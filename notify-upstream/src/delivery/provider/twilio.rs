@@ -1,0 +1,125 @@
+//! Text messages over the API of Twilio.
+
+use postern_common::Secret;
+use serde_json::Value;
+use url::Url;
+
+use super::call::{call, client};
+use super::segments::SmsSegments;
+use super::{ErrorCodeTable, OutgoingMessage, ProviderAck, ProviderRefusal};
+use crate::address::{Address, PhoneNumber};
+use crate::templates::MessageContent;
+
+/// The settings of an account.
+#[derive(Clone, Debug)]
+pub(crate) struct TwilioConfig {
+    /// `https://api.twilio.com`, or a test server.
+    pub(crate) base: Url,
+    /// The SID of the account.
+    pub(crate) account: String,
+    /// The token of the account.
+    pub(crate) auth_token: Secret,
+    /// The sender.
+    pub(crate) sender: TwilioSender,
+    /// The URL of status callbacks; the identifier is added to the query.
+    pub(crate) callback: Option<Url>,
+}
+
+/// The sender of text messages.
+#[derive(Clone, Debug)]
+pub(crate) enum TwilioSender {
+    /// A phone number of the account.
+    Number(PhoneNumber),
+    /// A messaging service, by its SID.
+    Service(String),
+}
+
+/// A client of the API of Twilio.
+#[derive(Debug)]
+pub(crate) struct TwilioProvider {
+    config: TwilioConfig,
+    http: reqwest::Client,
+    codes: ErrorCodeTable,
+}
+
+impl TwilioProvider {
+    /// Creates a client. No connection is opened.
+    ///
+    /// # Errors
+    /// TLS cannot be set up.
+    pub(crate) fn new(config: TwilioConfig, codes: ErrorCodeTable) -> Result<Self, String> {
+        Ok(Self {
+            config,
+            http: client()?,
+            codes,
+        })
+    }
+
+    pub(super) async fn send(
+        &self,
+        message: &OutgoingMessage<'_>,
+    ) -> Result<ProviderAck, ProviderRefusal> {
+        let (Address::Phone(to), MessageContent::Sms { text }) = (message.to, message.content)
+        else {
+            return Err(ProviderRefusal::unsupported_message());
+        };
+        let segments =
+            SmsSegments::of(message.content)?.ok_or_else(ProviderRefusal::unsupported_message)?;
+        let answer = call(&self.codes, "twilio", self.request(message, to, text)).await?;
+        let body = answer.json();
+        if answer.is_success() {
+            let sid = body.get("sid").and_then(Value::as_str).unwrap_or_default();
+            let description = format!("{sid} in {segments}");
+            return Ok(ProviderAck {
+                detail: Some(description),
+            });
+        }
+        let code = body
+            .get("code")
+            .and_then(Value::as_i64)
+            .map(|code| code.to_string());
+        let description = body
+            .get("message")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .replace(to.as_str(), "<recipient>");
+        let code_text = code.clone().unwrap_or_default();
+        Err(answer
+            .refusal(&self.codes, "twilio", code.as_deref())
+            .with_detail(format!("{code_text} {description}").trim().to_owned()))
+    }
+
+    fn request(
+        &self,
+        message: &OutgoingMessage<'_>,
+        to: &PhoneNumber,
+        text: &str,
+    ) -> reqwest::RequestBuilder {
+        let config = &self.config;
+        let mut url = config.base.clone();
+        url.set_path(&format!(
+            "/2010-04-01/Accounts/{}/Messages.json",
+            config.account
+        ));
+        let mut form = vec![("To", to.as_str().to_owned()), ("Body", text.to_owned())];
+        form.push(match &config.sender {
+            TwilioSender::Number(number) => ("From", number.as_str().to_owned()),
+            TwilioSender::Service(service) => ("MessagingServiceSid", service.clone()),
+        });
+        if let Some(callback) = &config.callback {
+            let mut callback = callback.clone();
+            callback
+                .query_pairs_mut()
+                .append_pair("id", &message.id.to_string());
+            form.push(("StatusCallback", callback.into()));
+        }
+        self.http
+            .post(url)
+            .basic_auth(&config.account, Some(config.auth_token.expose()))
+            .header("I-Twilio-Idempotency-Token", message.id.to_string())
+            .form(&form)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! The retry policy: when a failed attempt is repeated.
+
+use std::time::Duration;
+
+use postern_common::clock::Timestamp;
+
+use crate::notification::Priority;
+
+/// The class of a failure, which decides about further attempts. The table of error codes assigns
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum FailureClass {
+    /// The attempt will fail again: the address or the message is invalid.
+    Permanent,
+    /// The attempt may succeed later.
+    Transient,
+    /// The provider asks for a lower rate.
+    Throttled,
+    /// The account or the settings are wrong: the attempt succeeds after an operator has corrected
+    /// them.
+    Configuration,
+    /// It is unknown whether the provider accepted the message.
+    Ambiguous,
+}
+
+/// The retry policy of a priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RetryPolicy {
+    /// Maximum of the first delay; it doubles with each attempt.
+    pub(crate) base: Duration,
+    /// Maximum of every delay.
+    pub(crate) cap: Duration,
+    /// Maximum number of attempts.
+    pub(crate) attempts: i32,
+    /// Maximum time from acceptance (or from the scheduled time, or from a replay) to the start of
+    /// an attempt.
+    pub(crate) window: Duration,
+}
+
+// === impl RetryPolicy ===
+
+impl RetryPolicy {
+    /// Returns the policy of a priority. Urgent notifications are retried sooner and given up
+    /// sooner: a late sign-in code is useless.
+    #[must_use]
+    pub(crate) fn of(priority: Priority) -> Self {
+        let (base_s, cap_s, attempts, window_s) = match priority {
+            Priority::Critical => (1, 60, 30, 6 * 3600),
+            Priority::High => (5, 300, 25, 24 * 3600),
+            Priority::Normal => (15, 1800, 20, 72 * 3600),
+            Priority::Low => (60, 3600, 15, 72 * 3600),
+        };
+        Self {
+            base: Duration::from_secs(base_s),
+            cap: Duration::from_secs(cap_s),
+            attempts,
+            window: Duration::from_secs(window_s),
+        }
+    }
+
+    /// Returns when attempt `attempt + 1` is due, or `None` if there is none. Exponential backoff
+    /// with full jitter: `random` in 0..1 chooses a point of the whole delay, so that simultaneous
+    /// failures are not repeated simultaneously. `at_least` is the provider's `Retry-After`.
+    #[must_use]
+    pub(crate) fn next_attempt(
+        &self,
+        attempt: i32,
+        class: FailureClass,
+        times: RetryTimes,
+        random: f64,
+    ) -> Option<Timestamp> {
+        if class == FailureClass::Permanent || attempt >= self.attempts {
+            return None;
+        }
+        let doublings = u32::try_from(attempt - 1).unwrap_or(0).min(20);
+        let ceiling = self.base.saturating_mul(1 << doublings).min(self.cap);
+        let floor = match class {
+            FailureClass::Configuration => Duration::from_secs(60),
+            FailureClass::Throttled => self.base,
+            FailureClass::Permanent | FailureClass::Transient | FailureClass::Ambiguous => {
+                Duration::from_millis(100)
+            }
+        };
+        let wait = ceiling
+            .mul_f64(random.clamp(0.0, 1.0))
+            .max(floor)
+            .max(times.at_least.unwrap_or_default());
+        self.within(times, wait)
+    }
+
+    /// Returns when to check again a notification for which no provider could be called, because
+    /// the circuit breakers are open for `left`. The delay grows with the time waited, so that long
+    /// outages with many waiting notifications cost little. This is not an attempt; only the window
+    /// bounds it.
+    #[must_use]
+    pub(crate) fn next_check(
+        &self,
+        left: Duration,
+        times: RetryTimes,
+        random: f64,
+    ) -> Option<Timestamp> {
+        let waited = times.now.since(times.began);
+        let wait = (waited / 2)
+            .min(MAX_EXTRA_CHECK_DELAY)
+            .mul_f64(random.clamp(0.0, 1.0));
+        self.within(times, left.max(MIN_CHECK_DELAY) + wait)
+    }
+
+    fn within(&self, times: RetryTimes, wait: Duration) -> Option<Timestamp> {
+        let due = times.now.plus(wait);
+        (due <= times.began.plus(self.window) && times.expires_at.is_none_or(|end| due < end))
+            .then_some(due)
+    }
+}
+
+/// Minimum delay of such a check, and maximum delay in addition to the time that the circuit
+/// breakers are open.
+const MIN_CHECK_DELAY: Duration = Duration::from_secs(1);
+const MAX_EXTRA_CHECK_DELAY: Duration = Duration::from_secs(300);
+
+/// The times that bound the next attempt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetryTimes {
+    /// The current time.
+    pub(crate) now: Timestamp,
+    /// The time of acceptance, of the scheduled delivery, or of the last replay.
+    pub(crate) began: Timestamp,
+    /// The time at which the notification expires.
+    pub(crate) expires_at: Option<Timestamp>,
+    /// The provider's `Retry-After`.
+    pub(crate) at_least: Option<Duration>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn times(at_least: Option<Duration>) -> RetryTimes {
+        RetryTimes {
+            now: Timestamp(10_000),
+            began: Timestamp(0),
+            expires_at: None,
+            at_least,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn retry_delay_is_within_its_bounds(attempt in 1..40i32, random in 0.0..1.0f64, wish in 0..400u64) {
+            for priority in Priority::ALL {
+                let policy = RetryPolicy::of(priority);
+                let at_least = Duration::from_secs(wish);
+                match policy.next_attempt(attempt, FailureClass::Transient, times(Some(at_least)), random) {
+                    Some(due) => {
+                        let wait = due.since(Timestamp(10_000));
+                        prop_assert!(wait >= at_least && wait <= policy.cap.max(at_least));
+                        prop_assert!(attempt < policy.attempts);
+                    }
+                    None => prop_assert!(attempt >= policy.attempts),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn delay_doubles_and_permanent_failures_are_not_retried() {
+        let policy = RetryPolicy::of(Priority::Normal);
+        let wait = |attempt| {
+            policy
+                .next_attempt(attempt, FailureClass::Transient, times(None), 1.0)
+                .map(|due| due.0 - 10_000)
+        };
+        assert_eq!(
+            [wait(1), wait(2), wait(3), wait(19)],
+            [Some(15_000), Some(30_000), Some(60_000), Some(1_800_000)]
+        );
+        assert_eq!(wait(20), None);
+        assert_eq!(
+            policy.next_attempt(1, FailureClass::Permanent, times(None), 1.0),
+            None
+        );
+        let ended = RetryTimes {
+            expires_at: Some(Timestamp(12_000)),
+            ..times(None)
+        };
+        assert_eq!(
+            policy.next_attempt(1, FailureClass::Transient, ended, 1.0),
+            None
+        );
+    }
+}

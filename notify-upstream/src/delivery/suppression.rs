@@ -1,0 +1,392 @@
+//! Suppression lists: addresses that are proven not to exist, which get no messages, and addresses
+//! whose owners have unsubscribed, which get no messages of templates that offer to unsubscribe.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use postern_common::Clock;
+use postern_common::clock::Timestamp;
+
+use crate::address::{self, Address, AddressHash};
+use crate::delivery::report::ProviderReport;
+use crate::notification::{Channel, NotificationId};
+use crate::store::{Store, StoreError, SuppressionChange, SuppressionRow};
+
+/// An in-memory copy of the suppression lists, which holds hashes only. Each replica reads the
+/// changes of the others from the store.
+#[derive(Debug)]
+pub(crate) struct SuppressionCache {
+    store: Store,
+    clock: Clock,
+    cached: RwLock<HashSet<(i16, [u8; 32])>>,
+    /// Maximum number of cached entries.
+    max_cached: usize,
+    /// Whether the lists exceed the cache; then the store is asked about addresses that are not
+    /// cached.
+    overflows: AtomicBool,
+    read_position: Mutex<ReadPosition>,
+    pending: Mutex<Vec<SuppressionRow>>,
+}
+
+/// The times up to which changes have been read from the store.
+#[derive(Clone, Copy, Debug)]
+struct ReadPosition {
+    additions: Timestamp,
+    removals: Timestamp,
+}
+
+/// A suppression list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SuppressionList {
+    /// Addresses that are proven not to exist.
+    Suppressed,
+    /// Addresses whose owners have unsubscribed.
+    Unsubscribed,
+}
+
+/// Difference between the stored kinds of the two lists: the kind is the code of the channel, plus
+/// this number for unsubscribed addresses. Part of the schema.
+const UNSUBSCRIBED_OFFSET: i16 = 8;
+/// Maximum number of cached addresses, which use 64 MB.
+const MAX_CACHED_ADDRESSES: usize = 1_000_000;
+/// Rows of one page, unless more have the same timestamp.
+const PAGE_ROWS: i64 = 100_000;
+/// Maximum number of addresses that an operator removes at once, with the same timestamp. It is
+/// less than a page, so that reading proceeds beyond them.
+pub(crate) const MAX_REMOVED_ROWS: i64 = 50_000;
+
+// === impl SuppressionCache ===
+
+impl SuppressionCache {
+    /// Creates an empty copy. Nothing may be sent before the first [`SuppressionCache::sync`].
+    #[must_use]
+    pub(crate) fn new(store: Store, clock: Clock) -> Self {
+        Self::with_max_cached(store, clock, MAX_CACHED_ADDRESSES)
+    }
+
+    fn with_max_cached(store: Store, clock: Clock, max_cached: usize) -> Self {
+        Self {
+            max_cached,
+            overflows: AtomicBool::new(false),
+            store,
+            clock,
+            cached: RwLock::default(),
+            read_position: Mutex::new(ReadPosition {
+                additions: Timestamp(0),
+                removals: Timestamp(0),
+            }),
+            pending: Mutex::default(),
+        }
+    }
+
+    /// Returns whether an address is suppressed.
+    ///
+    /// # Errors
+    /// The lists exceed the cache and the store is unavailable.
+    pub(crate) async fn is_suppressed(
+        &self,
+        channel: Channel,
+        address: &Address,
+    ) -> Result<bool, StoreError> {
+        self.is_listed(SuppressionList::Suppressed.kind(channel), address)
+            .await
+    }
+
+    async fn is_listed(&self, kind: i16, address: &Address) -> Result<bool, StoreError> {
+        if self.is_cached(kind, address) {
+            return Ok(true);
+        }
+        Ok(self.overflows.load(Ordering::Relaxed)
+            && Box::pin(self.store.is_suppressed(kind, &address.hash())).await?)
+    }
+
+    fn is_cached(&self, kind: i16, address: &Address) -> bool {
+        let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+        !cached.is_empty() && cached.contains(&(kind, address.hash()))
+    }
+
+    /// Adds an address. The next [`SuppressionCache::flush`] writes it to the store.
+    pub(crate) fn add(&self, channel: Channel, address: &Address, reason: &str) {
+        self.add_hash(channel, address.hash(), reason);
+    }
+
+    /// Adds an address by its hash.
+    pub(crate) fn add_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
+        let kind = SuppressionList::Suppressed.kind(channel);
+        self.cached
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((kind, hash));
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.len() < 10_000 {
+            pending.push(SuppressionRow {
+                kind,
+                address: hash.to_vec(),
+                reason: reason.to_owned(),
+            });
+        }
+    }
+
+    /// Returns whether the owner of an address has unsubscribed.
+    ///
+    /// # Errors
+    /// The lists exceed the cache and the store is unavailable.
+    pub(crate) async fn is_unsubscribed(
+        &self,
+        channel: Channel,
+        address: &Address,
+    ) -> Result<bool, StoreError> {
+        self.is_listed(SuppressionList::Unsubscribed.kind(channel), address)
+            .await
+    }
+
+    /// Adds addresses to the list of unsubscribed ones. Returns when that is durable.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn unsubscribe(&self, addresses: &[AddressHash]) -> Result<(), StoreError> {
+        let kind = SuppressionList::Unsubscribed.kind(Channel::Email);
+        let rows: Vec<_> = addresses
+            .iter()
+            .map(|hash| SuppressionRow {
+                kind,
+                address: hash.to_vec(),
+                reason: "unsubscribed".to_owned(),
+            })
+            .collect();
+        self.store.suppress(&rows, self.clock.now()).await?;
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        cached.extend(addresses.iter().map(|hash| (kind, *hash)));
+        Ok(())
+    }
+
+    /// Suppresses the addresses that reports declare not to exist. A report counts only if the
+    /// notification is known to have been sent to that address: otherwise any user who can cause
+    /// reports could suppress the addresses of others.
+    ///
+    /// # Errors
+    /// The store is unavailable, and no address was added; the next bounce adds it.
+    pub(crate) async fn apply_reports(&self, reports: &[ProviderReport]) -> Result<(), StoreError> {
+        let dead: Vec<(&ProviderReport, NotificationId, AddressHash)> = reports
+            .iter()
+            .filter_map(|report| {
+                Some((
+                    report,
+                    report.id?,
+                    address::hash(report.dead_address.as_ref()?),
+                ))
+            })
+            .collect();
+        let ids: Vec<NotificationId> = dead.iter().map(|(_, id, _)| *id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let cached = self.store.read(&ids).await?;
+        for (report, id, hash) in dead {
+            if let Some(snapshot) = cached.iter().find(|snapshot| snapshot.id == id)
+                && snapshot.addresses().any(|cached| cached == hash)
+            {
+                let reason = report.code.as_deref().unwrap_or("bounced");
+                self.add_hash(snapshot.record.lane.channel, hash, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes pending additions to the store.
+    ///
+    /// # Errors
+    /// The store is unavailable; the next call retries.
+    pub(crate) async fn flush(&self) -> Result<(), StoreError> {
+        let pending = self
+            .pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if !pending.is_empty() {
+            self.store.suppress(&pending, self.clock.now()).await?;
+            self.pending
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .drain(..pending.len());
+        }
+        Ok(())
+    }
+
+    /// Writes pending additions and reads the changes of other replicas.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn sync(&self) -> Result<(), StoreError> {
+        self.flush().await?;
+        // Removals first: an address that is added again between the two reads stays on the list.
+        let mut page = PAGE_ROWS;
+        while self.read_removals(page).await? {
+            page = page.saturating_mul(2);
+        }
+        page = PAGE_ROWS;
+        while self.read_additions(page).await? {
+            page = page.saturating_mul(2);
+        }
+        Ok(())
+    }
+
+    /// Reads removals of other replicas, and returns whether there may be more.
+    async fn read_removals(&self, page: i64) -> Result<bool, StoreError> {
+        let since = self
+            .read_position
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .removals;
+        let rows = self.store.removals_since(since, page).await?;
+        let next_read_position = since.max(next_read_position(&rows, page));
+        self.read_position
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .removals = next_read_position;
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        let is_full = is_full(&rows, page);
+        for row in rows {
+            if let Ok(hash) = <[u8; 32]>::try_from(row.address) {
+                cached.remove(&(row.kind, hash));
+            }
+        }
+        Ok(is_full)
+    }
+
+    /// Reads additions of other replicas, and returns whether there may be more.
+    async fn read_additions(&self, page: i64) -> Result<bool, StoreError> {
+        let since = self
+            .read_position
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .additions;
+        let rows = self.store.additions_since(since, page).await?;
+        let next_read_position = since.max(next_read_position(&rows, page));
+        self.read_position
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .additions = next_read_position;
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        let is_full = is_full(&rows, page);
+        for row in rows {
+            let Ok(hash) = <[u8; 32]>::try_from(row.address) else {
+                continue;
+            };
+            let kind = row.kind;
+            if cached.len() < self.max_cached {
+                cached.insert((kind, hash));
+            } else if !cached.contains(&(kind, hash)) {
+                self.overflows.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(is_full)
+    }
+}
+
+/// Returns the time from which the next read starts. After the last page it is a minute earlier,
+/// for rows that were committed late or written with a slow clock.
+pub(crate) fn next_read_position(rows: &[SuppressionChange], page: i64) -> Timestamp {
+    let last = rows.last().map_or(0, |row| row.at.0);
+    Timestamp(if is_full(rows, page) {
+        last
+    } else {
+        last - 60_000
+    })
+}
+
+fn is_full(rows: &[SuppressionChange], page: i64) -> bool {
+    i64::try_from(rows.len()).unwrap_or(page) >= page
+}
+
+// === impl SuppressionList ===
+
+impl SuppressionList {
+    /// All names with their values, for the command line.
+    pub(crate) const NAMES: &[(&str, Self)] = &[
+        ("suppressed", Self::Suppressed),
+        ("unsubscribed", Self::Unsubscribed),
+    ];
+
+    /// Returns the name.
+    #[must_use]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Suppressed => "suppressed",
+            Self::Unsubscribed => "unsubscribed",
+        }
+    }
+
+    /// Returns the stored kind of this list for a channel.
+    #[must_use]
+    pub(crate) fn kind(self, channel: Channel) -> i16 {
+        match self {
+            Self::Suppressed => channel.code(),
+            Self::Unsubscribed => channel.code() + UNSUBSCRIBED_OFFSET,
+        }
+    }
+
+    /// Returns the list and the channel of a stored kind.
+    #[must_use]
+    pub(crate) fn of_kind(kind: i16) -> Option<(Self, Channel)> {
+        let lists = Self::NAMES.iter().map(|(_, list)| *list);
+        let mut all = lists.flat_map(|list| Channel::ALL.map(|channel| (list, channel)));
+        all.find(|(list, channel)| list.kind(*channel) == kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::database::Database;
+
+    use super::*;
+    use crate::address::EmailAddress;
+    use crate::testing::{START, execute, stores};
+
+    #[tokio::test]
+    async fn sync_reads_all_entries_with_one_timestamp() {
+        let ada = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+        for (store, test) in stores().await {
+            let many = match &test.database {
+                Database::Postgres(_) => {
+                    "SELECT 0, sha256(n::text::bytea), 'r', 5 FROM generate_series(1, 100001) n"
+                }
+                Database::Sqlite(_) => {
+                    "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 100001)
+                    SELECT 0, randomblob(32), 'r', 5 FROM s"
+                }
+            };
+            let sql =
+                format!("INSERT INTO notify_suppression (channel, address, reason, at) {many}");
+            execute(&test.database, &sql).await;
+            let last = [SuppressionRow {
+                kind: Channel::Push.code(),
+                address: ada.hash().to_vec(),
+                reason: "r".to_owned(),
+            }];
+            store.suppress(&last, Timestamp(5)).await.expect("no error");
+            // The second cache holds a part of the list and asks the store about the rest.
+            for max_cached in [MAX_CACHED_ADDRESSES, 10] {
+                let list = SuppressionCache::with_max_cached(
+                    store.clone(),
+                    Clock::manual(START),
+                    max_cached,
+                );
+                list.sync().await.expect("no error");
+                assert!(
+                    list.is_suppressed(Channel::Push, &ada)
+                        .await
+                        .expect("the lookup succeeds"),
+                    "cache of {max_cached} entries"
+                );
+                assert!(
+                    !list
+                        .is_suppressed(Channel::Email, &ada)
+                        .await
+                        .expect("the lookup succeeds")
+                );
+            }
+        }
+    }
+}

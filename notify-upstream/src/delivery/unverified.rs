@@ -1,0 +1,124 @@
+//! The quota of messages to unverified addresses.
+
+use std::time::Duration;
+
+use postern_common::Clock;
+use postern_common::cache::{Cache, CacheError};
+use sha2::{Digest, Sha256};
+
+use crate::address::{AddressHash, hex};
+use crate::notification::NotificationId;
+
+/// Counts messages per hour for each unverified address and for each caller, over all replicas.
+#[derive(Clone, Debug)]
+pub(crate) struct UnverifiedQuota {
+    cache: Cache,
+    clock: Clock,
+}
+
+/// Maximum number of notifications per hour to one unverified address.
+const MAX_HOURLY_PER_ADDRESS: u64 = 5;
+/// Maximum number of notifications per hour to unverified addresses by one user.
+const MAX_HOURLY_PER_CALLER: u64 = 5;
+
+const HOUR_SECONDS: i64 = 3600;
+/// Longer than a window, so that no counter expires within it.
+const COUNTER_TTL: Duration = Duration::from_secs(2 * 3600);
+/// Longer than a notification is retried.
+const COUNTED_MARKER_TTL: Duration = Duration::from_secs(7 * 86_400);
+
+// === impl UnverifiedQuota ===
+
+impl UnverifiedQuota {
+    /// Creates a quota with counters in `cache`.
+    #[must_use]
+    pub(crate) fn new(cache: Cache, clock: Clock) -> Self {
+        Self { cache, clock }
+    }
+
+    /// Returns whether a notification may be sent to an unverified address. Each notification is
+    /// counted once, regardless of retries.
+    ///
+    /// # Errors
+    /// The cache is unavailable, and nothing may be sent: unlike the quota of callers, this one
+    /// protects third parties.
+    pub(crate) async fn take(
+        &self,
+        id: NotificationId,
+        creator: &str,
+        address: &AddressHash,
+    ) -> Result<bool, CacheError> {
+        let counted = format!("notify:unverified:counted:{id}");
+        if self.cache.get(&counted).await?.is_some() {
+            return Ok(true);
+        }
+        let hour = self.clock.now().unix_seconds().div_euclid(HOUR_SECONDS);
+        let caller: [u8; 32] = Sha256::digest(creator).into();
+        let of_address = self.count("address", address, hour).await?;
+        let of_caller = self.count("caller", &caller, hour).await?;
+        if of_address > MAX_HOURLY_PER_ADDRESS || of_caller > MAX_HOURLY_PER_CALLER {
+            return Ok(false);
+        }
+        self.cache.set(&counted, b"1", COUNTED_MARKER_TTL).await?;
+        Ok(true)
+    }
+
+    async fn count(&self, of: &str, hash: &[u8; 32], hour: i64) -> Result<u64, CacheError> {
+        self.cache
+            .increment(
+                &format!("notify:unverified:{of}:{}:{hour}", hex(hash)),
+                COUNTER_TTL,
+            )
+            .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::START;
+
+    #[tokio::test]
+    async fn address_and_caller_have_hourly_quotas() {
+        let clock = Clock::manual(START);
+        let quota = UnverifiedQuota::new(Cache::memory(clock.clone()), clock.clone());
+        let mut number = 0_u64;
+        let mut next = || {
+            number += 1;
+            NotificationId::parse(&format!("0190a5d0-0000-7000-8000-{number:012x}")).expect("an id")
+        };
+        let first = next();
+        for _ in 0..10 {
+            assert_eq!(
+                quota.take(first, "user:a", &[1; 32]).await,
+                Ok(true),
+                "a notification is counted once"
+            );
+        }
+        for caller in ["user:b", "user:c", "user:d", "user:e"] {
+            assert_eq!(quota.take(next(), caller, &[1; 32]).await, Ok(true));
+        }
+        assert_eq!(
+            quota.take(next(), "user:f", &[1; 32]).await,
+            Ok(false),
+            "the sixth to one address, each of another caller"
+        );
+        for address in 2..=6 {
+            assert_eq!(quota.take(next(), "user:g", &[address; 32]).await, Ok(true));
+        }
+        assert_eq!(
+            quota.take(next(), "user:g", &[7; 32]).await,
+            Ok(false),
+            "the sixth of one caller, each to another address"
+        );
+        assert_eq!(quota.take(next(), "user:h", &[8; 32]).await, Ok(true));
+        clock.advance(Duration::from_secs(3600));
+        for (caller, address) in [("user:f", 1), ("user:g", 7)] {
+            assert_eq!(
+                quota.take(next(), caller, &[address; 32]).await,
+                Ok(true),
+                "another hour"
+            );
+        }
+    }
+}

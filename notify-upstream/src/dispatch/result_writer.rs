@@ -1,0 +1,295 @@
+//! Batched writes of attempt results.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use postern_common::Clock;
+use tokio::sync::mpsc;
+
+use super::{DeliveryJob, DispatchContext, DispatchState};
+use crate::lease::WorkerLease;
+use crate::lease::WorkerRegistry;
+use crate::metrics::NotifyMetrics;
+use crate::notification::Channel;
+use crate::store::SnapshotCache;
+use crate::store::{ClaimRef, Finished, Next, ResultRow, Store, StoreError};
+
+/// A completed attempt with its permit.
+#[derive(Debug)]
+pub(crate) struct CompletedJob {
+    /// The job.
+    pub(crate) job: DeliveryJob,
+    /// The outcome.
+    pub(crate) outcome: JobOutcome,
+}
+
+/// The outcome of a job.
+#[derive(Debug)]
+pub(crate) enum JobOutcome {
+    /// A result to be recorded, and what follows.
+    Result(ResultRow, Next),
+    /// The attempt was not started: the row is released to its position.
+    Release,
+}
+
+/// Maximum number of attempts to release rows before their lease is given up.
+const MAX_RELEASE_ATTEMPTS: u32 = 3;
+
+/// Writes results in batches. Results that complete while two batches are being written form the
+/// next batch.
+#[derive(Debug)]
+pub(crate) struct ResultWriter {
+    store: Store,
+    clock: Clock,
+    dispatch_state: Arc<DispatchState>,
+    metrics: NotifyMetrics,
+    snapshot_cache: Arc<SnapshotCache>,
+    workers: Arc<WorkerRegistry>,
+    completed: mpsc::UnboundedReceiver<CompletedJob>,
+}
+
+/// Maximum rows of one batch.
+const RESULT_BATCH_SIZE: usize = 512;
+/// Maximum number of batches written concurrently.
+const MAX_CONCURRENT_WRITES: usize = 2;
+/// Maximum length of a provider's response that is stored, in bytes.
+const MAX_DETAIL_BYTES: usize = 500;
+/// Delay before the first retry of a write. It doubles with each retry.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
+
+// === impl ResultWriter ===
+
+impl ResultWriter {
+    /// Creates a writer of the jobs that arrive on `completed`.
+    #[must_use]
+    pub(crate) fn new(
+        context: &DispatchContext,
+        completed: mpsc::UnboundedReceiver<CompletedJob>,
+    ) -> Self {
+        let DispatchContext {
+            store,
+            clock,
+            dispatch_state,
+            metrics,
+            snapshot_cache,
+            workers,
+            ..
+        } = context.clone();
+        Self {
+            store,
+            clock,
+            dispatch_state,
+            metrics,
+            snapshot_cache,
+            workers,
+            completed,
+        }
+    }
+
+    /// Writes results until all senders are dropped.
+    pub(crate) async fn run(mut self) {
+        let mut completed = std::mem::replace(&mut self.completed, mpsc::unbounded_channel().1);
+        let (mut batch, mut writing) = (
+            Vec::with_capacity(RESULT_BATCH_SIZE),
+            FuturesUnordered::new(),
+        );
+        loop {
+            tokio::select! {
+                count = completed.recv_many(&mut batch, self.dispatch_state.urgent_gate().batch_size(RESULT_BATCH_SIZE)), if writing.len() < MAX_CONCURRENT_WRITES => {
+                    if count == 0 {
+                        break;
+                    }
+                    writing.push(self.flush(std::mem::replace(&mut batch, Vec::with_capacity(RESULT_BATCH_SIZE))));
+                }
+                Some(()) = writing.next(), if !writing.is_empty() => {}
+            }
+        }
+        while writing.next().await.is_some() {}
+    }
+
+    /// Writes all results that have completed, and returns their number.
+    #[cfg(test)]
+    pub(crate) async fn drain(&mut self) -> usize {
+        let mut written = 0;
+        loop {
+            let mut batch = Vec::new();
+            let max_rows = self
+                .dispatch_state
+                .urgent_gate()
+                .batch_size(RESULT_BATCH_SIZE);
+            while let Some(completed) = (batch.len() < max_rows)
+                .then(|| self.completed.try_recv().ok())
+                .flatten()
+            {
+                batch.push(completed);
+            }
+            if batch.is_empty() {
+                return written;
+            }
+            written += batch.len();
+            self.flush(batch).await;
+        }
+    }
+
+    async fn flush(&self, batch: Vec<CompletedJob>) {
+        if let Some(priority) = batch
+            .iter()
+            .map(|completed| completed.job.claimed.record.lane.priority)
+            .min()
+        {
+            self.dispatch_state
+                .urgent_gate()
+                .yield_to_urgent(priority)
+                .await;
+        }
+        let (rows, workers): (Vec<Finished>, Vec<&WorkerLease>) = batch
+            .iter()
+            .filter_map(|completed| Some((finished(completed)?, &*completed.job.worker)))
+            .unzip();
+        if !rows.is_empty() {
+            self.write(&rows, &workers).await;
+            self.count(&batch);
+        }
+        self.release_unstarted(&batch).await;
+        self.snapshot_cache
+            .invalidate(batch.iter().map(|completed| completed.job.claimed.id));
+        let affected = Channel::ALL.map(|channel| {
+            batch
+                .iter()
+                .any(|completed| completed.job.claimed.record.lane.channel == channel)
+        });
+        // The results are durable: release the permits.
+        drop(batch);
+        for (channel, _) in Channel::ALL
+            .into_iter()
+            .zip(affected)
+            .filter(|(_, affected)| *affected)
+        {
+            self.dispatch_state.channel(channel).wake();
+        }
+    }
+
+    /// Releases rows whose attempt was not started. Their positions may be below the cursor, so
+    /// they are recorded for the next claim; if the response is lost, the next scan finds them.
+    /// Rows that cannot be released are recovered like those of a dead worker.
+    async fn release_unstarted(&self, batch: &[CompletedJob]) {
+        let unstarted = || {
+            batch
+                .iter()
+                .filter(|completed| matches!(completed.outcome, JobOutcome::Release))
+                .map(|completed| &completed.job)
+        };
+        let rows: Vec<_> = unstarted()
+            .map(|job| ClaimRef {
+                id: job.claimed.id,
+                fence: job.claimed.fence,
+            })
+            .collect();
+        if rows.is_empty() {
+            return;
+        }
+        let mut wait = MIN_RETRY_DELAY;
+        for left in (0..MAX_RELEASE_ATTEMPTS).rev() {
+            match self.store.release(&rows).await {
+                Ok(places) => {
+                    places.into_iter().for_each(|place| {
+                        self.dispatch_state.record_moved(place.lane, place.order);
+                    });
+                    return;
+                }
+                Err(StoreError::Unavailable(error)) if left > 0 => {
+                    tracing::warn!(%error, rows = rows.len(), "row release failed, retrying");
+                    tokio::time::sleep(wait).await;
+                    wait *= 2;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, rows = rows.len(), "row release failed, rows are recovered after lease timeout");
+                    break;
+                }
+            }
+        }
+        unstarted().for_each(|job| self.workers.mark_suspect(&job.worker));
+    }
+
+    /// Writes a batch and retries for as long as the store is unavailable. Rows that another worker
+    /// has taken over have a higher fence and are not changed.
+    async fn write(&self, rows: &[Finished], workers: &[&WorkerLease]) {
+        let mut wait = MIN_RETRY_DELAY;
+        loop {
+            match self.store.finish(rows).await {
+                Ok(taken) => {
+                    self.metrics.lease_lost(rows.len() - taken);
+                    return;
+                }
+                Err(StoreError::Unavailable(error)) => {
+                    tracing::warn!(%error, rows = rows.len(), "result write failed, retrying");
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(Duration::from_secs(2));
+                }
+                Err(StoreError::Refused(error)) if rows.len() == 1 => {
+                    tracing::error!(%error, notification_id = %rows[0].id, "result rejected by the store, row is recovered after lease timeout");
+                    workers
+                        .iter()
+                        .for_each(|worker| self.workers.mark_suspect(worker));
+                    return;
+                }
+                Err(StoreError::Refused(_)) => {
+                    for (row, worker) in rows.iter().zip(workers) {
+                        Box::pin(self.write(std::slice::from_ref(row), &[*worker])).await;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn count(&self, batch: &[CompletedJob]) {
+        let now = self.clock.now();
+        self.metrics
+            .record_results(batch.iter().filter_map(|completed| {
+                let JobOutcome::Result(result, next) = &completed.outcome else {
+                    return None;
+                };
+                let record = &completed.job.claimed.record;
+                next.is_recorded()
+                    .then(|| (record.lane, result, now.since(record.created_at)))
+            }));
+    }
+}
+
+fn finished(completed: &CompletedJob) -> Option<Finished> {
+    let JobOutcome::Result(result, next) = &completed.outcome else {
+        return None;
+    };
+    let claimed = &completed.job.claimed;
+    let lane = claimed.record.lane;
+    let lane = if next.due().is_some() {
+        lane.retries()
+    } else {
+        lane
+    };
+    let mut result = result.clone();
+    result.detail = result.detail.map(|detail| sanitized(&detail));
+    Some(Finished {
+        id: claimed.id,
+        fence: claimed.fence,
+        worker: completed.job.worker.id(),
+        lane,
+        result,
+        next: *next,
+    })
+}
+
+/// Returns the response of a provider, truncated and without control characters, so that every
+/// store accepts it.
+fn sanitized(text: &str) -> String {
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    plain
+        .scan(0, |bytes, c| {
+            *bytes += c.len_utf8();
+            (*bytes <= MAX_DETAIL_BYTES).then_some(c)
+        })
+        .collect()
+}

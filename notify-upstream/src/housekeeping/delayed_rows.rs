@@ -1,0 +1,64 @@
+//! Moves retries and scheduled notifications to the queue when they are due.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::Clock;
+use tokio_util::sync::CancellationToken;
+
+use crate::dispatch::DispatchState;
+use crate::store::{Store, StoreError};
+
+/// Moves delayed rows to the queue when they are due.
+#[derive(Debug)]
+pub(crate) struct DelayedRowMover {
+    /// The store.
+    pub(crate) store: Store,
+    /// The clock.
+    pub(crate) clock: Clock,
+    /// The state in which moved rows are recorded.
+    pub(crate) dispatch_state: Arc<DispatchState>,
+}
+
+/// Maximum rows of one move.
+const MOVE_BATCH_SIZE: i64 = 500;
+// === impl DelayedRowMover ===
+
+impl DelayedRowMover {
+    /// Moves all due rows and returns their number.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn step(&self) -> Result<usize, StoreError> {
+        let mut total = 0;
+        loop {
+            let moved = self
+                .store
+                .move_due(self.clock.now(), MOVE_BATCH_SIZE)
+                .await?;
+            for place in &moved {
+                self.dispatch_state.record_moved(place.lane, place.order);
+            }
+            total += moved.len();
+            if moved.len() < usize::try_from(MOVE_BATCH_SIZE).unwrap_or(usize::MAX) {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Moves due rows until shutdown.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        let mut tick = tokio::time::interval(Duration::from_millis(250));
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            if let Err(error) = self.step().await {
+                tracing::warn!(%error, "due notifications not moved");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}

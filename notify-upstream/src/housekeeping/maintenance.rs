@@ -1,0 +1,134 @@
+//! Store health, retention and metrics of the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::Clock;
+use postern_common::admin::Check;
+use postern_common::clock::Timestamp;
+use postern_common::database::Database;
+use tokio::time::Interval;
+use tokio_util::sync::CancellationToken;
+
+use crate::delivery::suppression::SuppressionCache;
+use crate::intake::group_commit::IDEMPOTENCY_KEY_TTL;
+use crate::lease::WorkerRegistry;
+use crate::metrics::NotifyMetrics;
+use crate::receipts::webhook::WEBHOOK_TOKEN_TTL;
+use crate::store::{MIGRATIONS, Store, StoreError};
+
+/// Checks the store and enforces retention.
+#[derive(Debug)]
+pub(crate) struct StoreMaintenance {
+    /// The store.
+    pub(crate) store: Store,
+    /// The clock.
+    pub(crate) clock: Clock,
+    /// The registry of worker leases.
+    pub(crate) workers: Arc<WorkerRegistry>,
+    /// The suppression lists.
+    pub(crate) suppression: Arc<SuppressionCache>,
+    /// The metrics.
+    pub(crate) metrics: NotifyMetrics,
+    /// The readiness check of the database.
+    pub(crate) database: Check,
+    /// The database, for the readiness check.
+    pub(crate) opened: Database,
+    /// The retention time of records.
+    pub(crate) retention: Duration,
+}
+
+/// Maximum number of rows counted per lane, which bounds the cost of counting.
+const MAX_COUNTED_DEPTH: i64 = 100_000;
+
+// === impl StoreMaintenance ===
+
+impl StoreMaintenance {
+    /// Runs until shutdown. Readiness is checked concurrently with maintenance, so that a long
+    /// maintenance round does not delay it.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        tokio::join!(
+            self.run_health_checks(&shutdown),
+            self.run_maintenance(&shutdown)
+        );
+    }
+
+    async fn run_health_checks(&self, shutdown: &CancellationToken) {
+        let mut tick = round_interval();
+        while next_round_starts(&mut tick, shutdown).await {
+            self.check_health().await;
+        }
+    }
+
+    async fn run_maintenance(&self, shutdown: &CancellationToken) {
+        let mut tick = round_interval();
+        for round in 0_u64.. {
+            if !next_round_starts(&mut tick, shutdown).await {
+                return;
+            }
+            if let Err(error) = self.step(round).await {
+                tracing::warn!(%error, "store maintenance failed");
+            }
+        }
+    }
+
+    /// Checks whether the store accepts writes and has a supported schema version. Otherwise
+    /// nothing is claimed.
+    pub(crate) async fn check_health(&self) {
+        match self.opened.still_fits(&MIGRATIONS).await {
+            Ok(()) => {
+                self.database.set_ok();
+                self.workers.set_schema_supported(true);
+            }
+            Err(exit) => {
+                self.database.set_failed(exit.message());
+                self.workers.set_schema_supported(exit.is_for_now());
+            }
+        }
+    }
+
+    /// Runs one maintenance round: the suppression lists each time, queue depths every 5th round,
+    /// expired keys every 30th, retention every 1000th and in the first.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
+        self.suppression.sync().await?;
+        let now = self.clock.now();
+        let before =
+            |life: Duration| Timestamp(now.0 - i64::try_from(life.as_millis()).unwrap_or(i64::MAX));
+        if round.is_multiple_of(5) {
+            for depth in self.store.queue_depths(MAX_COUNTED_DEPTH).await? {
+                self.metrics.depth(depth.lane, depth.rows);
+            }
+        }
+        if round.is_multiple_of(30) {
+            self.store
+                .delete_idempotency_keys(before(IDEMPOTENCY_KEY_TTL))
+                .await?;
+            self.store
+                .delete_webhook_tokens(before(WEBHOOK_TOKEN_TTL))
+                .await?;
+        }
+        if round.is_multiple_of(1000) {
+            self.store.maintain(now, before(self.retention)).await?;
+            self.metrics.retained_since(before(self.retention));
+            self.workers.delete_dead_workers().await?;
+        }
+        Ok(())
+    }
+}
+
+fn round_interval() -> Interval {
+    let mut tick = tokio::time::interval(Duration::from_secs(2));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tick
+}
+
+/// Waits for the next round. Returns `false` at shutdown.
+async fn next_round_starts(tick: &mut Interval, shutdown: &CancellationToken) -> bool {
+    tokio::select! {
+        () = shutdown.cancelled() => false,
+        _ = tick.tick() => true,
+    }
+}

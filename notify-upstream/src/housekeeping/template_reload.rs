@@ -1,0 +1,113 @@
+//! Reloads templates when their files change.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio_util::sync::CancellationToken;
+
+use crate::templates::{Locale, Templates, fingerprint};
+
+/// Reloads changed templates.
+#[derive(Debug)]
+pub(crate) struct TemplateReloader {
+    /// The template folder.
+    pub(crate) folder: PathBuf,
+    /// The locale of notifications without one.
+    pub(crate) default_locale: Locale,
+    /// The current templates.
+    pub(crate) templates: Arc<ArcSwap<Templates>>,
+    /// The fingerprint of the folder at the last check.
+    pub(crate) seen: u64,
+}
+
+// === impl TemplateReloader ===
+
+impl TemplateReloader {
+    /// Reloads the templates if the folder has changed, and returns whether they were replaced. A
+    /// set with an error is rejected as a whole.
+    pub(crate) fn step(&mut self) -> bool {
+        let now = fingerprint(&self.folder);
+        if now == self.seen {
+            return false;
+        }
+        self.seen = now;
+        match Templates::load(&self.folder, self.default_locale.clone()) {
+            Ok(templates) => {
+                tracing::info!(templates = templates.len(), "templates reloaded");
+                self.templates.store(Arc::new(templates));
+                true
+            }
+            Err(mistakes) => {
+                tracing::error!(errors = %mistakes, "template reload rejected");
+                false
+            }
+        }
+    }
+
+    /// Checks every two seconds until shutdown.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let mut tick = tokio::time::interval(Duration::from_secs(2));
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            self = match tokio::task::spawn_blocking(move || {
+                self.step();
+                self
+            })
+            .await
+            {
+                Ok(reloader) => reloader,
+                Err(_) => return,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::templates::TemplateName;
+
+    #[test]
+    fn changed_templates_are_reloaded_and_invalid_sets_rejected() {
+        let folder = tempfile::tempdir().expect("folder");
+        let write = |name: &str, version: u32, text: &str| {
+            let folder = folder.path().join(name);
+            std::fs::create_dir_all(&folder).expect("folder");
+            std::fs::write(folder.join("template.toml"), format!("version = {version}"))
+                .expect("file");
+            std::fs::write(folder.join("sms.en.txt"), text).expect("file");
+        };
+        write("a", 1, "one");
+        let default_locale = Locale::parse("en").expect("tag");
+        let templates = Templates::load(folder.path(), default_locale.clone())
+            .expect("the configuration is valid");
+        let templates = Arc::new(ArcSwap::from_pointee(templates));
+        let seen = fingerprint(folder.path());
+        let mut reloader = TemplateReloader {
+            folder: folder.path().to_owned(),
+            default_locale,
+            templates: Arc::clone(&templates),
+            seen,
+        };
+        let version = || {
+            let name = TemplateName::parse("a").expect("name");
+            templates
+                .load()
+                .find(&name, crate::notification::Channel::Sms, None)
+                .map(|found| found.version())
+        };
+        assert!(!reloader.step(), "nothing has changed");
+        write("a", 2, "two, longer");
+        assert!(reloader.step());
+        assert_eq!(version(), Ok(2));
+        write("a", 3, "three, longer still");
+        write("b", 1, "{{ broken");
+        assert!(!reloader.step());
+        assert_eq!(version(), Ok(2));
+    }
+}

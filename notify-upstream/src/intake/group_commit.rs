@@ -1,0 +1,431 @@
+//! Group commit of accepted notifications: submissions that arrive while one commit is in flight
+//! are written by the next statement. One committer writes; no commit is delayed to collect more
+//! rows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postern_common::clock::Timestamp;
+use postern_common::http::BudgetPermit;
+use postern_common::{Code, Problem};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::dispatch::{ChannelPermit, DeliveryJob, DispatchContext};
+use crate::intake::request::{IdempotencyKey, ValidatedRequest};
+use crate::lease::WorkerLease;
+use crate::notification::{Lane, NotificationId, PerChannel};
+use crate::principal::Principal;
+use crate::store::{Claimed, NewNotification, Record, Store, StoreError};
+
+/// Time for which an idempotency key identifies a repeated request.
+pub(crate) const IDEMPOTENCY_KEY_TTL: Duration = Duration::from_secs(24 * 3600);
+/// Maximum number of rows in one commit.
+pub(crate) const MAX_COMMIT_ROWS: usize = 512;
+/// Maximum number of submissions that wait for a commit. Further ones are rejected with 503.
+pub(crate) const MAX_PENDING_SUBMISSIONS: usize = 8192;
+/// Maximum time that a request waits for its commit. Afterwards the response is 503, and the client
+/// finds out with its idempotency key whether the notification was committed.
+pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_millis(2_500);
+
+/// A handle that submits notifications to the [`GroupCommitter`].
+#[derive(Clone, Debug)]
+pub(crate) struct SubmissionQueue {
+    queue: mpsc::Sender<PendingSubmission>,
+}
+
+/// The task that commits submissions in batches.
+#[derive(Debug)]
+pub(crate) struct GroupCommitter {
+    writer: Arc<BatchWriter>,
+    queue: mpsc::Receiver<PendingSubmission>,
+}
+
+/// The result of an accepted submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AcceptedNotification {
+    /// Identifier of the notification.
+    pub(crate) id: NotificationId,
+    /// Time of acceptance.
+    pub(crate) created_at: Timestamp,
+}
+
+/// A notification that waits for its commit.
+#[derive(Debug)]
+struct PendingSubmission {
+    record: Record,
+    send_at: Option<Timestamp>,
+    /// Idempotency key and fingerprint.
+    key: Option<(String, [u8; 32])>,
+    requester: Requester,
+}
+
+/// The requester that waits for a commit.
+#[derive(Debug)]
+struct Requester {
+    reply: oneshot::Sender<Result<AcceptedNotification, Problem>>,
+    since: Instant,
+    /// Memory reserved for the request body. It is released after the commit, even if the client
+    /// disconnects earlier.
+    _permit: BudgetPermit,
+}
+
+/// Assigns identifiers and leases, commits a batch and answers its requesters.
+#[derive(Debug)]
+struct BatchWriter(DispatchContext);
+
+/// The rows of a batch, and for each row its requester and the permit if the row is inserted with a
+/// lease.
+struct PlacedBatch {
+    rows: Vec<NewNotification>,
+    requesters: Vec<(Requester, Option<ChannelPermit>)>,
+}
+
+// === impl SubmissionQueue ===
+
+impl SubmissionQueue {
+    /// Creates a queue and the committer that empties it.
+    #[must_use]
+    pub(crate) fn open(context: DispatchContext) -> (Self, GroupCommitter) {
+        let (sender, queue) = mpsc::channel(MAX_PENDING_SUBMISSIONS);
+        (
+            Self { queue: sender },
+            GroupCommitter {
+                writer: Arc::new(BatchWriter(context)),
+                queue,
+            },
+        )
+    }
+
+    /// Submits a notification and returns after its commit. The memory reserved for its body is
+    /// released then.
+    ///
+    /// # Errors
+    /// 409 if the idempotency key was used with another body. 503 if the store is unavailable, the
+    /// commit takes longer than [`COMMIT_TIMEOUT`], or the queue is full.
+    pub(crate) async fn submit(
+        &self,
+        principal: &Principal,
+        validated: ValidatedRequest,
+        key: Option<IdempotencyKey>,
+        permit: BudgetPermit,
+    ) -> Result<AcceptedNotification, Problem> {
+        let (reply, result) = oneshot::channel();
+        let key = key.map(|key| (key.as_str().to_owned(), validated.request.fingerprint()));
+        let send_at = validated.request.send_at;
+        let record = record(principal, validated);
+        let requester = Requester {
+            reply,
+            since: Instant::now(),
+            _permit: permit,
+        };
+        let submission = PendingSubmission {
+            record,
+            send_at,
+            key,
+            requester,
+        };
+        self.queue
+            .try_send(submission)
+            .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
+        match tokio::time::timeout(COMMIT_TIMEOUT, result).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) | Err(_) => Err(Problem::new(Code::Unavailable).retry_after(1)),
+        }
+    }
+}
+
+fn record(principal: &Principal, validated: ValidatedRequest) -> Record {
+    let ValidatedRequest {
+        request,
+        template_version,
+        locale,
+    } = validated;
+    Record {
+        lane: Lane::first(request.channel, request.priority),
+        creator: principal.creator.to_string(),
+        addressee: request.addressee().map(|actor| actor.as_str().to_owned()),
+        template: request.template.as_str().to_owned(),
+        template_version: i32::try_from(template_version).unwrap_or(i32::MAX),
+        locale: locale.as_str().to_owned(),
+        recipient: serde_json::to_string(&request.recipient).unwrap_or_default(),
+        variables: serde_json::to_string(&request.variables).unwrap_or_default(),
+        created_at: Timestamp(0),
+        expires_at: request.expires_at,
+    }
+}
+
+// === impl GroupCommitter ===
+
+impl GroupCommitter {
+    /// Returns the number of submissions that wait for a commit.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Commits batches until every [`SubmissionQueue`] has been dropped.
+    pub(crate) async fn run(mut self) {
+        while self.step().await {}
+    }
+
+    /// Waits for submissions and commits one batch. Returns `false` if every queue handle has been
+    /// dropped.
+    pub(crate) async fn step(&mut self) -> bool {
+        let mut batch = Vec::with_capacity(64);
+        if self.queue.recv_many(&mut batch, MAX_COMMIT_ROWS).await == 0 {
+            return false;
+        }
+        // Submissions whose requesters have already received 503 are not written after an outage of
+        // the store.
+        batch.retain(|submission| submission.requester.since.elapsed() < COMMIT_TIMEOUT);
+        if !batch.is_empty() {
+            self.writer.write(batch).await;
+        }
+        true
+    }
+}
+
+// === impl PendingSubmission ===
+
+impl PendingSubmission {
+    /// Restores the submission of a row that was not stored.
+    fn from_row(row: NewNotification, requester: Requester) -> Self {
+        Self {
+            record: row.record,
+            send_at: row.send_at,
+            key: row.key,
+            requester,
+        }
+    }
+}
+
+// === impl BatchWriter ===
+
+impl BatchWriter {
+    async fn write(self: &Arc<Self>, batch: Vec<PendingSubmission>) {
+        let worker = self.0.workers.current();
+        let urgent_gate = self.0.dispatch_state.urgent_gate();
+        let entering = urgent_gate.begin_commit(
+            batch
+                .iter()
+                .map(|submission| submission.record.lane.priority),
+        );
+        let placed = self.place(batch, &worker);
+        let count = placed.rows.len();
+        self.0.metrics.batch(count);
+        let outcome = self.0.store.accept(&placed.rows).await;
+        drop(entering);
+        match outcome {
+            Ok(rejected) => self.committed(placed, &rejected, &worker),
+            Err(StoreError::Refused(error)) if count > 1 => {
+                tracing::warn!(%error, rows = count, "batch insert rejected, retrying rows individually");
+                for (row, (requester, _)) in placed.rows.into_iter().zip(placed.requesters) {
+                    Box::pin(self.write(vec![PendingSubmission::from_row(row, requester)])).await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, rows = count, "notification insert failed");
+                let code = match &error {
+                    StoreError::Unavailable(_) => Code::Unavailable,
+                    StoreError::Refused(_) => Code::Internal,
+                };
+                // The rows may have been committed with a lease of this worker, although their jobs
+                // are unknown here.
+                self.0.workers.mark_suspect(&worker);
+                for (requester, _) in placed.requesters {
+                    let _ = requester.reply.send(Err(code.into()));
+                }
+            }
+        }
+    }
+
+    /// Assigns each submission its order and identifier, and a lease if a permit is free and no
+    /// submission or row of a higher lane remains unleased.
+    fn place(&self, batch: Vec<PendingSubmission>, worker: &WorkerLease) -> PlacedBatch {
+        let now = self.0.clock.now();
+        let alive = self.0.workers.is_alive();
+        let places = self.0.sequence.places(batch.len());
+        // For each channel, the index of the first lane in which this batch leaves a row without a
+        // lease.
+        let mut first_waiting = PerChannel::from_fn(|_| Lane::PER_CHANNEL);
+        let mut placed = PlacedBatch {
+            rows: Vec::with_capacity(batch.len()),
+            requesters: Vec::with_capacity(batch.len()),
+        };
+        for (
+            PendingSubmission {
+                record,
+                send_at,
+                key,
+                requester,
+            },
+            (order, id),
+        ) in batch.into_iter().zip(places)
+        {
+            let lane = record.lane;
+            let send_at = send_at.filter(|at| *at > now);
+            let first_waiting = first_waiting.get_mut(lane.channel);
+            let may_lease = alive && send_at.is_none() && lane.index() < *first_waiting;
+            let lease = may_lease
+                .then(|| {
+                    self.0
+                        .dispatch_state
+                        .channel(lane.channel)
+                        .try_take_permit(lane)
+                })
+                .flatten();
+            if lease.is_none() && send_at.is_none() {
+                *first_waiting = (*first_waiting).min(lane.index());
+            }
+            placed.rows.push(NewNotification {
+                id,
+                order,
+                record: Record {
+                    created_at: now,
+                    ..record
+                },
+                send_at,
+                worker: lease.as_ref().map(|_| worker.id()),
+                key,
+            });
+            placed.requesters.push((requester, lease));
+        }
+        placed
+    }
+
+    fn committed(
+        self: &Arc<Self>,
+        placed: PlacedBatch,
+        rejected: &[NotificationId],
+        worker: &Arc<WorkerLease>,
+    ) {
+        let mut left_waiting = HashMap::new();
+        for (row, (requester, lease)) in placed.rows.into_iter().zip(placed.requesters) {
+            if rejected.contains(&row.id) {
+                let writer = Arc::clone(self);
+                tokio::spawn(async move {
+                    writer
+                        .answer_repeated_key(PendingSubmission::from_row(row, requester))
+                        .await;
+                });
+                continue;
+            }
+            let accepted = AcceptedNotification {
+                id: row.id,
+                created_at: row.record.created_at,
+            };
+            let lane = row.record.lane;
+            let _ = requester.reply.send(Ok(accepted));
+            self.0
+                .metrics
+                .accepted(lane.channel, lane.priority, requester.since.elapsed());
+            match lease {
+                Some(permit) => {
+                    self.0.runner.start(DeliveryJob {
+                        claimed: initial_claim(row),
+                        worker: Arc::clone(worker),
+                        _permit: permit,
+                    });
+                }
+                None if row.send_at.is_none() => {
+                    // Orders ascend within a batch, so the first row of a lane has the lowest
+                    // order.
+                    left_waiting.entry(lane.code()).or_insert((lane, row.order));
+                }
+                None => {}
+            }
+        }
+        for (lane, order) in left_waiting.into_values() {
+            self.0.dispatch_state.record_waiting(lane, order);
+        }
+    }
+
+    /// Answers a submission whose idempotency key was used before: with the first result, or with
+    /// 409.
+    async fn answer_repeated_key(self: Arc<Self>, submission: PendingSubmission) {
+        let result = match &submission.key {
+            Some((key, fingerprint)) => {
+                self.find_repeated(&submission.record.creator, key, fingerprint)
+                    .await
+            }
+            None => Err(Code::Internal.into()),
+        };
+        match result.transpose() {
+            // The key has expired meanwhile: the submission is written as a new one.
+            None => Box::pin(self.write(vec![submission])).await,
+            Some(result) => {
+                let _ = submission.requester.reply.send(result);
+            }
+        }
+    }
+
+    async fn find_repeated(
+        &self,
+        creator: &str,
+        key: &str,
+        fingerprint: &[u8; 32],
+    ) -> Result<Option<AcceptedNotification>, Problem> {
+        let now = self.0.clock.now();
+        let first = find_first_result(&self.0.store, now, creator, key, fingerprint).await?;
+        if first.is_none() {
+            let ttl_ms = i64::try_from(IDEMPOTENCY_KEY_TTL.as_millis()).unwrap_or(i64::MAX);
+            self.0
+                .store
+                .delete_idempotency_keys(Timestamp(now.0 - ttl_ms + 1))
+                .await
+                .map_err(|error| store_unavailable(&error))?;
+        }
+        Ok(first)
+    }
+}
+
+/// Returns the result of the first request with this idempotency key, or `None` if the key is
+/// unknown or has expired.
+///
+/// # Errors
+/// 409 if the first request had another body; 503 if the store is unavailable.
+pub(crate) async fn find_first_result(
+    store: &Store,
+    now: Timestamp,
+    creator: &str,
+    key: &str,
+    fingerprint: &[u8; 32],
+) -> Result<Option<AcceptedNotification>, Problem> {
+    match store
+        .idempotency_record(creator, key)
+        .await
+        .map_err(|error| store_unavailable(&error))?
+    {
+        Some(existing) if now.since(existing.created_at) < IDEMPOTENCY_KEY_TTL => {
+            if existing.fingerprint == fingerprint {
+                Ok(Some(AcceptedNotification {
+                    id: existing.id,
+                    created_at: existing.created_at,
+                }))
+            } else {
+                Err(Code::IdempotencyKeyReused.into())
+            }
+        }
+        Some(_) | None => Ok(None),
+    }
+}
+
+fn store_unavailable(error: &StoreError) -> Problem {
+    tracing::warn!(%error, "idempotency key lookup failed");
+    Problem::new(Code::Unavailable)
+}
+
+/// Returns the claim of a row that was inserted with a lease.
+fn initial_claim(row: NewNotification) -> Claimed {
+    let wanted_at = row.record.created_at;
+    Claimed {
+        id: row.id,
+        order: row.order,
+        fence: 1,
+        attempt: 1,
+        lost: false,
+        wanted_at,
+        record: row.record,
+    }
+}

@@ -1,0 +1,259 @@
+//! Parsing and validation of notification requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::clock::Timestamp;
+use postern_common::decode::{Field, Object, Value};
+use postern_common::{Code, Problem};
+use sha2::{Digest, Sha256};
+
+use crate::address::{ActorId, Recipient};
+use crate::notification::{Channel, Priority};
+use crate::templates::{
+    Locale, RenderError, TemplateLookupError, TemplateName, Templates, UserTextMistake,
+    VariableAuthor,
+};
+
+/// Maximum size of a notification's variables, as JSON.
+const MAX_VARIABLES_BYTES: usize = 64 << 10;
+/// Maximum distance into the future of `sendAt` and `expiresAt`. Shorter than the retention of
+/// records.
+pub(crate) const MAX_SCHEDULE_AHEAD: Duration = Duration::from_secs(30 * 86_400);
+
+/// A notification request that is well-formed. Its template has not been checked.
+#[derive(Clone, Debug)]
+pub(crate) struct NotificationRequest {
+    pub(crate) channel: Channel,
+    pub(crate) recipient: Recipient,
+    pub(crate) template: TemplateName,
+    /// Input of the template, never template source. Names are sorted.
+    pub(crate) variables: serde_json::Map<String, serde_json::Value>,
+    /// The requested locale.
+    pub(crate) locale: Option<Locale>,
+    pub(crate) priority: Priority,
+    /// Earliest time of delivery. A time in the past means immediately.
+    pub(crate) send_at: Option<Timestamp>,
+    /// Time from which the notification is no longer delivered.
+    pub(crate) expires_at: Option<Timestamp>,
+}
+
+/// A request whose template exists and has all variables that it requires.
+#[derive(Clone, Debug)]
+pub(crate) struct ValidatedRequest {
+    pub(crate) request: NotificationRequest,
+    /// Version of the template at the time of validation.
+    pub(crate) template_version: u32,
+    /// The locale in which the template will be rendered.
+    pub(crate) locale: Locale,
+}
+
+/// An idempotency key: 1 to 255 visible ASCII characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct IdempotencyKey(Arc<str>);
+
+// === impl IdempotencyKey ===
+
+impl IdempotencyKey {
+    /// Parses the value of the `Idempotency-Key` header.
+    #[must_use]
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let is_valid =
+            (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        is_valid.then(|| Self(text.into()))
+    }
+
+    #[must_use]
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+// === impl NotificationRequest ===
+
+impl NotificationRequest {
+    /// Parses one notification and records every error. A `sendAt` or `expiresAt` that is out of
+    /// range records an error and still has a value, because the request may repeat one that was
+    /// accepted in time.
+    pub(crate) fn read(object: &Object<'_>, now: Timestamp) -> Option<Self> {
+        let channel = object.required("channel", |field| field.one_of(Channel::NAMES));
+        let recipient = object.required("recipient", |field| Recipient::read(&field, channel));
+        let template = object.required("template", |field| {
+            TemplateName::parse(field.string()?)
+                .or_else(|| field.fail("invalid_format", "must be 1 to 64 of a-z, 0-9, - and _"))
+        });
+        let variables = object.or("variables", serde_json::Map::new(), variables);
+        let locale = object.optional("locale", |field| {
+            Locale::parse(field.string()?)
+                .or_else(|| field.fail("invalid_format", "must be a tag such as en or de-AT"))
+        });
+        let priority = object.or("priority", Priority::Normal, |field| {
+            field.one_of(Priority::NAMES)
+        });
+        let send_at = object.optional("sendAt", |field| schedulable_time(field, now));
+        let expires_at = object.optional("expiresAt", |field| {
+            let at = schedulable_time(field, now)?;
+            if at <= send_at.unwrap_or(now).max(now) {
+                let _noted: Option<()> =
+                    field.reject("already_expired", "must lie after now and after sendAt");
+            }
+            Some(at)
+        });
+        Some(Self {
+            channel: channel?,
+            recipient: recipient?,
+            template: template?,
+            variables,
+            locale,
+            priority,
+            send_at,
+            expires_at,
+        })
+    }
+
+    /// Checks the template and the variables against the loaded templates.
+    ///
+    /// # Errors
+    /// 422 `unknown_template`; 422 with every variable that is missing, or that is user text and
+    /// too long; 422 if the template does not render with these variables.
+    pub(crate) fn check(
+        self,
+        templates: &Templates,
+        author: VariableAuthor,
+    ) -> Result<ValidatedRequest, Problem> {
+        match templates.find(&self.template, self.channel, self.locale.as_ref()) {
+            Ok(found) => {
+                let missing = found.missing(&self.variables);
+                if missing.is_empty() {
+                    check_user_text(&found.user_text_mistakes(&self.variables, author))?;
+                    // Variables that the template cannot render, such as a number in place of a
+                    // string, would fail every delivery attempt.
+                    found
+                        .render(&self.variables, author)
+                        .map_err(|error| render_problem(&error))?;
+                    let (template_version, locale) = (found.version(), found.locale().clone());
+                    return Ok(ValidatedRequest {
+                        request: self,
+                        template_version,
+                        locale,
+                    });
+                }
+                Err(missing.into_iter().fold(
+                    Problem::new(Code::ValidationFailed),
+                    |problem, name| {
+                        let pointer = format!("/variables/{}", name.replace('.', "/"));
+                        problem.error(
+                            &pointer,
+                            "missing_variable",
+                            format!("the template needs the variable `{name}`"),
+                        )
+                    },
+                ))
+            }
+            Err(error) => {
+                let detail = match error {
+                    TemplateLookupError::NoSuchTemplate => {
+                        "there is no template of this name".to_owned()
+                    }
+                    TemplateLookupError::NotOnThisChannel => {
+                        format!(
+                            "this template is not there for the channel {}",
+                            self.channel.as_str()
+                        )
+                    }
+                };
+                Err(Problem::new(Code::UnknownTemplate).error(
+                    "/template",
+                    "unknown_template",
+                    detail,
+                ))
+            }
+        }
+    }
+
+    /// Returns the actor that the notification is addressed to, if it is addressed by `actorId`.
+    #[must_use]
+    pub(crate) fn addressee(&self) -> Option<&ActorId> {
+        match &self.recipient {
+            Recipient::ActorId(actor) => Some(actor),
+            Recipient::Address(_) => None,
+        }
+    }
+
+    /// Returns a SHA-256 digest of the parsed request. It does not depend on the spelling of the
+    /// JSON: requests with the same fingerprint are equal.
+    #[must_use]
+    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+        let Self {
+            channel,
+            recipient,
+            template,
+            variables,
+            locale,
+            priority,
+            send_at,
+            expires_at,
+        } = self;
+        let canonical = serde_json::json!([
+            channel.as_str(),
+            recipient,
+            template.as_str(),
+            variables,
+            locale.as_ref().map(Locale::as_str),
+            priority.as_str(),
+            send_at.map(|at| at.0),
+            expires_at.map(|at| at.0),
+        ]);
+        Sha256::digest(canonical.to_string()).into()
+    }
+}
+
+fn check_user_text(mistakes: &[UserTextMistake]) -> Result<(), Problem> {
+    if mistakes.is_empty() {
+        return Ok(());
+    }
+    Err(mistakes
+        .iter()
+        .fold(Problem::new(Code::ValidationFailed), |problem, mistake| {
+            problem.error(
+                &format!("/variables/{}", mistake.name),
+                mistake.code,
+                mistake.detail.clone(),
+            )
+        }))
+}
+
+fn render_problem(error: &RenderError) -> Problem {
+    let detail = match error {
+        RenderError::Template(_) => "the template does not render with these variables".to_owned(),
+        RenderError::TooLong { .. } => error.to_string(),
+    };
+    Problem::new(Code::ValidationFailed).error("/variables", "does_not_render", detail)
+}
+
+fn variables(field: Field<'_>) -> Option<serde_json::Map<String, serde_json::Value>> {
+    let Value::Object(_) = field.value() else {
+        return field.fail("invalid_type", "must be an object");
+    };
+    let serde_json::Value::Object(map) = field.node().to_json() else {
+        return None;
+    };
+    if serde_json::to_vec(&map).map_or(0, |text| text.len()) > MAX_VARIABLES_BYTES {
+        return field.reject(
+            "too_large",
+            format!("must be at most {MAX_VARIABLES_BYTES} bytes of JSON"),
+        );
+    }
+    Some(map)
+}
+
+fn schedulable_time(field: Field<'_>, now: Timestamp) -> Option<Timestamp> {
+    let at = field.timestamp()?;
+    if at > now.plus(MAX_SCHEDULE_AHEAD) {
+        let _noted: Option<()> = field.reject("too_far_ahead", "must lie within 30 days");
+    }
+    Some(at)
+}
+
+#[cfg(test)]
+mod tests;

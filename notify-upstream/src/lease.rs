@@ -1,0 +1,343 @@
+//! Worker leases: the identities under which this process claims rows, their renewal, and the
+//! detection of dead workers. Depends on `store`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+use postern_common::Clock;
+use postern_common::clock::Timestamp;
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use crate::store::{Store, StoreError};
+
+/// Interval of lease renewal.
+const RENEW_INTERVAL: Duration = Duration::from_secs(3);
+/// Interval of the check for dead workers.
+const DEAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay of an expedited step.
+const EXPEDITED_STEP_DELAY: Duration = Duration::from_millis(250);
+/// Time without renewal after which a worker is dead and its rows are taken over.
+pub(super) const LEASE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time without renewal after which a worker starts nothing more, so that it stops before another
+/// worker starts the same row.
+const SELF_FENCE_AFTER: Duration = Duration::from_secs(7);
+/// Time after which a dead worker without rows is deleted.
+const DEAD_WORKER_RETENTION: Duration = Duration::from_secs(3600);
+
+/// A worker identity under which rows are leased. Each task that processes such a row holds a
+/// reference.
+#[derive(Debug)]
+pub(crate) struct WorkerLease {
+    id: i64,
+    suspect: AtomicBool,
+    lost: AtomicBool,
+}
+
+/// The clock that decides about leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseClock {
+    /// The clock of the store, if several processes share it: their own clocks may differ by more
+    /// than the lease timeout.
+    Store,
+    /// The local clock, which a test advances manually.
+    #[cfg(test)]
+    Local,
+}
+
+/// The worker identities of this process: the current one for new leases, and older ones that still
+/// hold rows.
+///
+/// If the response to a claim or to an acceptance is lost, rows may be leased to this process
+/// without its knowledge. The identity is then replaced: a new one takes new leases, the old one is
+/// renewed until its last known row is completed, and then expires, so that the unknown rows are
+/// recovered like those of any dead worker.
+#[derive(Debug)]
+pub(crate) struct WorkerRegistry {
+    store: Store,
+    clock: Clock,
+    lease_clock: LeaseClock,
+    leases: Mutex<Vec<Arc<WorkerLease>>>,
+    dead: Mutex<Arc<[i64]>>,
+    /// The time of the last renewal by the wall clock, which includes time in which the machine is
+    /// suspended, and by the monotonic clock, which cannot be set back.
+    last_renewal: Mutex<(Timestamp, Instant)>,
+    /// Whether this binary supports the schema version of the store.
+    is_schema_supported: AtomicBool,
+    /// Requests a step before the next interval.
+    expedite: Notify,
+}
+
+// === impl WorkerLease ===
+
+impl WorkerLease {
+    fn new() -> Arc<Self> {
+        let bytes = Uuid::new_v4().as_u64_pair().0 >> 1;
+        let id = i64::try_from(bytes).unwrap_or(i64::MAX);
+        Arc::new(Self {
+            id,
+            suspect: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the identifier in the store.
+    #[must_use]
+    pub(crate) fn id(&self) -> i64 {
+        self.id
+    }
+}
+
+// === impl WorkerRegistry ===
+
+impl WorkerRegistry {
+    /// Creates a registry and registers the first identity.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn start(
+        store: Store,
+        clock: Clock,
+        lease_clock: LeaseClock,
+    ) -> Result<Arc<Self>, StoreError> {
+        let began = clock.now();
+        let workers = Self {
+            store,
+            clock,
+            lease_clock,
+            leases: Mutex::default(),
+            dead: Mutex::new(Arc::default()),
+            last_renewal: Mutex::new((began, Instant::now())),
+            is_schema_supported: AtomicBool::new(true),
+            expedite: Notify::new(),
+        };
+        workers.replace(workers.lease_now().await?).await?;
+        workers.refresh_dead().await?;
+        Ok(Arc::new(workers))
+    }
+
+    /// Returns the current time of the lease clock.
+    async fn lease_now(&self) -> Result<Timestamp, StoreError> {
+        match self.lease_clock {
+            LeaseClock::Store => Ok(self
+                .store
+                .shared_now()
+                .await?
+                .unwrap_or_else(|| self.clock.now())),
+            #[cfg(test)]
+            LeaseClock::Local => Ok(self.clock.now()),
+        }
+    }
+
+    /// Returns the identity for new leases.
+    #[must_use]
+    pub(crate) fn current(&self) -> Arc<WorkerLease> {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(leases.last().expect("the list has at least one identity"))
+    }
+
+    /// Returns the workers whose rows may be taken over.
+    #[must_use]
+    pub(crate) fn dead(&self) -> Arc<[i64]> {
+        Arc::clone(&self.dead.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns whether the last renewal is recent enough, and the schema supported, to start work.
+    #[must_use]
+    pub(crate) fn is_alive(&self) -> bool {
+        let (at, instant) = *self
+            .last_renewal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let by_the_machine = match self.lease_clock {
+            LeaseClock::Store => instant.elapsed(),
+            #[cfg(test)]
+            LeaseClock::Local => Duration::ZERO,
+        };
+        self.clock.now().since(at).max(by_the_machine) < SELF_FENCE_AFTER
+            && self.is_schema_supported.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether this binary supports the schema version of the store. While it does not, no
+    /// work is started.
+    pub(crate) fn set_schema_supported(&self, is_schema_supported: bool) {
+        self.is_schema_supported
+            .store(is_schema_supported, Ordering::Relaxed);
+    }
+
+    /// Marks an identity for replacement: the response to a claim or to an acceptance was lost, or
+    /// one of its rows could not be released.
+    pub(crate) fn mark_suspect(&self, worker: &WorkerLease) {
+        worker.suspect.store(true, Ordering::Relaxed);
+        self.expedite.notify_one();
+    }
+
+    /// Returns whether rows leased under this identity may still be started.
+    #[must_use]
+    pub(crate) fn may_start(&self, worker: &WorkerLease) -> bool {
+        self.is_alive() && !worker.lost.load(Ordering::Relaxed)
+    }
+
+    /// Renews all identities, replaces a marked one, and refreshes the list of dead workers.
+    ///
+    /// # Errors
+    /// The store is unavailable; the next step retries.
+    pub(crate) async fn step(&self) -> Result<(), StoreError> {
+        let began = (self.clock.now(), Instant::now());
+        let now = self.lease_now().await?;
+        if self.current().suspect.load(Ordering::Relaxed) {
+            self.replace(now).await?;
+        }
+        let leases = self
+            .leases
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let current = self.current().id;
+        for worker in &leases {
+            // One reference is the list's, one is held by this loop.
+            if worker.id != current && Arc::strong_count(worker) <= 2 {
+                self.store.retire_worker(worker.id, false).await?;
+                self.leases
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .retain(|known| known.id != worker.id);
+            } else if !self
+                .store
+                .renew_worker(worker.id, now, dead_before(now))
+                .await?
+            {
+                tracing::warn!(worker = worker.id, "lease lost, rows were taken over");
+                worker.lost.store(true, Ordering::Relaxed);
+                if worker.id == current {
+                    self.replace(now).await?;
+                }
+            }
+        }
+        self.refresh_dead().await?;
+        *self
+            .last_renewal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = began;
+        Ok(())
+    }
+
+    /// Refreshes the list of dead workers.
+    async fn refresh_dead(&self) -> Result<(), StoreError> {
+        let dead = self
+            .store
+            .dead_workers(dead_before(self.lease_now().await?))
+            .await?;
+        *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead.into();
+        Ok(())
+    }
+
+    async fn replace(&self, now: Timestamp) -> Result<(), StoreError> {
+        let worker = WorkerLease::new();
+        self.store.register_worker(worker.id, now).await?;
+        self.leases
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(worker);
+        Ok(())
+    }
+
+    /// Renews leases and refreshes the list of dead workers until shutdown. A marked identity is
+    /// replaced, and one that holds no more rows is retired, without waiting for the next interval:
+    /// the rows that it holds without the knowledge of this process wait for that.
+    pub(crate) async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut tick = tokio::time::interval(RENEW_INTERVAL);
+        let mut dead_check = tokio::time::interval(DEAD_CHECK_INTERVAL);
+        for tick in [&mut tick, &mut dead_check] {
+            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        }
+        loop {
+            let outcome = tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = tick.tick() => self.step().await,
+                () = self.expedite.notified() => {
+                    tokio::time::sleep(EXPEDITED_STEP_DELAY).await;
+                    self.step().await
+                }
+                _ = dead_check.tick() => self.refresh_dead().await,
+            };
+            if let Err(error) = &outcome {
+                tracing::warn!(%error, "lease renewal failed");
+            }
+            if outcome.is_err() || self.has_old_identities() {
+                self.expedite.notify_one();
+            }
+        }
+    }
+
+    fn has_old_identities(&self) -> bool {
+        self.leases
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
+            > 1
+    }
+
+    /// Deletes workers that have been dead for [`DEAD_WORKER_RETENTION`] and hold no rows, and
+    /// returns their number.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn delete_dead_workers(&self) -> Result<u64, StoreError> {
+        let now = self.lease_now().await?;
+        let long_ago =
+            Timestamp(now.0 - i64::try_from(DEAD_WORKER_RETENTION.as_millis()).unwrap_or(0));
+        self.store.delete_dead_workers(long_ago).await
+    }
+
+    /// Retires all identities. Those without references hold no rows and are deleted.
+    pub(crate) async fn retire_all(&self) {
+        let leases =
+            std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
+        for worker in &leases {
+            let gone = Arc::strong_count(worker) == 1 && !worker.suspect.load(Ordering::Relaxed);
+            if let Err(error) = self.store.retire_worker(worker.id, gone).await {
+                tracing::warn!(%error, "worker not retired, lease expires by itself");
+            }
+        }
+        // Later callers get an identity that is not registered and takes no leases.
+        self.leases
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(WorkerLease::new());
+        self.set_schema_supported(false);
+    }
+}
+
+fn dead_before(now: Timestamp) -> Timestamp {
+    Timestamp(now.0 - i64::try_from(LEASE_TIMEOUT.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{START, stores};
+
+    #[tokio::test]
+    async fn lease_expires_although_the_wall_clock_is_set_back() {
+        for (store, _database) in stores().await {
+            let clock = Clock::manual(START);
+            let workers = WorkerRegistry::start(store, clock.clone(), LeaseClock::Store)
+                .await
+                .expect("no error");
+            assert!(workers.is_alive());
+            let silent = SELF_FENCE_AFTER + Duration::from_secs(1);
+            let long_ago = Instant::now()
+                .checked_sub(silent)
+                .expect("the machine has been up for longer");
+            *workers.last_renewal.lock().expect("no panic") = (clock.now(), long_ago);
+            assert!(!workers.is_alive(), "no time went by on the clock");
+            workers.step().await.expect("lease renewal succeeds");
+            assert!(workers.is_alive());
+            clock.advance(silent);
+            assert!(!workers.is_alive(), "the machine has slept");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Reports written by mail servers, and forgeries of them.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Timestamp = Timestamp(1_763_600_000_000);
+const ID: &str = "0190a5d0-0000-7000-8000-000000000001";
+
+const POSTFIX: &str = include_str!("samples/postfix-failed.eml");
+const DELAYED: &str = include_str!("samples/postfix-delayed.eml");
+const EXCHANGE: &str = include_str!("samples/exchange-failed.eml");
+const EXIM: &str = include_str!("samples/exim-expired.eml");
+
+fn tokens() -> MailTokens {
+    MailTokens::parse(&"A".repeat(44)).expect("a key")
+}
+
+/// Returns the delivery report token of a notification to `address`.
+fn token(id: &str, address: &str) -> String {
+    tokens().issue(
+        TokenPurpose::DeliveryReport,
+        NotificationId::parse(id).expect("an id"),
+        &hash(address),
+    )
+}
+
+/// Returns the verified reports of a message to Ada, without addresses known from the store.
+fn read_text(mail: &str) -> Vec<ProviderReport> {
+    read_with(&mail.replace("{token}", &token(ID, "ada@example.com")), &[])
+}
+
+fn read_with(mail: &str, known: &[AddressHash]) -> Vec<ProviderReport> {
+    let report = read(
+        mail.replace("{id}", ID).as_bytes(),
+        &ErrorCodeTable::shipped(),
+        NOW,
+    );
+    report
+        .map(|report| report.verified_reports(&tokens(), |_| known.to_vec()))
+        .unwrap_or_default()
+}
+
+#[track_caller]
+fn only(mail: &str) -> ProviderReport {
+    let [report] = &read_text(mail)[..] else {
+        panic!("one recipient: {:?}", read_text(mail))
+    };
+    report.clone()
+}
+
+fn at(text: &str) -> Timestamp {
+    Timestamp::parse(text).expect("an instant")
+}
+
+#[test]
+fn reports_of_mail_servers_are_parsed() {
+    let cases = [
+        (
+            POSTFIX,
+            ReceiptKind::Bounced,
+            Some("mailbox_unknown"),
+            true,
+            NOW,
+        ),
+        (
+            DELAYED,
+            ReceiptKind::Deferred,
+            None,
+            false,
+            at("2025-11-20T00:51:05Z"),
+        ),
+        (
+            EXCHANGE,
+            ReceiptKind::Bounced,
+            Some("mailbox_unknown"),
+            true,
+            NOW,
+        ),
+        (EXIM, ReceiptKind::Failed, Some("provider_busy"), false, NOW),
+    ];
+    for (mail, kind, code, is_dead, at) in cases {
+        for mail in [mail.to_owned(), mail.replace('\n', "\r\n")] {
+            let report = only(&mail);
+            assert_eq!(
+                (report.kind, report.code.as_deref(), report.at),
+                (kind, code, at),
+                "{report:?}"
+            );
+            assert_eq!(report.id, NotificationId::parse(ID), "{report:?}");
+            let dead = is_dead.then_some("ada@example.com");
+            assert_eq!(report.dead_address.as_deref(), dead, "{report:?}");
+            assert!(
+                !report.detail.as_ref().expect("a detail").contains("ada@"),
+                "{report:?}"
+            );
+        }
+    }
+    assert_eq!(
+        only(POSTFIX).detail.as_deref(),
+        Some(
+            "5.1.1 550 5.1.1 <<recipient>>: Recipient address rejected: User unknown in virtual mailbox table"
+        )
+    );
+}
+
+#[test]
+fn report_is_verified_by_envelope_id_or_return_path() {
+    let without_envelope = POSTFIX.replace("Original-Envelope-Id: {token}\n", "");
+    assert_eq!(only(&without_envelope).id, NotificationId::parse(ID));
+    let without_return_path = POSTFIX.replace("bounces+{token}@", "bounces@");
+    assert_eq!(only(&without_return_path).id, NotificationId::parse(ID));
+    for header in ["Delivered-To", "X-Original-To", "Envelope-To"] {
+        let piped = EXCHANGE.replace(
+            "To: <bounces+{token}@example.org>",
+            "To: <bounces@example.org>",
+        );
+        let piped = format!("{header}: <bounces+{{token}}@example.org>\n{piped}");
+        assert_eq!(only(&piped).id, NotificationId::parse(ID), "{header}");
+    }
+}
+
+#[test]
+fn report_with_notification_id_only_is_rejected() {
+    for mail in [POSTFIX, EXCHANGE, EXIM, DELAYED] {
+        let believed = |token: &str| read_with(&mail.replace("{token}", token), &[]);
+        assert!(believed(ID).is_empty(), "the notification id is not secret");
+        assert!(
+            believed(&token(ID, "eve@example.com")).is_empty(),
+            "sent to another address"
+        );
+        assert!(
+            believed(&token(
+                "0190a5d0-0000-7000-8000-000000000002",
+                "eve@example.com"
+            ))
+            .is_empty()
+        );
+        let id = NotificationId::parse(ID).expect("an id");
+        let click = tokens().issue(TokenPurpose::Unsubscribe, id, &hash("ada@example.com"));
+        assert!(
+            believed(&click).is_empty(),
+            "an unsubscribe token verifies no report"
+        );
+        assert_eq!(believed(&token(ID, "ada@example.com")).len(), 1);
+    }
+}
+
+#[test]
+fn forwarding_address_is_not_suppressed() {
+    // The message went to Ada's alias, and the report names only the address that it was forwarded
+    // to.
+    let mail = POSTFIX.replace("{token}", &token(ID, "alias@example.com"));
+    assert!(
+        read_with(&mail, &[]).is_empty(),
+        "the original address is unknown"
+    );
+    let [report] = &read_with(&mail, &[hash("alias@example.com")])[..] else {
+        panic!("one recipient")
+    };
+    assert_eq!(
+        (report.kind, report.dead_address.as_deref()),
+        (ReceiptKind::Bounced, None)
+    );
+}
+
+#[test]
+fn recipients_of_a_report_are_bounded() {
+    let many = "Final-Recipient: rfc822; bob@example.com\nAction: failed\nStatus: 5.1.1\n\n"
+        .repeat(16_000);
+    let boundary = "--4dB0xj6Lq1z3m.1763599802/mail.example.org\nContent-Description: Undelivered";
+    let reports = read_text(&POSTFIX.replace(boundary, &format!("{many}{boundary}")));
+    assert_eq!(reports.len(), MAX_RECIPIENTS);
+}
+
+#[test]
+fn event_id_identifies_a_report() {
+    assert_eq!(
+        only(POSTFIX).event_id,
+        only(&POSTFIX.replace("Return-Path: <>", "Return-Path: <>\nX-Hop: 2")).event_id
+    );
+    assert_ne!(only(POSTFIX).event_id, only(DELAYED).event_id);
+    let twice = |id: &str| {
+        let mail = EXCHANGE.replace("{token}", &token(id, "ada@example.com"));
+        read_with(&mail, &[]).remove(0).event_id
+    };
+    assert_ne!(
+        twice(ID),
+        twice("0190a5d0-0000-7000-8000-000000000002"),
+        "the text names no notification"
+    );
+}
+
+#[test]
+fn each_recipient_has_its_own_report() {
+    let second = "Final-Recipient: rfc822; bob@example.com\nAction: relayed\nStatus: 2.0.0\n\n";
+    let boundary = "--4dB0xj6Lq1z3m.1763599802/mail.example.org\nContent-Description: Undelivered";
+    let reports = read_text(&POSTFIX.replace(boundary, &format!("{second}{boundary}")));
+    let kinds: Vec<_> = reports
+        .iter()
+        .map(|report| (report.kind, report.dead_address.is_some()))
+        .collect();
+    assert_eq!(
+        kinds,
+        [(ReceiptKind::Bounced, true), (ReceiptKind::Sent, false)]
+    );
+    assert_ne!(reports[0].event_id, reports[1].event_id);
+}
+
+#[test]
+fn address_is_invalid_only_if_mailbox_is_unknown() {
+    for (status, words, kind, is_dead) in [
+        (
+            "5.2.2",
+            "552 5.2.2 mailbox full",
+            ReceiptKind::Bounced,
+            false,
+        ),
+        (
+            "5.7.1",
+            "550 5.7.1 looks like spam",
+            ReceiptKind::Bounced,
+            false,
+        ),
+        ("5.4.4", "", ReceiptKind::Bounced, false),
+        ("5.1.1", "", ReceiptKind::Bounced, true),
+        (
+            "4.2.2",
+            "452 4.2.2 mailbox full",
+            ReceiptKind::Failed,
+            false,
+        ),
+    ] {
+        let mail = EXIM.replace("Status: 4.4.7", &format!("Status: {status}"));
+        let mail = mail.replace(
+            "451 4.7.1 Greylisting in action, please come back later",
+            words,
+        );
+        let report = only(&mail);
+        assert_eq!(
+            (report.kind, report.dead_address.is_some()),
+            (kind, is_dead),
+            "{status} {words}: {report:?}"
+        );
+    }
+}
+
+#[test]
+fn future_time_is_clamped_to_now() {
+    let report = only(&DELAYED.replace("20 Nov 2025 00:51:05", "20 Nov 2035 00:51:05"));
+    assert_eq!(report.at, NOW);
+}
+
+#[test]
+fn other_messages_contain_no_report() {
+    let vacation = "From: ada@example.com\nTo: bounces@example.org\nSubject: Out of office\n\
+                    In-Reply-To: <{id}@example.org>\nAuto-Submitted: auto-replied\n\nBack on Monday.\n";
+    // A forwarded report concerns another sender's message.
+    let forwarded = format!(
+        "From: eve@example.net\nContent-Type: multipart/mixed; boundary=x\n\n--x\nContent-Type: message/rfc822\n\n{POSTFIX}\n--x--\n"
+    );
+    for mail in [
+        "",
+        "\n",
+        "--",
+        vacation,
+        &forwarded,
+        &POSTFIX.replace("message/delivery-status", "text/plain"),
+    ] {
+        assert!(read_text(mail).is_empty(), "{mail}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_input_does_not_panic(cut in 0..4000_usize, at in 0..4000_usize, noise in any::<[u8; 6]>()) {
+        for mail in [POSTFIX, EXCHANGE, EXIM] {
+            let mut bytes = mail.as_bytes()[..mail.len().min(cut)].to_vec();
+            let at = at.min(bytes.len());
+            bytes.splice(at..at, noise);
+            let _ = read(&bytes, &ErrorCodeTable::shipped(), NOW);
+        }
+    }
+}

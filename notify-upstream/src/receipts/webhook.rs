@@ -1,0 +1,250 @@
+//! Webhooks: delivery reports that providers send over HTTP.
+//!
+//! The signature is verified over the raw body before anything else is parsed. Reports are stored
+//! in an inbox that is unique per provider event. A status is merged from it by rank when it is
+//! read, so that order and repetition of reports do not matter, and a report may precede the SENT
+//! record.
+
+mod mailgun;
+mod sendgrid;
+mod sns;
+mod standard;
+mod twilio;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use http::HeaderMap;
+use postern_common::Secret;
+use postern_common::clock::Timestamp;
+use serde_json::Value;
+
+pub(crate) use sns::{CertificateCache, SnsWebhook};
+
+use crate::delivery::report::ProviderReport;
+use crate::notification::{Channel, NotificationId};
+use crate::store::WebhookToken;
+
+/// The configured webhook receivers. A request for another provider is answered as one with an
+/// invalid signature.
+#[derive(Debug, Default)]
+pub(crate) struct Webhooks {
+    /// Twilio: SMS status.
+    pub(crate) twilio: Option<TwilioWebhook>,
+    /// Amazon SNS: e-mail events of SES.
+    pub(crate) sns: Option<SnsWebhook>,
+    /// SendGrid: e-mail events.
+    pub(crate) sendgrid: Option<SendGridWebhook>,
+    /// Mailgun: e-mail events.
+    pub(crate) mailgun: Option<MailgunWebhook>,
+    /// Standard Webhooks: any other provider.
+    pub(crate) standard: Option<StandardWebhook>,
+}
+
+/// A webhook request as received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WebhookRequest<'a> {
+    pub(crate) headers: &'a HeaderMap,
+    /// The query without `?`.
+    pub(crate) query: Option<&'a str>,
+    pub(crate) body: &'a [u8],
+    /// The client's address, if known.
+    pub(crate) source: Option<IpAddr>,
+    /// Time of receipt.
+    pub(crate) now: Timestamp,
+}
+
+/// The reason why a webhook request is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WebhookRejection {
+    /// The signature is missing, invalid or expired, or the provider is not configured.
+    Signature,
+    /// The signature is valid and the body cannot be parsed.
+    Unreadable,
+    /// The provider's certificate cannot be fetched at present.
+    Unavailable,
+}
+
+/// Maximum difference between a signed timestamp and the current time, for schemes without a window
+/// of their own.
+const SIGNATURE_WINDOW: Duration = Duration::from_secs(300);
+
+// === impl Webhooks ===
+
+impl Webhooks {
+    /// Checks what does not depend on the body: that the provider is configured, that the headers
+    /// have the form of its signature scheme, and that their timestamp is current. Mailgun and SNS
+    /// sign within the body.
+    ///
+    /// # Errors
+    /// [`WebhookRejection::Signature`].
+    pub(crate) fn check_headers(
+        &self,
+        provider: &str,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> Result<(), WebhookRejection> {
+        let configured = match provider {
+            "twilio" => self
+                .twilio
+                .as_ref()
+                .map(|_| twilio::signature(headers).map(|_| ())),
+            "sns" => self.sns.as_ref().map(|sns| sns.check_topic(headers)),
+            "sendgrid" => self
+                .sendgrid
+                .as_ref()
+                .map(|_| sendgrid::signature(headers, now).map(|_| ())),
+            "mailgun" => self.mailgun.as_ref().map(|_| Ok(())),
+            "standard" => self
+                .standard
+                .as_ref()
+                .map(|_| standard::signature(headers, now).map(|_| ())),
+            _ => None,
+        };
+        configured.unwrap_or(Err(WebhookRejection::Signature))
+    }
+
+    /// Verifies and parses a provider's request.
+    ///
+    /// # Errors
+    /// The reason for rejection. Nothing has been changed then.
+    pub(crate) async fn read(
+        &self,
+        provider: &str,
+        request: &WebhookRequest<'_>,
+    ) -> Result<Vec<ProviderReport>, WebhookRejection> {
+        match provider {
+            "twilio" => self
+                .twilio
+                .as_ref()
+                .ok_or(WebhookRejection::Signature)?
+                .read(request),
+            "sns" => {
+                self.sns
+                    .as_ref()
+                    .ok_or(WebhookRejection::Signature)?
+                    .read(request)
+                    .await
+            }
+            "sendgrid" => self
+                .sendgrid
+                .as_ref()
+                .ok_or(WebhookRejection::Signature)?
+                .read(request),
+            "mailgun" => self
+                .mailgun
+                .as_ref()
+                .ok_or(WebhookRejection::Signature)?
+                .read(request),
+            "standard" => self
+                .standard
+                .as_ref()
+                .ok_or(WebhookRejection::Signature)?
+                .read(request),
+            _ => Err(WebhookRejection::Signature),
+        }
+    }
+
+    /// Returns whether the providers of a channel report delivery. FCM has no receipts, and the
+    /// channel of Standard Webhooks is unknown.
+    #[must_use]
+    pub(crate) fn report(&self, channel: Channel) -> bool {
+        let Self {
+            twilio,
+            sns,
+            sendgrid,
+            mailgun,
+            standard: _,
+        } = self;
+        match channel {
+            Channel::Email => sns.is_some() || sendgrid.is_some() || mailgun.is_some(),
+            Channel::Sms => twilio.is_some(),
+            Channel::Push => false,
+        }
+    }
+
+    /// Returns the token that binds the signature to the body, for providers whose scheme does not
+    /// cover the body. Call it only after [`Webhooks::read`] has verified the signature.
+    #[must_use]
+    pub(crate) fn token(
+        &self,
+        provider: &str,
+        request: &WebhookRequest<'_>,
+    ) -> Option<WebhookToken> {
+        if provider == "mailgun" {
+            MailgunWebhook::token(request)
+        } else {
+            None
+        }
+    }
+}
+
+/// Time for which a webhook token is remembered: as long as its signed timestamp is accepted.
+pub(crate) const WEBHOOK_TOKEN_TTL: Duration = mailgun::SIGNATURE_WINDOW;
+
+pub(crate) use mailgun::MailgunWebhook;
+pub(crate) use sendgrid::SendGridWebhook;
+pub(crate) use standard::StandardWebhook;
+pub(crate) use twilio::TwilioWebhook;
+
+/// Verifies an HMAC-SHA256 over `parts` in constant time.
+fn hmac_sha256(secret: &[u8], parts: &[&[u8]], tag: &[u8]) -> Result<(), WebhookRejection> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+    hmac::verify(&key, &parts.concat(), tag).map_err(|_| WebhookRejection::Signature)
+}
+
+/// Checks that a signed timestamp is within `window` of `now`.
+fn within_window(
+    unix_seconds: i64,
+    now: Timestamp,
+    window: Duration,
+) -> Result<(), WebhookRejection> {
+    let distance = now.unix_seconds().abs_diff(unix_seconds);
+    if distance <= window.as_secs() {
+        Ok(())
+    } else {
+        Err(WebhookRejection::Signature)
+    }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, WebhookRejection> {
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .ok_or(WebhookRejection::Signature)
+}
+
+fn json(body: &[u8]) -> Result<Value, WebhookRejection> {
+    serde_json::from_slice(body).map_err(|_| WebhookRejection::Unreadable)
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
+    value.pointer(pointer).and_then(Value::as_str)
+}
+
+/// Returns the notification identifier in a `Message-ID` of this service, `<id@domain>`.
+pub(crate) fn id_in_message_id(message_id: &str) -> Option<NotificationId> {
+    NotificationId::parse(
+        message_id
+            .trim()
+            .trim_start_matches('<')
+            .split('@')
+            .next()?,
+    )
+}
+
+/// Replaces the recipient's address in a provider's description.
+pub(crate) fn without_address(words: &str, address: Option<&str>) -> String {
+    match address.filter(|address| !address.is_empty()) {
+        Some(address) => words.replace(address, "<recipient>"),
+        None => words.to_owned(),
+    }
+}
+
+fn bytes(secret: &Secret) -> &[u8] {
+    secret.expose().as_bytes()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! SendGrid webhooks.
+
+use std::time::Duration;
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
+use postern_common::clock::Timestamp;
+use serde_json::Value;
+
+use super::{
+    WebhookRejection, WebhookRequest, header, id_in_message_id, json, text, within_window,
+    without_address,
+};
+use crate::delivery::report::ProviderReport;
+use crate::notification::NotificationId;
+use crate::store::row::ReceiptKind;
+
+/// E-mail events of SendGrid (Signed Event Webhook): ECDSA on P-256 over timestamp and body.
+#[derive(Debug)]
+pub(crate) struct SendGridWebhook {
+    key: Vec<u8>,
+}
+
+/// SendGrid batches events before sending; the timestamp is that of the sending.
+const SIGNATURE_WINDOW: Duration = Duration::from_secs(600);
+
+impl SendGridWebhook {
+    /// Creates a receiver with the public key that SendGrid displays: base64 of a
+    /// `SubjectPublicKeyInfo`. Returns `None` if it is not base64.
+    #[must_use]
+    pub(crate) fn new(public_key: &str) -> Option<Self> {
+        STANDARD
+            .decode(public_key.trim())
+            .ok()
+            .filter(|key| key.len() >= 65)
+            .map(|key| Self { key })
+    }
+
+    pub(super) fn read(
+        &self,
+        request: &WebhookRequest<'_>,
+    ) -> Result<Vec<ProviderReport>, WebhookRejection> {
+        let (timestamp, signature) = signature(request.headers, request.now)?;
+        let signed = [timestamp.as_bytes(), request.body].concat();
+        UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &self.key)
+            .verify(&signed, &signature)
+            .map_err(|_| WebhookRejection::Signature)?;
+        let Value::Array(events) = json(request.body)? else {
+            return Err(WebhookRejection::Unreadable);
+        };
+        Ok(events
+            .iter()
+            .filter_map(|event| report(request, event))
+            .collect())
+    }
+}
+
+/// Returns timestamp and signature of the headers. The timestamp is within the window.
+pub(super) fn signature(
+    headers: &HeaderMap,
+    now: Timestamp,
+) -> Result<(&str, Vec<u8>), WebhookRejection> {
+    let signature = header(headers, "x-twilio-email-event-webhook-signature")?;
+    let timestamp = header(headers, "x-twilio-email-event-webhook-timestamp")?;
+    let signature = STANDARD
+        .decode(signature)
+        .map_err(|_| WebhookRejection::Signature)?;
+    within_window(
+        timestamp.parse().map_err(|_| WebhookRejection::Signature)?,
+        now,
+        SIGNATURE_WINDOW,
+    )?;
+    Ok((timestamp, signature))
+}
+
+fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport> {
+    let hard = text(event, "/type") == Some("bounce");
+    let kind = match text(event, "/event")? {
+        "processed" => ReceiptKind::Sent,
+        "deferred" => ReceiptKind::Deferred,
+        "delivered" => ReceiptKind::Delivered,
+        "bounce" if hard => ReceiptKind::Bounced,
+        "bounce" | "dropped" => ReceiptKind::Failed,
+        _ => return None,
+    };
+    let email = text(event, "/email");
+    let description = text(event, "/reason").or_else(|| text(event, "/response"));
+    let by_argument = text(event, "/notificationId").and_then(NotificationId::parse);
+    let seconds = event.get("timestamp").and_then(Value::as_i64);
+    Some(ProviderReport {
+        event_id: text(event, "/sg_event_id")?.to_owned(),
+        id: by_argument.or_else(|| id_in_message_id(text(event, "/smtp-id")?)),
+        kind,
+        at: seconds.map_or(request.now, Timestamp::from_unix_seconds),
+        code: text(event, "/status").map(str::to_owned),
+        detail: description.map(|description| without_address(description, email)),
+        dead_address: email
+            .filter(|_| kind == ReceiptKind::Bounced)
+            .map(str::to_owned),
+    })
+}

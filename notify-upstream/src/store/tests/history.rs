@@ -1,0 +1,153 @@
+//! Tests of workers, dead letters, receipts and delayed rows.
+
+use super::*;
+
+#[tokio::test]
+async fn dead_worker_cannot_renew() {
+    for (store, _database) in both().await {
+        let later = |s| NOW.plus(std::time::Duration::from_secs(s));
+        store.register_worker(ME, NOW).await.expect("no error");
+        assert!(
+            store
+                .renew_worker(ME, later(3), later(0))
+                .await
+                .expect("lease renewal succeeds")
+        );
+        assert!(
+            store
+                .dead_workers(later(3))
+                .await
+                .expect("no error")
+                .is_empty()
+        );
+        assert_eq!(store.dead_workers(later(4)).await.expect("no error"), [ME]);
+        assert!(
+            !store
+                .renew_worker(ME, later(20), later(10))
+                .await
+                .expect("the server answers"),
+            "a dead worker stays dead"
+        );
+        let mut batch = orders(0, 1);
+        batch[0].worker = Some(ME);
+        store.accept(&batch).await.expect("no error");
+        assert_eq!(
+            store.delete_dead_workers(later(4)).await.expect("no error"),
+            0,
+            "the worker holds a row"
+        );
+        let rescued = claim(&store, 0, 1, OTHER, &[ME]).await;
+        assert_eq!(rescued.len(), 1);
+        assert_eq!(
+            store.delete_dead_workers(later(4)).await.expect("no error"),
+            1
+        );
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_replayed_and_discarded() {
+    for (store, _database) in both().await {
+        store.accept(&orders(0, 3)).await.expect("no error");
+        let claimed = claim(&store, 0, 3, ME, &[]).await;
+        let results: Vec<_> = claimed
+            .iter()
+            .map(|row| ended(row, ME, ResultKind::Failed, Next::Dead))
+            .collect();
+        store.finish(&results).await.expect("no error");
+        let all = DeadFilter {
+            limit: 100,
+            ..DeadFilter::default()
+        };
+        let letters = store.dead_letters(&all).await.expect("no error");
+        assert_eq!(
+            (letters.len(), letters[0].code.as_deref()),
+            (3, Some("why"))
+        );
+        let none = DeadFilter {
+            code: Some("other".to_owned()),
+            ..all.clone()
+        };
+        assert!(
+            store
+                .dead_letters(&none)
+                .await
+                .expect("no error")
+                .is_empty()
+        );
+        let one = DeadFilter {
+            id: Some(claimed[0].id),
+            ..all.clone()
+        };
+        let first = order_at(NOW) + 1000;
+        assert_eq!(store.replay(&one, first, NOW).await.expect("no error"), 1);
+        let again = claim(&store, 0, 9, ME, &[]).await;
+        assert_eq!(
+            (again.len(), again[0].attempt, again[0].order),
+            (1, 2, first)
+        );
+        assert_eq!(store.discard_dead_letters(&all).await.expect("no error"), 2);
+        assert!(store.dead_letters(&all).await.expect("no error").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn receipts_are_unique_and_may_precede_the_result() {
+    for (store, _database) in both().await {
+        let row = notification(order_at(NOW), Priority::Normal);
+        let receipt = |event: &str, kind| Receipt {
+            provider: "standard".to_owned(),
+            event_id: event.to_owned(),
+            id: row.id,
+            kind,
+            at: NOW,
+            received_at: NOW,
+            code: None,
+            detail: Some("ok".to_owned()),
+        };
+        let both = [
+            receipt("1", ReceiptKind::Delivered),
+            receipt("2", ReceiptKind::Sent),
+        ];
+        assert_eq!(store.save_receipts(&both).await.expect("no error"), 2);
+        assert_eq!(store.save_receipts(&both).await.expect("no error"), 0);
+        assert!(store.read(&[row.id]).await.expect("no error").is_empty());
+        store
+            .accept(std::slice::from_ref(&row))
+            .await
+            .expect("no error");
+        let entry = snapshot(&store, row.id).await.history;
+        assert_eq!(
+            entry
+                .iter()
+                .filter(|entry| matches!(entry, HistoryEntry::Receipt(..)))
+                .count(),
+            2
+        );
+    }
+}
+
+#[tokio::test]
+async fn rows_due_at_one_time_keep_their_order_over_moves() {
+    for (store, _database) in both().await {
+        let due = NOW.plus(std::time::Duration::from_secs(60));
+        let delayed = |row| NewNotification {
+            send_at: Some(due),
+            ..row
+        };
+        let mut rows: Vec<_> = orders(0, 60).into_iter().map(delayed).collect();
+        let mut ids: Vec<_> = rows.iter().map(|row| row.id).collect();
+        ids.sort_unstable();
+        rows.reverse();
+        store.accept(&rows).await.expect("no error");
+        let mut places = Vec::new();
+        for _ in 0..3 {
+            places.extend(store.move_due(due, 20).await.expect("no error"));
+        }
+        places.sort_unstable_by_key(|place| place.order);
+        places.dedup();
+        assert_eq!(places.len(), 60, "distinct orders");
+        let claimed = claim(&store, 0, 100, ME, &[]).await;
+        assert_eq!(claimed.iter().map(|row| row.id).collect::<Vec<_>>(), ids);
+    }
+}

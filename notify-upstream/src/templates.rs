@@ -1,0 +1,223 @@
+//! Message templates: files in one folder, loaded and validated as a whole.
+//!
+//! Enters: the template folder, and the variables of a notification. Leaves: rendered message
+//! parts. Depends on [`notification`](crate::notification) only.
+//!
+//! `{folder}/{name}/template.toml` holds the version and the settings of a template. Beside it are
+//! its parts, one file each, named `{channel}.{locale}.{part}`, such as `email.en.subject`,
+//! `email.en.html`, `email.en.txt`, `sms.de.txt`, `push.en.title`, `push.en.txt`.
+
+mod links;
+mod load;
+mod name;
+mod render;
+mod text;
+mod user_text;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use minijinja::Environment;
+use serde_json::{Map, Value};
+
+pub(crate) use load::fingerprint;
+pub(crate) use name::{Locale, TemplateName};
+pub(crate) use render::{MessageContent, RenderError};
+pub(crate) use user_text::{UserTextMistake, VariableAuthor};
+
+use crate::notification::{Channel, PerChannel};
+
+/// All loaded templates.
+#[derive(Debug)]
+pub(crate) struct Templates {
+    environment: Environment<'static>,
+    by_name: BTreeMap<TemplateName, Template>,
+    default_locale: Locale,
+}
+
+/// A template in all its locales and channels.
+#[derive(Debug)]
+struct Template {
+    settings: Arc<TemplateSettings>,
+    variants: BTreeMap<(Channel, Locale), TemplateVariant>,
+}
+
+/// The settings in `template.toml`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TemplateSettings {
+    /// Version, from 1. Raised with each change of meaning and recorded with each notification.
+    pub(crate) version: u32,
+    /// Variables that may be absent.
+    pub(crate) optional: BTreeSet<String>,
+    /// Handling of attempts with an ambiguous result. Default: resend.
+    pub(crate) ambiguous: AmbiguityPolicy,
+    /// Whether its e-mail carries `List-Unsubscribe` with one click (RFC 8058). Default: no.
+    pub(crate) unsubscribe: bool,
+    /// Variables whose values were written by users although a service submits them: they are
+    /// limited in length and never become links. All variables submitted by a user are treated so
+    /// in every template.
+    pub(crate) user_variables: BTreeSet<String>,
+    /// Whether users may have the template sent to an unverified address of their own, as
+    /// registration and verification require. Default: on no channel.
+    pub(crate) unverified_addresses: PerChannel<bool>,
+}
+
+/// Handling of an attempt whose result is ambiguous: the provider may or may not have accepted the
+/// message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AmbiguityPolicy {
+    /// The message is sent again and may arrive twice.
+    Resend,
+    /// The notification fails and may not have arrived.
+    Fail,
+}
+
+/// The parts of one channel and locale.
+#[derive(Debug)]
+struct TemplateVariant {
+    parts: BTreeSet<TemplatePart>,
+    /// Paths of the variables that the parts use and that are not optional.
+    required: BTreeSet<String>,
+}
+
+/// A file of a variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum TemplatePart {
+    Subject,
+    Html,
+    Text,
+    Title,
+}
+
+/// A variant returned by [`Templates::find`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundTemplate<'a> {
+    templates: &'a Templates,
+    settings: &'a TemplateSettings,
+    name: &'a TemplateName,
+    channel: Channel,
+    locale: &'a Locale,
+    variant: &'a TemplateVariant,
+}
+
+/// The reason why no variant was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TemplateLookupError {
+    /// The template does not exist.
+    NoSuchTemplate,
+    /// The template has no variant for this channel.
+    NotOnThisChannel,
+}
+
+// === impl Templates ===
+
+impl Templates {
+    /// Returns the variant for a channel in the first available of: the requested locale, its
+    /// language without region, the default locale, any locale.
+    ///
+    /// # Errors
+    /// The template does not exist, or has no variant for this channel.
+    pub(crate) fn find(
+        &self,
+        name: &TemplateName,
+        channel: Channel,
+        wanted: Option<&Locale>,
+    ) -> Result<FoundTemplate<'_>, TemplateLookupError> {
+        let (name, template) = self
+            .by_name
+            .get_key_value(name)
+            .ok_or(TemplateLookupError::NoSuchTemplate)?;
+        let of = |locale: &Locale| template.variants.get_key_value(&(channel, locale.clone()));
+        let found = wanted
+            .and_then(|locale| of(locale).or_else(|| of(&locale.without_region())))
+            .or_else(|| of(&self.default_locale))
+            .or_else(|| template.variants.iter().find(|((on, _), _)| *on == channel));
+        let ((_, locale), variant) = found.ok_or(TemplateLookupError::NotOnThisChannel)?;
+        Ok(FoundTemplate {
+            templates: self,
+            settings: &template.settings,
+            name,
+            channel,
+            locale,
+            variant,
+        })
+    }
+
+    /// Returns name, channel and locale of every variant.
+    pub(crate) fn variants(&self) -> impl Iterator<Item = (&TemplateName, Channel, &Locale)> {
+        self.by_name.iter().flat_map(|(name, template)| {
+            let variants = template.variants.keys();
+            variants.map(move |(channel, locale)| (name, *channel, locale))
+        })
+    }
+
+    /// Returns the number of templates.
+    #[must_use]
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+}
+
+// === impl FoundTemplate ===
+
+impl FoundTemplate<'_> {
+    #[must_use]
+    pub(crate) fn version(&self) -> u32 {
+        self.settings.version
+    }
+
+    #[must_use]
+    pub(crate) fn settings(&self) -> &TemplateSettings {
+        self.settings
+    }
+
+    #[must_use]
+    pub(crate) fn locale(&self) -> &Locale {
+        self.locale
+    }
+
+    /// Returns the paths of the required variables that are absent or `null`.
+    #[must_use]
+    pub(crate) fn missing(&self, variables: &Map<String, Value>) -> Vec<String> {
+        self.variant
+            .required
+            .iter()
+            .filter(|path| !is_present(path, variables))
+            .cloned()
+            .collect()
+    }
+}
+
+fn is_present(path: &str, variables: &Map<String, Value>) -> bool {
+    let mut names = path.split('.');
+    let mut here = names.next().and_then(|name| variables.get(name));
+    for name in names {
+        here = here.and_then(|value| value.get(name));
+    }
+    here.is_some_and(|value| !value.is_null())
+}
+
+// === impl TemplatePart ===
+
+impl TemplatePart {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Subject => "subject",
+            Self::Html => "html",
+            Self::Text => "txt",
+            Self::Title => "title",
+        }
+    }
+
+    /// Maximum size of the rendered part, in bytes.
+    const fn cap(self) -> usize {
+        match self {
+            Self::Subject | Self::Title => 512,
+            Self::Html => 256 << 10,
+            Self::Text => 64 << 10,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! Rendering of templates.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
+use serde_json::{Map, Value};
+
+use super::user_text::without_links;
+use super::{FoundTemplate, TemplatePart, VariableAuthor, text};
+use crate::notification::Channel;
+
+/// A rendered message.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum MessageContent {
+    Email {
+        /// A single line.
+        subject: String,
+        /// Plain text, derived from the HTML if the template has no text part.
+        text: String,
+        /// HTML, if the template has an HTML part.
+        html: Option<String>,
+    },
+    /// An SMS.
+    Sms { text: String },
+    Push {
+        /// A single line.
+        title: String,
+        /// The message text.
+        body: String,
+    },
+}
+
+/// The reason why a template does not render.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RenderError {
+    /// A variable is missing or has a type that the template cannot use.
+    #[error("the template does not render: {0}")]
+    Template(String),
+    /// The output exceeds the limit of its part.
+    #[error("the part {part} renders to more than {cap} bytes")]
+    TooLong {
+        part: &'static str,
+        /// The limit in bytes.
+        cap: usize,
+    },
+}
+
+impl fmt::Debug for MessageContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[content]")
+    }
+}
+
+impl FoundTemplate<'_> {
+    /// Renders all parts. Text written by users is changed so that it contains no link.
+    ///
+    /// # Errors
+    /// A part failed. Rendering again with the same variables fails again.
+    pub(crate) fn render(
+        &self,
+        variables: &Map<String, Value>,
+        author: VariableAuthor,
+    ) -> Result<MessageContent, RenderError> {
+        let value = |name: &str, value: &Value| {
+            let user_text = value.as_str().filter(|_| self.is_user_text(name, author));
+            user_text.map_or_else(
+                || engine_value(value),
+                |text| minijinja::Value::from(without_links(text)),
+            )
+        };
+        let pairs = variables
+            .iter()
+            .map(|(name, one)| (name.clone(), value(name, one)));
+        let context = minijinja::Value::from_pairs(pairs);
+        let part = |part| self.part(part, &context);
+        let has = |part| self.variant.parts.contains(&part);
+        Ok(match self.channel {
+            Channel::Email => {
+                let html = if has(TemplatePart::Html) {
+                    Some(part(TemplatePart::Html)?)
+                } else {
+                    None
+                };
+                let text = match (&html, has(TemplatePart::Text)) {
+                    (Some(html), false) => text::from_html(html),
+                    (_, _) => part(TemplatePart::Text)?,
+                };
+                MessageContent::Email {
+                    subject: one_line(&part(TemplatePart::Subject)?),
+                    text,
+                    html,
+                }
+            }
+            Channel::Sms => MessageContent::Sms {
+                text: part(TemplatePart::Text)?.trim_end().to_owned(),
+            },
+            Channel::Push => MessageContent::Push {
+                title: one_line(&part(TemplatePart::Title)?),
+                body: part(TemplatePart::Text)?.trim_end().to_owned(),
+            },
+        })
+    }
+
+    fn part(&self, part: TemplatePart, context: &minijinja::Value) -> Result<String, RenderError> {
+        let key = format!(
+            "{}/{}.{}.{}",
+            self.name.as_str(),
+            self.channel.as_str(),
+            self.locale.as_str(),
+            part.as_str()
+        );
+        let template = self
+            .templates
+            .environment
+            .get_template(&key)
+            .map_err(|error| failed(&error))?;
+        let mut output = CappedBuffer {
+            bytes: Vec::new(),
+            cap: part.cap(),
+            over: false,
+        };
+        let rendered = template.render_captured_to(context, &mut output).map(drop);
+        match rendered {
+            Err(_) if output.over => Err(RenderError::TooLong {
+                part: part.as_str(),
+                cap: part.cap(),
+            }),
+            Err(error) => Err(failed(&error)),
+            Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
+        }
+    }
+}
+
+/// Converts JSON to a value of the template engine.
+fn engine_value(value: &Value) -> minijinja::Value {
+    match value {
+        Value::Null => minijinja::Value::from(()),
+        Value::Bool(flag) => minijinja::Value::from(*flag),
+        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(signed), _) => minijinja::Value::from(signed),
+            (None, Some(unsigned)) => minijinja::Value::from(unsigned),
+            (None, None) => minijinja::Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::String(text) => minijinja::Value::from(text.as_str()),
+        Value::Array(items) => items.iter().map(engine_value).collect::<Vec<_>>().into(),
+        Value::Object(map) => minijinja::Value::from_pairs(
+            map.iter()
+                .map(|(name, value)| (name.clone(), engine_value(value))),
+        ),
+    }
+}
+
+/// Prints strings, numbers and booleans. A list or map in place of a single value is an error of
+/// the caller and is rejected, so that the engine's notation never reaches a recipient.
+pub(super) fn print(
+    output: &mut Output<'_>,
+    state: &mut State<'_, '_>,
+    value: &minijinja::Value,
+) -> Result<(), Error> {
+    if matches!(
+        value.kind(),
+        ValueKind::None | ValueKind::Map | ValueKind::Seq | ValueKind::Iterable
+    ) {
+        let reason = "only a text, a number or a truth value can be printed";
+        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+    }
+    escape_formatter(output, state, value)
+}
+
+/// Converts an engine error without the values of variables.
+fn failed(error: &Error) -> RenderError {
+    let place = error
+        .line()
+        .map_or_else(String::new, |line| format!(" at line {line}"));
+    RenderError::Template(format!("{}{place}", error.kind()))
+}
+
+/// Reduces a subject or title to one line, regardless of the variables.
+fn one_line(text: &str) -> String {
+    let plain: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    plain.trim().to_owned()
+}
+
+/// A writer that fails beyond a size limit.
+struct CappedBuffer {
+    bytes: Vec<u8>,
+    cap: usize,
+    over: bool,
+}
+
+impl Write for CappedBuffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.cap {
+            self.over = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The filter `url`: returns the text if it is an absolute URL of an allowed scheme. `javascript:`
+/// and similar schemes fail.
+pub(super) fn url_filter(text: &str) -> Result<String, Error> {
+    // User text that contained a link has been changed to contain a space.
+    let is_whole = !text.contains(char::is_whitespace);
+    match url::Url::parse(text) {
+        Ok(url) if is_whole && matches!(url.scheme(), "http" | "https" | "mailto" | "tel") => {
+            Ok(url.into())
+        }
+        Ok(_) | Err(_) => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "must be an absolute http, https, mailto or tel URL",
+        )),
+    }
+}
