@@ -8,9 +8,9 @@ use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::config::Env;
 use postern_common::database::testing::{self, TestDatabase};
-use postern_notify::notification::{Channel, Lane, Priority};
-use postern_notify::sequence::Sequence;
-use postern_notify::store::{
+use postern_notify::queue::OrderSequence;
+use postern_notify::queue::{Channel, Lane, Priority};
+use postern_notify::queue::{
     Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow, Store,
 };
 use tokio::runtime::Runtime;
@@ -21,7 +21,7 @@ const LANE: Lane = Lane::first(Channel::Email, Priority::Normal);
 /// A store with rows that wait.
 struct Queue {
     store: Store,
-    sequence: Sequence,
+    sequence: OrderSequence,
     clock: Clock,
     after: i64,
     _database: TestDatabase,
@@ -32,7 +32,7 @@ impl Queue {
         let store = Store::open(&database.database, 4).await.expect("opens");
         let clock = Clock::system();
         store
-            .keep_house(clock.now(), Timestamp(0))
+            .maintain(clock.now(), Timestamp(0))
             .await
             .expect("partitions");
         store
@@ -41,7 +41,7 @@ impl Queue {
             .expect("registers");
         Self {
             store,
-            sequence: Sequence::new(clock.clone()),
+            sequence: OrderSequence::new(clock.clone()),
             clock,
             after: 0,
             _database: database,
@@ -51,7 +51,7 @@ impl Queue {
     async fn fill(&self, rows: usize) {
         let first = self.sequence.orders(rows);
         let row = |order| NewNotification {
-            id: Sequence::id(order),
+            id: OrderSequence::id(order),
             order,
             record: Record {
                 lane: LANE,

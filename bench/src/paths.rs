@@ -14,16 +14,19 @@ use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use postern_common::Clock;
 use postern_common::http::bearer;
 use postern_common::token::{Caller, Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
-use postern_proxy::Trace;
-use postern_proxy::access::Event;
-use postern_proxy::config::ClientAddress;
-use postern_proxy::framing::Framing;
-use postern_proxy::head::{Head, HeadLimits, Progress, to_request};
-use postern_proxy::injection::Injection;
-use postern_proxy::limit::{Limiter, Rate, Verdict};
-use postern_proxy::policy::{Policy, Protected, UserRule};
-use postern_proxy::route::{Methods, PathPattern, Pattern, Request, RouteIndex, Router};
-use postern_proxy::target::Target;
+use postern_proxy::TraceContext as Trace;
+use postern_proxy::config::ClientAddressDetail as ClientAddress;
+use postern_proxy::config::{CallerRules as Protected, RoutePolicy as Policy, UserRule};
+use postern_proxy::config::{MethodSet as Methods, PathPattern, RoutePattern as Pattern};
+use postern_proxy::forwarding::identity_headers::IdentityHeaders as Injection;
+use postern_proxy::message::framing::BodyFraming as Framing;
+use postern_proxy::message::head::{
+    HeadLimits, HeadScanner as Progress, RequestHead as Head, to_request,
+};
+use postern_proxy::message::target::RequestTarget as Target;
+use postern_proxy::rate_limiter::{Rate, RateDecision as Verdict, RateLimiter as Limiter};
+use postern_proxy::routing::{RouteIndex, RouteMatcher as Router, RouteRequest as Request};
+use postern_proxy::telemetry::AccessEvent as Event;
 use uuid::Uuid;
 
 use crate::token::{Algorithm, CLIENT_ID, Signer};

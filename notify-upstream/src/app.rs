@@ -11,7 +11,7 @@ use postern_common::Clock;
 use postern_common::admin::{self, Check, Health};
 use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
-use postern_common::database::{Database, Options};
+use postern_common::database::{Database, DatabaseOptions};
 use postern_common::exit::Exit;
 use postern_common::http::Limits;
 use postern_common::service::{ServiceClient, ServiceTokens};
@@ -73,7 +73,7 @@ pub struct App {
 }
 
 /// Maximum duration of a graceful shutdown: the longest call, and the timeout of final writes once
-/// before and twice after it. A supervisor must wait longer before it kills the process.
+/// before and twice after it. A service_manager must wait longer before it kills the process.
 pub const MAX_SHUTDOWN_DURATION: Duration =
     Duration::from_secs(MAX_CALL_DURATION.as_secs() + 3 * FINAL_WRITE_TIMEOUT.as_secs());
 
@@ -308,7 +308,7 @@ impl App {
 
 /// Opens the database, migrates its tables and creates the partitions of the near future.
 async fn open_store(config: &Config, clock: &Clock) -> Result<(Database, Store), Exit> {
-    let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
+    let opened = Database::open(&config.database, DatabaseOptions::new("postern-notify")).await?;
     let store = Store::open(&opened, config.queue.connections).await?;
     store
         .maintain(clock.now(), keep_from(config, clock.now()))

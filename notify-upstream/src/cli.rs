@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::config::{Env, load};
-use postern_common::database::{Database, Options};
+use postern_common::database::{Database, DatabaseOptions};
 use postern_common::exit::Exit;
 use serde_json::{Map, Value};
 
@@ -325,12 +325,14 @@ fn read(config: &Path) -> Result<Config, Exit> {
 }
 
 async fn open(config: &Config) -> Result<Store, Exit> {
-    let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
+    let database =
+        Database::open(&config.database, DatabaseOptions::new("postern-notify-cli")).await?;
     Store::open(&database, 3).await
 }
 
 async fn check_database(config: &Config) -> Result<(), Exit> {
-    let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
+    let database =
+        Database::open(&config.database, DatabaseOptions::new("postern-notify-cli")).await?;
     // A new database has no tables yet.
     database
         .ping()

@@ -117,7 +117,7 @@ impl Config {
             address("listen", [127, 0, 0, 1], 8502),
             address("admin", [127, 0, 0, 1], 8511),
         );
-        let log = Log::read(root);
+        let log = Log::read(root, env);
         let text = |name, variable, default: &str| {
             let written = root.optional(name, |field| field.text(1..=1024));
             env.get(variable)

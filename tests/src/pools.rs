@@ -7,7 +7,7 @@ use aws_sdk_cognitoidentityprovider::Client;
 use postern_common::Clock;
 use postern_common::config::{Env, parse};
 use postern_common::identity::{AwsCredentials, IdentityConfig};
-use postern_identity_pool::{App, Config, Hashing, Listeners, Provisioned};
+use postern_identity_pool::{App, Config, HashingSettings, Listeners, ProvisionedPools};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -17,7 +17,7 @@ use crate::surface::{PASSWORD, Surface};
 /// A running identity pool with a folder of its own.
 #[derive(Debug)]
 pub struct Pools {
-    provisioned: Provisioned,
+    provisioned: ProvisionedPools,
     surface: Surface,
     shutdown: CancellationToken,
     _folder: TempDir,
@@ -41,10 +41,10 @@ impl Pools {
             .expect("an address makes a URL");
         let database = format!("sqlite://{}", folder.path().join("identity.db").display());
         let mut config = Config::new(database, folder.path(), base);
-        config.hashing = Hashing {
+        config.hashing = HashingSettings {
             memory_kib: 8 << 10,
             passes: 1,
-            ..Hashing::default()
+            ..HashingSettings::default()
         };
         let app = Box::pin(App::build(config, Clock::system()))
             .await

@@ -5,7 +5,7 @@ use std::path::Path;
 use postern::Options;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
-use postern_identity_pool::Hashing;
+use postern_identity_pool::HashingSettings;
 use tempfile::TempDir;
 
 use crate::pools::new_user;
@@ -36,10 +36,10 @@ impl Postern {
 
     async fn with(clock: Clock) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let hashing = Hashing {
+        let hashing = HashingSettings {
             memory_kib: 8 << 10,
             passes: 1,
-            ..Hashing::default()
+            ..HashingSettings::default()
         };
         let options = Options {
             hashing,

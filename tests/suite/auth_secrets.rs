@@ -104,7 +104,7 @@ fn event(log: &str, answer: &Answer) -> (String, String, String) {
         .next()
         .unwrap_or_else(|| panic!("{}: no event of {id} in {log}", answer.asked));
     let field = |name: &str| text(&event, name).to_owned();
-    (field("act"), field("subject"), field("outcome"))
+    (field("operation"), field("subject"), field("outcome"))
 }
 
 #[tokio::test]

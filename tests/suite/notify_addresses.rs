@@ -8,9 +8,10 @@ use crate::notify_stage::Stage;
 
 /// Mail that goes nowhere and is taken.
 const MAIL: &str = "[[provider]]\nname = 'mail'\nchannel = 'email'\nkind = 'null'";
-const NOTHING: &str = "no report of a notification: nothing is kept\n";
+const NOTHING: &str = "no report of a notification: message discarded\n";
 const ADA: &str = "ada@example.com";
-const UNKNOWN: &str = include_str!("../../notify-upstream/src/dsn/samples/exchange-failed.eml");
+const UNKNOWN: &str =
+    include_str!("../../notify-upstream/src/receipts/dsn/samples/exchange-failed.eml");
 
 #[tokio::test]
 async fn a_bounce_silences_its_address_until_an_operator_takes_it_off_the_list() {
@@ -23,7 +24,7 @@ async fn a_bounce_silences_its_address_until_an_operator_takes_it_off_the_list()
         let forged = stage.pipe(&["dsn"], &report.replace("{token}", &id)).await;
         assert_eq!(forged.stdout, NOTHING, "{}", forged.stderr);
         let report = report.replace("{token}", &stage.mail_token(DELIVERY_REPORT, &id, ADA));
-        for said in ["1 kept, 0 known before\n", "0 kept, 1 known before\n"] {
+        for said in ["1 stored, 0 duplicate\n", "0 stored, 1 duplicate\n"] {
             let ended = stage.pipe(&["dsn"], &report).await;
             assert_eq!(
                 (ended.status, ended.stdout.as_str()),

@@ -24,7 +24,7 @@ const MAX_MESSAGE_BYTES: u64 = 128 * 1024;
 /// repeat a report with other bytes.
 pub(super) async fn run(config: Result<Config, Exit>) -> Result<(), Exit> {
     let mail = read_mail().map_err(|error| Exit::unavailable(format!("standard input: {error}")));
-    store_reports(config, mail).await.map_err(Exit::for_now)
+    store_reports(config, mail).await.map_err(Exit::temporary)
 }
 
 fn read_mail() -> std::io::Result<Vec<u8>> {

@@ -5,8 +5,8 @@ use std::path::Path;
 use postern_common::config::Env;
 use postern_common::exit::Exit;
 use postern_common::http::bind;
-use postern_common::start::until_database;
-use postern_common::supervisor::Supervisor;
+use postern_common::service_manager::ServiceManager;
+use postern_common::startup::wait_for_database;
 use postern_common::{Clock, log};
 
 use super::read_config;
@@ -19,13 +19,14 @@ pub(super) async fn serve(config: &Path) -> Result<(), Exit> {
     let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
     let shutdown = postern_common::signals::on_termination()
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
-    let supervisor = Supervisor::of(&env);
-    let sockets = (&public, &admin);
-    if !until_database(
+    let service_manager = ServiceManager::from_env(&env);
+
+    if !wait_for_database(
         &config.database,
         "postern-notify",
-        sockets,
-        supervisor.as_ref(),
+        &public,
+        &admin,
+        service_manager.as_ref(),
         &shutdown,
     )
     .await?
@@ -33,8 +34,8 @@ pub(super) async fn serve(config: &Path) -> Result<(), Exit> {
         return Ok(());
     }
     let app = Box::pin(App::build(config, Clock::system())).await?;
-    if let Some(supervisor) = supervisor {
-        tokio::spawn(supervisor.follow(app.health(), shutdown.clone()));
+    if let Some(service_manager) = service_manager {
+        tokio::spawn(service_manager.report_health(app.health(), shutdown.clone()));
     }
     Box::pin(app.run(
         Listeners {

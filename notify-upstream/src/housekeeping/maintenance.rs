@@ -75,14 +75,14 @@ impl StoreMaintenance {
     /// Checks whether the store accepts writes and has a supported schema version. Otherwise
     /// nothing is claimed.
     pub(crate) async fn check_health(&self) {
-        match self.opened.still_fits(&MIGRATIONS).await {
+        match self.opened.verify_writable(&MIGRATIONS).await {
             Ok(()) => {
                 self.database.set_ok();
                 self.workers.set_schema_supported(true);
             }
             Err(exit) => {
                 self.database.set_failed(exit.message());
-                self.workers.set_schema_supported(exit.is_for_now());
+                self.workers.set_schema_supported(exit.is_temporary());
             }
         }
     }

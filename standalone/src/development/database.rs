@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use postern_common::database::{Database, Migrations, DatabaseOptions, Sqlite};
+use postern_common::database::{Database, DatabaseOptions, Migrations, Sqlite};
 use postern_common::exit::Exit;
 
 use crate::data_folder::database_url;
@@ -48,7 +48,11 @@ const MIGRATIONS: Migrations = Migrations {
 
 /// Opens the database and applies its migrations.
 pub(crate) async fn open(path: &Path) -> Result<Sqlite, Exit> {
-    let database = Database::open(&database_url(path), DatabaseOptions::new("postern-development")).await?;
+    let database = Database::open(
+        &database_url(path),
+        DatabaseOptions::new("postern-development"),
+    )
+    .await?;
     database.migrate(&MIGRATIONS).await?;
     match database {
         Database::Sqlite(sqlite) => Ok(sqlite),

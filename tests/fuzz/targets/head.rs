@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use postern_proxy::framing::Framing;
-use postern_proxy::head::{BodyKind, Head, HeadLimits, Progress};
+use postern_proxy::message::framing::BodyFraming as Framing;
+use postern_proxy::message::head::{BodyKind, HeadLimits, HeadScanner as Progress, RequestHead as Head};
 
 const LIMITS: HeadLimits = HeadLimits { bytes: 2048, fields: 32, target: 512 };
 

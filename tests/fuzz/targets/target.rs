@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use postern_proxy::target::Target;
+use postern_proxy::message::target::RequestTarget as Target;
 use url::Url;
 
 fuzz_target!(|input: &[u8]| {

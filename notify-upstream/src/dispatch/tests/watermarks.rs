@@ -74,7 +74,7 @@ impl MeasuredQueue {
         let before = self.visited().await;
         let database = Database::open(
             &self.test.url,
-            postern_common::database::Options::new("process"),
+            postern_common::database::DatabaseOptions::new("process"),
         );
         let store = Store::open(&database.await.expect("the store opens"), 4)
             .await
