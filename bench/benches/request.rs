@@ -1,14 +1,14 @@
-//! What the gateway does with a request, step by step.
+//! The steps of a request in the gateway.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use postern_bench::paths::{Journey, Routes};
+use postern_bench::paths::{BenchRoutes, RequestPath};
 
 fn route_match(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("route match");
     for size in [10, 1_000, 10_000] {
-        let routes = Routes::of(size);
+        let routes = BenchRoutes::of(size);
         let mut turn = 0;
         group.bench_with_input(
             BenchmarkId::from_parameter(size),
@@ -24,7 +24,7 @@ fn route_match(criterion: &mut Criterion) {
 }
 
 fn steps(criterion: &mut Criterion) {
-    let mut journey = Journey::new().expect("keys and a verifier");
+    let mut journey = RequestPath::new().expect("keys and a verifier");
     let caller = journey.authenticate();
     let mut turn = 0;
     let mut next = || {

@@ -1,6 +1,6 @@
-//! Nobody learns from an answer who is here: known, unknown, disabled and social-only accounts read
-//! the same. How long it takes is a figure of `bench`; what makes the times equal, the same work
-//! for everybody, is held by tests of the pool.
+//! Account enumeration: responses for known, unknown, disabled and social-only accounts are
+//! identical. Response times are measured by `bench`; that the same work is done for every account
+//! is tested in the pool.
 
 use postern_tests::http_body::json;
 use postern_tests::pools::administrator;
@@ -8,7 +8,7 @@ use postern_tests::surface::{sample, text};
 use postern_tests::{Answer, Postern, Surface};
 use serde_json::Value;
 
-/// An answer without what is another for each request.
+/// Returns a response without the parts that differ between requests.
 fn bytes(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
     let mut headers: Vec<(String, String)> = answer
         .headers
@@ -50,7 +50,7 @@ async fn disable(surface: &Surface, email: &str) {
 }
 
 #[tokio::test]
-async fn sign_in_forgotten_password_and_refresh_read_the_same_for_everybody() {
+async fn responses_do_not_reveal_whether_an_account_exists() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let (known, disabled) = (surface.register().await, surface.register().await);
@@ -114,7 +114,7 @@ async fn sign_in_forgotten_password_and_refresh_read_the_same_for_everybody() {
         answers.push((name, answer.expect(422)));
     }
     all_the_same(&answers);
-    // Refresh tokens that are none, and those of users who lost theirs in different ways.
+    // Invalid refresh tokens, and those of users who lost them in different ways.
     disable(surface, &known.email).await;
     disable(surface, "grace.social@example.com").await;
     let mut answers = Vec::new();

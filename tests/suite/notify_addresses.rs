@@ -1,19 +1,19 @@
-//! What a mail server reports, as a mail server pipes it, and how an operator takes an address off
-//! the lists: the real program.
+//! Delivery reports piped by a mail server, and removal of addresses from the suppression list,
+//! with the real program.
 
 use postern_common::database::testing::both;
 use postern_tests::mail_token::DELIVERY_REPORT;
 
 use crate::notify_stage::Stage;
 
-/// Mail that goes nowhere and is taken.
+/// A mail provider that accepts everything and sends nothing.
 const MAIL: &str = "[[provider]]\nname = 'mail'\nchannel = 'email'\nkind = 'null'";
 const NOTHING: &str = "no report of a notification: nothing is kept\n";
 const ADA: &str = "ada@example.com";
 const UNKNOWN: &str = include_str!("../../notify-upstream/src/dsn/samples/exchange-failed.eml");
 
 #[tokio::test]
-async fn a_bounce_silences_its_address_until_an_operator_takes_it_off_the_list() {
+async fn bounce_suppresses_its_address_until_removed() {
     for database in both().await {
         let stage = Stage::over(&database.url, MAIL).await;
         let replica = stage.replica().await;
@@ -94,7 +94,7 @@ async fn a_bounce_silences_its_address_until_an_operator_takes_it_off_the_list()
 }
 
 #[tokio::test]
-async fn an_address_is_taken_off_the_list_of_those_who_unsubscribed() {
+async fn unsubscribed_address_can_be_removed_from_the_list() {
     for database in both().await {
         let stage = Stage::over(&database.url, MAIL).await;
         let replica = stage.replica().await;
@@ -151,7 +151,7 @@ async fn an_address_is_taken_off_the_list_of_those_who_unsubscribed() {
 }
 
 #[tokio::test]
-async fn a_mail_server_keeps_a_report_that_cannot_be_kept_here_and_no_other_mail() {
+async fn unstorable_report_is_deferred_and_other_mail_discarded() {
     let [database, _] = both().await;
     let stage = Stage::over(&database.url, MAIL).await;
     let vacation = "From: ada@example.com\nSubject: Out of office\nAuto-Submitted: auto-replied\n\nBack on Monday.\n";

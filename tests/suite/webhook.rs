@@ -1,5 +1,4 @@
-//! What a provider reports comes through the gateway, is believed only when it is signed, and shows
-//! in the status.
+//! Delivery reports of a provider through the gateway: only signed ones change the status.
 
 use aws_lc_rs::hmac;
 use base64::Engine as _;
@@ -10,10 +9,10 @@ use postern_tests::split::Changes;
 use postern_tests::surface::welcome;
 use postern_tests::{Answer, Split, Surface};
 
-/// The key behind the secret `whsec_…` of Standard Webhooks.
+/// The key of the Standard Webhooks secret `whsec_…`.
 const KEY: &[u8] = b"a key of thirty-two bytes or more";
 
-/// Sends an event as a provider does; `key` signs it.
+/// Sends an event as a provider does, signed with `key`.
 async fn report(
     surface: &Surface,
     key: &[u8],
@@ -39,7 +38,7 @@ async fn report(
 }
 
 #[tokio::test]
-async fn a_signed_report_shows_in_the_status_and_a_forged_one_changes_nothing() {
+async fn signed_report_changes_the_status_and_forged_does_not() {
     let secret = format!("whsec_{}", STANDARD.encode(KEY));
     let changes = Changes {
         notify: "[webhooks.standard]\nsecret_env = \"WEBHOOK_SECRET\"\n",
