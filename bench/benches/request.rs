@@ -32,19 +32,19 @@ fn steps(criterion: &mut Criterion) {
         turn
     };
     criterion.bench_function("head check", |bencher| {
-        bencher.iter(|| black_box(journey.head()))
+        bencher.iter(|| black_box(journey.head()));
     });
     criterion.bench_function("limiter", |bencher| {
-        bencher.iter(|| black_box(journey.limit(next())))
+        bencher.iter(|| black_box(journey.limit(next())));
     });
     criterion.bench_function("header strip and injection", |bencher| {
         bencher.iter(|| black_box(journey.inject(&caller)));
     });
     criterion.bench_function("access event", |bencher| {
-        bencher.iter(|| black_box(journey.event(&caller, 0)))
+        bencher.iter(|| black_box(journey.event(&caller, 0)));
     });
     criterion.bench_function("all of it, without sockets", |bencher| {
-        bencher.iter(|| journey.request(next()))
+        bencher.iter(|| journey.request(next()));
     });
 }
 

@@ -11,6 +11,15 @@ pub(crate) use wrk::{WrkLoad, headers_script, tokens_script};
 
 use std::io;
 
+/// The rate and duration of an open-loop load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadPace {
+    /// Requests per second.
+    pub(crate) per_second: u32,
+    /// Duration in seconds.
+    pub(crate) seconds: u32,
+}
+
 /// The result of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoadResult {

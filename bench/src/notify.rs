@@ -23,7 +23,7 @@ struct NotifyRun<'a> {
     bench: &'a BenchRun,
     postgres: &'a PostgresServer,
     origin: &'a OriginServer,
-    peers: &'a peers::Peers,
+    peers: &'a peers::QueuePeers,
 }
 
 type TablePart = fn(&NotifyRun<'_>, &mut BenchReport) -> io::Result<()>;

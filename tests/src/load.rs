@@ -161,11 +161,11 @@ impl Lane {
                 Kind::Fresh => self.ask_once().await,
                 Kind::Kept => {
                     self.keep(raw::Connection::open(self.target.plain).await)
-                        .await
+                        .await;
                 }
                 Kind::KeptTls => {
                     self.keep(raw::Connection::over(self.encrypted(b"http/1.1").await))
-                        .await
+                        .await;
                 }
                 Kind::Http2 => self.stream().await,
             }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::bench::{BenchRun, OriginServer};
 use crate::figure::{Bound, TargetFigure, short};
 use crate::host::ForeignCpuMonitor;
-use crate::load::{PacedResult, WrkLoad, headers_script, oha};
+use crate::load::{LoadPace, PacedResult, WrkLoad, headers_script, oha};
 use crate::peers::{self, ORIGIN_RESPONSE, PosternSetup, REQUEST_PATH};
 use crate::plot::{ChartAxis, ChartLine, LineChart};
 use crate::process::free_address;
@@ -71,7 +71,10 @@ pub(super) fn paced(
         body: ORIGIN_RESPONSE,
     };
     let floods = saturate(bench, &peers[2], &question)?;
-    let pace = |share: f64| ((median(&floods) * share) as u32, bench.pick(3, 10));
+    let pace = |share: f64| LoadPace {
+        per_second: (median(&floods) * share) as u32,
+        seconds: bench.pick(3, 10),
+    };
     let ours = |peer: &BenchPeer, pace| PacedResult::run(peer.name, peer.address, &question, pace);
     let theirs = |peer: &BenchPeer, pace| oha(&bench.oha(), peer.address, &question, pace);
     let mut points: Vec<Vec<PeerRounds>> = peers
@@ -82,7 +85,10 @@ pub(super) fn paced(
     let (rounds, strangers) = (bench.pick(3, 5), ForeignCpuMonitor::watch()?);
     for round in 1..=rounds {
         for (at, share) in LOAD_FRACTIONS.iter().enumerate() {
-            let (per_second, seconds) = pace(*share);
+            let LoadPace {
+                per_second,
+                seconds,
+            } = pace(*share);
             progress(&format!(
                 "latency: round {round} of {rounds}: {per_second}/s"
             ));
@@ -92,7 +98,11 @@ pub(super) fn paced(
                 (1, seconds)
             };
             for _ in 0..turns {
-                turn(&peers, &mut points, at, (per_second, seconds), ours)?;
+                let pace = LoadPace {
+                    per_second,
+                    seconds,
+                };
+                turn(&peers, &mut points, at, pace, ours)?;
             }
         }
         if bench.oha().exists() {
@@ -117,10 +127,20 @@ pub(super) fn paced(
         "saturationPerSecond": floods, "peers": rounds_json(&peers, &points), "byOha": rounds_json(&peers, &by_oha),
     });
     plots(&peers, &points, report);
-    let [nginx, _, postern] =
-        [0, 1, 2].map(|peer| (&points[peer][target_index()], &by_oha[peer][0]));
+    let [nginx, _, postern] = [0, 1, 2].map(|peer| PeerTail {
+        paced: &points[peer][target_index()],
+        oha: &by_oha[peer][0],
+    });
     report.figures.push(tail(postern, nginx));
     Ok(())
+}
+
+/// The turns of one peer at the fraction that is compared with the target.
+struct PeerTail<'a> {
+    /// Measured by the generator of this crate.
+    paced: &'a PeerRounds,
+    /// Measured by oha; empty if it is not installed.
+    oha: &'a PeerRounds,
 }
 
 /// Runs each peer once.
@@ -128,8 +148,8 @@ fn turn(
     peers: &[BenchPeer],
     points: &mut [Vec<PeerRounds>],
     at: usize,
-    pace: (u32, u32),
-    load: impl Fn(&BenchPeer, (u32, u32)) -> io::Result<PacedResult>,
+    pace: LoadPace,
+    load: impl Fn(&BenchPeer, LoadPace) -> io::Result<PacedResult>,
 ) -> io::Result<()> {
     for (peer, points) in peers.iter().zip(points) {
         let before = peer.process.cpu_ns()?;
@@ -137,7 +157,7 @@ fn turn(
         let spent = peer.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3;
         let cpu_us = spent / seen.requests.max(1) as f64;
         points[at].push(LatencyPoint {
-            per_second: pace.0,
+            per_second: pace.per_second,
             cpu_us,
             seen,
         });
@@ -279,10 +299,9 @@ fn sheet(title: String, peers: &[BenchPeer], points: &[Vec<PeerRounds>]) -> Repo
 
 /// Returns the figure of the gateway's tail relative to nginx's, with oha's result as a note. Not
 /// measured if one of them, or the generator, did not achieve the rate.
-fn tail(
-    (postern, by_oha): (&PeerRounds, &PeerRounds),
-    (nginx, nginx_by_oha): (&PeerRounds, &PeerRounds),
-) -> TargetFigure {
+fn tail(postern: PeerTail<'_>, nginx: PeerTail<'_>) -> TargetFigure {
+    let (by_oha, nginx_by_oha) = (postern.oha, nginx.oha);
+    let (postern, nginx) = (postern.paced, nginx.paced);
     let bound = Bound::AtMost(1.2);
     if !(is_rate_achieved(postern) && is_rate_achieved(nginx)) {
         let least = achieved(postern).min(achieved(nginx)) * 100.0;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::bench::{BenchRun, OriginServer};
 use crate::figure::{Bound, TargetFigure};
 use crate::http;
-use crate::load::PacedResult;
+use crate::load::{LoadPace, PacedResult};
 use crate::peers::{ORIGIN_RESPONSE, PosternSetup, REQUEST_PATH, RunningGateway};
 use crate::process::signal;
 use crate::report::{BenchReport, median, progress, ranged};
@@ -68,7 +68,10 @@ pub(super) fn ten_thousand_routes(
             "Postern",
             gateway.address,
             &question,
-            (REQUESTS_PER_SECOND, 3),
+            LoadPace {
+                per_second: REQUESTS_PER_SECOND,
+                seconds: 3,
+            },
         )
     };
     let rounds = bench.pick(5, 30);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{PacedResult, last_json};
+use super::{LoadPace, PacedResult, last_json};
 use crate::rounds::LoadRequest;
 
 /// Runs the same load with `oha`, an independent generator. Its latencies also count from the time
@@ -15,7 +15,10 @@ pub(crate) fn oha(
     program: &Path,
     address: SocketAddr,
     LoadRequest { path, token, body }: &LoadRequest<'_>,
-    (per_second, seconds): (u32, u32),
+    LoadPace {
+        per_second,
+        seconds,
+    }: LoadPace,
 ) -> io::Result<PacedResult> {
     let output = Command::new(program)
         .args([

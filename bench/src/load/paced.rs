@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
+use super::LoadPace;
 use crate::rounds::LoadRequest;
 
 /// Keep-alive connections, with one request at a time each.
@@ -40,7 +41,7 @@ pub(crate) struct PacedResult {
     pub(super) percentiles: Vec<(f64, f64)>,
 }
 
-// === impl Paced ===
+// === impl PacedResult ===
 
 impl PacedResult {
     /// Sends the request `per_second` times a second at equal intervals, whether responses arrive
@@ -55,7 +56,10 @@ impl PacedResult {
         peer: &str,
         address: SocketAddr,
         question: &LoadRequest<'_>,
-        (per_second, seconds): (u32, u32),
+        LoadPace {
+            per_second,
+            seconds,
+        }: LoadPace,
     ) -> io::Result<Self> {
         let mut generator = LoadGenerator {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -124,7 +128,7 @@ struct PacedConnection {
     answer: Vec<u8>,
 }
 
-// === impl Generator ===
+// === impl LoadGenerator ===
 
 impl LoadGenerator<'_> {
     fn connect(&self, number: usize) -> io::Result<PacedConnection> {
@@ -295,7 +299,11 @@ mod tests {
             token: "token",
             body: "ok",
         };
-        PacedResult::run("the server", serve(answer), &question, (1_000, 1)).expect("a run")
+        let pace = LoadPace {
+            per_second: 1_000,
+            seconds: 1,
+        };
+        PacedResult::run("the server", serve(answer), &question, pace).expect("a run")
     }
 
     #[test]

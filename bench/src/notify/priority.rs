@@ -1,4 +1,5 @@
 use std::io;
+use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -229,7 +230,7 @@ fn measure(run: &NotifyRun<'_>, queue: QueueSetup<'_>, long: Duration) -> io::Re
         f64::INFINITY
     };
     let took = took.min((until - since) / 1e3);
-    let delay = |lane| delay(postgres, queue.database, lane, (since, until));
+    let delay = |lane| delay(postgres, queue.database, lane, since..until);
     let (critical, high) = (delay(CRITICAL)?, delay(HIGH)?);
     Ok(PriorityTurn {
         critical,
@@ -317,8 +318,12 @@ fn delay(
     postgres: &PostgresServer,
     database: &str,
     lane: u8,
-    (since, until): (f64, f64),
+    period: Range<f64>,
 ) -> io::Result<DeliveryDelay> {
+    let Range {
+        start: since,
+        end: until,
+    } = period;
     let sql = format!(
         "SELECT coalesce(s.at, (extract(epoch FROM clock_timestamp()) * 1000)::int8) - r.created_at
          FROM notify_record r LEFT JOIN notify_result s ON s.id = r.id AND s.kind = 2

@@ -42,7 +42,7 @@ pub struct Object<'a> {
     known: RefCell<Vec<&'static str>>,
 }
 
-// === impl At ===
+// === impl ValuePath ===
 
 impl<'a> ValuePath<'a> {
     pub(super) fn root() -> Self {
