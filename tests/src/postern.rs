@@ -84,7 +84,7 @@ impl Postern {
     pub fn addresses(&self) -> &postern::Addresses {
         self.running
             .addresses()
-            .expect("development parts have addresses")
+            .expect("development components have addresses")
     }
 
     /// Returns a new token of a service account.

@@ -250,7 +250,7 @@ impl Running {
                 }
                 Ok(Ok(None) | Err(_)) => return Err(said),
                 Err(_) => panic!(
-                    "{} did not say {text:?}: {said:?}\n{}",
+                    "{} did not print {text:?}: {said:?}\n{}",
                     self.name,
                     self.log()
                 ),
@@ -270,8 +270,8 @@ impl Running {
                 heard = tokio::time::timeout(STEP_TIMEOUT, self.says.recv(&mut datagram)) => heard,
                 ended = self.child.wait() => panic!("{} ended: {ended:?}\n{}", self.name, self.log()),
             };
-            let length =
-                heard.unwrap_or_else(|_| panic!("{} says {last:?}\n{}", self.name, self.log()));
+            let length = heard
+                .unwrap_or_else(|_| panic!("{} is not ready: {last:?}\n{}", self.name, self.log()));
             last = String::from_utf8_lossy(&datagram[..length.expect("a datagram")]).into_owned();
             if last.lines().any(|line| line == "STATUS=ready") {
                 return;

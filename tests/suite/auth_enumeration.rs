@@ -49,6 +49,21 @@ async fn disable(surface: &Surface, email: &str) {
     Box::pin(call.send()).await.expect("disabled");
 }
 
+/// Posts each body and asserts the status. Returns the responses by name.
+async fn post_each(
+    surface: &Surface,
+    path: &str,
+    bodies: [(&'static str, Value); 4],
+    status: u16,
+) -> Vec<(&'static str, Answer)> {
+    let mut answers = Vec::new();
+    for (name, body) in bodies {
+        let answer = surface.client().post(path).json(&body).send().await;
+        answers.push((name, answer.expect(status)));
+    }
+    answers
+}
+
 #[tokio::test]
 async fn responses_do_not_reveal_whether_an_account_exists() {
     let postern = Postern::start().await;
@@ -74,65 +89,25 @@ async fn responses_do_not_reveal_whether_an_account_exists() {
         ("disabled", disabled.email.as_str()),
         ("social-only", "grace.social@example.com"),
     ];
-    let mut answers = Vec::new();
-    for (name, email) in accounts {
-        let body = json!({"email": email, "password": "a wrong password"});
-        answers.push((
-            name,
-            surface
-                .client()
-                .post("/auth/login")
-                .json(&body)
-                .send()
-                .await
-                .expect(401),
-        ));
-    }
-    all_the_same(&answers);
-    let mut answers = Vec::new();
-    for (name, email) in accounts {
-        let body = json!({"email": email});
-        let answer = surface
-            .client()
-            .post("/auth/password/forgot")
-            .json(&body)
-            .send()
-            .await;
-        answers.push((name, answer.expect(204)));
-    }
-    all_the_same(&answers);
-    let mut answers = Vec::new();
-    for (name, email) in accounts {
-        let body =
-            json!({"email": email, "code": "000000", "newPassword": "Another horse battery 9"});
-        let answer = surface
-            .client()
-            .post("/auth/password/reset")
-            .json(&body)
-            .send()
-            .await;
-        answers.push((name, answer.expect(422)));
-    }
-    all_the_same(&answers);
+    let each = |body: fn(&str) -> Value| accounts.map(|(name, email)| (name, body(email)));
+    let login = each(|email| json!({"email": email, "password": "a wrong password"}));
+    all_the_same(&post_each(surface, "/auth/login", login, 401).await);
+    let forgot = each(|email| json!({ "email": email }));
+    all_the_same(&post_each(surface, "/auth/password/forgot", forgot, 204).await);
+    let reset = each(
+        |email| json!({"email": email, "code": "000000", "newPassword": "Another horse battery 9"}),
+    );
+    all_the_same(&post_each(surface, "/auth/password/reset", reset, 422).await);
     // Invalid refresh tokens, and those of users who lost them in different ways.
     disable(surface, &known.email).await;
     disable(surface, "grace.social@example.com").await;
-    let mut answers = Vec::new();
-    for (name, token) in [
+    let refresh = [
         ("never one", "never a token"),
         ("disabled", text(&disabled.tokens, "refreshToken")),
         ("disabled later", text(&known.tokens, "refreshToken")),
         ("social-only", text(&social["tokens"], "refreshToken")),
-    ] {
-        let body = json!({ "refreshToken": token });
-        let answer = surface
-            .client()
-            .post("/auth/tokens/refresh")
-            .json(&body)
-            .send()
-            .await;
-        answers.push((name, answer.expect(401)));
-    }
-    all_the_same(&answers);
+    ]
+    .map(|(name, token)| (name, json!({ "refreshToken": token })));
+    all_the_same(&post_each(surface, "/auth/tokens/refresh", refresh, 401).await);
     postern.stop().await;
 }

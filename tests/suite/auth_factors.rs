@@ -49,34 +49,7 @@ impl Foreign {
         let mut env = variables(&endpoint);
         let identity = identity_of(&env);
         let admin = patient(&Box::pin(identity.client(Some(keys()))).await);
-        let pool = Box::pin(admin.create_user_pool().pool_name("actors").send())
-            .await
-            .expect("a pool");
-        let pool = pool
-            .user_pool()
-            .and_then(|pool| pool.id())
-            .expect("an id")
-            .to_owned();
-        let made = admin
-            .create_user_pool_client()
-            .user_pool_id(&pool)
-            .client_name("c")
-            .generate_secret(true);
-        let made = made.explicit_auth_flows(ExplicitAuthFlowsType::AllowUserPasswordAuth);
-        let made = Box::pin(made.send())
-            .await
-            .expect("a client")
-            .user_pool_client
-            .expect("a client");
-        env.insert("IDP_ACTOR_POOL_ID", pool);
-        env.insert(
-            "IDP_ACTOR_CLIENT_ID",
-            made.client_id().expect("an id").to_owned(),
-        );
-        env.insert(
-            "IDP_ACTOR_CLIENT_SECRET",
-            made.client_secret().expect("a secret").to_owned(),
-        );
+        create_pool(&admin, &mut env).await;
         let identity = identity_of(&env);
 
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -229,7 +202,7 @@ async fn start_moto() -> (Child, String) {
         .kill_on_drop(true);
     let mut child = command
         .spawn()
-        .expect("moto is there: tests/run installs it");
+        .expect("moto is installed: tests/run installs it");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     while let Some(line) = lines.next_line().await.expect("text") {
         if let Some((_, url)) = line.split_once("Running on ") {
@@ -237,7 +210,39 @@ async fn start_moto() -> (Child, String) {
             return (child, url.trim().to_owned());
         }
     }
-    panic!("moto ended before it listened");
+    panic!("moto exited during startup");
+}
+
+/// Creates a pool with one client, and sets their variables.
+async fn create_pool(admin: &Admin, env: &mut BTreeMap<&'static str, String>) {
+    let pool = Box::pin(admin.create_user_pool().pool_name("actors").send())
+        .await
+        .expect("a pool");
+    let pool = pool
+        .user_pool()
+        .and_then(|pool| pool.id())
+        .expect("an id")
+        .to_owned();
+    let made = admin
+        .create_user_pool_client()
+        .user_pool_id(&pool)
+        .client_name("c")
+        .generate_secret(true);
+    let made = made.explicit_auth_flows(ExplicitAuthFlowsType::AllowUserPasswordAuth);
+    let made = Box::pin(made.send())
+        .await
+        .expect("a client")
+        .user_pool_client
+        .expect("a client");
+    env.insert("IDP_ACTOR_POOL_ID", pool);
+    env.insert(
+        "IDP_ACTOR_CLIENT_ID",
+        made.client_id().expect("an id").to_owned(),
+    );
+    env.insert(
+        "IDP_ACTOR_CLIENT_SECRET",
+        made.client_secret().expect("a secret").to_owned(),
+    );
 }
 
 /// Returns a client with a longer timeout, for preparing the pool: moto loads modules at its first
@@ -284,7 +289,7 @@ fn identity_of(env: &BTreeMap<&'static str, String>) -> IdentityConfig {
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
-    parse("test", "", |root| IdentityConfig::read(root, &env)).expect("the variables are good")
+    parse("test", "", |root| IdentityConfig::read(root, &env)).expect("valid identity variables")
 }
 
 /// Returns a code of RFC 6238 with HMAC-SHA-1, six digits and steps of 30 s, as authenticator apps

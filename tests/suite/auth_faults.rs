@@ -100,7 +100,7 @@ async fn until(status: u16, ask: impl AsyncFn() -> Answer) -> Value {
     };
     tokio::time::timeout(Duration::from_secs(60), asking)
         .await
-        .expect("it comes back")
+        .expect("the dependency recovers")
 }
 
 #[tokio::test]

@@ -66,7 +66,7 @@ async fn repeated_registration_completes_after_a_kill() {
     actors.arrived.notified().await;
     // The pool has created the user, and the profile is being saved.
     first.running.kill().await;
-    assert!(cut_off.await.expect("no panic").is_none(), "no answer came");
+    assert!(cut_off.await.expect("no panic").is_none(), "no response");
     // The lock of the killed process expires after 45 s, or with Redis at once.
     stage.redis.kill().await;
     stage.redis.restart().await;

@@ -26,7 +26,7 @@ async fn user_signs_in() {
     let address = browser.address().await;
     assert!(
         address.ends_with("/signed-in"),
-        "the fragment is gone from the address: {address}"
+        "the fragment remains in the URL: {address}"
     );
     let token = browser.find("#outcome").await.text().await;
     let token = token

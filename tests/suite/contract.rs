@@ -1,17 +1,17 @@
 //! The OpenAPI contract in both directions: every documented operation responds as documented, and
 //! every route is documented. The client of the harness checks each response in every test.
 
+mod notifications;
+
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use http::Method;
 use postern_tests::config_file::ConfigFile;
 use postern_tests::http_body::json;
-use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_tests::pools::administrator;
 use postern_tests::split::Changes;
-use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text, welcome};
+use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text};
 use postern_tests::{Contract, Person, Postern, Split, Surface};
 use serde_json::Value;
 
@@ -166,7 +166,7 @@ async fn every_documented_operation_responds_as_documented() {
     challenge(&surface).await;
     social(&surface).await;
     actors(&postern, &surface, &ada).await;
-    notifications(&postern, &ada).await;
+    notifications::all_operations(&postern, &ada).await;
     keys(&surface).await;
     let unanswered: Vec<_> = contract
         .unanswered()
@@ -398,93 +398,6 @@ async fn actors(postern: &Postern, surface: &Surface, ada: &Person) {
         .send()
         .await
         .problem(403, "insufficient_scope");
-}
-
-async fn notifications(postern: &Postern, ada: &Person) {
-    let created = ada
-        .client
-        .post("/notifications")
-        .json(&welcome(&ada.id))
-        .send()
-        .await
-        .expect(201);
-    let _ = ada
-        .client
-        .get(&created.header("location"))
-        .send()
-        .await
-        .expect(200);
-    let mut unknown = welcome(&ada.id);
-    unknown["template"] = json!("no-such-template");
-    let batch = json!({"notifications": [welcome(&ada.id), unknown]});
-    let results = ada
-        .client
-        .post("/notifications/batch")
-        .json(&batch)
-        .send()
-        .await
-        .expect(200)
-        .json();
-    assert_eq!(
-        (
-            &results["results"][0]["status"],
-            &results["results"][1]["status"]
-        ),
-        (&json!(201), &json!(422))
-    );
-    let mut later = welcome(&ada.id);
-    later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
-    let later = ada
-        .client
-        .post("/notifications")
-        .json(&later)
-        .send()
-        .await
-        .expect(201)
-        .header("location");
-    assert_eq!(
-        ada.client
-            .get(&later)
-            .send()
-            .await
-            .expect(200)
-            .string("/status"),
-        "SCHEDULED"
-    );
-    // The recipient is known only once the notification is sent.
-    while ada
-        .client
-        .get(&created.header("location"))
-        .send()
-        .await
-        .expect(200)
-        .string("/status")
-        == "QUEUED"
-    {}
-    let surface = postern.surface();
-    let (key, id) = (
-        surface.env("NOTIFY_TOKEN_KEY"),
-        created.string("/notificationId"),
-    );
-    let click = format!(
-        "/webhooks/unsubscribe?token={}",
-        mail_token(key, UNSUBSCRIBE, &id, &ada.email)
-    );
-    let form = "application/x-www-form-urlencoded";
-    let click = ada
-        .client
-        .post(&click)
-        .body(form, "List-Unsubscribe=One-Click")
-        .send()
-        .await;
-    let _ = click.expect(204);
-    let cancelled = ada
-        .client
-        .post(&format!("{later}/cancel"))
-        .send()
-        .await
-        .expect(200);
-    assert_eq!(cancelled.string("/status"), "CANCELLED");
 }
 
 /// Requests the keys and metadata for services that verify tokens themselves.

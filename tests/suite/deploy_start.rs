@@ -129,7 +129,7 @@ impl Layout {
             .path()
             .join(to.strip_prefix("/").expect("absolute"));
         std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
-        let from = from.canonicalize().expect("it is there");
+        let from = from.canonicalize().expect("the file exists");
         if !to.exists() && std::fs::hard_link(&from, &to).is_err() {
             std::fs::copy(&from, &to).expect("copied");
         }
@@ -139,7 +139,7 @@ impl Layout {
         self.ports
             .iter()
             .find(|(from, _)| *from == of)
-            .expect("one of ours")
+            .expect("a known service")
             .1
     }
 

@@ -19,7 +19,7 @@ fn walk<'a>(value: &'a Value, visit: &mut impl FnMut(&'a Value)) {
 fn references(document: &Value) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
     walk(document, &mut |value| {
-        found.extend(value.get("$ref").and_then(Value::as_str))
+        found.extend(value.get("$ref").and_then(Value::as_str));
     });
     found
 }

@@ -214,7 +214,7 @@ async fn kill_loses_no_accepted_notification() {
                 accepted
                     .recv()
                     .await
-                    .expect("posting goes on until the kill"),
+                    .expect("requests continue until the kill"),
             );
         }
         standalone.running.kill().await;
@@ -228,7 +228,7 @@ async fn kill_loses_no_accepted_notification() {
     for email in &waiting {
         assert!(
             !mailbox.list(email, 60).await.is_empty(),
-            "{email} was accepted, and no mail came"
+            "{email} was accepted but not delivered"
         );
     }
     assert_eq!(standalone.running.stop("TERM").await.status, Some(0));

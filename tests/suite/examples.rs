@@ -155,7 +155,7 @@ async fn passwords(surface: &Surface, examples: &mut Examples) {
     let _ = refused.problem(401, "invalid_challenge");
     assert_eq!(
         confirm["password"], login["password"],
-        "the password is one that the pool takes"
+        "the pool accepts the password"
     );
 }
 

@@ -138,7 +138,7 @@ impl Site {
         };
         tokio::time::timeout(STEP_TIMEOUT, asking)
             .await
-            .expect("the gateway takes the configuration");
+            .expect("the gateway accepts the configuration");
     }
 }
 
@@ -171,7 +171,9 @@ async fn finish(load: Load, done: &str, told: Option<u32>) {
     let counts = load.finish().await;
     let said: Vec<String> = counts
         .iter()
-        .map(|(kind, served, told)| format!("{kind:?} {served} requests, told to go {told} times"))
+        .map(|(kind, served, told)| {
+            format!("{kind:?} {served} requests, asked to close {told} times")
+        })
         .collect();
     postern_tests::note(&format!(
         "gateway: {done} under load, no request failed: {}",
@@ -180,9 +182,12 @@ async fn finish(load: Load, done: &str, told: Option<u32>) {
     for (kind, _, count) in counts {
         match told {
             Some(least) if kind != Kind::Fresh => {
-                assert!(count >= least, "{kind:?}: told {count} times")
+                assert!(count >= least, "{kind:?}: asked to close {count} times");
             }
-            Some(_) | None => assert!(told.is_some() || count == 0, "{kind:?}: told {count} times"),
+            Some(_) | None => assert!(
+                told.is_some() || count == 0,
+                "{kind:?}: asked to close {count} times"
+            ),
         }
     }
 }
@@ -232,7 +237,7 @@ async fn reloads_good_and_bad_fail_no_request() {
     assert_eq!(
         answer.expect(200).header("x-version"),
         version.to_string(),
-        "the last good one is live"
+        "the last valid configuration is live"
     );
     assert_eq!(running.stop("TERM").await.status, Some(0));
 }
@@ -430,6 +435,6 @@ async fn moved_access_log_is_reopened_on_a_signal() {
     assert_eq!(
         (lines(moved), lines(log)),
         (1, 1),
-        "nothing is lost and nothing is said twice"
+        "each request is logged exactly once"
     );
 }

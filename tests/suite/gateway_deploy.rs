@@ -103,7 +103,7 @@ fn development_certificates_are_valid() {
                 .expect("it runs")
                 .status
                 .success()
-        )
+        );
     };
     make();
     let first = authority();

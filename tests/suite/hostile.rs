@@ -165,7 +165,7 @@ async fn no_request_variant_passes_without_a_token() {
     assert_eq!(
         edge.upstream.seen().len(),
         0,
-        "what is refused reaches no upstream"
+        "a rejected request reached an upstream"
     );
     edge.stop().await;
 }

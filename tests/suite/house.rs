@@ -13,7 +13,7 @@ const CEILING: usize = 500;
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("tests/ stands in the workspace")
+        .expect("tests/ is in the workspace")
         .to_owned()
 }
 
@@ -97,7 +97,10 @@ fn services_depend_on_common_and_not_on_each_other() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     for used in allowed.keys() {
-        assert!(is_ours(used), "deny.toml: {used} is no package of ours");
+        assert!(
+            is_ours(used),
+            "deny.toml: {used} is not a package of the workspace"
+        );
     }
 }
 
@@ -134,7 +137,7 @@ fn files_are_below_the_size_limit() {
     for package in packages() {
         let folder = manifest(&package)
             .parent()
-            .expect("a manifest stands in a folder");
+            .expect("a manifest has a parent folder");
         let mut files = Vec::new();
         for part in ["src", "suite", "tests", "benches", "examples"] {
             rust_files(&folder.join(part), &mut files);
@@ -157,7 +160,7 @@ fn files_are_below_the_size_limit() {
                 .unwrap_or_default();
             if ["mod", "util", "utils", "helper", "helpers", "misc"].contains(&stem) {
                 wrong.push(format!(
-                    "{}: a file is named for what it holds",
+                    "{}: a file is named after its contents",
                     file.display()
                 ));
             }
@@ -196,7 +199,7 @@ fn end_to_end_tests_never_sleep() {
 
 /// Returns the words of a variable in `tests/run`.
 fn words_of_run(variable: &str) -> Vec<String> {
-    let run = std::fs::read_to_string(root().join("tests/run")).expect("it is there");
+    let run = std::fs::read_to_string(root().join("tests/run")).expect("the variable is defined");
     let (_, rest) = run
         .split_once(&format!("\n{variable}=\""))
         .expect("the variable");
@@ -233,7 +236,7 @@ fn long_run_selects_existing_tests_and_variables() {
         let (variable, _) = figure.split_once('=').expect("NAME=value");
         assert!(
             sources.contains(&format!("\"{variable}\"")),
-            "nobody reads {variable}"
+            "no test reads {variable}"
         );
     }
 }
@@ -262,7 +265,7 @@ fn every_document_link_resolves() {
     );
     for name in documents.lines() {
         let path = root().join(name);
-        let folder = path.parent().expect("a document stands in a folder");
+        let folder = path.parent().expect("a document has a parent folder");
         for target in links(&std::fs::read_to_string(&path).expect("documents are UTF-8")) {
             assert!(
                 folder.join(target).exists(),

@@ -40,7 +40,11 @@ fn forged_headers() -> String {
 #[track_caller]
 fn is_clean(seen: &Seen) {
     for (name, value) in &seen.headers {
-        assert_ne!(value, "forged", "{name} came through: {:?}", seen.headers);
+        assert_ne!(
+            value, "forged",
+            "{name} reached the upstream: {:?}",
+            seen.headers
+        );
     }
     for name in [
         "x-request-id",
@@ -152,7 +156,7 @@ async fn policies_match_services_groups_and_users() {
     assert_eq!(
         edge.upstream.seen().len(),
         2,
-        "what is refused reaches no upstream"
+        "a rejected request reached an upstream"
     );
     edge.stop().await;
 }

@@ -12,6 +12,59 @@ const NOTHING: &str = "no report of a notification: nothing is kept\n";
 const ADA: &str = "ada@example.com";
 const UNKNOWN: &str = include_str!("../../notify-upstream/src/dsn/samples/exchange-failed.eml");
 
+/// Finds the suppressed address with each filter of the list, and removes it.
+async fn list_and_remove_ada(stage: &Stage) {
+    let listed = stage
+        .tool(&["suppression", "list", "--address", " Ada@Example.com"])
+        .await;
+    let [at, list, channel, reason, hash] =
+        listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
+    else {
+        panic!("{}{}", listed.stdout, listed.stderr)
+    };
+    assert_eq!(
+        (list, channel, reason, hash.len()),
+        ("suppressed", "email", "mailbox_unknown", 64)
+    );
+    for nothing in [
+        &["--address", "bob@example.com"][..],
+        &["--list", "unsubscribed"],
+        &["--until", at],
+    ] {
+        let other = stage
+            .tool(&[&["suppression", "list"], nothing].concat())
+            .await;
+        assert_eq!(
+            (other.status, other.stdout.as_str()),
+            (Some(0), ""),
+            "{nothing:?}: {}",
+            other.stderr
+        );
+    }
+    let other = stage
+        .tool(&[
+            "suppression",
+            "remove",
+            "--list",
+            "unsubscribed",
+            "--hash",
+            hash,
+        ])
+        .await;
+    assert_eq!(other.stdout, "0 removed\n", "{}", other.stderr);
+    let removed = stage
+        .tool(&[
+            "suppression",
+            "remove",
+            "--list",
+            "suppressed",
+            "--address",
+            ADA,
+        ])
+        .await;
+    assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
+}
+
 #[tokio::test]
 async fn bounce_suppresses_its_address_until_removed() {
     for database in both().await {
@@ -39,55 +92,7 @@ async fn bounce_suppresses_its_address_until_removed() {
             .mail_ends(&replica, ADA, Some("ADDRESS_SUPPRESSED"))
             .await;
 
-        let listed = stage
-            .tool(&["suppression", "list", "--address", " Ada@Example.com"])
-            .await;
-        let [at, list, channel, reason, hash] =
-            listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
-        else {
-            panic!("{}{}", listed.stdout, listed.stderr)
-        };
-        assert_eq!(
-            (list, channel, reason, hash.len()),
-            ("suppressed", "email", "mailbox_unknown", 64)
-        );
-        for nothing in [
-            &["--address", "bob@example.com"][..],
-            &["--list", "unsubscribed"],
-            &["--until", at],
-        ] {
-            let other = stage
-                .tool(&[&["suppression", "list"], nothing].concat())
-                .await;
-            assert_eq!(
-                (other.status, other.stdout.as_str()),
-                (Some(0), ""),
-                "{nothing:?}: {}",
-                other.stderr
-            );
-        }
-        let other = stage
-            .tool(&[
-                "suppression",
-                "remove",
-                "--list",
-                "unsubscribed",
-                "--hash",
-                hash,
-            ])
-            .await;
-        assert_eq!(other.stdout, "0 removed\n", "{}", other.stderr);
-        let removed = stage
-            .tool(&[
-                "suppression",
-                "remove",
-                "--list",
-                "suppressed",
-                "--address",
-                ADA,
-            ])
-            .await;
-        assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
+        list_and_remove_ada(&stage).await;
         stage.mail_ends(&replica, ADA, None).await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }

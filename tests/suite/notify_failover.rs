@@ -45,7 +45,7 @@ async fn promoted_standby_is_used_without_a_restart() {
             }
         }
     });
-    let id = accepted.await.expect("the new primary takes over");
+    let id = accepted.await.expect("the standby is promoted");
     stage.settled(&replica, &id, "SENT").await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     standby.stop().await;

@@ -54,7 +54,7 @@ async fn database_outage_is_503_with_retry_after() {
     );
     assert!(
         stage.not_ready(&replica).await.contains("database"),
-        "a balancer is told, too"
+        "readiness fails as well"
     );
     database.again().await;
     let accepted = tokio::time::timeout(STEP_TIMEOUT, async {

@@ -95,7 +95,7 @@ async fn rows_of_a_frozen_worker_are_delivered_within_15_s() {
     assert_eq!(
         stage.provider.calls().len(),
         ids.len() + 2 * CALLS_AT_ONCE + 1,
-        "what was under way is repeated"
+        "calls in progress are repeated"
     );
     for replica in [frozen, rescuer] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));

@@ -198,11 +198,11 @@ async fn rolling_restart_loses_and_repeats_nothing() {
     assert_eq!(
         (verdict.extra, verdict.unknown),
         (0, 0),
-        "what was not begun is handed back, what was begun is finished"
+        "claimed rows are returned, calls in progress are completed"
     );
     assert!(
         verdict.slowest_rescue < Duration::from_secs(5),
-        "nobody waited for a lease: {:?}",
+        "no notification waited for a lease: {:?}",
         verdict.slowest_rescue
     );
 }

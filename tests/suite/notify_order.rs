@@ -216,7 +216,7 @@ async fn order_is_strict_and_fair_beside_an_idle_transaction() {
     order_of_many(&database.url, "PostgreSQL with an idle transaction", None).await;
     idle.execute("ROLLBACK")
         .await
-        .expect("it was held all the time");
+        .expect("the session stayed idle in its transaction");
 }
 
 #[tokio::test]
@@ -281,7 +281,7 @@ pub(crate) async fn fill(url: &str, lane: i16, rows: usize) {
     connection
         .execute(AssertSqlSafe(sql))
         .await
-        .expect("the rows are good");
+        .expect("the rows are inserted");
     connection
         .execute("ANALYZE")
         .await

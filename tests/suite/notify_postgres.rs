@@ -165,7 +165,7 @@ pub(crate) fn port(url: &str) -> u16 {
 fn open_folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), open).expect("the folder is ours");
+    std::fs::set_permissions(folder.path(), open).expect("the folder's permissions can be set");
     folder
 }
 

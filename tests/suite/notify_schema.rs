@@ -50,7 +50,7 @@ async fn older_release_works_until_a_migration_excludes_it() {
             .database
             .migrate(&EXPANDED)
             .await
-            .expect("the next release has begun");
+            .expect("the next release has migrated");
         works(&stage, &replica, "beside").await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
         let replica = stage.replica().await;
@@ -60,7 +60,7 @@ async fn older_release_works_until_a_migration_excludes_it() {
             .database
             .migrate(&CONTRACTED)
             .await
-            .expect("the release after");
+            .expect("the release after migrates");
         let refused = "the schema of postern_notify has version 1001, which requires a binary that knows version 1000 or later";
         let said = stage.not_ready(&replica).await;
         assert!(said.contains(refused), "{said}");

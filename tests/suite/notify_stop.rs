@@ -168,7 +168,7 @@ async fn claim_in_progress_at_the_stop_is_returned() {
     other
         .execute(HELD_CLAIMS)
         .await
-        .expect("whoever claims waits for us");
+        .expect("claims wait for the lock");
     let replica = stage.replica().await;
     until_claims(&mut other, |claims| claims > 0).await;
     replica.running.signal("TERM").await;
@@ -178,7 +178,7 @@ async fn claim_in_progress_at_the_stop_is_returned() {
     other
         .execute("SELECT pg_advisory_unlock(1)")
         .await
-        .expect("lets go");
+        .expect("the lock is released");
     assert_eq!(stopped.await.status, Some(0));
     until_claims(&mut other, |claims| claims == 0).await;
     const UNTOUCHED: &str =

@@ -86,6 +86,23 @@ async fn user_can_notify_only_itself() {
     postern.stop().await;
 }
 
+/// Stores a profile with the verified number at the actor service.
+async fn register_verified_number(postern: &Postern, subject: &str) {
+    let auth = postern
+        .surface()
+        .client()
+        .with_token(&postern.service_token("auth").await);
+    let profile =
+        json!({"phone": PHONE, "phoneVerified": true, "emailVerified": false, "deviceToken": "t"});
+    let known = json!({"actorId": subject, "email": "ada@example.com", "profile": profile});
+    let _ = auth
+        .post("/actors/register")
+        .json(&known)
+        .send()
+        .await
+        .expect(201);
+}
+
 #[tokio::test]
 async fn unverified_number_of_a_user_gets_no_message() {
     let postern = Postern::start().await;
@@ -126,18 +143,7 @@ async fn unverified_number_of_a_user_gets_no_message() {
     // The same number, which the actor service reports as verified; a service may also use the
     // other one.
     let (subject, token) = new_user(surface, &[]).await;
-    let auth = surface
-        .client()
-        .with_token(&postern.service_token("auth").await);
-    let profile =
-        json!({"phone": PHONE, "phoneVerified": true, "emailVerified": false, "deviceToken": "t"});
-    let known = json!({"actorId": subject, "email": "ada@example.com", "profile": profile});
-    let _ = auth
-        .post("/actors/register")
-        .json(&known)
-        .send()
-        .await
-        .expect(201);
+    register_verified_number(&postern, &subject).await;
     let ada = surface.client().with_token(&token);
     for (channel, status) in [("sms", "SENT"), ("push", "FAILED"), ("email", "SENT")] {
         let created = ada

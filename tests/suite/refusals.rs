@@ -242,6 +242,10 @@ async fn sign_in(surface: &Surface) {
         .social_sign_in(&sample("ada"), None)
         .await
         .expect("ada is signed in");
+    webhooks(client).await;
+}
+
+async fn webhooks(client: &Client) {
     let click = client
         .post("/webhooks/unsubscribe?token=none")
         .body("text/plain", "List-Unsubscribe=One-Click");

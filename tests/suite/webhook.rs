@@ -7,7 +7,7 @@ use postern_common::Clock;
 use postern_tests::http_body::json;
 use postern_tests::split::Changes;
 use postern_tests::surface::welcome;
-use postern_tests::{Answer, Split, Surface};
+use postern_tests::{Answer, Person, Split, Surface};
 
 /// The key of the Standard Webhooks secret `whsec_…`.
 const KEY: &[u8] = b"a key of thirty-two bytes or more";
@@ -35,6 +35,12 @@ async fn report(
         .body("application/json", body)
         .send()
         .await
+}
+
+/// Returns the status of a notification.
+async fn status_at(person: &Person, location: &str) -> String {
+    let record = person.client.get(location).send().await.expect(200);
+    record.string("/status")
 }
 
 #[tokio::test]
@@ -76,15 +82,7 @@ async fn signed_report_changes_the_status_and_forged_does_not() {
         .send()
         .await;
     let _ = unknown.problem(401, "invalid_webhook_signature");
-    assert_ne!(
-        ada.client
-            .get(&location)
-            .send()
-            .await
-            .expect(200)
-            .string("/status"),
-        "DELIVERED"
-    );
+    assert_ne!(status_at(&ada, &location).await, "DELIVERED");
     for _ in 0..2 {
         let _ = report(surface, KEY, "event-1", "delivered", &id)
             .await
@@ -101,20 +99,12 @@ async fn signed_report_changes_the_status_and_forged_does_not() {
     assert_eq!(
         delivered,
         1,
-        "a report that is repeated is one event: {}",
+        "a repeated report is one event: {}",
         record.text()
     );
     let _ = report(surface, KEY, "event-2", "bounced", &id)
         .await
         .expect(204);
-    assert_eq!(
-        ada.client
-            .get(&location)
-            .send()
-            .await
-            .expect(200)
-            .string("/status"),
-        "FAILED"
-    );
+    assert_eq!(status_at(&ada, &location).await, "FAILED");
     split.stop().await;
 }

@@ -38,16 +38,11 @@ struct LatencyPoint {
 /// All turns of one peer at one rate.
 type PeerRounds = Vec<LatencyPoint>;
 
-/// Measures cost and latency by load, open loop. All peers get the same rates: fractions of the
-/// gateway's saturation rate.
-pub(super) fn paced(
-    bench: &BenchRun,
-    origin: &OriginServer,
-    report: &mut BenchReport,
-) -> io::Result<()> {
+/// Starts nginx, the empty pass-through and the gateway.
+fn start_peers(bench: &BenchRun, origin: &OriginServer) -> io::Result<[BenchPeer; 3]> {
     let (nginx, empty) = (free_address()?, free_address()?);
     let gateway = PosternSetup::default().start(bench, origin)?;
-    let peers = [
+    Ok([
         BenchPeer {
             name: "nginx, no auth",
             address: nginx,
@@ -63,7 +58,17 @@ pub(super) fn paced(
             address: gateway.address,
             process: gateway.process,
         },
-    ];
+    ])
+}
+
+/// Measures cost and latency by load, open loop. All peers get the same rates: fractions of the
+/// gateway's saturation rate.
+pub(super) fn paced(
+    bench: &BenchRun,
+    origin: &OriginServer,
+    report: &mut BenchReport,
+) -> io::Result<()> {
+    let peers = start_peers(bench, origin)?;
     let token = origin.signer.token(&origin.issuer, 1)?;
     let question = LoadRequest {
         path: REQUEST_PATH,
@@ -131,7 +136,7 @@ pub(super) fn paced(
         paced: &points[peer][target_index()],
         oha: &by_oha[peer][0],
     });
-    report.figures.push(tail(postern, nginx));
+    report.figures.push(tail(&postern, &nginx));
     Ok(())
 }
 
@@ -299,7 +304,7 @@ fn sheet(title: String, peers: &[BenchPeer], points: &[Vec<PeerRounds>]) -> Repo
 
 /// Returns the figure of the gateway's tail relative to nginx's, with oha's result as a note. Not
 /// measured if one of them, or the generator, did not achieve the rate.
-fn tail(postern: PeerTail<'_>, nginx: PeerTail<'_>) -> TargetFigure {
+fn tail(postern: &PeerTail<'_>, nginx: &PeerTail<'_>) -> TargetFigure {
     let (by_oha, nginx_by_oha) = (postern.oha, nginx.oha);
     let (postern, nginx) = (postern.paced, nginx.paced);
     let bound = Bound::AtMost(1.2);

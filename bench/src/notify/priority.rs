@@ -127,14 +127,20 @@ pub(super) fn in_front_of_a_backlog(
     }
     progress("");
     report.sheets.push(sheet(rows, &cases));
+    report.rounds["priority"] = cases.iter().map(PriorityCase::data).collect();
+    judge(rows, &cases, report);
+    Ok(())
+}
+
+/// Adds the figures of the three cases: empty queue, LOW rate-limited, both cores saturated.
+fn judge(rows: u32, cases: &[PriorityCase; 3], report: &mut BenchReport) {
     let what = |name: &str| {
         format!(
             "{name}, accept to provider call, with {} LOW waiting",
             short(f64::from(rows))
         )
     };
-    report.rounds["priority"] = cases.iter().map(PriorityCase::data).collect();
-    let [empty, paced, saturated] = &cases;
+    let [empty, paced, saturated] = cases;
     let figures = &mut report.figures;
     let mut at_most = |name: &str, most: f64, delay: fn(&PriorityTurn) -> DeliveryDelay| {
         let seen = saturated.turns.iter().map(delay);
@@ -169,7 +175,6 @@ pub(super) fn in_front_of_a_backlog(
     );
     let name = format!("{}: p99 over an empty queue, LOW paced", what("CRITICAL"));
     figures.push(TargetFigure::number(&name, Bound::AtMost(1.2), ratio, " ×").noting(&note));
-    Ok(())
 }
 
 impl PriorityCase {

@@ -34,24 +34,16 @@ pub(super) fn after_a_kill(run: &NotifyRun<'_>, report: &mut BenchReport) -> io:
     for _ in 0..HELD {
         victim.post(REQUEST_BODY)?;
     }
-    let heir = NotifyService::start(bench, origin, &database, ProviderKind::NULL)?;
+    let replacement = NotifyService::start(bench, origin, &database, ProviderKind::NULL)?;
     let killed = postgres.number(
         "bench_recovery",
         "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8",
     )?;
     signal(Signal::KILL, victim.process.id());
-    let began = Instant::now();
-    let sent = "SELECT count(DISTINCT id) FROM notify_result WHERE kind = 2";
     let expected = f64::from(HELD);
-    let delivered = loop {
-        let delivered = postgres.number("bench_recovery", sent)?;
-        if delivered >= expected || began.elapsed() > Duration::from_secs(60) {
-            break delivered;
-        }
-        thread::sleep(Duration::from_millis(250));
-    };
+    let delivered = wait_for_deliveries(postgres, expected)?;
     progress("");
-    drop(heir);
+    drop(replacement);
     let taken_over = format!(
         "SELECT at - {killed} FROM notify_result WHERE kind = 2 AND attempt > 1 ORDER BY at"
     );
@@ -88,6 +80,19 @@ pub(super) fn after_a_kill(run: &NotifyRun<'_>, report: &mut BenchReport) -> io:
         short(delivered)
     )));
     Ok(())
+}
+
+/// Waits for at most 60 s until `expected` notifications are delivered, and returns their number.
+fn wait_for_deliveries(postgres: &PostgresServer, expected: f64) -> io::Result<f64> {
+    let began = Instant::now();
+    let sent = "SELECT count(DISTINCT id) FROM notify_result WHERE kind = 2";
+    loop {
+        let delivered = postgres.number("bench_recovery", sent)?;
+        if delivered >= expected || began.elapsed() > Duration::from_secs(60) {
+            return Ok(delivered);
+        }
+        thread::sleep(Duration::from_millis(250));
+    }
 }
 
 /// Measures the cost of a session that is idle in a transaction, which prevents vacuum from
@@ -130,7 +135,7 @@ pub(super) fn held_session(run: &NotifyRun<'_>, report: &mut BenchReport) -> io:
     drop(service);
     if !holder.is_idle_in_transaction()? {
         return Err(io::Error::other(
-            "the session that was to be idle in a transaction has ended",
+            "the idle session has ended",
         ));
     }
     let what = format!("idle-in-transaction session held {minutes} min: ");

@@ -315,7 +315,7 @@ async fn old_token_is_used_in_an_outage_until_it_expires() {
         .replica()
         .token()
         .await
-        .expect_err("the shared copy is gone, too");
+        .expect_err("the shared copy has expired as well");
     assert!(
         matches!(fresh_process, ServiceTokenError::Unavailable(_)),
         "{fresh_process}"

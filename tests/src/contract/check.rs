@@ -34,7 +34,7 @@ impl Contract {
         let Some(documented) = documented else {
             return Err(format!(
                 "{} has no {status}",
-                operation.map_or("what is not documented", |one| &one.id)
+                operation.map_or("an undocumented request", |one| &one.id)
             ));
         };
         let elsewhere = operation.map(header_names).unwrap_or_default();
