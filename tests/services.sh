@@ -1,8 +1,8 @@
-# What the tests need beside Rust: installed where it is missing. PostgreSQL and Redis are started on free loopback
-# ports in folders of their own, and stopped by process id. Sourced by `run`; every function is bounded.
+# Prerequisites of the tests besides Rust, installed if missing. PostgreSQL and Redis are started on free loopback ports
+# in temporary folders, and stopped by process id. Sourced by `run`; every function has a timeout.
 
 POSTGRES_MAJOR=15
-REDIS_LEAST=7
+REDIS_MIN_MAJOR=7
 
 say() { printf 'tests: %s\n' "$*" >&2; }
 
@@ -11,7 +11,7 @@ fail() {
     exit "${2:-1}"
 }
 
-# Prints the folder that holds PostgreSQL's server programs: of the pinned version, or else of a later one; or fails.
+# Prints the folder with PostgreSQL's server programs of the pinned version or a later one. Fails if there is none.
 postgres_bin() {
     local folder major
     for folder in "/usr/lib/postgresql/$POSTGRES_MAJOR/bin" "/usr/pgsql-$POSTGRES_MAJOR/bin" /usr/lib/postgresql/*/bin \
@@ -26,7 +26,7 @@ postgres_bin() {
     return 1
 }
 
-# The package that brings it: Debian's releases have one version each, and this may be a later one.
+# Prints the name of the PostgreSQL package. A Debian release has one version, which may be later than the pinned one.
 postgres_package() {
     if apt-cache show "postgresql-$POSTGRES_MAJOR" >/dev/null 2>&1; then
         printf 'postgresql-%s\n' "$POSTGRES_MAJOR"
@@ -35,14 +35,14 @@ postgres_package() {
     fi
 }
 
-redis_is_there() {
+redis_is_installed() {
     local version
     command -v redis-server >/dev/null 2>&1 || return 1
     version=$(redis-server --version | sed -E 's/.* v=([0-9]+)\..*/\1/')
-    [ "$version" -ge "$REDIS_LEAST" ]
+    [ "$version" -ge "$REDIS_MIN_MAJOR" ]
 }
 
-# How to become root for an installation: nothing when we are, `sudo -n` when that asks no password.
+# Prints the command prefix for installing as root: `env` as root, or `sudo -n env` if sudo needs no password.
 elevation() {
     if [ "$(id -u)" -eq 0 ]; then
         printf 'env'
@@ -53,7 +53,7 @@ elevation() {
     fi
 }
 
-# Installs the packages by apt, without letting them start services of their own.
+# apt_install ELEVATE PACKAGE…: installs packages with apt, without starting their services.
 apt_install() {
     local elevate=$1 policy=/usr/sbin/policy-rc.d made=no status=0
     shift
@@ -68,19 +68,18 @@ apt_install() {
     return "$status"
 }
 
-# Python makes folders of packages of its own only with this module, which Debian keeps apart.
-python_is_there() { command -v python3 >/dev/null 2>&1 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
+# Virtual environments require these modules, which Debian packages separately.
+python_is_installed() { command -v python3 >/dev/null 2>&1 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
-# Debian keeps it where only root looks.
+# Debian installs it outside of the PATH of users.
 pgbouncer_program() { command -v pgbouncer 2>/dev/null || printf '/usr/sbin/pgbouncer\n'; }
 
-# Makes sure that everything that the system's package manager brings is installed; where that is not allowed,
-# says what to install.
+# Installs missing packages. Without permission, it fails with the list of packages.
 install_packages() {
     local missing=() elevate
     postgres_bin >/dev/null || missing+=("$(postgres_package)")
-    redis_is_there || missing+=("redis-server")
-    python_is_there || missing+=("python3-venv")
+    redis_is_installed || missing+=("redis-server")
+    python_is_installed || missing+=("python3-venv")
     [ -x "$(pgbouncer_program)" ] || missing+=("pgbouncer")
     command -v curl >/dev/null 2>&1 || missing+=("curl")
     command -v openssl >/dev/null 2>&1 || missing+=("openssl")
@@ -90,38 +89,37 @@ install_packages() {
     command -v valgrind >/dev/null 2>&1 || missing+=("valgrind")
     [ "${#missing[@]}" -gt 0 ] || return 0
     elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||
-        fail "missing: ${missing[*]} (PostgreSQL $POSTGRES_MAJOR or later, Redis $REDIS_LEAST or later), and this user may not install packages here.
-Install them and start again. On Debian: apt-get install --no-install-recommends ${missing[*]}" 69
+        fail "missing: ${missing[*]} (PostgreSQL $POSTGRES_MAJOR or later, Redis $REDIS_MIN_MAJOR or later), and this user may not install packages.
+Install them and run this again. On Debian: apt-get install --no-install-recommends ${missing[*]}" 69
     say "installing ${missing[*]}"
-    apt_install "$elevate" "${missing[@]}" || fail "could not install: ${missing[*]}. Install them by hand and start again." 69
+    apt_install "$elevate" "${missing[@]}" || fail "could not install: ${missing[*]}. Install them manually and run this again." 69
     postgres_bin >/dev/null || fail "PostgreSQL $POSTGRES_MAJOR or later is still not found after installing ${missing[*]}" 69
-    redis_is_there || fail "Redis $REDIS_LEAST or later is still not found after installing redis-server" 69
+    redis_is_installed || fail "Redis $REDIS_MIN_MAJOR or later is still not found after installing redis-server" 69
 }
 
-# Installs the browser that signs people in. Where the system's archive has none under these names, the tests that need
-# it are listed as skipped at the end.
+# Installs the browser for sign-in tests. If the system's archive has no package of these names, these tests are skipped.
 install_browser() {
     local elevate
     if command -v chromium >/dev/null 2>&1 && command -v chromedriver >/dev/null 2>&1; then return 0; fi
     elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||
-        fail "missing: chromium and chromedriver, and this user may not install packages here.
-Install them and start again. On Debian: apt-get install --no-install-recommends chromium chromium-driver" 69
+        fail "missing: chromium and chromedriver, and this user may not install packages.
+Install them and run this again. On Debian: apt-get install --no-install-recommends chromium chromium-driver" 69
     say "installing chromium"
-    apt_install "$elevate" chromium chromium-driver || say "no chromium in this system's archive: what needs a browser is skipped"
+    apt_install "$elevate" chromium chromium-driver || say "no chromium package in this system's archive: browser tests are skipped"
 }
 
-# Installs the independent programs that ours are compared with, pinned by the lock files of each.
+# Installs the independent implementations that Postern is tested against, with versions pinned by lock files.
 install_peers() {
     local peer
     for peer in tests/peers/*/install; do
-        "$peer" </dev/null || fail "could not install what $peer brings (see above)" 69
+        "$peer" </dev/null || fail "$peer failed (see above)" 69
     done
 }
 
-# A port outside the range that the system hands out by itself; whether it is free shows when it is bound.
+# Prints a random port outside of the ephemeral range. It may be in use.
 any_port() { printf '%s\n' $((20000 + (RANDOM * 32768 + RANDOM) % 12000)); }
 
-# PostgreSQL refuses to run as root; then it runs as this user.
+# Prints the user for PostgreSQL, which does not run as root.
 postgres_user() { if getent passwd postgres >/dev/null; then echo postgres; else echo nobody; fi; }
 
 as_postgres() {
@@ -160,7 +158,7 @@ start_postgres() {
     fail "PostgreSQL did not start: $(tail -n 3 "$folder/postgres.log")" 69
 }
 
-# start_standby FOLDER PRIMARY: a copy of the server on that port, which follows it; sets POSTGRES_PID and
+# start_standby FOLDER PRIMARY: starts a standby of the server on port PRIMARY; sets POSTGRES_PID and
 # POSTERN_TEST_POSTGRES.
 start_standby() {
     local folder=$1 primary=$2 bin port try
@@ -185,8 +183,8 @@ start_standby() {
     fail "the standby did not start: $(tail -n 3 "$folder/postgres.log")" 69
 }
 
-# start_pgbouncer FOLDER SERVER MODE: in front of the server on that port; sets PGBOUNCER_PID and PGBOUNCER_PORT. Its
-# settings are its defaults wherever they can be.
+# start_pgbouncer FOLDER SERVER MODE: starts PgBouncer for the server on port SERVER, with default settings as far as
+# possible; sets PGBOUNCER_PID and PGBOUNCER_PORT.
 start_pgbouncer() {
     local folder=$1 server=$2 mode=$3 program bin port try
     program=$(pgbouncer_program)
@@ -205,7 +203,7 @@ start_pgbouncer() {
     fail "PgBouncer did not start: $(tail -n 3 "$folder/pgbouncer.log")" 69
 }
 
-# start_redis FOLDER: sets REDIS_PID and POSTERN_TEST_REDIS. Many databases: each test takes one of its own.
+# start_redis FOLDER: sets REDIS_PID and POSTERN_TEST_REDIS. Many databases, so that each test can use a separate one.
 start_redis() {
     local folder=$1 port try
     mkdir -p "$folder"
@@ -233,13 +231,13 @@ redis_answers() {
     [ "${answer%$'\r'}" = +PONG ]
 }
 
-# await_ready PID COMMAND…: until the command succeeds; fails when the process has ended or after 30 s.
+# await_ready PID COMMAND…: waits until COMMAND succeeds; fails if process PID has exited, or after 30 s.
 await_ready() {
     local pid=$1 count
     shift
     for ((count = 0; count < 300; count++)); do
         kill -0 "$pid" 2>/dev/null || return 1
-        # The process must still be there after the answer, else another one's server on this port has answered.
+        # If the process has exited, another server on this port has answered.
         if "$@" >/dev/null 2>&1; then
             kill -0 "$pid" 2>/dev/null && return 0
             return 1
@@ -249,7 +247,7 @@ await_ready() {
     return 1
 }
 
-# Stops one process that we started: asks, waits up to 10 s, then kills.
+# stop_process PID: sends SIGINT, waits up to 10 s, then sends SIGKILL.
 stop_process() {
     local pid=$1 count
     [ -n "$pid" ] || return 0

@@ -1,5 +1,4 @@
-//! Claim and completion of batches, over SQLite and, where `POSTERN_TEST_POSTGRES` names a server,
-//! PostgreSQL.
+//! Claim and completion of batches, with SQLite and, if `POSTERN_TEST_POSTGRES` is set, PostgreSQL.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +17,8 @@ use tokio::runtime::Runtime;
 const WORKER: i64 = 1;
 const LANE: Lane = Lane::first(Channel::Email, Priority::Normal);
 
-/// A store with rows that wait.
-struct Queue {
+/// A store with waiting rows.
+struct BenchQueue {
     store: Store,
     sequence: OrderSequence,
     clock: Clock,
@@ -27,7 +26,7 @@ struct Queue {
     _database: TestDatabase,
 }
 
-impl Queue {
+impl BenchQueue {
     async fn open(database: TestDatabase) -> Self {
         let store = Store::open(&database.database, 4).await.expect("opens");
         let clock = Clock::system();
@@ -83,7 +82,7 @@ impl Queue {
             now: self.clock.now(),
         };
         let claimed = self.store.claim(&claim).await.expect("claims");
-        assert_eq!(claimed.len(), limit, "as many wait");
+        assert_eq!(claimed.len(), limit, "enough rows wait");
         self.after = claimed.last().map_or(self.after, |row| row.order);
         claimed
     }
@@ -116,7 +115,7 @@ impl Queue {
         );
     }
 
-    /// The time that claims, or completions, of `times` batches take.
+    /// Returns the time that claims, or completions, of `times` batches take.
     async fn time(&mut self, times: u64, batch: usize, claims: bool) -> Duration {
         let mut taken = Duration::ZERO;
         for _ in 0..times {
@@ -137,12 +136,12 @@ fn batches(criterion: &mut Criterion) {
     let has_postgres = Env::of_process().get("POSTERN_TEST_POSTGRES").is_some();
     let mut queues = vec![(
         "SQLite",
-        runtime.block_on(async { Queue::open(testing::sqlite().await).await }),
+        runtime.block_on(async { BenchQueue::open(testing::sqlite().await).await }),
     )];
     if has_postgres {
         queues.push((
             "PostgreSQL",
-            runtime.block_on(async { Queue::open(testing::postgres().await).await }),
+            runtime.block_on(async { BenchQueue::open(testing::postgres().await).await }),
         ));
     }
     for (name, queue) in &mut queues {

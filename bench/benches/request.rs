@@ -1,14 +1,14 @@
-//! What the gateway does with a request, step by step.
+//! The steps of a request in the gateway.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use postern_bench::paths::{Journey, Routes};
+use postern_bench::paths::{BenchRoutes, RequestPath};
 
 fn route_match(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("route match");
     for size in [10, 1_000, 10_000] {
-        let routes = Routes::of(size);
+        let routes = BenchRoutes::of(size);
         let mut turn = 0;
         group.bench_with_input(
             BenchmarkId::from_parameter(size),
@@ -24,7 +24,7 @@ fn route_match(criterion: &mut Criterion) {
 }
 
 fn steps(criterion: &mut Criterion) {
-    let mut journey = Journey::new().expect("keys and a verifier");
+    let mut journey = RequestPath::new().expect("keys and a verifier");
     let caller = journey.authenticate();
     let mut turn = 0;
     let mut next = || {
@@ -32,19 +32,19 @@ fn steps(criterion: &mut Criterion) {
         turn
     };
     criterion.bench_function("head check", |bencher| {
-        bencher.iter(|| black_box(journey.head()))
+        bencher.iter(|| black_box(journey.head()));
     });
     criterion.bench_function("limiter", |bencher| {
-        bencher.iter(|| black_box(journey.limit(next())))
+        bencher.iter(|| black_box(journey.limit(next())));
     });
     criterion.bench_function("header strip and injection", |bencher| {
         bencher.iter(|| black_box(journey.inject(&caller)));
     });
     criterion.bench_function("access event", |bencher| {
-        bencher.iter(|| black_box(journey.event(&caller, 0)))
+        bencher.iter(|| black_box(journey.event(&caller, 0)));
     });
     criterion.bench_function("all of it, without sockets", |bencher| {
-        bencher.iter(|| journey.request(next()))
+        bencher.iter(|| journey.request(next()));
     });
 }
 

@@ -1,4 +1,4 @@
--- What the scenarios share: reading what `prepare` has kept, and telling what came of it.
+-- Shared code of the scenarios: reads the files of `prepare` and reports the results.
 
 local folder = os.getenv('LOAD_DATA') or 'load-data'
 local statuses = {}
@@ -21,7 +21,7 @@ function get(path, token)
   return wrk.format('GET', path, {['Authorization'] = 'Bearer ' .. token})
 end
 
--- Counts by status; call it from `response`.
+-- Counts responses by status; called from `response`.
 function count(status)
   statuses[status] = (statuses[status] or 0) + 1
   told = ''

@@ -1,6 +1,6 @@
--- Login storm: everybody signs in at once, one of twenty with a wrong password.
+-- Login storm: all users sign in concurrently, one in twenty with a wrong password.
 --   wrk -t1 -c32 -d30s -s bench/load/login-storm.lua http://127.0.0.1:8500
--- Passwords cost what argon2id costs, so that a storm is turned away with 429 beyond what the pool can hash.
+-- Each sign-in costs an argon2id hash; beyond the pool's capacity, requests are rejected with 429.
 dofile('bench/load/common.lua')
 local people, at = lines('people'), 0
 

@@ -1,5 +1,5 @@
--- A mixed day: of a hundred requests seventy read /auth/me, fifteen the own profile, eight ask for a notification to
--- oneself, five read something that is not there, two sign in.
+-- Mixed day: of a hundred requests, seventy read /auth/me, fifteen the user's own profile, eight send a notification to
+-- the user, five read a path that does not exist, two sign in.
 --   wrk -t1 -c64 -d60s -s bench/load/mixed-day.lua http://127.0.0.1:8500
 dofile('bench/load/common.lua')
 local people, tokens, ids, at = lines('people'), lines('access-tokens'), lines('ids'), 0

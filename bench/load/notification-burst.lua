@@ -1,4 +1,4 @@
--- Notification burst: LOW as fast as they are accepted. `notification-burst` runs it with a trickle of CRITICAL.
+-- Notification burst: LOW as fast as they are accepted. Run by `notification-burst`.
 dofile('bench/load/common.lua')
 local token = assert(os.getenv('SERVICE_TOKEN'), 'SERVICE_TOKEN is not set')
 local body = '{"channel":"email","recipient":{"email":"load@example.com"},"template":"welcome",' ..

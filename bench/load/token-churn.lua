@@ -1,7 +1,7 @@
--- Token churn: every refresh token is used once, and every access token that comes of it is shown once, so that the
--- gateway never sees a token again.
+-- Token churn: every refresh token is used once, and every access token obtained from it is used once, so that no token
+-- is in the gateway's cache.
 --   wrk -t1 -c16 -d30s -s bench/load/token-churn.lua http://127.0.0.1:8500
--- Have more people (`prepare`) than connections. A second run needs a new `prepare`: used tokens are not kept.
+-- Requires more users (`prepare`) than connections. A second run requires a new `prepare`, because its tokens are used.
 dofile('bench/load/common.lua')
 local refresh, fresh, first, last = lines('refresh-tokens'), {}, 1, 0
 last = #refresh

@@ -1,7 +1,7 @@
--- What the driver reads of a run: everything is counted by wrk itself, so that no answer costs a call into Lua.
+-- Prints the results that the driver reads. wrk counts everything, so that no response costs a call into Lua.
 done = function(summary, latency, requests)
   local errors = summary.errors
-  -- A script that ends before its time tells how long it took.
+  -- A script that ends early reports its own duration.
   local duration = spent_us and spent_us() or summary.duration
   io.write(string.format(
     '\n{"requests":%d,"bytes":%d,"durationUs":%d,"failed":%d,"p50Us":%d,"p99Us":%d,"p999Us":%d}\n',

@@ -1,7 +1,7 @@
 // graphile-worker: node graphile-worker.mjs add|run DATABASE_URL SECONDS
-// `add` adds single jobs from 32 callers; `run` works off no-op jobs that were added before.
-// The table is vacuumed before they are timed, as every queue's is.
-// Tuned as its documentation says for throughput: 24 jobs at once, a local queue of 500, batched completion.
+// `add` adds single jobs from 32 callers; `run` executes no-op jobs that were added before.
+// The table is vacuumed before the measurement, as for every queue.
+// Tuned for throughput according to its documentation: 24 concurrent jobs, a local queue of 500, batched completion.
 import { Logger, makeWorkerUtils, run } from 'graphile-worker'
 
 const [what, connectionString, seconds] = process.argv.slice(2)
@@ -46,7 +46,7 @@ async function work() {
     preset: { worker: { concurrentJobs: 24, maxPoolSize: 10, localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } },
   })
   await finished
-  // A job is done when its row is gone, not when its task has run.
+  // A job is complete when its row is deleted, not when its task has run.
   const { rows } = await utils.withPgClient(client => client.query('select count(*)::int as waiting from graphile_worker._private_jobs'))
   const completed = jobs - rows[0].waiting
   const took = (performance.now() - began) / 1000

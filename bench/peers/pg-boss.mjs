@@ -27,7 +27,7 @@ async function work() {
   for (let batch = 0; batch < 60; batch += 1) {
     await boss.insert(Array.from({ length: 1000 }, () => ({ name: 'noop', data: payload })))
   }
-  // As every queue's table is before it is timed.
+  // As for every queue before the measurement.
   await boss.getDb().executeSql('vacuum analyze pgboss.job')
   let done = 0
   const began = performance.now()

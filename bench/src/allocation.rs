@@ -1,8 +1,7 @@
-//! Allocations per request, of the empty Pingora pass-through and of the gateway with everything
-//! on.
+//! Allocations per request, of the empty Pingora pass-through and of the gateway with all features.
 //!
-//! Both run in this process, on threads of their own whose allocations are counted; client and
-//! origin run on others.
+//! Both servers run in this process, on threads whose allocations are counted. Client and origin
+//! run on other threads.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -21,11 +20,11 @@ use postern_proxy::{App, Config, Listeners};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::passthrough;
-use crate::setup::Setup;
-use crate::token::Signer;
+use crate::setup::GatewaySetup;
+use crate::token::TokenSigner;
 
-/// An allocator that counts on the threads that serve.
-pub struct Counting;
+/// An allocator that counts the allocations of the server threads.
+pub struct CountingAllocator;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -41,69 +40,69 @@ fn count() {
 
 #[expect(
     unsafe_code,
-    reason = "the trait of allocators is unsafe; every call goes on to the system's, unchanged"
+    reason = "the allocator trait is unsafe; every call is forwarded unchanged to the system's allocator"
 )]
-// SAFETY: nothing is done but counting, which neither allocates nor unwinds.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: the added counting neither allocates nor unwinds.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of the trait.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of the trait.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of the trait.
         unsafe { System.realloc(pointer, layout, size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of the trait.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-/// Allocations per request.
+/// Mean allocations per request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Allocations {
+pub struct AllocationCounts {
     /// Of the empty pass-through.
     pub passthrough: f64,
-    /// Of the gateway with everything on and a token that was seen before.
+    /// Of the gateway with all features and a cached token.
     pub gateway: f64,
 }
 
-/// Requests before it is counted: connections, caches and buffers are there after that.
-const WARM_UP: u32 = 300;
+/// Requests before counting, which create connections, caches and buffers.
+const WARM_UP_REQUESTS: u32 = 300;
 
-/// Requests that are counted.
-const COUNTED: u32 = 1_000;
+/// Number of counted requests.
+const COUNTED_REQUESTS: u32 = 1_000;
 
 const ANSWER: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"name\":\"Ada\"}\n";
 
-/// Counts both. [`Counting`] must be the global allocator.
+/// Counts the allocations of both servers. [`CountingAllocator`] must be the global allocator.
 ///
 /// # Errors
-/// No socket on loopback, a folder that cannot be written, or a wrong answer.
-pub fn measure(folder: &Path) -> io::Result<Allocations> {
-    let signer = Signer::generate()?;
+/// No loopback socket is available, the folder cannot be written, or a response is wrong.
+pub fn measure(folder: &Path) -> io::Result<AllocationCounts> {
+    let signer = TokenSigner::generate()?;
     let origin = origin(signer.jwks.clone())?;
     let issuer = format!("http://{origin}/pool");
     let token = signer.token(&issuer, 1)?;
-    Ok(Allocations {
+    Ok(AllocationCounts {
         passthrough: requests(passthrough(origin)?, &token)?,
         gateway: requests(gateway(folder, origin, &issuer)?, &token)?,
     })
 }
 
-/// A server that runs as long as this lives.
-struct Running {
+/// A server that stops when dropped.
+struct RunningServer {
     address: SocketAddr,
     _runtime: Runtime,
 }
@@ -120,7 +119,7 @@ fn bind(runtime: &Runtime) -> io::Result<tokio::net::TcpListener> {
     runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
 }
 
-fn passthrough(origin: SocketAddr) -> io::Result<Running> {
+fn passthrough(origin: SocketAddr) -> io::Result<RunningServer> {
     let runtime = runtime()?;
     let listener = bind(&runtime)?;
     let address = listener.local_addr()?;
@@ -136,17 +135,17 @@ fn passthrough(origin: SocketAddr) -> io::Result<Running> {
             }
         }
     });
-    Ok(Running {
+    Ok(RunningServer {
         address,
         _runtime: runtime,
     })
 }
 
-fn gateway(folder: &Path, origin: SocketAddr, issuer: &str) -> io::Result<Running> {
+fn gateway(folder: &Path, origin: SocketAddr, issuer: &str) -> io::Result<RunningServer> {
     let runtime = runtime()?;
     let (public, admin) = (bind(&runtime)?, bind(&runtime)?);
     let address = public.local_addr()?;
-    let setup = Setup {
+    let setup = GatewaySetup {
         workers: 1,
         routes: 100,
         tokens: "",
@@ -166,14 +165,14 @@ fn gateway(folder: &Path, origin: SocketAddr, issuer: &str) -> io::Result<Runnin
         admin: Some(admin),
     };
     runtime.spawn(Box::pin(app.run(listeners, CancellationToken::new())));
-    Ok(Running {
+    Ok(RunningServer {
         address,
         _runtime: runtime,
     })
 }
 
-/// Asks on one connection, and counts once all is warm.
-fn requests(server: Running, token: &str) -> io::Result<f64> {
+/// Sends requests on one connection and counts allocations after the warm-up.
+fn requests(server: RunningServer, token: &str) -> io::Result<f64> {
     let request = format!(
         "GET /actors/42 HTTP/1.1\r\nHost: gateway.example\r\nAuthorization: Bearer {token}\r\n\r\n"
     );
@@ -186,25 +185,25 @@ fn requests(server: Running, token: &str) -> io::Result<f64> {
         let mut read = 0;
         while !space[..read].ends_with(b"{\"name\":\"Ada\"}\n") {
             match stream.read(&mut space[read..])? {
-                0 => return Err(io::Error::other("the answer is wrong")),
+                0 => return Err(io::Error::other("the response is wrong")),
                 bytes => read += bytes,
             }
         }
         Ok(())
     };
-    for _ in 0..WARM_UP {
+    for _ in 0..WARM_UP_REQUESTS {
         ask()?;
     }
     let before = COUNT.load(Ordering::Relaxed);
-    for _ in 0..COUNTED {
+    for _ in 0..COUNTED_REQUESTS {
         ask()?;
     }
     let counted = COUNT.load(Ordering::Relaxed) - before;
     drop(server);
-    Ok(f64::from(u32::try_from(counted).unwrap_or(u32::MAX)) / f64::from(COUNTED))
+    Ok(f64::from(u32::try_from(counted).unwrap_or(u32::MAX)) / f64::from(COUNTED_REQUESTS))
 }
 
-/// An origin with one answer, which publishes the keys as well.
+/// Starts an origin with a fixed response, which also publishes the keys.
 fn origin(jwks: String) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;

@@ -1,4 +1,4 @@
-//! `bench/run auth`: every figure of authentication, and the cold start of each process.
+//! `bench/run auth`: measurements of authentication, and the cold start of each process.
 
 mod exchange;
 mod login;
@@ -8,16 +8,16 @@ mod start;
 
 use std::io;
 
-use crate::bench::Bench;
+use crate::bench::BenchRun;
 use crate::host;
-use crate::report::Report;
-use service::Service;
+use crate::report::BenchReport;
+use service::AuthService;
 
-type Part = fn(&Bench, &Service, &mut Report) -> io::Result<()>;
+type TablePart = fn(&BenchRun, &AuthService, &mut BenchReport) -> io::Result<()>;
 
-/// Runs the table.
-pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
-    let mut report = Report::new("auth", "Authentication", bench.quick);
+/// Measures the table.
+pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
+    let mut report = BenchReport::new("auth", "Authentication", bench.quick);
     let redis = host::line("redis-server", &["--version"]);
     report.notes.push(format!(
         "{}; {}.",
@@ -25,8 +25,8 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
         host::line("wrk", &["-v"])
     ));
     report.part(bench, "start", |report| start::cold(bench, report));
-    let service = Service::start(bench)?;
-    let parts: [(&str, Part); 4] = [
+    let service = AuthService::start(bench)?;
+    let parts: [(&str, TablePart); 4] = [
         ("exchange", exchange::once_each),
         ("refresh", refresh::rotating),
         ("login", login::overhead),

@@ -1,5 +1,4 @@
-//! What every table needs: how long to measure, where the programs are, and a folder that is gone
-//! afterwards.
+//! Shared state of all tables: durations, program paths, and a temporary folder.
 
 use std::fs;
 use std::io;
@@ -8,74 +7,73 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Args;
-use postern_bench::token::Signer;
+use postern_bench::token::TokenSigner;
 
 use crate::http;
 use crate::peers;
-use crate::process::{Process, free_address};
+use crate::process::{ChildProcess, free_address};
 
-/// What `bench/run` tells the driver.
+/// Arguments of the driver.
 #[derive(Args)]
-pub(crate) struct Settings {
-    /// Fewer and shorter rounds: to see that it works, not to quote.
+pub(crate) struct BenchSettings {
+    /// Fewer and shorter rounds, to verify that the benchmark works. Not for publication.
     #[arg(long)]
     quick: bool,
-    /// Only this part of the table, such as `cost`; the results are then files of its own,
-    /// `gateway-cost`.
+    /// Measure only this part of the table, such as `cost`. The results are written to separate
+    /// files, such as `gateway-cost`.
     #[arg(long)]
     only: Option<String>,
-    /// Everything but this part, such as `held`, which takes half an hour.
+    /// Skip this part, such as `held`, which takes half an hour.
     #[arg(long, conflicts_with = "only")]
     without: Option<String>,
-    /// Folder with the programs that are measured.
+    /// Folder with the programs under test.
     #[arg(long)]
     binaries: PathBuf,
-    /// Folder with oha and the queues from npm.
+    /// Folder with oha and the npm queues.
     #[arg(long)]
     tools: PathBuf,
-    /// Folder that the results go to.
+    /// Folder for the results.
     #[arg(long)]
     pub(crate) results: PathBuf,
-    /// A PostgreSQL server that databases may be made on.
+    /// URL of a PostgreSQL server on which databases may be created.
     #[arg(long)]
     postgres: Option<String>,
-    /// The id of its process.
+    /// Process id of the PostgreSQL server.
     #[arg(long)]
     postgres_pid: Option<u32>,
-    /// A Redis server.
+    /// URL of a Redis server.
     #[arg(long)]
     redis: Option<String>,
 }
 
-/// One run of the driver.
-pub(crate) struct Bench {
+/// A run of the driver.
+pub(crate) struct BenchRun {
     pub(crate) quick: bool,
-    /// The folder of the built programs.
     pub(crate) binaries: PathBuf,
-    /// The folder of oha and of the queues from npm.
+    /// Folder with oha and the npm queues.
     pub(crate) tools: PathBuf,
-    /// The repository.
+    /// Root of the repository.
     pub(crate) root: PathBuf,
-    /// The PostgreSQL server of the run: an address, and the id of its process.
+    /// URL and process id of the PostgreSQL server.
     pub(crate) postgres: Option<(String, u32)>,
-    /// The address of the Redis server of the run.
+    /// URL of the Redis server.
     pub(crate) redis: Option<String>,
-    /// The part that alone is measured.
+    /// The only part to measure, if set.
     pub(crate) only: Option<String>,
     without: Option<String>,
     folder: PathBuf,
 }
 
-/// The origin with a fixed answer, which publishes the keys of the issuers as well.
-pub(crate) struct Origin {
+/// An origin with a fixed response, which also publishes the keys of the issuers.
+pub(crate) struct OriginServer {
     pub(crate) address: SocketAddr,
     pub(crate) issuer: String,
-    pub(crate) signer: Signer,
-    _process: Process,
+    pub(crate) signer: TokenSigner,
+    _process: ChildProcess,
 }
 
-impl Bench {
-    pub(crate) fn new(settings: &Settings) -> io::Result<Self> {
+impl BenchRun {
+    pub(crate) fn new(settings: &BenchSettings) -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("postern-bench-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
         Ok(Self {
@@ -91,17 +89,17 @@ impl Bench {
         })
     }
 
-    /// Where everything of this run is kept.
+    /// Returns the folder of this run.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether a part of the table is to be measured.
+    /// Returns whether a part of the table is to be measured.
     pub(crate) fn wants(&self, part: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only == part) && self.without.as_deref() != Some(part)
     }
 
-    /// One of two by how long the run may take.
+    /// Returns the value for a quick or for a full run.
     pub(crate) fn pick<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
@@ -110,7 +108,8 @@ impl Bench {
         self.tools.join("bin/oha")
     }
 
-    /// One of the programs that are measured; what it says goes to a file of the run.
+    /// Returns a command for a program under test. Its output is written to a file in the run's
+    /// folder.
     pub(crate) fn program(&self, name: &str) -> io::Result<Command> {
         let mut command = Command::new(self.binaries.join(name));
         let said = fs::File::options()
@@ -121,9 +120,9 @@ impl Bench {
         Ok(command)
     }
 
-    /// What the programs that are measured have said last, where they said anything: why answers
-    /// failed stands there.
-    pub(crate) fn last_words(&self) -> String {
+    /// Returns the last log line of each program under test, which usually explains failed
+    /// responses.
+    pub(crate) fn last_log_lines(&self) -> String {
         let mut logs: Vec<_> = fs::read_dir(&self.folder)
             .into_iter()
             .flatten()
@@ -136,15 +135,15 @@ impl Bench {
             let text = fs::read(log.path()).ok()?;
             let text = String::from_utf8_lossy(&text);
             let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
-            Some(format!("\n  {program} said last: {}", line.trim()))
+            Some(format!("\n  {program} logged last: {}", line.trim()))
         });
         words.collect()
     }
 
-    /// Whether the disk of the run has room for so many bytes.
+    /// Checks that the disk has `bytes` of free space.
     ///
     /// # Errors
-    /// It has not, or does not say.
+    /// There is less, or it cannot be determined.
     pub(crate) fn needs_room(&self, bytes: u64) -> io::Result<()> {
         let disk = rustix::fs::statvfs(&self.folder)?;
         let free = disk.f_bavail * disk.f_frsize;
@@ -158,10 +157,10 @@ impl Bench {
         Ok(())
     }
 
-    pub(crate) fn origin(&self) -> io::Result<Origin> {
-        let (signer, address) = (Signer::generate()?, free_address()?);
+    pub(crate) fn origin(&self) -> io::Result<OriginServer> {
+        let (signer, address) = (TokenSigner::generate()?, free_address()?);
         let process = peers::origin(&self.folder, address, &signer)?;
-        Ok(Origin {
+        Ok(OriginServer {
             address,
             issuer: format!("http://{address}/pool"),
             signer,
@@ -170,18 +169,18 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for BenchRun {
     fn drop(&mut self) {
         let _left_behind = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Waits until `/readyz` of an admin listener is green.
+/// Waits until `/readyz` of an admin listener returns 200.
 pub(crate) fn ready(
-    process: Process,
+    process: ChildProcess,
     admin: SocketAddr,
     pause: std::time::Duration,
-) -> io::Result<Process> {
+) -> io::Result<ChildProcess> {
     process.until(pause, || {
         http::once(admin, "GET", "/readyz", &[], "").is_ok_and(|answer| answer.status == 200)
     })
@@ -192,11 +191,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_program_said_last_stands_beside_a_failure() {
+    fn failure_includes_the_last_log_lines() {
         let folder =
             std::env::temp_dir().join(format!("postern-bench-words-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let bench = Bench {
+        let bench = BenchRun {
             quick: true,
             binaries: folder.clone(),
             tools: folder.clone(),
@@ -215,8 +214,8 @@ mod tests {
         fs::write(folder.join("postern-auth.log"), "").unwrap();
         fs::write(folder.join("load.lua"), "done()\n").unwrap();
         assert_eq!(
-            bench.last_words(),
-            "\n  postern-notify said last: cannot accept: no space left"
+            bench.last_log_lines(),
+            "\n  postern-notify logged last: cannot accept: no space left"
         );
         bench.needs_room(1).unwrap();
         let refused = bench.needs_room(u64::MAX).unwrap_err().to_string();
@@ -225,6 +224,6 @@ mod tests {
             "{refused}"
         );
         drop(bench);
-        assert!(!folder.exists(), "the folder of a run goes with it");
+        assert!(!folder.exists(), "the folder is removed with the run");
     }
 }

@@ -1,27 +1,27 @@
-//! The figures that are to be reached, each with what was measured.
+//! Measured figures and their targets.
 
-/// One figure.
+/// A measured figure with its target.
 #[derive(Clone, Debug)]
-pub(crate) struct Figure {
-    /// What it is, in the words of the table.
+pub(crate) struct TargetFigure {
+    /// Name, as in the table.
     pub(crate) what: String,
-    /// What is to be reached.
+    /// Target.
     pub(crate) reach: String,
-    /// What was measured, or why nothing was.
+    /// Measured value, or the reason why there is none.
     pub(crate) value: String,
-    /// `None` if it was not measured in this run.
+    /// Whether the target was reached; `None` if it was not measured.
     pub(crate) reached: Option<bool>,
 }
 
-/// Which side of the bound is the good one.
+/// Direction of a target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound {
     AtMost(f64),
     AtLeast(f64),
 }
 
-impl Figure {
-    /// A number against its bound; `unit` stands behind both.
+impl TargetFigure {
+    /// Creates a figure from a number and its bound, both with `unit`.
     pub(crate) fn number(what: &str, bound: Bound, value: f64, unit: &str) -> Self {
         let (reach, reached) = match bound {
             Bound::AtMost(most) => (format!("at most {}{unit}", short(most)), value <= most),
@@ -35,7 +35,7 @@ impl Figure {
         }
     }
 
-    /// With words behind the value.
+    /// Appends a note to the value.
     pub(crate) fn noting(mut self, note: &str) -> Self {
         self.value = format!("{} ({note})", self.value);
         self
@@ -50,7 +50,7 @@ impl Figure {
     }
 }
 
-/// Three significant digits, thousands apart.
+/// Formats three significant digits, with thousands separators.
 pub(crate) fn short(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();

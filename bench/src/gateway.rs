@@ -1,5 +1,5 @@
-//! `bench/run gateway`: every figure of the gateway, beside nginx, HAProxy and an empty Pingora
-//! pass-through.
+//! `bench/run gateway`: measurements of the gateway, compared with nginx, HAProxy and an empty
+//! Pingora pass-through.
 
 mod cost;
 mod latency;
@@ -8,15 +8,15 @@ mod routes;
 
 use std::io;
 
-use crate::bench::{Bench, Origin};
+use crate::bench::{BenchRun, OriginServer};
 use crate::host;
-use crate::report::Report;
+use crate::report::BenchReport;
 
-type Part = fn(&Bench, &Origin, &mut Report) -> io::Result<()>;
+type TablePart = fn(&BenchRun, &OriginServer, &mut BenchReport) -> io::Result<()>;
 
-/// Runs the table.
-pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
-    let mut report = Report::new("gateway", "Gateway", bench.quick);
+/// Measures the table.
+pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
+    let mut report = BenchReport::new("gateway", "Gateway", bench.quick);
     report.notes.push(format!(
         "{}; {}; {}; {}.",
         host::line("nginx", &["-v"]),
@@ -25,7 +25,7 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
         host::line(&bench.oha().display().to_string(), &["--version"]),
     ));
     let origin = bench.origin()?;
-    let parts: [(&str, Part); 7] = [
+    let parts: [(&str, TablePart); 7] = [
         ("cost", cost::all_on),
         ("new", cost::every_token_new),
         ("workers", cost::two_workers),

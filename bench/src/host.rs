@@ -1,4 +1,4 @@
-//! Where it was measured, and who else was at work there meanwhile.
+//! The machine of a measurement, and the CPU used by other processes meanwhile.
 
 use std::fs;
 use std::io;
@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use crate::process::{all_cpu_ns, own_cpu_ns};
 
-/// Watches the CPU that strangers take: other processes, and the host of a virtual machine.
-pub(crate) struct Strangers {
+/// Measures the CPU time used by other processes and by the host of a virtual machine.
+pub(crate) struct ForeignCpuMonitor {
     since: Instant,
     all: u64,
     own: u64,
 }
 
-impl Strangers {
+impl ForeignCpuMonitor {
     pub(crate) fn watch() -> io::Result<Self> {
         Ok(Self {
             since: Instant::now(),
@@ -23,7 +23,7 @@ impl Strangers {
         })
     }
 
-    /// The share of one core that they have taken since, in per cent.
+    /// Returns the CPU time used by others since the start, in percent of one core.
     pub(crate) fn percent(&self) -> io::Result<f64> {
         let all = all_cpu_ns()?.saturating_sub(self.all) as f64;
         let own = own_cpu_ns()?.saturating_sub(self.own) as f64;
@@ -32,7 +32,7 @@ impl Strangers {
     }
 }
 
-/// Commit, processor, kernel and the versions of the peers.
+/// Returns commit, processor, kernel and versions of the peers.
 pub(crate) fn describe() -> String {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processor = processor
@@ -59,7 +59,7 @@ pub(crate) fn describe() -> String {
     )
 }
 
-/// The first line that a program says of itself.
+/// Returns the first line of a program's output.
 pub(crate) fn line(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| {

@@ -1,43 +1,42 @@
-//! One request at a time over a plain socket: to see that an answer is right, and to ask how a
-//! process is.
+//! A minimal HTTP client over a plain socket, to check responses and query processes.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// No answer takes longer, unless the server hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Read and write timeout.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
-    /// All of it, head included.
+    /// Size including the head.
     pub(crate) bytes: usize,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
-/// A kept connection.
+/// A keep-alive connection.
 #[derive(Debug)]
-pub(crate) struct Client(TcpStream, SocketAddr);
+pub(crate) struct HttpClient(TcpStream, SocketAddr);
 
-impl Client {
+impl HttpClient {
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
         stream.set_nodelay(true)?;
         Ok(Self(stream, address))
     }
 
-    /// Asks, with JSON if there is a body, and reads the whole answer.
+    /// Sends a request, with JSON if there is a body, and reads the whole response.
     pub(crate) fn ask(
         &mut self,
         method: &str,
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> io::Result<Answer> {
+    ) -> io::Result<HttpResponse> {
         let length = body.len().to_string();
         let mut all = headers.to_vec();
         if !body.is_empty() {
@@ -49,14 +48,14 @@ impl Client {
         self.send(method, path, &all, body)
     }
 
-    /// Sends exactly these fields beside `Host`, and reads the whole answer.
+    /// Sends a request with exactly these fields and `Host`, and reads the whole response.
     pub(crate) fn send(
         &mut self,
         method: &str,
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> io::Result<Answer> {
+    ) -> io::Result<HttpResponse> {
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.1);
         for (name, value) in headers {
             request.push_str(&format!("{name}: {value}\r\n"));
@@ -67,7 +66,7 @@ impl Client {
         self.read()
     }
 
-    fn read(&mut self) -> io::Result<Answer> {
+    fn read(&mut self) -> io::Result<HttpResponse> {
         let mut bytes = Vec::new();
         let mut space = [0; 16 << 10];
         let end = loop {
@@ -94,7 +93,7 @@ impl Client {
                 read => bytes.extend_from_slice(&space[..read]),
             }
         }
-        Ok(Answer {
+        Ok(HttpResponse {
             status,
             bytes: bytes.len(),
             head,
@@ -103,18 +102,18 @@ impl Client {
     }
 }
 
-impl Answer {
-    /// The body as JSON; null if it is none.
+impl HttpResponse {
+    /// Returns the body as JSON, or null if it is not JSON.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// A header field.
+    /// Returns a header field.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         header(&self.head, name)
     }
 
-    /// The answer, if it has this status.
+    /// Returns the response if it has this status.
     pub(crate) fn expect(self, status: u16) -> io::Result<Self> {
         if self.status == status {
             return Ok(self);
@@ -134,13 +133,13 @@ fn header<'a>(head: &'a str, wanted: &str) -> Option<&'a str> {
     })
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a separate connection.
 pub(crate) fn once(
     address: SocketAddr,
     method: &str,
     path: &str,
     headers: &[(&str, &str)],
     body: &str,
-) -> io::Result<Answer> {
-    Client::connect(address)?.ask(method, path, headers, body)
+) -> io::Result<HttpResponse> {
+    HttpClient::connect(address)?.ask(method, path, headers, body)
 }

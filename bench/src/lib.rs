@@ -1,5 +1,5 @@
-//! What benchmarks, the cost guard and the allocations test share: the paths that are measured, a
-//! signer of tokens, and the empty pass-through that the gateway is compared with.
+//! Code shared by benchmarks, the cost guard and the allocation test: the measured paths, a token
+//! signer, and the empty pass-through that the gateway is compared with.
 
 pub mod allocation;
 pub mod passthrough;

@@ -1,35 +1,43 @@
-//! The load: `wrk` as fast as the server answers; at a fixed rate a generator of our own, and `oha`
-//! beside it.
+//! Load generators: `wrk` for closed-loop load, and for a fixed rate a generator of this crate,
+//! with `oha` for comparison.
 
 mod oha;
 mod paced;
 mod wrk;
 
 pub(crate) use oha::oha;
-pub(crate) use paced::Paced;
-pub(crate) use wrk::{Wrk, headers_script, tokens_script};
+pub(crate) use paced::PacedResult;
+pub(crate) use wrk::{WrkLoad, headers_script, tokens_script};
 
 use std::io;
 
-/// What one run saw.
+/// The rate and duration of an open-loop load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadPace {
+    /// Requests per second.
+    pub(crate) per_second: u32,
+    /// Duration in seconds.
+    pub(crate) seconds: u32,
+}
+
+/// The result of one run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct LoadResult {
     pub(crate) requests: u64,
     pub(crate) per_second: f64,
-    /// Socket errors, timeouts, answers that were not 2xx or 3xx, and, where the size of a right
-    /// answer is known, every request of a run whose answers had another: a fast wrong answer
-    /// counts as failed.
+    /// Socket errors, timeouts, and responses other than 2xx or 3xx. If the size of a correct
+    /// response is known, every request of a run with responses of another size counts as failed.
     pub(crate) failed: u64,
-    /// Microseconds.
+    /// 99th percentile of the latency in microseconds.
     pub(crate) p99_us: f64,
-    /// Bytes of an answer, head included, on average.
+    /// Mean size of a response in bytes, including the head.
     pub(crate) answer_bytes: f64,
 }
 
-impl Seen {
-    /// Counts every request as failed if the answers were not as long as the right one, and a run
-    /// without any answer as a failure. Those that are under way when the run ends are read in
-    /// part, hence the allowance.
+impl LoadResult {
+    /// Counts every request as failed if the responses do not have the expected size, and a run
+    /// without responses as one failure. Responses in flight at the end are read partially, which
+    /// is allowed for.
     pub(crate) fn hold_to(mut self, answer_bytes: usize, connections: u32) -> Self {
         let expected = answer_bytes as f64;
         let allowance = expected * f64::from(connections) / self.requests.max(1) as f64 + 0.5;
@@ -40,7 +48,7 @@ impl Seen {
     }
 }
 
-/// The JSON in the last line of a tool's output that holds any.
+/// Returns the JSON in the last line of a tool's output that contains any.
 fn last_json(output: &std::process::Output) -> io::Result<serde_json::Value> {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text
@@ -51,7 +59,7 @@ fn last_json(output: &std::process::Output) -> io::Result<serde_json::Value> {
     serde_json::from_str(line).map_err(|_| {
         let said = String::from_utf8_lossy(&output.stderr);
         io::Error::other(format!(
-            "the load generator said no figures: {}",
+            "the load generator reported no results: {}",
             said.trim()
         ))
     })

@@ -1,7 +1,7 @@
-//! `postern-bench`: the tables of `bench/README.md`, each made by one command, side by side with
+//! `postern-bench`: measures each table of `bench/README.md` with one command, side by side with
 //! the peers.
 //!
-//! `bench/run` builds everything and installs the peers first; run that.
+//! Run `bench/run`, which builds everything and installs the peers first.
 
 mod auth;
 mod bench;
@@ -27,36 +27,36 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::bench::{Bench, Settings};
-use crate::report::Report;
+use crate::bench::{BenchRun, BenchSettings};
+use crate::report::BenchReport;
 
-/// The same as the programs under test have: the empty pass-through is to be built alike.
+/// The same allocator as the programs under test, because this program is the empty pass-through.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[derive(Parser)]
 #[command(about = "Measures Postern side by side with its peers")]
-struct Arguments {
+struct DriverArguments {
     #[command(subcommand)]
-    table: Table,
+    table: BenchTable,
 }
 
 #[derive(Subcommand)]
-enum Table {
-    /// The gateway beside nginx, HAProxy and an empty Pingora pass-through.
-    Gateway(Settings),
-    /// The notification upstream beside pgbench, graphile-worker and pg-boss.
-    Notify(Settings),
-    /// The authentication upstream, and cold starts of every process.
-    Auth(Settings),
-    /// Memory: idle, by idle connection, with many tokens cached.
-    Memory(Settings),
-    /// The empty Pingora pass-through itself (started by `gateway`).
+enum BenchTable {
+    /// The gateway, compared with nginx, HAProxy and an empty Pingora pass-through.
+    Gateway(BenchSettings),
+    /// The notification upstream, compared with pgbench, graphile-worker and pg-boss.
+    Notify(BenchSettings),
+    /// The authentication upstream, and the cold start of every process.
+    Auth(BenchSettings),
+    /// Memory: idle, per idle connection, with many cached tokens.
+    Memory(BenchSettings),
+    /// The empty Pingora pass-through (started by `gateway`).
     Passthrough {
-        /// Where it listens.
+        /// Listening address.
         #[arg(long)]
         listen: SocketAddr,
-        /// Where it forwards to.
+        /// Address of the origin.
         #[arg(long)]
         origin: SocketAddr,
     },
@@ -64,15 +64,17 @@ enum Table {
 
 #[expect(
     clippy::print_stderr,
-    reason = "a command-line tool tells its failure to its terminal"
+    reason = "a command-line tool prints its error to standard error"
 )]
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().table {
-        Table::Gateway(settings) => run(&settings, gateway::measure),
-        Table::Notify(settings) => run(&settings, notify::measure),
-        Table::Auth(settings) => run(&settings, auth::measure),
-        Table::Memory(settings) => run(&settings, memory::measure),
-        Table::Passthrough { listen, origin } => postern_bench::passthrough::run(listen, origin),
+    let outcome = match DriverArguments::parse().table {
+        BenchTable::Gateway(settings) => run(&settings, gateway::measure),
+        BenchTable::Notify(settings) => run(&settings, notify::measure),
+        BenchTable::Auth(settings) => run(&settings, auth::measure),
+        BenchTable::Memory(settings) => run(&settings, memory::measure),
+        BenchTable::Passthrough { listen, origin } => {
+            postern_bench::passthrough::run(listen, origin)
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -83,7 +85,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(settings: &Settings, measure: fn(&Bench) -> io::Result<Report>) -> io::Result<()> {
-    let bench = Bench::new(settings)?;
+fn run(
+    settings: &BenchSettings,
+    measure: fn(&BenchRun) -> io::Result<BenchReport>,
+) -> io::Result<()> {
+    let bench = BenchRun::new(settings)?;
     measure(&bench)?.write(&settings.results, bench.only.as_deref())
 }

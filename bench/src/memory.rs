@@ -1,5 +1,5 @@
-//! `bench/run memory`: resident memory of the gateway and its peers: idle, by idle connection, with
-//! many tokens.
+//! `bench/run memory`: resident memory of the gateway and its peers: idle, per idle connection,
+//! with many tokens.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -8,28 +8,28 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::bench::{Bench, Origin};
-use crate::figure::{Bound, Figure};
+use crate::bench::{BenchRun, OriginServer};
+use crate::figure::{Bound, TargetFigure};
 use crate::host;
 use crate::http;
-use crate::load::{Wrk, tokens_script};
-use crate::peers::{self, ANSWER, Gateway, PATH, Postern};
-use crate::process::{Process, free_address};
-use crate::report::{Report, Sheet, median, progress, ranged};
-use crate::rounds::{self, Peer, Question, range};
+use crate::load::{WrkLoad, tokens_script};
+use crate::peers::{self, ORIGIN_RESPONSE, PosternSetup, REQUEST_PATH, RunningGateway};
+use crate::process::{ChildProcess, free_address};
+use crate::report::{BenchReport, ReportTable, median, progress, ranged};
+use crate::rounds::{self, BenchPeer, LoadRequest, range};
 
-/// Idle connections that are opened to each peer.
-const CONNECTIONS: usize = 4_000;
+/// Idle connections opened to each peer.
+const IDLE_CONNECTIONS: usize = 4_000;
 
-/// Tokens that are remembered.
-const TOKENS: u64 = 100_000;
+/// Cached tokens.
+const CACHED_TOKENS: u64 = 100_000;
 
-/// Starts of everything: what an allocator keeps differs from one to the next.
-const STARTS: usize = 3;
+/// Number of starts, because the memory that an allocator retains varies from start to start.
+const PROCESS_STARTS: usize = 3;
 
-/// Runs the table.
-pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
-    let mut report = Report::new("memory", "Memory", bench.quick);
+/// Measures the table.
+pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
+    let mut report = BenchReport::new("memory", "Memory", bench.quick);
     report.notes.push(format!(
         "{}; {}.",
         host::line("nginx", &["-v"]),
@@ -41,24 +41,28 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     Ok(report)
 }
 
-/// The starts of one peer.
-struct Row {
+/// The measurements of one peer, by start.
+struct MemoryRow {
     name: &'static str,
     idle_mib: Vec<f64>,
     each_kib: Vec<f64>,
 }
 
-fn connections(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
+fn connections(
+    bench: &BenchRun,
+    origin: &OriginServer,
+    report: &mut BenchReport,
+) -> io::Result<()> {
     let token = origin.signer.token(&origin.issuer, 1)?;
-    let starts = bench.pick(1, STARTS);
-    let mut rows: Vec<Row> = Vec::new();
+    let starts = bench.pick(1, PROCESS_STARTS);
+    let mut rows: Vec<MemoryRow> = Vec::new();
     for start in 1..=starts {
         for (at, peer) in peers(bench, origin)?.iter().enumerate() {
-            let what = format!("{} with {CONNECTIONS} idle connections", peer.name);
+            let what = format!("{} with {IDLE_CONNECTIONS} idle connections", peer.name);
             progress(&format!("memory: start {start} of {starts}: {what}"));
-            let (idle, each) = weigh(peer, &token)?;
+            let (idle, each) = measure_memory(peer, &token)?;
             if rows.len() == at {
-                rows.push(Row {
+                rows.push(MemoryRow {
                     name: peer.name,
                     idle_mib: Vec::new(),
                     each_kib: Vec::new(),
@@ -69,24 +73,24 @@ fn connections(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Resul
         }
     }
     progress("");
-    let json = |row: &Row| json!({"name": row.name, "idleMib": row.idle_mib, "perConnectionKib": row.each_kib});
+    let json = |row: &MemoryRow| json!({"name": row.name, "idleMib": row.idle_mib, "perConnectionKib": row.each_kib});
     report.rounds["connections"] = rows.iter().map(json).collect();
-    let cells = |row: &Row| {
+    let cells = |row: &MemoryRow| {
         vec![
             row.name.to_owned(),
             ranged(&row.idle_mib),
             ranged(&row.each_kib),
         ]
     };
-    report.sheets.push(Sheet {
+    report.sheets.push(ReportTable {
         title: format!(
-            "Resident memory; {CONNECTIONS} idle connections that have asked once; {starts} starts"
+            "Resident memory; {IDLE_CONNECTIONS} idle connections that have asked once; {starts} starts"
         ),
         columns: vec!["peer", "idle, MiB", "per idle connection, KiB"],
         rows: rows.iter().map(cells).collect(),
     });
     if let Some(ours) = rows.last() {
-        let idle = Figure::number(
+        let idle = TargetFigure::number(
             "memory: idle",
             Bound::AtMost(30.0),
             median(&ours.idle_mib),
@@ -94,7 +98,7 @@ fn connections(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Resul
         );
         report.figures.push(idle.noting(&range(&ours.idle_mib)));
         let each = median(&ours.each_kib);
-        let each = Figure::number(
+        let each = TargetFigure::number(
             "memory: per idle connection",
             Bound::AtMost(16.0),
             each,
@@ -105,18 +109,19 @@ fn connections(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Resul
     Ok(())
 }
 
-/// All of them, fresh; the gateway last.
-fn peers(bench: &Bench, origin: &Origin) -> io::Result<[Peer; 4]> {
+/// Starts all peers, the gateway last.
+fn peers(bench: &BenchRun, origin: &OriginServer) -> io::Result<[BenchPeer; 4]> {
     let folder = bench.folder();
-    let peer = |name, start: &dyn Fn(SocketAddr) -> io::Result<Process>| -> io::Result<Peer> {
-        let address = free_address()?;
-        Ok(Peer {
-            name,
-            address,
-            process: start(address)?,
-        })
-    };
-    let gateway = Postern::default().start(bench, origin)?;
+    let peer =
+        |name, start: &dyn Fn(SocketAddr) -> io::Result<ChildProcess>| -> io::Result<BenchPeer> {
+            let address = free_address()?;
+            Ok(BenchPeer {
+                name,
+                address,
+                process: start(address)?,
+            })
+        };
+    let gateway = PosternSetup::default().start(bench, origin)?;
     Ok([
         peer("nginx, no auth", &|address| {
             peers::nginx_proxy(folder, address, origin.address)
@@ -127,7 +132,7 @@ fn peers(bench: &Bench, origin: &Origin) -> io::Result<[Peer; 4]> {
         peer("Pingora, empty", &|address| {
             peers::passthrough(address, origin.address)
         })?,
-        Peer {
+        BenchPeer {
             name: "Postern, all on",
             address: gateway.address,
             process: gateway.process,
@@ -135,22 +140,23 @@ fn peers(bench: &Bench, origin: &Origin) -> io::Result<[Peer; 4]> {
     ])
 }
 
-/// MiB idle, and KiB by idle connection.
-fn weigh(peer: &Peer, token: &str) -> io::Result<(f64, f64)> {
+/// Measures MiB when idle, and KiB per idle connection.
+fn measure_memory(peer: &BenchPeer, token: &str) -> io::Result<(f64, f64)> {
     let idle = peer.process.resident_kib()? as f64 / 1024.0;
-    // The first requests make what is made once: pools, caches, buffers of threads.
+    // The first requests allocate pools, caches and thread buffers once.
     let warm = open(peer.address, 200, token)?;
     let before = peer.process.resident_kib()?;
-    let held = open(peer.address, CONNECTIONS, token)?;
-    let each = peer.process.resident_kib()?.saturating_sub(before) as f64 / CONNECTIONS as f64;
+    let held = open(peer.address, IDLE_CONNECTIONS, token)?;
+    let each = peer.process.resident_kib()?.saturating_sub(before) as f64 / IDLE_CONNECTIONS as f64;
     drop((warm, held));
     Ok((idle, each))
 }
 
-/// Opens so many connections, asks once on each and reads the answer.
+/// Opens connections, and sends one request on each.
 fn open(address: SocketAddr, count: usize, token: &str) -> io::Result<Vec<TcpStream>> {
-    let request =
-        format!("GET {PATH} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n");
+    let request = format!(
+        "GET {REQUEST_PATH} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
     let mut space = [0; 4096];
     let mut all = Vec::with_capacity(count);
     for _ in 0..count {
@@ -158,7 +164,7 @@ fn open(address: SocketAddr, count: usize, token: &str) -> io::Result<Vec<TcpStr
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.write_all(request.as_bytes())?;
         let mut read = 0;
-        while !space[..read].ends_with(ANSWER.as_bytes()) {
+        while !space[..read].ends_with(ORIGIN_RESPONSE.as_bytes()) {
             match stream.read(&mut space[read..])? {
                 0 => return Err(io::Error::other("a connection was closed")),
                 bytes => read += bytes,
@@ -169,34 +175,34 @@ fn open(address: SocketAddr, count: usize, token: &str) -> io::Result<Vec<TcpStr
     Ok(all)
 }
 
-/// So many different tokens, each seen once. They are signed by Ed25519, for 100,000 RSA signatures
-/// take minutes, and made as long as RS256 makes them.
-fn tokens(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
-    progress(&format!("memory: {TOKENS} tokens are signed"));
-    let made: Vec<String> = (0..TOKENS)
+/// Measures many different tokens, each verified once. They are signed with Ed25519, because
+/// 100,000 RSA signatures take minutes, and padded to the length of RS256 tokens.
+fn tokens(bench: &BenchRun, origin: &OriginServer, report: &mut BenchReport) -> io::Result<()> {
+    progress(&format!("memory: {CACHED_TOKENS} tokens are signed"));
+    let made: Vec<String> = (0..CACHED_TOKENS)
         .map(|serial| origin.signer.cheap_token(&origin.issuer, serial))
         .collect::<Result<_, _>>()?;
     let file = bench.folder().join("many-tokens");
     fs::write(&file, made.join("\n"))?;
-    let load = Wrk {
+    let load = WrkLoad {
         connections: 32,
         seconds: 5,
-        script: tokens_script(&file, PATH),
+        script: tokens_script(&file, REQUEST_PATH),
     };
-    let question = Question {
-        path: PATH,
+    let question = LoadRequest {
+        path: REQUEST_PATH,
         token: &made[0],
-        body: ANSWER,
+        body: ORIGIN_RESPONSE,
     };
     let (mut resident, mut entries, mut failed) = (Vec::new(), Vec::new(), 0);
-    for _ in 0..bench.pick(1, STARTS) {
-        let how = Postern {
+    for _ in 0..bench.pick(1, PROCESS_STARTS) {
+        let how = PosternSetup {
             tokens: "cache_bytes = \"256MiB\"",
-            ..Postern::default()
+            ..PosternSetup::default()
         };
         let gateway = how.start(bench, origin)?;
-        failed += show(bench, &gateway, &question, &load)?;
-        // The gauges are brought up to date from time to time.
+        failed += send_tokens(bench, &gateway, &question, &load)?;
+        // The gauges are updated periodically.
         std::thread::sleep(Duration::from_secs(6));
         resident.push(gateway.process.resident_kib()? as f64 / 1024.0);
         entries.push(cached(&gateway)?);
@@ -219,21 +225,28 @@ fn tokens(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()>
     Ok(())
 }
 
-/// Shows all tokens, and tells how many requests failed.
-fn show(bench: &Bench, gateway: &Gateway, question: &Question<'_>, load: &Wrk) -> io::Result<u64> {
+/// Sends all tokens and returns the number of failed requests.
+fn send_tokens(
+    bench: &BenchRun,
+    gateway: &RunningGateway,
+    question: &LoadRequest<'_>,
+    load: &WrkLoad,
+) -> io::Result<u64> {
     let answer_bytes = question.answer_bytes("Postern, all on", gateway.address)?;
     let (mut asked, mut failed, mut seconds) = (0, 0, load.seconds);
-    while asked < TOKENS * 11 / 10 {
-        progress(&format!("memory: {asked} of {TOKENS} tokens are shown"));
+    while asked < CACHED_TOKENS * 11 / 10 {
+        progress(&format!(
+            "memory: {asked} of {CACHED_TOKENS} tokens are shown"
+        ));
         if seconds > 60 {
             return Err(io::Error::other(format!(
-                "only {asked} of {TOKENS} tokens could be shown"
+                "only {asked} of {CACHED_TOKENS} tokens could be shown"
             )));
         }
-        // Each run begins at the first token again: those that are remembered go by quickly.
+        // Each run begins at the first token again; cached ones are fast.
         let seen = load
             .lasting(seconds)
-            .run(bench.folder(), gateway.address, PATH)?;
+            .run(bench.folder(), gateway.address, REQUEST_PATH)?;
         let seen = seen.hold_to(answer_bytes, load.connections);
         asked = seen.requests;
         failed += seen.failed;
@@ -242,8 +255,8 @@ fn show(bench: &Bench, gateway: &Gateway, question: &Question<'_>, load: &Wrk) -
     Ok(failed)
 }
 
-/// Tokens in the cache, by the gateway's own gauge.
-fn cached(gateway: &Gateway) -> io::Result<f64> {
+/// Returns the number of cached tokens, from the gateway's metrics.
+fn cached(gateway: &RunningGateway) -> io::Result<f64> {
     let answer = http::once(gateway.admin, "GET", "/metrics", &[], "")?;
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     let line = text

@@ -1,5 +1,5 @@
-//! `bench/run notify`: every figure of the notification upstream, beside pgbench, graphile-worker
-//! and pg-boss on the same PostgreSQL.
+//! `bench/run notify`: measurements of the notification upstream, compared with pgbench,
+//! graphile-worker and pg-boss on the same PostgreSQL.
 
 mod accept;
 mod backlog;
@@ -12,41 +12,41 @@ mod status;
 
 use std::io;
 
-use crate::bench::{Bench, Origin};
+use crate::bench::{BenchRun, OriginServer};
 use crate::host;
-use crate::postgres::Postgres;
-use crate::process::Process;
-use crate::report::Report;
+use crate::postgres::PostgresServer;
+use crate::process::ChildProcess;
+use crate::report::BenchReport;
 
-/// What every part needs.
-struct Run<'a> {
-    bench: &'a Bench,
-    postgres: &'a Postgres,
-    origin: &'a Origin,
-    peers: &'a peers::Peers,
+/// Shared state of all parts.
+struct NotifyRun<'a> {
+    bench: &'a BenchRun,
+    postgres: &'a PostgresServer,
+    origin: &'a OriginServer,
+    peers: &'a peers::QueuePeers,
 }
 
-type Part = fn(&Run<'_>, &mut Report) -> io::Result<()>;
+type TablePart = fn(&NotifyRun<'_>, &mut BenchReport) -> io::Result<()>;
 
-/// Runs the table.
-pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
-    let mut report = Report::new("notify", "Notifications", bench.quick);
+/// Measures the table.
+pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
+    let mut report = BenchReport::new("notify", "Notifications", bench.quick);
     report.notes.push(format!(
         "{}; fsync and synchronous_commit on; {}; node {}; graphile-worker and pg-boss as bench/peers pins them.",
         host::line("psql", &["--version"]),
         host::line("wrk", &["-v"]),
         host::line("node", &["--version"]),
     ));
-    let postgres = Postgres::of(bench)?;
+    let postgres = PostgresServer::of(bench)?;
     let origin = bench.origin()?;
     let peers = peers::single_rows(bench, &postgres, &mut report)?;
-    let run = Run {
+    let run = NotifyRun {
         bench,
         postgres: &postgres,
         origin: &origin,
         peers: &peers,
     };
-    let parts: [(&str, Part); 8] = [
+    let parts: [(&str, TablePart); 8] = [
         ("accept", accept::durable),
         ("both", accept::at_once),
         ("backlog", backlog::drained),
@@ -62,7 +62,14 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Starts one over a database and returns when it is ready.
-pub(crate) fn start(bench: &Bench, origin: &Origin, database: &str) -> io::Result<Process> {
-    Ok(service::Service::start(bench, origin, database, service::Carrier::NULL)?.process)
+/// Starts a notification upstream with a database and waits until it is ready.
+pub(crate) fn start(
+    bench: &BenchRun,
+    origin: &OriginServer,
+    database: &str,
+) -> io::Result<ChildProcess> {
+    Ok(
+        service::NotifyService::start(bench, origin, database, service::ProviderKind::NULL)?
+            .process,
+    )
 }

@@ -1,4 +1,4 @@
-//! An empty Pingora proxy: what the framework costs before anything is done with a request.
+//! An empty Pingora proxy: the cost of the framework without any request processing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use pingora::prelude::{HttpPeer, ProxyHttp, Result, Server, Session};
 use pingora::proxy::{HttpProxy, http_proxy, http_proxy_service};
 use pingora::server::configuration::ServerConf;
 
-/// Forwards everything to one origin.
+/// Forwards every request to one origin.
 pub struct Passthrough {
     origin: SocketAddr,
 }
@@ -24,7 +24,7 @@ impl ProxyHttp for Passthrough {
     }
 }
 
-/// The proxy without a server around it.
+/// Returns the proxy without a server.
 #[must_use]
 pub fn proxy(origin: SocketAddr) -> Arc<HttpProxy<Passthrough>> {
     let conf = Arc::new(ServerConf {
@@ -34,7 +34,7 @@ pub fn proxy(origin: SocketAddr) -> Arc<HttpProxy<Passthrough>> {
     Arc::new(http_proxy(&conf, Passthrough { origin }))
 }
 
-/// Runs until it is killed, on one worker thread.
+/// Runs until the process is killed, on one worker thread.
 pub fn run(listen: SocketAddr, origin: SocketAddr) -> ! {
     let conf = ServerConf {
         threads: 1,

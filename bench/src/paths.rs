@@ -1,5 +1,5 @@
-//! The request path and the token path, step by step, without sockets and without Pingora: what the
-//! micro benchmarks time and the cost guard counts.
+//! The request path and the token path, step by step, without sockets and Pingora. Used by the
+//! micro benchmarks and the cost guard.
 
 use std::hint::black_box;
 use std::io::{self, Read as _, Write as _};
@@ -29,24 +29,24 @@ use postern_proxy::routing::{RouteIndex, RouteMatcher as Router, RouteRequest as
 use postern_proxy::telemetry::AccessEvent as Event;
 use uuid::Uuid;
 
-use crate::token::{Algorithm, CLIENT_ID, Signer};
+use crate::token::{CLIENT_ID, SigningAlgorithm, TokenSigner};
 
-/// The limits that the gateway ships with.
+/// The gateway's default limits.
 const LIMITS: HeadLimits = HeadLimits {
     bytes: 32 << 10,
     fields: 100,
     target: 8 << 10,
 };
 
-/// A table of routes and paths that are found in it.
-pub struct Routes {
+/// A route table and paths that match.
+pub struct BenchRoutes {
     router: Router,
     paths: Vec<String>,
     headers: HeaderMap,
 }
 
-impl Routes {
-    /// So many routes, of three segments each.
+impl BenchRoutes {
+    /// Creates `size` routes of three segments each.
     ///
     /// # Panics
     /// Never: the templates are well formed.
@@ -55,14 +55,14 @@ impl Routes {
         let pattern = |number: usize| Pattern {
             hosts: Vec::new(),
             path: PathPattern::parse(&format!("/collection-{number}/{{id}}/part-{number}"))
-                .expect("a template that is well formed"),
+                .expect("a well-formed template"),
             methods: Methods::of("GET").expect("a method"),
             headers: Vec::new(),
             queries: Vec::new(),
         };
         let router = Router::new((0..size).map(pattern).collect());
-        // Spread over the table, and as many whatever its size, so that the caches of the processor
-        // see the same.
+        // Spread over the table, and the same number for every size, so that CPU caches behave
+        // alike.
         let paths = (0..10)
             .map(|at| at * size / 10)
             .map(|number| format!("/collection-{number}/42/part-{number}"));
@@ -73,7 +73,7 @@ impl Routes {
         }
     }
 
-    /// Finds one of the paths.
+    /// Matches one of the paths.
     #[must_use]
     pub fn find(&self, turn: usize) -> Option<RouteIndex> {
         let path = &self.paths[turn % self.paths.len()];
@@ -87,22 +87,22 @@ impl Routes {
     }
 }
 
-/// Tokens of one algorithm and who verifies them.
-pub struct Tokens {
+/// Tokens of one algorithm and their verifier.
+pub struct BenchTokens {
     verifier: Arc<Verifier>,
     tokens: Vec<String>,
     next: usize,
 }
 
-impl Tokens {
-    /// Makes keys and tokens, and lets a verifier fetch the keys.
+impl BenchTokens {
+    /// Generates keys and tokens, and lets a verifier fetch the keys.
     ///
     /// # Errors
-    /// No socket on loopback, or no random bytes.
-    pub fn of(algorithm: Algorithm, remembered: bool) -> io::Result<Self> {
+    /// No loopback socket or no random bytes are available.
+    pub fn of(algorithm: SigningAlgorithm, remembered: bool) -> io::Result<Self> {
         let signer = match algorithm {
-            Algorithm::Rs256 => Signer::generate()?,
-            Algorithm::Es256 | Algorithm::EdDsa => Signer::without_rsa()?,
+            SigningAlgorithm::Rs256 => TokenSigner::generate()?,
+            SigningAlgorithm::Es256 | SigningAlgorithm::EdDsa => TokenSigner::without_rsa()?,
         };
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let issuer = format!("http://{}", listener.local_addr()?);
@@ -130,7 +130,7 @@ impl Tokens {
         runtime.block_on(verifier.refresh_now());
         publisher
             .join()
-            .map_err(|_| io::Error::other("the keys were not asked for"))??;
+            .map_err(|_| io::Error::other("the keys were not requested"))??;
         let mut all = Self {
             verifier,
             tokens,
@@ -142,16 +142,16 @@ impl Tokens {
         Ok(all)
     }
 
-    /// Verifies the next token in full, or from memory where they are remembered.
+    /// Verifies the next token, or looks it up if tokens are cached.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If it is rejected.
     pub fn verify(&mut self) -> Caller {
         self.next = (self.next + 1) % self.tokens.len();
         let verdict = self.verifier.verify(&self.tokens[self.next]).now_or_never();
         verdict
-            .expect("the keys are there, so that nothing is waited for")
-            .expect("a good token")
+            .expect("verification completes immediately with known keys")
+            .expect("a valid token")
     }
 }
 
@@ -167,27 +167,27 @@ fn publish(listener: &TcpListener, jwks: &str) -> io::Result<()> {
     )
 }
 
-/// A request from its head to its access event.
-pub struct Journey {
+/// The processing of one request, from its head to its access event.
+pub struct RequestPath {
     head: Vec<u8>,
     headers: HeaderMap,
-    routes: Routes,
+    routes: BenchRoutes,
     policy: Policy,
     limiter: Limiter,
     rate: Rate,
     keys: RandomState,
-    tokens: Tokens,
+    tokens: BenchTokens,
     clock: Clock,
     line: Vec<u8>,
 }
 
-impl Journey {
-    /// A request with a token that was seen before, among 100 routes.
+impl RequestPath {
+    /// Creates a request with a cached token, among 100 routes.
     ///
     /// # Errors
-    /// No socket on loopback, or no random bytes.
+    /// No loopback socket or no random bytes are available.
     pub fn new() -> io::Result<Self> {
-        let tokens = Tokens::of(Algorithm::Es256, true)?;
+        let tokens = BenchTokens::of(SigningAlgorithm::Es256, true)?;
         let authorization = format!("Bearer {}", tokens.tokens[0]);
         let head = format!(
             "GET /collection-0/42/part-0?fields=all HTTP/1.1\r\nHost: gateway.example\r\nUser-Agent: bench/1.0\r\n\
@@ -212,7 +212,7 @@ impl Journey {
         Ok(Self {
             head: head.into_bytes(),
             headers,
-            routes: Routes::of(100),
+            routes: BenchRoutes::of(100),
             policy: Policy::Protected(Protected {
                 users,
                 ..Protected::default()
@@ -226,38 +226,38 @@ impl Journey {
         })
     }
 
-    /// All of it.
+    /// Executes all steps.
     pub fn request(&mut self, turn: u64) {
         self.head();
         let route = self.route();
         let caller = self.authenticate();
-        self.policy.decide(&caller).expect("any user may");
+        self.policy.decide(&caller).expect("any user is allowed");
         assert!(
             self.limit(turn) && self.limit(turn + 1),
-            "the limits are far away"
+            "the limits are not reached"
         );
         black_box(self.inject(&caller));
         self.event(&caller, route);
     }
 
-    /// Finds the end of the head, checks it, reads it, and says how its body is framed.
+    /// Finds the end of the head, checks and parses it, and returns the framing of the body.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the head is rejected.
     pub fn head(&self) -> Framing {
         let end = Progress::default()
             .find_end(&self.head, &LIMITS)
-            .expect("lines end in CRLF");
+            .expect("lines end with CRLF");
         let bytes = &self.head[..end.expect("complete")];
         let head = Head::check(bytes, &LIMITS).expect("well formed");
         black_box(to_request(bytes).expect("passed"));
         Framing::begin(head.body)
     }
 
-    /// Target and route.
+    /// Parses the target and matches the route.
     ///
     /// # Panics
-    /// If there is none.
+    /// If no route matches.
     #[must_use]
     pub fn route(&self) -> RouteIndex {
         let target = Target::parse(b"/collection-0/42/part-0?fields=all").expect("canonical");
@@ -276,10 +276,10 @@ impl Journey {
         self.routes.router.find(&request).expect("a route")
     }
 
-    /// The caller of a token that was seen before.
+    /// Returns the caller of the cached token.
     ///
     /// # Panics
-    /// If it was not.
+    /// If it is not in the cache.
     #[must_use]
     pub fn authenticate(&self) -> Caller {
         let token = bearer(&self.headers).expect("one token");
@@ -287,10 +287,10 @@ impl Journey {
             .verifier
             .verify_cached(token)
             .expect("seen before")
-            .expect("a good token")
+            .expect("a valid token")
     }
 
-    /// Takes one from a rate limit; whether it may.
+    /// Takes a token from a rate limit and returns whether the request is allowed.
     #[must_use]
     pub fn limit(&self, turn: u64) -> bool {
         let key = self.keys.hash_one((turn % 1024, 1_u64));
@@ -300,7 +300,7 @@ impl Journey {
         )
     }
 
-    /// The fields that the upstream gets.
+    /// Returns the header fields for the upstream.
     ///
     /// # Panics
     /// If the identity cannot be written.
@@ -320,11 +320,11 @@ impl Journey {
             caller: Some(caller),
         };
         said.append(&self.headers, &mut head)
-            .expect("an identity of visible ASCII");
+            .expect("a visible ASCII identity");
         head
     }
 
-    /// The line of the access log; how long it is.
+    /// Writes the access log line and returns its length.
     pub fn event(&mut self, caller: &Caller, route: RouteIndex) -> usize {
         let mut id = Uuid::encode_buffer();
         let event = Event {

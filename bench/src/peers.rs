@@ -1,5 +1,5 @@
-//! What is measured: nginx, HAProxy and the two proxies built here, each with one worker and alike
-//! otherwise.
+//! The servers under test: nginx, HAProxy and the two proxies built here, each with one worker and
+//! otherwise equal settings.
 
 use std::fs;
 use std::io;
@@ -8,37 +8,42 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use postern_bench::setup::Setup;
-use postern_bench::token::Signer;
+use postern_bench::setup::GatewaySetup;
+use postern_bench::token::TokenSigner;
 
-use crate::bench::{Bench, Origin, ready};
-use crate::process::{Process, free_address};
+use crate::bench::{BenchRun, OriginServer, ready};
+use crate::process::{ChildProcess, free_address};
 
-/// The JSON answer of the origin: 127 bytes.
-pub(crate) const ANSWER: &str = r#"{"actorId":"7d8ca528-4931-4254-9273-ea5ee853f271","firstName":"Ada","lastName":"Lovelace","email":"ada@example.com","open":true}"#;
+/// JSON response of the origin: 127 bytes.
+pub(crate) const ORIGIN_RESPONSE: &str = r#"{"actorId":"7d8ca528-4931-4254-9273-ea5ee853f271","firstName":"Ada","lastName":"Lovelace","email":"ada@example.com","open":true}"#;
 
-/// The path that every request asks for.
-pub(crate) const PATH: &str = "/actors/7d8ca528-4931-4254-9273-ea5ee853f271";
+/// Path of every request.
+pub(crate) const REQUEST_PATH: &str = "/actors/7d8ca528-4931-4254-9273-ea5ee853f271";
 
-/// The origin: nginx with one fixed answer, which also publishes the issuer's JWKS under `/pool`.
-pub(crate) fn origin(folder: &Path, address: SocketAddr, signer: &Signer) -> io::Result<Process> {
+/// Starts the origin: nginx with one fixed response, which also publishes the issuer's JWKS under
+/// `/pool`.
+pub(crate) fn origin(
+    folder: &Path,
+    address: SocketAddr,
+    signer: &TokenSigner,
+) -> io::Result<ChildProcess> {
     fs::create_dir_all(folder.join("www/pool/.well-known"))?;
     fs::write(folder.join("www/pool/.well-known/jwks.json"), &signer.jwks)?;
     let root = folder.join("www");
     let body = format!(
         "location /pool/ {{ root {}; default_type application/json; }}\n\
-         location / {{ default_type application/json; return 200 '{ANSWER}'; }}",
+         location / {{ default_type application/json; return 200 '{ORIGIN_RESPONSE}'; }}",
         root.display()
     );
     nginx("origin", folder, address, "", &body)
 }
 
-/// nginx as a proxy, without any authentication: the base of every ratio.
+/// Starts nginx as a proxy without authentication, the base of every ratio.
 pub(crate) fn nginx_proxy(
     folder: &Path,
     address: SocketAddr,
     origin: SocketAddr,
-) -> io::Result<Process> {
+) -> io::Result<ChildProcess> {
     let upstream = format!("upstream origin {{ server {origin}; keepalive 128; }}");
     let body = "location / { proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\"; }";
     nginx("nginx, no auth", folder, address, &upstream, body)
@@ -50,7 +55,7 @@ fn nginx(
     address: SocketAddr,
     outside: &str,
     locations: &str,
-) -> io::Result<Process> {
+) -> io::Result<ChildProcess> {
     let file = folder.join(format!("nginx-{}.conf", address.port()));
     let folder = folder.display();
     let port = address.port();
@@ -65,20 +70,25 @@ fn nginx(
              {outside}\nserver {{ listen {address}; {locations} }} }}\n"
         ),
     )?;
-    Process::start(name, Command::new("nginx").arg("-c").arg(&file), address)
+    ChildProcess::start(name, Command::new("nginx").arg("-c").arg(&file), address)
 }
 
-/// HAProxy, without any authentication.
-pub(crate) fn haproxy(folder: &Path, address: SocketAddr, origin: &Origin) -> io::Result<Process> {
+/// Starts HAProxy without authentication.
+pub(crate) fn haproxy(
+    folder: &Path,
+    address: SocketAddr,
+    origin: &OriginServer,
+) -> io::Result<ChildProcess> {
     start_haproxy("HAProxy, no auth", folder, address, origin, "")
 }
 
-/// HAProxy that verifies RS256, issuer and expiry on every request, its only way to check a token.
+/// Starts HAProxy with verification of RS256, issuer and expiry on every request; it has no token
+/// cache.
 pub(crate) fn haproxy_rs256(
     folder: &Path,
     address: SocketAddr,
-    origin: &Origin,
-) -> io::Result<Process> {
+    origin: &OriginServer,
+) -> io::Result<ChildProcess> {
     let key = folder.join("haproxy-key.pem");
     fs::write(&key, &origin.signer.public_pem)?;
     let rules = format!(
@@ -101,9 +111,9 @@ fn start_haproxy(
     name: &'static str,
     folder: &Path,
     address: SocketAddr,
-    origin: &Origin,
+    origin: &OriginServer,
     rules: &str,
-) -> io::Result<Process> {
+) -> io::Result<ChildProcess> {
     let file = folder.join(format!("haproxy-{}.cfg", address.port()));
     fs::write(
         &file,
@@ -114,11 +124,11 @@ fn start_haproxy(
             origin.address
         ),
     )?;
-    Process::start(name, Command::new("haproxy").arg("-f").arg(&file), address)
+    ChildProcess::start(name, Command::new("haproxy").arg("-f").arg(&file), address)
 }
 
-/// The empty Pingora pass-through: this program itself.
-pub(crate) fn passthrough(address: SocketAddr, origin: SocketAddr) -> io::Result<Process> {
+/// Starts the empty Pingora pass-through, which is this program.
+pub(crate) fn passthrough(address: SocketAddr, origin: SocketAddr) -> io::Result<ChildProcess> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("passthrough").args([
         "--listen",
@@ -126,22 +136,22 @@ pub(crate) fn passthrough(address: SocketAddr, origin: SocketAddr) -> io::Result
         "--origin",
         &origin.to_string(),
     ]);
-    Process::start("Pingora, empty", &mut command, address)
+    ChildProcess::start("Pingora, empty", &mut command, address)
 }
 
-/// How the gateway is set up; the default is what the table of costs says.
-pub(crate) struct Postern<'a> {
+/// Settings of the gateway. The default is the setup of the cost table.
+pub(crate) struct PosternSetup<'a> {
     pub(crate) workers: usize,
     pub(crate) routes: usize,
     /// Lines of `[tokens]`.
     pub(crate) tokens: &'a str,
-    /// What all routes go to, if not to the origin.
+    /// Upstream of all routes, if not the origin.
     pub(crate) upstream: Option<SocketAddr>,
-    /// TOML behind the routes.
+    /// TOML after the routes.
     pub(crate) more: &'a str,
 }
 
-impl Default for Postern<'_> {
+impl Default for PosternSetup<'_> {
     fn default() -> Self {
         Self {
             workers: 1,
@@ -153,23 +163,27 @@ impl Default for Postern<'_> {
     }
 }
 
-/// A gateway that runs.
-pub(crate) struct Gateway {
+/// A running gateway.
+pub(crate) struct RunningGateway {
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) file: PathBuf,
-    pub(crate) process: Process,
+    pub(crate) process: ChildProcess,
 }
 
-impl Postern<'_> {
-    /// The gateway with everything on: RS256, policy, identity headers, limits, metrics, and an
-    /// access log to a file.
-    pub(crate) fn start(&self, bench: &Bench, origin: &Origin) -> io::Result<Gateway> {
+impl PosternSetup<'_> {
+    /// Starts the gateway with all features: RS256, policy, identity headers, limits, metrics, and
+    /// an access log to a file.
+    pub(crate) fn start(
+        &self,
+        bench: &BenchRun,
+        origin: &OriginServer,
+    ) -> io::Result<RunningGateway> {
         let (address, admin) = (free_address()?, free_address()?);
         let file = bench
             .folder()
             .join(format!("postern-{}.toml", address.port()));
-        let setup = Setup {
+        let setup = GatewaySetup {
             workers: self.workers,
             routes: self.routes,
             tokens: self.tokens,
@@ -183,13 +197,13 @@ impl Postern<'_> {
         };
         fs::write(&file, setup.toml() + self.more)?;
         let mut command = bench.program("postern-proxy")?;
-        let process = Process::start(
+        let process = ChildProcess::start(
             "Postern, all on",
             command.arg("--config").arg(&file),
             address,
         )?;
         let process = ready(process, admin, Duration::from_millis(20))?;
-        Ok(Gateway {
+        Ok(RunningGateway {
             address,
             admin,
             file,

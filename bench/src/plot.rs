@@ -1,61 +1,65 @@
-//! Line charts as SVG, written by hand: no program is needed to look at them but a browser.
+//! Line charts in SVG, which every browser displays.
 
 use crate::figure::short;
 
-/// One chart.
-pub(crate) struct Plot {
-    /// The end of the file's name.
+/// A line chart.
+pub(crate) struct LineChart {
+    /// Suffix of the file name.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    pub(crate) x: Axis,
-    pub(crate) y: Axis,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) x: ChartAxis,
+    pub(crate) y: ChartAxis,
+    pub(crate) lines: Vec<ChartLine>,
 }
 
-/// One direction.
-pub(crate) struct Axis {
+/// An axis of a chart.
+pub(crate) struct ChartAxis {
     pub(crate) label: &'static str,
     pub(crate) logarithmic: bool,
-    /// Where a value stands in words; empty for numbers.
+    /// Labelled positions; empty for a numeric axis.
     pub(crate) marks: Vec<(f64, String)>,
 }
 
-/// What one peer did.
-pub(crate) struct Line {
+/// The line of one peer.
+pub(crate) struct ChartLine {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
 const WIDTH: f64 = 820.0;
 const HEIGHT: f64 = 440.0;
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 210.0;
-const TOP: f64 = 40.0;
-const BOTTOM: f64 = 55.0;
+const MARGIN_LEFT: f64 = 70.0;
+const MARGIN_RIGHT: f64 = 210.0;
+const MARGIN_TOP: f64 = 40.0;
+const MARGIN_BOTTOM: f64 = 55.0;
 const COLOURS: [&str; 6] = [
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377",
 ];
 
-impl Plot {
+impl LineChart {
     pub(crate) fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
-        let x = self
-            .x
-            .scale(points().map(|point| point.0), LEFT, WIDTH - RIGHT);
-        let y = self
-            .y
-            .scale(points().map(|point| point.1), HEIGHT - BOTTOM, TOP);
+        let x = self.x.scale(
+            points().map(|point| point.0),
+            MARGIN_LEFT,
+            WIDTH - MARGIN_RIGHT,
+        );
+        let y = self.y.scale(
+            points().map(|point| point.1),
+            HEIGHT - MARGIN_BOTTOM,
+            MARGIN_TOP,
+        );
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-             <text x=\"{LEFT}\" y=\"22\" font-size=\"15\">{}</text>\n",
+             <text x=\"{MARGIN_LEFT}\" y=\"22\" font-size=\"15\">{}</text>\n",
             escaped(self.title)
         );
-        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        let (right, bottom) = (WIDTH - MARGIN_RIGHT, HEIGHT - MARGIN_BOTTOM);
         for (value, text) in x.ticks(&self.x) {
             let at = x.place(value);
             svg.push_str(&format!(
-                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom}\" stroke=\"#ddd\"/>\
+                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{MARGIN_TOP}\" y2=\"{bottom}\" stroke=\"#ddd\"/>\
                  <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>\n",
                 bottom + 18.0
             ));
@@ -63,19 +67,19 @@ impl Plot {
         for (value, text) in y.ticks(&self.y) {
             let at = y.place(value);
             svg.push_str(&format!(
-                "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+                "<line x1=\"{MARGIN_LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
                  <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>\n",
-                LEFT - 6.0,
+                MARGIN_LEFT - 6.0,
                 at + 4.0
             ));
         }
         svg.push_str(&format!(
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
              <text transform=\"translate(16 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-            (LEFT + right) / 2.0,
+            (MARGIN_LEFT + right) / 2.0,
             HEIGHT - 14.0,
             escaped(self.x.label),
-            (TOP + bottom) / 2.0,
+            (MARGIN_TOP + bottom) / 2.0,
             escaped(self.y.label)
         ));
         for (line, (at, colour)) in self.lines.iter().zip(COLOURS.iter().cycle().enumerate()) {
@@ -84,7 +88,7 @@ impl Plot {
                 .iter()
                 .map(|point| format!("{:.1},{:.1}", x.place(point.0), y.place(point.1)))
                 .collect();
-            let legend = TOP + 16.0 + at as f64 * 20.0;
+            let legend = MARGIN_TOP + 16.0 + at as f64 * 20.0;
             svg.push_str(&format!(
                 "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
                  <rect x=\"{:.1}\" y=\"{:.1}\" width=\"14\" height=\"4\" fill=\"{colour}\"/>\
@@ -101,8 +105,8 @@ impl Plot {
     }
 }
 
-/// From values to places on the paper.
-struct Scale {
+/// The mapping from values to chart positions.
+struct AxisScale {
     least: f64,
     most: f64,
     from: f64,
@@ -110,7 +114,7 @@ struct Scale {
     logarithmic: bool,
 }
 
-impl Axis {
+impl ChartAxis {
     pub(crate) fn linear(label: &'static str) -> Self {
         Self {
             label,
@@ -119,13 +123,13 @@ impl Axis {
         }
     }
 
-    fn scale(&self, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Scale {
+    fn scale(&self, values: impl Iterator<Item = f64>, from: f64, to: f64) -> AxisScale {
         let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         let most = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
         let least = values.iter().copied().fold(most, f64::min);
         if self.logarithmic {
             let least = 10_f64.powf(least.max(1e-6).log10().floor());
-            return Scale {
+            return AxisScale {
                 least,
                 most: 10_f64.powf(most.log10().ceil()),
                 from,
@@ -134,7 +138,7 @@ impl Axis {
             };
         }
         let least = if self.marks.is_empty() { 0.0 } else { least };
-        Scale {
+        AxisScale {
             least,
             most: most * 1.05,
             from,
@@ -144,7 +148,7 @@ impl Axis {
     }
 }
 
-impl Scale {
+impl AxisScale {
     fn place(&self, value: f64) -> f64 {
         let share = if self.logarithmic {
             (value.max(self.least).ln() - self.least.ln()) / (self.most.ln() - self.least.ln())
@@ -154,7 +158,7 @@ impl Scale {
         self.from + (self.to - self.from) * share.clamp(0.0, 1.0)
     }
 
-    fn ticks(&self, axis: &Axis) -> Vec<(f64, String)> {
+    fn ticks(&self, axis: &ChartAxis) -> Vec<(f64, String)> {
         if !axis.marks.is_empty() {
             return axis.marks.clone();
         }

@@ -1,24 +1,23 @@
-//! The PostgreSQL server of a run, which `bench/run` starts: databases, statements and the CPU that
-//! it takes.
+//! The PostgreSQL server of a run, which `bench/run` starts: databases, statements and CPU time.
 
 use std::io;
 use std::process::Command;
 
-use crate::bench::Bench;
+use crate::bench::BenchRun;
 use crate::process;
 
-/// A server.
-pub(crate) struct Postgres {
-    /// Without the name of a database.
+/// A PostgreSQL server.
+pub(crate) struct PostgresServer {
+    /// URL without a database name.
     server: String,
     pid: u32,
 }
 
-impl Postgres {
-    /// The server that the run was given.
-    pub(crate) fn of(bench: &Bench) -> io::Result<Self> {
+impl PostgresServer {
+    /// Returns the server of the run.
+    pub(crate) fn of(bench: &BenchRun) -> io::Result<Self> {
         let (url, pid) = bench.postgres.as_ref().ok_or_else(|| {
-            io::Error::other("needs --postgres URL and --postgres-pid PID: start it by bench/run")
+            io::Error::other("--postgres URL and --postgres-pid PID are required: run bench/run")
         })?;
         let server = url
             .rsplit_once('/')
@@ -27,7 +26,7 @@ impl Postgres {
         Ok(Self { server, pid: *pid })
     }
 
-    /// An empty database of this name, in place of any that there was.
+    /// Creates an empty database, replacing an existing one.
     pub(crate) fn database(&self, name: &str) -> io::Result<String> {
         self.ask(
             "postgres",
@@ -40,12 +39,12 @@ impl Postgres {
         Ok(self.url(name))
     }
 
-    /// The address of a database.
+    /// Returns the URL of a database.
     pub(crate) fn url(&self, name: &str) -> String {
         format!("{}/{name}", self.server)
     }
 
-    /// What a statement answers, columns apart by `|`.
+    /// Runs a statement and returns its result, with columns separated by `|`.
     pub(crate) fn ask(&self, database: &str, sql: &str) -> io::Result<String> {
         let mut psql = Command::new("psql");
         let output = psql
@@ -67,15 +66,15 @@ impl Postgres {
         )))
     }
 
-    /// The same as a number.
+    /// Runs a statement and returns its result as a number.
     pub(crate) fn number(&self, database: &str, sql: &str) -> io::Result<f64> {
         let answer = self.ask(database, sql)?;
         answer
             .parse()
-            .map_err(|_| io::Error::other(format!("psql answered {answer:?} to: {sql}")))
+            .map_err(|_| io::Error::other(format!("psql printed {answer:?} for: {sql}")))
     }
 
-    /// CPU time of the server and all its backends, in nanoseconds.
+    /// Returns the CPU time of the server and its backends, in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> io::Result<u64> {
         process::family_cpu_ns(self.pid)
     }

@@ -1,4 +1,4 @@
-//! A process under test: started, weighed and stopped by its id.
+//! Processes under test: start, resource usage, and stop by process id.
 
 use std::fs;
 use std::io;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A child process that is stopped when this goes out of scope.
-pub(crate) struct Process {
+/// A child process that is stopped when dropped.
+pub(crate) struct ChildProcess {
     child: Child,
     name: &'static str,
 }
 
-impl Process {
-    /// Starts it and waits until `address` accepts connections, for at most ten seconds.
+impl ChildProcess {
+    /// Starts the process and waits until `address` accepts connections, for at most ten seconds.
     pub(crate) fn start(
         name: &'static str,
         command: &mut Command,
@@ -29,14 +29,14 @@ impl Process {
         })
     }
 
-    /// Starts it and does not wait for anything.
+    /// Starts the process without waiting.
     pub(crate) fn spawn(name: &'static str, command: &mut Command) -> io::Result<Self> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.map_err(|error| io::Error::other(format!("{name}: {error}")))?;
         Ok(Self { child, name })
     }
 
-    /// Waits, for at most thirty seconds, until `is_ready` says so.
+    /// Waits until `is_ready` returns true, for at most thirty seconds.
     pub(crate) fn until(
         mut self,
         pause: Duration,
@@ -46,7 +46,7 @@ impl Process {
         while !is_ready() {
             if let Some(status) = self.child.try_wait()? {
                 return Err(io::Error::other(format!(
-                    "{} ended at once: {status}",
+                    "{} exited during startup: {status}",
                     self.name
                 )));
             }
@@ -61,25 +61,25 @@ impl Process {
         Ok(self)
     }
 
-    /// Its id.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// CPU time of the process and its children, in nanoseconds. It may step back by some ticks
-    /// where a thread or a child has ended since: subtract with `saturating_sub`.
+    /// Returns the CPU time of the process and its children, in nanoseconds. It may decrease by
+    /// some ticks when a thread or child exits: subtract with `saturating_sub`.
     pub(crate) fn cpu_ns(&self) -> io::Result<u64> {
         family_cpu_ns(self.child.id())
     }
 
-    /// Resident memory of the process and its children, in KiB.
+    /// Returns the resident memory of the process and its children, in KiB.
     pub(crate) fn resident_kib(&self) -> io::Result<u64> {
         family(self.child.id())?.into_iter().map(resident_kib).sum()
     }
 }
 
-/// Asks first, so that what keeps files and shared memory can put them away, then kills.
-impl Drop for Process {
+/// Sends SIGTERM first, so that files and shared memory are cleaned up, then SIGKILL.
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let members = family(self.child.id()).unwrap_or_default();
         signal(Signal::INT, self.child.id());
@@ -101,12 +101,12 @@ impl Drop for Process {
     }
 }
 
-/// CPU time of a process and its descendants, in nanoseconds. Those that have ended and were waited
-/// for count as coarsely as the kernel's ticks: without them a vacuum that ends would take its
-/// seconds back.
+/// Returns the CPU time of a process and its descendants, in nanoseconds. Exited descendants that
+/// were waited for count with the resolution of kernel ticks; without them, the total would
+/// decrease when a vacuum worker exits.
 pub(crate) fn family_cpu_ns(pid: u32) -> io::Result<u64> {
-    let of = |pid| Ok(cpu_ns(pid)? + ticks(pid, CHILDREN) * NS_A_TICK);
-    // Parents last: what ends meanwhile counts with them.
+    let of = |pid| Ok(cpu_ns(pid)? + ticks(pid, CHILD_TIME_FIELDS) * NANOSECONDS_PER_TICK);
+    // Parents last, so that a child that exits meanwhile is counted by its parent.
     family(pid)?
         .into_iter()
         .rev()
@@ -120,7 +120,7 @@ pub(crate) fn family_cpu_ns(pid: u32) -> io::Result<u64> {
         .sum()
 }
 
-/// Of a process that may have ended since it was seen.
+/// Returns the default for a process that has exited meanwhile.
 fn or_gone<T: Default>(read: io::Result<T>) -> io::Result<T> {
     match read {
         Err(error)
@@ -133,27 +133,27 @@ fn or_gone<T: Default>(read: io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// ESRCH: what `/proc` says of a process that goes while it is read.
+/// ESRCH, returned by `/proc` for a process that exits while it is read.
 const NO_SUCH_PROCESS: i32 = 3;
 
-/// Sends a signal to one process, which may be gone already.
+/// Sends a signal to a process, which may have exited.
 pub(crate) fn signal(signal: Signal, pid: u32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let _already_gone = pid.map(|pid| kill_process(pid, signal));
 }
 
-/// CPU time of the run: of `bench/run`, which started this process and the servers, of what they
-/// started and of what has ended of that, in nanoseconds and as coarse as the kernel's ticks. The
-/// rest is a stranger's.
+/// Returns the CPU time of the run in nanoseconds, with the resolution of kernel ticks: of
+/// `bench/run`, which started this process and the servers, and of all their descendants including
+/// exited ones.
 pub(crate) fn own_cpu_ns() -> io::Result<u64> {
     Ok(family(std::os::unix::process::parent_id())?
         .into_iter()
-        .map(|pid| ticks(pid, ALL))
+        .map(|pid| ticks(pid, ALL_TIME_FIELDS))
         .sum::<u64>()
-        * NS_A_TICK)
+        * NANOSECONDS_PER_TICK)
 }
 
-/// CPU time that all processes of the machine, and its host, have taken, in nanoseconds.
+/// Returns the CPU time of all processes of the machine and of its host, in nanoseconds.
 pub(crate) fn all_cpu_ns() -> io::Result<u64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let fields: Vec<u64> = stat
@@ -164,22 +164,22 @@ pub(crate) fn all_cpu_ns() -> io::Result<u64> {
         .skip(1)
         .flat_map(str::parse)
         .collect();
-    // user, nice, system and steal; interrupts belong to nobody.
+    // user, nice, system and steal; interrupts are not attributed to a process.
     Ok([0, 1, 2, 7]
         .iter()
         .filter_map(|at| fields.get(*at))
         .sum::<u64>()
-        * NS_A_TICK)
+        * NANOSECONDS_PER_TICK)
 }
 
-/// Linux counts in hundredths of a second towards user space.
-const NS_A_TICK: u64 = 10_000_000;
+/// Nanoseconds per tick: Linux reports hundredths of a second.
+const NANOSECONDS_PER_TICK: u64 = 10_000_000;
 
-/// Fields of `/proc/PID/stat`, counted from behind the name: user and system time, then those of
-/// children that were waited for.
-const ALL: Range<usize> = 11..15;
-const OWN: Range<usize> = 11..13;
-const CHILDREN: Range<usize> = 13..15;
+/// Fields of `/proc/PID/stat` after the name: user and system time, then those of children that
+/// were waited for.
+const ALL_TIME_FIELDS: Range<usize> = 11..15;
+const OWN_TIME_FIELDS: Range<usize> = 11..13;
+const CHILD_TIME_FIELDS: Range<usize> = 13..15;
 
 fn ticks(pid: u32, fields: Range<usize>) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -192,12 +192,12 @@ fn ticks(pid: u32, fields: Range<usize>) -> u64 {
         .sum()
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free at the time of the call.
 pub(crate) fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// The process and its descendants.
+/// Returns the process and its descendants.
 fn family(root: u32) -> io::Result<Vec<u32>> {
     let mut members = vec![root];
     let mut next = 0;
@@ -220,13 +220,13 @@ fn family(root: u32) -> io::Result<Vec<u32>> {
     Ok(members)
 }
 
-/// The living threads to the nanosecond, or, where that is more, the process in ticks: only those
-/// know the threads that have ended.
+/// Returns the larger of two values: the CPU time of living threads in nanoseconds, and of the
+/// process in ticks, which includes exited threads.
 fn cpu_ns(pid: u32) -> io::Result<u64> {
-    Ok(threads_cpu_ns(pid, |_| true)?.max(ticks(pid, OWN) * NS_A_TICK))
+    Ok(threads_cpu_ns(pid, |_| true)?.max(ticks(pid, OWN_TIME_FIELDS) * NANOSECONDS_PER_TICK))
 }
 
-/// CPU time of the threads of one process whose names are wanted, in nanoseconds.
+/// Returns the CPU time of the threads of one process whose names match, in nanoseconds.
 pub(crate) fn threads_cpu_ns(pid: u32, wanted: impl Fn(&str) -> bool) -> io::Result<u64> {
     let mut total = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {

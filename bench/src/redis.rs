@@ -1,9 +1,9 @@
-//! A few words with Redis, in its own protocol.
+//! A minimal Redis client.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 
-/// Runs a script on the server of a `redis://` URL; the number that it answers.
+/// Runs a script on the server of a `redis://` URL and returns its integer result.
 pub(crate) fn eval(url: &str, script: &str) -> io::Result<i64> {
     let address = url
         .trim_start_matches("redis://")
@@ -22,5 +22,5 @@ pub(crate) fn eval(url: &str, script: &str) -> io::Result<i64> {
         .trim_end()
         .strip_prefix(':')
         .and_then(|number| number.parse().ok());
-    number.ok_or_else(|| io::Error::other(format!("Redis answered {}", answer.trim_end())))
+    number.ok_or_else(|| io::Error::other(format!("Redis returned {}", answer.trim_end())))
 }

@@ -1,4 +1,4 @@
-//! What a run leaves: a table on the terminal, Markdown, JSON and plots under `bench/results/`.
+//! Reports: a table on the terminal, and Markdown, JSON and plots in `bench/results/`.
 
 use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -6,41 +6,41 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
-use crate::figure::{Figure, short};
-use crate::host::{self, Strangers};
-use crate::plot::Plot;
+use crate::bench::BenchRun;
+use crate::figure::{TargetFigure, short};
+use crate::host::{self, ForeignCpuMonitor};
+use crate::plot::LineChart;
 
-/// Everything that one table says.
-pub(crate) struct Report {
-    /// `gateway` and the like: the name of the files.
+/// The report of one table.
+pub(crate) struct BenchReport {
+    /// Name of the files, such as `gateway`.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// Versions of the peers and whatever a reader must know.
+    /// Versions of the peers and other notes for readers.
     pub(crate) notes: Vec<String>,
-    pub(crate) sheets: Vec<Sheet>,
-    pub(crate) figures: Vec<Figure>,
-    pub(crate) plots: Vec<Plot>,
-    /// Every round, for whoever wants to count again.
+    pub(crate) sheets: Vec<ReportTable>,
+    pub(crate) figures: Vec<TargetFigure>,
+    pub(crate) plots: Vec<LineChart>,
+    /// Results of every round, for re-evaluation.
     pub(crate) rounds: Value,
-    /// Parts that were measured, and the share of a core that strangers took meanwhile.
+    /// CPU used by other processes during each part, in percent of one core.
     strangers: Vec<String>,
-    /// Parts that could not be measured, and why.
+    /// Parts that could not be measured, with the reason.
     broken: Vec<String>,
 }
 
 /// A table of strings.
-pub(crate) struct Sheet {
+pub(crate) struct ReportTable {
     pub(crate) title: String,
     pub(crate) columns: Vec<&'static str>,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-impl Report {
+impl BenchReport {
     pub(crate) fn new(name: &'static str, title: &'static str, quick: bool) -> Self {
         let mut notes = vec![host::describe()];
         if quick {
-            notes.push("Quick rounds: to see that it works, not to quote.".to_owned());
+            notes.push("Quick rounds: a functional check, not for publication.".to_owned());
         }
         Self {
             name,
@@ -55,18 +55,18 @@ impl Report {
         }
     }
 
-    /// Measures a part that is wanted, and who else was at work meanwhile. If it cannot be measured
-    /// the others still are.
+    /// Measures a part if it is selected, and the CPU of other processes meanwhile. A failure does
+    /// not prevent the other parts.
     pub(crate) fn part(
         &mut self,
-        bench: &Bench,
+        bench: &BenchRun,
         name: &str,
         measure: impl FnOnce(&mut Self) -> io::Result<()>,
     ) {
         if !bench.wants(name) {
             return;
         }
-        let watched = Strangers::watch().and_then(|strangers| {
+        let watched = ForeignCpuMonitor::watch().and_then(|strangers| {
             measure(self)?;
             strangers.percent()
         });
@@ -75,12 +75,12 @@ impl Report {
             Ok(percent) => self.strangers.push(format!("{name} {percent:.0} %")),
             Err(error) => self
                 .broken
-                .push(format!("{name}: {error}{}", bench.last_words())),
+                .push(format!("{name}: {error}{}", bench.last_log_lines())),
         }
     }
 
-    /// Writes it to the terminal and into the folder. What was measured alone does not take the
-    /// place of the whole.
+    /// Writes the report to the terminal and to the results folder. A partial report does not
+    /// replace the complete one.
     ///
     /// # Errors
     /// The folder cannot be written, or a part could not be measured.
@@ -144,7 +144,7 @@ impl Report {
         text.push_str(&table(&["figure", "reach", "measured", "reached"], &rows));
         if !self.strangers.is_empty() {
             text.push_str(&format!(
-                "\nCPU of strangers, of one core: {}.\n",
+                "\nCPU of other processes, of one core: {}.\n",
                 self.strangers.join(", ")
             ));
         }
@@ -155,7 +155,7 @@ impl Report {
     }
 }
 
-/// A Markdown table whose columns stand under one another on a terminal, too.
+/// Formats a Markdown table with aligned columns.
 fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
     let width = |at: usize| {
         let cells = rows
@@ -189,7 +189,7 @@ fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Minimum, median and maximum.
+/// Returns minimum, median and maximum.
 pub(crate) fn spread(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -202,7 +202,7 @@ pub(crate) fn spread(values: &[f64]) -> (f64, f64, f64) {
     )
 }
 
-/// `median (min to max)`; a number alone stands alone.
+/// Formats `median (min to max)`, or a single number alone.
 pub(crate) fn ranged(values: &[f64]) -> String {
     let (least, middle, most) = spread(values);
     match values {
@@ -211,12 +211,12 @@ pub(crate) fn ranged(values: &[f64]) -> String {
     }
 }
 
-/// The median.
+/// Returns the median.
 pub(crate) fn median(values: &[f64]) -> f64 {
     spread(values).1
 }
 
-/// One line that is written over again and again, on the terminal alone.
+/// Prints a progress line that replaces the previous one, on a terminal only.
 pub(crate) fn progress(text: &str) {
     if !io::stderr().is_terminal() {
         return;

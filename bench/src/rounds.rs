@@ -1,28 +1,28 @@
-//! Interleaved rounds: every peer gets the same load in turn, so that whatever drifts drifts for
-//! all.
+//! Interleaved rounds: every peer gets the same load in turn, so that drift of the machine affects
+//! all peers alike.
 
 use std::io;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
-use crate::figure::{Bound, Figure, short};
-use crate::host::Strangers;
+use crate::bench::BenchRun;
+use crate::figure::{Bound, TargetFigure, short};
+use crate::host::ForeignCpuMonitor;
 use crate::http;
-use crate::load::Wrk;
-use crate::process::Process;
-use crate::report::{Sheet, median, progress, ranged, spread};
+use crate::load::WrkLoad;
+use crate::process::ChildProcess;
+use crate::report::{ReportTable, median, progress, ranged, spread};
 
-/// One server under test.
-pub(crate) struct Peer {
+/// A server under test.
+pub(crate) struct BenchPeer {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
-    pub(crate) process: Process,
+    pub(crate) process: ChildProcess,
 }
 
 /// The rounds of one peer.
-pub(crate) struct Row {
+pub(crate) struct PeerRow {
     pub(crate) name: &'static str,
     /// CPU microseconds per request.
     pub(crate) cpu_us: Vec<f64>,
@@ -30,46 +30,46 @@ pub(crate) struct Row {
     pub(crate) p99_ms: Vec<f64>,
     pub(crate) failed: u64,
     pub(crate) resident_kib: u64,
-    /// The share of a core that strangers took during each round, in per cent.
+    /// CPU used by other processes during each round, in percent of one core.
     pub(crate) strangers: Vec<f64>,
 }
 
-/// What every request asks, and what the right answer is.
-pub(crate) struct Question<'a> {
+/// The request of a load, and its correct response.
+pub(crate) struct LoadRequest<'a> {
     pub(crate) path: &'a str,
     pub(crate) token: &'a str,
     pub(crate) body: &'a str,
 }
 
-impl Question<'_> {
-    /// The request, as it goes over the wire.
+impl LoadRequest<'_> {
+    /// Returns the request as sent.
     pub(crate) fn request(&self, address: SocketAddr) -> String {
         let Self { path, token, .. } = self;
         format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n")
     }
 
-    /// Asks once, looks whether the answer is right, and tells how long it is.
+    /// Sends one request, checks the response, and returns its size in bytes.
     pub(crate) fn answer_bytes(&self, name: &str, address: SocketAddr) -> io::Result<usize> {
         let bearer = format!("Bearer {}", self.token);
         let answer = http::once(address, "GET", self.path, &[("Authorization", &bearer)], "")?
             .expect(200)?;
         if answer.body != self.body.as_bytes() {
-            return Err(io::Error::other(format!("{name}: the answer is wrong")));
+            return Err(io::Error::other(format!("{name}: the response is wrong")));
         }
         Ok(answer.bytes)
     }
 }
 
-/// Measures all peers in turn, `rounds` times, after a warm-up of a second each.
+/// Measures all peers in turn, `rounds` times, after a warm-up of one second each.
 pub(crate) fn measure(
-    bench: &Bench,
+    bench: &BenchRun,
     title: &str,
-    peers: &[Peer],
-    question: &Question<'_>,
-    load: &Wrk,
+    peers: &[BenchPeer],
+    question: &LoadRequest<'_>,
+    load: &WrkLoad,
     rounds: usize,
-) -> io::Result<Vec<Row>> {
-    let mut rows: Vec<Row> = peers.iter().map(|peer| Row::new(peer.name)).collect();
+) -> io::Result<Vec<PeerRow>> {
+    let mut rows: Vec<PeerRow> = peers.iter().map(|peer| PeerRow::new(peer.name)).collect();
     for round in 1..=rounds {
         for (peer, row) in peers.iter().zip(&mut rows) {
             progress(&format!(
@@ -79,7 +79,7 @@ pub(crate) fn measure(
             let answer_bytes = question.answer_bytes(peer.name, peer.address)?;
             load.lasting(1)
                 .run(bench.folder(), peer.address, question.path)?;
-            let (strangers, before) = (Strangers::watch()?, peer.process.cpu_ns()?);
+            let (strangers, before) = (ForeignCpuMonitor::watch()?, peer.process.cpu_ns()?);
             let seen = load.run(bench.folder(), peer.address, question.path)?;
             let spent = peer.process.cpu_ns()?.saturating_sub(before);
             row.strangers.push(strangers.percent()?);
@@ -96,7 +96,7 @@ pub(crate) fn measure(
     Ok(rows)
 }
 
-impl Row {
+impl PeerRow {
     fn new(name: &'static str) -> Self {
         let none = Vec::new;
         Self {
@@ -110,7 +110,7 @@ impl Row {
         }
     }
 
-    /// The median of its costs.
+    /// Returns the median cost.
     pub(crate) fn cost(&self) -> f64 {
         median(&self.cpu_us)
     }
@@ -123,34 +123,40 @@ impl Row {
     }
 }
 
-/// What one thing took over what another did, round by round.
+/// Returns the ratios of two series, round by round.
 pub(crate) fn paired(of: &[f64], over: &[f64]) -> Vec<f64> {
     of.iter().zip(over).map(|(of, over)| of / over).collect()
 }
 
-/// From the least to the most: what stands beside a median.
+/// Formats minimum and maximum.
 pub(crate) fn range(values: &[f64]) -> String {
     let (least, _, most) = spread(values);
     format!("{} to {}", short(least), short(most))
 }
 
-/// A number against its bound. If requests failed in the runs behind it, it was not measured.
-pub(crate) fn figure(what: &str, bound: Bound, value: f64, unit: &str, failed: u64) -> Figure {
+/// Returns a figure with its bound. If requests failed in its runs, it is not measured.
+pub(crate) fn figure(
+    what: &str,
+    bound: Bound,
+    value: f64,
+    unit: &str,
+    failed: u64,
+) -> TargetFigure {
     if failed == 0 {
-        return Figure::number(what, bound, value, unit);
+        return TargetFigure::number(what, bound, value, unit);
     }
-    Figure::number(what, bound, f64::NAN, unit).noting(&format!("{failed} requests failed"))
+    TargetFigure::number(what, bound, f64::NAN, unit).noting(&format!("{failed} requests failed"))
 }
 
-/// Every round, as JSON.
-pub(crate) fn json(rows: &[Row]) -> Value {
-    rows.iter().map(Row::json).collect()
+/// Returns every round as JSON.
+pub(crate) fn json(rows: &[PeerRow]) -> Value {
+    rows.iter().map(PeerRow::json).collect()
 }
 
-/// The rows as a table; the first row is the base of the ratios.
-pub(crate) fn sheet(title: &str, rows: &[Row]) -> Sheet {
-    let base = rows.first().map_or(f64::NAN, Row::cost);
-    let line = |row: &Row| {
+/// Returns the rows as a table; the first row is the base of the ratios.
+pub(crate) fn sheet(title: &str, rows: &[PeerRow]) -> ReportTable {
+    let base = rows.first().map_or(f64::NAN, PeerRow::cost);
+    let line = |row: &PeerRow| {
         let (least, middle, most) = spread(&row.cpu_us);
         vec![
             row.name.to_owned(),
@@ -163,7 +169,7 @@ pub(crate) fn sheet(title: &str, rows: &[Row]) -> Sheet {
             format!("{:.0} %", median(&row.strangers)),
         ]
     };
-    Sheet {
+    ReportTable {
         title: title.to_owned(),
         columns: vec![
             "peer",

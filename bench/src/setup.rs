@@ -1,34 +1,34 @@
-//! The gateway with everything on, as every measurement sets it up.
+//! The gateway configuration of all measurements.
 
 use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::token::{CLIENT_ID, SERVICE_CLIENT_ID};
 
-/// A configuration of the gateway: RS256, policy, identity headers, limits, metrics, and an access
-/// log to a file.
+/// A gateway configuration with all features: RS256, policy, identity headers, limits, metrics, and
+/// an access log to a file.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup<'a> {
+pub struct GatewaySetup<'a> {
     /// Worker threads.
     pub workers: usize,
-    /// Routes; the first is `GET /actors/{id}`.
+    /// Number of routes; the first is `GET /actors/{id}`.
     pub routes: usize,
     /// Lines of `[tokens]`.
     pub tokens: &'a str,
-    /// Where clients come in.
+    /// Address for clients.
     pub address: SocketAddr,
-    /// Where operators ask.
+    /// Address of the admin listener.
     pub admin: SocketAddr,
-    /// What all routes go to.
+    /// Upstream of all routes.
     pub upstream: SocketAddr,
-    /// Whose users are trusted; its services have `-services` behind it, and the same keys.
+    /// Issuer of users. The issuer of services has the suffix `-services` and the same keys.
     pub issuer: &'a str,
-    /// Where the access log is written.
+    /// Path of the access log.
     pub access_log: &'a Path,
 }
 
-impl Setup<'_> {
-    /// As TOML.
+impl GatewaySetup<'_> {
+    /// Returns the configuration as TOML.
     #[must_use]
     pub fn toml(&self) -> String {
         let Self {

@@ -1,7 +1,7 @@
-//! Whether two samples can be told apart.
+//! Tests whether two samples differ.
 
-/// The two-sided p-value of the Mann-Whitney U test, by the normal approximation (which is good
-/// from some twenty values on), ties corrected.
+/// Returns the two-sided p-value of the Mann-Whitney U test, by the normal approximation with tie
+/// correction (accurate from about twenty values).
 pub(crate) fn mann_whitney(one: &[f64], other: &[f64]) -> f64 {
     let (n1, n2) = (one.len() as f64, other.len() as f64);
     let mut all: Vec<(f64, bool)> = one
@@ -32,7 +32,7 @@ pub(crate) fn mann_whitney(one: &[f64], other: &[f64]) -> f64 {
     complementary_error(z / std::f64::consts::SQRT_2)
 }
 
-/// erfc for arguments that are not negative, to seven digits (Abramowitz and Stegun, 7.1.26).
+/// Returns erfc of a non-negative argument, to seven digits (Abramowitz and Stegun, 7.1.26).
 fn complementary_error(x: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     let series = [
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_that_differ_are_told_apart_and_others_are_not() {
+    fn different_samples_are_distinguished() {
         // scipy.stats.mannwhitneyu(range(20), [v + 0.5 for v in range(20)]) and (…, [v + 8 for v in
         // range(20)]).
         let base: Vec<f64> = (0..20).map(f64::from).collect();

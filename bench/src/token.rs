@@ -1,4 +1,4 @@
-//! Cognito-shaped tokens, their JWKS and their public key.
+//! Tokens in Cognito's format, their JWKS and their public key.
 
 use std::io;
 
@@ -13,15 +13,15 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD as BASE64};
 use postern_common::Clock;
 use serde_json::{Value, json};
 
-/// The client of the actor pool.
+/// Client id of the actor pool.
 pub const CLIENT_ID: &str = "2lq8p5s0example9client0id1";
 
-/// The client of the service pool.
+/// Client id of the service pool.
 pub const SERVICE_CLIENT_ID: &str = "service0client";
 
-/// The algorithms that are accepted.
+/// The accepted algorithms.
 #[derive(Clone, Copy, Debug)]
-pub enum Algorithm {
+pub enum SigningAlgorithm {
     /// RSA, 2048 bits.
     Rs256,
     /// P-256.
@@ -30,32 +30,32 @@ pub enum Algorithm {
     EdDsa,
 }
 
-/// The signing keys of one run, one for each algorithm.
-pub struct Signer {
+/// The signing keys of one run, one per algorithm.
+pub struct TokenSigner {
     rsa: Option<KeyPair>,
     p256: EcdsaKeyPair,
     ed25519: Ed25519KeyPair,
     random: SystemRandom,
-    /// The JWKS that the issuers publish.
+    /// JWKS of the issuers.
     pub jwks: String,
-    /// The public RSA key for HAProxy's `jwt_verify`.
+    /// Public RSA key for HAProxy's `jwt_verify`.
     pub public_pem: String,
 }
 
-impl Signer {
-    /// Makes the keys.
+impl TokenSigner {
+    /// Generates the keys.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system has no random bytes.
     pub fn generate() -> io::Result<Self> {
         Self::with(Some(KeyPair::generate(KeySize::Rsa2048).map_err(failed)?))
     }
 
-    /// Makes all keys but the RSA key, which takes a tenth of a second, and ten seconds under an
-    /// instruction counter.
+    /// Generates all keys except the RSA key, which takes a tenth of a second, and ten seconds
+    /// under an instruction counter.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system has no random bytes.
     pub fn without_rsa() -> io::Result<Self> {
         Self::with(None)
     }
@@ -95,49 +95,53 @@ impl Signer {
         })
     }
 
-    /// A user's access token of about 850 bytes that is good for an hour; `serial` makes it differ
-    /// from every other.
+    /// Signs a user's access token of about 850 bytes, valid for an hour. `serial` makes it unique.
     ///
     /// # Errors
-    /// The key refuses to sign.
+    /// Signing fails.
     pub fn token(&self, issuer: &str, serial: u64) -> io::Result<String> {
-        self.sign(Algorithm::Rs256, &user(issuer, serial))
+        self.sign(SigningAlgorithm::Rs256, &user(issuer, serial))
     }
 
-    /// The same, signed otherwise.
+    /// Signs a user's access token with another algorithm.
     ///
     /// # Errors
-    /// The key refuses to sign.
-    pub fn token_by(&self, algorithm: Algorithm, issuer: &str, serial: u64) -> io::Result<String> {
+    /// Signing fails.
+    pub fn token_by(
+        &self,
+        algorithm: SigningAlgorithm,
+        issuer: &str,
+        serial: u64,
+    ) -> io::Result<String> {
         self.sign(algorithm, &user(issuer, serial))
     }
 
-    /// An access token as long as one by RS256, made at a hundredth of its cost: for filling
+    /// Signs an access token as long as one with RS256 at a hundredth of its cost, for filling
     /// caches.
     ///
     /// # Errors
-    /// The key refuses to sign.
+    /// Signing fails.
     pub fn cheap_token(&self, issuer: &str, serial: u64) -> io::Result<String> {
         let mut claims = user(issuer, serial);
-        // What an Ed25519 signature is shorter by, in bytes before base64.
+        // Difference to an Ed25519 signature, in bytes before base64.
         claims["device_key"] = json!("d".repeat(256 - 64 - 16));
-        self.sign(Algorithm::EdDsa, &claims)
+        self.sign(SigningAlgorithm::EdDsa, &claims)
     }
 
-    /// A service's ID token.
+    /// Signs a service's ID token.
     ///
     /// # Errors
-    /// The key refuses to sign.
+    /// Signing fails.
     pub fn service_token(&self, issuer: &str, service: &str) -> io::Result<String> {
         let now = Clock::system().now().unix_seconds();
         let claims = json!({
             "sub": "5a8ca528-4931-4254-9273-ea5ee853f271", "iss": issuer, "aud": SERVICE_CLIENT_ID,
             "token_use": "id", "custom:service_id": service, "auth_time": now, "exp": now + 3600, "iat": now,
         });
-        self.sign(Algorithm::Rs256, &claims)
+        self.sign(SigningAlgorithm::Rs256, &claims)
     }
 
-    fn sign(&self, algorithm: Algorithm, claims: &Value) -> io::Result<String> {
+    fn sign(&self, algorithm: SigningAlgorithm, claims: &Value) -> io::Result<String> {
         let (alg, kid) = algorithm.names();
         let header = json!({"kid": kid, "alg": alg});
         let input = format!(
@@ -146,11 +150,11 @@ impl Signer {
             BASE64.encode(claims.to_string())
         );
         let signature = match algorithm {
-            Algorithm::Rs256 => {
+            SigningAlgorithm::Rs256 => {
                 let rsa = self
                     .rsa
                     .as_ref()
-                    .ok_or_else(|| io::Error::other("there is no RSA key"))?;
+                    .ok_or_else(|| io::Error::other("no RSA key"))?;
                 let mut signature = vec![0; rsa.public_modulus_len()];
                 rsa.sign(
                     &RSA_PKCS1_SHA256,
@@ -161,19 +165,19 @@ impl Signer {
                 .map_err(failed)?;
                 signature
             }
-            Algorithm::Es256 => self
+            SigningAlgorithm::Es256 => self
                 .p256
                 .sign(&self.random, input.as_bytes())
                 .map_err(failed)?
                 .as_ref()
                 .to_vec(),
-            Algorithm::EdDsa => self.ed25519.sign(input.as_bytes()).as_ref().to_vec(),
+            SigningAlgorithm::EdDsa => self.ed25519.sign(input.as_bytes()).as_ref().to_vec(),
         };
         Ok(format!("{input}.{}", BASE64.encode(signature)))
     }
 }
 
-impl Algorithm {
+impl SigningAlgorithm {
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Rs256 => ("RS256", "bench-rsa"),
@@ -195,7 +199,7 @@ fn user(issuer: &str, serial: u64) -> Value {
 }
 
 fn failed(_: aws_lc_rs::error::Unspecified) -> io::Error {
-    io::Error::other("the key cannot be made or used")
+    io::Error::other("the key cannot be generated or used")
 }
 
 fn jwk(p256: &EcdsaKeyPair) -> Value {

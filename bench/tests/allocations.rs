@@ -1,24 +1,22 @@
-//! What a request may cost the gateway in allocations: at most four more than an empty Pingora
-//! pass-through, and an absolute bound, because what is carried without Pingora, as this request
-//! is, needs far fewer.
+//! Bounds the allocations of a request: at most four more than an empty Pingora pass-through, and
+//! an absolute number, because this request takes the fast path, which needs far fewer.
 
-use postern_bench::allocation::{Counting, measure};
+use postern_bench::allocation::{CountingAllocator, measure};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Fifteen were counted in a release build; the rest is room for another build and other
-/// dependencies.
-const MOST: f64 = 20.0;
+/// Fifteen were counted in a release build; the rest allows for other builds and dependencies.
+const MAX_ALLOCATIONS: f64 = 20.0;
 
 #[test]
-fn a_request_costs_at_most_twenty_allocations_and_four_over_an_empty_pass_through() {
+fn request_allocates_at_most_twenty_times() {
     let folder = tempfile::tempdir().expect("a folder");
     let counted = measure(folder.path()).expect("both answer");
     assert!(
         counted.passthrough > 5.0,
-        "the allocator does not count: {counted:?}"
+        "the allocator counted nothing: {counted:?}"
     );
     assert!(counted.gateway - counted.passthrough <= 4.0, "{counted:?}");
-    assert!(counted.gateway <= MOST, "{counted:?}");
+    assert!(counted.gateway <= MAX_ALLOCATIONS, "{counted:?}");
 }

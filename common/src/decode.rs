@@ -19,6 +19,7 @@ mod field;
 mod json;
 mod mistake;
 mod toml;
+mod units;
 
 pub use field::{Field, Object};
 pub use json::json;

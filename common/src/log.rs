@@ -119,12 +119,12 @@ mod tests {
         let exit = read("[log]\nfilter = 'a=b=c'\nformat = 'xml'\n").expect_err("mistakes");
         let lines: Vec<_> = exit.message().lines().collect();
         assert!(
-            lines.len() == 2 && lines[0].starts_with("x.toml:2: log.filter: is no level"),
+            lines.len() == 2 && lines[0].starts_with("x.toml:2: log.filter: is neither a level"),
             "{lines:?}"
         );
         assert_eq!(
             read("[log]\nfilter = 'info,postern_auth=debug'\n")
-                .expect("good")
+                .expect("a valid filter")
                 .filter,
             "info,postern_auth=debug"
         );

@@ -1,37 +1,37 @@
-//! What came back, with the assertions that tests are made of.
+//! HTTP responses with the assertions that tests use.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
-/// A whole answer.
+/// A complete response.
 #[derive(Clone, Debug)]
-#[must_use = "an answer that nobody looks at proves nothing"]
+#[must_use = "a response that is not checked proves nothing"]
 pub struct Answer {
-    /// What was asked, for messages: `POST /auth/login`.
+    /// The request, for messages: `POST /auth/login`.
     pub asked: String,
     /// The status.
     pub status: StatusCode,
     /// The headers.
     pub headers: HeaderMap,
-    /// The whole body.
+    /// The complete body.
     pub body: Bytes,
 }
 
-/// A refusal: its status, code and media type have been looked at already.
+/// An error response whose status, code and media type have been checked.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     asked: String,
-    /// The problem's JSON.
+    /// The problem as JSON.
     pub body: Value,
-    /// The headers of the answer.
+    /// The headers of the response.
     pub headers: HeaderMap,
 }
 
 // === impl Answer ===
 
 impl Answer {
-    /// Holds the status against what is expected.
+    /// Asserts the status.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(
@@ -44,13 +44,13 @@ impl Answer {
         self
     }
 
-    /// The body as text, for messages too.
+    /// Returns the body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     #[must_use]
     #[track_caller]
     pub fn json(&self) -> Value {
@@ -65,7 +65,7 @@ impl Answer {
         }
     }
 
-    /// A string member of the JSON body, by pointer.
+    /// Returns a string member of the JSON body, by pointer.
     #[must_use]
     #[track_caller]
     pub fn string(&self, pointer: &str) -> String {
@@ -76,7 +76,7 @@ impl Answer {
         }
     }
 
-    /// A header that must stand there exactly once.
+    /// Returns a header that must occur exactly once.
     #[must_use]
     #[track_caller]
     pub fn header(&self, name: &str) -> String {
@@ -92,7 +92,7 @@ impl Answer {
         }
     }
 
-    /// Holds a refusal against what is expected: a problem (RFC 9457) with this status and code.
+    /// Asserts that the response is a problem (RFC 9457) with this status and code.
     #[track_caller]
     pub fn problem(self, status: u16, code: &str) -> Refusal {
         let answer = self.expect(status);
@@ -120,7 +120,7 @@ impl Answer {
 // === impl Refusal ===
 
 impl Refusal {
-    /// The pointers of `errors`, sorted.
+    /// Returns the pointers of `errors`, sorted.
     #[must_use]
     pub fn pointers(&self) -> Vec<String> {
         let errors = self.body["errors"].as_array().cloned().unwrap_or_default();
@@ -133,8 +133,7 @@ impl Refusal {
         pointers
     }
 
-    /// Holds the fields that are named against what is expected, in any order: all of them, and no
-    /// others.
+    /// Asserts that `errors` names exactly these fields, in any order.
     #[track_caller]
     pub fn points_at(&self, expected: &[&str]) {
         let mut expected: Vec<&str> = expected.to_vec();

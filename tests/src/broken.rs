@@ -1,33 +1,33 @@
-//! An upstream that is broken in one way, for every request alike.
+//! An upstream that fails in the same way for every request.
 
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What it does with a request that it has read whole.
+/// The reaction to a request that has been read completely.
 #[derive(Clone, Copy, Debug)]
 pub enum Broken {
-    /// Writes these bytes and closes.
+    /// Writes these bytes and closes the connection.
     Says(&'static [u8]),
-    /// Keeps the connection open and says nothing.
+    /// Keeps the connection open without a response.
     Hangs,
-    /// It is not there: connections are refused.
+    /// Refuses connections.
     Away,
 }
 
 impl Broken {
-    /// Starts it on a free port of the loopback.
+    /// Starts the upstream on a free loopback port.
     ///
     /// # Panics
-    /// If there is no free port.
+    /// If no port is free.
     pub async fn start(self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
-            .expect("the loopback has a free port");
+            .expect("a free loopback port");
         let address = listener
             .local_addr()
-            .expect("a bound socket has an address");
+            .expect("the address of a bound socket");
         if matches!(self, Self::Away) {
             return address;
         }
@@ -41,7 +41,7 @@ impl Broken {
 
     async fn serve(self, stream: TcpStream) {
         let mut stream = BufReader::new(stream);
-        // A peer that goes away has what it wanted.
+        // A peer that closes the connection expects no response.
         if read_request(&mut stream).await.is_err() {
             return;
         }
@@ -52,7 +52,7 @@ impl Broken {
     }
 }
 
-/// A head, and the body whose length it gives.
+/// Reads a head, and the body of the length that it declares.
 async fn read_request(stream: &mut BufReader<TcpStream>) -> std::io::Result<()> {
     let mut length = 0;
     loop {

@@ -1,4 +1,4 @@
-//! A person's browser: Chromium without a window, driven by the W3C WebDriver protocol
+//! A headless Chromium browser, driven by the W3C WebDriver protocol
 //! (<https://www.w3.org/TR/webdriver2/>).
 
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::program::{Program, Running};
 
-/// How a WebDriver names an element in JSON (WebDriver, section 12.1).
+/// Member that identifies an element in JSON (WebDriver, section 12.1).
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// How long a page may take to show what is looked for.
-const PATIENCE_MS: u32 = 20_000;
+/// Maximum time for a page to show an element, in milliseconds.
+const ELEMENT_TIMEOUT_MS: u32 = 20_000;
 
-/// One browser with a profile of its own, gone when it is closed.
+/// A browser with a separate profile, closed by [`Browser::close`].
 #[derive(Debug)]
 pub struct Browser {
     driver: Running,
     session: Client,
 }
 
-/// Something on a page.
+/// An element of a page.
 #[derive(Debug)]
 pub struct Element<'a> {
     browser: &'a Browser,
@@ -31,7 +31,7 @@ pub struct Element<'a> {
 // === impl Browser ===
 
 impl Browser {
-    /// A browser whose profile is kept in the folder; `None` where the machine has none.
+    /// Starts a browser with its profile in `folder`. Returns `None` if no browser is installed.
     ///
     /// # Panics
     /// If it is installed and does not start.
@@ -41,14 +41,14 @@ impl Browser {
         let profile = format!("--user-data-dir={}", folder.join("profile").display());
         let options = json!({
             "binary": chromium,
-            // As root there is no sandbox; the rest keeps it from calling home.
+            // Root has no sandbox; the other flags disable network access of the browser itself.
             "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
                 "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync", profile],
         });
         let wanted = json!({
             "browserName": "chrome",
             "goog:chromeOptions": options,
-            "timeouts": {"implicit": PATIENCE_MS, "pageLoad": PATIENCE_MS},
+            "timeouts": {"implicit": ELEMENT_TIMEOUT_MS, "pageLoad": ELEMENT_TIMEOUT_MS},
         });
         let client = Client::new(&format!("http://127.0.0.1:{port}"));
         let body = json!({"capabilities": {"alwaysMatch": wanted}});
@@ -60,27 +60,27 @@ impl Browser {
         })
     }
 
-    /// Goes to an address, as if it had been typed.
+    /// Navigates to a URL.
     pub async fn open(&self, url: &str) {
         self.post("url", &json!({ "url": url })).await;
     }
 
-    /// The address that the browser shows.
+    /// Returns the URL of the page.
     pub async fn address(&self) -> String {
         self.get("url")
             .await
             .as_str()
-            .expect("an address is text")
+            .expect("the URL is a string")
             .to_owned()
     }
 
-    /// What the script returns: the body of a function.
+    /// Executes the body of a JavaScript function and returns its result.
     pub async fn run(&self, script: &str) -> Value {
         self.post("execute/sync", &json!({"script": script, "args": []}))
             .await
     }
 
-    /// The first element that the CSS selector finds; the page is given time to show it.
+    /// Returns the first element that matches a CSS selector, waiting until the page shows it.
     pub async fn find(&self, selector: &str) -> Element<'_> {
         let found = self
             .post(
@@ -97,7 +97,7 @@ impl Browser {
         }
     }
 
-    /// Ends it.
+    /// Closes the browser.
     pub async fn close(self) {
         let session = self.session.base().path().trim_end_matches('/');
         drop(
@@ -126,8 +126,8 @@ impl Browser {
     }
 }
 
-/// A driver and its port. The port that it draws for IPv4 may be taken for IPv6, and then it ends:
-/// another one is drawn.
+/// Starts a driver and returns its URL. The driver chooses a port that is free for IPv4 and exits
+/// if it is used for IPv6; then it is started again.
 async fn start_driver(program: PathBuf, folder: &Path) -> (Running, String) {
     let program = Program::at(program, folder)
         .arg("--port=0")
@@ -136,14 +136,14 @@ async fn start_driver(program: PathBuf, folder: &Path) -> (Running, String) {
     for _ in 0..5 {
         let mut driver = program.start();
         if let Ok(said) = driver.line_or_end("started successfully on port").await {
-            let line = said.last().expect("the line that was waited for");
+            let line = said.last().expect("the expected line");
             return (driver, line.chars().filter(char::is_ascii_digit).collect());
         }
     }
     panic!("chromedriver found no free port in five tries");
 }
 
-/// Where a program is, if the machine has it.
+/// Returns the path of a program, if it is installed.
 fn installed(name: &str) -> Option<PathBuf> {
     let env = Env::of_process();
     std::env::split_paths(env.get("PATH")?)
@@ -154,14 +154,14 @@ fn installed(name: &str) -> Option<PathBuf> {
 // === impl Element ===
 
 impl Element<'_> {
-    /// Clicks on it.
+    /// Clicks the element.
     pub async fn click(&self) {
         self.browser
             .post(&format!("{}/click", self.path), &json!({}))
             .await;
     }
 
-    /// Its text as a person reads it.
+    /// Returns the visible text.
     pub async fn text(&self) -> String {
         let text = self.browser.get(&format!("{}/text", self.path)).await;
         text.as_str().expect("text").to_owned()

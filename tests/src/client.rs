@@ -1,4 +1,4 @@
-//! A client as an application would be: no cookies, no redirects followed, one base address.
+//! An HTTP client like an application's: no cookies, no redirects, one base URL.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::answer::Answer;
 use crate::contract::Contract;
 use crate::http_body::Multipart;
 
-/// Speaks to one address. A clone shares its connections.
+/// A client of one base URL. Clones share connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -20,7 +20,7 @@ pub struct Client {
     contract: Option<&'static Contract>,
 }
 
-/// A request being put together.
+/// A request that is being built.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is sent"]
 pub struct Request {
@@ -34,26 +34,26 @@ pub struct Request {
 // === impl Client ===
 
 impl Client {
-    /// To an address, whatever it answers.
+    /// Creates a client that accepts any response.
     ///
     /// # Panics
-    /// If the base is not a URL.
+    /// If `base` is not a URL.
     #[must_use]
     pub fn new(base: &str) -> Self {
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .build()
-            .expect("a client without files to read can always be built");
+            .expect("the client can be built");
         Self {
             http,
-            base: Url::parse(base).expect("the base is a URL"),
+            base: Url::parse(base).expect("a base URL"),
             token: None,
             contract: None,
         }
     }
 
-    /// To the gateway: each answer is held against the contract as it arrives.
+    /// Creates a client of the gateway: every response is checked against the contract.
     #[must_use]
     pub fn to_gateway(base: &str) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// The same, with answers held against this copy of the contract.
+    /// Returns a client whose responses are checked against `contract`.
     #[must_use]
     pub fn against(&self, contract: &'static Contract) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// The same, with a token on each request.
+    /// Returns a client that sends a token with each request.
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self {
@@ -80,16 +80,16 @@ impl Client {
         }
     }
 
-    /// The address that it speaks to.
+    /// Returns the base URL.
     #[must_use]
     pub fn base(&self) -> &Url {
         &self.base
     }
 
-    /// The socket that it speaks to.
+    /// Returns the socket address of the base URL.
     ///
     /// # Panics
-    /// If the base names a host that is no address.
+    /// If the host is not an IP address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         let authority = self.base.authority().to_owned();
@@ -98,27 +98,27 @@ impl Client {
             .unwrap_or_else(|_| panic!("{authority} is not an address with a port"))
     }
 
-    /// `GET`.
+    /// Creates a `GET` request.
     pub fn get(&self, path: &str) -> Request {
         self.request(Method::GET, path)
     }
 
-    /// `POST`.
+    /// Creates a `POST` request.
     pub fn post(&self, path: &str) -> Request {
         self.request(Method::POST, path)
     }
 
-    /// `PUT`.
+    /// Creates a `PUT` request.
     pub fn put(&self, path: &str) -> Request {
         self.request(Method::PUT, path)
     }
 
-    /// Any method; the path may carry a query, or be a whole URL.
+    /// Creates a request with any method. The path may contain a query, or be a complete URL.
     ///
     /// # Panics
-    /// If it is no path.
+    /// If the path is invalid.
     pub fn request(&self, method: Method, path: &str) -> Request {
-        let url = self.base.join(path).expect("the path is one");
+        let url = self.base.join(path).expect("a valid path");
         let mut builder = self.http.request(method.clone(), url.clone());
         if let Some(token) = &self.token {
             builder = builder.bearer_auth(token);
@@ -137,7 +137,7 @@ impl Client {
 // === impl Request ===
 
 impl Request {
-    /// With a header.
+    /// Adds a header.
     pub fn header(self, name: &str, value: &str) -> Self {
         Self {
             builder: self.builder.header(name, value),
@@ -145,7 +145,7 @@ impl Request {
         }
     }
 
-    /// With a JSON body.
+    /// Sets a JSON body.
     pub fn json(self, body: &Value) -> Self {
         Self {
             builder: self.builder.json(body),
@@ -153,7 +153,7 @@ impl Request {
         }
     }
 
-    /// With a form (`application/x-www-form-urlencoded`).
+    /// Sets a form body (`application/x-www-form-urlencoded`).
     pub fn form(self, fields: &[(&str, &str)]) -> Self {
         Self {
             builder: self.builder.form(fields),
@@ -161,7 +161,7 @@ impl Request {
         }
     }
 
-    /// With a body of any type.
+    /// Sets a body of any type.
     pub fn body(self, content_type: &str, body: impl Into<reqwest::Body>) -> Self {
         Self {
             builder: self.builder.header("content-type", content_type).body(body),
@@ -169,14 +169,14 @@ impl Request {
         }
     }
 
-    /// With a multipart form.
+    /// Sets a multipart form body.
     pub fn multipart(self, form: Multipart) -> Self {
         let (content_type, bytes) = form.finish();
         self.body(&content_type, bytes)
     }
 
-    /// The same where a connection that breaks is what the test is about: `None` if no whole answer
-    /// came.
+    /// Sends the request, for tests of broken connections. Returns `None` without a complete
+    /// response.
     pub async fn try_send(self) -> Option<Answer> {
         let response = self.builder.send().await.ok()?;
         let (status, headers) = (response.status(), response.headers().clone());
@@ -189,11 +189,11 @@ impl Request {
         })
     }
 
-    /// Sends it and reads the whole answer. An answer of the gateway that is not as the contract
-    /// says fails the test here.
+    /// Sends the request and reads the complete response. A response of the gateway that violates
+    /// the contract fails the test.
     ///
     /// # Panics
-    /// If no answer comes, or one that the contract does not know.
+    /// If there is no response, or it violates the contract.
     pub async fn send(self) -> Answer {
         let Self {
             asked,

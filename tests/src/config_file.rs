@@ -1,15 +1,15 @@
-//! The configurations that ship, with other addresses: what the tests run is what the repository
-//! has.
+//! The configuration files of the repository with changed addresses, so that tests use the shipped
+//! configuration.
 
 use std::path::{Path, PathBuf};
 
-/// The text of a file under `conf/`.
+/// The text of a file in `conf/`.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
     text: String,
 }
 
-/// `conf/` of this repository.
+/// Returns the path of `conf/` in this repository.
 #[must_use]
 pub fn conf() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf")
@@ -18,10 +18,10 @@ pub fn conf() -> PathBuf {
 // === impl ConfigFile ===
 
 impl ConfigFile {
-    /// A file of `conf/`.
+    /// Reads a file of `conf/`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If it does not exist.
     #[must_use]
     pub fn of_repository(name: &str) -> Self {
         let path = conf().join(name);
@@ -30,35 +30,38 @@ impl ConfigFile {
         Self { text }
     }
 
-    /// The gateway's, with what the local pool adds to it.
+    /// Reads the gateway's configuration, with the additions for the local pools.
     #[must_use]
     pub fn of_gateway() -> Self {
         Self::of_repository("proxy.toml").append(&Self::of_repository("proxy-local-pool.toml").text)
     }
 
-    /// With another port in the place of one of standalone's.
+    /// Replaces a port of the standalone installation.
     ///
     /// # Panics
-    /// If the file does not name it.
+    /// If the file does not contain it.
     #[must_use]
     pub fn port(self, from: u16, to: u16) -> Self {
         let from = format!("127.0.0.1:{from}");
-        assert!(self.text.contains(&from), "the config does not name {from}");
+        assert!(
+            self.text.contains(&from),
+            "the configuration does not contain {from}"
+        );
         Self {
             text: self.text.replace(&from, &format!("127.0.0.1:{to}")),
         }
     }
 
-    /// With a second address of the loopback beside one that the file names.
+    /// Adds a second loopback address next to an existing one.
     ///
     /// # Panics
-    /// If the file does not name the first.
+    /// If the file does not contain the first.
     #[must_use]
     pub fn replica(self, first: u16, second: u16) -> Self {
         let first = format!("\"127.0.0.1:{first}\"");
         assert!(
             self.text.contains(&first),
-            "the config does not name {first}"
+            "the configuration does not contain {first}"
         );
         Self {
             text: self
@@ -67,7 +70,7 @@ impl ConfigFile {
         }
     }
 
-    /// With another value, in TOML, for a key that stands at the beginning of exactly one line.
+    /// Replaces the TOML value of a key that begins exactly one line.
     ///
     /// # Panics
     /// If it does not.
@@ -81,7 +84,7 @@ impl ConfigFile {
             .count();
         assert_eq!(
             count, 1,
-            "the config has {count} lines that begin with {beginning:?}"
+            "the configuration has {count} lines that begin with {beginning:?}"
         );
         let lines = self.text.lines().map(|line| {
             if line.starts_with(&beginning) {
@@ -95,7 +98,7 @@ impl ConfigFile {
         }
     }
 
-    /// With one more key at the beginning of the file.
+    /// Inserts a key at the beginning of the file.
     #[must_use]
     pub fn insert(self, key: &str, value: &str) -> Self {
         Self {
@@ -103,8 +106,7 @@ impl ConfigFile {
         }
     }
 
-    /// With this table, given without its heading, in the place of the one that stands there or at
-    /// the end.
+    /// Replaces a table, or appends it if it does not exist. `keys` does not contain the header.
     #[must_use]
     pub fn table(self, name: &str, keys: &str) -> Self {
         let heading = format!("[{name}]");
@@ -123,7 +125,7 @@ impl ConfigFile {
         }
     }
 
-    /// With more tables at the end of the file.
+    /// Appends tables to the file.
     #[must_use]
     pub fn append(self, tables: &str) -> Self {
         Self {
@@ -131,7 +133,7 @@ impl ConfigFile {
         }
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

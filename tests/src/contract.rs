@@ -1,4 +1,4 @@
-//! `conf/openapi.json`, and whether an answer is one that it describes.
+//! `conf/openapi.json`, and checks of responses against it.
 
 mod check;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::answer::Answer;
 use crate::config_file::conf;
 
-/// The document, and which of its answers have been seen by this test program.
+/// The OpenAPI document, with the responses seen by this test program.
 #[derive(Debug)]
 pub struct Contract {
     document: Value,
@@ -19,27 +19,28 @@ pub struct Contract {
     seen: Mutex<BTreeSet<(String, u16)>>,
 }
 
-/// One method of one path.
+/// A method of a path.
 #[derive(Clone, Debug)]
 pub struct Operation {
     /// `operationId`.
     pub id: String,
-    /// The method.
+    /// HTTP method.
     pub method: Method,
-    /// The path with its `{parameters}`.
+    /// The path template with its `{parameters}`.
     pub path: String,
-    /// Whether it needs a token.
+    /// Whether it requires a token.
     pub is_protected: bool,
-    /// What it reads as `application/json`: schema and example.
+    /// The `application/json` request body: schema and example.
     json_body: Option<Value>,
-    /// Its responses by status, references resolved.
+    /// Responses by status, with references resolved.
     pub responses: BTreeMap<u16, Value>,
 }
 
 // === impl Operation ===
 
 impl Operation {
-    /// What it reads as `application/json`, if it does: the media type with `schema` and `example`.
+    /// Returns the media type object of the `application/json` request body, with `schema` and
+    /// `example`.
     #[must_use]
     pub fn json_body(&self) -> Option<&Value> {
         self.json_body.as_ref()
@@ -49,18 +50,18 @@ impl Operation {
 // === impl Contract ===
 
 impl Contract {
-    /// The document of this repository, read once per test program.
+    /// Returns the document of this repository, read once per test program.
     ///
     /// # Panics
-    /// If it is missing or not an OpenAPI document.
+    /// If it does not exist or is not an OpenAPI document.
     #[must_use]
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Contract> = OnceLock::new();
         SHARED.get_or_init(Self::of_repository)
     }
 
-    /// The same, for one test that counts what it has seen. It is never given back: a test program
-    /// is short-lived.
+    /// Returns a separate copy, for one test that counts responses. It is leaked, because a test
+    /// program is short-lived.
     #[must_use]
     pub fn fresh() -> &'static Self {
         Box::leak(Box::new(Self::of_repository()))
@@ -68,11 +69,11 @@ impl Contract {
 
     fn of_repository() -> Self {
         let text = std::fs::read_to_string(conf().join("openapi.json"))
-            .expect("conf/openapi.json can be read");
+            .expect("conf/openapi.json is readable");
         Self::parse(&text)
     }
 
-    /// From text.
+    /// Parses a document.
     ///
     /// # Panics
     /// If it is not an OpenAPI document.
@@ -87,19 +88,19 @@ impl Contract {
         }
     }
 
-    /// The whole document.
+    /// Returns the document.
     #[must_use]
     pub fn document(&self) -> &Value {
         &self.document
     }
 
-    /// Every operation.
+    /// Returns all operations.
     #[must_use]
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 
-    /// The operation that a request is for; a literal path wins over a template.
+    /// Returns the operation of a request. A literal path has precedence over a template.
     #[must_use]
     pub fn find(&self, method: &Method, path: &str) -> Option<&Operation> {
         self.operations
@@ -108,7 +109,7 @@ impl Contract {
             .min_by_key(|operation| operation.path.matches('{').count())
     }
 
-    /// The methods of a path.
+    /// Returns the methods of a path.
     #[must_use]
     pub fn methods(&self, path: &str) -> Vec<&Method> {
         let of_path = |operation: &&Operation| matches(&operation.path, path);
@@ -119,10 +120,10 @@ impl Contract {
             .collect()
     }
 
-    /// Fails the test when the gateway's answer is not one that the contract describes.
+    /// Asserts that a response of the gateway conforms to the contract.
     ///
     /// # Panics
-    /// If so; the message says what is wrong with it.
+    /// If it does not; the message lists the differences.
     #[track_caller]
     pub fn hold(&self, method: &Method, path: &str, answer: &Answer) {
         if let Err(mistakes) = self.check(method, path, answer) {
@@ -135,7 +136,7 @@ impl Contract {
         }
     }
 
-    /// Which of an operation's statuses have been seen and found right.
+    /// Returns the operations and statuses of which a conforming response has been seen.
     #[must_use]
     pub fn seen(&self) -> BTreeSet<(String, u16)> {
         self.seen
@@ -151,7 +152,7 @@ impl Contract {
             .insert((operation.id.clone(), status));
     }
 
-    /// Follows a `$ref` into this document.
+    /// Resolves a `$ref` into this document.
     #[must_use]
     pub fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
         resolve(&self.document, value)
@@ -166,7 +167,7 @@ fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     {
         Some(pointer) => document
             .pointer(pointer)
-            .unwrap_or_else(|| panic!("{pointer} leads nowhere")),
+            .unwrap_or_else(|| panic!("{pointer} does not exist")),
         None => value,
     }
 }
@@ -193,7 +194,7 @@ fn operations(document: &Value) -> Vec<Operation> {
                 .collect();
             let security = operation["security"]
                 .as_array()
-                .expect("an operation says whether it needs a token");
+                .expect("an operation declares its security");
             all.push(Operation {
                 id: operation["operationId"]
                     .as_str()

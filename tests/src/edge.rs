@@ -1,4 +1,4 @@
-//! The gateway alone, with the configuration that ships, in front of upstreams of the test.
+//! The gateway alone, with the shipped configuration, in front of upstreams of the test.
 
 use std::net::SocketAddr;
 use tokio_util::sync::CancellationToken;
@@ -13,11 +13,11 @@ use crate::client::Client;
 use crate::config_file::ConfigFile;
 use crate::recorder::Recorder;
 
-/// A running gateway; every route leads to the same recorder.
+/// A running gateway whose routes all lead to one recorder.
 #[derive(Debug)]
 pub struct Edge {
     gateway: Gateway,
-    /// What has reached the upstreams.
+    /// The upstream that records the requests.
     pub upstream: Recorder,
 }
 
@@ -32,7 +32,8 @@ pub struct Gateway {
 // === impl Edge ===
 
 impl Edge {
-    /// Starts it from `conf/proxy.toml` on a free port; tokens of the pools in `env` are trusted.
+    /// Starts a gateway from `conf/proxy.toml` on a free port. It trusts tokens of the pools in
+    /// `env`.
     ///
     /// # Panics
     /// If it does not start.
@@ -42,14 +43,14 @@ impl Edge {
         Self { gateway, upstream }
     }
 
-    /// A client of it, without a token. Its answers are the recorder's, so they are not held
+    /// Returns a client without a token. Responses come from the recorder, so they are not checked
     /// against the contract.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.gateway.client
     }
 
-    /// Stops it and waits until it is gone.
+    /// Stops the gateway and waits for its end.
     pub async fn stop(self) {
         self.gateway.stop().await;
     }
@@ -58,8 +59,8 @@ impl Edge {
 // === impl Gateway ===
 
 impl Gateway {
-    /// `conf/proxy.toml`, and what the local pool adds to it, with this address for all upstreams
-    /// and without an access log.
+    /// Returns `conf/proxy.toml` with the additions for the local pools, with one address for all
+    /// upstreams and without an access log.
     #[must_use]
     pub fn config(upstream: SocketAddr) -> ConfigFile {
         let file = ConfigFile::of_gateway();
@@ -69,18 +70,18 @@ impl Gateway {
         file.set("to", "\"off\"")
     }
 
-    /// Starts it on a free port; tokens of the pools in `env` are trusted.
+    /// Starts a gateway on a free port. It trusts tokens of the pools in `env`.
     ///
     /// # Panics
     /// If it does not start.
     pub async fn start(file: &ConfigFile, env: &Env) -> Self {
         let public = TcpListener::bind("127.0.0.1:0")
             .await
-            .expect("the loopback has a free port");
-        let address = public.local_addr().expect("a bound socket has an address");
+            .expect("a free loopback port");
+        let address = public.local_addr().expect("the address of a bound socket");
         let config = parse("proxy.toml", file.text(), |root| Config::read(root, env))
-            .expect("the config is good");
-        let app = App::build(config, Clock::system()).expect("the gateway is built");
+            .expect("a valid configuration");
+        let app = App::build(config, Clock::system()).expect("the gateway can be built");
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(app.run(
             Listeners {
@@ -96,18 +97,20 @@ impl Gateway {
         }
     }
 
-    /// A client of it, without a token; its answers are not held against the contract.
+    /// Returns a client without a token. Responses are not checked against the contract.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Stops it and waits until it is gone.
+    /// Stops the gateway and waits for its end.
     ///
     /// # Panics
     /// If it panicked.
     pub async fn stop(self) {
         self.shutdown.cancel();
-        self.running.await.expect("the gateway ends well");
+        self.running
+            .await
+            .expect("the gateway ends without a panic");
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies as tests write them.
+//! Request bodies.
 
 pub use serde_json::json;
 
@@ -12,7 +12,7 @@ pub struct Multipart {
 // === impl Multipart ===
 
 impl Multipart {
-    /// An empty form.
+    /// Creates an empty form.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -21,7 +21,7 @@ impl Multipart {
         }
     }
 
-    /// With a text field.
+    /// Adds a text field.
     #[must_use]
     pub fn text(self, name: &str, value: &str) -> Self {
         self.part(
@@ -31,7 +31,7 @@ impl Multipart {
         )
     }
 
-    /// With a file.
+    /// Adds a file.
     #[must_use]
     pub fn file(self, name: &str, file_name: &str, content_type: &str, content: &[u8]) -> Self {
         let disposition = format!("form-data; name=\"{name}\"; filename=\"{file_name}\"");
@@ -53,7 +53,7 @@ impl Multipart {
         self
     }
 
-    /// The content type with its boundary, and the whole body.
+    /// Returns the content type with its boundary, and the body.
     #[must_use]
     pub fn finish(mut self) -> (String, Vec<u8>) {
         self.bytes

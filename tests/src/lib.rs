@@ -1,7 +1,7 @@
-//! The harness of the end-to-end tests: real sockets, a store of its own for each test, parts that
-//! the test drives itself, and answers that are held against the contract whenever one is read.
+//! The harness of the end-to-end tests: real sockets, a separate store for each test, components
+//! that the test controls, and checks of every response against the OpenAPI contract.
 //!
-//! A test is a few lines of intent:
+//! A test consists of a few lines:
 //!
 //! ```no_run
 //! # async fn example() {

@@ -1,5 +1,5 @@
-//! Clients that ask again and again while something is done to the server, and fail the test when a
-//! request fails.
+//! Clients that send requests continuously while the server is restarted or reconfigured, and fail
+//! the test if a request fails.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use tokio_rustls::TlsConnector;
 
 use crate::raw;
 
-/// How long something may take before the test fails rather than hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of each step, after which the test fails.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A request without a body: path and header lines.
+/// A request without a body: path and headers.
 pub type Ask = (&'static str, Vec<(&'static str, String)>);
 
-/// Where clients ask, and what.
+/// Addresses and requests of the load.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Plain HTTP.
+    /// Address for plain HTTP.
     pub plain: SocketAddr,
-    /// TLS, with a certificate of this authority for `localhost`.
+    /// Address for TLS, and the authority of its certificate for `localhost`.
     pub tls: (SocketAddr, RootCertStore),
-    /// Each of them in turn; every one is answered 200.
+    /// Requests sent in turn; each must be answered with 200.
     pub requests: Vec<Ask>,
 }
 
@@ -41,20 +41,19 @@ pub struct Load {
     lanes: JoinSet<()>,
 }
 
-/// How a client holds its connection.
+/// Connection handling of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Not at all: one connection for each request.
+    /// A new connection for each request.
     Fresh,
-    /// HTTP/1.1, kept until the server says `Connection: close`.
+    /// HTTP/1.1 keep-alive until the server sends `Connection: close`.
     Kept,
-    /// The same over TLS.
+    /// HTTP/1.1 keep-alive over TLS.
     KeptTls,
-    /// HTTP/2, kept until the server sends GOAWAY.
+    /// HTTP/2 until the server sends GOAWAY.
     Http2,
 }
 
-/// All of them.
 const KINDS: [Kind; 4] = [Kind::Fresh, Kind::Kept, Kind::KeptTls, Kind::Http2];
 
 /// Clients of each kind.
@@ -66,7 +65,7 @@ struct Count {
     told: AtomicU32,
 }
 
-/// One client.
+/// A client.
 struct Lane {
     kind: Kind,
     target: Arc<Target>,
@@ -78,7 +77,7 @@ struct Lane {
 // === impl Load ===
 
 impl Load {
-    /// Two clients of each kind.
+    /// Starts two clients of each kind.
     #[must_use]
     pub fn start(target: Target) -> Self {
         let (done, counts, target) = (Arc::default(), Arc::default(), Arc::new(target));
@@ -106,11 +105,11 @@ impl Load {
         }
     }
 
-    /// Waits until so many more have been served to clients of each kind: the change is really made
-    /// under load.
+    /// Waits until clients of each kind have been served `more` requests, so that a change takes
+    /// place under load.
     ///
     /// # Panics
-    /// If they are not, within a minute.
+    /// If that takes more than a minute.
     pub async fn goes_on(&mut self, more: u32) {
         let until = served(&self.counts).map(|served| served + more);
         let serving = async {
@@ -124,19 +123,19 @@ impl Load {
         };
         tokio::select! {
             lane = self.lanes.join_next() => panic!("a request failed: {lane:?}"),
-            served = tokio::time::timeout(PATIENCE, serving) => served.expect("requests are served"),
+            served = tokio::time::timeout(STEP_TIMEOUT, serving) => served.expect("requests are served in time"),
         }
     }
 
-    /// Ends the clients; for each kind how many requests were served, and how often a client was
-    /// told to go.
+    /// Stops the clients. Returns the served requests of each kind, and how often the server asked
+    /// a client to close its connection.
     ///
     /// # Panics
     /// If a request failed.
     pub async fn finish(mut self) -> [(Kind, u32, u32); KINDS.len()] {
         self.done.store(true, Ordering::Relaxed);
         while let Some(lane) = self.lanes.join_next().await {
-            lane.expect("no request fails");
+            lane.expect("no client fails");
         }
         let served = served(&self.counts);
         std::array::from_fn(|kind| {
@@ -162,11 +161,11 @@ impl Lane {
                 Kind::Fresh => self.ask_once().await,
                 Kind::Kept => {
                     self.keep(raw::Connection::open(self.target.plain).await)
-                        .await
+                        .await;
                 }
                 Kind::KeptTls => {
                     self.keep(raw::Connection::over(self.encrypted(b"http/1.1").await))
-                        .await
+                        .await;
                 }
                 Kind::Http2 => self.stream().await,
             }
@@ -186,7 +185,7 @@ impl Lane {
         let kind = KINDS
             .iter()
             .position(|kind| *kind == self.kind)
-            .expect("one of them");
+            .expect("a known kind");
         &self.counts[kind]
     }
 
@@ -206,8 +205,8 @@ impl Lane {
         self.note_served();
     }
 
-    /// One HTTP/1.1 connection for as long as the server keeps it. It may not end unless it was
-    /// told to.
+    /// Uses one HTTP/1.1 connection until the server announces its end. An unannounced end fails
+    /// the test.
     async fn keep(&mut self, mut connection: raw::Connection) {
         while !self.is_done() {
             let answer = connection
@@ -226,8 +225,8 @@ impl Lane {
         }
     }
 
-    /// One HTTP/2 connection. It may not end before a GOAWAY, which says what is not answered any
-    /// more before it is asked.
+    /// Uses one HTTP/2 connection. It must not end before a GOAWAY, which names the streams that
+    /// are not processed.
     async fn stream(&mut self) {
         let stream = self.encrypted(b"h2").await;
         let (mut client, connection) = h2::client::handshake(stream).await.expect("a handshake");
@@ -246,11 +245,11 @@ impl Lane {
                 Ok((answer, _)) => answer,
                 Err(error) => return self.told(&error),
             };
-            let answer = tokio::time::timeout(PATIENCE, whole(answer))
+            let answer = tokio::time::timeout(STEP_TIMEOUT, whole(answer))
                 .await
-                .expect("an answer in time");
-            // A GOAWAY that leaves the stream out says that nothing was done for it: it is to be
-            // asked again on another connection (RFC 9113 section 6.8).
+                .expect("a response in time");
+            // A GOAWAY with a lower last stream id means that the request was not processed and can
+            // be retried on another connection (RFC 9113 section 6.8).
             let status = match answer {
                 Ok(status) => status,
                 Err(error) => return self.told(&error),
@@ -280,9 +279,9 @@ impl Lane {
         let name = ServerName::try_from("localhost").expect("a name");
         let stream = TcpStream::connect(address).await.expect("connects");
         let shaking = TlsConnector::from(Arc::new(config)).connect(name, stream);
-        tokio::time::timeout(PATIENCE, shaking)
+        tokio::time::timeout(STEP_TIMEOUT, shaking)
             .await
-            .expect("a handshake in time")
+            .expect("a TLS handshake in time")
             .expect("a handshake")
     }
 }
@@ -295,11 +294,11 @@ fn text((path, headers): &Ask, connection: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\n{headers}\r\n")
 }
 
-/// The status of an answer that arrives to its end, once it has begun.
+/// Returns the status of a response after reading it completely.
 async fn whole(answer: h2::client::ResponseFuture) -> Result<StatusCode, h2::Error> {
     let (head, mut body) = answer.await?.into_parts();
     while let Some(part) = body.data().await {
-        let part: Bytes = part.expect("the rest of an answer that has begun");
+        let part: Bytes = part.expect("the rest of the response body");
         body.flow_control().release_capacity(part.len())?;
     }
     Ok(head.status)

@@ -1,5 +1,5 @@
-//! The tokens that a mail carries, made by another hand than the service's: the id's 128 bits, 40
-//! of an HMAC-SHA256 over the id and 60 of one over id and address, in base32.
+//! An independent implementation of the tokens in mails: the id's 128 bits, 40 bits of an
+//! HMAC-SHA256 over the id, and 60 bits of one over id and address, in base32.
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -7,15 +7,15 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// What a report and its mail share.
+/// Purpose of tokens in delivery reports.
 pub const DELIVERY_REPORT: &str = "postern delivery report v2\0";
-/// What a click and its mail share.
+/// Purpose of tokens in unsubscribe links.
 pub const UNSUBSCRIBE: &str = "postern unsubscribe v2\0";
 
-/// The token of a notification to this address.
+/// Returns the token of a notification to an address.
 ///
 /// # Panics
-/// The key is not base64, or the id is none.
+/// If the key is not base64, or the id is not a UUID.
 #[must_use]
 pub fn mail_token(key: &str, purpose: &str, id: &str, address: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, &STANDARD.decode(key).expect("base64"));

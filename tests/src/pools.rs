@@ -1,4 +1,4 @@
-//! The identity pools alone, for tests of one part that needs nothing but real tokens.
+//! The identity pools alone, for tests that need real tokens only.
 
 use std::collections::BTreeMap;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::surface::{PASSWORD, Surface};
 
-/// A running identity pool with a folder of its own.
+/// A running identity pool with a temporary folder.
 #[derive(Debug)]
 pub struct Pools {
     provisioned: ProvisionedPools,
@@ -26,7 +26,7 @@ pub struct Pools {
 // === impl Pools ===
 
 impl Pools {
-    /// Starts it on a free port of the loopback, with hashes that cost little.
+    /// Starts the pool on a free loopback port, with cheap password hashes.
     ///
     /// # Panics
     /// If it does not start.
@@ -34,11 +34,9 @@ impl Pools {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let public = TcpListener::bind("127.0.0.1:0")
             .await
-            .expect("the loopback has a free port");
-        let address = public.local_addr().expect("a bound socket has an address");
-        let base = format!("http://{address}")
-            .parse()
-            .expect("an address makes a URL");
+            .expect("a free loopback port");
+        let address = public.local_addr().expect("the address of a bound socket");
+        let base = format!("http://{address}").parse().expect("a valid URL");
         let database = format!("sqlite://{}", folder.path().join("identity.db").display());
         let mut config = Config::new(database, folder.path(), base);
         config.hashing = HashingSettings {
@@ -73,22 +71,22 @@ impl Pools {
         }
     }
 
-    /// The variables of the interface, for a process that trusts these pools.
+    /// Returns the identity variables, for a process that trusts these pools.
     #[must_use]
     pub fn env(&self) -> Env {
         self.surface.environment().clone().into_iter().collect()
     }
 
-    /// The same, one by one.
+    /// Returns the identity variables as a map.
     #[must_use]
     pub fn variables(&self) -> &BTreeMap<String, String> {
         self.surface.environment()
     }
 
-    /// A fresh token of a service account.
+    /// Returns a new token of a service account.
     ///
     /// # Panics
-    /// If there is no such account.
+    /// If the account does not exist.
     pub async fn service_token(&self, account: &str) -> String {
         let account = self
             .provisioned
@@ -101,20 +99,20 @@ impl Pools {
             .await
     }
 
-    /// The subject and a fresh access token of a new user, who is a member of these groups.
+    /// Creates a user in the given groups and returns the subject and a new access token.
     pub async fn user(&self, groups: &[&str]) -> (String, String) {
         new_user(&self.surface, groups).await
     }
 }
 
-/// The administrator's client of the pools, and what it needs to know about them.
+/// Returns an administrator's client of the pools, and their settings.
 ///
 /// # Panics
-/// If the installation has no administrator's key.
+/// If the installation has no administrator credentials.
 pub async fn administrator(surface: &Surface) -> (Client, IdentityConfig) {
     let env: Env = surface.environment().clone().into_iter().collect();
-    let identity =
-        parse("test", "", |root| IdentityConfig::read(root, &env)).expect("the variables are good");
+    let identity = parse("test", "", |root| IdentityConfig::read(root, &env))
+        .expect("valid identity variables");
     let keys = AwsCredentials::Static {
         access_key_id: surface.env("AWS_ACCESS_KEY_ID").to_owned(),
         secret_access_key: surface.env("AWS_SECRET_ACCESS_KEY").into(),
@@ -123,10 +121,11 @@ pub async fn administrator(surface: &Surface) -> (Client, IdentityConfig) {
     (Box::pin(identity.client(Some(keys))).await, identity)
 }
 
-/// Makes a user as an administrator does, in groups, and signs it in: subject and access token.
+/// Creates a user as an administrator does, adds it to groups, and signs it in. Returns subject and
+/// access token.
 ///
 /// # Panics
-/// If the pool refuses.
+/// If the pool returns an error.
 pub async fn new_user(surface: &Surface, groups: &[&str]) -> (String, String) {
     let email = format!("{}@example.com", uuid::Uuid::new_v4().simple());
     let (admin, identity) = administrator(surface).await;
@@ -142,7 +141,7 @@ pub async fn new_user(surface: &Surface, groups: &[&str]) -> (String, String) {
         .username(&email);
     Box::pin(confirm.send()).await.expect("the pool confirms");
     for group in groups {
-        // It may be there already, from another user of this test.
+        // Another user of this test may have created the group.
         let _ = Box::pin(
             admin
                 .create_group()
@@ -167,7 +166,7 @@ pub async fn new_user(surface: &Surface, groups: &[&str]) -> (String, String) {
     (subject(&token), token)
 }
 
-/// The `sub` of a token, unverified.
+/// Returns the `sub` of a token without verification.
 ///
 /// # Panics
 /// If it is not a JWT.

@@ -1,15 +1,16 @@
-//! Ports for processes that must be told one.
+//! Ports for processes whose port is configured.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Ports of one test program: below the range that the system hands out by itself.
+/// Number of ports per test program, below the ephemeral range.
 const SPAN: u16 = 2000;
 
-/// The first of `count` neighbouring ports of the loopback that are free, never the same twice in
-/// this program.
+/// Returns the first of `count` consecutive free loopback ports. A port is returned once per
+/// program.
 ///
 /// # Panics
+/// If there are none.
 /// If there are none.
 #[must_use]
 pub fn free(count: u16) -> u16 {
@@ -22,5 +23,5 @@ pub fn free(count: u16) -> u16 {
             return base + first;
         }
     }
-    panic!("no {count} neighbouring ports are free from {base} on")
+    panic!("no {count} consecutive free ports from {base}")
 }

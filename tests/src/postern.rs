@@ -1,4 +1,4 @@
-//! Standalone in this process: everything on ephemeral ports, over a folder of its own.
+//! A standalone installation in this process, on ephemeral ports, with a temporary folder.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::pools::new_user;
 use crate::surface::Surface;
 
-/// A running standalone. Stop it at the end of the test: what ends by itself fails the test there.
+/// A running standalone installation. Tests must stop it, which fails if a component ended early.
 #[derive(Debug)]
 pub struct Postern {
     running: postern::Running,
@@ -23,12 +23,12 @@ pub struct Postern {
 // === impl Postern ===
 
 impl Postern {
-    /// Starts it on the machine's clock.
+    /// Starts it with the system clock.
     pub async fn start() -> Self {
         Self::with(Clock::system()).await
     }
 
-    /// Starts it on a clock that the test turns; it begins at the present instant, to the second.
+    /// Starts it with a manual clock, which begins at the current second.
     pub async fn start_with_manual_clock() -> Self {
         let now = Clock::system().now().unix_seconds();
         Self::with(Clock::manual(Timestamp::from_unix_seconds(now))).await
@@ -58,51 +58,51 @@ impl Postern {
         }
     }
 
-    /// What the world sees of it.
+    /// Returns its public interface.
     #[must_use]
     pub fn surface(&self) -> &Surface {
         &self.surface
     }
 
-    /// Its clock.
+    /// Returns its clock.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Where it keeps everything.
+    /// Returns its data folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Where each part listens.
+    /// Returns the addresses of its components.
     ///
     /// # Panics
-    /// Never: it was started with development parts.
+    /// Never: it was started with development components.
     #[must_use]
     pub fn addresses(&self) -> &postern::Addresses {
         self.running
             .addresses()
-            .expect("development parts have addresses")
+            .expect("development components have addresses")
     }
 
-    /// A fresh token of a service account.
+    /// Returns a new token of a service account.
     pub async fn service_token(&self, account: &str) -> String {
         self.surface
             .service_token(account, &self.password_of(account))
             .await
     }
 
-    /// The access token of a new user who is a member of this group.
+    /// Returns the access token of a new user in this group.
     pub async fn token_of_group(&self, group: &str) -> String {
         new_user(&self.surface, &[group]).await.1
     }
 
-    /// The password of a service account, from the pool's own file.
+    /// Returns the password of a service account, from the pool's file.
     ///
     /// # Panics
-    /// If there is no such account.
+    /// If the account does not exist.
     #[must_use]
     pub fn password_of(&self, account: &str) -> String {
         let path = self.folder().join("identity-pool.json");

@@ -1,5 +1,4 @@
-//! The real programs as processes of their own, for what only a process shows: exit statuses,
-//! signals, restarts.
+//! The programs as separate processes, for tests of exit statuses, signals and restarts.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -13,60 +12,59 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
 use tokio::net::UnixDatagram;
 use tokio::process::{Child, ChildStdout, Command};
 
-/// How long a program may take before the test fails rather than hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of each step, after which the test fails.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A program that is about to be started: no environment but what it is given.
+/// A program to be started with an empty environment plus the given variables.
 #[derive(Clone, Debug)]
 pub struct Program {
     path: PathBuf,
     arguments: Vec<String>,
     environment: BTreeMap<String, String>,
     folder: PathBuf,
-    /// Listening sockets that it is started with.
+    /// Listening sockets passed to the program.
     passed: Vec<Arc<TcpListener>>,
-    /// What it reads on standard input.
+    /// File on standard input.
     input: Option<PathBuf>,
 }
 
-/// Puts standard input, and standard error where two sockets are passed, where `sd_listen_fds(3)`
-/// looks for them, and becomes the program. A shell, because the id of the process must stand in a
-/// variable before the process is there.
+/// Moves the sockets, passed as standard input and standard error, to the descriptors of
+/// `sd_listen_fds(3)`, and executes the program. A shell is used because `LISTEN_PID` must contain
+/// the process id, which is known only after the fork.
 const PASS: &str = r#"exec 3<&0 0</dev/null
 if [ "$LISTEN_FDS" = 2 ]; then exec 4<&2 2>>"$LOG"; fi
 unset LOG; export LISTEN_PID=$$
 exec "$0" "$@""#;
 
-/// A program that has ended.
+/// A program that has exited.
 #[derive(Debug)]
-#[must_use = "how a program ended is what the test is about"]
+#[must_use = "the exit of a program must be checked"]
 pub struct Ended {
-    /// Its status; `None` when a signal ended it.
+    /// The exit status; `None` if it was killed by a signal.
     pub status: Option<i32>,
-    /// What it wrote to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Standard error.
     pub stderr: String,
-    /// What it told its service manager, but for what [`Running::until_ready`] has read.
+    /// Notifications to the service manager that [`Running::until_ready`] has not read.
     pub told: Vec<String>,
 }
 
-/// A program that runs; it is killed when this is dropped.
+/// A running program, killed when dropped.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
     name: String,
     lines: Lines<BufReader<ChildStdout>>,
     log: PathBuf,
-    /// Where it says how it is: `NOTIFY_SOCKET` of `sd_notify(3)`.
+    /// Socket of `NOTIFY_SOCKET`, see `sd_notify(3)`.
     says: UnixDatagram,
 }
 
 // === impl Program ===
 
 impl Program {
-    /// One of the workspace's programs, built by `tests/run` into the folder of the test program
-    /// itself.
+    /// Returns a program of the workspace, which `tests/run` builds next to the test program.
     ///
     /// # Panics
     /// If it has not been built.
@@ -76,17 +74,17 @@ impl Program {
         let built = own
             .ancestors()
             .nth(2)
-            .expect("test programs stand in target/PROFILE/deps")
+            .expect("test programs are in target/PROFILE/deps")
             .join(name);
         assert!(
             built.exists(),
-            "{} is not there: run ./tests/run, which builds it",
+            "{} does not exist: run ./tests/run, which builds it",
             built.display()
         );
         Self::at(built, folder)
     }
 
-    /// Any other program, which is run in the folder.
+    /// Returns another program, with `folder` as its working directory.
     #[must_use]
     pub fn at(path: PathBuf, folder: &Path) -> Self {
         Self {
@@ -99,32 +97,29 @@ impl Program {
         }
     }
 
-    /// With an argument.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// With a variable.
+    /// Sets a variable.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.insert(name.into(), value.into());
         self
     }
 
-    /// With these sockets, as systemd passes them; one or two.
+    /// Passes one or two listening sockets as systemd does.
     #[must_use]
     pub fn passing(mut self, sockets: &[Arc<TcpListener>]) -> Self {
-        assert!(
-            sockets.len() <= 2,
-            "there are two standard streams to pass sockets by"
-        );
+        assert!(sockets.len() <= 2, "at most two sockets can be passed");
         self.passed = sockets.to_vec();
         self
     }
 
-    /// With a file on standard input; without one that is empty.
+    /// Sets a file as standard input, which is empty by default.
     #[must_use]
     pub fn input(mut self, file: PathBuf) -> Self {
         self.input = Some(file);
@@ -145,20 +140,21 @@ impl Program {
             .env_clear()
             .envs(&self.environment)
             .current_dir(&self.folder);
-        let open =
-            |file: &PathBuf| Stdio::from(std::fs::File::open(file).expect("the input can be read"));
+        let open = |file: &PathBuf| {
+            Stdio::from(std::fs::File::open(file).expect("the input file can be opened"))
+        };
         command
             .stdin(self.input.as_ref().map_or_else(Stdio::null, open))
             .kill_on_drop(true);
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the program to its end.
     ///
     /// # Panics
     /// If it cannot be started or does not end within a minute.
     pub async fn run(&self) -> Ended {
-        let output = tokio::time::timeout(PATIENCE, self.command().output()).await;
+        let output = tokio::time::timeout(STEP_TIMEOUT, self.command().output()).await;
         let output = output.unwrap_or_else(|_| panic!("{} did not end", self.path.display()));
         let output = output.unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
         Ended {
@@ -169,8 +165,8 @@ impl Program {
         }
     }
 
-    /// Starts it; its standard error goes to a file in its folder, and a socket beside it hears how
-    /// it is.
+    /// Starts the program. Its standard error is written to a file in its folder; its notifications
+    /// are received on a socket next to it.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -226,27 +222,26 @@ fn duplicate(socket: &TcpListener) -> OwnedFd {
 // === impl Running ===
 
 impl Running {
-    /// Reads standard output up to the first line that contains the text, and returns all lines
-    /// until then.
+    /// Reads standard output up to the first line that contains `text` and returns these lines.
     ///
     /// # Panics
-    /// If the program ends before it has said so, or takes more than a minute.
+    /// If the program ends before, or after a minute.
     pub async fn wait_for_line(&mut self, text: &str) -> Vec<String> {
         let said = self.line_or_end(text).await;
         said.unwrap_or_else(|said| panic!("{} ended: {said:?}\n{}", self.name, self.log()))
     }
 
-    /// The same for a program that may end before.
+    /// As [`Running::wait_for_line`], for a program that may end before.
     ///
     /// # Errors
-    /// What it said until it ended.
+    /// Returns the lines until the end of the program.
     ///
     /// # Panics
-    /// If it takes more than a minute.
+    /// After a minute.
     pub async fn line_or_end(&mut self, text: &str) -> Result<Vec<String>, Vec<String>> {
         let mut said = Vec::new();
         loop {
-            match tokio::time::timeout(PATIENCE, self.lines.next_line()).await {
+            match tokio::time::timeout(STEP_TIMEOUT, self.lines.next_line()).await {
                 Ok(Ok(Some(line))) => {
                     said.push(line);
                     if said.last().is_some_and(|line| line.contains(text)) {
@@ -255,7 +250,7 @@ impl Running {
                 }
                 Ok(Ok(None) | Err(_)) => return Err(said),
                 Err(_) => panic!(
-                    "{} did not say {text:?}: {said:?}\n{}",
+                    "{} did not print {text:?}: {said:?}\n{}",
                     self.name,
                     self.log()
                 ),
@@ -263,20 +258,20 @@ impl Running {
         }
     }
 
-    /// Returns when it says that every part of it is ready.
+    /// Waits until the program reports that all components are ready.
     ///
     /// # Panics
-    /// If it ends before, or takes more than a minute.
+    /// If the program ends before, or after a minute.
     pub async fn until_ready(&mut self) {
         let mut datagram = [0; 4096];
         let mut last = "nothing".to_owned();
         loop {
             let heard = tokio::select! {
-                heard = tokio::time::timeout(PATIENCE, self.says.recv(&mut datagram)) => heard,
+                heard = tokio::time::timeout(STEP_TIMEOUT, self.says.recv(&mut datagram)) => heard,
                 ended = self.child.wait() => panic!("{} ended: {ended:?}\n{}", self.name, self.log()),
             };
-            let length =
-                heard.unwrap_or_else(|_| panic!("{} says {last:?}\n{}", self.name, self.log()));
+            let length = heard
+                .unwrap_or_else(|_| panic!("{} is not ready: {last:?}\n{}", self.name, self.log()));
             last = String::from_utf8_lossy(&datagram[..length.expect("a datagram")]).into_owned();
             if last.lines().any(|line| line == "STATUS=ready") {
                 return;
@@ -284,66 +279,67 @@ impl Running {
         }
     }
 
-    /// Fails the test when it has ended.
+    /// Asserts that the program is running.
     ///
     /// # Panics
-    /// If it has ended by itself.
+    /// If it has ended.
     pub fn expect_alive(&mut self) {
-        let ended = self.child.try_wait().expect("a child can be asked");
+        let ended = self.child.try_wait().expect("the child can be polled");
         assert!(
             ended.is_none(),
-            "{} ended by itself: {}",
+            "{} exited by itself: {}",
             self.name,
             self.log()
         );
     }
 
-    /// What it has written to standard error so far.
+    /// Returns its standard error so far.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Ends it as a power failure would, and waits until it is gone.
+    /// Kills the program with SIGKILL and waits for its end.
     ///
     /// # Panics
     /// If it has ended by itself before.
     pub async fn kill(mut self) {
         self.expect_alive();
-        self.child.kill().await.expect("a child can be killed");
+        self.child.kill().await.expect("the child can be killed");
     }
 
-    /// The most memory that it has had resident so far, in KiB: `VmHWM` of `proc(5)`.
+    /// Returns the peak resident memory in KiB: `VmHWM` of `proc(5)`.
     ///
     /// # Panics
-    /// If it has ended by itself.
+    /// If it has ended.
     #[must_use]
     pub fn peak_memory_kib(&self) -> u64 {
         let pid = self.child.id().expect("a running program has an id");
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is listed");
+        let status =
+            std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a running process");
         let peak = status
             .lines()
             .find_map(|line| line.strip_prefix("VmHWM:"))
-            .expect("it has a peak");
+            .expect("VmHWM is present");
         peak.trim()
             .trim_end_matches(" kB")
             .parse()
             .expect("a number")
     }
 
-    /// Asks it to stop with a signal (`INT`, `TERM`), and waits until it is gone.
+    /// Sends a signal (`INT`, `TERM`) and waits for the end of the program.
     ///
     /// # Panics
-    /// If it is not gone within a minute.
+    /// If it does not end within a minute.
     pub async fn stop(self, signal: &str) -> Ended {
         self.signal(signal).await;
         self.wait().await
     }
 
-    /// Sends it a signal, such as `HUP`.
+    /// Sends a signal, such as `HUP`.
     ///
     /// # Panics
-    /// If it has ended by itself.
+    /// If the program has ended.
     pub async fn signal(&self, signal: &str) {
         let pid = self
             .child
@@ -357,12 +353,12 @@ impl Running {
         assert!(sent.expect("kill can be run").success());
     }
 
-    /// Waits until it is gone.
+    /// Waits for the end of the program.
     ///
     /// # Panics
-    /// If it is not gone within a minute.
+    /// If it does not end within a minute.
     pub async fn wait(mut self) -> Ended {
-        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        let status = tokio::time::timeout(STEP_TIMEOUT, self.child.wait()).await;
         let status =
             status.unwrap_or_else(|_| panic!("{} did not stop: {}", self.name, self.log()));
         let mut stdout = String::new();
@@ -374,7 +370,7 @@ impl Running {
             told.push(String::from_utf8_lossy(&datagram[..length]).into_owned());
         }
         Ended {
-            status: status.expect("a child can be waited for").code(),
+            status: status.expect("the exit status of the child").code(),
             stdout,
             stderr,
             told,
@@ -385,7 +381,7 @@ impl Running {
 // === impl Ended ===
 
 impl Ended {
-    /// Holds the status, and that standard error says why in this many lines.
+    /// Asserts the status, and the number of lines on standard error.
     #[track_caller]
     pub fn expect(&self, status: i32, lines: usize) -> Vec<&str> {
         assert_eq!(self.status, Some(status), "{}{}", self.stdout, self.stderr);

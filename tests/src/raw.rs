@@ -1,4 +1,4 @@
-//! Requests byte by byte, for what no proper client sends.
+//! Requests as bytes, for requests that HTTP clients do not send.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,57 +10,58 @@ use tokio::net::TcpStream;
 
 use crate::answer::Answer;
 
-/// How long a peer may take before the test fails rather than hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of a response, after which the test fails.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A connection that is kept.
+/// A keep-alive connection.
 pub struct Connection {
     stream: Box<dyn Stream>,
 }
 
-/// Plain or encrypted.
+/// A plain or TLS stream.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 impl Connection {
-    /// A plain one.
+    /// Opens a plain connection.
     ///
     /// # Panics
-    /// If the peer does not accept.
+    /// If the peer does not accept it.
     pub async fn open(address: SocketAddr) -> Self {
         Self::over(TcpStream::connect(address).await.expect("the peer accepts"))
     }
 
-    /// Over a stream that is open already.
+    /// Wraps an open stream.
     pub fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
         Self {
             stream: Box::new(stream),
         }
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its response.
     ///
     /// # Panics
-    /// If the connection ends before the answer does.
+    /// If the connection ends before the response does.
     pub async fn exchange(&mut self, request: &[u8]) -> Answer {
         answered(request, exchange(&mut *self.stream, request)).await
     }
 
-    /// Waits for the end, before which nothing may come.
+    /// Waits until the peer closes the connection without further data.
     ///
     /// # Panics
-    /// If something does, or the end does not.
+    /// If data arrives, or the connection stays open.
     pub async fn closed(mut self) {
         let mut rest = Vec::new();
-        let reading = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await;
+        let reading =
+            tokio::time::timeout(RESPONSE_TIMEOUT, self.stream.read_to_end(&mut rest)).await;
         let read = reading
-            .expect("the end in time")
-            .expect("an end and no reset");
+            .expect("the end of the stream in time")
+            .expect("a close without reset");
         assert_eq!(
             read,
             0,
-            "after the last answer: {:?}",
+            "after the last response: {:?}",
             String::from_utf8_lossy(&rest)
         );
     }
@@ -72,11 +73,10 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Sends the bytes on a connection of its own and reads one answer, up to the end that its head
-/// announces.
+/// Sends bytes on a separate connection and reads one response, up to its declared end.
 ///
 /// # Panics
-/// If the peer does not accept, or what it sends is not an HTTP/1.1 answer.
+/// If the peer does not accept, or does not send an HTTP/1.1 response.
 pub async fn send(address: SocketAddr, request: &[u8]) -> Answer {
     let exchanging = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -96,15 +96,15 @@ async fn answered(
             .unwrap_or_default(),
     )
     .into_owned();
-    match tokio::time::timeout(PATIENCE, exchange).await {
+    match tokio::time::timeout(RESPONSE_TIMEOUT, exchange).await {
         Ok(Ok(bytes)) => parse(asked, &bytes),
         Ok(Err(error)) => panic!("{asked}: {error}"),
-        Err(_) => panic!("{asked}: no answer within {PATIENCE:?}"),
+        Err(_) => panic!("{asked}: no answer within {RESPONSE_TIMEOUT:?}"),
     }
 }
 
 async fn exchange(stream: &mut (impl Stream + ?Sized), request: &[u8]) -> std::io::Result<Vec<u8>> {
-    // The peer may refuse and close before it has read everything; its answer is what counts.
+    // The peer may reject the request before reading it completely; only its response matters.
     let _ = stream.write_all(request).await;
     let _ = stream.flush().await;
     let mut bytes = Vec::new();

@@ -1,5 +1,4 @@
-//! Foreign upstreams that write down what reaches them, byte for byte as far as HTTP lets a server
-//! see it.
+//! Upstreams that record the requests that they receive.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,20 +13,20 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
-/// One request as the upstream saw it.
+/// A request as received by the upstream.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// The method.
+    /// HTTP method.
     pub method: String,
-    /// Path and query as they stood in the request line.
+    /// Path and query of the request line.
     pub target: String,
-    /// All headers, in the spelling of HTTP/2.
+    /// All headers, with lower-case names.
     pub headers: HeaderMap,
-    /// The whole body.
+    /// The complete body.
     pub body: Bytes,
 }
 
-/// An upstream that answers as it is told and remembers everything.
+/// An upstream with configurable responses that records every request.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     address: SocketAddr,
@@ -44,17 +43,17 @@ struct Shared {
 // === impl Recorder ===
 
 impl Recorder {
-    /// On a free port of the loopback; answers 200 and `{}` until it is told otherwise.
+    /// Starts the upstream on a free loopback port. It responds with 200 and `{}` by default.
     ///
     /// # Panics
-    /// If there is no free port.
+    /// If no port is free.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
-            .expect("the loopback has a free port");
+            .expect("a free loopback port");
         let address = listener
             .local_addr()
-            .expect("a bound socket has an address");
+            .expect("the address of a bound socket");
         let shared = Arc::new(Shared::default());
         let router = Router::new()
             .fallback(record)
@@ -63,19 +62,19 @@ impl Recorder {
         Self { address, shared }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its base URL.
+    /// Returns its base URL.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The answer to the next request that has none yet; in order.
+    /// Adds a response, which is used for the next request without one, in order.
     pub fn answer(&self, status: u16, body: Value) {
         self.shared
             .answers
@@ -84,7 +83,7 @@ impl Recorder {
             .push((status, body));
     }
 
-    /// Everything that has arrived.
+    /// Returns all recorded requests.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
         self.shared
@@ -94,7 +93,7 @@ impl Recorder {
             .clone()
     }
 
-    /// Waits until this many requests have arrived, and returns them.
+    /// Waits until `count` requests have been recorded, and returns them.
     pub async fn wait_for(&self, count: usize) -> Vec<Seen> {
         loop {
             let arrived = self.shared.arrived.notified();
@@ -110,7 +109,7 @@ impl Recorder {
 // === impl Seen ===
 
 impl Seen {
-    /// All values of a header.
+    /// Returns all values of a header.
     #[must_use]
     pub fn all(&self, name: &str) -> Vec<String> {
         self.headers

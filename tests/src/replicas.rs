@@ -1,5 +1,5 @@
-//! Two replicas of each upstream behind one gateway, over one PostgreSQL and one Redis, from the
-//! configuration that ships.
+//! Two replicas of each upstream behind one gateway, over one PostgreSQL and one Redis, with the
+//! shipped configuration.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::program::{Program, Running};
 use crate::split::{Ports, auth_config, notify_config, proxy_config, quoted, with_identity};
 use crate::surface::Surface;
 
-/// One process that can be started again with the same configuration.
+/// A process that can be restarted with the same configuration.
 #[derive(Debug)]
 pub struct Replica {
     program: Program,
     running: Option<Running>,
 }
 
-/// Five processes, and what they lean on.
+/// Five processes and their dependencies.
 #[derive(Debug)]
 pub struct Replicas {
-    /// Of the authentication upstream.
+    /// Replicas of the authentication upstream.
     pub auth: [Replica; 2],
-    /// Of the notification upstream.
+    /// Replicas of the notification upstream.
     pub notify: [Replica; 2],
     proxy: Replica,
     surface: Surface,
@@ -46,7 +46,7 @@ impl Replica {
         replica
     }
 
-    /// Starts it and returns when it is ready.
+    /// Starts the process again and waits until it is ready.
     ///
     /// # Panics
     /// If it does not become ready.
@@ -56,16 +56,16 @@ impl Replica {
         self.running = Some(running);
     }
 
-    /// Asks it to stop, as a service manager does, and waits until it has ended well.
+    /// Stops the process as a service manager does, and waits for its end.
     ///
     /// # Panics
-    /// If it is not running, or ends with another status than 0.
+    /// If it is not running, or ends with a status other than 0.
     pub async fn stop(&mut self) {
         let ended = self.running.take().expect("it runs").stop("TERM").await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
     }
 
-    /// Ends it as a power failure would.
+    /// Kills the process with SIGKILL.
     ///
     /// # Panics
     /// If it is not running.
@@ -77,7 +77,7 @@ impl Replica {
 // === impl Replicas ===
 
 impl Replicas {
-    /// Starts everything and returns when each process says that it is ready.
+    /// Starts everything and waits until each process is ready.
     pub async fn start() -> Self {
         let development = Postern::start().await;
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -114,7 +114,7 @@ impl Replicas {
             .replica(all[0].notify, all[1].notify);
         // All clients of a test have one address.
         let file = file.set("requests", "1000000").set("burst", "1000000");
-        // Nobody reads the standard output of so many requests.
+        // The standard output of so many requests is not read.
         let file = file.set(
             "to",
             &quoted(&folder.path().join("access.log").display().to_string()),
@@ -134,23 +134,23 @@ impl Replicas {
         }
     }
 
-    /// What the world sees of it.
+    /// Returns the public interface.
     #[must_use]
     pub fn surface(&self) -> &Surface {
         &self.surface
     }
 
-    /// A token of one of the service accounts.
+    /// Returns a token of a service account.
     pub async fn service_token(&self, account: &str) -> String {
         self.surface
             .service_token(account, &self.development.password_of(account))
             .await
     }
 
-    /// Stops every process that runs.
+    /// Stops every running process.
     ///
     /// # Panics
-    /// If one of them does not end well.
+    /// If one of them ends with an error.
     pub async fn stop(self) {
         let Self {
             auth,

@@ -1,6 +1,6 @@
-//! The three programs as processes of their own over PostgreSQL and Redis, from the configuration
-//! that ships; only the pools, the sample services, the social provider and the mail catcher are
-//! standalone's.
+//! The three programs as separate processes over PostgreSQL and Redis, with the shipped
+//! configuration. The pools, the sample services, the social provider and the mail catcher are
+//! those of standalone.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::postern::Postern;
 use crate::program::{Program, Running};
 use crate::surface::Surface;
 
-/// Three processes, and what they lean on.
+/// Three processes and their dependencies.
 #[derive(Debug)]
 pub struct Split {
     processes: Vec<Running>,
@@ -24,7 +24,7 @@ pub struct Split {
     _folder: TempDir,
 }
 
-/// What is different from the configuration that ships.
+/// Differences from the shipped configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Keys at the beginning of `conf/auth.toml`.
@@ -33,11 +33,11 @@ pub struct Changes {
     pub notify: &'static str,
     /// Variables of all three processes.
     pub env: Vec<(&'static str, String)>,
-    /// Which variables of the installation they get at all; all of them where it is empty.
+    /// The variables of the installation that the processes get; all if empty.
     pub only: Vec<&'static str>,
 }
 
-/// Where the processes listen.
+/// Listening ports of the processes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ports {
     pub(crate) proxy: u16,
@@ -51,12 +51,12 @@ pub(crate) struct Ports {
 // === impl Split ===
 
 impl Split {
-    /// Starts everything and returns when each process says that it is ready.
+    /// Starts everything and waits until each process is ready.
     pub async fn start() -> Self {
         Self::start_with(Changes::default()).await
     }
 
-    /// The same with changes.
+    /// As [`Split::start`], with changes.
     ///
     /// # Panics
     /// If a process does not become ready.
@@ -111,22 +111,22 @@ impl Split {
         }
     }
 
-    /// What the world sees of it.
+    /// Returns the public interface.
     #[must_use]
     pub fn surface(&self) -> &Surface {
         &self.surface
     }
 
-    /// The pools, the sample services, the provider and the mailbox beside it.
+    /// Returns the standalone installation with pools, sample services, provider and mail catcher.
     #[must_use]
     pub fn development(&self) -> &Postern {
         &self.development
     }
 
-    /// Stops the processes as a service manager does, and holds their statuses.
+    /// Stops the processes as a service manager does, and checks their exit statuses.
     ///
     /// # Panics
-    /// If one of them does not end well.
+    /// If one of them ends with an error.
     pub async fn stop(self) {
         for process in self.processes.into_iter().rev() {
             let ended = process.stop("TERM").await;
@@ -143,7 +143,7 @@ pub(crate) fn auth_config(development: &Postern, ports: Ports) -> ConfigFile {
         .port(8501, ports.auth)
         .port(8510, ports.auth_admin)
         .port(8504, addresses.actor.port())
-        // The provider knows standalone's address of the callback; the tests take the path of it.
+        // The provider redirects to standalone's callback address; the tests use its path only.
         .port(8500, addresses.proxy.port())
         .set("issuer", &quoted(&social))
 }
@@ -168,7 +168,7 @@ pub(crate) fn proxy_config(development: &Postern, ports: Ports) -> ConfigFile {
         .port(8509, ports.proxy_admin)
 }
 
-/// The variables of the interface, for the service that signs in as `account`.
+/// Adds the identity variables, for the service that signs in as `account`.
 pub(crate) fn with_identity(
     program: Program,
     development: &Postern,
@@ -176,7 +176,7 @@ pub(crate) fn with_identity(
     only: &[&str],
 ) -> Program {
     let environment = development.surface().environment().iter();
-    // The address of standalone's own gateway is nothing that the processes may know.
+    // The address of standalone's own gateway must not reach the processes.
     let environment = environment.filter(|(name, _)| !name.starts_with("POSTERN_"));
     let environment =
         environment.filter(|(name, _)| only.is_empty() || only.contains(&name.as_str()));

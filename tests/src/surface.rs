@@ -1,5 +1,5 @@
-//! What a person and a program see of a running Postern: the gateway, and beside it only what
-//! stands outside of Postern in production: the identity pool, the social provider, the mailbox.
+//! The public interface of a running Postern: the gateway, and the external systems that exist in
+//! production as well: the identity pool, the social provider, and mail.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::contract::Contract;
 use crate::http_body::Multipart;
 use crate::mailbox::Mailbox;
 
-/// A password that every policy takes.
+/// A password that every policy accepts.
 pub const PASSWORD: &str = "Correct horse battery 9";
 
-/// Addresses of one installation, and the flows that need more than one request.
+/// Addresses of an installation, and flows of several requests.
 #[derive(Clone, Debug)]
 pub struct Surface {
     client: Client,
@@ -27,20 +27,20 @@ pub struct Surface {
 /// A registered user with a valid token set.
 #[derive(Clone, Debug)]
 pub struct Person {
-    /// Address at registration.
+    /// E-mail address of the registration.
     pub email: String,
-    /// The subject in the actor pool.
+    /// Subject in the actor pool.
     pub id: String,
-    /// The token set as it was answered.
+    /// The token set of the last response.
     pub tokens: Value,
-    /// The gateway with this person's access token.
+    /// Client of the gateway with the user's access token.
     pub client: Client,
 }
 
 // === impl Surface ===
 
 impl Surface {
-    /// Of a gateway, with the variables of `standalone.env`.
+    /// Creates the interface of a gateway, with the variables of `standalone.env`.
     #[must_use]
     pub fn new(gateway: &str, env: BTreeMap<String, String>) -> Self {
         Self {
@@ -49,7 +49,8 @@ impl Surface {
         }
     }
 
-    /// One upstream, spoken to without the gateway: its answers are held against no contract.
+    /// Creates the interface of one upstream without the gateway. Its responses are not checked
+    /// against the contract.
     #[must_use]
     pub fn of_upstream(base: &str, env: BTreeMap<String, String>) -> Self {
         Self {
@@ -58,7 +59,7 @@ impl Surface {
         }
     }
 
-    /// Of a running standalone, by its data folder.
+    /// Reads `standalone.env` of a running standalone's data folder.
     ///
     /// # Panics
     /// If the folder has no `standalone.env`.
@@ -87,8 +88,8 @@ impl Surface {
         Self::new(&gateway, env)
     }
 
-    /// Waits until both pools have made their signing keys: on a busy machine that takes longer
-    /// than a request waits for it.
+    /// Waits until both pools have generated their signing keys, which may take longer than a
+    /// request waits on a busy machine.
     pub async fn until_keys(&self) {
         let pools = Client::new(self.env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"));
         for pool in ["IDP_ACTOR_POOL_ID", "IDP_SERVICE_POOL_ID"] {
@@ -101,13 +102,13 @@ impl Surface {
         }
     }
 
-    /// The gateway, without a token.
+    /// Returns the client of the gateway, without a token.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The same, with answers of the gateway held against this copy of the contract.
+    /// Returns the interface with responses checked against `contract`.
     #[must_use]
     pub fn against(&self, contract: &'static Contract) -> Self {
         Self {
@@ -116,10 +117,10 @@ impl Surface {
         }
     }
 
-    /// A variable of the installation.
+    /// Returns a variable of the installation.
     ///
     /// # Panics
-    /// If the installation has none of this name.
+    /// If it does not exist.
     #[must_use]
     #[track_caller]
     pub fn env(&self, name: &str) -> &str {
@@ -129,28 +130,28 @@ impl Surface {
         }
     }
 
-    /// All variables of the installation.
+    /// Returns all variables of the installation.
     #[must_use]
     pub fn environment(&self) -> &BTreeMap<String, String> {
         &self.env
     }
 
-    /// The mail that was delivered.
+    /// Returns the delivered mail.
     #[must_use]
     pub fn mailbox(&self) -> Mailbox {
         Mailbox::at(self.env("POSTERN_MAIL_URL"))
     }
 
-    /// Registers somebody new.
+    /// Registers a new user.
     pub async fn register(&self) -> Person {
         self.register_as(&format!("{}@example.com", uuid::Uuid::new_v4().simple()))
             .await
     }
 
-    /// Registers somebody new under an address.
+    /// Registers a new user with an address.
     ///
     /// # Panics
-    /// If that is refused.
+    /// If it is rejected.
     pub async fn register_as(&self, email: &str) -> Person {
         let profile = json!({"firstName": "Ada", "lastName": "Lovelace"});
         let body = json!({"email": email, "password": PASSWORD, "profile": profile});
@@ -165,10 +166,10 @@ impl Surface {
         self.person(email, tokens).await
     }
 
-    /// Who holds a token set.
+    /// Returns the user of a token set.
     ///
     /// # Panics
-    /// If its access token is refused.
+    /// If its access token is rejected.
     pub async fn person(&self, email: &str, tokens: Value) -> Person {
         let client = self.client.with_token(text(&tokens, "accessToken"));
         let id = client
@@ -185,11 +186,11 @@ impl Surface {
         }
     }
 
-    /// A fresh token of one of the service accounts, obtained as an SDK does: InitiateAuth at the
+    /// Returns a new token of a service account, obtained as an SDK does, with InitiateAuth at the
     /// service pool.
     ///
     /// # Panics
-    /// If the pool refuses.
+    /// If the pool returns an error.
     pub async fn service_token(&self, username: &str, password: &str) -> String {
         let client_id = self.env("IDP_SERVICE_CLIENT_ID");
         let mut parameters = json!({"USERNAME": username, "PASSWORD": password});
@@ -203,10 +204,10 @@ impl Surface {
             .to_owned()
     }
 
-    /// An unsigned call to the identity pool, by the name of its operation.
+    /// Makes an unsigned call to the identity pool.
     ///
     /// # Panics
-    /// If the pool refuses.
+    /// If the pool returns an error.
     pub async fn pool(&self, operation: &str, body: &Value) -> Value {
         Client::new(self.env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"))
             .post("/")
@@ -221,11 +222,11 @@ impl Surface {
             .json()
     }
 
-    /// Signs in at the social provider as a browser would, and returns what the UI gets in the
-    /// fragment: the temporary token, or the error.
+    /// Signs in at the social provider as a browser does, and returns the parameter that the UI
+    /// receives in the fragment: the temporary token, or the error.
     ///
     /// # Panics
-    /// If a redirect is missing, or the fragment has something else in it.
+    /// If a redirect is missing, or the fragment has other contents.
     pub async fn social_sign_in(
         &self,
         who: &[(&str, &str)],
@@ -260,7 +261,7 @@ impl Surface {
         let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
         let landed = self.client.get(&path).send().await.expect(302);
         let ui = Url::parse(&landed.header("location")).expect("a redirect is a URL");
-        assert_eq!(ui.query(), None, "a token never stands in a query");
+        assert_eq!(ui.query(), None, "a token is never in a query");
         match ui.fragment().and_then(|fragment| fragment.split_once('=')) {
             Some(("temporaryToken", token)) => Ok(token.to_owned()),
             Some(("error", error)) => Err(error.to_owned()),
@@ -269,13 +270,13 @@ impl Surface {
     }
 }
 
-/// One of the sample people of the social provider.
+/// Returns the form of a sample user of the social provider.
 #[must_use]
 pub fn sample(name: &str) -> [(&str, &str); 1] {
     [("person", name)]
 }
 
-/// A string member.
+/// Returns a string member.
 #[must_use]
 #[track_caller]
 pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
@@ -285,13 +286,13 @@ pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     }
 }
 
-/// The body of POST /notifications to an actor: an e-mail of the template `welcome`.
+/// Returns the body of POST /notifications to an actor: an e-mail with the template `welcome`.
 #[must_use]
 pub fn welcome(actor_id: &str) -> Value {
     json!({"channel": "email", "recipient": {"actorId": actor_id}, "template": "welcome", "variables": {"name": "Ada"}})
 }
 
-/// A resume of this many bytes, that no compression makes smaller, and its SHA-256.
+/// Returns incompressible content of this size, and its SHA-256.
 #[must_use]
 pub fn resume(bytes: usize) -> (Vec<u8>, String) {
     let mut content = Vec::with_capacity(bytes + 32);
@@ -308,7 +309,7 @@ pub fn resume(bytes: usize) -> (Vec<u8>, String) {
     (content, digest)
 }
 
-/// The form of POST /resumes.
+/// Returns the form of POST /resumes.
 #[must_use]
 pub fn resume_form(candidate_id: &str, content: &[u8]) -> Multipart {
     Multipart::new().text("candidateId", candidate_id).file(

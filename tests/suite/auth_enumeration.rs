@@ -1,6 +1,6 @@
-//! Nobody learns from an answer who is here: known, unknown, disabled and social-only accounts read
-//! the same. How long it takes is a figure of `bench`; what makes the times equal, the same work
-//! for everybody, is held by tests of the pool.
+//! Account enumeration: responses for known, unknown, disabled and social-only accounts are
+//! identical. Response times are measured by `bench`; that the same work is done for every account
+//! is tested in the pool.
 
 use postern_tests::http_body::json;
 use postern_tests::pools::administrator;
@@ -8,7 +8,7 @@ use postern_tests::surface::{sample, text};
 use postern_tests::{Answer, Postern, Surface};
 use serde_json::Value;
 
-/// An answer without what is another for each request.
+/// Returns a response without the parts that differ between requests.
 fn bytes(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
     let mut headers: Vec<(String, String)> = answer
         .headers
@@ -49,8 +49,23 @@ async fn disable(surface: &Surface, email: &str) {
     Box::pin(call.send()).await.expect("disabled");
 }
 
+/// Posts each body and asserts the status. Returns the responses by name.
+async fn post_each(
+    surface: &Surface,
+    path: &str,
+    bodies: [(&'static str, Value); 4],
+    status: u16,
+) -> Vec<(&'static str, Answer)> {
+    let mut answers = Vec::new();
+    for (name, body) in bodies {
+        let answer = surface.client().post(path).json(&body).send().await;
+        answers.push((name, answer.expect(status)));
+    }
+    answers
+}
+
 #[tokio::test]
-async fn sign_in_forgotten_password_and_refresh_read_the_same_for_everybody() {
+async fn responses_do_not_reveal_whether_an_account_exists() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let (known, disabled) = (surface.register().await, surface.register().await);
@@ -74,65 +89,25 @@ async fn sign_in_forgotten_password_and_refresh_read_the_same_for_everybody() {
         ("disabled", disabled.email.as_str()),
         ("social-only", "grace.social@example.com"),
     ];
-    let mut answers = Vec::new();
-    for (name, email) in accounts {
-        let body = json!({"email": email, "password": "a wrong password"});
-        answers.push((
-            name,
-            surface
-                .client()
-                .post("/auth/login")
-                .json(&body)
-                .send()
-                .await
-                .expect(401),
-        ));
-    }
-    all_the_same(&answers);
-    let mut answers = Vec::new();
-    for (name, email) in accounts {
-        let body = json!({"email": email});
-        let answer = surface
-            .client()
-            .post("/auth/password/forgot")
-            .json(&body)
-            .send()
-            .await;
-        answers.push((name, answer.expect(204)));
-    }
-    all_the_same(&answers);
-    let mut answers = Vec::new();
-    for (name, email) in accounts {
-        let body =
-            json!({"email": email, "code": "000000", "newPassword": "Another horse battery 9"});
-        let answer = surface
-            .client()
-            .post("/auth/password/reset")
-            .json(&body)
-            .send()
-            .await;
-        answers.push((name, answer.expect(422)));
-    }
-    all_the_same(&answers);
-    // Refresh tokens that are none, and those of users who lost theirs in different ways.
+    let each = |body: fn(&str) -> Value| accounts.map(|(name, email)| (name, body(email)));
+    let login = each(|email| json!({"email": email, "password": "a wrong password"}));
+    all_the_same(&post_each(surface, "/auth/login", login, 401).await);
+    let forgot = each(|email| json!({ "email": email }));
+    all_the_same(&post_each(surface, "/auth/password/forgot", forgot, 204).await);
+    let reset = each(
+        |email| json!({"email": email, "code": "000000", "newPassword": "Another horse battery 9"}),
+    );
+    all_the_same(&post_each(surface, "/auth/password/reset", reset, 422).await);
+    // Invalid refresh tokens, and those of users who lost them in different ways.
     disable(surface, &known.email).await;
     disable(surface, "grace.social@example.com").await;
-    let mut answers = Vec::new();
-    for (name, token) in [
+    let refresh = [
         ("never one", "never a token"),
         ("disabled", text(&disabled.tokens, "refreshToken")),
         ("disabled later", text(&known.tokens, "refreshToken")),
         ("social-only", text(&social["tokens"], "refreshToken")),
-    ] {
-        let body = json!({ "refreshToken": token });
-        let answer = surface
-            .client()
-            .post("/auth/tokens/refresh")
-            .json(&body)
-            .send()
-            .await;
-        answers.push((name, answer.expect(401)));
-    }
-    all_the_same(&answers);
+    ]
+    .map(|(name, token)| (name, json!({ "refreshToken": token })));
+    all_the_same(&post_each(surface, "/auth/tokens/refresh", refresh, 401).await);
     postern.stop().await;
 }

@@ -1,6 +1,6 @@
-//! Second factors, against an independent pool that asks for them (moto, `tests/peers/boto3`): the
-//! challenge travels sealed, and its answer reaches the pool under the names that Cognito has for
-//! it.
+//! Second factors, tested against an independent pool that requires them (moto,
+//! `tests/peers/boto3`): the challenge is sealed, and its answer reaches the pool under Cognito's
+//! parameter names.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,10 +28,10 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
 const ADA: &str = "ada@example.com";
-/// The secret that moto gives everybody, in base32: `asdfasdfasdf`.
+/// The TOTP secret of every user in moto, in base32: `asdfasdfasdf`.
 const TOTP_SECRET: [u8; 7] = [0x04, 0x86, 0x50, 0x48, 0x65, 0x04, 0x86];
 
-/// The authentication upstream over moto.
+/// The authentication upstream with moto as its pool.
 struct Foreign {
     client: Client,
     admin: Admin,
@@ -49,34 +49,7 @@ impl Foreign {
         let mut env = variables(&endpoint);
         let identity = identity_of(&env);
         let admin = patient(&Box::pin(identity.client(Some(keys()))).await);
-        let pool = Box::pin(admin.create_user_pool().pool_name("actors").send())
-            .await
-            .expect("a pool");
-        let pool = pool
-            .user_pool()
-            .and_then(|pool| pool.id())
-            .expect("an id")
-            .to_owned();
-        let made = admin
-            .create_user_pool_client()
-            .user_pool_id(&pool)
-            .client_name("c")
-            .generate_secret(true);
-        let made = made.explicit_auth_flows(ExplicitAuthFlowsType::AllowUserPasswordAuth);
-        let made = Box::pin(made.send())
-            .await
-            .expect("a client")
-            .user_pool_client
-            .expect("a client");
-        env.insert("IDP_ACTOR_POOL_ID", pool);
-        env.insert(
-            "IDP_ACTOR_CLIENT_ID",
-            made.client_id().expect("an id").to_owned(),
-        );
-        env.insert(
-            "IDP_ACTOR_CLIENT_SECRET",
-            made.client_secret().expect("a secret").to_owned(),
-        );
+        create_pool(&admin, &mut env).await;
         let identity = identity_of(&env);
 
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -136,7 +109,7 @@ impl Foreign {
             .expect("a password");
     }
 
-    /// As Ada's authenticator: shows the pool a first code, and is asked from then on.
+    /// Registers a software token for Ada, so that the pool requires it from then on.
     async fn add_software_token(&self) {
         let actor = &self.identity.actor;
         let secret = actor.client_secret.as_ref().expect("a secret").expose();
@@ -169,7 +142,7 @@ impl Foreign {
             )
             .await
         };
-        // A step may end between the code and the look at it.
+        // The time step may end between creating and verifying the code.
         if verify(totp()).await.is_err() {
             verify(totp()).await.expect("verified");
         }
@@ -203,7 +176,7 @@ impl Foreign {
             .expect("set");
     }
 
-    /// Signs in with the password; the challenge that comes back.
+    /// Signs in with the password and returns the challenge.
     async fn challenge(&self) -> Value {
         let body = json!({"email": ADA, "password": PASSWORD});
         let asked = self.client.post("/auth/login").json(&body).send().await;
@@ -229,7 +202,7 @@ async fn start_moto() -> (Child, String) {
         .kill_on_drop(true);
     let mut child = command
         .spawn()
-        .expect("moto is there: tests/run installs it");
+        .expect("moto is installed: tests/run installs it");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     while let Some(line) = lines.next_line().await.expect("text") {
         if let Some((_, url)) = line.split_once("Running on ") {
@@ -237,11 +210,43 @@ async fn start_moto() -> (Child, String) {
             return (child, url.trim().to_owned());
         }
     }
-    panic!("moto ended before it listened");
+    panic!("moto exited during startup");
 }
 
-/// The same, but for one who prepares the pool: moto loads half of itself at the first call, on a
-/// busy machine for longer than a sign-in may take.
+/// Creates a pool with one client, and sets their variables.
+async fn create_pool(admin: &Admin, env: &mut BTreeMap<&'static str, String>) {
+    let pool = Box::pin(admin.create_user_pool().pool_name("actors").send())
+        .await
+        .expect("a pool");
+    let pool = pool
+        .user_pool()
+        .and_then(|pool| pool.id())
+        .expect("an id")
+        .to_owned();
+    let made = admin
+        .create_user_pool_client()
+        .user_pool_id(&pool)
+        .client_name("c")
+        .generate_secret(true);
+    let made = made.explicit_auth_flows(ExplicitAuthFlowsType::AllowUserPasswordAuth);
+    let made = Box::pin(made.send())
+        .await
+        .expect("a client")
+        .user_pool_client
+        .expect("a client");
+    env.insert("IDP_ACTOR_POOL_ID", pool);
+    env.insert(
+        "IDP_ACTOR_CLIENT_ID",
+        made.client_id().expect("an id").to_owned(),
+    );
+    env.insert(
+        "IDP_ACTOR_CLIENT_SECRET",
+        made.client_secret().expect("a secret").to_owned(),
+    );
+}
+
+/// Returns a client with a longer timeout, for preparing the pool: moto loads modules at its first
+/// call, which may take longer than a sign-in's timeout.
 fn patient(client: &Admin) -> Admin {
     let timeouts = TimeoutConfig::builder()
         .operation_timeout(Duration::from_secs(60))
@@ -284,10 +289,11 @@ fn identity_of(env: &BTreeMap<&'static str, String>) -> IdentityConfig {
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
-    parse("test", "", |root| IdentityConfig::read(root, &env)).expect("the variables are good")
+    parse("test", "", |root| IdentityConfig::read(root, &env)).expect("valid identity variables")
 }
 
-/// RFC 6238 with HMAC-SHA-1, six digits and steps of 30 s, as every authenticator has it.
+/// Returns a code of RFC 6238 with HMAC-SHA-1, six digits and steps of 30 s, as authenticator apps
+/// do.
 fn totp() -> String {
     let step = u64::try_from(Clock::system().now().unix_seconds() / 30).expect("after 1970");
     let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &TOTP_SECRET);
@@ -301,19 +307,19 @@ fn totp() -> String {
 }
 
 #[tokio::test]
-async fn a_software_token_is_asked_for_and_its_code_signs_in() {
+async fn software_token_challenge_is_answered_with_a_code() {
     let foreign = Foreign::start().await;
     foreign.add_software_token().await;
     let challenge = foreign.challenge().await;
     assert_eq!(challenge["name"], "SOFTWARE_TOKEN_MFA");
-    // Seven digits are never right.
+    // Seven digits are never a valid code.
     let _ = foreign
         .answer(&challenge, "0000000")
         .await
         .problem(401, "invalid_challenge");
     let mut answer = foreign.answer(&challenge, &totp()).await;
     if answer.status == 401 {
-        // A step may end between the code and the look at it.
+        // The time step may end between creating and verifying the code.
         answer = foreign.answer(&challenge, &totp()).await;
     }
     let tokens = answer.expect(200).json();
@@ -326,7 +332,7 @@ async fn a_software_token_is_asked_for_and_its_code_signs_in() {
 }
 
 #[tokio::test]
-async fn a_text_message_is_asked_for_and_its_code_signs_in() {
+async fn text_message_challenge_is_answered_with_a_code() {
     let foreign = Foreign::start().await;
     foreign.ask_for_text_messages().await;
     let challenge = foreign.challenge().await;

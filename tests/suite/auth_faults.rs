@@ -1,5 +1,5 @@
-//! Redis and the pool killed and hung: what needs them says 503 within a second, and the rest goes
-//! on.
+//! Redis and the pool killed or suspended: operations that need them return 503 within a second,
+//! and the others succeed.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::auth_stage::{Changes, Replica, Stage};
 
-/// What a fault does to its victim.
+/// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Hangs,
     Killed,
 }
 
-/// Everything that a replica is asked during a fault, by what it needs.
+/// Requests to a replica during a fault, by the dependency that they need.
 struct Calls<'a> {
     replica: &'a Replica,
     ada: Person,
@@ -65,8 +65,8 @@ impl Calls<'_> {
     }
 }
 
-/// Asks until an answer is 503, three times at most within a second each: a machine that does other
-/// things, too, may hold one up, and a call that waits for its own longer deadline would be late
+/// Sends a request until the response is 503, at most three times within a second each: a busy
+/// machine may delay one response, but a call that waits for its own longer timeout would be late
 /// each time.
 async fn unavailable(what: &str, ask: impl AsyncFn() -> Answer) {
     let mut took = Vec::new();
@@ -87,7 +87,8 @@ async fn unavailable(what: &str, ask: impl AsyncFn() -> Answer) {
     panic!("{what}: 503 after {took:?}");
 }
 
-/// Asks until the answer has this status: a breaker lets a call through every now and then.
+/// Sends requests until the response has this status, because an open circuit breaker admits a call
+/// from time to time.
 async fn until(status: u16, ask: impl AsyncFn() -> Answer) -> Value {
     let asking = async {
         loop {
@@ -99,11 +100,11 @@ async fn until(status: u16, ask: impl AsyncFn() -> Answer) -> Value {
     };
     tokio::time::timeout(Duration::from_secs(60), asking)
         .await
-        .expect("it comes back")
+        .expect("the dependency recovers")
 }
 
 #[tokio::test]
-async fn without_redis_what_needs_it_is_503_and_the_rest_goes_on() {
+async fn redis_outage_fails_only_operations_that_need_it() {
     let mut stage = Stage::start().await;
     let replica = stage.replica(&Changes::default()).await;
     for fault in [Fault::Hangs, Fault::Killed] {
@@ -128,7 +129,7 @@ async fn without_redis_what_needs_it_is_503_and_the_rest_goes_on() {
         .await;
         unavailable(&name("social sign-in"), async || calls.begin_social().await).await;
         unavailable(&name("register"), async || calls.register().await).await;
-        // Counts of guesses are kept by the process meanwhile.
+        // The process counts attempts in memory meanwhile.
         let _ = calls.login().await.expect(200);
         let _ = calls.me().await.expect(200);
         match fault {
@@ -138,7 +139,7 @@ async fn without_redis_what_needs_it_is_503_and_the_rest_goes_on() {
         until(200, async || replica.refresh(&calls.ada.tokens).await).await;
         let exchanged = calls.exchange(&token).await;
         if fault == Fault::Killed {
-            // Nothing was kept: the token is gone with Redis, and nobody gets it.
+            // Redis has lost the token, so it cannot be exchanged.
             let _ = exchanged.problem(401, "invalid_temporary_token");
         }
     }
@@ -146,7 +147,7 @@ async fn without_redis_what_needs_it_is_503_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
-async fn without_the_pool_what_needs_it_is_503_and_the_rest_goes_on() {
+async fn pool_outage_fails_only_operations_that_need_it() {
     let stage = Stage::start().await;
     let replica = stage.replica(&Changes::default()).await;
     let calls = Calls {
@@ -174,7 +175,7 @@ async fn without_the_pool_what_needs_it_is_503_and_the_rest_goes_on() {
         })
         .await;
         unavailable(&name("register"), async || calls.register().await).await;
-        // The pool's keys are known, and the exchange needs Redis alone.
+        // The pool's keys are cached, and the exchange needs only Redis.
         let _ = calls.me().await.expect(200);
         if fault == Fault::Hangs {
             let _ = calls.exchange(&token).await.expect(200);
@@ -186,7 +187,7 @@ async fn without_the_pool_what_needs_it_is_503_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
-async fn fifty_refreshes_of_one_token_on_two_replicas_are_one_rotation() {
+async fn concurrent_refreshes_of_one_token_rotate_once() {
     let stage = Stage::start().await;
     let (first, second) = (
         stage.replica(&Changes::default()).await,
@@ -221,8 +222,7 @@ async fn fifty_refreshes_of_one_token_on_two_replicas_are_one_rotation() {
     }
 }
 
-/// How often the pool was asked to rotate a token, by its own store: each rotation marks the token
-/// that it replaces.
+/// Returns the number of rotations in the pool's store: each one marks the replaced token.
 async fn rotations(stage: &Stage) -> i64 {
     let path = stage.folder().join("var/identity-pool.db");
     let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))

@@ -1,5 +1,5 @@
 //! Social sign-in against independent OpenID providers (`tests/peers/oidc`,
-//! `tests/peers/oidc-mock`), from end to end.
+//! `tests/peers/oidc-mock`), end to end.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,8 +20,8 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use url::Url;
 
-/// The authentication upstream with the peer as its social provider; pools and actor service are
-/// standalone's.
+/// The authentication upstream with an independent social provider; pools and actor service are
+/// those of standalone.
 struct Peered {
     surface: Surface,
     postern: Postern,
@@ -37,7 +37,7 @@ impl Peered {
         Self::start_with("oidc").await
     }
 
-    /// With one of the providers of `tests/peers`.
+    /// Starts it with one of the providers of `tests/peers`.
     async fn start_with(peer: &str) -> Self {
         let postern = Postern::start().await;
         let listener = TcpListener::bind("127.0.0.1:0")
@@ -78,7 +78,7 @@ impl Peered {
         }
     }
 
-    /// Signs in as a browser does; what the UI gets in the fragment.
+    /// Signs in as a browser does, and returns the parameter that the UI receives in the fragment.
     async fn sign_in(&self, who: &str) -> (String, String) {
         let begun = self
             .surface
@@ -137,7 +137,7 @@ async fn start_peer(peer: &str, callback: &str) -> (Child, String) {
         .await
         .expect("text")
         .expect("tests/run installs the peer");
-    // What it says later must find a reader.
+    // Later output must be read, so that the pipe does not fill.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (
         child,
@@ -163,7 +163,7 @@ fn environment(surface: &Surface) -> Env {
     all.into_iter().collect()
 }
 
-/// Follows redirects with the provider's cookies.
+/// An HTTP client that follows redirects with the provider's cookies.
 struct Browser {
     client: Client,
     cookies: BTreeMap<String, String>,
@@ -179,7 +179,7 @@ impl Browser {
         }
     }
 
-    /// Up to the redirect whose path is this one, which is not followed.
+    /// Follows redirects up to the one with the path `until`, which is returned.
     async fn follow(&mut self, mut url: Url, until: &str) -> Url {
         for _ in 0..10 {
             let cookies: Vec<String> = self
@@ -221,7 +221,7 @@ impl Browser {
 }
 
 #[tokio::test]
-async fn an_honest_provider_signs_its_people_in() {
+async fn users_of_a_provider_sign_in() {
     let peered = Peered::start().await;
     let (name, token) = peered.sign_in("ada").await;
     assert_eq!(name, "temporaryToken", "{token}");
@@ -240,8 +240,8 @@ async fn an_honest_provider_signs_its_people_in() {
         .person("ada.peer@example.com", exchanged["tokens"].clone())
         .await;
     assert_eq!(user["userId"], ada.id.as_str());
-    // Again: the same person. Another one of the same provider, whose address nobody verified: no
-    // pool user.
+    // A second sign-in is the same user. Another user of the provider, without a verified address,
+    // gets no pool user.
     let (_, again) = peered.sign_in("ada").await;
     assert_eq!(
         peered.exchange(&again).await["user"]["userId"],
@@ -254,7 +254,7 @@ async fn an_honest_provider_signs_its_people_in() {
         (&Value::Null, &json!(false))
     );
     assert_eq!(eve["tokensUnavailable"], "no_account");
-    // The provider's refresh tokens are kept, sealed.
+    // The provider's refresh tokens are stored sealed.
     let path = peered.folder.path().join("auth.db");
     let store = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
         .await
@@ -278,7 +278,7 @@ async fn an_honest_provider_signs_its_people_in() {
 }
 
 #[tokio::test]
-async fn its_codes_are_bound_to_the_sign_in_that_asked() {
+async fn code_is_bound_to_its_sign_in() {
     let peered = Peered::start().await;
     let client = peered.surface.client();
     let mut backs = Vec::new();
@@ -292,7 +292,7 @@ async fn its_codes_are_bound_to_the_sign_in_that_asked() {
                 .await,
         );
     }
-    // The answer to the one with the state of the other: PKCE says no.
+    // The code of one sign-in with the state of another is rejected by PKCE.
     let other = backs[1]
         .query_pairs()
         .find(|(name, _)| name == "state")
@@ -321,7 +321,7 @@ async fn its_codes_are_bound_to_the_sign_in_that_asked() {
         "{}",
         landed.header("location")
     );
-    // The state is used up with it.
+    // The state is used up.
     let back = &backs[1];
     let again = client
         .get(&format!(
@@ -340,9 +340,9 @@ async fn its_codes_are_bound_to_the_sign_in_that_asked() {
     peered.stop().await;
 }
 
-/// Its ID tokens have no `kid`, for its set has one key.
+/// The provider's ID tokens have no `kid`, because its key set has one key.
 #[tokio::test]
-async fn provider_with_one_key_may_leave_kid_out() {
+async fn provider_with_one_key_may_omit_kid() {
     let peered = Peered::start_with("oidc-mock").await;
     let client = peered.surface.client();
     let begun = client.get("/auth/social/login").send().await.expect(302);

@@ -1,5 +1,4 @@
-//! SIGKILL in the middle of a registration: the same registration again goes on, and nothing is
-//! there twice.
+//! SIGKILL during a registration: repeating the registration completes it without duplicates.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::auth_stage::{Changes, Stage};
 
-/// An actor service that lets its first caller wait for ever.
+/// An actor service that never answers its first request.
 #[derive(Default)]
 struct Actors {
     has_held: AtomicBool,
@@ -50,7 +49,7 @@ async fn register(State(actors): State<Arc<Actors>>, Json(_): Json<Value>) -> St
 }
 
 #[tokio::test]
-async fn killed_before_the_profile_is_saved_it_goes_on_with_the_same_request() {
+async fn repeated_registration_completes_after_a_kill() {
     let mut stage = Stage::start().await;
     let actors = Arc::new(Actors::default());
     let changes = Changes {
@@ -65,10 +64,10 @@ async fn killed_before_the_profile_is_saved_it_goes_on_with_the_same_request() {
         async move { client.post("/auth/register").json(&body).try_send().await }
     });
     actors.arrived.notified().await;
-    // The pool has the user, and the profile is on its way.
+    // The pool has created the user, and the profile is being saved.
     first.running.kill().await;
-    assert!(cut_off.await.expect("no panic").is_none(), "no answer came");
-    // The lock of the one that died ends by itself after 45 s, and with Redis at once.
+    assert!(cut_off.await.expect("no panic").is_none(), "no response");
+    // The lock of the killed process expires after 45 s, or with Redis at once.
     stage.redis.kill().await;
     stage.redis.restart().await;
     let second = stage.replica(&changes).await;

@@ -1,5 +1,5 @@
-//! What is secret stands in no log, no URL's query and no header but the one redirect whose
-//! fragment carries it; who did what, and with which outcome, stands in the audit log.
+//! Secrets are in no log, URL query or header, except for the redirect whose fragment contains the
+//! temporary token. The audit log records each operation with its result.
 
 use postern_tests::Answer;
 use postern_tests::http_body::json;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::auth_stage::{Changes, Stage};
 
-/// Parts of this length of a secret are looked for: half a token is too much, too.
+/// Length of the parts of a secret that are searched for.
 const PART: usize = 20;
 
-/// Every stretch of a secret that would give it away. A JWT's head is the same for each.
+/// Returns all parts of a secret that must not be disclosed. The header of a JWT is not secret.
 fn parts(secret: &str) -> Vec<&str> {
     let pieces = secret.split('.').skip(usize::from(secret.contains('.')));
     pieces
@@ -27,7 +27,7 @@ fn is_absent(secret: &str, from: &str, what: &str) {
 }
 
 #[tokio::test]
-async fn nothing_secret_is_logged_at_the_most_talkative_level() {
+async fn secrets_are_not_logged_at_trace_level() {
     let stage = Stage::start().await;
     let changes = Changes {
         filter: Some("trace"),
@@ -91,7 +91,7 @@ async fn nothing_secret_is_logged_at_the_most_talkative_level() {
     is_absent(&ada.email, &log, "the log");
 }
 
-/// The audit event of the request that this answers.
+/// Returns the audit event of a request.
 #[track_caller]
 fn event(log: &str, answer: &Answer) -> (String, String, String) {
     let id = answer.header("x-request-id");
@@ -108,7 +108,7 @@ fn event(log: &str, answer: &Answer) -> (String, String, String) {
 }
 
 #[tokio::test]
-async fn the_audit_log_tells_who_did_what_in_which_request() {
+async fn audit_log_records_subject_operation_and_request_id() {
     let stage = Stage::start().await;
     let changes = Changes {
         grace: Some("1ms"),
@@ -122,7 +122,7 @@ async fn the_audit_log_tells_who_did_what_in_which_request() {
     let refused = replica.post("/auth/login", &wrong).await.expect(401);
     let tokens = signed_in.json();
     let refreshed = replica.refresh(&tokens).await.expect(200);
-    // The grace is over as soon as it began: the token was stolen, or its thief was faster.
+    // The grace period ends immediately, so reuse is treated as theft.
     let reused = loop {
         let answer = replica.refresh(&tokens).await;
         if answer.status == 401 {

@@ -1,5 +1,5 @@
-//! Authentication upstreams as processes of their own, beside a Redis and pools that can be killed
-//! and stopped.
+//! Authentication upstreams as separate processes, with a Redis and pools that can be killed and
+//! suspended.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use postern_tests::{Answer, Surface, ports};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Replicas over one PostgreSQL and one Redis, with a standalone for pools, actor service and
-/// social provider.
+/// Replicas over one PostgreSQL and one Redis. A standalone process provides pools, actor service
+/// and social provider.
 pub(crate) struct Stage {
-    /// The pools, the actor service and the social provider.
+    /// Process with the pools, the actor service and the social provider.
     pub(crate) standalone: Running,
     pub(crate) surface: Surface,
     pub(crate) redis: RedisServer,
@@ -25,20 +25,20 @@ pub(crate) struct Stage {
     database: TestDatabase,
 }
 
-/// One authentication upstream.
+/// An authentication upstream.
 pub(crate) struct Replica {
     pub(crate) running: Running,
     pub(crate) surface: Surface,
 }
 
-/// What is different from the configuration that ships.
+/// Differences from the shipped configuration.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// The base URL of another actor service.
+    /// Base URL of another actor service.
     pub(crate) actor_service: Option<String>,
-    /// The filter of the log.
+    /// Log filter.
     pub(crate) filter: Option<&'static str>,
-    /// How long a used refresh token still gets the same new tokens.
+    /// Grace period of a used refresh token.
     pub(crate) grace: Option<&'static str>,
     /// The URL of another cache than the stage's Redis.
     pub(crate) cache: Option<String>,
@@ -70,7 +70,7 @@ impl Stage {
         }
     }
 
-    /// Starts a replica and returns when it is ready.
+    /// Starts a replica and waits until it is ready.
     pub(crate) async fn replica(&self, changes: &Changes) -> Replica {
         let (listen, admin) = (ports::free(1), ports::free(1));
         let path = self.folder.path().join(format!("auth-{listen}.toml"));
@@ -99,8 +99,8 @@ impl Stage {
         }
     }
 
-    /// As it ships, with the addresses of this stage. The social provider knows the callback of
-    /// standalone's own gateway; a test takes the path of it.
+    /// Returns the shipped configuration with the addresses of this stage. The social provider
+    /// redirects to standalone's callback address; the tests use its path only.
     fn config(&self, listen: u16, admin: u16, changes: &Changes) -> ConfigFile {
         let address = |name: &str| self.surface.env(name).to_owned();
         let cache = changes.cache.clone().unwrap_or_else(|| self.redis.url());

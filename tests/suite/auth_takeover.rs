@@ -1,5 +1,5 @@
-//! Somebody registers a stranger's address in advance and waits: the stranger's first social
-//! sign-in leaves them nothing.
+//! Account pre-hijacking: an account registered in advance with another person's address gains
+//! nothing from that person's first social sign-in.
 
 use postern_tests::Postern;
 use postern_tests::http_body::json;
@@ -8,7 +8,7 @@ use postern_tests::surface::{PASSWORD, sample, text};
 const GRACE: &str = "grace.social@example.com";
 
 #[tokio::test]
-async fn an_account_made_in_advance_is_worth_nothing_to_who_made_it() {
+async fn account_registered_in_advance_is_invalidated() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let client = surface.client();
@@ -34,7 +34,7 @@ async fn an_account_made_in_advance_is_worth_nothing_to_who_made_it() {
     let exchanged = exchanged.expect(200).json();
     let grace = surface.person(GRACE, exchanged["tokens"].clone()).await;
     assert_eq!(exchanged["user"]["userId"], grace.id.as_str());
-    // What Mallory holds speaks for a subject that is nobody's any more, until it expires.
+    // Mallory's tokens are valid until they expire, for a subject that no longer has an account.
     assert_ne!(mallory.id, grace.id);
     let me = mallory.client.get("/auth/me").send().await.expect(200);
     assert_eq!(me.string("/userId"), mallory.id);

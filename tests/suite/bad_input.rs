@@ -1,5 +1,4 @@
-//! What cannot be read, and what can and is not acceptable: each refusal with its status, code and
-//! every mistake.
+//! Unreadable and unacceptable requests: each rejection has its status, code and all mistakes.
 
 use http::Method;
 use postern_tests::http_body::json;
@@ -12,7 +11,7 @@ async fn send(client: &Client, path: &str, body: &str) -> Answer {
     client.post(path).body(JSON, body.to_owned()).send().await
 }
 
-/// Paths that take a JSON object, with a field that each requires.
+/// Paths that accept a JSON object, with a required field of each.
 const TAKE_JSON: &[(&str, &str)] = &[
     ("/auth/login", "/email"),
     ("/auth/register", "/email"),
@@ -39,7 +38,7 @@ async fn every_path_refuses(ada: &Person, body: &str) {
 }
 
 #[tokio::test]
-async fn bodies_that_cannot_be_read_are_refused_on_every_path() {
+async fn unreadable_body_is_rejected_on_every_path() {
     let postern = Postern::start().await;
     let ada = postern.surface().register().await;
     for malformed in [
@@ -119,7 +118,7 @@ async fn every_mistake_is_listed_at_once() {
 }
 
 #[tokio::test]
-async fn what_reads_well_and_is_not_acceptable_is_422() {
+async fn readable_but_unacceptable_body_is_422() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let weak = json!({"email": "weak@example.com", "password": "short"});
@@ -155,7 +154,7 @@ async fn what_reads_well_and_is_not_acceptable_is_422() {
 }
 
 #[tokio::test]
-async fn another_content_type_is_415_and_a_body_over_the_limit_413() {
+async fn wrong_content_type_is_415_and_large_body_is_413() {
     let postern = Postern::start().await;
     let ada = postern.surface().register().await;
     let large = format!("{{\"email\":\"{}\"}}", "a".repeat(3 << 20));
@@ -178,7 +177,7 @@ async fn another_content_type_is_415_and_a_body_over_the_limit_413() {
 }
 
 #[tokio::test]
-async fn an_unknown_path_is_404_and_an_unknown_method_405() {
+async fn unknown_path_is_404_and_unknown_method_is_405() {
     let postern = Postern::start().await;
     let ada = postern.surface().register().await;
     for path in [
@@ -205,7 +204,7 @@ async fn an_unknown_path_is_404_and_an_unknown_method_405() {
 }
 
 #[tokio::test]
-async fn a_person_may_write_to_itself_alone_and_see_only_its_own() {
+async fn user_may_notify_only_itself_and_see_only_its_own() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let (ada, bob) = (surface.register().await, surface.register().await);

@@ -1,4 +1,4 @@
-//! Social sign-in as a person does it, in a real browser.
+//! Social sign-in in a real browser.
 
 use postern_tests::http_body::json;
 use postern_tests::{Browser, Postern, skipped};
@@ -6,7 +6,7 @@ use postern_tests::{Browser, Postern, skipped};
 const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
 
 #[tokio::test]
-async fn a_person_signs_in() {
+async fn user_signs_in() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let Some(browser) = Browser::start(folder.path()).await else {
         return skipped("a_person_signs_in", NO_BROWSER);
@@ -19,14 +19,14 @@ async fn a_person_signs_in() {
         ))
         .await;
     browser.find("button[value=grace]").await.click().await;
-    // Shown by the page's own script, which has read the fragment by then.
+    // Shown by the page's script after it has read the fragment.
     let hint = browser.find("#hint:not([hidden])").await.text().await;
     assert!(hint.contains("once"), "{hint}");
     assert_eq!(browser.find("h1").await.text().await, "Signed in");
     let address = browser.address().await;
     assert!(
         address.ends_with("/signed-in"),
-        "the fragment is gone from the address: {address}"
+        "the fragment remains in the URL: {address}"
     );
     let token = browser.find("#outcome").await.text().await;
     let token = token
@@ -37,7 +37,7 @@ async fn a_person_signs_in() {
         command.starts_with("curl ") && command.contains(token),
         "{command}"
     );
-    // No service has set a cookie on the way.
+    // No service has set a cookie.
     assert_eq!(browser.run("return document.cookie").await, "");
     assert_eq!(browser.run("return location.hash").await, "");
 
@@ -60,7 +60,7 @@ async fn a_person_signs_in() {
 }
 
 #[tokio::test]
-async fn a_person_who_declines_reads_why() {
+async fn declined_sign_in_shows_the_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let Some(browser) = Browser::start(folder.path()).await else {
         return skipped("a_person_who_declines_reads_why", NO_BROWSER);

@@ -1,4 +1,4 @@
-//! What time does, on a clock that the test turns: nothing here waits.
+//! Expiry and scheduling with a manual clock, without waiting.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use postern_tests::surface::{sample, text, welcome};
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn an_access_token_ends_with_its_exp_and_is_refreshed() {
+async fn access_token_expires_and_is_refreshed() {
     let postern = Postern::start_with_manual_clock().await;
     let surface = postern.surface();
     let ada = surface.register().await;
@@ -50,7 +50,7 @@ async fn an_access_token_ends_with_its_exp_and_is_refreshed() {
 }
 
 #[tokio::test]
-async fn a_temporary_token_lives_five_minutes() {
+async fn temporary_token_expires_after_five_minutes() {
     let postern = Postern::start_with_manual_clock().await;
     let surface = postern.surface();
     let early = surface
@@ -91,7 +91,7 @@ async fn a_temporary_token_lives_five_minutes() {
 }
 
 #[tokio::test]
-async fn a_refresh_token_that_was_used_is_good_for_half_a_minute_and_then_ends_its_family() {
+async fn used_refresh_token_revokes_its_family_after_the_grace() {
     let postern = Postern::start_with_manual_clock().await;
     let surface = postern.surface();
     let ada = surface.register().await;
@@ -119,7 +119,7 @@ async fn a_refresh_token_that_was_used_is_good_for_half_a_minute_and_then_ends_i
 }
 
 #[tokio::test]
-async fn a_scheduled_notification_waits_and_an_expired_one_is_never_sent() {
+async fn scheduled_notification_waits_and_expired_one_is_not_sent() {
     let postern = Postern::start_with_manual_clock().await;
     let surface = postern.surface();
     let ada = surface.register().await;
@@ -150,7 +150,7 @@ async fn a_scheduled_notification_waits_and_an_expired_one_is_never_sent() {
         ("SCHEDULED".into(), "SCHEDULED".into())
     );
     postern.clock().advance(100 * MINUTE);
-    // The access token is over by now; a new one shows the same records.
+    // The access token has expired; a new one sees the same records.
     let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
     let renewed = surface
         .client()

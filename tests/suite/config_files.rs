@@ -1,11 +1,11 @@
-//! What stands in the shipped files as a comment is true as well.
+//! Checks of the commented-out settings in the shipped configuration files.
 
 use postern_common::config::{Env, parse};
 use postern_common::identity::IdentityConfig;
 use postern_tests::config_file::ConfigFile;
 
-/// The commented lines from `# [identity]` to the end of a file, without their marks and without
-/// what is prose.
+/// Returns the commented lines from `# [identity]` to the end of a file, without comment marks and
+/// prose.
 fn commented_identity(file: &str) -> String {
     let text = ConfigFile::of_repository(file).text().to_owned();
     let from = text
@@ -19,7 +19,7 @@ fn commented_identity(file: &str) -> String {
 }
 
 #[test]
-fn the_pools_can_stand_in_the_files_as_the_comments_show() {
+fn commented_identity_settings_are_valid() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for file in ["auth.toml", "notify.toml"] {
         let here = format!("{}/", folder.path().display());

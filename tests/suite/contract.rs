@@ -1,18 +1,17 @@
-//! The contract in both directions: every documented operation answers as documented, and every
-//! route that exists is documented. What single answers look like is held by the client of the
-//! harness, in every test.
+//! The OpenAPI contract in both directions: every documented operation responds as documented, and
+//! every route is documented. The client of the harness checks each response in every test.
+
+mod notifications;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use http::Method;
 use postern_tests::config_file::ConfigFile;
 use postern_tests::http_body::json;
-use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_tests::pools::administrator;
 use postern_tests::split::Changes;
-use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text, welcome};
+use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text};
 use postern_tests::{Contract, Person, Postern, Split, Surface};
 use serde_json::Value;
 
@@ -25,7 +24,7 @@ fn documented() -> Operations {
         .collect()
 }
 
-/// Two templates are the same whatever their parameters are called.
+/// Returns a template without parameter names, for comparison.
 fn nameless(path: &str) -> String {
     let parts = path
         .split('/')
@@ -34,7 +33,7 @@ fn nameless(path: &str) -> String {
 }
 
 #[test]
-fn the_routes_of_the_gateway_are_those_of_the_document() {
+fn gateway_routes_match_the_document() {
     let config: toml::Table = ConfigFile::of_gateway().text().parse().expect("TOML");
     let mut routes = Operations::new();
     for route in config["route"].as_array().expect("routes") {
@@ -47,7 +46,7 @@ fn the_routes_of_the_gateway_are_those_of_the_document() {
 }
 
 #[test]
-fn public_routes_are_those_that_the_document_gives_no_security() {
+fn public_routes_match_the_document() {
     let config: toml::Table = ConfigFile::of_gateway().text().parse().expect("TOML");
     for route in config["route"].as_array().expect("routes") {
         let path = route["path"]
@@ -71,7 +70,7 @@ fn public_routes_are_those_that_the_document_gives_no_security() {
     }
 }
 
-/// The routes that a router has, read from its source: `.route("PATH", METHOD(…))`.
+/// Returns the routes of a router from its source: `.route("PATH", METHOD(…))`.
 fn routes_of(source: &str) -> Operations {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("..")
@@ -81,7 +80,7 @@ fn routes_of(source: &str) -> Operations {
     let mut routes = Operations::new();
     for part in text.split(".route(\"").skip(1) {
         let (path, rest) = part.split_once('"').expect("a route's path ends");
-        // Up to the next route, or to the end of the function.
+        // Up to the next route, or the end of the function.
         let methods = rest.split(".route(").next().unwrap_or_default();
         let methods = methods.split("\n}").next().unwrap_or_default();
         for method in ["get", "post", "put", "patch", "delete"] {
@@ -95,7 +94,7 @@ fn routes_of(source: &str) -> Operations {
 }
 
 #[test]
-fn every_route_of_the_upstreams_is_documented() {
+fn every_upstream_route_is_documented() {
     let documented = documented();
     for source in [
         "auth-upstream/src/http.rs",
@@ -109,7 +108,7 @@ fn every_route_of_the_upstreams_is_documented() {
 }
 
 #[tokio::test]
-async fn a_method_that_is_not_documented_is_405_and_says_which_are() {
+async fn undocumented_method_is_405_with_the_allowed_ones() {
     let postern = Postern::start().await;
     let ada = postern.surface().register().await;
     let contract = Contract::shared();
@@ -145,7 +144,7 @@ async fn a_method_that_is_not_documented_is_405_and_says_which_are() {
     postern.stop().await;
 }
 
-/// Operations with a success that this installation cannot give, and why.
+/// Operations without a successful response in this installation, and the reason.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
         "confirmRegistration",
@@ -158,7 +157,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn every_documented_operation_answers_as_documented() {
+async fn every_documented_operation_responds_as_documented() {
     let postern = Postern::start().await;
     let contract = Contract::fresh();
     let surface = postern.surface().against(contract);
@@ -167,7 +166,7 @@ async fn every_documented_operation_answers_as_documented() {
     challenge(&surface).await;
     social(&surface).await;
     actors(&postern, &surface, &ada).await;
-    notifications(&postern, &ada).await;
+    notifications::all_operations(&postern, &ada).await;
     keys(&surface).await;
     let unanswered: Vec<_> = contract
         .unanswered()
@@ -280,7 +279,7 @@ async fn passwords(surface: &Surface, ada: &Person) {
         .expect(200);
 }
 
-/// A user whom an administrator made must choose a password of its own first.
+/// A user created by an administrator must set a new password first.
 async fn challenge(surface: &Surface) {
     let (admin, identity) = administrator(surface).await;
     let (email, first) = ("dora@example.com", "Given horse battery 7");
@@ -320,7 +319,7 @@ async fn challenge(surface: &Surface) {
 }
 
 async fn social(surface: &Surface) {
-    // RFC 7636, appendix B.
+    // Example of RFC 7636, appendix B.
     let verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
     let challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
     let token = surface
@@ -401,94 +400,7 @@ async fn actors(postern: &Postern, surface: &Surface, ada: &Person) {
         .problem(403, "insufficient_scope");
 }
 
-async fn notifications(postern: &Postern, ada: &Person) {
-    let created = ada
-        .client
-        .post("/notifications")
-        .json(&welcome(&ada.id))
-        .send()
-        .await
-        .expect(201);
-    let _ = ada
-        .client
-        .get(&created.header("location"))
-        .send()
-        .await
-        .expect(200);
-    let mut unknown = welcome(&ada.id);
-    unknown["template"] = json!("no-such-template");
-    let batch = json!({"notifications": [welcome(&ada.id), unknown]});
-    let results = ada
-        .client
-        .post("/notifications/batch")
-        .json(&batch)
-        .send()
-        .await
-        .expect(200)
-        .json();
-    assert_eq!(
-        (
-            &results["results"][0]["status"],
-            &results["results"][1]["status"]
-        ),
-        (&json!(201), &json!(422))
-    );
-    let mut later = welcome(&ada.id);
-    later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
-    let later = ada
-        .client
-        .post("/notifications")
-        .json(&later)
-        .send()
-        .await
-        .expect(201)
-        .header("location");
-    assert_eq!(
-        ada.client
-            .get(&later)
-            .send()
-            .await
-            .expect(200)
-            .string("/status"),
-        "SCHEDULED"
-    );
-    // Only once it is sent is it known where it went.
-    while ada
-        .client
-        .get(&created.header("location"))
-        .send()
-        .await
-        .expect(200)
-        .string("/status")
-        == "QUEUED"
-    {}
-    let surface = postern.surface();
-    let (key, id) = (
-        surface.env("NOTIFY_TOKEN_KEY"),
-        created.string("/notificationId"),
-    );
-    let click = format!(
-        "/webhooks/unsubscribe?token={}",
-        mail_token(key, UNSUBSCRIBE, &id, &ada.email)
-    );
-    let form = "application/x-www-form-urlencoded";
-    let click = ada
-        .client
-        .post(&click)
-        .body(form, "List-Unsubscribe=One-Click")
-        .send()
-        .await;
-    let _ = click.expect(204);
-    let cancelled = ada
-        .client
-        .post(&format!("{later}/cancel"))
-        .send()
-        .await
-        .expect(200);
-    assert_eq!(cancelled.string("/status"), "CANCELLED");
-}
-
-/// What a service needs that verifies tokens itself.
+/// Requests the keys and metadata for services that verify tokens themselves.
 async fn keys(surface: &Surface) {
     let issuer = surface
         .client()
@@ -523,7 +435,7 @@ async fn keys(surface: &Surface) {
 }
 
 #[tokio::test]
-async fn where_the_pool_wants_a_code_a_registration_is_confirmed_with_it() {
+async fn registration_is_confirmed_with_a_code_if_required() {
     let split = Split::start_with(Changes {
         auth: vec![("confirm", "\"code\"")],
         ..Changes::default()

@@ -1,6 +1,6 @@
-//! What is shipped to deploy starts: the image and the systemd units, with their own folders,
-//! configuration and commands. There is no container runtime here: the file system of each is laid
-//! out in a folder, which a program has for its root.
+//! Starts the deployment artefacts: the image and the systemd units, with their folders,
+//! configuration and commands. Without a container runtime, the file system of each is created in a
+//! folder that becomes the program's root.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SERVICES: [&str; 3] = ["proxy", "auth", "notify"];
-/// The user of the image.
+/// User id of the image.
 const USER: u32 = 10_001;
 
 fn root() -> PathBuf {
@@ -24,7 +24,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The value of the last line that begins so.
+/// Returns the value of the last line with this prefix.
 fn value(text: &str, beginning: &str) -> String {
     let line = text
         .lines()
@@ -35,7 +35,7 @@ fn value(text: &str, beginning: &str) -> String {
         .to_owned()
 }
 
-/// Words of `[a, b]` or `["a", "b"]`.
+/// Returns the words of `[a, b]` or `["a", "b"]`.
 fn words(list: &str) -> Vec<String> {
     let words = list.trim_matches(['[', ']']).split(',');
     words
@@ -43,15 +43,15 @@ fn words(list: &str) -> Vec<String> {
         .collect()
 }
 
-/// A file system of a deployment: programs, `/etc/postern`, the folder for state.
+/// The file system of a deployment: programs, `/etc/postern`, and the state folder.
 struct Layout {
     folder: TempDir,
     ports: Vec<(u16, u16)>,
 }
 
 impl Layout {
-    /// `network` as `conf/deploy/configure` has it; other ports, for those of the files may be
-    /// taken.
+    /// Creates the file system. `network` as in `conf/deploy/configure`; the ports are replaced by
+    /// free ones.
     fn new(network: bool) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |path: &str| folder.path().join(path);
@@ -64,7 +64,7 @@ impl Layout {
         ] {
             std::fs::create_dir_all(at(path)).expect("made");
         }
-        // As empty as the device is; making one is not for everybody.
+        // An empty file like the device; creating a device node requires privileges.
         std::fs::create_dir(at("dev")).expect("made");
         std::fs::write(at("dev/null"), "").expect("made");
         let mut configure = Command::new(root().join("conf/deploy/configure"));
@@ -103,7 +103,7 @@ impl Layout {
         layout
     }
 
-    /// The program, and the libraries that it needs.
+    /// Installs the program and its shared libraries.
     fn install(&self, name: &str) {
         let built = std::env::current_exe()
             .expect("a path")
@@ -129,7 +129,7 @@ impl Layout {
             .path()
             .join(to.strip_prefix("/").expect("absolute"));
         std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
-        let from = from.canonicalize().expect("it is there");
+        let from = from.canonicalize().expect("the file exists");
         if !to.exists() && std::fs::hard_link(&from, &to).is_err() {
             std::fs::copy(&from, &to).expect("copied");
         }
@@ -139,19 +139,19 @@ impl Layout {
         self.ports
             .iter()
             .find(|(from, _)| *from == of)
-            .expect("one of ours")
+            .expect("a known service")
             .1
     }
 
-    /// The command, in this file system and a folder of it that its user may write to. `None` where
-    /// this machine does not let us.
+    /// Returns the command in this file system, with a working folder that its user may write to.
+    /// Returns `None` if this machine does not permit it.
     fn program(&self, command: &[String], state: &str) -> Option<Program> {
         let place = self.folder.path().join(state.trim_start_matches('/'));
         std::fs::create_dir_all(&place).expect("made");
         let inside = Program::at(PathBuf::from("/usr/bin/unshare"), self.folder.path())
             .arg(format!("--root={}", self.folder.path().display()))
             .arg(format!("--wd={state}"));
-        // As root we may change the user; as anyone else we may be root of a namespace of our own.
+        // Root changes the user; other users become root in a new user namespace.
         let inside = match chown(&place, Some(USER), Some(USER)) {
             Ok(()) => {
                 for path in ["", "etc", "etc/postern", "tmp"] {
@@ -181,8 +181,7 @@ impl Layout {
     }
 }
 
-/// With the variables of an installation; the databases are files of their own, as nobody named
-/// another.
+/// Sets the variables of an installation. The databases are separate files by default.
 fn configured(program: Program, service: &str, development: &Postern) -> Program {
     let environment = development.surface().environment().iter();
     let environment = environment
@@ -197,8 +196,8 @@ fn configured(program: Program, service: &str, development: &Postern) -> Program
     )
 }
 
-/// Until it says that it is ready, at an address that only those reach who listen on every one, if
-/// `everywhere`.
+/// Waits until the program is ready. If `everywhere`, through an address that only listeners on all
+/// addresses receive.
 async fn until_ready(running: &mut Running, admin: u16, everywhere: bool) {
     let client = Client::new(&format!(
         "http://{}:{admin}",
@@ -253,7 +252,7 @@ async fn starts(
 }
 
 #[tokio::test]
-async fn image_starts_each_service_and_is_reached() {
+async fn image_starts_each_service_and_is_reachable() {
     let dockerfile = read("conf/deploy/Dockerfile");
     assert!(dockerfile.contains("COPY --from=build /etc/postern /etc/postern\n"));
     assert!(dockerfile.contains("conf/deploy/configure /etc/postern network\n"));
@@ -305,7 +304,7 @@ async fn systemd_units_start_each_service() {
 }
 
 #[test]
-fn socket_unit_has_the_address_of_the_configuration() {
+fn socket_unit_matches_the_configuration() {
     let unit = read("conf/deploy/postern-proxy.socket");
     let config: toml::Table = toml::from_str(&read("conf/proxy.toml")).expect("TOML");
     let listens: Vec<&str> = config["listen"]
@@ -322,7 +321,7 @@ fn socket_unit_has_the_address_of_the_configuration() {
 }
 
 #[test]
-fn kubernetes_runs_what_the_configuration_names() {
+fn kubernetes_manifest_matches_the_configuration() {
     let manifests = read("conf/deploy/kubernetes.yaml");
     for (service, http, admin) in [
         ("proxy", 8500, 8509),

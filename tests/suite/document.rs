@@ -1,5 +1,4 @@
-//! The contract's document by itself: complete, consistent, and the same as the code where the two
-//! overlap.
+//! Consistency checks of the OpenAPI document, and comparison with the code.
 
 use std::collections::BTreeSet;
 
@@ -20,13 +19,13 @@ fn walk<'a>(value: &'a Value, visit: &mut impl FnMut(&'a Value)) {
 fn references(document: &Value) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
     walk(document, &mut |value| {
-        found.extend(value.get("$ref").and_then(Value::as_str))
+        found.extend(value.get("$ref").and_then(Value::as_str));
     });
     found
 }
 
 #[test]
-fn every_reference_leads_somewhere_and_every_component_is_used() {
+fn references_resolve_and_components_are_used() {
     let document = Contract::shared().document();
     let used = references(document);
     for reference in &used {
@@ -45,8 +44,7 @@ fn every_reference_leads_somewhere_and_every_component_is_used() {
             .keys()
         {
             let reference = format!("#/components/{kind}/{name}");
-            // No operation has it: it is what every path answers to the methods that it does not
-            // document.
+            // Used by no operation: it is the response of every path to undocumented methods.
             assert!(
                 name == "MethodNotAllowed" || used.contains(reference.as_str()),
                 "{reference} is not used"
@@ -56,7 +54,7 @@ fn every_reference_leads_somewhere_and_every_component_is_used() {
 }
 
 #[test]
-fn every_example_is_one_of_its_schema() {
+fn every_example_matches_its_schema() {
     let contract = Contract::shared();
     let mut mistakes = Vec::new();
     let mut count = 0;
@@ -93,7 +91,7 @@ fn every_json_body_has_an_example() {
 }
 
 #[test]
-fn every_operation_has_an_id_of_its_own() {
+fn every_operation_has_a_unique_id() {
     let contract = Contract::shared();
     let ids: BTreeSet<_> = contract
         .operations()
@@ -104,7 +102,7 @@ fn every_operation_has_an_id_of_its_own() {
 }
 
 #[test]
-fn the_codes_of_the_document_are_those_of_the_code() {
+fn documented_codes_match_the_code() {
     let document = Contract::shared().document();
     let documented: Vec<_> = document["components"]["schemas"]["Code"]["enum"]
         .as_array()
@@ -122,7 +120,7 @@ fn the_codes_of_the_document_are_those_of_the_code() {
 }
 
 #[test]
-fn a_code_stands_only_under_its_own_status_and_every_code_under_one() {
+fn every_code_is_documented_under_its_status_only() {
     let responses = Contract::shared().document()["components"]["responses"]
         .as_object()
         .expect("responses");
@@ -152,7 +150,7 @@ fn a_code_stands_only_under_its_own_status_and_every_code_under_one() {
 }
 
 #[test]
-fn protected_operations_document_their_401_and_public_ones_ask_for_no_token() {
+fn protected_operations_document_401_and_public_ones_do_not() {
     for operation in Contract::shared().operations() {
         let is_public = ["/auth/", "/api/session", "/webhooks/", "/.well-known/"]
             .iter()

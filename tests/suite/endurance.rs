@@ -1,4 +1,4 @@
-//! The real program through restarts, kills and stops: what was accepted is there afterwards.
+//! The real program through restarts, kills and stops: accepted data is kept.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
-/// Standalone as a process, over a data folder that outlives it.
+/// Standalone as a process, with a data folder that outlives it.
 struct Standalone {
     running: Running,
     surface: Surface,
 }
 
-/// A data folder, and a port that stays the same over restarts, for tokens name the address of
+/// A data folder, and a port that is the same over restarts, because tokens contain the address of
 /// their pool.
 struct Home {
     folder: TempDir,
@@ -68,7 +68,7 @@ impl Standalone {
 }
 
 #[tokio::test]
-async fn the_command_line_gives_service_tokens() {
+async fn command_line_issues_service_tokens() {
     let home = Home::new();
     let standalone = home.start().await;
     for account in ["auth", "notify", "actor", "document"] {
@@ -114,7 +114,7 @@ async fn the_command_line_gives_service_tokens() {
 }
 
 #[tokio::test]
-async fn a_second_start_finds_everything() {
+async fn restart_keeps_all_data() {
     let home = Home::new();
     let first = home.start().await;
     let ada = first.surface.register().await;
@@ -141,7 +141,7 @@ async fn a_second_start_finds_everything() {
         .json();
     let again = second.surface.person(&ada.email, tokens).await;
     assert_eq!(again.id, ada.id);
-    // A token of before the restart is still good: the signing keys are kept.
+    // A token issued before the restart is valid, because the signing keys are stored.
     let old = second
         .surface
         .client()
@@ -175,7 +175,7 @@ async fn a_second_start_finds_everything() {
     assert_eq!(second.running.stop("TERM").await.status, Some(0));
 }
 
-/// Posts until it is refused or cut off; returns the recipients whose notification was accepted.
+/// Posts until a request fails, and returns the recipients whose notification was accepted.
 async fn post_until_cut_off(client: Client, lane: usize, accepted: UnboundedSender<String>) {
     for number in 0..1000 {
         let email = format!("kill-{lane}-{number}@example.com");
@@ -191,7 +191,7 @@ async fn post_until_cut_off(client: Client, lane: usize, accepted: UnboundedSend
 }
 
 #[tokio::test]
-async fn a_kill_loses_nothing_that_was_accepted() {
+async fn kill_loses_no_accepted_notification() {
     let home = Home::new();
     let mut waiting: Vec<String> = Vec::new();
     for _ in 0..2 {
@@ -214,7 +214,7 @@ async fn a_kill_loses_nothing_that_was_accepted() {
                 accepted
                     .recv()
                     .await
-                    .expect("posting goes on until the kill"),
+                    .expect("requests continue until the kill"),
             );
         }
         standalone.running.kill().await;
@@ -228,13 +228,13 @@ async fn a_kill_loses_nothing_that_was_accepted() {
     for email in &waiting {
         assert!(
             !mailbox.list(email, 60).await.is_empty(),
-            "{email} was accepted, and no mail came"
+            "{email} was accepted but not delivered"
         );
     }
     assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
 }
 
-/// What a client was told is there.
+/// A result that the client was told before the kill.
 enum Told {
     Registered { email: String },
     Stored { location: String, sha256: String },
@@ -276,7 +276,7 @@ async fn upload_until_cut_off(client: Client, told: UnboundedSender<Told>) {
 }
 
 #[tokio::test]
-async fn a_kill_loses_no_registration_and_no_upload() {
+async fn kill_loses_no_registration_or_upload() {
     let home = Home::new();
     let standalone = home.start().await;
     let ada = standalone.surface.register().await;
@@ -337,7 +337,7 @@ async fn a_kill_loses_no_registration_and_no_upload() {
 }
 
 #[tokio::test]
-async fn ctrl_c_stops_within_two_seconds_whoever_is_connected() {
+async fn ctrl_c_stops_within_two_seconds_with_open_connections() {
     let home = Home::new();
     let standalone = home.start().await;
     let ada = standalone.surface.register().await;
@@ -353,7 +353,7 @@ async fn ctrl_c_stops_within_two_seconds_whoever_is_connected() {
 }
 
 #[tokio::test]
-async fn a_folder_has_one_owner() {
+async fn data_folder_is_locked_by_one_process() {
     let home = Home::new();
     let standalone = home.start().await;
     let ended = home.postern().arg("--port").arg("0").run().await;

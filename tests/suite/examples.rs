@@ -1,6 +1,5 @@
-//! What the OpenAPI document shows is sent as it stands there, and accepted. Only what the service
-//! itself has given out before (a session, a token, a code, an id) takes the place of the one that
-//! is shown.
+//! Sends the examples of the OpenAPI document unchanged and expects success. Only values that the
+//! service issued before (a session, token, code or id) are replaced.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +10,14 @@ use postern_tests::surface::{resume_form, sample, text};
 use postern_tests::{Answer, Client, Contract, Postern, Surface};
 use serde_json::Value;
 
-/// The examples of the document, and which of them have been sent.
+/// The examples of the document, and those that have been sent.
 struct Examples {
     contract: &'static Contract,
     sent: BTreeSet<String>,
 }
 
 impl Examples {
-    /// The body that an operation shows, under a name where there are several.
+    /// Returns the example body of an operation; `name` selects one of several.
     fn body(&mut self, operation: &str, name: Option<&str>) -> Value {
         self.sent.insert(operation.to_owned());
         let found = self
@@ -37,7 +36,7 @@ impl Examples {
         example.clone()
     }
 
-    /// The same with members that only the service can give out.
+    /// Returns the example body with members that only the service can issue.
     fn with(&mut self, operation: &str, given: &[(&str, &str)]) -> Value {
         let mut body = self.body(operation, None);
         for (member, value) in given {
@@ -50,7 +49,7 @@ impl Examples {
         body
     }
 
-    /// The example of a parameter.
+    /// Returns the example of a parameter.
     fn parameter(&self, path: &str, method: &str, name: &str) -> String {
         let item = &self.contract.document()["paths"][path];
         let all = [&item["parameters"], &item[method]["parameters"]];
@@ -66,7 +65,7 @@ async fn post(client: &Client, path: &str, body: &Value, status: u16) -> Answer 
     client.post(path).json(body).send().await.expect(status)
 }
 
-/// The code of six digits in the last mail to this address.
+/// Returns the six-digit code of the last mail to an address.
 async fn code(surface: &Surface, email: &str) -> String {
     let mail = surface.mailbox().to(email).await;
     let mut words = text(&mail, "text").split(|c: char| !c.is_ascii_digit());
@@ -77,7 +76,7 @@ async fn code(surface: &Surface, email: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_example_of_the_document_is_accepted() {
+async fn every_example_is_accepted() {
     let postern = Postern::start().await;
     let mut examples = Examples {
         contract: Contract::shared(),
@@ -145,8 +144,8 @@ async fn passwords(surface: &Surface, examples: &mut Examples) {
     let code = code(surface, text(&forgot, "email")).await;
     let reset = examples.with("resetPassword", &[("code", &code)]);
     let _ = post(client, "/auth/password/reset", &reset, 204).await;
-    // The pool of this installation asks for no code at registration: the session is what is
-    // refused, and not the example.
+    // The pool of this installation requires no code at registration, so the session is rejected,
+    // not the example.
     let confirm = examples.body("confirmRegistration", None);
     let refused = client
         .post("/auth/register/confirm")
@@ -156,7 +155,7 @@ async fn passwords(surface: &Surface, examples: &mut Examples) {
     let _ = refused.problem(401, "invalid_challenge");
     assert_eq!(
         confirm["password"], login["password"],
-        "the password is one that the pool takes"
+        "the pool accepts the password"
     );
 }
 

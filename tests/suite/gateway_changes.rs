@@ -1,7 +1,7 @@
-//! The gateway as a process under load, while its configuration and the process itself are
-//! exchanged: no request fails, whether its client opens a connection for each request, keeps one,
-//! or speaks HTTP/2. `POSTERN_TEST_RELOADS` (default 200), `POSTERN_TEST_TAKEOVERS` and
-//! `POSTERN_TEST_RESTARTS` (20 each) say how often: the same tests are the long runs.
+//! The gateway as a process under load during reloads, hot restarts and restarts: no request fails,
+//! whether its client opens a connection per request, keeps one, or uses HTTP/2.
+//! `POSTERN_TEST_RELOADS` (default 200), `POSTERN_TEST_TAKEOVERS` and `POSTERN_TEST_RESTARTS` (20
+//! each) set the repetitions; long runs use the same tests.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How long something may take before the test fails rather than hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of each step, after which the test fails.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a gateway needs to be started again and again.
+/// Configuration and environment of a gateway.
 struct Site {
     folder: TempDir,
     plain: SocketAddr,
@@ -34,7 +34,7 @@ struct Site {
     text: String,
 }
 
-/// How often something is done; a variable says another number.
+/// Returns the number of repetitions, which a variable may override.
 fn times(variable: &str, default: u32) -> u32 {
     Env::of_process()
         .get(variable)
@@ -82,7 +82,7 @@ impl Site {
         self.folder.path().join("proxy.toml")
     }
 
-    /// Puts a file in the place of the other, whole.
+    /// Replaces a file atomically.
     fn write(&self, text: &str) {
         let beside = self.folder.path().join("proxy.toml.new");
         std::fs::write(&beside, text).expect("the test's folder can be written");
@@ -101,7 +101,7 @@ impl Site {
             .fold(program, |program, (name, value)| program.env(name, value))
     }
 
-    /// Its two sockets, as a service manager holds them.
+    /// Opens the two listening sockets, as a service manager does.
     fn sockets(&self) -> [Arc<TcpListener>; 2] {
         [self.encrypted, self.plain]
             .map(|address| Arc::new(TcpListener::bind(address).expect("a free port")))
@@ -122,7 +122,7 @@ impl Site {
         })
     }
 
-    /// Asks `/config/status` until it is so.
+    /// Polls `/config/status` until the condition holds.
     async fn configured(&self, is: impl Fn(&Value) -> bool) {
         let asking = async {
             while !is(&self
@@ -136,13 +136,13 @@ impl Site {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, asking)
+        tokio::time::timeout(STEP_TIMEOUT, asking)
             .await
-            .expect("the gateway takes the configuration");
+            .expect("the gateway accepts the configuration");
     }
 }
 
-/// Makes a certificate for `localhost`; what trusts it.
+/// Creates a certificate for `localhost` and returns the trust store.
 fn certify(folder: &TempDir) -> RootCertStore {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     std::fs::write(folder.path().join("server.pem"), made.cert.pem()).expect("written");
@@ -158,20 +158,22 @@ fn certify(folder: &TempDir) -> RootCertStore {
     authority
 }
 
-/// Starts a program; it is ready when this returns.
+/// Starts a program and waits until it is ready.
 async fn ready(program: &Program) -> Running {
     let mut running = program.start();
     running.until_ready().await;
     running
 }
 
-/// Ends the load, and says what was done under it. Who holds a connection was told to go `told`
-/// times at least, or never.
+/// Ends the load and reports it. Clients with kept connections were asked to close them at least
+/// `told` times, or never.
 async fn finish(load: Load, done: &str, told: Option<u32>) {
     let counts = load.finish().await;
     let said: Vec<String> = counts
         .iter()
-        .map(|(kind, served, told)| format!("{kind:?} {served} requests, told to go {told} times"))
+        .map(|(kind, served, told)| {
+            format!("{kind:?} {served} requests, asked to close {told} times")
+        })
         .collect();
     postern_tests::note(&format!(
         "gateway: {done} under load, no request failed: {}",
@@ -180,15 +182,18 @@ async fn finish(load: Load, done: &str, told: Option<u32>) {
     for (kind, _, count) in counts {
         match told {
             Some(least) if kind != Kind::Fresh => {
-                assert!(count >= least, "{kind:?}: told {count} times")
+                assert!(count >= least, "{kind:?}: asked to close {count} times");
             }
-            Some(_) | None => assert!(told.is_some() || count == 0, "{kind:?}: told {count} times"),
+            Some(_) | None => assert!(
+                told.is_some() || count == 0,
+                "{kind:?}: asked to close {count} times"
+            ),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_reloads_good_and_bad_fail_no_request_and_end_no_connection() {
+async fn reloads_good_and_bad_fail_no_request() {
     let site = Site::new().await;
     let running = ready(&site.program()).await;
     let mut load = site.load().await;
@@ -232,13 +237,13 @@ async fn two_hundred_reloads_good_and_bad_fail_no_request_and_end_no_connection(
     assert_eq!(
         answer.expect(200).header("x-version"),
         version.to_string(),
-        "the last good one is live"
+        "the last valid configuration is live"
     );
     assert_eq!(running.stop("TERM").await.status, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_processes_take_over_from_one_another_and_no_request_fails() {
+async fn hot_restarts_fail_no_request() {
     let site = Site::new().await;
     let mut running = ready(&site.program()).await;
     let mut load = site.load().await;
@@ -275,21 +280,21 @@ async fn twenty_processes_take_over_from_one_another_and_no_request_fails() {
 }
 
 #[tokio::test]
-async fn a_predecessor_that_drains_tells_the_service_manager_nothing_any_more() {
+async fn draining_process_no_longer_notifies_service_manager() {
     let site = Site::new().await;
     site.write(&format!("{}[stop]\nlinger = \"20s\"\n", site.text));
     let old = ready(&site.program()).await;
     let mut busy = TcpStream::connect(site.plain).await.expect("connected");
     let idle = TcpStream::connect(site.plain).await.expect("connected");
     let new = ready(&site.program().arg("--take-over")).await;
-    // Who is told to go is told so by a process that knows it has been relieved.
+    // Clients are asked to close connections only after the takeover is confirmed.
     let mut told = String::new();
     while !told.contains("onnection: close") {
         busy.write_all(b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
             .await
             .expect("written");
         let mut answer = [0; 4096];
-        let length = tokio::time::timeout(PATIENCE, busy.read(&mut answer))
+        let length = tokio::time::timeout(STEP_TIMEOUT, busy.read(&mut answer))
             .await
             .expect("an answer in time");
         told = String::from_utf8_lossy(&answer[..length.expect("an answer")]).into_owned();
@@ -308,7 +313,7 @@ async fn a_predecessor_that_drains_tells_the_service_manager_nothing_any_more() 
 }
 
 #[tokio::test]
-async fn a_successor_that_waits_for_keys_ends_at_once_when_it_is_told_to() {
+async fn starting_process_that_waits_for_keys_stops_at_once() {
     let site = Site::new().await;
     let old = ready(&site.program()).await;
     let nowhere = site.program().arg("--take-over").env(
@@ -321,7 +326,7 @@ async fn a_successor_that_waits_for_keys_ends_at_once_when_it_is_told_to() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting)
+    tokio::time::timeout(STEP_TIMEOUT, waiting)
         .await
         .expect("the successor looks for keys");
     let ended = new.stop("TERM").await;
@@ -339,7 +344,7 @@ async fn a_successor_that_waits_for_keys_ends_at_once_when_it_is_told_to() {
     );
 }
 
-/// Asks for readiness again and again, as a load balancer does; ends when it is red.
+/// Polls the readiness as a load balancer does; ends when it fails.
 fn probe(admin: SocketAddr) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         loop {
@@ -354,7 +359,7 @@ fn probe(admin: SocketAddr) -> tokio::task::JoinHandle<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_restarts_behind_sockets_that_the_service_manager_holds_fail_no_request() {
+async fn socket_activation_restarts_fail_no_request() {
     let site = Site::new().await;
     let sockets = site.sockets();
     let program = site.program().passing(&sockets);
@@ -373,7 +378,7 @@ async fn twenty_restarts_behind_sockets_that_the_service_manager_holds_fail_no_r
 }
 
 #[tokio::test]
-async fn a_socket_that_the_configuration_does_not_name_is_refused() {
+async fn unconfigured_passed_socket_is_rejected() {
     let site = Site::new().await;
     let stranger = Arc::new(TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let address = stranger.local_addr().expect("bound");
@@ -396,7 +401,7 @@ async fn a_socket_that_the_configuration_does_not_name_is_refused() {
 }
 
 #[tokio::test]
-async fn an_access_log_that_was_moved_is_opened_anew_on_a_signal() {
+async fn moved_access_log_is_reopened_on_a_signal() {
     let site = Site::new().await;
     let (log, moved) = (
         site.folder.path().join("access.log"),
@@ -430,6 +435,6 @@ async fn an_access_log_that_was_moved_is_opened_anew_on_a_signal() {
     assert_eq!(
         (lines(moved), lines(log)),
         (1, 1),
-        "nothing is lost and nothing is said twice"
+        "each request is logged exactly once"
     );
 }

@@ -1,5 +1,4 @@
-//! The gateway's commands, as an operator types them: what they say, and with which status they
-//! end.
+//! The gateway's commands: output and exit status.
 
 use std::path::Path;
 
@@ -67,7 +66,7 @@ impl Desk {
             .await
     }
 
-    /// What `explain` says of one request.
+    /// Returns the output of `explain` for a request.
     async fn explain(&self, arguments: &[&str]) -> String {
         let asked = [
             &["explain", "GET", "https://gate.example/v1/things/7?a=b"],
@@ -81,7 +80,7 @@ impl Desk {
 }
 
 #[tokio::test]
-async fn a_configuration_is_checked_before_it_is_live() {
+async fn configuration_is_checked_before_use() {
     let desk = Desk::new().await;
     let ended = desk.run(&["check"]).await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
@@ -113,7 +112,7 @@ async fn a_configuration_is_checked_before_it_is_live() {
 }
 
 #[tokio::test]
-async fn a_request_is_explained_with_a_real_token_or_a_made_up_one() {
+async fn request_is_explained_with_a_real_or_given_identity() {
     let desk = Desk::new().await;
     let said = desk.explain(&[]).await;
     for line in [
@@ -177,7 +176,7 @@ async fn a_request_is_explained_with_a_real_token_or_a_made_up_one() {
 }
 
 #[tokio::test]
-async fn the_schema_is_printed_as_it_stands() {
+async fn schema_is_printed_unchanged() {
     let ended = Desk::new().await.run(&["schema"]).await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proxy/proxy.schema.json");

@@ -1,9 +1,9 @@
-//! The files that deploy it, as far as linters can tell, and the certificates of development.
+//! Linters for the deployment files, and the development certificates.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What `conf/deploy/check` says, and its status.
+/// Returns output and status of `conf/deploy/check`.
 fn check(path: &str) -> (String, Option<i32>) {
     let check = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/deploy/check");
     let output = Command::new(check)
@@ -18,14 +18,14 @@ fn check(path: &str) -> (String, Option<i32>) {
 }
 
 #[test]
-fn linters_find_nothing_in_what_deploys_it() {
+fn deployment_files_pass_the_linters() {
     let path = postern_common::config::Env::of_process()
         .get("PATH")
         .unwrap_or_default()
         .to_owned();
     match check(&path) {
         (said, Some(0)) => assert_eq!(said, ""),
-        // `tests/run` installs the others.
+        // `tests/run` installs the other linters.
         (said, Some(69)) if said == "not checked: systemd-analyze is missing\n" => {
             postern_tests::skipped("linters_find_nothing_in_what_deploys_it", said.trim());
         }
@@ -66,7 +66,7 @@ fn check_fails_when_a_linter_is_missing() {
     assert_eq!(output.status.code(), Some(69), "{said}");
 }
 
-/// A certificate and the authority that signed it, both files of a folder.
+/// Returns whether a certificate is signed by the authority of the same folder.
 fn is_signed(folder: &Path, certificate: &str, purpose: &str) -> bool {
     let mut verify = Command::new("openssl");
     verify.args([
@@ -84,7 +84,7 @@ fn is_signed(folder: &Path, certificate: &str, purpose: &str) -> bool {
 }
 
 #[test]
-fn the_certificates_of_development_serve_their_purpose() {
+fn development_certificates_are_valid() {
     if Command::new("openssl").arg("version").output().is_err() {
         return postern_tests::skipped(
             "the_certificates_of_development_serve_their_purpose",
@@ -103,7 +103,7 @@ fn the_certificates_of_development_serve_their_purpose() {
                 .expect("it runs")
                 .status
                 .success()
-        )
+        );
     };
     make();
     let first = authority();

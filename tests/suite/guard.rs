@@ -1,4 +1,4 @@
-//! Who is let through: a valid token, of the kind that the route asks for.
+//! Access control: a valid token of the kind that the route requires.
 
 use postern_tests::Postern;
 use postern_tests::http_body::json;
@@ -6,7 +6,7 @@ use postern_tests::http_body::json;
 use crate::hostile::protected;
 
 #[tokio::test]
-async fn every_protected_path_without_a_token_is_401() {
+async fn protected_path_without_a_token_is_401() {
     let postern = Postern::start().await;
     for (method, path) in protected() {
         let method = method.parse().expect("a method");
@@ -33,7 +33,7 @@ async fn every_protected_path_without_a_token_is_401() {
 }
 
 #[tokio::test]
-async fn a_service_reaches_what_is_for_services_and_a_user_does_not() {
+async fn service_routes_accept_services_only() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let ada = surface.register().await;
@@ -74,7 +74,7 @@ async fn a_service_reaches_what_is_for_services_and_a_user_does_not() {
 }
 
 #[tokio::test]
-async fn only_an_access_token_of_a_user_passes_for_a_user() {
+async fn only_a_user_access_token_identifies_a_user() {
     let postern = Postern::start().await;
     let ada = postern.surface().register().await;
     let with = |token: &str| {
@@ -96,7 +96,7 @@ async fn only_an_access_token_of_a_user_passes_for_a_user() {
     postern.stop().await;
 }
 
-/// The same token with one bit of its signature turned.
+/// Returns the token with one bit of its signature flipped.
 fn flip_last_but_one(token: &str) -> String {
     let mut bytes = token.as_bytes().to_vec();
     let at = bytes.len() - 5;

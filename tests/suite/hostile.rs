@@ -1,11 +1,11 @@
-//! No spelling of a request reaches a protected upstream without a token: path, header, method,
-//! upgrade, version.
+//! Authentication bypass: no spelling of a request reaches a protected upstream without a token, by
+//! path, header, method, upgrade or version.
 
 use std::net::SocketAddr;
 
 use postern_tests::{Contract, Edge, Pools, raw};
 
-/// One concrete path for each protected operation, with its method.
+/// Returns a concrete path for each protected operation, with its method.
 pub(crate) fn protected() -> Vec<(String, String)> {
     let fill = |path: &str| {
         let parts = path
@@ -22,7 +22,7 @@ pub(crate) fn protected() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Other spellings of a path that some server somewhere takes for the same.
+/// Returns other spellings of a path that some server considers equal.
 fn spellings(path: &str) -> Vec<String> {
     let first = path.as_bytes()[1];
     let encoded = format!("/%{first:02x}{}", &path[2..]);
@@ -76,7 +76,7 @@ fn spellings(path: &str) -> Vec<String> {
     all
 }
 
-/// Header sets that carry no valid token, however they look.
+/// Header sets without a valid token that resemble one.
 const HEADERS: &[&str] = &[
     "",
     "Authorization: Bearer\r\n",
@@ -126,7 +126,7 @@ async fn is_refused(address: SocketAddr, request: &str) {
     }
 }
 
-/// Every request of the tables: no protected upstream may see one of them.
+/// Sends every request of the tables; none may reach a protected upstream.
 async fn every_hostile_request<F: Future<Output = ()>>(send: impl Fn(String) -> F) {
     for (method, path) in protected() {
         for spelling in spellings(&path) {
@@ -157,7 +157,7 @@ async fn every_hostile_request<F: Future<Output = ()>>(send: impl Fn(String) -> 
 }
 
 #[tokio::test]
-async fn no_spelling_header_or_method_passes_without_a_token() {
+async fn no_request_variant_passes_without_a_token() {
     let pools = Pools::start().await;
     let edge = Edge::start(&pools.env()).await;
     let address = edge.client().address();
@@ -165,7 +165,7 @@ async fn no_spelling_header_or_method_passes_without_a_token() {
     assert_eq!(
         edge.upstream.seen().len(),
         0,
-        "what is refused reaches no upstream"
+        "a rejected request reached an upstream"
     );
     edge.stop().await;
 }

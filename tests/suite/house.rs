@@ -1,5 +1,5 @@
-//! The rules of the house that neither the compiler nor clippy holds: who may depend on whom, where
-//! versions stand, how large a file may be.
+//! Architecture rules that neither the compiler nor clippy checks: dependencies between packages,
+//! where versions are declared, and file sizes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Lines of a Rust file at most.
+/// Maximum lines of a Rust file.
 const CEILING: usize = 500;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("tests/ stands in the workspace")
+        .expect("tests/ is in the workspace")
         .to_owned()
 }
 
@@ -24,7 +24,7 @@ fn toml(path: &Path) -> toml::Table {
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The workspace's own packages, as cargo sees them.
+/// Returns the packages of the workspace, as cargo reports them.
 fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -54,8 +54,8 @@ fn manifest(package: &Value) -> &Path {
     Path::new(package["manifest_path"].as_str().expect("a path"))
 }
 
-/// Each of our packages and who may use it. This stands once, in `deny.toml`, which cargo-deny
-/// reads as well.
+/// Returns the allowed users of each package, which are declared in `deny.toml` for cargo-deny and
+/// this test.
 fn allowed() -> BTreeMap<String, Vec<String>> {
     let rules = toml(&root().join("deny.toml"));
     let deny = rules["bans"]["deny"].as_array().expect("bans.deny");
@@ -72,7 +72,7 @@ fn allowed() -> BTreeMap<String, Vec<String>> {
 }
 
 #[test]
-fn services_know_common_alone_and_never_one_another() {
+fn services_depend_on_common_and_not_on_each_other() {
     let (packages, allowed) = (packages(), allowed());
     let is_ours = |used: &str| packages.iter().any(|package| name(package) == used);
     let mut wrong = Vec::new();
@@ -97,12 +97,15 @@ fn services_know_common_alone_and_never_one_another() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     for used in allowed.keys() {
-        assert!(is_ours(used), "deny.toml: {used} is no package of ours");
+        assert!(
+            is_ours(used),
+            "deny.toml: {used} is not a package of the workspace"
+        );
     }
 }
 
 #[test]
-fn versions_and_lints_stand_in_the_root_manifest() {
+fn versions_and_lints_are_in_the_root_manifest() {
     let mut wrong = Vec::new();
     for package in packages() {
         let table = toml(manifest(&package));
@@ -129,12 +132,12 @@ fn versions_and_lints_stand_in_the_root_manifest() {
 }
 
 #[test]
-fn files_are_nouns_and_fit_under_the_ceiling() {
+fn files_are_below_the_size_limit() {
     let mut wrong = Vec::new();
     for package in packages() {
         let folder = manifest(&package)
             .parent()
-            .expect("a manifest stands in a folder");
+            .expect("a manifest has a parent folder");
         let mut files = Vec::new();
         for part in ["src", "suite", "tests", "benches", "examples"] {
             rust_files(&folder.join(part), &mut files);
@@ -157,7 +160,7 @@ fn files_are_nouns_and_fit_under_the_ceiling() {
                 .unwrap_or_default();
             if ["mod", "util", "utils", "helper", "helpers", "misc"].contains(&stem) {
                 wrong.push(format!(
-                    "{}: a file is named for what it holds",
+                    "{}: a file is named after its contents",
                     file.display()
                 ));
             }
@@ -180,9 +183,9 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// An end-to-end test waits for what happens, not for time to pass.
+/// End-to-end tests wait for events, not for time to pass.
 #[test]
-fn the_end_to_end_tests_never_sleep() {
+fn end_to_end_tests_never_sleep() {
     let mut files = Vec::new();
     for part in ["src", "suite"] {
         rust_files(&root().join("tests").join(part), &mut files);
@@ -194,9 +197,9 @@ fn the_end_to_end_tests_never_sleep() {
     }
 }
 
-/// The words of a variable of `tests/run`.
+/// Returns the words of a variable in `tests/run`.
 fn words_of_run(variable: &str) -> Vec<String> {
-    let run = std::fs::read_to_string(root().join("tests/run")).expect("it is there");
+    let run = std::fs::read_to_string(root().join("tests/run")).expect("the variable is defined");
     let (_, rest) = run
         .split_once(&format!("\n{variable}=\""))
         .expect("the variable");
@@ -205,7 +208,7 @@ fn words_of_run(variable: &str) -> Vec<String> {
 }
 
 #[test]
-fn long_run_selects_tests_that_exist_and_sets_figures_that_are_read() {
+fn long_run_selects_existing_tests_and_variables() {
     let mut files = Vec::new();
     packages()
         .iter()
@@ -233,12 +236,12 @@ fn long_run_selects_tests_that_exist_and_sets_figures_that_are_read() {
         let (variable, _) = figure.split_once('=').expect("NAME=value");
         assert!(
             sources.contains(&format!("\"{variable}\"")),
-            "nobody reads {variable}"
+            "no test reads {variable}"
         );
     }
 }
 
-/// The targets of the links of a document that stand in this repository.
+/// Returns the link targets of a document within this repository.
 fn links(document: &str) -> impl Iterator<Item = &str> {
     let targets = document
         .split("](")
@@ -249,7 +252,7 @@ fn links(document: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn every_link_of_a_document_leads_somewhere() {
+fn every_document_link_resolves() {
     let output = Command::new("git")
         .args(["ls-files", "*.md"])
         .current_dir(root())
@@ -262,7 +265,7 @@ fn every_link_of_a_document_leads_somewhere() {
     );
     for name in documents.lines() {
         let path = root().join(name);
-        let folder = path.parent().expect("a document stands in a folder");
+        let folder = path.parent().expect("a document has a parent folder");
         for target in links(&std::fs::read_to_string(&path).expect("documents are UTF-8")) {
             assert!(
                 folder.join(target).exists(),

@@ -1,10 +1,10 @@
-//! What reaches an upstream: the identity that the gateway verified, and none that a client wrote.
+//! Identity headers: upstreams receive the verified identity, and none that a client sent.
 
 use postern_tests::http_body::json;
 use postern_tests::recorder::Seen;
 use postern_tests::{Edge, Pools, raw};
 
-/// Names under which some server somewhere would find an identity or a client's address.
+/// Header names in which some server expects an identity or a client address.
 const FORGED: &[&str] = &[
     "X-Postern-Kind",
     "x-postern-kind",
@@ -40,7 +40,11 @@ fn forged_headers() -> String {
 #[track_caller]
 fn is_clean(seen: &Seen) {
     for (name, value) in &seen.headers {
-        assert_ne!(value, "forged", "{name} came through: {:?}", seen.headers);
+        assert_ne!(
+            value, "forged",
+            "{name} reached the upstream: {:?}",
+            seen.headers
+        );
     }
     for name in [
         "x-request-id",
@@ -54,7 +58,7 @@ fn is_clean(seen: &Seen) {
 }
 
 #[tokio::test]
-async fn the_gateway_alone_says_who_is_calling() {
+async fn client_supplied_identity_headers_are_removed() {
     let pools = Pools::start().await;
     let edge = Edge::start(&pools.env()).await;
     let (subject, user) = pools.user(&[]).await;
@@ -92,7 +96,7 @@ async fn the_gateway_alone_says_who_is_calling() {
 }
 
 #[tokio::test]
-async fn a_public_route_carries_no_identity() {
+async fn public_route_has_no_identity_headers() {
     let pools = Pools::start().await;
     let edge = Edge::start(&pools.env()).await;
     let (_, token) = pools.user(&[]).await;
@@ -119,7 +123,7 @@ async fn a_public_route_carries_no_identity() {
 }
 
 #[tokio::test]
-async fn policies_are_about_services_groups_and_users() {
+async fn policies_match_services_groups_and_users() {
     let pools = Pools::start().await;
     let edge = Edge::start(&pools.env()).await;
     let (_, user) = pools.user(&[]).await;
@@ -152,7 +156,7 @@ async fn policies_are_about_services_groups_and_users() {
     assert_eq!(
         edge.upstream.seen().len(),
         2,
-        "what is refused reaches no upstream"
+        "a rejected request reached an upstream"
     );
     edge.stop().await;
 }

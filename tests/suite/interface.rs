@@ -1,5 +1,5 @@
-//! The table of configuration inputs of the interface: every name works as it is written, and no
-//! other is needed.
+//! The environment variables of the interface: each works as documented, and no others are
+//! required.
 
 use postern_tests::Split;
 use postern_tests::http_body::json;
@@ -7,12 +7,12 @@ use postern_tests::pools::new_user;
 use postern_tests::split::Changes;
 use postern_tests::surface::{PASSWORD, sample, text, welcome};
 
-/// Where the pools are, because they are not Amazon's.
+/// Endpoint of the pools, because they are not Amazon's.
 const ENDPOINT: &[&str] = &["AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"];
-/// What makes an administrator of the pools.
+/// Administrator credentials of the pools.
 const ADMINISTRATOR: &[&str] = &["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
 
-/// The table without CLOUD_REGION, which has a default, and without the social provider.
+/// The variables without CLOUD_REGION, which has a default, and without the social provider.
 const IDENTITY: &[&str] = &[
     "IDP_ACTOR_POOL_ID",
     "IDP_ACTOR_CLIENT_ID",
@@ -30,7 +30,7 @@ const SOCIAL: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn the_variables_of_the_interface_are_enough() {
+async fn documented_variables_are_sufficient() {
     let split = Split::start_with(Changes {
         only: [IDENTITY, SOCIAL, ENDPOINT].concat(),
         ..Changes::default()
@@ -44,7 +44,7 @@ async fn the_variables_of_the_interface_are_enough() {
         (me.string("/kind"), me.string("/userId")),
         ("user".to_owned(), id)
     );
-    // The profile, which the notification upstream asks for with its own service account.
+    // The notification upstream requests the profile with its own service account.
     let auth = surface
         .client()
         .with_token(&split.development().service_token("auth").await);
@@ -63,7 +63,7 @@ async fn the_variables_of_the_interface_are_enough() {
         .await
         .expect(201);
     assert!(text(&surface.mailbox().to(email).await, "subject").contains("Ada"));
-    // Without an administrator's key the person of a social sign-in is known, and gets no tokens.
+    // Without administrator credentials, a social sign-in is identified but gets no tokens.
     let temporary = surface
         .social_sign_in(&sample("grace"), None)
         .await
@@ -90,7 +90,7 @@ async fn the_variables_of_the_interface_are_enough() {
 }
 
 #[tokio::test]
-async fn without_a_social_provider_there_is_no_social_sign_in_and_the_rest_works() {
+async fn social_sign_in_is_optional() {
     let only = [IDENTITY, ADMINISTRATOR, ENDPOINT].concat();
     let split = Split::start_with(Changes {
         only,

@@ -1,4 +1,4 @@
-//! End to end, over real sockets. Run by `./tests/run`.
+//! End-to-end tests over real sockets. Run by `./tests/run`.
 
 mod auth_enumeration;
 mod auth_factors;

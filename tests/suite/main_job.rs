@@ -1,4 +1,4 @@
-//! The main job, from end to end, through the gateway alone.
+//! A complete user journey through the gateway.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text, welcom
 use postern_tests::{Person, Postern, Split, Surface};
 use serde_json::Value;
 
-/// Every step of a day, in the order in which a person takes them.
+/// All steps in the order of a user.
 async fn a_day(surface: &Surface) {
     let ada = register(surface).await;
     upload(&ada).await;
@@ -189,7 +189,7 @@ async fn notify(surface: &Surface, ada: &Person) {
     assert!(unchanged.body.is_empty());
 }
 
-/// The mail is there before its result is recorded: asks until it is, for a minute at most.
+/// Waits until the result of a delivered mail is recorded, for at most a minute.
 async fn settled(person: &Person, location: &str) -> Value {
     let asking = async {
         loop {
@@ -205,21 +205,21 @@ async fn settled(person: &Person, location: &str) -> Value {
 }
 
 #[tokio::test]
-async fn in_one_process_over_sqlite_and_memory() {
+async fn journey_in_one_process_over_sqlite_and_memory() {
     let postern = Postern::start().await;
     a_day(postern.surface()).await;
     postern.stop().await;
 }
 
 #[tokio::test]
-async fn in_three_processes_over_postgresql_and_redis() {
+async fn journey_in_three_processes_over_postgresql_and_redis() {
     let split = Split::start().await;
     a_day(split.surface()).await;
     split.stop().await;
 }
 
 #[tokio::test]
-async fn a_temporary_token_is_exchanged_once() {
+async fn temporary_token_is_exchanged_once() {
     let postern = Postern::start().await;
     let token = postern
         .surface()

@@ -1,20 +1,73 @@
-//! What a mail server reports, as a mail server pipes it, and how an operator takes an address off
-//! the lists: the real program.
+//! Delivery reports piped by a mail server, and removal of addresses from the suppression list,
+//! with the real program.
 
 use postern_common::database::testing::both;
 use postern_tests::mail_token::DELIVERY_REPORT;
 
 use crate::notify_stage::Stage;
 
-/// Mail that goes nowhere and is taken.
+/// A mail provider that accepts everything and sends nothing.
 const MAIL: &str = "[[provider]]\nname = 'mail'\nchannel = 'email'\nkind = 'null'";
 const NOTHING: &str = "no report of a notification: message discarded\n";
 const ADA: &str = "ada@example.com";
 const UNKNOWN: &str =
     include_str!("../../notify-upstream/src/receipts/dsn/samples/exchange-failed.eml");
 
+/// Finds the suppressed address with each filter of the list, and removes it.
+async fn list_and_remove_ada(stage: &Stage) {
+    let listed = stage
+        .tool(&["suppression", "list", "--address", " Ada@Example.com"])
+        .await;
+    let [at, list, channel, reason, hash] =
+        listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
+    else {
+        panic!("{}{}", listed.stdout, listed.stderr)
+    };
+    assert_eq!(
+        (list, channel, reason, hash.len()),
+        ("suppressed", "email", "mailbox_unknown", 64)
+    );
+    for nothing in [
+        &["--address", "bob@example.com"][..],
+        &["--list", "unsubscribed"],
+        &["--until", at],
+    ] {
+        let other = stage
+            .tool(&[&["suppression", "list"], nothing].concat())
+            .await;
+        assert_eq!(
+            (other.status, other.stdout.as_str()),
+            (Some(0), ""),
+            "{nothing:?}: {}",
+            other.stderr
+        );
+    }
+    let other = stage
+        .tool(&[
+            "suppression",
+            "remove",
+            "--list",
+            "unsubscribed",
+            "--hash",
+            hash,
+        ])
+        .await;
+    assert_eq!(other.stdout, "0 removed\n", "{}", other.stderr);
+    let removed = stage
+        .tool(&[
+            "suppression",
+            "remove",
+            "--list",
+            "suppressed",
+            "--address",
+            ADA,
+        ])
+        .await;
+    assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
+}
+
 #[tokio::test]
-async fn a_bounce_silences_its_address_until_an_operator_takes_it_off_the_list() {
+async fn bounce_suppresses_its_address_until_removed() {
     for database in both().await {
         let stage = Stage::over(&database.url, MAIL).await;
         let replica = stage.replica().await;
@@ -40,62 +93,14 @@ async fn a_bounce_silences_its_address_until_an_operator_takes_it_off_the_list()
             .mail_ends(&replica, ADA, Some("ADDRESS_SUPPRESSED"))
             .await;
 
-        let listed = stage
-            .tool(&["suppression", "list", "--address", " Ada@Example.com"])
-            .await;
-        let [at, list, channel, reason, hash] =
-            listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
-        else {
-            panic!("{}{}", listed.stdout, listed.stderr)
-        };
-        assert_eq!(
-            (list, channel, reason, hash.len()),
-            ("suppressed", "email", "mailbox_unknown", 64)
-        );
-        for nothing in [
-            &["--address", "bob@example.com"][..],
-            &["--list", "unsubscribed"],
-            &["--until", at],
-        ] {
-            let other = stage
-                .tool(&[&["suppression", "list"], nothing].concat())
-                .await;
-            assert_eq!(
-                (other.status, other.stdout.as_str()),
-                (Some(0), ""),
-                "{nothing:?}: {}",
-                other.stderr
-            );
-        }
-        let other = stage
-            .tool(&[
-                "suppression",
-                "remove",
-                "--list",
-                "unsubscribed",
-                "--hash",
-                hash,
-            ])
-            .await;
-        assert_eq!(other.stdout, "0 removed\n", "{}", other.stderr);
-        let removed = stage
-            .tool(&[
-                "suppression",
-                "remove",
-                "--list",
-                "suppressed",
-                "--address",
-                ADA,
-            ])
-            .await;
-        assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
+        list_and_remove_ada(&stage).await;
         stage.mail_ends(&replica, ADA, None).await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
 }
 
 #[tokio::test]
-async fn an_address_is_taken_off_the_list_of_those_who_unsubscribed() {
+async fn unsubscribed_address_can_be_removed_from_the_list() {
     for database in both().await {
         let stage = Stage::over(&database.url, MAIL).await;
         let replica = stage.replica().await;
@@ -152,7 +157,7 @@ async fn an_address_is_taken_off_the_list_of_those_who_unsubscribed() {
 }
 
 #[tokio::test]
-async fn a_mail_server_keeps_a_report_that_cannot_be_kept_here_and_no_other_mail() {
+async fn unstorable_report_is_deferred_and_other_mail_discarded() {
     let [database, _] = both().await;
     let stage = Stage::over(&database.url, MAIL).await;
     let vacation = "From: ada@example.com\nSubject: Out of office\nAuto-Submitted: auto-replied\n\nBack on Monday.\n";

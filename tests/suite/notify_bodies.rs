@@ -1,5 +1,4 @@
-//! A flood of the largest bodies while the store stands still: how much memory it takes is a
-//! setting.
+//! Memory during a flood of the largest bodies while the store is blocked is bounded by a setting.
 
 use std::time::Duration;
 
@@ -13,32 +12,32 @@ use sqlx::{Connection, Executor, PgConnection};
 
 use crate::notify_stage::Stage;
 
-/// How many send at once.
+/// Concurrent clients.
 const CLIENTS: usize = 24;
 
-/// How much a process may grow for 4 MiB of bodies: the text, what it is parsed to, and what is
-/// stored of it.
-const MOST_GROWN_KIB: u64 = 128 << 10;
+/// Maximum memory growth for 4 MiB of bodies in KiB: the text, the parsed values, and the stored
+/// form.
+const MAX_GROWTH_KIB: u64 = 128 << 10;
 
-/// A batch of nearly a mebibyte, as large as may be: fifteen times almost all the variables that
-/// one may have.
+/// Returns a batch of almost one mebibyte, the maximum: fifteen notifications with nearly the
+/// maximum of variables.
 fn batch(blob: &Value) -> Value {
     let one = json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
         "variables": {"name": "Ada", "blob": blob}});
     json!({"notifications": vec![one; 15]})
 }
 
-/// What a flood did.
+/// The result of a flood.
 struct Flood {
-    /// How many kibibytes the process grew at its peak.
+    /// Growth of the peak memory in KiB.
     grown: u64,
-    /// How many heard that they should come back.
+    /// Number of clients asked to retry.
     told: usize,
     accepted: usize,
 }
 
-/// Sends them all while nothing can be stored, until all but `held` were refused; then the rest is
-/// stored. A refusal may close the connection before its client has read it.
+/// Sends all batches while nothing can be stored, until all but `held` have been rejected; then the
+/// rest is stored. A rejection may close the connection before the client has read it.
 async fn flood(bodies: &str, blob: &Value, held: usize) -> Flood {
     let database = postgres().await;
     let stage = Stage::over(
@@ -87,12 +86,12 @@ async fn flood(bodies: &str, blob: &Value, held: usize) -> Flood {
 }
 
 #[tokio::test]
-async fn a_flood_of_large_bodies_takes_no_more_memory_than_it_is_given() {
+async fn flood_of_large_bodies_stays_within_its_memory_budget() {
     let words = json!("x".repeat(60_000));
-    // What takes the most memory for its bytes.
+    // Numbers use the most memory relative to their text.
     let numbers = json!(vec![1; 30_000]);
     for (what, blob) in [("words", words), ("numbers", numbers)] {
-        // Room for four: whoever waits has one, or is refused.
+        // The budget admits four; the others are rejected.
         let bounded = flood("4MiB", &blob, 4).await;
         note(&format!(
             "notify: {CLIENTS} bodies of 0.9 MB of {what} at once while the store stands still: with room for 4 MiB the \
@@ -101,7 +100,7 @@ async fn a_flood_of_large_bodies_takes_no_more_memory_than_it_is_given() {
         ));
         assert!((1..=4).contains(&bounded.accepted), "{}", bounded.accepted);
         assert!(
-            bounded.told > 0 && bounded.grown < MOST_GROWN_KIB,
+            bounded.told > 0 && bounded.grown < MAX_GROWTH_KIB,
             "{} {}",
             bounded.told,
             bounded.grown

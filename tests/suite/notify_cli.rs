@@ -1,4 +1,4 @@
-//! The operator's tools of the notification upstream: the real program.
+//! The command line tools of the notification upstream, with the real program.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn tool(arguments: &[&str]) -> (Program, tempfile::TempDir) {
 }
 
 #[tokio::test]
-async fn templates_are_checked_and_every_mistake_is_told() {
+async fn template_check_lists_every_mistake() {
     let shipped = conf().join("templates").display().to_string();
     let (check, _folder) = tool(&["templates", "check", "--folder", &shipped]);
     let ended = check.run().await;
@@ -51,7 +51,7 @@ async fn templates_are_checked_and_every_mistake_is_told() {
 }
 
 #[tokio::test]
-async fn a_template_is_shown_as_it_would_be_sent() {
+async fn template_preview_shows_the_message() {
     let shipped = conf().join("templates").display().to_string();
     let preview = |arguments: &[&str]| {
         let all = [
@@ -111,7 +111,7 @@ async fn a_template_is_shown_as_it_would_be_sent() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_listed_replayed_and_dropped_by_filter() {
+async fn dead_letters_are_listed_replayed_and_dropped() {
     let database = sqlite().await;
     let stage = Stage::over(&database.url, "").await;
     let replica = stage.replica().await;

@@ -1,4 +1,4 @@
-//! PostgreSQL as operators run it: a primary with a standby, and behind PgBouncer.
+//! PostgreSQL with a standby, and behind PgBouncer.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::notify_postgres::{OwnPostgres, PgBouncer, port};
 use crate::notify_stage::Stage;
 
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn a_promoted_standby_takes_over_without_a_restart() {
+async fn promoted_standby_is_used_without_a_restart() {
     let primary = OwnPostgres::start().await;
     let standby = primary.standby().await;
-    // The standby comes first: it answers, and takes no writes.
+    // The standby is listed first: it answers, but accepts no writes.
     let hosts = format!(
         "127.0.0.1:{},127.0.0.1:{}",
         port(standby.url()),
@@ -38,14 +38,14 @@ async fn a_promoted_standby_takes_over_without_a_restart() {
         .execute("SELECT pg_promote()")
         .await
         .expect("promoted");
-    let accepted = tokio::time::timeout(PATIENCE, async {
+    let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
         loop {
             if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
                 return id;
             }
         }
     });
-    let id = accepted.await.expect("the new primary takes over");
+    let id = accepted.await.expect("the standby is promoted");
     stage.settled(&replica, &id, "SENT").await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     standby.stop().await;
@@ -71,7 +71,7 @@ async fn pgbouncer_in_session_mode_works() {
 }
 
 #[tokio::test]
-async fn pgbouncer_that_shares_sessions_is_refused() {
+async fn pgbouncer_with_shared_sessions_is_rejected() {
     let database = postgres().await;
     for mode in ["transaction", "statement"] {
         let pooler = PgBouncer::start(&database.url, mode).await;

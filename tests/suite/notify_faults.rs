@@ -1,4 +1,4 @@
-//! What is stopped, cut off and raced while notifications flow.
+//! Outages and races while notifications are processed.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::notify_postgres::OwnPostgres;
 use crate::notify_stage::Stage;
 
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn without_its_cache_everything_goes_on() {
+async fn cache_outage_does_not_stop_delivery() {
     let database = postgres().await;
     let mut stage = Stage::over(&database.url, &format!("service_quota = 5\n{SETTINGS}")).await;
     stage.cache = "redis://127.0.0.1:1".to_owned();
@@ -32,7 +32,7 @@ async fn without_its_cache_everything_goes_on() {
 }
 
 #[tokio::test]
-async fn without_its_database_nothing_is_accepted_and_the_client_is_told_when_to_come_back() {
+async fn database_outage_is_503_with_retry_after() {
     let mut database = OwnPostgres::start().await;
     let stage = Stage::over(database.url(), SETTINGS).await;
     let replica = stage.replica().await;
@@ -54,10 +54,10 @@ async fn without_its_database_nothing_is_accepted_and_the_client_is_told_when_to
     );
     assert!(
         stage.not_ready(&replica).await.contains("database"),
-        "a balancer is told, too"
+        "readiness fails as well"
     );
     database.again().await;
-    let accepted = tokio::time::timeout(PATIENCE, async {
+    let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
         loop {
             if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
                 return id;
@@ -70,11 +70,11 @@ async fn without_its_database_nothing_is_accepted_and_the_client_is_told_when_to
     database.stop().await;
 }
 
-/// A machine may be busy; without a deadline it is a quarter of an hour.
-const ANSWERED: Duration = Duration::from_secs(10);
+/// Upper bound on a busy machine; without a deadline it would be a quarter of an hour.
+const MAX_RESPONSE_TIME: Duration = Duration::from_secs(10);
 
 #[tokio::test]
-async fn a_silent_database_is_503_and_not_ready_until_it_is_back() {
+async fn unresponsive_database_is_503_until_it_recovers() {
     let database = postgres().await;
     let (relay, url) = Relay::start(&database.url).await;
     let stage = Stage::over(&url, SETTINGS).await;
@@ -96,14 +96,14 @@ async fn a_silent_database_is_503_and_not_ready_until_it_is_back() {
             asked.elapsed().as_millis()
         ));
         assert_eq!(answer.status(), 503);
-        assert!(asked.elapsed() < ANSWERED, "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < MAX_RESPONSE_TIME, "{:?}", asked.elapsed());
     }
     assert!(stage.not_ready(&replica).await.contains("database"));
     relay.recover();
-    // The same keys: what was committed although its caller was told otherwise is found, and
+    // The same keys: a notification that was committed although the response was 503 is found, and
     // nothing is sent twice.
     for key in ["s0", "s1", "s2"] {
-        let accepted = tokio::time::timeout(PATIENCE, async {
+        let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
             loop {
                 if let Some(id) = stage.try_post(&replica.url, key, "Ada", "NORMAL").await {
                     return id;
@@ -120,7 +120,7 @@ async fn a_silent_database_is_503_and_not_ready_until_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_stop_does_not_wait_for_a_silent_database() {
+async fn stop_does_not_wait_for_an_unresponsive_database() {
     let database = postgres().await;
     let (relay, url) = Relay::start(&database.url).await;
     let stage = Stage::over(&url, SETTINGS).await;
@@ -149,7 +149,7 @@ async fn a_stop_does_not_wait_for_a_silent_database() {
 }
 
 #[tokio::test]
-async fn a_demoted_database_is_503_and_not_ready_until_another_takes_writes() {
+async fn demoted_database_is_503_until_another_is_writable() {
     let database = postgres().await;
     let stage = Stage::over(&database.url, SETTINGS).await;
     let replica = stage.replica().await;
@@ -163,8 +163,7 @@ async fn a_demoted_database_is_503_and_not_ready_until_another_takes_writes() {
         panic!("PostgreSQL")
     };
     let set = async |value: &str| {
-        // Sessions from before keep what they began with: the replica's are ended, as a fail-over
-        // does.
+        // Existing sessions keep their settings: the replica's are terminated, as in a failover.
         let set = format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}");
         pool.execute(AssertSqlSafe(set)).await.expect("set");
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -172,7 +171,12 @@ async fn a_demoted_database_is_503_and_not_ready_until_another_takes_writes() {
         pool.execute(end).await.expect("ended");
     };
     set("on").await;
-    assert!(stage.not_ready(&replica).await.contains("takes no writes"));
+    assert!(
+        stage
+            .not_ready(&replica)
+            .await
+            .contains("accepts no writes")
+    );
     assert_eq!(
         stage
             .post(&replica.url, "k1", "Ada", "NORMAL")
@@ -181,11 +185,11 @@ async fn a_demoted_database_is_503_and_not_ready_until_another_takes_writes() {
             .status(),
         503
     );
-    // The old server's sessions are not ended: the replica finds out by itself that they are
-    // useless.
+    // The old server's sessions are not terminated: the replica must detect that they are
+    // read-only.
     let set = format!("ALTER DATABASE {name} RESET default_transaction_read_only");
     pool.execute(AssertSqlSafe(set)).await.expect("reset");
-    let accepted = tokio::time::timeout(PATIENCE, async {
+    let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
         loop {
             if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
                 return id;
@@ -203,7 +207,7 @@ async fn a_demoted_database_is_503_and_not_ready_until_another_takes_writes() {
 }
 
 #[tokio::test]
-async fn a_zombie_that_wakes_up_after_its_lease_changes_nothing() {
+async fn worker_resumed_after_its_lease_changes_nothing() {
     let database = postgres().await;
     let stage = Stage::over(&database.url, SETTINGS).await;
     let zombie = stage.replica().await;
@@ -214,7 +218,7 @@ async fn a_zombie_that_wakes_up_after_its_lease_changes_nothing() {
         .expect("accepted");
     stage
         .provider
-        .until(PATIENCE, |calls| calls.len() == 1)
+        .until(STEP_TIMEOUT, |calls| calls.len() == 1)
         .await;
     zombie.running.signal("STOP").await;
     let other = stage.replica().await;
@@ -222,7 +226,7 @@ async fn a_zombie_that_wakes_up_after_its_lease_changes_nothing() {
     let stopped = Instant::now();
     stage
         .provider
-        .until(PATIENCE, |calls| calls.len() == 2)
+        .until(STEP_TIMEOUT, |calls| calls.len() == 2)
         .await;
     assert!(stopped.elapsed() <= RESCUE, "{:?}", stopped.elapsed());
     stage.settled(&other, &id, "SENT").await;
@@ -253,7 +257,7 @@ async fn a_zombie_that_wakes_up_after_its_lease_changes_nothing() {
         2,
         "the zombie begins nothing more"
     );
-    // It is a worker like any other again, under a new identity.
+    // The worker continues under a new identity.
     let again = stage
         .try_post(&zombie.url, "k2", "Ada", "HIGH")
         .await
@@ -265,7 +269,7 @@ async fn a_zombie_that_wakes_up_after_its_lease_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_was_cut_off_is_looked_up_and_not_repeated() {
+async fn interrupted_attempt_is_looked_up_and_not_repeated() {
     let database = postgres().await;
     let mut stage = Stage::over(&database.url, SETTINGS).await;
     stage.can_be_asked = true;
@@ -277,7 +281,7 @@ async fn an_attempt_that_was_cut_off_is_looked_up_and_not_repeated() {
         .expect("accepted");
     stage
         .provider
-        .until(PATIENCE, |calls| calls.len() == 1)
+        .until(STEP_TIMEOUT, |calls| calls.len() == 1)
         .await;
     first.running.kill().await;
     let second = stage.replica().await;
@@ -292,7 +296,7 @@ async fn an_attempt_that_was_cut_off_is_looked_up_and_not_repeated() {
 }
 
 #[tokio::test]
-async fn one_key_on_two_replicas_at_once_is_one_notification() {
+async fn concurrent_requests_with_one_key_are_one_notification() {
     let database = postgres().await;
     let stage = Stage::over(&database.url, SETTINGS).await;
     let replicas = [stage.replica().await, stage.replica().await];
@@ -308,7 +312,7 @@ async fn one_key_on_two_replicas_at_once_is_one_notification() {
     }
     let calls = stage
         .provider
-        .until(PATIENCE, |calls| calls.len() >= 20)
+        .until(STEP_TIMEOUT, |calls| calls.len() >= 20)
         .await;
     let sent: BTreeSet<_> = calls.iter().map(|call| &call.id).collect();
     assert_eq!((calls.len(), sent.len()), (20, 20));

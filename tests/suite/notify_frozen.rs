@@ -1,5 +1,4 @@
-//! A worker that is frozen (`SIGSTOP`) beside one that is killed: what both had in hand is
-//! delivered by a third.
+//! A suspended worker (`SIGSTOP`) and a killed one: a third delivers the notifications of both.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,24 +9,25 @@ use postern_tests::note;
 use crate::notify_kills::RESCUE;
 use crate::notify_stage::{Call, Replica, Stage};
 
-/// What each of the two has in hand. A sixteenth of the permits is reserved for each of CRITICAL
-/// and HIGH.
+/// Notifications claimed by each of the two. A sixteenth of the permits is reserved for each of
+/// CRITICAL and HIGH.
 const ROWS: usize = 120;
 const SETTINGS: &str = "[queue]\nsms_permits = 150";
-/// Calls at once of one provider: the other rows in hand wait for their turn.
+/// Concurrent calls of one provider; other claimed rows wait.
 const CALLS_AT_ONCE: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Starts a replica and gives it its rows; returns when its calls are under way, with the ids.
+/// Starts a replica and submits notifications. Returns when its calls are in progress, with the
+/// ids.
 async fn laden(stage: &Stage, calls: usize) -> (Replica, Vec<String>) {
     let replica = stage.replica().await;
     let ids = stage.post_batch(&replica, &vec!["NORMAL"; ROWS]).await;
     stage
         .provider
-        .until(PATIENCE, |made| made.len() == calls)
+        .until(STEP_TIMEOUT, |made| made.len() == calls)
         .await;
     for id in &ids {
-        let leased = tokio::time::timeout(PATIENCE, async {
+        let leased = tokio::time::timeout(STEP_TIMEOUT, async {
             while stage.status(&replica.url, id).await["attempts"] != 1 {}
         });
         leased.await.expect("it is in hand");
@@ -35,7 +35,7 @@ async fn laden(stage: &Stage, calls: usize) -> (Replica, Vec<String>) {
     (replica, ids)
 }
 
-/// How long after the fault each was called, in rising order.
+/// Returns the time from the fault to the first call of each notification, ascending.
 fn rescues(ids: &[String], calls: &[Call], fault: Instant) -> Vec<Duration> {
     let mut first: HashMap<&str, Instant> = HashMap::new();
     for call in calls.iter().filter(|call| call.at > fault) {
@@ -70,7 +70,7 @@ async fn rows_of_a_frozen_worker_are_delivered_within_15_s() {
             .len()
             == ids.len()
     };
-    let calls = stage.provider.until(PATIENCE, is_rescued).await;
+    let calls = stage.provider.until(STEP_TIMEOUT, is_rescued).await;
     let rescues = rescues(&ids, &calls, fault);
     let p99 = rescues[rescues.len() * 99 / 100];
     let slowest = rescues[rescues.len() - 1];
@@ -85,7 +85,7 @@ async fn rows_of_a_frozen_worker_are_delivered_within_15_s() {
         "p99 {p99:?}, slowest {slowest:?}"
     );
 
-    // Awake, it begins nothing of what others have taken over, and works on.
+    // After it resumes, it starts no row that was taken over, and continues with new ones.
     frozen.running.signal("CONT").await;
     for id in &ids {
         stage.settled(&rescuer, id, "SENT").await;
@@ -95,7 +95,7 @@ async fn rows_of_a_frozen_worker_are_delivered_within_15_s() {
     assert_eq!(
         stage.provider.calls().len(),
         ids.len() + 2 * CALLS_AT_ONCE + 1,
-        "what was under way is repeated"
+        "calls in progress are repeated"
     );
     for replica in [frozen, rescuer] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));

@@ -1,6 +1,6 @@
-//! What is killed while notifications flow: workers, PostgreSQL, Redis, the one process over
-//! SQLite. `POSTERN_TEST_KILLS` says how many kills of each a run has (default 4): the same tests
-//! are the long runs.
+//! Kills of workers, PostgreSQL, Redis, and the single process over SQLite while notifications are
+//! processed. `POSTERN_TEST_KILLS` sets the kills of each per run (default 4); long runs use the
+//! same tests.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::notify_load::{Kill, Load, Verdict, verdict};
 use crate::notify_postgres::OwnPostgres;
 use crate::notify_stage::{Replica, Stage};
 
-/// What one process has in hand at most.
+/// Maximum notifications claimed by one process.
 const PERMITS: usize = 16;
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
-/// Each request and each call asks the cache.
+/// Every request and every call uses the cache.
 const WITH_CACHE: &str = "service_quota = 1000000000\n[queue]\nsms_permits = 16";
-/// A rescue takes 10 s until the dead are dead, 3 s until that is seen, and a look.
+/// Maximum time of a takeover: 10 s until a lease expires, 3 s until that is detected, and a claim.
 pub(crate) const RESCUE: Duration = Duration::from_secs(15);
 
 fn kills() -> usize {
@@ -59,8 +59,8 @@ fn hold_to(verdict: &Verdict, kills: &[Kill], what: &str) {
     assert!(*displaced <= 2 * PERMITS, "{displaced} places");
 }
 
-/// Kills the oldest process; another takes its place. The time until that is not taken off: the
-/// others go on.
+/// Kills the oldest process and starts another. The start-up time counts, because the other
+/// processes continue.
 async fn kill_a_worker(stage: &Stage, load: &Load, replicas: &mut Vec<Replica>) -> Kill {
     let (victim, kill) = (replicas.remove(0), Kill::now());
     victim.running.kill().await;
@@ -89,7 +89,7 @@ async fn kill_redis(redis: &mut RedisServer) -> Kill {
 }
 
 #[tokio::test]
-async fn workers_that_are_killed_lose_nothing_and_are_relieved_in_time() {
+async fn killed_workers_lose_nothing_and_are_replaced_in_time() {
     let database = postgres().await;
     let stage = Stage::over(&database.url, SETTINGS).await;
     let mut replicas = vec![stage.replica().await, stage.replica().await];
@@ -107,7 +107,7 @@ async fn workers_that_are_killed_lose_nothing_and_are_relieved_in_time() {
 }
 
 #[tokio::test]
-async fn whatever_is_killed_nothing_is_lost() {
+async fn kills_of_any_component_lose_nothing() {
     let mut database = OwnPostgres::start().await;
     let mut redis = RedisServer::start(&[]).await;
     let mut stage = Stage::over(database.url(), WITH_CACHE).await;
@@ -141,7 +141,7 @@ async fn whatever_is_killed_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn one_process_over_sqlite_that_is_killed_loses_nothing() {
+async fn killed_single_process_over_sqlite_loses_nothing() {
     let database = sqlite().await;
     let stage = Stage::over(&database.url, SETTINGS).await;
     let mut replicas = vec![stage.replica().await];
@@ -166,10 +166,10 @@ async fn one_process_over_sqlite_that_is_killed_loses_nothing() {
     }
 }
 
-/// `POSTERN_TEST_OLDER` may name the `postern-notify` of an older release, whose processes are the
-/// ones that are replaced.
+/// `POSTERN_TEST_OLDER` may name the `postern-notify` of an older release, whose processes are
+/// replaced.
 #[tokio::test]
-async fn a_rolling_restart_loses_nothing_and_sends_nothing_twice() {
+async fn rolling_restart_loses_and_repeats_nothing() {
     let database = postgres().await;
     let mut stage = Stage::over(&database.url, SETTINGS).await;
     stage.older = Env::of_process()
@@ -198,11 +198,11 @@ async fn a_rolling_restart_loses_nothing_and_sends_nothing_twice() {
     assert_eq!(
         (verdict.extra, verdict.unknown),
         (0, 0),
-        "what was not begun is handed back, what was begun is finished"
+        "claimed rows are returned, calls in progress are completed"
     );
     assert!(
         verdict.slowest_rescue < Duration::from_secs(5),
-        "nobody waited for a lease: {:?}",
+        "no notification waited for a lease: {:?}",
         verdict.slowest_rescue
     );
 }

@@ -1,5 +1,5 @@
-//! Careful clients that post while things are killed, and what the provider's record says of it
-//! afterwards.
+//! Clients that retry until their notification is accepted while processes are killed, and checks
+//! of the provider's record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
-use crate::notify_stage::{Call, Replica, SOON, Stage};
+use crate::notify_stage::{Call, EVENT_POLL_TIMEOUT, Replica, Stage};
 
-/// Those who post at once.
-const POSTERS: usize = 4;
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Concurrent clients.
+const CLIENTS: usize = 4;
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A notification that was accepted.
+/// An accepted notification.
 #[derive(Clone, Debug)]
 pub(crate) struct Accepted {
     pub(crate) id: String,
-    /// Its number among those of its poster.
+    /// Its number among those of its client.
     pub(crate) number: usize,
     pub(crate) at: Instant,
-    /// The process that took it, `None` if it was not the first one that was asked: an earlier one
-    /// may have it.
+    /// The process that accepted it; `None` if an earlier attempt at another process may have been
+    /// accepted.
     pub(crate) by: Option<String>,
 }
 
-/// Posters that go on until they are told to stop.
+/// Clients that post until they are stopped.
 pub(crate) struct Load {
     targets: watch::Sender<Vec<String>>,
     accepted: watch::Sender<usize>,
@@ -42,13 +42,13 @@ impl Load {
         }
     }
 
-    /// Everything that was accepted until the end of `faults`.
+    /// Returns everything accepted until the end of `faults`.
     pub(crate) async fn during<T>(
         &self,
         stage: &Stage,
         faults: impl Future<Output = T>,
     ) -> (Vec<Vec<Accepted>>, T) {
-        let posters = join_all((0..POSTERS).map(|poster| self.post(stage, poster)));
+        let posters = join_all((0..CLIENTS).map(|poster| self.post(stage, poster)));
         let faults = async {
             let outcome = faults.await;
             self.stop.send_replace(true);
@@ -57,29 +57,29 @@ impl Load {
         tokio::join!(posters, faults)
     }
 
-    /// Waits until so many more are accepted.
+    /// Waits until `more` notifications are accepted.
     pub(crate) async fn goes_on(&self, more: usize) {
         let mut accepted = self.accepted.subscribe();
         let wanted = *accepted.borrow_and_update() + more;
         let reached =
-            tokio::time::timeout(PATIENCE, accepted.wait_for(|count| *count >= wanted)).await;
+            tokio::time::timeout(STEP_TIMEOUT, accepted.wait_for(|count| *count >= wanted)).await;
         let _ = reached
             .expect("notifications are accepted within a minute")
             .expect("the sender is here");
     }
 
-    /// From now on these are posted to.
+    /// Sets the replicas for the following requests.
     pub(crate) fn turns_to(&self, replicas: &[Replica]) {
         self.targets.send_replace(urls(replicas));
     }
 
-    /// What was away is there again: it is worth another try.
+    /// Announces that a component has recovered, so that clients retry.
     pub(crate) fn tries_again(&self) {
         self.targets.send_modify(|_| {});
     }
 
-    /// Posts until the stop, one after the other, each under a key of its own and to whichever
-    /// replica answers, until it is accepted: as a careful client does.
+    /// Posts until the stop, one notification after the other, each with its own key and to any
+    /// replica that responds, until it is accepted.
     async fn post(&self, stage: &Stage, poster: usize) -> Vec<Accepted> {
         let mut stop = self.stop.subscribe();
         let mut done = Vec::new();
@@ -102,8 +102,8 @@ impl Load {
                 };
                 match posted {
                     Some(posted) => break posted,
-                    // Until it is heard that something is there again, or it is worth another try.
-                    None => drop(tokio::time::timeout(SOON, targets.changed()).await),
+                    // Wait until a component has recovered, or a short time.
+                    None => drop(tokio::time::timeout(EVENT_POLL_TIMEOUT, targets.changed()).await),
                 }
             };
             done.push(Accepted {
@@ -122,25 +122,25 @@ fn urls(replicas: &[Replica]) -> Vec<String> {
     replicas.iter().map(|replica| replica.url.clone()).collect()
 }
 
-/// What the provider's record says once everything that was accepted stands in it.
+/// Evaluates the provider's record once it contains everything accepted.
 pub(crate) async fn verdict(stage: &Stage, posted: &[Vec<Accepted>], kills: &[Kill]) -> Verdict {
     let ids: BTreeSet<&str> = posted
         .iter()
         .flatten()
         .map(|accepted| accepted.id.as_str())
         .collect();
-    let calls = stage.provider.until(PATIENCE, |calls| {
+    let calls = stage.provider.until(STEP_TIMEOUT, |calls| {
         calls.len() >= ids.len()
             && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
     });
     Verdict::of(posted, &calls.await, kills)
 }
 
-/// Something that was killed.
+/// A kill of a component.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kill {
     pub(crate) at: Instant,
-    /// When it answered again; the same instant where others go on without it.
+    /// Time of recovery; equal to the kill if other processes continue.
     pub(crate) back: Instant,
 }
 
@@ -150,7 +150,7 @@ impl Kill {
         Self { at, back: at }
     }
 
-    /// For how much of the time between two instants nobody could do anything.
+    /// Returns the time between two instants during which no process could work.
     fn away_within(&self, from: Instant, to: Instant) -> Duration {
         self.back
             .min(to)
@@ -158,19 +158,19 @@ impl Kill {
     }
 }
 
-/// What the record says of what was accepted.
+/// The evaluation of the provider's record.
 pub(crate) struct Verdict {
     pub(crate) accepted: usize,
     pub(crate) lost: Vec<String>,
     /// Calls beyond the first of each notification.
     pub(crate) extra: usize,
-    /// Calls for notifications that nobody was told of.
+    /// Calls for notifications whose acceptance was not reported.
     pub(crate) unknown: usize,
-    /// The longest that something accepted before a kill was not delivered after it, without the
-    /// time for which the database was away.
+    /// Maximum time from a kill to the delivery of a notification accepted before it, without the
+    /// outage of the database.
     pub(crate) slowest_rescue: Duration,
-    /// How many places a notification came too late, among those that its process took from its
-    /// poster and that no kill has touched.
+    /// Maximum number of places by which a notification was late, among those that one process
+    /// accepted from one client and that no kill affected.
     pub(crate) displaced: usize,
 }
 
@@ -215,9 +215,8 @@ impl Verdict {
     }
 }
 
-/// How far behind its place the latest of those stands that one process took from one poster and
-/// that were delivered promptly: the rest were in the hands of a process that was killed, or waited
-/// for a database that was.
+/// Returns the maximum number of places by which promptly delivered notifications were late, by
+/// process and client. Others were claimed by a killed process or waited for the database.
 fn displaced(posted: &[Accepted], first: &HashMap<&str, Instant>) -> usize {
     let mut by_process: HashMap<&str, Vec<(usize, Instant)>> = HashMap::new();
     for Accepted { id, number, at, by } in posted {
@@ -234,7 +233,8 @@ fn displaced(posted: &[Accepted], first: &HashMap<&str, Instant>) -> usize {
         .unwrap_or(0)
 }
 
-/// How many places the latest of these, in the order of acceptance, was called too late.
+/// Returns the maximum number of places by which one of `prompt`, in the order of acceptance, was
+/// late.
 fn latest(prompt: &[(usize, Instant)]) -> usize {
     let by_call: BTreeMap<(Instant, usize), usize> = prompt
         .iter()

@@ -1,6 +1,6 @@
-//! The order in which the provider hears of things: by its own record. `POSTERN_TEST_WAITING` says
-//! how many wait (default 2000) and `POSTERN_TEST_LOW` how many LOW ones (default 20000): the same
-//! tests are the long runs.
+//! The order of calls in the provider's record. `POSTERN_TEST_WAITING` sets the number of waiting
+//! notifications (default 2000) and `POSTERN_TEST_LOW` that of LOW ones (default 20000); long runs
+//! use the same tests.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ const PERMITS: usize = 16;
 const ONE: Option<usize> = Some(1);
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
 const PRIORITIES: [&str; 4] = ["CRITICAL", "HIGH", "NORMAL", "LOW"];
-/// When NORMAL ones, having waited so long, are promoted.
-const NORMAL_IS_LATE: Duration = Duration::from_secs(120);
-/// CRITICAL ones of the run with a million, and how many there are in a second.
-const CRITICAL: usize = 200;
-const PER_SECOND: u64 = 50;
+/// Waiting time after which NORMAL notifications are promoted.
+const NORMAL_PROMOTION_AGE: Duration = Duration::from_secs(120);
+/// Number of CRITICAL notifications in front of a million LOW ones, and their rate per second.
+const CRITICAL_COUNT: usize = 200;
+const CRITICAL_PER_SECOND: u64 = 50;
 
 fn figure(variable: &str, default: usize) -> usize {
     Env::of_process()
@@ -35,20 +35,20 @@ fn patience(rows: usize) -> Duration {
     Duration::from_secs(90 + rows as u64 / 200)
 }
 
-/// What came out of its order, of these.
+/// Deviations from the expected order.
 #[derive(Debug)]
 struct Disorder {
-    /// Most that were older than one and not called yet, when it was called. They are in hand: what
-    /// is claimed, is in order.
+    /// Maximum number of older notifications that were not called yet when one was called. Claimed
+    /// notifications may be called in any order.
     passed: usize,
-    /// Those called more than twice as many places from their own as may be in hand: place, own
-    /// place, when.
+    /// Notifications whose call was more than twice the claim limit away from their place: place,
+    /// expected place, time.
     far: Vec<(usize, usize, Duration)>,
-    /// How many places any was called from its own, at most.
+    /// Maximum distance of any call from its place.
     most: usize,
 }
 
-/// Calls that were out before the rest was accepted are left out.
+/// Calls made before the rest was accepted are ignored.
 #[track_caller]
 fn disorder(expected: &[String], calls: &[Call]) -> Disorder {
     let places: HashMap<&str, usize> = expected
@@ -85,8 +85,8 @@ fn disorder(expected: &[String], calls: &[Call]) -> Disorder {
     found
 }
 
-/// Accepts so many of all four priorities, mixed; their ids by priority, each in the order of
-/// acceptance.
+/// Submits `count` notifications of all priorities, mixed. Returns the ids by priority, each in the
+/// order of acceptance.
 async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<String>; 4] {
     let mut expected: [Vec<String>; 4] = Default::default();
     let batch: Vec<&str> = (0..count.min(1000))
@@ -109,7 +109,7 @@ async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<St
     expected
 }
 
-/// As many as a process may have in hand, at the provider, which does not answer.
+/// Fills the claim limit of a process with calls to a provider that does not respond.
 async fn fill_the_hands(stage: &Stage, replica: &Replica) -> Vec<String> {
     stage.provider.hold();
     let first = stage.post_batch(replica, &["CRITICAL"; PERMITS]).await;
@@ -120,7 +120,7 @@ async fn fill_the_hands(stage: &Stage, replica: &Replica) -> Vec<String> {
     first
 }
 
-/// The record once it has all of these; what was in hand may be called again.
+/// Returns the record once it contains all of `ids`. Claimed notifications may be called again.
 async fn once_called(stage: &Stage, ids: &[&[String]]) -> Vec<Call> {
     let ids: HashSet<&str> = ids.iter().copied().flatten().map(String::as_str).collect();
     let all = |calls: &[Call]| {
@@ -130,10 +130,9 @@ async fn once_called(stage: &Stage, ids: &[&[String]]) -> Vec<Call> {
     stage.provider.until(patience(ids.len()), all).await
 }
 
-/// Within a priority in the order of acceptance, and over all CRITICAL, HIGH, NORMAL, LOW, but for
-/// what is in hand at once; says how far off, within a priority and over all. In one thread none is
-/// far from its place: on several, a call that the machine holds up in hand is passed by any number
-/// of younger ones, a handful at a time.
+/// Asserts the order of acceptance within a priority, and CRITICAL, HIGH, NORMAL, LOW overall,
+/// except for claimed notifications, and reports the deviations. With one thread, no call is far
+/// from its place; with several, a delayed call is overtaken by a few younger ones at a time.
 #[track_caller]
 fn hold_to_the_order(
     expected: &[Vec<String>; 4],
@@ -149,10 +148,10 @@ fn hold_to_the_order(
         found.most
     };
     let over_all = disorder(&all, calls);
-    // CRITICAL is before all others, however late they are.
+    // CRITICAL comes first, however late it is.
     within(&[&expected[0][..], &all[expected[0].len()..][..1]].concat());
-    // After that a class that is late for its target has a share beside the one above it.
-    if age <= NORMAL_IS_LATE {
+    // After that, a priority that misses its target has a share beside the one above it.
+    if age <= NORMAL_PROMOTION_AGE {
         within(&all);
     }
     (
@@ -165,7 +164,8 @@ fn hold_to_the_order(
     )
 }
 
-/// A stage whose replicas have so many threads; none: one for each core, as delivered.
+/// Starts a stage whose replicas have this number of threads; `None` is the default of one per
+/// core.
 async fn with_threads(database: &str, threads: Option<usize>) -> Stage {
     let mut stage = Stage::over(database, SETTINGS).await;
     stage.threads = threads;
@@ -198,12 +198,11 @@ async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
 }
 
 #[tokio::test]
-async fn the_order_is_strict_and_fair_with_thousands_waiting_and_a_session_that_sits_in_its_transaction()
- {
+async fn order_is_strict_and_fair_beside_an_idle_transaction() {
     let database = postgres().await;
-    // The tables are there before the session begins.
+    // Creates the tables before the session begins.
     drop(Stage::over(&database.url, SETTINGS).await.replica().await);
-    // Nothing that is deleted from now on can be cleaned away.
+    // Dead rows cannot be vacuumed from now on.
     let mut idle = PgConnection::connect(&database.url)
         .await
         .expect("connects");
@@ -217,25 +216,25 @@ async fn the_order_is_strict_and_fair_with_thousands_waiting_and_a_session_that_
     order_of_many(&database.url, "PostgreSQL with an idle transaction", None).await;
     idle.execute("ROLLBACK")
         .await
-        .expect("it was held all the time");
+        .expect("the session stayed idle in its transaction");
 }
 
 #[tokio::test]
-async fn the_order_is_strict_and_fair_over_sqlite() {
+async fn order_is_strict_and_fair_over_sqlite() {
     order_of_many(&sqlite().await.url, "SQLite", ONE).await;
     order_of_many(&sqlite().await.url, "SQLite", None).await;
 }
 
-/// What waits when everything is killed.
-const BACKLOG: usize = 600;
+/// Notifications that wait at the kill.
+const BACKLOG_SIZE: usize = 600;
 
 #[tokio::test]
-async fn what_waits_keeps_its_order_when_the_process_and_postgresql_are_killed() {
+async fn waiting_keeps_its_order_when_postgresql_is_killed() {
     let mut database = OwnPostgres::start().await;
     let stage = with_threads(database.url(), ONE).await;
     let (accepted, replica) = (Instant::now(), stage.replica().await);
     let first = fill_the_hands(&stage, &replica).await;
-    let expected = accept_mixed(&stage, &replica, BACKLOG).await;
+    let expected = accept_mixed(&stage, &replica, BACKLOG_SIZE).await;
     database.kill().await;
     replica.running.kill().await;
     database.again().await;
@@ -248,12 +247,12 @@ async fn what_waits_keeps_its_order_when_the_process_and_postgresql_are_killed()
 }
 
 #[tokio::test]
-async fn what_waits_keeps_its_order_when_the_one_process_over_sqlite_is_killed() {
+async fn waiting_keeps_its_order_over_a_killed_sqlite_process() {
     let database = sqlite().await;
     let stage = with_threads(&database.url, ONE).await;
     let (accepted, replica) = (Instant::now(), stage.replica().await);
     let first = fill_the_hands(&stage, &replica).await;
-    let expected = accept_mixed(&stage, &replica, BACKLOG).await;
+    let expected = accept_mixed(&stage, &replica, BACKLOG_SIZE).await;
     replica.running.kill().await;
     let replica = stage.replica().await;
     stage.provider.let_go();
@@ -262,11 +261,11 @@ async fn what_waits_keeps_its_order_when_the_one_process_over_sqlite_is_killed()
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
 
-/// The lanes of text messages: first attempts of CRITICAL ones, and of LOW ones.
+/// Lanes of text messages: first attempts of CRITICAL, and of LOW.
 pub(crate) const CRITICAL_LANE: i16 = 8;
 const LOW_LANE: i16 = 14;
 
-/// So many text messages in a lane, as they would stand there had they been accepted.
+/// Inserts text messages into a lane, as if they had been accepted.
 pub(crate) async fn fill(url: &str, lane: i16, rows: usize) {
     let sql = format!(
         "WITH now AS (SELECT {} + n AS ms, n FROM generate_series(0, {rows} - 1) n),
@@ -275,14 +274,14 @@ pub(crate) async fn fill(url: &str, lane: i16, rows: usize) {
         recorded AS (INSERT INTO notify_record (id, lane, creator, template, template_version, locale, recipient, variables, created_at)
             SELECT id, {lane}, 'service:document', 'welcome', 1, 'en', '{{\"phone\":\"+491701234567\"}}', '{{\"name\":\"low\"}}', ms FROM made)
         INSERT INTO notify_queue (id, lane, ord, fence, attempt) SELECT id, {lane}, ms << 12, 0, 0 FROM made",
-        // The first of them were accepted as long ago as there are rows, a millisecond each.
+        // Acceptance times one millisecond apart, ending now.
         Clock::system().now().0 - i64::try_from(rows).unwrap_or(0)
     );
     let mut connection = PgConnection::connect(url).await.expect("connects");
     connection
         .execute(AssertSqlSafe(sql))
         .await
-        .expect("the rows are good");
+        .expect("the rows are inserted");
     connection
         .execute("ANALYZE")
         .await
@@ -290,29 +289,28 @@ pub(crate) async fn fill(url: &str, lane: i16, rows: usize) {
 }
 
 #[tokio::test]
-async fn critical_ones_flow_while_low_ones_wait() {
+async fn critical_is_sent_while_low_waits() {
     let alone = critical_beside_low(ONE).await;
     assert!(
-        alone[CRITICAL - 1] <= PERMITS,
+        alone[CRITICAL_COUNT - 1] <= PERMITS,
         "{alone:?}: more LOW ones than were in hand already"
     );
-    // On several threads the machine may hold one up in hand, while others go; it holds up few of
-    // them for long.
+    // With several threads, the machine may delay a few claimed calls.
     let shared = critical_beside_low(None).await;
-    assert!(shared[CRITICAL * 9 / 10] <= 2 * PERMITS, "{shared:?}");
+    assert!(shared[CRITICAL_COUNT * 9 / 10] <= 2 * PERMITS, "{shared:?}");
 }
 
-/// How many LOW ones were called between the answer to a CRITICAL one and its own call, for each of
-/// them, the least first.
+/// Returns, for each CRITICAL notification, the number of LOW ones called between its acceptance
+/// and its own call, ascending.
 async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
     let low = figure("POSTERN_TEST_LOW", 20_000);
     let database = postgres().await;
     let stage = with_threads(&database.url, threads).await;
     let replica = stage.replica().await;
     fill(&database.url, LOW_LANE, low).await;
-    let mut tick = tokio::time::interval(Duration::from_millis(1000 / PER_SECOND));
+    let mut tick = tokio::time::interval(Duration::from_millis(1000 / CRITICAL_PER_SECOND));
     let mut posted = HashMap::new();
-    for number in 0..CRITICAL {
+    for number in 0..CRITICAL_COUNT {
         tick.tick().await;
         let (key, began) = (format!("c-{number}"), Instant::now());
         let id = stage
@@ -329,10 +327,12 @@ async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
     };
     let calls = stage
         .provider
-        .until(Duration::from_secs(60), |calls| heard(calls) == CRITICAL)
+        .until(Duration::from_secs(60), |calls| {
+            heard(calls) == CRITICAL_COUNT
+        })
         .await;
     assert!(
-        calls.len() - CRITICAL < low,
+        calls.len() - CRITICAL_COUNT < low,
         "no LOW one was left: POSTERN_TEST_LOW is too small for this machine"
     );
     let urgent = || {
@@ -352,18 +352,18 @@ async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
     let mut overtaken: Vec<usize> = urgent().map(between).collect();
     overtaken.sort_unstable();
     note(&format!(
-        "notify: CRITICAL from POST to the provider's call, {PER_SECOND}/s for {} s with {low} LOW waiting ({} of them went \
+        "notify: CRITICAL_COUNT from POST to the provider's call, {CRITICAL_PER_SECOND}/s for {} s with {low} LOW waiting ({} of them went \
          meanwhile, at most {} between the answer to one and its call){}: median {} ms, p99 {} ms",
-        CRITICAL as u64 / PER_SECOND,
-        calls.len() - CRITICAL,
-        overtaken[CRITICAL - 1],
+        CRITICAL_COUNT as u64 / CRITICAL_PER_SECOND,
+        calls.len() - CRITICAL_COUNT,
+        overtaken[CRITICAL_COUNT - 1],
         if threads == ONE {
             ", in one thread"
         } else {
             ""
         },
-        waits[CRITICAL / 2].as_millis(),
-        waits[CRITICAL * 99 / 100].as_millis()
+        waits[CRITICAL_COUNT / 2].as_millis(),
+        waits[CRITICAL_COUNT * 99 / 100].as_millis()
     ));
     drop(replica.running);
     overtaken

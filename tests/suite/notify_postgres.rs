@@ -1,18 +1,19 @@
-//! A PostgreSQL of a test's own, to be killed, with a standby or a PgBouncer.
+//! A temporary PostgreSQL server that can be killed, with a standby or a PgBouncer.
 
 use std::path::Path;
 
 use tempfile::TempDir;
 use tokio::process::Command;
 
-/// A server in a folder of its own, started as `tests/run` starts its.
+/// A server with a temporary folder, started as `tests/run` starts its own.
 pub(crate) struct OwnPostgres {
     folder: TempDir,
     pid: u32,
     url: String,
 }
 
-/// Starts it on a port of its own, or again on the same; says its process id and its address.
+/// Starts the server on a free port, or again on the same one, and prints its process id and
+/// address.
 const START: &str = r#"
 set -euo pipefail
 . tests/services.sh
@@ -45,21 +46,21 @@ start_pgbouncer "$1" "$2" "$3"
 printf '%s %s\n' "$PGBOUNCER_PID" "$PGBOUNCER_PORT"
 "#;
 
-/// Ends the server and everyone who works for it, at once.
+/// Kills the server and its backends at once.
 const KILL: &str =
     r#"workers=$(ps -o pid= --ppid "$1"); kill -KILL "$1" $workers 2>/dev/null || true"#;
 
 // === impl OwnPostgres ===
 
 impl OwnPostgres {
-    /// Starts an empty one.
+    /// Starts an empty server.
     pub(crate) async fn start() -> Self {
         let folder = open_folder();
         let (pid, url) = run(folder.path(), None).await.expect("PostgreSQL starts");
         Self { folder, pid, url }
     }
 
-    /// A standby that follows it.
+    /// Starts a standby of this server.
     pub(crate) async fn standby(&self) -> Self {
         let folder = open_folder();
         let port = port(&self.url).to_string();
@@ -74,7 +75,7 @@ impl OwnPostgres {
         &self.url
     }
 
-    /// As a crash of the machine would end it, except for what the kernel has in hand.
+    /// Kills the server as a machine crash would, except for the kernel's buffers.
     pub(crate) async fn kill(&self) {
         let _ = Command::new("bash")
             .args(["-c", KILL, "kill", &self.pid.to_string()])
@@ -82,7 +83,7 @@ impl OwnPostgres {
             .await;
     }
 
-    /// Starts it again over the same files; the dead one's workers may take a moment to be gone.
+    /// Restarts the server with its data, waiting for the old backends to exit.
     pub(crate) async fn again(&mut self) {
         let port = port(&self.url).to_string();
         for _ in 0..20 {
@@ -96,7 +97,7 @@ impl OwnPostgres {
         panic!("PostgreSQL does not come back: {log}");
     }
 
-    /// Ends it well.
+    /// Stops the server cleanly.
     pub(crate) async fn stop(self) {
         let status = Command::new("kill")
             .args(["-INT", &self.pid.to_string()])
@@ -124,7 +125,7 @@ pub(crate) struct PgBouncer {
 // === impl PgBouncer ===
 
 impl PgBouncer {
-    /// Starts one in front of the server of a URL.
+    /// Starts a PgBouncer for the server of a URL.
     pub(crate) async fn start(url: &str, mode: &str) -> Self {
         let folder = open_folder();
         let server = port(url).to_string();
@@ -137,7 +138,7 @@ impl PgBouncer {
         }
     }
 
-    /// The same database through it.
+    /// Returns a database URL through the PgBouncer.
     pub(crate) fn url(&self, url: &str) -> String {
         let mut url = url::Url::parse(url).expect("a URL");
         url.set_port(Some(self.port)).expect("it has a host");
@@ -160,11 +161,11 @@ pub(crate) fn port(url: &str) -> u16 {
         .expect("a port")
 }
 
-/// The servers run as another user where the tests run as root.
+/// A folder for servers that run as another user if the tests run as root.
 fn open_folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), open).expect("the folder is ours");
+    std::fs::set_permissions(folder.path(), open).expect("the folder's permissions can be set");
     folder
 }
 
@@ -174,7 +175,7 @@ async fn run(folder: &Path, port: Option<&str>) -> Option<(u32, String)> {
     Some((pid.parse().ok()?, url))
 }
 
-/// Runs a script that ends with two words.
+/// Runs a script that prints two words at its end.
 async fn bash(script: &str, folder: &Path, arguments: &[&str]) -> Option<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = folder.to_str().expect("a path in UTF-8");

@@ -1,11 +1,12 @@
-//! A release beside the next: the tables have steps that the running program has never seen.
+//! A release and its successor on one schema: the tables have migrations that the running program
+//! does not know.
 
 use postern_common::database::Migrations;
 use postern_common::database::testing::both;
 
 use crate::notify_stage::{Replica, Stage};
 
-/// What the next release adds.
+/// Migration of the next release.
 const EXPANDED: Migrations = Migrations {
     owner: "postern_notify",
     postgres: &[(
@@ -18,7 +19,7 @@ const EXPANDED: Migrations = Migrations {
     )],
 };
 
-/// What the release after that takes away.
+/// Migration of the release after that.
 const CONTRACTED: Migrations = Migrations {
     owner: "postern_notify",
     postgres: &[(
@@ -40,7 +41,7 @@ async fn works(stage: &Stage, replica: &Replica, key: &str) {
 }
 
 #[tokio::test]
-async fn a_release_works_beside_the_next_and_is_refused_once_a_step_says_so() {
+async fn older_release_works_until_a_migration_excludes_it() {
     for database in both().await {
         let stage = Stage::over(&database.url, "").await;
         let replica = stage.replica().await;
@@ -49,7 +50,7 @@ async fn a_release_works_beside_the_next_and_is_refused_once_a_step_says_so() {
             .database
             .migrate(&EXPANDED)
             .await
-            .expect("the next release has begun");
+            .expect("the next release has migrated");
         works(&stage, &replica, "beside").await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
         let replica = stage.replica().await;
@@ -59,8 +60,8 @@ async fn a_release_works_beside_the_next_and_is_refused_once_a_step_says_so() {
             .database
             .migrate(&CONTRACTED)
             .await
-            .expect("the release after");
-        let refused = "the tables of postern_notify have version 1001, for binaries that know version 1000 or later";
+            .expect("the release after migrates");
+        let refused = "the schema of postern_notify has version 1001, which requires a binary that knows version 1000 or later";
         let said = stage.not_ready(&replica).await;
         assert!(said.contains(refused), "{said}");
         let ended = stage.tool(&[]).await;

@@ -1,12 +1,10 @@
-//! Real replicas of the notification upstream over one database, and a provider that keeps the
-//! record of every call.
+//! Replicas of the notification upstream over one database, and a provider that records every call.
+
+mod provider;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use axum::Router;
-use axum::extract::{Path, Request, State};
 use http::StatusCode;
 use postern_tests::config_file::conf;
 use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
@@ -14,70 +12,48 @@ use postern_tests::program::{Ended, Program, Running};
 use postern_tests::{Pools, ports};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
 
-/// What the replicas share.
+pub(crate) use self::provider::{Call, Provider};
+
+/// The shared environment of the replicas.
 pub(crate) struct Stage {
     pub(crate) provider: Provider,
     pools: Pools,
     database: String,
-    /// Lines of the configuration after what every replica needs.
+    /// Configuration in addition to the required settings.
     settings: String,
-    /// The cache of the replicas. Default `memory:`.
+    /// Cache URL of the replicas. Default `memory:`.
     pub(crate) cache: String,
-    /// Whether the replicas may ask the provider what it has.
+    /// Whether the provider supports lookups.
     pub(crate) can_be_asked: bool,
-    /// The program of an older release, instead of the present one.
+    /// The program of an older release, instead of the current one.
     pub(crate) older: Option<PathBuf>,
-    /// Calls a second at most, counted in the cache.
+    /// Maximum calls per second, counted in the cache.
     pub(crate) rate: Option<u64>,
-    /// Threads of each replica. Default one for each core.
+    /// Threads of each replica. Default one per core.
     pub(crate) threads: Option<usize>,
     folder: TempDir,
     token: String,
     http: reqwest::Client,
 }
 
-/// Of every replica and tool: 33 bytes in base64.
+/// Mail token key of every replica and tool: 33 bytes in base64.
 const TOKEN_KEY: &str = "bWFpbC10b2tlbi1rZXktb2YtdGhlLXRlc3RzLW9ubHkh";
-/// How long nobody waits for an event that may not come.
-pub(crate) const SOON: Duration = Duration::from_millis(50);
+/// Maximum wait for an event that may not occur.
+pub(crate) const EVENT_POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// One process.
+/// A replica process.
 pub(crate) struct Replica {
     pub(crate) running: Running,
     pub(crate) url: String,
     pub(crate) admin: String,
 }
 
-/// One call as the provider saw it.
-#[derive(Clone, Debug)]
-pub(crate) struct Call {
-    /// The `Idempotency-Key`, which is the notification's id.
-    pub(crate) id: String,
-    pub(crate) at: Instant,
-}
-
-/// A provider of text messages by HTTP.
-#[derive(Clone)]
-pub(crate) struct Provider {
-    url: String,
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    calls: Mutex<Vec<Call>>,
-    changed: Notify,
-    /// Answers are given while this is true; calls are on the record before.
-    answers: watch::Sender<bool>,
-    refusal: Mutex<Option<u16>>,
-}
-
 // === impl Stage ===
 
 impl Stage {
-    /// Over a database, with these lines in the configuration of each replica.
+    /// Creates a stage over a database. `settings` are appended to the configuration of each
+    /// replica.
     pub(crate) async fn over(database: &str, settings: &str) -> Self {
         let (provider, pools) = (Provider::start().await, Pools::start().await);
         let token = pools.service_token("document").await;
@@ -98,7 +74,7 @@ impl Stage {
         }
     }
 
-    /// Starts a replica and returns when it is ready.
+    /// Starts a replica and waits until it is ready.
     pub(crate) async fn replica(&self) -> Replica {
         let (public, admin) = (ports::free(1), ports::free(1));
         let mut running = self.program(&self.config(public, admin)).start();
@@ -110,7 +86,7 @@ impl Stage {
         }
     }
 
-    /// The operator's tools, with the same configuration.
+    /// Runs a command line tool with the replicas' configuration.
     pub(crate) async fn tool(&self, arguments: &[&str]) -> Ended {
         let program = self.program(&self.config(ports::free(1), ports::free(1)));
         arguments
@@ -120,7 +96,7 @@ impl Stage {
             .await
     }
 
-    /// The same, with this on standard input.
+    /// Runs a command line tool with standard input.
     pub(crate) async fn pipe(&self, arguments: &[&str], input: &str) -> Ended {
         let program = self.program(&self.config(ports::free(1), ports::free(1)));
         let file = self.folder.path().join("input");
@@ -173,14 +149,15 @@ impl Stage {
         let templates = conf()
             .join("templates")
             .canonicalize()
-            .expect("conf/templates is there");
+            .expect("conf/templates exists");
         let Self {
             database,
             settings,
             cache,
-            provider: Provider { url, .. },
+            provider,
             ..
         } = self;
+        let url = &provider.url;
         let lookup = if self.can_be_asked {
             format!("lookup_url = \"{url}/messages/{{id}}\"")
         } else {
@@ -213,7 +190,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         )
     }
 
-    /// One attempt to have a notification accepted: its id, or nothing.
+    /// Submits a notification once and returns its id if it was accepted.
     pub(crate) async fn try_post(
         &self,
         url: &str,
@@ -229,7 +206,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .flatten()
     }
 
-    /// The answer to one attempt.
+    /// Submits a notification once and returns the response.
     pub(crate) async fn post(
         &self,
         url: &str,
@@ -250,7 +227,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .await
     }
 
-    /// A notification by e-mail: its id.
+    /// Submits an e-mail notification and returns its id.
     pub(crate) async fn post_mail(&self, replica: &Replica, to: &str) -> String {
         let body = json!({"channel": "email", "recipient": {"email": to}, "template": "welcome",
             "variables": {"name": "Ada"}});
@@ -272,8 +249,8 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .to_owned()
     }
 
-    /// Posts mails until one ends with this reason, `None` for one that is sent: another process
-    /// has decided that, and this one hears of it within seconds.
+    /// Submits mails until one ends with this reason, or is sent for `None`: the decision of
+    /// another process reaches this one within seconds.
     pub(crate) async fn mail_ends(&self, replica: &Replica, to: &str, reason: Option<&str>) {
         let heard = tokio::time::timeout(Duration::from_secs(60), async {
             loop {
@@ -295,12 +272,12 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .unwrap_or_else(|_| panic!("no mail to {to} ends with {reason:?}"));
     }
 
-    /// What a mail to this address carries.
+    /// Returns the token of a mail to an address.
     pub(crate) fn mail_token(&self, purpose: &str, id: &str, address: &str) -> String {
         mail_token(TOKEN_KEY, purpose, id, address)
     }
 
-    /// One click in a mail program.
+    /// Sends the request of an unsubscribe link.
     pub(crate) async fn unsubscribe(&self, replica: &Replica, id: &str, address: &str) {
         let token = self.mail_token(UNSUBSCRIBE, id, address);
         let url = format!("{}/webhooks/unsubscribe?token={token}", replica.url);
@@ -316,7 +293,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         );
     }
 
-    /// What a replica says once it is not ready.
+    /// Waits until a replica is not ready, and returns the reason.
     pub(crate) async fn not_ready(&self, replica: &Replica) -> String {
         let asked = tokio::time::timeout(Duration::from_secs(60), async {
             loop {
@@ -335,7 +312,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         asked.await.expect("it does not stay ready")
     }
 
-    /// The ids of a batch, in its order.
+    /// Submits a batch and returns the ids in order.
     pub(crate) async fn post_batch(&self, replica: &Replica, priorities: &[&str]) -> Vec<String> {
         let one = |priority: &&str| {
             json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
@@ -365,8 +342,8 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .collect()
     }
 
-    /// Posts a batch as it is; the status of the answer, `None` where the connection was closed
-    /// before all was sent.
+    /// Submits a batch body. Returns the status, or `None` if the connection was closed before the
+    /// body was sent.
     pub(crate) async fn post_body(&self, replica: &Replica, body: &Value) -> Option<StatusCode> {
         let request = self
             .http
@@ -380,7 +357,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .map(|answer| answer.status())
     }
 
-    /// The status document.
+    /// Returns the status document.
     pub(crate) async fn status(&self, url: &str, id: &str) -> Value {
         let request = self
             .http
@@ -395,7 +372,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .expect("JSON")
     }
 
-    /// A figure of a replica's metrics; 0 when it is not there.
+    /// Returns a metric of a replica, or 0 if it does not exist.
     pub(crate) async fn metric(&self, replica: &Replica, name: &str) -> u64 {
         let request = self
             .http
@@ -409,8 +386,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .unwrap_or(0)
     }
 
-    /// Asks until a notification stands where it should, as a caller does, who has no other way to
-    /// know.
+    /// Polls a notification's status until it is as expected, as a client does.
     pub(crate) async fn settled(&self, replica: &Replica, id: &str, status: &str) {
         let polled = tokio::time::timeout(Duration::from_secs(60), async {
             while self.status(&replica.url, id).await["status"] != status {
@@ -422,7 +398,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         }
     }
 
-    /// Reads a replica's metrics until a figure is reached, as a scraper does.
+    /// Polls a replica's metrics until a value is reached.
     pub(crate) async fn metric_reaches(&self, replica: &Replica, name: &str, figure: u64) {
         let polled = tokio::time::timeout(Duration::from_secs(60), async {
             while self.metric(replica, name).await < figure {
@@ -432,130 +408,5 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         polled
             .await
             .unwrap_or_else(|_| panic!("{name} did not reach {figure}"));
-    }
-}
-
-// === impl Provider ===
-
-impl Provider {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("the loopback has a free port");
-        let url = format!(
-            "http://{}",
-            listener
-                .local_addr()
-                .expect("a bound socket has an address")
-        );
-        let shared = Arc::new(Shared {
-            calls: Mutex::default(),
-            changed: Notify::new(),
-            answers: watch::Sender::new(true),
-            refusal: Mutex::default(),
-        });
-        let router = Router::new()
-            .route("/messages", axum::routing::post(take))
-            .route("/messages/{id}", axum::routing::get(look))
-            .with_state(Arc::clone(&shared));
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        Self { url, shared }
-    }
-
-    /// Returns with the next call, or when it is worth another look.
-    async fn moved(&self) {
-        let _ = tokio::time::timeout(SOON, self.shared.changed.notified()).await;
-    }
-
-    /// From now on calls are recorded and get no answer until they are let go.
-    pub(crate) fn hold(&self) {
-        self.shared.answers.send_replace(false);
-    }
-
-    /// Answers everybody.
-    pub(crate) fn let_go(&self) {
-        self.shared.answers.send_replace(true);
-    }
-
-    /// From now on it refuses with this status.
-    pub(crate) fn refuse(&self, status: Option<u16>) {
-        *self
-            .shared
-            .refusal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = status;
-    }
-
-    /// The record.
-    pub(crate) fn calls(&self) -> Vec<Call> {
-        self.shared
-            .calls
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// Returns the record when it fits.
-    pub(crate) async fn until(
-        &self,
-        patience: Duration,
-        fits: impl Fn(&[Call]) -> bool,
-    ) -> Vec<Call> {
-        let waited = tokio::time::timeout(patience, async {
-            loop {
-                let changed = self.shared.changed.notified();
-                if fits(
-                    &self
-                        .shared
-                        .calls
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner),
-                ) {
-                    return;
-                }
-                changed.await;
-            }
-        });
-        let calls = waited.await.map(|()| self.calls());
-        calls.unwrap_or_else(|_| {
-            panic!(
-                "the provider waited {patience:?} in vain: {} calls",
-                self.calls().len()
-            )
-        })
-    }
-}
-
-async fn take(State(shared): State<Arc<Shared>>, request: Request) -> StatusCode {
-    let id = request.headers()["idempotency-key"]
-        .to_str()
-        .expect("an id")
-        .to_owned();
-    let refusal = *shared
-        .refusal
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    shared
-        .calls
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(Call {
-            id,
-            at: Instant::now(),
-        });
-    shared.changed.notify_waiters();
-    let mut answers = shared.answers.subscribe();
-    let _ = answers.wait_for(|go| *go).await;
-    refusal.map_or(StatusCode::ACCEPTED, |status| {
-        StatusCode::from_u16(status).expect("a status")
-    })
-}
-
-async fn look(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> StatusCode {
-    let calls = shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
-    if calls.iter().any(|call| call.id == id) {
-        StatusCode::OK
-    } else {
-        StatusCode::NOT_FOUND
     }
 }

@@ -1,5 +1,5 @@
-//! A stop while a provider takes its time: what was begun is finished, by the process that began
-//! it.
+//! Shutdown while a provider is slow: calls in progress are completed by the process that started
+//! them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::notify_kills::RESCUE;
 use crate::notify_order::{CRITICAL_LANE, fill};
 use crate::notify_stage::Stage;
 
-/// A mail server that takes messages and says so only when it is told to.
+/// A mail server that confirms messages only when the test permits it.
 struct SlowMail {
     port: u16,
     taken: Arc<watch::Sender<usize>>,
@@ -92,11 +92,10 @@ async fn converse(
     Ok(())
 }
 
-/// Half a minute goes by in rescues: a worker dies with a text message in hand, and the next
-/// relieves it some ten seconds later. All the while the one that stops has its mail in hand, and
-/// its lease.
+/// Takes half a minute: a worker is killed with a text message claimed, and another takes over
+/// about ten seconds later, while the stopping process keeps its mail and its lease.
 #[tokio::test]
-async fn a_stop_waits_for_the_slowest_call_and_nobody_repeats_it() {
+async fn stop_waits_for_the_slowest_call_without_repetition() {
     let database = postgres().await;
     let mail = SlowMail::start().await;
     let stage = Stage::over(&database.url, &mail.settings()).await;
@@ -137,13 +136,13 @@ async fn a_stop_waits_for_the_slowest_call_and_nobody_repeats_it() {
     assert_eq!(other.running.stop("TERM").await.status, Some(0));
 }
 
-/// Claims wait until the session that executes this gives up its lock.
+/// A trigger that makes claims wait for a lock of the executing session.
 const HELD_CLAIMS: &str = "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END $$;
     CREATE TRIGGER waits BEFORE UPDATE ON notify_queue FOR EACH ROW WHEN (NEW.worker IS NOT NULL) EXECUTE FUNCTION waits();
     SELECT pg_advisory_lock(1)";
 
-/// Waits for how many claims are under way.
+/// Waits until the number of claims in progress fits.
 async fn until_claims(asks: &mut PgConnection, fits: impl Fn(i64) -> bool) {
     const CLAIMS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
         AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%picked%'";
@@ -158,7 +157,7 @@ async fn until_claims(asks: &mut PgConnection, fits: impl Fn(i64) -> bool) {
 }
 
 #[tokio::test]
-async fn what_a_claim_takes_that_was_under_way_at_the_stop_is_handed_back() {
+async fn claim_in_progress_at_the_stop_is_returned() {
     let database = postgres().await;
     let stage = Stage::over(&database.url, "").await;
     drop(stage.replica().await);
@@ -169,7 +168,7 @@ async fn what_a_claim_takes_that_was_under_way_at_the_stop_is_handed_back() {
     other
         .execute(HELD_CLAIMS)
         .await
-        .expect("whoever claims waits for us");
+        .expect("claims wait for the lock");
     let replica = stage.replica().await;
     until_claims(&mut other, |claims| claims > 0).await;
     replica.running.signal("TERM").await;
@@ -179,7 +178,7 @@ async fn what_a_claim_takes_that_was_under_way_at_the_stop_is_handed_back() {
     other
         .execute("SELECT pg_advisory_unlock(1)")
         .await
-        .expect("lets go");
+        .expect("the lock is released");
     assert_eq!(stopped.await.status, Some(0));
     until_claims(&mut other, |claims| claims == 0).await;
     const UNTOUCHED: &str =

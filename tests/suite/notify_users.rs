@@ -1,5 +1,4 @@
-//! What a user may have sent, and where to: through the gateway, with the actor service that comes
-//! along.
+//! Recipients that a user may address, through the gateway, with the bundled actor service.
 
 use postern_tests::http_body::json;
 use postern_tests::pools::new_user;
@@ -15,7 +14,7 @@ fn to_actor(id: &str, channel: &str) -> Value {
     body
 }
 
-/// The status document once the notification has come to an end.
+/// Returns the status document once the notification has reached a final status.
 async fn end_of(client: &Client, created: &Answer) -> Value {
     let location = created.header("location");
     loop {
@@ -27,7 +26,7 @@ async fn end_of(client: &Client, created: &Answer) -> Value {
 }
 
 #[tokio::test]
-async fn a_user_reaches_nobody_but_itself() {
+async fn user_can_notify_only_itself() {
     let postern = Postern::start().await;
     let (ada, bob) = (
         postern.surface().register().await,
@@ -87,8 +86,25 @@ async fn a_user_reaches_nobody_but_itself() {
     postern.stop().await;
 }
 
+/// Stores a profile with the verified number at the actor service.
+async fn register_verified_number(postern: &Postern, subject: &str) {
+    let auth = postern
+        .surface()
+        .client()
+        .with_token(&postern.service_token("auth").await);
+    let profile =
+        json!({"phone": PHONE, "phoneVerified": true, "emailVerified": false, "deviceToken": "t"});
+    let known = json!({"actorId": subject, "email": "ada@example.com", "profile": profile});
+    let _ = auth
+        .post("/actors/register")
+        .json(&known)
+        .send()
+        .await
+        .expect(201);
+}
+
 #[tokio::test]
-async fn a_number_that_a_user_wrote_itself_gets_no_message_until_it_is_verified() {
+async fn unverified_number_of_a_user_gets_no_message() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let register = |email: &str, profile: Value| {
@@ -124,21 +140,10 @@ async fn a_number_that_a_user_wrote_itself_gets_no_message_until_it_is_verified(
         "{view}"
     );
 
-    // The same number, of which the actor service says that it is verified, and for a service even
-    // the other.
+    // The same number, which the actor service reports as verified; a service may also use the
+    // other one.
     let (subject, token) = new_user(surface, &[]).await;
-    let auth = surface
-        .client()
-        .with_token(&postern.service_token("auth").await);
-    let profile =
-        json!({"phone": PHONE, "phoneVerified": true, "emailVerified": false, "deviceToken": "t"});
-    let known = json!({"actorId": subject, "email": "ada@example.com", "profile": profile});
-    let _ = auth
-        .post("/actors/register")
-        .json(&known)
-        .send()
-        .await
-        .expect(201);
+    register_verified_number(&postern, &subject).await;
     let ada = surface.client().with_token(&token);
     for (channel, status) in [("sms", "SENT"), ("push", "FAILED"), ("email", "SENT")] {
         let created = ada

@@ -1,5 +1,5 @@
-//! What the services behind the gateway refuse, on every operation of the contract: each documented
-//! status is provoked, and the answer is held against the document.
+//! Error responses of the upstreams, on every operation of the contract: each documented status is
+//! provoked, and the response is checked against the document.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use postern_tests::surface::{resume_form, sample, welcome};
 use postern_tests::{Client, Contract, Person, Postern, Surface};
 use serde_json::Value;
 
-/// Refusals that this installation does not give, and the tests that see them.
+/// Error responses that this installation does not give, with the tests that cover them.
 const ELSEWHERE: &[(&str, u16, &str)] = &[
     (
         "confirmRegistration",
@@ -30,11 +30,11 @@ const ELSEWHERE: &[(&str, u16, &str)] = &[
     ),
 ];
 
-/// Refusals that are a service's own.
+/// Statuses of the upstreams' own errors.
 const OF_THE_SERVICES: [u16; 7] = [400, 401, 403, 404, 409, 415, 422];
 
 #[tokio::test]
-async fn every_operation_refuses_as_the_document_says() {
+async fn every_operation_gives_its_documented_errors() {
     let postern = Postern::start().await;
     let contract = Contract::fresh();
     let surface = postern.surface().against(contract);
@@ -56,8 +56,7 @@ async fn every_operation_refuses_as_the_document_says() {
             .responses
             .keys()
             .filter(|status| OF_THE_SERVICES.contains(status));
-        // What the gateway refuses for want of a token, and the 400 of what has no JSON body, is
-        // statuses.rs.
+        // Missing tokens and operations without a JSON body are tested in statuses.rs.
         let reads_a_body = operation.responses.contains_key(&415);
         let own = own.filter(move |status| match status {
             400 => reads_a_body,
@@ -77,8 +76,7 @@ async fn every_operation_refuses_as_the_document_says() {
     postern.stop().await;
 }
 
-/// A body of another type, one that is not an object, the document's own example, and changes of
-/// it.
+/// Sends a wrong content type, a non-object, the example of the document, and variations of it.
 async fn media_types(ada: &Client, service: &Client, admin: &Client) {
     for operation in Contract::shared()
         .operations()
@@ -113,8 +111,8 @@ async fn media_types(ada: &Client, service: &Client, admin: &Client) {
     }
 }
 
-/// What the document shows can be read; what it requires is required; what it does not know is
-/// refused. An object of arbitrary members has neither.
+/// The example is accepted, each required field is required, and unknown fields are rejected. Not
+/// applicable to objects with arbitrary members.
 async fn bodies(request: impl Fn() -> Request, media: &Value) {
     let schema = Contract::shared().resolve(&media["schema"]);
     let named = media["examples"]
@@ -244,6 +242,10 @@ async fn sign_in(surface: &Surface) {
         .social_sign_in(&sample("ada"), None)
         .await
         .expect("ada is signed in");
+    webhooks(client).await;
+}
+
+async fn webhooks(client: &Client) {
     let click = client
         .post("/webhooks/unsubscribe?token=none")
         .body("text/plain", "List-Unsubscribe=One-Click");
@@ -256,7 +258,7 @@ async fn sign_in(surface: &Surface) {
     let _ = webhook.problem(401, "invalid_webhook_signature");
 }
 
-/// A user whom an administrator made must choose a password of its own first.
+/// A user created by an administrator must set a new password first.
 async fn challenge(surface: &Surface) {
     let email = "dora@example.com";
     let session = first_sign_in(surface, email).await;
@@ -418,7 +420,7 @@ async fn notifications(surface: &Surface, ada: &Person) {
     let mut another = welcome(&ada.id);
     another["variables"]["name"] = json!("Grace");
     let _ = keyed(&another).await.problem(409, "idempotency_key_reused");
-    // Its provider has been called.
+    // The mail shows that the provider has been called.
     let _ = surface.mailbox().to(&ada.email).await;
     let _ = client
         .post(&format!("{sent}/cancel"))

@@ -1,6 +1,5 @@
-//! Replicas that are restarted or killed behind the gateway while clients ask. `POSTERN_TEST_ROLLS`
-//! says how many rolling restarts of both replicas there are, and kills of each (default 1): the
-//! same tests are the long runs.
+//! Replicas restarted and killed behind the gateway under load. `POSTERN_TEST_ROLLS` sets the
+//! rolling restarts of both replicas, and kills of each (default 1); long runs use the same tests.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -16,8 +15,8 @@ use postern_tests::{Answer, Client, Replicas, note};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Clients that ask the same, one request after the other.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Clients per request type, each with one request at a time.
 const LANES: usize = 4;
 
 fn rolls() -> usize {
@@ -26,7 +25,7 @@ fn rolls() -> usize {
         .map_or(1, |text| text.parse().expect("a number"))
 }
 
-/// What a client asks again and again, and the only status that is no failure.
+/// A repeated request, and its only successful status.
 struct Ask {
     method: Method,
     expected: u16,
@@ -64,11 +63,11 @@ struct Outcome {
     done: AtomicBool,
     served: watch::Sender<usize>,
     failed: Mutex<Vec<Failure>>,
-    /// Answers of 201.
+    /// Responses with 201.
     created: Mutex<Vec<Answer>>,
 }
 
-/// Clients that do not stop for failures, but remember them.
+/// Clients that continue after failures and record them.
 struct Clients {
     outcome: Arc<Outcome>,
     lanes: JoinSet<()>,
@@ -87,12 +86,12 @@ impl Clients {
         Self { outcome, lanes }
     }
 
-    /// Returns when so many more requests have been served.
+    /// Waits until `more` requests have been served.
     async fn go_on(&self, more: usize) {
         let mut served = self.outcome.served.subscribe();
         let until = *served.borrow() + more;
         let serving = served.wait_for(|served| *served >= until);
-        tokio::time::timeout(PATIENCE, serving)
+        tokio::time::timeout(STEP_TIMEOUT, serving)
             .await
             .expect("requests are served")
             .expect("lanes run");
@@ -170,8 +169,8 @@ async fn rolling_restart_of_auth_fails_no_request() {
     replicas.stop().await;
 }
 
-/// A kill may cut off what is in flight and must not be repeated: POSTs that were under way while
-/// the process died, and no GET.
+/// A kill may interrupt requests that must not be retried: POSTs in flight when the process died,
+/// but no GET.
 #[tokio::test]
 async fn killing_notify_in_turn_fails_only_posts_in_flight() {
     let mut replicas = Replicas::start().await;

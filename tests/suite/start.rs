@@ -1,5 +1,5 @@
-//! How the programs begin and end: what is wrong with a config is told all at once, what is away in
-//! one line.
+//! Startup and exit of the programs: configuration mistakes are listed completely, unavailable
+//! dependencies in one line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use postern_tests::program::{Ended, Program};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A program with a config file of its own, and variables that satisfy it.
+/// A program with a configuration file, and variables that satisfy it.
 struct Case {
     folder: TempDir,
     program: &'static str,
@@ -52,7 +52,7 @@ impl Case {
         program.arg("--config").arg("test.toml")
     }
 
-    /// The config is refused with exactly these mistakes: line and key.
+    /// Asserts that the configuration is rejected with exactly these mistakes: line and key.
     #[track_caller]
     fn mistakes(&self, ended: &Ended, expected: &[(usize, &str)]) {
         let lines = ended.expect(64, expected.len());
@@ -67,7 +67,7 @@ impl Case {
 }
 
 #[tokio::test]
-async fn auth_lists_every_mistake_of_its_config() {
+async fn auth_lists_every_configuration_mistake() {
     let case = Case::of("postern-auth");
     let config = "listen = \"127.0.0.1:99999\"\ndatabas = \"sqlite://x\"\ncache = 7\n\n[refresh]\ngrace = \"soon\"\n";
     let ended = case.run(config).await;
@@ -83,7 +83,7 @@ async fn auth_lists_every_mistake_of_its_config() {
 }
 
 #[tokio::test]
-async fn notify_lists_every_mistake_of_its_config() {
+async fn notify_lists_every_configuration_mistake() {
     let case = Case::of("postern-notify");
     let ended = case
         .run("listen = \"here\"\ndatabas = \"sqlite://x\"\ncache = 7\n")
@@ -92,7 +92,7 @@ async fn notify_lists_every_mistake_of_its_config() {
 }
 
 #[tokio::test]
-async fn the_gateway_lists_every_mistake_of_its_config() {
+async fn gateway_lists_every_configuration_mistake() {
     let case = Case::of("postern-proxy");
     let upstream = "[upstream.a]\naddresses = [\"nowhere\"]\n\n";
     let route = "[[route]]\nname = \"open\"\npath = \"x\"\nupstream = \"b\"\n";
@@ -121,7 +121,7 @@ async fn the_gateway_lists_every_mistake_of_its_config() {
 }
 
 #[tokio::test]
-async fn text_that_is_not_toml_is_told_with_its_line() {
+async fn invalid_toml_is_reported_with_its_line() {
     for program in ["postern-auth", "postern-notify", "postern-proxy"] {
         let case = Case::of(program);
         let ended = case.run("# fine\nlisten = \n").await;
@@ -134,7 +134,7 @@ async fn text_that_is_not_toml_is_told_with_its_line() {
 }
 
 #[tokio::test]
-async fn a_config_that_is_not_there_is_one_line() {
+async fn missing_configuration_file_is_one_line() {
     for program in ["postern-auth", "postern-notify", "postern-proxy"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let ended = Program::of_workspace(program, folder.path())
@@ -148,7 +148,7 @@ async fn a_config_that_is_not_there_is_one_line() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_one_line() {
+async fn port_in_use_is_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0")
         .await
         .expect("the loopback has a free port");
@@ -171,7 +171,7 @@ async fn a_port_that_is_taken_is_one_line() {
 }
 
 #[tokio::test]
-async fn a_database_that_turns_us_down_is_one_line_without_its_password() {
+async fn rejecting_database_is_one_line_without_its_password() {
     let mut url = url::Url::parse(&required("POSTERN_TEST_POSTGRES")).expect("a URL");
     url.set_path("nowhere");
     url.set_password(Some("sesame")).expect("it has a host");
@@ -192,7 +192,7 @@ async fn a_database_that_turns_us_down_is_one_line_without_its_password() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_is_waited_for() {
+async fn unavailable_database_is_waited_for() {
     let database = postgres().await;
     let (relay, url) = Relay::start(&database.url).await;
     for program in ["postern-auth", "postern-notify"] {
@@ -208,7 +208,7 @@ async fn a_database_that_is_away_is_waited_for() {
             "listen = \"127.0.0.1:{public}\"\nadmin = \"127.0.0.1:{admin}\"\ndatabase = \"{url}\"\n{templates}"
         );
         let running = case.program(&config).start();
-        // Neither server listens before the programs have tried once.
+        // The servers listen only after the first connection attempt.
         let answer = until_answered(&format!("http://127.0.0.1:{admin}/readyz")).await;
         assert_eq!(answer.status(), 503, "{program}");
         let reason = answer.text().await.expect("text");
@@ -224,7 +224,7 @@ async fn a_database_that_is_away_is_waited_for() {
             answer.headers()
         );
         relay.recover();
-        let served = tokio::time::timeout(PATIENCE, async {
+        let served = tokio::time::timeout(STEP_TIMEOUT, async {
             while until_answered(&format!("http://127.0.0.1:{public}/notifications/x"))
                 .await
                 .status()
@@ -242,7 +242,7 @@ async fn a_database_that_is_away_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_the_wait_for_a_database() {
+async fn stop_ends_the_wait_for_a_database() {
     for program in ["postern-auth", "postern-notify"] {
         let admin = ports::free(1);
         let stores = "database = \"postgres://ada:sesame@127.0.0.1:1/postern\"\n";
@@ -260,10 +260,10 @@ async fn a_stop_ends_the_wait_for_a_database() {
     }
 }
 
-/// The first answer of a server that may not listen yet.
+/// Returns the first response of a server that may not listen yet.
 async fn until_answered(url: &str) -> reqwest::Response {
     let mut again = tokio::time::interval(Duration::from_millis(20));
-    let asked = tokio::time::timeout(PATIENCE, async {
+    let asked = tokio::time::timeout(STEP_TIMEOUT, async {
         loop {
             again.tick().await;
             if let Ok(answer) = reqwest::get(url).await {
@@ -277,10 +277,10 @@ async fn until_answered(url: &str) -> reqwest::Response {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_written_is_one_line() {
+async fn unwritable_folder_is_one_line() {
     for program in ["postern-auth", "postern-notify"] {
         let case = Case::of(program);
-        // A file stands where the folder would be: refused to root too.
+        // A file in place of the folder, which fails for root as well.
         std::fs::write(case.folder.path().join("file"), "").expect("the folder can be written");
         let stores = "database = \"sqlite://file/below.db\"\n";
         let ended = case
@@ -304,7 +304,7 @@ async fn a_folder_that_cannot_be_written_is_one_line() {
 }
 
 #[tokio::test]
-async fn a_flag_that_is_not_known_is_status_64() {
+async fn unknown_flag_is_exit_status_64() {
     for program in ["postern-auth", "postern-notify", "postern-proxy", "postern"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let ended = Program::of_workspace(program, folder.path())

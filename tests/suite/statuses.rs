@@ -1,5 +1,5 @@
-//! What the gateway answers in its own name, on every operation of the contract: each documented
-//! status is provoked, and the answer is held against the document.
+//! Error responses of the gateway itself, on every operation of the contract: each documented
+//! status is provoked, and the response is checked against the document.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -10,15 +10,15 @@ use postern_tests::config_file::ConfigFile;
 use postern_tests::contract::Operation;
 use postern_tests::{Answer, Broken, Contract, Gateway, Pools, raw};
 
-/// A status that a route may answer whatever is behind it.
+/// Statuses that any route may return.
 const OF_THE_GATEWAY: [u16; 11] = [400, 401, 413, 414, 429, 431, 500, 502, 503, 504, 505];
 
-/// An upstream's own failure, which is passed on as it is.
+/// An upstream's own error response, which is passed on unchanged.
 const FAILED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/problem+json\r\nCache-Control: \
     no-store\r\nContent-Length: 129\r\n\r\n{\"type\":\"https://postern.dev/problems/internal-error\",\"title\":\"It failed\",\
     \"status\":500,\"code\":\"internal_error\",\"requestId\":\"r-1\"}";
 
-/// Requests to every operation with a token that it takes.
+/// Sends requests to every operation, with a token that it accepts.
 struct Caller {
     contract: &'static Contract,
     user: String,
@@ -48,9 +48,8 @@ impl Caller {
         format!("Authorization: Bearer {token}\r\n")
     }
 
-    /// Sends a request to every operation that documents the status, and holds that each answers
-    /// with it. `change` makes the query, more headers and the body out of the headers of a good
-    /// request.
+    /// Sends a request to every operation that documents the status, and asserts it. `change`
+    /// returns query, additional headers and body for the headers of a valid request.
     async fn provoke(
         &self,
         gateway: SocketAddr,
@@ -85,7 +84,7 @@ impl Caller {
         }
     }
 
-    /// The same request to every operation through a gateway of its own.
+    /// Sends the same request to every operation through a separate gateway.
     async fn provoke_behind(&self, file: ConfigFile, status: u16, code: &str) {
         let gateway = Gateway::start(&file, &self.env).await;
         self.provoke(gateway.client().address(), status, code, |headers| {
@@ -127,8 +126,7 @@ async fn send(
 }
 
 #[tokio::test]
-async fn every_operation_answers_what_the_document_says_when_the_gateway_refuses_or_its_upstream_fails()
- {
+async fn every_operation_documents_the_gateway_errors() {
     let pools = Pools::start().await;
     let caller = Caller::new(&pools).await;
     refusals(&caller).await;
@@ -141,7 +139,7 @@ async fn every_operation_answers_what_the_document_says_when_the_gateway_refuses
             .filter(|status| OF_THE_GATEWAY.contains(status));
         own.map(|status| (operation.id.clone(), *status))
     });
-    // A public operation's 401 and any operation's own reading of its body are its upstream's.
+    // The 401 of public operations, and errors of the body, are the upstream's.
     let public: BTreeSet<_> = caller
         .contract
         .operations()
@@ -155,7 +153,7 @@ async fn every_operation_answers_what_the_document_says_when_the_gateway_refuses
     assert!(unseen.is_empty(), "not provoked: {unseen:?}");
 }
 
-/// What it refuses before it looks at an upstream.
+/// Provokes errors before an upstream is contacted.
 async fn refusals(caller: &Caller) {
     let away = Broken::Away.start().await;
     let gateway = Gateway::start(&Gateway::config(away), &caller.env).await;
@@ -188,7 +186,7 @@ async fn refusals(caller: &Caller) {
             (long.clone(), good, "")
         })
         .await;
-    // The version that follows becomes a field.
+    // The rest becomes a header field.
     let version = " HTTP/1.2\r\nX-Rest:";
     caller
         .provoke(address, 505, "http_version_not_supported", |good| {
@@ -221,7 +219,7 @@ async fn refusals(caller: &Caller) {
     gateway.stop().await;
 }
 
-/// What it says of an upstream.
+/// Provokes upstream errors.
 async fn failures(caller: &Caller) {
     let failed = Broken::Says(FAILED).start().await;
     caller

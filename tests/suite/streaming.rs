@@ -1,30 +1,31 @@
-//! A body passes through the gateway as it comes: the upstream has the first half before the second
-//! is sent.
+//! Request bodies are streamed through the gateway: the upstream has the first half before the
+//! second is sent.
 
 use postern_tests::{Gateway, Pools};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// More than every buffer between the two ends holds.
-const HALF: usize = 8 << 20;
+/// More than all buffers on the path.
+const HALF_BODY_BYTES: usize = 8 << 20;
 
-/// Reads a head and `HALF` bytes of the body, says so, reads the rest, and answers.
+/// Reads a head and `HALF_BODY_BYTES` bytes of the body, signals that, reads the rest, and
+/// responds.
 async fn origin(listener: TcpListener, has_half: oneshot::Sender<()>) {
     let (mut stream, _) = listener.accept().await.expect("the gateway connects");
-    let mut seen = Vec::with_capacity(2 * HALF + 4096);
+    let mut seen = Vec::with_capacity(2 * HALF_BODY_BYTES + 4096);
     let mut has_half = Some(has_half);
     loop {
         let body = seen
             .windows(4)
             .position(|end| end == b"\r\n\r\n")
             .map_or(0, |at| seen.len() - at - 4);
-        if body >= HALF
+        if body >= HALF_BODY_BYTES
             && let Some(has_half) = has_half.take()
         {
             has_half.send(()).expect("the test waits for it");
         }
-        if body == 2 * HALF {
+        if body == 2 * HALF_BODY_BYTES {
             break;
         }
         assert!(
@@ -39,7 +40,7 @@ async fn origin(listener: TcpListener, has_half: oneshot::Sender<()>) {
 }
 
 #[tokio::test]
-async fn an_upload_is_streamed() {
+async fn upload_is_streamed() {
     let pools = Pools::start().await;
     let (_, token) = pools.user(&[]).await;
     let listener = TcpListener::bind("127.0.0.1:0")
@@ -56,17 +57,17 @@ async fn an_upload_is_streamed() {
         .expect("the gateway accepts");
     let head = format!(
         "POST /resumes HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: {}\r\n\r\n",
-        2 * HALF
+        2 * HALF_BODY_BYTES
     );
     client.write_all(head.as_bytes()).await.expect("sent");
     client
-        .write_all(&vec![b'a'; HALF])
+        .write_all(&vec![b'a'; HALF_BODY_BYTES])
         .await
         .expect("the first half is taken");
     half.await
         .expect("the upstream has it though the second half was not sent");
     client
-        .write_all(&vec![b'b'; HALF])
+        .write_all(&vec![b'b'; HALF_BODY_BYTES])
         .await
         .expect("the second half is taken");
     let mut answer = vec![0; 12];

@@ -1,5 +1,4 @@
-//! What a provider reports comes through the gateway, is believed only when it is signed, and shows
-//! in the status.
+//! Delivery reports of a provider through the gateway: only signed ones change the status.
 
 use aws_lc_rs::hmac;
 use base64::Engine as _;
@@ -8,12 +7,12 @@ use postern_common::Clock;
 use postern_tests::http_body::json;
 use postern_tests::split::Changes;
 use postern_tests::surface::welcome;
-use postern_tests::{Answer, Split, Surface};
+use postern_tests::{Answer, Person, Split, Surface};
 
-/// The key behind the secret `whsec_…` of Standard Webhooks.
+/// The key of the Standard Webhooks secret `whsec_…`.
 const KEY: &[u8] = b"a key of thirty-two bytes or more";
 
-/// Sends an event as a provider does; `key` signs it.
+/// Sends an event as a provider does, signed with `key`.
 async fn report(
     surface: &Surface,
     key: &[u8],
@@ -38,8 +37,14 @@ async fn report(
         .await
 }
 
+/// Returns the status of a notification.
+async fn status_at(person: &Person, location: &str) -> String {
+    let record = person.client.get(location).send().await.expect(200);
+    record.string("/status")
+}
+
 #[tokio::test]
-async fn a_signed_report_shows_in_the_status_and_a_forged_one_changes_nothing() {
+async fn signed_report_changes_the_status_and_forged_does_not() {
     let secret = format!("whsec_{}", STANDARD.encode(KEY));
     let changes = Changes {
         notify: "[webhooks.standard]\nsecret_env = \"WEBHOOK_SECRET\"\n",
@@ -77,15 +82,7 @@ async fn a_signed_report_shows_in_the_status_and_a_forged_one_changes_nothing() 
         .send()
         .await;
     let _ = unknown.problem(401, "invalid_webhook_signature");
-    assert_ne!(
-        ada.client
-            .get(&location)
-            .send()
-            .await
-            .expect(200)
-            .string("/status"),
-        "DELIVERED"
-    );
+    assert_ne!(status_at(&ada, &location).await, "DELIVERED");
     for _ in 0..2 {
         let _ = report(surface, KEY, "event-1", "delivered", &id)
             .await
@@ -102,20 +99,12 @@ async fn a_signed_report_shows_in_the_status_and_a_forged_one_changes_nothing() 
     assert_eq!(
         delivered,
         1,
-        "a report that is repeated is one event: {}",
+        "a repeated report is one event: {}",
         record.text()
     );
     let _ = report(surface, KEY, "event-2", "bounced", &id)
         .await
         .expect(204);
-    assert_eq!(
-        ada.client
-            .get(&location)
-            .send()
-            .await
-            .expect(200)
-            .string("/status"),
-        "FAILED"
-    );
+    assert_eq!(status_at(&ada, &location).await, "FAILED");
     split.stop().await;
 }

@@ -5,59 +5,64 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::service::Service;
-use crate::bench::Bench;
-use crate::figure::{Bound, Figure};
+use super::service::AuthService;
+use crate::bench::BenchRun;
+use crate::figure::{Bound, TargetFigure};
 use crate::http;
-use crate::load::Wrk;
+use crate::load::WrkLoad;
 use crate::redis;
-use crate::report::{Report, Sheet, median, progress, ranged};
+use crate::report::{BenchReport, ReportTable, median, progress, ranged};
 
-/// Keeps a copy of everything, to be put back when all tokens have been exchanged.
-const KEEP: &str = "local n = 0; for _, k in ipairs(redis.call('keys', 'postern:*')) do \
+/// Redis script that copies all keys, to be restored after the tokens have been exchanged.
+const COPY_KEYS_SCRIPT: &str = "local n = 0; for _, k in ipairs(redis.call('keys', 'postern:*')) do \
                     redis.call('copy', k, 'kept:' .. k, 'replace'); n = n + 1 end; return n";
 
-const RESTORE: &str = "local n = 0; for _, k in ipairs(redis.call('keys', 'kept:*')) do \
+const RESTORE_KEYS_SCRIPT: &str = "local n = 0; for _, k in ipairs(redis.call('keys', 'kept:*')) do \
                        redis.call('copy', k, string.sub(k, 6), 'replace'); n = n + 1 end; return n";
 
-const FORGET: &str = "local n = 0; for _, k in ipairs(redis.call('keys', 'kept:*')) do redis.call('del', k); n = n + 1 end; return n";
+const DELETE_COPIES_SCRIPT: &str = "local n = 0; for _, k in ipairs(redis.call('keys', 'kept:*')) do redis.call('del', k); n = n + 1 end; return n";
 
-/// Who signs in, each in a browser of its own: two sign-ins of one person wait for each other. Each
-/// makes the pool hash twice.
-const PEOPLE: [&str; 2] = ["ada", "grace"];
+/// Users who sign in, each in a separate browser, because concurrent sign-ins of one user wait for
+/// each other. Each sign-in makes the pool hash twice.
+const USERS: [&str; 2] = ["ada", "grace"];
 
-/// Temporary tokens of real social sign-ins, each exchanged once a round.
-pub(super) fn once_each(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
-    // A temporary token lives for five minutes: what there is after two must do.
-    let patience = Duration::from_secs(bench.pick(30, 120));
+/// Measures the exchange of temporary tokens of real social sign-ins, each exchanged once per
+/// round.
+pub(super) fn once_each(
+    bench: &BenchRun,
+    service: &AuthService,
+    report: &mut BenchReport,
+) -> io::Result<()> {
+    // A temporary token is valid for five minutes, so sign-ins are limited to two.
+    let duration = Duration::from_secs(bench.pick(30, 120));
     progress(&format!(
         "temporary tokens: {} s of sign-ins",
-        patience.as_secs()
+        duration.as_secs()
     ));
     let bodies: io::Result<Vec<Vec<String>>> = std::thread::scope(|scope| {
-        let browsers: Vec<_> = PEOPLE
-            .map(|person| scope.spawn(move || sign_ins(service, person, patience)))
+        let browsers: Vec<_> = USERS
+            .map(|person| scope.spawn(move || sign_ins(service, person, duration)))
             .into();
         let joined = browsers
             .into_iter()
             .map(std::thread::ScopedJoinHandle::join);
         joined
-            .map(|end| end.map_err(|_| io::Error::other("a browser panicked"))?)
+            .map(|end| end.map_err(|_| io::Error::other("a sign-in thread panicked"))?)
             .collect()
     });
     let bodies = bodies?.concat();
     let count = bodies.len();
     let file = bench.folder().join("temporary-tokens");
     fs::write(&file, bodies.join("\n"))?;
-    redis::eval(&service.redis, KEEP)?;
+    redis::eval(&service.redis, COPY_KEYS_SCRIPT)?;
     let (mut rates, mut costs, mut failed) = (Vec::new(), Vec::new(), 0);
     let rounds = bench.pick(9, 25);
     for round in 1..=rounds {
         progress(&format!("exchange: round {round} of {rounds}"));
-        redis::eval(&service.redis, RESTORE)?;
-        // More time than it takes: the script stops when every token has been sent, and tells when
-        // that was.
-        let load = Wrk {
+        redis::eval(&service.redis, RESTORE_KEYS_SCRIPT)?;
+        // The duration is an upper bound: the script stops when every token has been sent, and
+        // reports the time.
+        let load = WrkLoad {
             connections: 64,
             seconds: 2,
             script: once(&file),
@@ -70,10 +75,10 @@ pub(super) fn once_each(bench: &Bench, service: &Service, report: &mut Report) -
         rates.push(seen.per_second);
         failed += seen.failed;
     }
-    redis::eval(&service.redis, FORGET)?;
+    redis::eval(&service.redis, DELETE_COPIES_SCRIPT)?;
     progress("");
     let burst_ms = count as f64 / median(&rates) * 1e3;
-    report.sheets.push(Sheet {
+    report.sheets.push(ReportTable {
         title: format!(
             "Exchange of {count} temporary tokens, each once a round: bursts of {burst_ms:.0} ms"
         ),
@@ -84,14 +89,14 @@ pub(super) fn once_each(bench: &Bench, service: &Service, report: &mut Report) -
         ],
         rows: vec![vec![ranged(&rates), ranged(&costs), failed.to_string()]],
     });
-    let figure = Figure::number(
+    let figure = TargetFigure::number(
         "temporary token exchange, Redis",
         Bound::AtLeast(15_000.0),
         median(&rates),
         "/s",
     );
     report.figures.push(figure);
-    report.figures.push(Figure::number(
+    report.figures.push(TargetFigure::number(
         "temporary token exchange: refused",
         Bound::AtMost(0.0),
         failed as f64,
@@ -101,10 +106,10 @@ pub(super) fn once_each(bench: &Bench, service: &Service, report: &mut Report) -
     Ok(())
 }
 
-/// Signs in again and again for so long; the bodies of the exchanges.
-fn sign_ins(service: &Service, person: &str, patience: Duration) -> io::Result<Vec<String>> {
+/// Signs in repeatedly for `duration` and returns the bodies of the exchanges.
+fn sign_ins(service: &AuthService, person: &str, duration: Duration) -> io::Result<Vec<String>> {
     let (began, mut bodies) = (Instant::now(), Vec::new());
-    while began.elapsed() < patience {
+    while began.elapsed() < duration {
         bodies.push(format!(
             "{{\"temporaryToken\":\"{}\"}}",
             sign_in(service, person)?
@@ -113,8 +118,8 @@ fn sign_ins(service: &Service, person: &str, patience: Duration) -> io::Result<V
     Ok(bodies)
 }
 
-/// A script that sends each body once and then stops. Its own clock says how long that took: `wrk`
-/// waits for the whole time that it was given.
+/// Returns a script that sends each body once and then stops. It measures its own time, because
+/// `wrk` runs for the whole configured duration.
 fn once(file: &Path) -> String {
     format!(
         "local ffi = require('ffi')\n\
@@ -143,10 +148,10 @@ fn once(file: &Path) -> String {
     )
 }
 
-/// One social sign-in, as a browser does it; the temporary token.
-fn sign_in(service: &Service, person: &str) -> io::Result<String> {
+/// Performs one social sign-in as a browser does and returns the temporary token.
+fn sign_in(service: &AuthService, person: &str) -> io::Result<String> {
     let provider = service.address_of("POSTERN_SOCIAL_URL")?;
-    let to = |answer: http::Answer| -> io::Result<String> {
+    let to = |answer: http::HttpResponse| -> io::Result<String> {
         let location = answer.header("location").map(str::to_owned);
         location.ok_or_else(|| {
             io::Error::other(format!(
@@ -169,7 +174,7 @@ fn sign_in(service: &Service, person: &str) -> io::Result<String> {
         ("Content-Type", "application/x-www-form-urlencoded"),
         ("Content-Length", length.as_str()),
     ];
-    let chosen = to(http::Client::connect(provider)?.send("POST", path, &headers, &form)?)?;
+    let chosen = to(http::HttpClient::connect(provider)?.send("POST", path, &headers, &form)?)?;
     let page = to(http::once(
         service.address,
         "GET",
@@ -183,7 +188,7 @@ fn sign_in(service: &Service, person: &str) -> io::Result<String> {
     token.ok_or_else(|| io::Error::other(format!("no temporary token in {page}")))
 }
 
-/// What stands behind the authority.
+/// Returns the path of a URL.
 fn path_of(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.find('/').map_or("/", |at| &rest[at..])

@@ -3,56 +3,66 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::service::{PASSWORD, Service};
-use crate::bench::Bench;
-use crate::figure::{Bound, Figure};
-use crate::http::Client;
+use super::service::{AuthService, PASSWORD};
+use crate::bench::BenchRun;
+use crate::figure::{Bound, TargetFigure};
+use crate::http::HttpClient;
 use crate::process;
-use crate::report::{Report, Sheet, median, progress, ranged, spread};
+use crate::report::{BenchReport, ReportTable, median, progress, ranged, spread};
 use crate::statistics::mann_whitney;
 
-/// Wrong passwords of one person before the pool slows it down.
+/// Wrong passwords per user, below the limit at which the pool delays attempts.
 const WRONG_EACH: u32 = 4;
 
 fn body(email: &str, password: &str) -> String {
     format!("{{\"email\":\"{email}\",\"password\":\"{password}\"}}")
 }
 
-/// CPU in milliseconds: of the upstream, of the pool's threads that hash, and of its others.
+/// CPU time in milliseconds of the upstream, the pool's hashing threads, and its other threads.
 #[derive(Clone, Copy)]
-struct Cost {
+struct CpuCost {
     upstream: f64,
     hash: f64,
     pool: f64,
 }
 
-/// What was spent until now, the hashing apart.
-fn spent(service: &Service) -> io::Result<Cost> {
+/// Returns the CPU time used so far.
+fn spent(service: &AuthService) -> io::Result<CpuCost> {
     let hashing = |name: &str| name.starts_with("argon2");
     let pool = service.standalone.id();
-    Ok(Cost {
+    Ok(CpuCost {
         upstream: service.process.cpu_ns()? as f64 / 1e6,
         hash: process::threads_cpu_ns(pool, hashing)? as f64 / 1e6,
         pool: process::threads_cpu_ns(pool, |name| !hashing(name))? as f64 / 1e6,
     })
 }
 
-/// What each of so many costs beyond what the same time costs when nothing happens.
-fn each(before: Cost, after: Cost, idle_a_second: Cost, took: Duration, count: f64) -> Cost {
+/// Returns the cost per login, without the CPU that the same time costs when idle.
+fn each(
+    before: CpuCost,
+    after: CpuCost,
+    idle_a_second: CpuCost,
+    took: Duration,
+    count: f64,
+) -> CpuCost {
     let of =
         |before: f64, after: f64, idle: f64| (after - before - idle * took.as_secs_f64()) / count;
-    Cost {
+    CpuCost {
         upstream: of(before.upstream, after.upstream, idle_a_second.upstream),
         hash: of(before.hash, after.hash, 0.0),
         pool: of(before.pool, after.pool, idle_a_second.pool),
     }
 }
 
-/// CPU of a password login beside that of the threads that hash, and beside what both processes
-/// take in the same time when nobody signs in: the one that is the pool is a standalone, with a
-/// gateway and a queue of its own. One login after the other, and four at a time, so that every
+/// Measures the CPU of a password login in addition to the hashing threads. The idle consumption of
+/// both processes is subtracted, because the pool is part of a standalone process that also
+/// contains a gateway and a queue. Measured with one login at a time, and with four, so that every
 /// core hashes.
-pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
+pub(super) fn overhead(
+    bench: &BenchRun,
+    service: &AuthService,
+    report: &mut BenchReport,
+) -> io::Result<()> {
     let email = "login@example.com";
     service.register(email)?;
     let body = body(email, PASSWORD);
@@ -60,7 +70,7 @@ pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) ->
     progress(&format!("login: {} s of nothing", quiet.as_secs()));
     let before = spent(service)?;
     std::thread::sleep(quiet);
-    let nothing = Cost {
+    let nothing = CpuCost {
         upstream: 0.0,
         hash: 0.0,
         pool: 0.0,
@@ -70,7 +80,7 @@ pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) ->
     for at_once in [1, 4] {
         progress(&format!("login: {at_once} at a time"));
         let costs = sign_ins(bench, service, &body, at_once, idle)?;
-        let column = |of: fn(&Cost) -> f64| ranged(&costs.iter().map(of).collect::<Vec<_>>());
+        let column = |of: fn(&CpuCost) -> f64| ranged(&costs.iter().map(of).collect::<Vec<_>>());
         rows.push(vec![
             at_once.to_string(),
             column(|cost| cost.hash),
@@ -86,7 +96,7 @@ pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) ->
         }
     }
     progress("");
-    report.sheets.push(Sheet {
+    report.sheets.push(ReportTable {
         title: "Password login".to_owned(),
         columns: vec![
             "at a time",
@@ -101,7 +111,7 @@ pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) ->
         .map(|cost| cost.upstream + cost.pool)
         .collect();
     let what = "password login: CPU of everything but argon2id";
-    let figure = Figure::number(what, Bound::AtMost(1.0), median(&rest), " ms");
+    let figure = TargetFigure::number(what, Bound::AtMost(1.0), median(&rest), " ms");
     let (least, _, most) = spread(&rest);
     report.figures.push(figure.noting(&format!(
         "{least:.2} to {most:.2}; idle, {:.1} and {:.1} ms a second are taken off",
@@ -110,17 +120,17 @@ pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) ->
     Ok(())
 }
 
-/// What a login costs in each of some rounds, after a round that warms up.
+/// Measures the cost of a login in each round, after a warm-up round.
 fn sign_ins(
-    bench: &Bench,
-    service: &Service,
+    bench: &BenchRun,
+    service: &AuthService,
     body: &str,
     at_once: u32,
-    idle: Cost,
-) -> io::Result<Vec<Cost>> {
+    idle: CpuCost,
+) -> io::Result<Vec<CpuCost>> {
     let logins: u32 = bench.pick(20, 100);
     let person = || {
-        let mut client = Client::connect(service.address)?;
+        let mut client = HttpClient::connect(service.address)?;
         let mut one = || {
             client
                 .ask("POST", "/auth/login", &[], body)?
@@ -151,11 +161,11 @@ fn sign_ins(
     Ok(costs)
 }
 
-/// Whether the time of a refusal tells if the person is known.
+/// Measures whether the time of a rejected login reveals if the user exists.
 pub(super) fn known_and_unknown(
-    bench: &Bench,
-    service: &Service,
-    report: &mut Report,
+    bench: &BenchRun,
+    service: &AuthService,
+    report: &mut BenchReport,
 ) -> io::Result<()> {
     let pairs: u32 = bench.pick(60, 500);
     let people = pairs.div_ceil(WRONG_EACH);
@@ -165,7 +175,7 @@ pub(super) fn known_and_unknown(
         ));
         service.register(&format!("known-{person}@example.com"))?;
     }
-    let mut client = Client::connect(service.address)?;
+    let mut client = HttpClient::connect(service.address)?;
     let mut ask = |email: &str| -> io::Result<f64> {
         let began = Instant::now();
         client
@@ -185,7 +195,7 @@ pub(super) fn known_and_unknown(
             format!("known-{}@example.com", pair % people),
             format!("nobody-{pair}@example.com"),
         );
-        // Each goes first as often as the other.
+        // Each of the two goes first equally often.
         if pair % 2 == 0 {
             known.push(ask(&here)?);
             unknown.push(ask(&nowhere)?);
@@ -198,7 +208,7 @@ pub(super) fn known_and_unknown(
     let p = mann_whitney(&known, &unknown);
     let what =
         format!("timing of known and unknown e-mail at login, {pairs} pairs: Mann-Whitney p");
-    let figure = Figure::number(&what, Bound::AtLeast(0.05), p, "");
+    let figure = TargetFigure::number(&what, Bound::AtLeast(0.05), p, "");
     let medians = format!(
         "medians {:.1} ms and {:.1} ms",
         median(&known),

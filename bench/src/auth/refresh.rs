@@ -4,41 +4,45 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::service::Service;
-use crate::bench::Bench;
-use crate::figure::{Bound, Figure};
-use crate::load::Wrk;
-use crate::report::{Report, Sheet, median, progress, ranged};
+use super::service::AuthService;
+use crate::bench::BenchRun;
+use crate::figure::{Bound, TargetFigure};
+use crate::load::WrkLoad;
+use crate::report::{BenchReport, ReportTable, median, progress, ranged};
 
-const PATH: &str = "/auth/tokens/refresh";
+const REFRESH_PATH: &str = "/auth/tokens/refresh";
 
-/// Families of refresh tokens: more than connections, so that each request finds one that is not
-/// being refreshed.
-const FAMILIES: u32 = 96;
+/// Refresh token families: more than connections, so that each request uses one that is not being
+/// refreshed.
+const TOKEN_FAMILIES: u32 = 96;
 const CONNECTIONS: u32 = 64;
 
-/// Refreshes whose refresh token is replaced by each answer, against the local pool.
-pub(super) fn rotating(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
+/// Measures refreshes with rotation, against the local pool.
+pub(super) fn rotating(
+    bench: &BenchRun,
+    service: &AuthService,
+    report: &mut BenchReport,
+) -> io::Result<()> {
     let (mut rates, mut costs, mut pool_costs, mut p99_ms, mut failed) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), 0);
     let rounds = bench.pick(3, 5);
     for round in 1..=rounds {
         let mut tokens = Vec::new();
-        for family in 0..FAMILIES {
+        for family in 0..TOKEN_FAMILIES {
             progress(&format!(
-                "refresh: round {round} of {rounds}: {family} of {FAMILIES} have signed in"
+                "refresh: round {round} of {rounds}: {family} of {TOKEN_FAMILIES} have signed in"
             ));
             tokens.push(service.register(&format!("refresh-{round}-{family}@example.com"))?);
         }
         let file = bench.folder().join("refresh-tokens");
         fs::write(&file, tokens.join("\n"))?;
-        let load = Wrk {
+        let load = WrkLoad {
             connections: CONNECTIONS,
             seconds: bench.pick(3, 8),
             script: script(&file),
         };
         let (before, pool) = (service.process.cpu_ns()?, service.standalone.cpu_ns()?);
-        let seen = load.run(bench.folder(), service.address, PATH)?;
+        let seen = load.run(bench.folder(), service.address, REFRESH_PATH)?;
         costs.push(
             service.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3 / seen.requests as f64,
         );
@@ -50,7 +54,7 @@ pub(super) fn rotating(bench: &Bench, service: &Service, report: &mut Report) ->
         failed += seen.failed;
     }
     progress("");
-    report.sheets.push(Sheet {
+    report.sheets.push(ReportTable {
         title: "Refresh, rotating, against the local pool".to_owned(),
         columns: vec![
             "refreshes/s: median (min to max)",
@@ -68,13 +72,13 @@ pub(super) fn rotating(bench: &Bench, service: &Service, report: &mut Report) ->
         ]],
     });
     let what = "refresh against the local pool";
-    report.figures.push(Figure::number(
+    report.figures.push(TargetFigure::number(
         what,
         Bound::AtLeast(2_000.0),
         median(&rates),
         "/s",
     ));
-    report.figures.push(Figure::number(
+    report.figures.push(TargetFigure::number(
         &format!("{what}: refused"),
         Bound::AtMost(0.0),
         failed as f64,
@@ -85,7 +89,8 @@ pub(super) fn rotating(bench: &Bench, service: &Service, report: &mut Report) ->
     Ok(())
 }
 
-/// Takes a token from the front, and puts the one of the answer at the end.
+/// Returns a script that takes a token from the front of a queue and appends the one of the
+/// response.
 fn script(file: &Path) -> String {
     format!(
         "local tokens, first, last = {{}}, 1, 0\n\
@@ -95,7 +100,7 @@ fn script(file: &Path) -> String {
          request = function()\n\
          \x20 local token = tokens[first]\n\
          \x20 tokens[first] = nil; first = first + 1\n\
-         \x20 return wrk.format('POST', {PATH:?}, {{['Content-Type'] = 'application/json'}}, '{{\"refreshToken\":\"' .. token .. '\"}}')\n\
+         \x20 return wrk.format('POST', {REFRESH_PATH:?}, {{['Content-Type'] = 'application/json'}}, '{{\"refreshToken\":\"' .. token .. '\"}}')\n\
          end\n\
          response = function(status, headers, body)\n\
          \x20 local token = string.match(body, '\"refreshToken\":\"([^\"]+)\"')\n\

@@ -6,37 +6,36 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::bench::{Bench, ready};
+use crate::bench::{BenchRun, ready};
 use crate::http;
-use crate::process::{Process, free_address};
+use crate::process::{ChildProcess, free_address};
 
-/// The password of everybody here.
+/// Password of all users.
 pub(super) const PASSWORD: &str = "Correct horse battery 9";
 
-/// An authentication upstream over Redis, with a standalone beside it that is pools, actor service
-/// and social provider.
-pub(super) struct Service {
+/// An authentication upstream with Redis, and a standalone process as pools, actor service and
+/// social provider.
+pub(super) struct AuthService {
     pub(super) address: SocketAddr,
-    pub(super) process: Process,
-    pub(super) standalone: Process,
+    pub(super) process: ChildProcess,
+    pub(super) standalone: ChildProcess,
     pub(super) redis: String,
     environment: BTreeMap<String, String>,
 }
 
-/// Starts a standalone in a folder, on whatever ports are free, and reads the variables that it
-/// tells.
+/// Starts a standalone process in `folder` on free ports, and reads the variables that it writes.
 pub(super) fn standalone(
-    bench: &Bench,
+    bench: &BenchRun,
     folder: &Path,
-) -> io::Result<(Process, BTreeMap<String, String>)> {
+) -> io::Result<(ChildProcess, BTreeMap<String, String>)> {
     let file = folder.join("standalone.env");
-    // What an earlier start has told is out of date.
+    // An earlier start may have left an outdated file.
     match fs::remove_file(&file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
     let mut command = bench.program("postern")?;
-    let process = Process::spawn(
+    let process = ChildProcess::spawn(
         "postern",
         command.args(["--port", "0", "--data-dir"]).arg(folder),
     )?;
@@ -54,7 +53,7 @@ pub(super) fn standalone(
     ))
 }
 
-/// The address in a URL of the environment.
+/// Returns the address of a URL in the environment.
 pub(super) fn address(
     environment: &BTreeMap<String, String>,
     name: &str,
@@ -72,9 +71,9 @@ pub(super) fn address(
         .map_err(|_| io::Error::other(format!("standalone.env: {name} is {url:?}")))
 }
 
-/// The command that starts the upstream, and where its two listeners are.
+/// Returns the command that starts the upstream, and its two addresses.
 pub(super) fn command(
-    bench: &Bench,
+    bench: &BenchRun,
     environment: &BTreeMap<String, String>,
     redis: &str,
 ) -> io::Result<(Command, SocketAddr, SocketAddr)> {
@@ -105,15 +104,15 @@ pub(super) fn command(
     Ok((command, address, admin))
 }
 
-impl Service {
-    pub(super) fn start(bench: &Bench) -> io::Result<Self> {
+impl AuthService {
+    pub(super) fn start(bench: &BenchRun) -> io::Result<Self> {
         let redis = bench
             .redis
             .clone()
-            .ok_or_else(|| io::Error::other("needs --redis URL: start it by bench/run"))?;
+            .ok_or_else(|| io::Error::other("--redis URL is required: run bench/run"))?;
         let (standalone, environment) = standalone(bench, &bench.folder().join("standalone"))?;
         let (mut command, address, admin) = command(bench, &environment, &redis)?;
-        let process = Process::spawn("postern-auth", &mut command)?;
+        let process = ChildProcess::spawn("postern-auth", &mut command)?;
         let process = ready(process, admin, Duration::from_millis(20))?;
         Ok(Self {
             address,
@@ -124,12 +123,12 @@ impl Service {
         })
     }
 
-    /// An address in the environment of standalone.
+    /// Returns the address of a URL in the standalone process's environment.
     pub(super) fn address_of(&self, name: &str) -> io::Result<SocketAddr> {
         address(&self.environment, name)
     }
 
-    /// Registers a person; its refresh token.
+    /// Registers a user and returns the refresh token.
     pub(super) fn register(&self, email: &str) -> io::Result<String> {
         let body = format!("{{\"email\":\"{email}\",\"password\":\"{PASSWORD}\"}}");
         let answer = http::once(self.address, "POST", "/auth/register", &[], &body)?.expect(201)?;

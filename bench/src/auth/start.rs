@@ -4,32 +4,32 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::service::{command, standalone};
-use crate::bench::{Bench, ready};
-use crate::figure::{Bound, Figure};
+use crate::bench::{BenchRun, ready};
+use crate::figure::{Bound, TargetFigure};
 use crate::notify;
-use crate::peers::Postern;
-use crate::process::Process;
-use crate::report::{Report, Sheet, progress, spread};
+use crate::peers::PosternSetup;
+use crate::process::ChildProcess;
+use crate::report::{BenchReport, ReportTable, progress, spread};
 
-/// From the start of a process to its readiness, of each.
-pub(super) fn cold(bench: &Bench, report: &mut Report) -> io::Result<()> {
+/// Measures the time from process start to readiness of each process.
+pub(super) fn cold(bench: &BenchRun, report: &mut BenchReport) -> io::Result<()> {
     let rounds = bench.pick(5, 15);
     let redis = bench
         .redis
         .clone()
-        .ok_or_else(|| io::Error::other("needs --redis URL: start it by bench/run"))?;
+        .ok_or_else(|| io::Error::other("--redis URL is required: run bench/run"))?;
     let origin = bench.origin()?;
     let mut taken: [Vec<f64>; 5] = Default::default();
     let (_beside, environment) = standalone(bench, &bench.folder().join("start"))?;
     for round in 1..=rounds {
         progress(&format!("cold start: round {round} of {rounds}"));
         taken[0].push(time(|| {
-            Ok(Postern::default().start(bench, &origin)?.process)
+            Ok(PosternSetup::default().start(bench, &origin)?.process)
         })?);
         taken[1].push(time(|| {
             let (mut command, _, admin) = command(bench, &environment, &redis)?;
             ready(
-                Process::spawn("postern-auth", &mut command)?,
+                ChildProcess::spawn("postern-auth", &mut command)?,
                 admin,
                 Duration::from_millis(2),
             )
@@ -55,7 +55,7 @@ pub(super) fn cold(bench: &Bench, report: &mut Report) -> io::Result<()> {
             format!("{middle:.0} ({least:.0} to {most:.0})"),
         ]
     };
-    report.sheets.push(Sheet {
+    report.sheets.push(ReportTable {
         title: "Cold start to ready".to_owned(),
         columns: vec!["process", "ms: median (min to max)"],
         rows: names.iter().zip(&taken).map(line).collect(),
@@ -67,16 +67,19 @@ pub(super) fn cold(bench: &Bench, report: &mut Report) -> io::Result<()> {
     {
         let (_, middle, _) = spread(taken);
         let what = format!("cold start to ready: {name}");
-        report
-            .figures
-            .push(Figure::number(&what, Bound::AtMost(most), middle, " ms"));
+        report.figures.push(TargetFigure::number(
+            &what,
+            Bound::AtMost(most),
+            middle,
+            " ms",
+        ));
     }
     report.rounds["coldStartMs"] = json!(taken);
     Ok(())
 }
 
-/// Milliseconds until it is ready; it is stopped again.
-fn time(start: impl FnOnce() -> io::Result<Process>) -> io::Result<f64> {
+/// Returns the milliseconds until the process is ready, and stops it.
+fn time(start: impl FnOnce() -> io::Result<ChildProcess>) -> io::Result<f64> {
     let began = Instant::now();
     let process = start()?;
     let taken = began.elapsed().as_secs_f64() * 1e3;

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write as _};
 
-use postern_bench::allocation::{Counting, measure};
+use postern_bench::allocation::{CountingAllocator, measure};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> io::Result<()> {
     let folder = std::env::temp_dir().join(format!("postern-allocations-{}", std::process::id()));

@@ -1,17 +1,17 @@
-//! Walks one path so many times: what the cost guard counts the instructions of.
+//! Executes one path repeatedly, for the instruction count of the cost guard.
 //!
 //! `postern-bench-paths request|token-seen|token-new TIMES`
 
 use std::hint::black_box;
 use std::io;
 
-use postern_bench::paths::{Journey, Tokens};
-use postern_bench::token::Algorithm;
+use postern_bench::paths::{BenchTokens, RequestPath};
+use postern_bench::token::SigningAlgorithm;
 
-/// What is walked.
-enum Path {
-    Request(Box<Journey>),
-    Tokens(Tokens),
+/// The path to execute.
+enum MeasuredPath {
+    Request(Box<RequestPath>),
+    BenchTokens(BenchTokens),
 }
 
 fn main() -> io::Result<()> {
@@ -22,12 +22,12 @@ fn main() -> io::Result<()> {
         .and_then(|times| times.parse().ok())
         .unwrap_or(0);
     let mut path = match name.as_str() {
-        "request" => Path::Request(Box::new(Journey::new()?)),
-        "token-seen" => Path::Tokens(Tokens::of(Algorithm::Es256, true)?),
-        "token-new" => Path::Tokens(Tokens::of(Algorithm::Rs256, false)?),
+        "request" => MeasuredPath::Request(Box::new(RequestPath::new()?)),
+        "token-seen" => MeasuredPath::BenchTokens(BenchTokens::of(SigningAlgorithm::Es256, true)?),
+        "token-new" => MeasuredPath::BenchTokens(BenchTokens::of(SigningAlgorithm::Rs256, false)?),
         _ => {
             return Err(io::Error::other(
-                "request, token-seen or token-new, and how often",
+                "expected request, token-seen or token-new, and a count",
             ));
         }
     };
@@ -35,13 +35,13 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The guard counts between the beginning and the end of this function, found by its name.
+/// Executes the path. The guard counts the instructions of this function, found by its name.
 #[inline(never)]
-fn walk(path: &mut Path, times: u64) {
+fn walk(path: &mut MeasuredPath, times: u64) {
     for turn in 0..times {
         match path {
-            Path::Request(journey) => journey.request(turn),
-            Path::Tokens(tokens) => drop(black_box(tokens.verify())),
+            MeasuredPath::Request(journey) => journey.request(turn),
+            MeasuredPath::BenchTokens(tokens) => drop(black_box(tokens.verify())),
         }
     }
 }

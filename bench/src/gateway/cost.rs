@@ -3,25 +3,28 @@ use std::io;
 use std::net::SocketAddr;
 use std::thread;
 
-use crate::bench::{Bench, Origin};
-use crate::figure::{Bound, Figure, short};
-use crate::load::{Wrk, headers_script, tokens_script};
-use crate::peers::{self, ANSWER, PATH, Postern};
-use crate::process::{Process, free_address};
-use crate::report::{Report, median};
-use crate::rounds::{self, Peer, Question, Row, paired, range};
+use crate::bench::{BenchRun, OriginServer};
+use crate::figure::{Bound, TargetFigure, short};
+use crate::load::{WrkLoad, headers_script, tokens_script};
+use crate::peers::{self, ORIGIN_RESPONSE, PosternSetup, REQUEST_PATH};
+use crate::process::{ChildProcess, free_address};
+use crate::report::{BenchReport, median};
+use crate::rounds::{self, BenchPeer, LoadRequest, PeerRow, paired, range};
 
-/// Tokens of the load without a cache hit: more than the gateway is given room for, in turn.
+/// Number of tokens for the load without cache hits, used in turn: more than the token cache holds.
 const NEW_TOKENS: u64 = 4_000;
 
-/// Bytes that hold far fewer than [`NEW_TOKENS`], so that each has been forgotten when it comes
-/// again.
+/// Size of a token cache that holds far fewer than [`NEW_TOKENS`], so that each has been evicted
+/// when it is used again.
 const SMALL_CACHE: &str = "cache_bytes = \"256KiB\"";
 
 /// Starts a peer on a free port.
-fn peer(name: &'static str, start: impl Fn(SocketAddr) -> io::Result<Process>) -> io::Result<Peer> {
+fn peer(
+    name: &'static str,
+    start: impl Fn(SocketAddr) -> io::Result<ChildProcess>,
+) -> io::Result<BenchPeer> {
     let address = free_address()?;
-    Ok(Peer {
+    Ok(BenchPeer {
         name,
         address,
         process: start(address)?,
@@ -30,20 +33,24 @@ fn peer(name: &'static str, start: impl Fn(SocketAddr) -> io::Result<Process>) -
 
 fn postern(
     name: &'static str,
-    how: &Postern<'_>,
-    bench: &Bench,
-    origin: &Origin,
-) -> io::Result<Peer> {
+    how: &PosternSetup<'_>,
+    bench: &BenchRun,
+    origin: &OriginServer,
+) -> io::Result<BenchPeer> {
     let gateway = how.start(bench, origin)?;
-    Ok(Peer {
+    Ok(BenchPeer {
         name,
         address: gateway.address,
         process: gateway.process,
     })
 }
 
-/// Everything on, with a token that was seen before.
-pub(super) fn all_on(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
+/// Measures the gateway with all features and a cached token.
+pub(super) fn all_on(
+    bench: &BenchRun,
+    origin: &OriginServer,
+    report: &mut BenchReport,
+) -> io::Result<()> {
     let folder = bench.folder();
     let peers = [
         peer("nginx, no auth", |address| {
@@ -58,17 +65,17 @@ pub(super) fn all_on(bench: &Bench, origin: &Origin, report: &mut Report) -> io:
         peer("Pingora, empty", |address| {
             peers::passthrough(address, origin.address)
         })?,
-        postern("Postern, all on", &Postern::default(), bench, origin)?,
+        postern("Postern, all on", &PosternSetup::default(), bench, origin)?,
     ];
     let token = origin.signer.token(&origin.issuer, 1)?;
-    let question = Question {
-        path: PATH,
+    let question = LoadRequest {
+        path: REQUEST_PATH,
         token: &token,
-        body: ANSWER,
+        body: ORIGIN_RESPONSE,
     };
     let bearer = format!("Bearer {token}");
     let script = headers_script("GET", &[("Authorization", &bearer)], "");
-    let load = Wrk {
+    let load = WrkLoad {
         connections: 64,
         seconds: bench.pick(2, 6),
         script,
@@ -81,7 +88,7 @@ pub(super) fn all_on(bench: &Bench, origin: &Origin, report: &mut Report) -> io:
     report.rounds["cost"] = rounds::json(&rows);
     if let [nginx, _, verified, empty, postern] = rows.as_slice() {
         let all = "all on: 100 routes, RS256 token (seen before), policy, identity headers, limits, metrics, access log";
-        let mut figure = |against: &str, bound, of: &Row, over: &Row| {
+        let mut figure = |against: &str, bound, of: &PeerRow, over: &PeerRow| {
             report
                 .figures
                 .push(ratio(&format!("{all}: {against}"), bound, of, over));
@@ -104,16 +111,16 @@ pub(super) fn all_on(bench: &Bench, origin: &Origin, report: &mut Report) -> io:
     Ok(())
 }
 
-/// No token twice within the memory of the cache.
+/// Measures requests whose tokens are never in the cache.
 pub(super) fn every_token_new(
-    bench: &Bench,
-    origin: &Origin,
-    report: &mut Report,
+    bench: &BenchRun,
+    origin: &OriginServer,
+    report: &mut BenchReport,
 ) -> io::Result<()> {
     let folder = bench.folder();
-    let how = Postern {
+    let how = PosternSetup {
         tokens: SMALL_CACHE,
-        ..Postern::default()
+        ..PosternSetup::default()
     };
     let peers = [
         peer("HAProxy, RS256", |address| {
@@ -126,15 +133,15 @@ pub(super) fn every_token_new(
         .collect::<Result<_, _>>()?;
     let file = folder.join("tokens");
     fs::write(&file, tokens.join("\n"))?;
-    let question = Question {
-        path: PATH,
+    let question = LoadRequest {
+        path: REQUEST_PATH,
         token: &tokens[0],
-        body: ANSWER,
+        body: ORIGIN_RESPONSE,
     };
-    let load = Wrk {
+    let load = WrkLoad {
         connections: 64,
         seconds: bench.pick(2, 6),
-        script: tokens_script(&file, PATH),
+        script: tokens_script(&file, REQUEST_PATH),
     };
     let rows = rounds::measure(
         bench,
@@ -158,25 +165,29 @@ pub(super) fn every_token_new(
     Ok(())
 }
 
-/// What the second worker is worth.
-pub(super) fn two_workers(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
-    let two = Postern {
+/// Measures the speed-up by a second worker.
+pub(super) fn two_workers(
+    bench: &BenchRun,
+    origin: &OriginServer,
+    report: &mut BenchReport,
+) -> io::Result<()> {
+    let two = PosternSetup {
         workers: 2,
-        ..Postern::default()
+        ..PosternSetup::default()
     };
     let peers = [
-        postern("one worker", &Postern::default(), bench, origin)?,
+        postern("one worker", &PosternSetup::default(), bench, origin)?,
         postern("two workers", &two, bench, origin)?,
     ];
     let token = origin.signer.token(&origin.issuer, 1)?;
-    let question = Question {
-        path: PATH,
+    let question = LoadRequest {
+        path: REQUEST_PATH,
         token: &token,
-        body: ANSWER,
+        body: ORIGIN_RESPONSE,
     };
     let bearer = format!("Bearer {token}");
     let script = headers_script("GET", &[("Authorization", &bearer)], "");
-    let load = Wrk {
+    let load = WrkLoad {
         connections: 64,
         seconds: bench.pick(2, 6),
         script,
@@ -191,10 +202,10 @@ pub(super) fn two_workers(bench: &Bench, origin: &Origin, report: &mut Report) -
     Ok(())
 }
 
-/// Two workers, the load and the origin do not fit on fewer than four cores: throughput would tell
-/// of them and not of the gateway. There it is derived: as long as a request costs no more CPU with
-/// two workers than with one, two cores carry twice as much.
-fn scaling(one: &Row, two: &Row) -> Figure {
+/// Returns the figure of the speed-up. Two workers, the load and the origin need more than four
+/// cores; with fewer, throughput would measure the load. Then it is derived from cost: if a request
+/// costs no more CPU with two workers than with one, two cores serve twice as many.
+fn scaling(one: &PeerRow, two: &PeerRow) -> TargetFigure {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let rates = format!(
         "{} requests/s with one, {} with two",
@@ -226,8 +237,8 @@ fn scaling(one: &Row, two: &Row) -> Figure {
         .noting(&format!("{}, {how}", range(&ratios)))
 }
 
-/// The cost of one over the cost of another.
-fn ratio(what: &str, bound: Bound, of: &Row, over: &Row) -> Figure {
+/// Returns the ratio of two costs.
+fn ratio(what: &str, bound: Bound, of: &PeerRow, over: &PeerRow) -> TargetFigure {
     rounds::figure(
         what,
         bound,
@@ -237,9 +248,9 @@ fn ratio(what: &str, bound: Bound, of: &Row, over: &Row) -> Figure {
     )
 }
 
-fn failures(what: &str, rows: &[Row], report: &mut Report) {
+fn failures(what: &str, rows: &[PeerRow], report: &mut BenchReport) {
     let failed: u64 = rows.iter().map(|row| row.failed).sum();
-    report.figures.push(Figure::number(
+    report.figures.push(TargetFigure::number(
         &format!("{what}: wrong answers"),
         Bound::AtMost(0.0),
         failed as f64,

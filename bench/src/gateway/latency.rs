@@ -2,104 +2,122 @@ use std::io;
 
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, Origin};
-use crate::figure::{Bound, Figure, short};
-use crate::host::Strangers;
-use crate::load::{Paced, Wrk, headers_script, oha};
-use crate::peers::{self, ANSWER, PATH, Postern};
-use crate::plot::{Axis, Line, Plot};
+use crate::bench::{BenchRun, OriginServer};
+use crate::figure::{Bound, TargetFigure, short};
+use crate::host::ForeignCpuMonitor;
+use crate::load::{LoadPace, PacedResult, WrkLoad, headers_script, oha};
+use crate::peers::{self, ORIGIN_RESPONSE, PosternSetup, REQUEST_PATH};
+use crate::plot::{ChartAxis, ChartLine, LineChart};
 use crate::process::free_address;
-use crate::report::{Report, Sheet, median, progress, ranged};
-use crate::rounds::{self, Peer, Question};
+use crate::report::{BenchReport, ReportTable, median, progress, ranged};
+use crate::rounds::{self, BenchPeer, LoadRequest};
 
-/// Shares of the saturation rate at which cost is taken.
-const SHARES: [f64; 4] = [0.1, 0.25, 0.5, 0.75];
+/// Fractions of the saturation rate at which cost is measured.
+const LOAD_FRACTIONS: [f64; 4] = [0.1, 0.25, 0.5, 0.75];
 
-/// The share at which latency is judged.
-const JUDGED: f64 = 0.5;
+/// Fraction of the saturation rate at which latency is compared with the target.
+const TARGET_FRACTION: f64 = 0.5;
 
-/// So often each peer takes its turn at that share in a round, and so many seconds. A tail is what
-/// is rare, and moves more than all else: a pause of the machine's own every few seconds is the
-/// tail of every long turn, but of few short ones.
-const TURNS: usize = 15;
-const TURN: u32 = 2;
+/// Number of turns per peer and round at that fraction, and seconds per turn. A periodic pause of
+/// the machine every few seconds is part of the tail of every long turn, but of few short ones.
+const TURNS_PER_ROUND: usize = 15;
+const TURN_SECONDS: u32 = 2;
 
 /// Runs of which the saturation rate is the median.
-const FLOODS: usize = 3;
+const SATURATION_RUNS: usize = 3;
 
 const FIGURE: &str = "p99.9 at half of the saturation rate, open loop, corrected: over nginx";
 
-/// One peer at one rate, once.
-struct Point {
+/// The result of one peer at one rate in one turn.
+struct LatencyPoint {
     per_second: u32,
     cpu_us: f64,
-    seen: Paced,
+    seen: PacedResult,
 }
 
-/// All rounds of one peer at one rate.
-type Rounds = Vec<Point>;
+/// All turns of one peer at one rate.
+type PeerRounds = Vec<LatencyPoint>;
 
-/// Cost and latency by load, open loop. The rates are the same for all: shares of what the gateway
-/// can do at most.
-pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
+/// Starts nginx, the empty pass-through and the gateway.
+fn start_peers(bench: &BenchRun, origin: &OriginServer) -> io::Result<[BenchPeer; 3]> {
     let (nginx, empty) = (free_address()?, free_address()?);
-    let gateway = Postern::default().start(bench, origin)?;
-    let peers = [
-        Peer {
+    let gateway = PosternSetup::default().start(bench, origin)?;
+    Ok([
+        BenchPeer {
             name: "nginx, no auth",
             address: nginx,
             process: peers::nginx_proxy(bench.folder(), nginx, origin.address)?,
         },
-        Peer {
+        BenchPeer {
             name: "Pingora, empty",
             address: empty,
             process: peers::passthrough(empty, origin.address)?,
         },
-        Peer {
+        BenchPeer {
             name: "Postern, all on",
             address: gateway.address,
             process: gateway.process,
         },
-    ];
+    ])
+}
+
+/// Measures cost and latency by load, open loop. All peers get the same rates: fractions of the
+/// gateway's saturation rate.
+pub(super) fn paced(
+    bench: &BenchRun,
+    origin: &OriginServer,
+    report: &mut BenchReport,
+) -> io::Result<()> {
+    let peers = start_peers(bench, origin)?;
     let token = origin.signer.token(&origin.issuer, 1)?;
-    let question = Question {
-        path: PATH,
+    let question = LoadRequest {
+        path: REQUEST_PATH,
         token: &token,
-        body: ANSWER,
+        body: ORIGIN_RESPONSE,
     };
     let floods = saturate(bench, &peers[2], &question)?;
-    let pace = |share: f64| ((median(&floods) * share) as u32, bench.pick(3, 10));
-    let ours = |peer: &Peer, pace| Paced::run(peer.name, peer.address, &question, pace);
-    let theirs = |peer: &Peer, pace| oha(&bench.oha(), peer.address, &question, pace);
-    let mut points: Vec<Vec<Rounds>> = peers
+    let pace = |share: f64| LoadPace {
+        per_second: (median(&floods) * share) as u32,
+        seconds: bench.pick(3, 10),
+    };
+    let ours = |peer: &BenchPeer, pace| PacedResult::run(peer.name, peer.address, &question, pace);
+    let theirs = |peer: &BenchPeer, pace| oha(&bench.oha(), peer.address, &question, pace);
+    let mut points: Vec<Vec<PeerRounds>> = peers
         .iter()
-        .map(|_| SHARES.iter().map(|_| Vec::new()).collect())
+        .map(|_| LOAD_FRACTIONS.iter().map(|_| Vec::new()).collect())
         .collect();
-    let mut by_oha: Vec<Vec<Rounds>> = peers.iter().map(|_| vec![Vec::new()]).collect();
-    let (rounds, strangers) = (bench.pick(3, 5), Strangers::watch()?);
+    let mut by_oha: Vec<Vec<PeerRounds>> = peers.iter().map(|_| vec![Vec::new()]).collect();
+    let (rounds, strangers) = (bench.pick(3, 5), ForeignCpuMonitor::watch()?);
     for round in 1..=rounds {
-        for (at, share) in SHARES.iter().enumerate() {
-            let (per_second, seconds) = pace(*share);
+        for (at, share) in LOAD_FRACTIONS.iter().enumerate() {
+            let LoadPace {
+                per_second,
+                seconds,
+            } = pace(*share);
             progress(&format!(
                 "latency: round {round} of {rounds}: {per_second}/s"
             ));
-            let (turns, seconds) = if at == judged() {
-                (bench.pick(5, TURNS), TURN)
+            let (turns, seconds) = if at == target_index() {
+                (bench.pick(5, TURNS_PER_ROUND), TURN_SECONDS)
             } else {
                 (1, seconds)
             };
             for _ in 0..turns {
-                turn(&peers, &mut points, at, (per_second, seconds), ours)?;
+                let pace = LoadPace {
+                    per_second,
+                    seconds,
+                };
+                turn(&peers, &mut points, at, pace, ours)?;
             }
         }
         if bench.oha().exists() {
             progress(&format!("latency: round {round} of {rounds}: oha"));
-            turn(&peers, &mut by_oha, 0, pace(JUDGED), theirs)?;
+            turn(&peers, &mut by_oha, 0, pace(TARGET_FRACTION), theirs)?;
         }
     }
     progress("");
     let title = format!(
-        "Cost and latency by load, open loop: median (min to max) (strangers took {:.0} % of a core)",
+        "Cost and latency by load, open loop: median (min to max) (other processes used {:.0} % of a core)",
         strangers.percent()?
     );
     report.sheets.push(sheet(title, &peers, &points));
@@ -114,26 +132,37 @@ pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::
         "saturationPerSecond": floods, "peers": rounds_json(&peers, &points), "byOha": rounds_json(&peers, &by_oha),
     });
     plots(&peers, &points, report);
-    let [nginx, _, postern] = [0, 1, 2].map(|peer| (&points[peer][judged()], &by_oha[peer][0]));
-    report.figures.push(tail(postern, nginx));
+    let [nginx, _, postern] = [0, 1, 2].map(|peer| PeerTail {
+        paced: &points[peer][target_index()],
+        oha: &by_oha[peer][0],
+    });
+    report.figures.push(tail(&postern, &nginx));
     Ok(())
 }
 
-/// One run of each peer.
+/// The turns of one peer at the fraction that is compared with the target.
+struct PeerTail<'a> {
+    /// Measured by the generator of this crate.
+    paced: &'a PeerRounds,
+    /// Measured by oha; empty if it is not installed.
+    oha: &'a PeerRounds,
+}
+
+/// Runs each peer once.
 fn turn(
-    peers: &[Peer],
-    points: &mut [Vec<Rounds>],
+    peers: &[BenchPeer],
+    points: &mut [Vec<PeerRounds>],
     at: usize,
-    pace: (u32, u32),
-    load: impl Fn(&Peer, (u32, u32)) -> io::Result<Paced>,
+    pace: LoadPace,
+    load: impl Fn(&BenchPeer, LoadPace) -> io::Result<PacedResult>,
 ) -> io::Result<()> {
     for (peer, points) in peers.iter().zip(points) {
         let before = peer.process.cpu_ns()?;
         let seen = load(peer, pace)?;
         let spent = peer.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3;
         let cpu_us = spent / seen.requests.max(1) as f64;
-        points[at].push(Point {
-            per_second: pace.0,
+        points[at].push(LatencyPoint {
+            per_second: pace.per_second,
             cpu_us,
             seen,
         });
@@ -141,19 +170,25 @@ fn turn(
     Ok(())
 }
 
-/// What a peer can do at most, run by run.
-fn saturate(bench: &Bench, peer: &Peer, question: &Question<'_>) -> io::Result<Vec<f64>> {
+/// Measures the saturation rate of a peer, run by run.
+fn saturate(
+    bench: &BenchRun,
+    peer: &BenchPeer,
+    question: &LoadRequest<'_>,
+) -> io::Result<Vec<f64>> {
     let answer_bytes = question.answer_bytes(peer.name, peer.address)?;
     let bearer = format!("Bearer {}", question.token);
     let script = headers_script("GET", &[("Authorization", &bearer)], "");
-    let flood = Wrk {
+    let flood = WrkLoad {
         connections: 64,
         seconds: 2,
         script,
     };
     let mut rates = Vec::new();
-    for run in 1..=FLOODS {
-        progress(&format!("latency: saturation, run {run} of {FLOODS}"));
+    for run in 1..=SATURATION_RUNS {
+        progress(&format!(
+            "latency: saturation, run {run} of {SATURATION_RUNS}"
+        ));
         let seen = flood.run(bench.folder(), peer.address, question.path)?;
         let seen = seen.hold_to(answer_bytes, flood.connections);
         if seen.failed > 0 {
@@ -167,46 +202,46 @@ fn saturate(bench: &Bench, peer: &Peer, question: &Question<'_>) -> io::Result<V
     Ok(rates)
 }
 
-/// Where the share that is judged stands.
-fn judged() -> usize {
-    SHARES
+/// Returns the index of the fraction that is compared with the target.
+fn target_index() -> usize {
+    LOAD_FRACTIONS
         .iter()
-        .position(|share| (share - JUDGED).abs() < 1e-9)
+        .position(|share| (share - TARGET_FRACTION).abs() < 1e-9)
         .unwrap_or(0)
 }
 
-fn costs(rounds: &[Point]) -> Vec<f64> {
+fn costs(rounds: &[LatencyPoint]) -> Vec<f64> {
     rounds.iter().map(|point| point.cpu_us).collect()
 }
 
-/// A percentile, round by round.
-fn percentiles(rounds: &[Point], percentile: f64) -> Vec<f64> {
+/// Returns a percentile, turn by turn.
+fn percentiles(rounds: &[LatencyPoint], percentile: f64) -> Vec<f64> {
     rounds
         .iter()
         .map(|point| point.seen.at(percentile))
         .collect()
 }
 
-/// Percentiles stand only where the rate was kept in every round.
-fn is_in_time(rounds: &[Point]) -> bool {
-    rounds.iter().all(|point| point.seen.is_in_time())
+/// Returns whether the rate was achieved in every turn; otherwise no percentiles are shown.
+fn is_rate_achieved(rounds: &[LatencyPoint]) -> bool {
+    rounds.iter().all(|point| point.seen.is_rate_achieved())
 }
 
-/// The least share of the asked rate that was achieved.
-fn achieved(rounds: &[Point]) -> f64 {
+/// Returns the lowest achieved fraction of the requested rate.
+fn achieved(rounds: &[LatencyPoint]) -> f64 {
     rounds
         .iter()
         .map(|point| point.seen.achieved())
         .fold(f64::INFINITY, f64::min)
 }
 
-fn failed(rounds: &[Point]) -> u64 {
+fn failed(rounds: &[LatencyPoint]) -> u64 {
     rounds.iter().map(|point| point.seen.failed).sum()
 }
 
-fn rounds_json(peers: &[Peer], points: &[Vec<Rounds>]) -> Value {
-    let round = |point: &Point| json!({"cpuUs": point.cpu_us, "seen": point.seen.json()});
-    let rate = |rounds: &Rounds| {
+fn rounds_json(peers: &[BenchPeer], points: &[Vec<PeerRounds>]) -> Value {
+    let round = |point: &LatencyPoint| json!({"cpuUs": point.cpu_us, "seen": point.seen.json()});
+    let rate = |rounds: &PeerRounds| {
         let per_second = rounds.first().map_or(0, |point| point.per_second);
         json!({"perSecond": per_second, "rounds": rounds.iter().map(round).collect::<Value>()})
     };
@@ -220,9 +255,9 @@ fn rounds_json(peers: &[Peer], points: &[Vec<Rounds>]) -> Value {
         .collect()
 }
 
-fn sheet(title: String, peers: &[Peer], points: &[Vec<Rounds>]) -> Sheet {
-    let line = |peer: &Peer, rounds: &Rounds| {
-        let in_time = is_in_time(rounds);
+fn sheet(title: String, peers: &[BenchPeer], points: &[Vec<PeerRounds>]) -> ReportTable {
+    let line = |peer: &BenchPeer, rounds: &PeerRounds| {
+        let in_time = is_rate_achieved(rounds);
         let mut row = vec![
             peer.name.to_owned(),
             rounds
@@ -251,7 +286,7 @@ fn sheet(title: String, peers: &[Peer], points: &[Vec<Rounds>]) -> Sheet {
         .iter()
         .zip(points)
         .flat_map(|(peer, shares)| shares.iter().map(move |at| line(peer, at)));
-    Sheet {
+    ReportTable {
         title,
         columns: vec![
             "peer",
@@ -267,19 +302,18 @@ fn sheet(title: String, peers: &[Peer], points: &[Vec<Rounds>]) -> Sheet {
     }
 }
 
-/// The tail of the gateway over that of nginx, and what oha says of it; not measured where one of
-/// them, or the generator, did not keep the rate.
-fn tail(
-    (postern, by_oha): (&Rounds, &Rounds),
-    (nginx, nginx_by_oha): (&Rounds, &Rounds),
-) -> Figure {
+/// Returns the figure of the gateway's tail relative to nginx's, with oha's result as a note. Not
+/// measured if one of them, or the generator, did not achieve the rate.
+fn tail(postern: &PeerTail<'_>, nginx: &PeerTail<'_>) -> TargetFigure {
+    let (by_oha, nginx_by_oha) = (postern.oha, nginx.oha);
+    let (postern, nginx) = (postern.paced, nginx.paced);
     let bound = Bound::AtMost(1.2);
-    if !(is_in_time(postern) && is_in_time(nginx)) {
+    if !(is_rate_achieved(postern) && is_rate_achieved(nginx)) {
         let least = achieved(postern).min(achieved(nginx)) * 100.0;
-        let figure = Figure::number(FIGURE, bound, f64::NAN, " ×");
+        let figure = TargetFigure::number(FIGURE, bound, f64::NAN, " ×");
         return figure.noting(&format!("a run achieved only {least:.1} % of its rate"));
     }
-    let ratio = |one: &Rounds, other: &Rounds| {
+    let ratio = |one: &PeerRounds, other: &PeerRounds| {
         let (ours, base) = (percentiles(one, 99.9), percentiles(other, 99.9));
         (
             median(&ours) / median(&base),
@@ -294,14 +328,14 @@ fn tail(
     rounds::figure(FIGURE, bound, over, " ×", failed(postern) + failed(nginx)).noting(&note)
 }
 
-fn plots(peers: &[Peer], points: &[Vec<Rounds>], report: &mut Report) {
+fn plots(peers: &[BenchPeer], points: &[Vec<PeerRounds>], report: &mut BenchReport) {
     let (mut by_rate, mut by_share) = (Vec::new(), Vec::new());
     for (peer, shares) in peers.iter().zip(points) {
-        let line = |points| Line {
+        let line = |points| ChartLine {
             name: peer.name.to_owned(),
             points,
         };
-        let rate = |rounds: &Rounds| {
+        let rate = |rounds: &PeerRounds| {
             let rates = rounds
                 .iter()
                 .map(|point| f64::from(point.per_second) * point.seen.achieved());
@@ -313,8 +347,8 @@ fn plots(peers: &[Peer], points: &[Vec<Rounds>], report: &mut Report) {
                 .map(|rounds| (rate(rounds), median(&costs(rounds))))
                 .collect(),
         ));
-        let rounds = &shares[judged()];
-        if is_in_time(rounds) {
+        let rounds = &shares[target_index()];
+        if is_rate_achieved(rounds) {
             let told = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
             by_share.push(line(
                 told.map(|at| (nines(at), median(&percentiles(rounds, at))))
@@ -325,17 +359,17 @@ fn plots(peers: &[Peer], points: &[Vec<Rounds>], report: &mut Report) {
     charts(by_rate, by_share, report);
 }
 
-/// Percentiles as far apart as their nines.
+/// Returns a chart position of a percentile, linear in its number of nines.
 fn nines(percentile: f64) -> f64 {
     -(1.0 - percentile / 100.0).log10()
 }
 
-fn charts(costs: Vec<Line>, latencies: Vec<Line>, report: &mut Report) {
-    report.plots.push(Plot {
+fn charts(costs: Vec<ChartLine>, latencies: Vec<ChartLine>, report: &mut BenchReport) {
+    report.plots.push(LineChart {
         name: "cost-by-load",
         title: "CPU per request by load",
-        x: Axis::linear("requests per second"),
-        y: Axis::linear("CPU per request, µs"),
+        x: ChartAxis::linear("requests per second"),
+        y: ChartAxis::linear("CPU per request, µs"),
         lines: costs,
     });
     let marks = [
@@ -345,15 +379,15 @@ fn charts(costs: Vec<Line>, latencies: Vec<Line>, report: &mut Report) {
         (99.9, "99.9 %"),
     ];
     let marks = marks.map(|(at, text)| (nines(at), text.to_owned()));
-    report.plots.push(Plot {
+    report.plots.push(LineChart {
         name: "latency",
         title: "Latency at half of the saturation rate, corrected for coordinated omission",
-        x: Axis {
+        x: ChartAxis {
             label: "percentile",
             logarithmic: false,
             marks: marks.to_vec(),
         },
-        y: Axis {
+        y: ChartAxis {
             label: "milliseconds",
             logarithmic: true,
             marks: Vec::new(),

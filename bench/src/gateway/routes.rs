@@ -2,19 +2,23 @@ use std::hint::black_box;
 use std::io;
 use std::time::Instant;
 
-use postern_bench::paths::Routes;
+use postern_bench::paths::BenchRoutes;
 use serde_json::json;
 
-use crate::bench::{Bench, Origin};
-use crate::figure::{Bound, Figure};
-use crate::report::{Report, Sheet, median, progress};
+use crate::bench::{BenchRun, OriginServer};
+use crate::figure::{Bound, TargetFigure};
+use crate::report::{BenchReport, ReportTable, median, progress};
 
-/// Sizes of the table.
+/// Sizes of the route table.
 const SIZES: [usize; 3] = [10, 1_000, 10_000];
 
-/// Nanoseconds to find a route, by the size of the table.
-pub(super) fn matching(bench: &Bench, _origin: &Origin, report: &mut Report) -> io::Result<()> {
-    let tables: Vec<Routes> = SIZES.iter().map(|size| Routes::of(*size)).collect();
+/// Measures the time to match a route, by the size of the table.
+pub(super) fn matching(
+    bench: &BenchRun,
+    _origin: &OriginServer,
+    report: &mut BenchReport,
+) -> io::Result<()> {
+    let tables: Vec<BenchRoutes> = SIZES.iter().map(|size| BenchRoutes::of(*size)).collect();
     let (rounds, times) = bench.pick((15, 100_000), (51, 400_000));
     let mut taken: Vec<Vec<f64>> = SIZES.iter().map(|_| Vec::new()).collect();
     for round in 1..=rounds {
@@ -34,7 +38,7 @@ pub(super) fn matching(bench: &Bench, _origin: &Origin, report: &mut Report) -> 
         .zip(&middles)
         .map(|(size, ns)| vec![size.to_string(), format!("{ns:.0}")])
         .collect();
-    report.sheets.push(Sheet {
+    report.sheets.push(ReportTable {
         title: "Route match".to_owned(),
         columns: vec!["routes", "ns"],
         rows,
@@ -45,8 +49,8 @@ pub(super) fn matching(bench: &Bench, _origin: &Origin, report: &mut Report) -> 
         let what = "route match among 10, 1,000 and 10,000 routes: slower than among 10 by";
         report
             .figures
-            .push(Figure::number(what, Bound::AtMost(10.0), flat, " %"));
-        report.figures.push(Figure::number(
+            .push(TargetFigure::number(what, Bound::AtMost(10.0), flat, " %"));
+        report.figures.push(TargetFigure::number(
             "route match among 1,000 routes",
             Bound::AtMost(300.0),
             *thousand,
@@ -56,16 +60,20 @@ pub(super) fn matching(bench: &Bench, _origin: &Origin, report: &mut Report) -> 
     Ok(())
 }
 
-/// Allocations per request, counted by a program of their own, whose allocator counts.
-pub(super) fn allocations(bench: &Bench, _origin: &Origin, report: &mut Report) -> io::Result<()> {
+/// Measures allocations per request, with a separate program that has a counting allocator.
+pub(super) fn allocations(
+    bench: &BenchRun,
+    _origin: &OriginServer,
+    report: &mut BenchReport,
+) -> io::Result<()> {
     progress("allocations");
     let output = bench.program("postern-bench-allocations")?.output()?;
     let counted: serde_json::Value = serde_json::from_slice(&output.stdout)
-        .map_err(|_| io::Error::other("postern-bench-allocations did not count"))?;
+        .map_err(|_| io::Error::other("postern-bench-allocations failed"))?;
     progress("");
     let number = |name: &str| counted[name].as_f64().unwrap_or(f64::NAN);
     let (empty, all_on) = (number("passthrough"), number("gateway"));
-    let figure = Figure::number(
+    let figure = TargetFigure::number(
         "allocations added per request to the empty pass-through",
         Bound::AtMost(4.0),
         all_on - empty,

@@ -5,17 +5,21 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Paced, last_json};
-use crate::rounds::Question;
+use super::{LoadPace, PacedResult, last_json};
+use crate::rounds::LoadRequest;
 
-/// The same load by `oha`, which none of us wrote. Its latencies count from when it was due too;
-/// what was under way when the time was over has not failed, and is in no percentile.
+/// Runs the same load with `oha`, an independent generator. Its latencies also count from the time
+/// when a request was due. Requests in flight at the end are neither failures nor part of the
+/// percentiles.
 pub(crate) fn oha(
     program: &Path,
     address: SocketAddr,
-    Question { path, token, body }: &Question<'_>,
-    (per_second, seconds): (u32, u32),
-) -> io::Result<Paced> {
+    LoadRequest { path, token, body }: &LoadRequest<'_>,
+    LoadPace {
+        per_second,
+        seconds,
+    }: LoadPace,
+) -> io::Result<PacedResult> {
     let output = Command::new(program)
         .args([
             "--no-tui",
@@ -30,22 +34,22 @@ pub(crate) fn oha(
         .arg(format!("http://{address}{path}"))
         .output()
         .map_err(|error| io::Error::other(format!("{}: {error}", program.display())))?;
-    let said = match serde_json::from_slice(&output.stdout) {
-        Ok(said) => said,
+    let report = match serde_json::from_slice(&output.stdout) {
+        Ok(report) => report,
         Err(_) => last_json(&output)?,
     };
     Ok(read(
-        &said,
+        &report,
         u64::from(per_second) * u64::from(seconds),
         body,
     ))
 }
 
-/// What it tells. If the bodies were not as long as the right one every request has failed, and a
-/// run without any answer is a failure.
-fn read(said: &Value, asked: u64, body: &str) -> Paced {
+/// Parses oha's report. If the bodies do not have the expected size, every request has failed; a
+/// run without responses is a failure.
+fn read(report: &Value, asked: u64, body: &str) -> PacedResult {
     let counts = |name: &str| -> Vec<(String, u64)> {
-        let map = said[name].as_object();
+        let map = report[name].as_object();
         map.into_iter()
             .flatten()
             .map(|(key, count)| (key.clone(), count.as_u64().unwrap_or(0)))
@@ -59,7 +63,7 @@ fn read(said: &Value, asked: u64, body: &str) -> Paced {
         .into_iter()
         .filter(|(reason, _)| !reason.contains("deadline"))
         .collect();
-    let mut percentiles: Vec<(f64, f64)> = said["latencyPercentiles"]
+    let mut percentiles: Vec<(f64, f64)> = report["latencyPercentiles"]
         .as_object()
         .into_iter()
         .flatten()
@@ -70,11 +74,11 @@ fn read(said: &Value, asked: u64, body: &str) -> Paced {
         .collect();
     percentiles.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (requests, mut failed) = (sum(right), sum(wrong) + sum(broken));
-    let body_bytes = said["summary"]["totalData"].as_u64().unwrap_or(0);
+    let body_bytes = report["summary"]["totalData"].as_u64().unwrap_or(0);
     if requests == 0 || (failed == 0 && body_bytes != requests * body.len() as u64) {
         failed = requests.max(1);
     }
-    Paced {
+    PacedResult {
         asked,
         requests,
         failed,
@@ -88,20 +92,20 @@ mod tests {
 
     use super::*;
 
-    /// What oha 1.16 tells of a load with answers of two bytes, as far as it is read.
-    fn told(statuses: &Value, errors: &Value, bytes: u64) -> Paced {
-        let said = json!({
+    /// Parses a report of oha 1.16 about a load with responses of two bytes.
+    fn report(statuses: &Value, errors: &Value, bytes: u64) -> PacedResult {
+        let report = json!({
             "summary": {"totalData": bytes},
             "latencyPercentiles": {"p99.9": 0.016, "p50": 0.000_5, "p99.99": null},
             "statusCodeDistribution": statuses,
             "errorDistribution": errors,
         });
-        read(&said, 12, "ok")
+        read(&report, 12, "ok")
     }
 
     #[test]
-    fn what_was_under_way_in_the_end_has_not_failed() {
-        let seen = told(
+    fn requests_in_flight_at_the_end_have_not_failed() {
+        let seen = report(
             &json!({"200": 10}),
             &json!({"aborted due to deadline": 2}),
             20,
@@ -110,13 +114,13 @@ mod tests {
         assert_eq!(
             seen.percentiles,
             [(50.0, 0.5), (99.9, 16.0)],
-            "milliseconds, the lowest first"
+            "milliseconds in ascending order"
         );
     }
 
     #[test]
-    fn what_is_wrong_or_has_no_answer_has_failed() {
-        let failed = |statuses, errors, bytes| told(&statuses, &errors, bytes).failed;
+    fn wrong_or_missing_responses_have_failed() {
+        let failed = |statuses, errors, bytes| report(&statuses, &errors, bytes).failed;
         assert_eq!(
             failed(
                 json!({"200": 9, "503": 2}),
@@ -128,8 +132,8 @@ mod tests {
         assert_eq!(
             failed(json!({"200": 10}), json!({}), 30),
             10,
-            "the bodies are not the right one"
+            "the bodies are wrong"
         );
-        assert_eq!(failed(json!({}), json!({}), 0), 1, "nothing was answered");
+        assert_eq!(failed(json!({}), json!({}), 0), 1, "no response");
     }
 }

@@ -9,56 +9,59 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use crate::rounds::Question;
+use super::LoadPace;
+use crate::rounds::LoadRequest;
 
-/// Keep-alive connections; each asks one thing at a time.
+/// Keep-alive connections, with one request at a time each.
 const CONNECTIONS: usize = 64;
 
-/// An answer that is not there so long after the last request was due has failed.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time after the last due request after which missing responses count as failed.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The percentiles that are kept.
+/// The reported percentiles.
 const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 100.0];
 
-/// The share of the requests that must have been answered. The others are in no percentile: the
-/// more there are of them, the more of its tail a run has not seen.
-const IN_TIME: f64 = 0.99;
+/// Minimum fraction of requests that must be answered. The others are in no percentile, so that the
+/// tail of a run with more of them is unknown.
+const MIN_ACHIEVED_FRACTION: f64 = 0.99;
 
-/// What a paced run saw. A latency counts from when its request was due, not from when a busy
-/// connection came to send it, so that a stall of the server shows in every request that it held up
+/// The result of a run at a fixed rate. A latency counts from the time when its request was due,
+/// not from when it was sent, so that a stall of the server affects every request that it delayed
 /// (coordinated omission).
 #[derive(Clone, Debug)]
-pub(crate) struct Paced {
+pub(crate) struct PacedResult {
     /// Requests that were due.
     pub(crate) asked: u64,
-    /// Those that were answered rightly.
+    /// Requests with a correct response.
     pub(crate) requests: u64,
-    /// Those that were answered wrongly, or not, or whose connection broke. What was due and could
-    /// not even be sent, for all connections were busy, is what remains of `asked`.
+    /// Requests with a wrong response, none, or a broken connection. Requests that were not sent
+    /// because all connections were busy are the rest of `asked`.
     pub(crate) failed: u64,
-    /// Percentile and milliseconds, ascending.
+    /// Percentiles and their latency in milliseconds, ascending.
     pub(super) percentiles: Vec<(f64, f64)>,
 }
 
-// === impl Paced ===
+// === impl PacedResult ===
 
-impl Paced {
-    /// Asks the question `per_second` times a second, evenly, whether answers come or not, for
-    /// `seconds`.
+impl PacedResult {
+    /// Sends the request `per_second` times a second at equal intervals, whether responses arrive
+    /// or not, for `seconds`.
     ///
-    /// One thread that waits for the sockets and for the next time due, and room for all latencies
-    /// from the beginning: a generator that pauses to move its growing list is seen in the tail of
-    /// everybody whom it measures.
+    /// Uses one thread that waits for sockets and for the next due time, and preallocates the list
+    /// of latencies: reallocation would pause the generator and add to the measured tail.
     ///
     /// # Errors
-    /// When the first answer is wrong, or nothing listens there.
+    /// The first response is wrong, or the connection is refused.
     pub(crate) fn run(
         peer: &str,
         address: SocketAddr,
-        question: &Question<'_>,
-        (per_second, seconds): (u32, u32),
+        question: &LoadRequest<'_>,
+        LoadPace {
+            per_second,
+            seconds,
+        }: LoadPace,
     ) -> io::Result<Self> {
-        let mut generator = Generator {
+        let mut generator = LoadGenerator {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             address,
             request: question.request(address),
@@ -79,7 +82,7 @@ impl Paced {
         )
     }
 
-    /// Milliseconds at one of [`PERCENTILES`].
+    /// Returns the latency at one of [`PERCENTILES`] in milliseconds.
     pub(crate) fn at(&self, percentile: f64) -> f64 {
         let told = self
             .percentiles
@@ -88,14 +91,14 @@ impl Paced {
         told.map_or(f64::NAN, |(_, millis)| *millis)
     }
 
-    /// The share of the asked rate that was achieved.
+    /// Returns the achieved fraction of the requested rate.
     pub(crate) fn achieved(&self) -> f64 {
         self.requests as f64 / self.asked.max(1) as f64
     }
 
-    /// Whether the rate was kept, by the server and by the generator.
-    pub(crate) fn is_in_time(&self) -> bool {
-        self.achieved() >= IN_TIME
+    /// Returns whether the server and the generator achieved the rate.
+    pub(crate) fn is_rate_achieved(&self) -> bool {
+        self.achieved() >= MIN_ACHIEVED_FRACTION
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -106,43 +109,43 @@ impl Paced {
     }
 }
 
-struct Generator<'a> {
+struct LoadGenerator<'a> {
     epoll: OwnedFd,
     address: SocketAddr,
     request: String,
     answer_bytes: usize,
     body: &'a [u8],
-    connections: Vec<Connection>,
-    /// Who has nothing to do; who waited longest is next.
+    connections: Vec<PacedConnection>,
+    /// Idle connections, longest idle first.
     idle: VecDeque<usize>,
     latencies_us: Vec<u32>,
     failed: u64,
 }
 
-struct Connection {
+struct PacedConnection {
     stream: TcpStream,
     due: Instant,
     answer: Vec<u8>,
 }
 
-// === impl Generator ===
+// === impl LoadGenerator ===
 
-impl Generator<'_> {
-    fn connect(&self, number: usize) -> io::Result<Connection> {
+impl LoadGenerator<'_> {
+    fn connect(&self, number: usize) -> io::Result<PacedConnection> {
         let stream = TcpStream::connect(self.address)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let data = epoll::EventData::new_u64(number as u64);
         epoll::add(&self.epoll, &stream, data, epoll::EventFlags::IN)?;
-        Ok(Connection {
+        Ok(PacedConnection {
             stream,
             due: Instant::now(),
             answer: Vec::with_capacity(self.answer_bytes),
         })
     }
 
-    fn run(mut self, asked: u64, per_second: f64) -> io::Result<Paced> {
-        // Written to once: a page that is touched for the first time is a pause too.
+    fn run(mut self, asked: u64, per_second: f64) -> io::Result<PacedResult> {
+        // Writes every page once, because the first access to a page is a pause as well.
         self.latencies_us = vec![1; asked as usize];
         self.latencies_us.clear();
         let mut events = Vec::with_capacity(CONNECTIONS);
@@ -160,11 +163,11 @@ impl Generator<'_> {
                 sent += 1;
             }
             let is_over = sent == asked || now >= last;
-            if is_over && (self.idle.len() == CONNECTIONS || now >= last + PATIENCE) {
+            if is_over && (self.idle.len() == CONNECTIONS || now >= last + RESPONSE_TIMEOUT) {
                 break;
             }
             let next = match (is_over, self.idle.is_empty()) {
-                (true, _) => last + PATIENCE,
+                (true, _) => last + RESPONSE_TIMEOUT,
                 (false, true) => last,
                 (false, false) => due(sent),
             };
@@ -174,7 +177,7 @@ impl Generator<'_> {
             }
         }
         self.failed += (CONNECTIONS - self.idle.len()) as u64;
-        Ok(self.tell(asked))
+        Ok(self.into_result(asked))
     }
 
     fn send(&mut self, number: usize, due: Instant) -> io::Result<()> {
@@ -186,7 +189,8 @@ impl Generator<'_> {
         }
     }
 
-    /// What has come of an answer; the connection is idle again when it is whole.
+    /// Reads available bytes of a response. The connection becomes idle when the response is
+    /// complete.
     fn read(&mut self, number: usize) -> io::Result<()> {
         let connection = &mut self.connections[number];
         let mut space = [0; 4 << 10];
@@ -217,8 +221,7 @@ impl Generator<'_> {
         Ok(())
     }
 
-    /// A request has failed, and its connection with it, if it was under way: another takes its
-    /// place.
+    /// Counts a failed request. Its connection is replaced.
     fn fail(&mut self, number: usize) -> io::Result<()> {
         if !self.idle.contains(&number) {
             self.failed += 1;
@@ -228,7 +231,7 @@ impl Generator<'_> {
         Ok(())
     }
 
-    fn tell(mut self, asked: u64) -> Paced {
+    fn into_result(mut self, asked: u64) -> PacedResult {
         self.latencies_us.sort_unstable();
         let count = self.latencies_us.len();
         let millis = |percentile: f64| {
@@ -237,7 +240,7 @@ impl Generator<'_> {
                 .get(rank.max(1) - 1)
                 .map_or(f64::NAN, |micros| f64::from(*micros) / 1e3)
         };
-        Paced {
+        PacedResult {
             asked,
             requests: count as u64,
             failed: self.failed,
@@ -246,8 +249,8 @@ impl Generator<'_> {
     }
 }
 
-/// Waits until a socket has something to say, or until `next`. By `poll`, whose timeouts are finer
-/// than the whole milliseconds of `epoll_wait`.
+/// Waits for a socket event, or until `next`. Uses `poll`, whose timeouts are finer than the whole
+/// milliseconds of `epoll_wait`.
 fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, next: Instant) -> io::Result<()> {
     let timeout = Timespec::try_from(next.saturating_duration_since(Instant::now()));
     let timeout = timeout.map_err(io::Error::other)?;
@@ -266,10 +269,10 @@ mod tests {
 
     use super::*;
 
-    const RIGHT: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    const CORRECT_RESPONSE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-    /// Answers each connection on a thread of its own, by what `answer` says at that time; an empty
-    /// answer closes.
+    /// Starts a server that answers each connection on a separate thread with `answer` of the
+    /// elapsed time. An empty response closes the connection.
     fn serve(answer: impl Fn(Duration) -> &'static str + Send + Copy + 'static) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -290,34 +293,38 @@ mod tests {
         address
     }
 
-    fn ask(answer: impl Fn(Duration) -> &'static str + Send + Copy + 'static) -> Paced {
-        let question = Question {
+    fn ask(answer: impl Fn(Duration) -> &'static str + Send + Copy + 'static) -> PacedResult {
+        let question = LoadRequest {
             path: "/",
             token: "token",
             body: "ok",
         };
-        Paced::run("the server", serve(answer), &question, (1_000, 1)).expect("a run")
+        let pace = LoadPace {
+            per_second: 1_000,
+            seconds: 1,
+        };
+        PacedResult::run("the server", serve(answer), &question, pace).expect("a run")
     }
 
     #[test]
-    fn a_stall_is_seen_in_every_request_that_it_held_up() {
+    fn stall_affects_every_delayed_request() {
         let (from, to) = (Duration::from_millis(400), Duration::from_millis(700));
         let seen = ask(move |at| {
             if at > from && at < to {
                 thread::sleep(to - at);
             }
-            RIGHT
+            CORRECT_RESPONSE
         });
         assert_eq!((seen.asked, seen.failed), (1_000, 0));
-        // Of 1,000, 300 were due while nothing moved, half of them more than 150 ms before its end.
-        // The connections alone would tell of 64.
+        // Of 1,000 requests, 300 were due during the stall, half of them more than 150 ms before
+        // its end. Counting from the time of sending would show only 64.
         assert!(seen.at(90.0) > 150.0, "{seen:?}");
     }
 
     #[test]
-    fn what_is_wrong_closed_or_never_answered_has_failed() {
+    fn wrong_closed_and_missing_responses_have_failed() {
         let half = Duration::from_millis(500);
-        let wrong = |answer| ask(move |at| if at < half { RIGHT } else { answer });
+        let wrong = |answer| ask(move |at| if at < half { CORRECT_RESPONSE } else { answer });
         for answer in [
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno",
             "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok!",
@@ -326,12 +333,12 @@ mod tests {
         ] {
             let seen = wrong(answer);
             assert!(seen.failed > 300, "{answer:?}: {seen:?}");
-            assert!(!seen.is_in_time());
+            assert!(!seen.is_rate_achieved());
         }
-        // Less than a whole answer: the connections wait for the rest, and 64 are all that could
-        // ask.
+        // Less than a complete response: the connections wait for the rest, so that only 64
+        // requests are sent.
         let seen = wrong("HTTP/1.1 200 OK\r\n");
         assert_eq!(seen.failed, CONNECTIONS as u64, "{seen:?}");
-        assert!(!seen.is_in_time());
+        assert!(!seen.is_rate_achieved());
     }
 }

@@ -4,23 +4,28 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Seen, last_json};
+use super::{LoadResult, last_json};
 
-/// Tells what was seen; every script ends with it.
+/// Lua that reports the results; appended to every script.
 const REPORT: &str = include_str!("../../lua/report.lua");
 
-/// A load without pause: one thread, keep-alive.
+/// A closed-loop load of one thread with keep-alive connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Wrk {
+pub(crate) struct WrkLoad {
     pub(crate) connections: u32,
     pub(crate) seconds: u32,
-    /// Lua that says what is asked, without its `done`.
+    /// Lua that creates the requests, without `done`.
     pub(crate) script: String,
 }
 
-impl Wrk {
-    /// Loads `http://address/path`.
-    pub(crate) fn run(&self, folder: &Path, address: SocketAddr, path: &str) -> io::Result<Seen> {
+impl WrkLoad {
+    /// Runs the load against `http://address/path`.
+    pub(crate) fn run(
+        &self,
+        folder: &Path,
+        address: SocketAddr,
+        path: &str,
+    ) -> io::Result<LoadResult> {
         let file = folder.join("load.lua");
         fs::write(&file, format!("{}\n{REPORT}", self.script))?;
         let output = Command::new("wrk")
@@ -35,7 +40,7 @@ impl Wrk {
             .output()?;
         let said = last_json(&output)?;
         let number = |name: &str| said[name].as_f64().unwrap_or(f64::NAN);
-        Ok(Seen {
+        Ok(LoadResult {
             requests: said["requests"].as_u64().unwrap_or(0),
             per_second: number("requests") * 1e6 / number("durationUs"),
             failed: said["failed"].as_u64().unwrap_or(0),
@@ -44,7 +49,7 @@ impl Wrk {
         })
     }
 
-    /// The same for another time.
+    /// Returns the same load with another duration.
     pub(crate) fn lasting(&self, seconds: u32) -> Self {
         Self {
             seconds,
@@ -53,7 +58,7 @@ impl Wrk {
     }
 }
 
-/// A script that sends the same request each time.
+/// Returns a script that repeats one request.
 pub(crate) fn headers_script(method: &str, headers: &[(&str, &str)], body: &str) -> String {
     let mut script = format!("wrk.method = {method:?}\n");
     for (name, value) in headers {
@@ -65,7 +70,8 @@ pub(crate) fn headers_script(method: &str, headers: &[(&str, &str)], body: &str)
     script
 }
 
-/// A script that sends each token of a file in turn. The requests are made before the load begins.
+/// Returns a script that sends each token of a file in turn. The requests are created before the
+/// load begins.
 pub(crate) fn tokens_script(file: &Path, path: &str) -> String {
     format!(
         "local made, at = {{}}, 0\n\

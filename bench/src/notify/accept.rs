@@ -4,47 +4,51 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::Run;
-use super::peers::Singles;
-use super::service::{CONNECTIONS, Carrier, PATH, Service, all_answered};
-use crate::bench::Bench;
-use crate::figure::{Bound, Figure, short};
-use crate::load::Seen;
-use crate::peers::Postern;
-use crate::postgres::Postgres;
-use crate::report::{Report, Sheet, median, progress, ranged};
+use super::NotifyRun;
+use super::peers::SingleAddRates;
+use super::service::{
+    LOAD_CONNECTIONS, NOTIFICATIONS_PATH, NotifyService, ProviderKind, all_answered,
+};
+use crate::bench::BenchRun;
+use crate::figure::{Bound, TargetFigure, short};
+use crate::load::LoadResult;
+use crate::peers::PosternSetup;
+use crate::postgres::PostgresServer;
+use crate::report::{BenchReport, ReportTable, median, progress, ranged};
 
-/// The route through which the proxy reaches the service.
+/// The route of the proxy to the service.
 const ROUTE: &str = "[[route]]\npath = \"/notifications\"\nmethods = [\"POST\"]\nupstream = \"origin\"\n\
                      policy = { users = \"any\", services = \"any\" }\n";
 
-/// What one round of acceptance cost.
+/// The result of one round of acceptance.
 #[derive(Clone, Copy, Debug)]
-struct Round {
-    /// The second before, which counts only as rows.
-    warm_up: Seen,
-    seen: Seen,
+struct AcceptRound {
+    /// Result of the warm-up, which counts only for the number of rows.
+    warm_up: LoadResult,
+    seen: LoadResult,
     service_us: f64,
     postgres_us: f64,
     delivered: f64,
 }
 
-/// Loads the service at an address of its own or of a proxy in front of it.
+/// Loads the service directly or through a proxy.
 fn round(
-    bench: &Bench,
-    postgres: &Postgres,
-    service: &Service,
+    bench: &BenchRun,
+    postgres: &PostgresServer,
+    service: &NotifyService,
     address: SocketAddr,
     seconds: u32,
-) -> io::Result<Round> {
+) -> io::Result<AcceptRound> {
     let load = service.load(seconds);
-    let warm_up = load.lasting(1).run(bench.folder(), address, PATH)?;
+    let warm_up = load
+        .lasting(1)
+        .run(bench.folder(), address, NOTIFICATIONS_PATH)?;
     let (cpu, server) = (service.process.cpu_ns()?, postgres.cpu_ns()?);
     let (sent, began) = (service.sent()?, Instant::now());
-    let seen = load.run(bench.folder(), address, PATH)?;
+    let seen = load.run(bench.folder(), address, NOTIFICATIONS_PATH)?;
     let delivered = (service.sent()? - sent) / began.elapsed().as_secs_f64();
     let requests = seen.requests as f64;
-    Ok(Round {
+    Ok(AcceptRound {
         warm_up,
         seen,
         service_us: service.process.cpu_ns()?.saturating_sub(cpu) as f64 / 1e3 / requests,
@@ -53,16 +57,16 @@ fn round(
     })
 }
 
-fn of(rounds: &[Round], value: impl Fn(&Round) -> f64) -> Vec<f64> {
+fn of(rounds: &[AcceptRound], value: impl Fn(&AcceptRound) -> f64) -> Vec<f64> {
     rounds.iter().map(value).collect()
 }
 
-/// Both loads of each round.
-fn loads(rounds: &[Round]) -> impl Iterator<Item = Seen> + Clone {
+/// Returns the warm-up and the measured load of each round.
+fn loads(rounds: &[AcceptRound]) -> impl Iterator<Item = LoadResult> + Clone {
     rounds.iter().flat_map(|round| [round.warm_up, round.seen])
 }
 
-fn row(name: &str, rounds: &[Round]) -> Vec<String> {
+fn row(name: &str, rounds: &[AcceptRound]) -> Vec<String> {
     let failed: u64 = loads(rounds).map(|seen| seen.failed).sum();
     vec![
         name.to_owned(),
@@ -75,7 +79,7 @@ fn row(name: &str, rounds: &[Round]) -> Vec<String> {
     ]
 }
 
-fn sheet(title: &str, rows: Vec<Vec<String>>) -> Sheet {
+fn sheet(title: &str, rows: Vec<Vec<String>>) -> ReportTable {
     let columns = vec![
         "what",
         "accepted/s",
@@ -85,16 +89,16 @@ fn sheet(title: &str, rows: Vec<Vec<String>>) -> Sheet {
         "p99, ms",
         "failed",
     ];
-    Sheet {
+    ReportTable {
         title: title.to_owned(),
         columns,
         rows,
     }
 }
 
-fn data(rounds: &[Round]) -> Value {
-    let round = |round: &Round| {
-        let Round {
+fn data(rounds: &[AcceptRound]) -> Value {
+    let round = |round: &AcceptRound| {
+        let AcceptRound {
             seen,
             service_us,
             postgres_us,
@@ -109,17 +113,18 @@ fn data(rounds: &[Round]) -> Value {
     rounds.iter().map(round).collect()
 }
 
-/// Acceptance alone: what is accepted waits, because its provider never answers.
-pub(super) fn durable(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let Run {
+/// Measures acceptance only: the provider never answers, so that accepted notifications wait.
+pub(super) fn durable(run: &NotifyRun<'_>, report: &mut BenchReport) -> io::Result<()> {
+    let NotifyRun {
         bench,
         postgres,
         origin,
         peers,
     } = *run;
     let database = postgres.database("bench_accept")?;
-    let service = Service::start(bench, origin, &database, Carrier::Never { permits: 1 })?;
-    let (mut rounds, mut singles) = (Vec::new(), Singles::default());
+    let service =
+        NotifyService::start(bench, origin, &database, ProviderKind::Never { permits: 1 })?;
+    let (mut rounds, mut singles) = (Vec::new(), SingleAddRates::default());
     let (most, seconds) = bench.pick((3, 3), (5, 8));
     for at in 1..=most {
         progress(&format!("accept: round {at} of {most}"));
@@ -130,7 +135,10 @@ pub(super) fn durable(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     progress("");
     report.sheets.push(sheet(
         "Accept",
-        vec![row(&format!("POST, {CONNECTIONS} connections"), &rounds)],
+        vec![row(
+            &format!("POST, {LOAD_CONNECTIONS} connections"),
+            &rounds,
+        )],
     ));
     report
         .sheets
@@ -143,19 +151,19 @@ pub(super) fn durable(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-fn judge(rounds: &[Round], singles: &Singles, report: &mut Report) {
+fn judge(rounds: &[AcceptRound], singles: &SingleAddRates, report: &mut BenchReport) {
     let what = "POST /notifications, token verified, durable 201";
-    let middle = |value: fn(&Round) -> f64| median(&of(rounds, value));
+    let middle = |value: fn(&AcceptRound) -> f64| median(&of(rounds, value));
     let rate = middle(|round| round.seen.per_second);
     let rows = median(&singles.rows);
     let over = format!("{what}: over pgbench's single rows");
-    let figure = Figure::number(&over, Bound::AtLeast(2.0), rate / rows, " ×");
+    let figure = TargetFigure::number(&over, Bound::AtLeast(2.0), rate / rows, " ×");
     report
         .figures
         .push(figure.noting(&format!("{}/s against {}/s", short(rate), short(rows))));
     let service = format!("{what}: CPU in the service");
     let service_us = middle(|round| round.service_us);
-    report.figures.push(Figure::number(
+    report.figures.push(TargetFigure::number(
         &service,
         Bound::AtMost(18.0),
         service_us,
@@ -163,7 +171,7 @@ fn judge(rounds: &[Round], singles: &Singles, report: &mut Report) {
     ));
     let server = format!("{what}: CPU in PostgreSQL");
     let postgres_us = middle(|round| round.postgres_us);
-    report.figures.push(Figure::number(
+    report.figures.push(TargetFigure::number(
         &server,
         Bound::AtMost(10.0),
         postgres_us,
@@ -171,21 +179,21 @@ fn judge(rounds: &[Round], singles: &Singles, report: &mut Report) {
     ));
     let (graphile, boss) = (median(&singles.graphile), median(&singles.boss));
     let over = format!("{what}: over the single adds of graphile-worker and pg-boss");
-    let figure = Figure::number(&over, Bound::AtLeast(10.0), rate / graphile.max(boss), " ×");
+    let figure = TargetFigure::number(&over, Bound::AtLeast(10.0), rate / graphile.max(boss), " ×");
     report
         .figures
         .push(figure.noting(&format!("{}/s and {}/s", short(graphile), short(boss))));
 }
 
-/// Every answer is a row, and there are no more rows than that, but for those whose answers were
-/// under way when a load ended.
+/// Checks that the number of stored rows matches the number of responses, except for responses in
+/// flight at the end of a load.
 fn stored(
-    postgres: &Postgres,
+    postgres: &PostgresServer,
     database: &str,
-    loads: impl Iterator<Item = Seen> + Clone,
+    loads: impl Iterator<Item = LoadResult> + Clone,
 ) -> io::Result<()> {
     all_answered(loads.clone())?;
-    let under_way = loads.clone().count() as f64 * f64::from(CONNECTIONS);
+    let under_way = loads.clone().count() as f64 * f64::from(LOAD_CONNECTIONS);
     let answered = loads.map(|seen| seen.requests as f64).sum::<f64>();
     let rows = postgres.number(database, "SELECT count(*) FROM notify_record")?;
     if rows < answered || rows > answered + under_way {
@@ -196,25 +204,26 @@ fn stored(
     Ok(())
 }
 
-/// Acceptance and delivery at once, without and with the proxy in front. Each begins with an empty
-/// queue.
-pub(super) fn at_once(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
+/// Measures acceptance and delivery concurrently, without and with the proxy. Each round begins
+/// with an empty queue.
+pub(super) fn at_once(run: &NotifyRun<'_>, report: &mut BenchReport) -> io::Result<()> {
     const DATABASE: &str = "bench_both";
-    let Run {
+    let NotifyRun {
         bench,
         postgres,
         origin,
         peers,
     } = *run;
     let database = postgres.database(DATABASE)?;
-    let service = Service::start(bench, origin, &database, Carrier::NULL)?;
-    let how = Postern {
+    let service = NotifyService::start(bench, origin, &database, ProviderKind::NULL)?;
+    let how = PosternSetup {
         upstream: Some(service.address),
         more: ROUTE,
-        ..Postern::default()
+        ..PosternSetup::default()
     };
     let gateway = how.start(bench, origin)?;
-    let (mut direct, mut proxied, mut singles) = (Vec::new(), Vec::new(), Singles::default());
+    let (mut direct, mut proxied, mut singles) =
+        (Vec::new(), Vec::new(), SingleAddRates::default());
     let (most, seconds) = bench.pick((3, 3), (5, 8));
     for at in 1..=most {
         progress(&format!("accept and deliver at once: round {at} of {most}"));
@@ -235,21 +244,21 @@ pub(super) fn at_once(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     report.rounds["both"] =
         json!({"direct": data(&direct), "proxied": data(&proxied), "pgbench": singles.rows});
     stored(postgres, DATABASE, loads(&direct).chain(loads(&proxied)))?;
-    // What is accepted faster than it is delivered piles up: the slower of the two is what it can
-    // do.
-    let rate = |rounds: &[Round]| {
+    // If notifications are accepted faster than delivered, they accumulate; the slower rate is the
+    // capacity.
+    let rate = |rounds: &[AcceptRound]| {
         median(&of(rounds, |round| {
             round.seen.per_second.min(round.delivered)
         }))
     };
     let (alone, behind, rows) = (rate(&direct), rate(&proxied), median(&singles.rows));
     let over = "accept and deliver at once over HTTP: over pgbench's single rows";
-    let figure = Figure::number(over, Bound::AtLeast(1.2), alone / rows, " ×");
+    let figure = TargetFigure::number(over, Bound::AtLeast(1.2), alone / rows, " ×");
     report
         .figures
         .push(figure.noting(&format!("{}/s against {}/s", short(alone), short(rows))));
     let through = "the same through the proxy, on the same two cores: over the figure without it";
-    let figure = Figure::number(through, Bound::AtLeast(0.6), behind / alone, " ×");
+    let figure = TargetFigure::number(through, Bound::AtLeast(0.6), behind / alone, " ×");
     report
         .figures
         .push(figure.noting(&format!("{}/s", short(behind))));

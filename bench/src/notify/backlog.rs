@@ -4,31 +4,32 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::Run;
+use super::NotifyRun;
 use super::peers::node;
-use super::service::{Carrier, Service};
-use crate::bench::{Bench, Origin};
-use crate::figure::{Bound, Figure, short};
-use crate::postgres::Postgres;
-use crate::report::{Report, Sheet, median, progress, ranged};
+use super::service::{NotifyService, ProviderKind};
+use crate::bench::{BenchRun, OriginServer};
+use crate::figure::{Bound, TargetFigure, short};
+use crate::postgres::PostgresServer;
+use crate::report::{BenchReport, ReportTable, median, progress, ranged};
 
 const DATABASE: &str = "bench_backlog";
 
-/// Lanes of e-mail, as the store numbers them.
+/// Lanes of e-mail, with the codes of the store.
 pub(super) const CRITICAL: u8 = 0;
 pub(super) const HIGH: u8 = 2;
 pub(super) const NORMAL: u8 = 4;
 pub(super) const LOW: u8 = 6;
 
-/// Puts notifications into the queue, as if they had been accepted so many seconds ago.
+/// Inserts notifications into the queue, as if they had been accepted the given number of seconds
+/// ago.
 pub(super) fn fill(
-    postgres: &Postgres,
+    postgres: &PostgresServer,
     database: &str,
     lane: u8,
     rows: u32,
     seconds_ago: u32,
 ) -> io::Result<()> {
-    // An id is a UUIDv7 whose time is the order's, as the service makes them.
+    // An id is a UUIDv7 with the time of acceptance, as the service generates it.
     let sql = format!(
         "WITH made AS MATERIALIZED (
            SELECT (extract(epoch FROM now()) * 1000)::int8 - {seconds_ago} * 1000 + n / 4096 AS ms, n % 4096 AS counter
@@ -49,21 +50,26 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Makes the tables by starting a service once.
+/// Creates the tables by starting a service once.
 pub(super) fn prepare(
-    bench: &Bench,
-    postgres: &Postgres,
-    origin: &Origin,
+    bench: &BenchRun,
+    postgres: &PostgresServer,
+    origin: &OriginServer,
     name: &str,
 ) -> io::Result<String> {
     let database = postgres.database(name)?;
-    drop(Service::start(bench, origin, &database, Carrier::NULL)?);
+    drop(NotifyService::start(
+        bench,
+        origin,
+        &database,
+        ProviderKind::NULL,
+    )?);
     Ok(database)
 }
 
-/// A backlog worked off, beside the no-ops of the peers.
-pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let Run {
+/// Measures the delivery of a backlog, compared with no-op jobs of the peers.
+pub(super) fn drained(run: &NotifyRun<'_>, report: &mut BenchReport) -> io::Result<()> {
+    let NotifyRun {
         bench,
         postgres,
         origin,
@@ -103,7 +109,7 @@ pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     let rows = lines
         .map(|((name, taken), cost)| vec![(*name).to_owned(), ranged(taken), cost])
         .collect();
-    report.sheets.push(Sheet {
+    report.sheets.push(ReportTable {
         title: "A backlog worked off".to_owned(),
         columns: vec!["what", "per second", "CPU service and PostgreSQL, µs"],
         rows,
@@ -112,7 +118,7 @@ pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
         json!({"postern": taken[0], "graphileWorker": taken[1], "pgBoss": taken[2], "cpuUs": cost});
     let (ours, theirs) = (median(&taken[0]), median(&taken[1]));
     let what = "delivered per second to a null provider, rendered, status and events durable: over graphile-worker's no-ops";
-    let figure = Figure::number(what, Bound::AtLeast(1.5), ours / theirs, " ×");
+    let figure = TargetFigure::number(what, Bound::AtLeast(1.5), ours / theirs, " ×");
     let note = format!(
         "{}/s against {}/s; {:.0} µs of CPU each",
         short(ours),
@@ -123,18 +129,24 @@ pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// Works off so many; how many a second, and CPU microseconds of service and PostgreSQL each.
-fn drain(bench: &Bench, postgres: &Postgres, origin: &Origin, rows: u32) -> io::Result<(f64, f64)> {
+/// Delivers a backlog. Returns notifications per second, and CPU microseconds of service and
+/// PostgreSQL for each.
+fn drain(
+    bench: &BenchRun,
+    postgres: &PostgresServer,
+    origin: &OriginServer,
+    rows: u32,
+) -> io::Result<(f64, f64)> {
     let database = prepare(bench, postgres, origin, DATABASE)?;
     fill(postgres, DATABASE, NORMAL, rows, 60)?;
     let server = postgres.cpu_ns()?;
-    let service = Service::start(bench, origin, &database, Carrier::NULL)?;
+    let service = NotifyService::start(bench, origin, &database, ProviderKind::NULL)?;
     let began = Instant::now();
     let (mut first, all) = (None, f64::from(rows));
     loop {
         let done = service.sent()?;
         let now = began.elapsed().as_secs_f64();
-        // The first tenth warms up.
+        // The first tenth is the warm-up.
         if first.is_none() && done >= all * 0.1 {
             first = Some((now, done));
         }

@@ -3,32 +3,31 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::bench::Bench;
-use crate::postgres::Postgres;
-use crate::report::{Report, Sheet, progress, ranged};
+use crate::bench::BenchRun;
+use crate::postgres::PostgresServer;
+use crate::report::{BenchReport, ReportTable, progress, ranged};
 
-/// Where the peers work.
+/// The environment of the peers.
 #[derive(Debug)]
-pub(super) struct Peers {
-    /// What pgbench is to do.
+pub(super) struct QueuePeers {
+    /// Script of pgbench.
     script: PathBuf,
     rows: String,
     graphile: String,
     boss: String,
 }
 
-/// How many single rows and single adds a second, round by round.
+/// Rates of single rows and single adds, by round.
 #[derive(Debug, Default)]
-pub(super) struct Singles {
-    /// pgbench.
+pub(super) struct SingleAddRates {
     pub(super) rows: Vec<f64>,
     pub(super) graphile: Vec<f64>,
     pub(super) boss: Vec<f64>,
 }
 
-/// Three rows in one statement, as one notification has them: what PostgreSQL does without a queue
-/// around it. The ids ascend, as the service's do.
-const ROWS: &str = "\
+/// Inserts three rows in one statement, as for one notification: PostgreSQL's capacity without a
+/// queue around it. Ids ascend, as the service's do.
+const INSERT_ROWS_SQL: &str = "\
 WITH id AS MATERIALIZED (SELECT nextval('ord') AS ord),
 made AS MATERIALIZED (SELECT ord, lpad(to_hex(ord), 32, '0')::uuid AS id FROM id),
 r AS (INSERT INTO notify_record (id, lane, creator, template, template_version, locale, recipient, variables, created_at)
@@ -37,21 +36,22 @@ q AS (INSERT INTO notify_queue (id, lane, ord, fence, attempt) SELECT id, 4, ord
 INSERT INTO notify_result (id, attempt, kind, at) SELECT id, 0, 1, 1763600000000 FROM made;
 ";
 
-/// The tables of the notification upstream.
-const SCHEMA: &str = include_str!("../../../notify-upstream/src/store/schema/postgres_1.sql");
+/// The schema of the notification upstream.
+const NOTIFY_SCHEMA_SQL: &str =
+    include_str!("../../../notify-upstream/src/store/schema/postgres_1.sql");
 
-/// Prepares the single rows and the single adds, which are timed in the same rounds as what they
-/// are compared with.
+/// Prepares the peers' single rows and adds, which run in the same rounds as what they are compared
+/// with.
 pub(super) fn single_rows(
-    bench: &Bench,
-    postgres: &Postgres,
-    report: &mut Report,
-) -> io::Result<Peers> {
+    bench: &BenchRun,
+    postgres: &PostgresServer,
+    report: &mut BenchReport,
+) -> io::Result<QueuePeers> {
     let rows = postgres.database("bench_rows")?;
-    postgres.ask("bench_rows", SCHEMA)?;
+    postgres.ask("bench_rows", NOTIFY_SCHEMA_SQL)?;
     postgres.ask("bench_rows", "CREATE SEQUENCE ord CACHE 100")?;
     let script = bench.folder().join("rows.sql");
-    fs::write(&script, ROWS.replace('\n', " "))?;
+    fs::write(&script, INSERT_ROWS_SQL.replace('\n', " "))?;
     let (graphile, boss) = (
         postgres.database("bench_graphile")?,
         postgres.database("bench_boss")?,
@@ -59,7 +59,7 @@ pub(super) fn single_rows(
     report
         .notes
         .push("Cells with rounds behind them: median (minimum to maximum).".to_owned());
-    Ok(Peers {
+    Ok(QueuePeers {
         script,
         rows,
         graphile,
@@ -67,9 +67,9 @@ pub(super) fn single_rows(
     })
 }
 
-impl Peers {
-    /// A round of pgbench.
-    pub(super) fn rows(&self, seconds: u32, singles: &mut Singles) -> io::Result<()> {
+impl QueuePeers {
+    /// Runs a round of pgbench.
+    pub(super) fn rows(&self, seconds: u32, singles: &mut SingleAddRates) -> io::Result<()> {
         progress("pgbench: single rows");
         singles
             .rows
@@ -77,12 +77,12 @@ impl Peers {
         Ok(())
     }
 
-    /// A round of the adds of graphile-worker and of pg-boss.
+    /// Runs a round of adds of graphile-worker and of pg-boss.
     pub(super) fn adds(
         &self,
-        bench: &Bench,
+        bench: &BenchRun,
         seconds: u32,
-        singles: &mut Singles,
+        singles: &mut SingleAddRates,
     ) -> io::Result<()> {
         progress("graphile-worker: single adds");
         singles.graphile.push(node(
@@ -100,15 +100,15 @@ impl Peers {
     }
 }
 
-impl Singles {
-    pub(super) fn sheet(&self, title: &str) -> Sheet {
+impl SingleAddRates {
+    pub(super) fn sheet(&self, title: &str) -> ReportTable {
         let peers = [
             ("pgbench, 32 clients, the same three rows", &self.rows),
             ("graphile-worker, 32 callers", &self.graphile),
             ("pg-boss, 32 callers", &self.boss),
         ];
         let measured = peers.into_iter().filter(|(_, taken)| !taken.is_empty());
-        Sheet {
+        ReportTable {
             title: title.to_owned(),
             columns: vec!["peer", "adds/s"],
             rows: measured
@@ -151,9 +151,9 @@ fn pgbench(script: &Path, url: &str, seconds: u32) -> io::Result<f64> {
     })
 }
 
-/// Runs one of `bench/peers`; how many a second.
+/// Runs a script of `bench/peers` and returns its rate per second.
 pub(super) fn node(
-    bench: &Bench,
+    bench: &BenchRun,
     script: &str,
     what: &str,
     url: &str,

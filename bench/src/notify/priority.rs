@@ -1,70 +1,74 @@
 use std::io;
+use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::Run;
+use super::NotifyRun;
 use super::backlog::{CRITICAL, HIGH, LOW, fill, prepare};
-use super::service::{Carrier, Service};
-use crate::figure::{Bound, Figure, short};
-use crate::host::Strangers;
-use crate::http::Client;
-use crate::postgres::Postgres;
-use crate::report::{Report, Sheet, median, progress, ranged};
+use super::service::{NotifyService, ProviderKind};
+use crate::figure::{Bound, TargetFigure, short};
+use crate::host::ForeignCpuMonitor;
+use crate::http::HttpClient;
+use crate::postgres::PostgresServer;
+use crate::report::{BenchReport, ReportTable, median, progress, ranged};
 use crate::rounds::{paired, range};
 
-/// One queue holds nothing but what is asked for, the other very many LOW besides.
-const EMPTY: &str = "bench_priority_empty";
-const BACKLOG: &str = "bench_priority";
+/// Databases: one with an empty queue, one with a large backlog of LOW.
+const EMPTY_DATABASE: &str = "bench_priority_empty";
+const BACKLOG_DATABASE: &str = "bench_priority";
 
-/// How often each of CRITICAL and HIGH is asked for: fifty times a second. No multiple of a
-/// millisecond: instants are kept as whole ones, and in step with those a whole turn would be
-/// rounded up, or down.
-const PERIOD: Duration = Duration::from_micros(20_130);
+/// Interval between CRITICAL and HIGH requests, about fifty per second. Not a multiple of a
+/// millisecond: timestamps are whole milliseconds, and a turn in step with them would be rounded up
+/// or down as a whole.
+const URGENT_PERIOD: Duration = Duration::from_micros(20_130);
 
-/// Deliveries a second when LOW is paced: some percent of what the machine can do.
-const PACE: u32 = 2_000;
+/// Deliveries per second when LOW is rate-limited: a few percent of the machine's capacity.
+const LOW_RATE_PER_SECOND: u32 = 2_000;
 
-/// From acceptance to the provider's answer, in milliseconds. The null provider answers at once, so
-/// that this is the time to its call and a little more. Only what was accepted while LOW waited
-/// counts; what has not come is as late as it is old.
+/// Time from acceptance to the provider's response in milliseconds. The null provider responds at
+/// once, so this is about the time to its call. Only notifications accepted while LOW waited count;
+/// an undelivered one counts with its age.
 #[derive(Clone, Copy, Debug)]
-struct Delay {
+struct DeliveryDelay {
     p50: f64,
-    /// Not a number if there are too few to tell.
+    /// NaN if there are too few values.
     p99: f64,
     count: f64,
 }
 
-/// Fewer have no p99.
-const FEWEST: usize = 100;
+/// Minimum number of values for a p99.
+const MIN_VALUES_FOR_P99: usize = 100;
 
-/// What came of one case, turn by turn.
-struct Case {
+/// The results of one case, by turn.
+struct PriorityCase {
     name: &'static str,
-    turns: Vec<Turn>,
+    turns: Vec<PriorityTurn>,
 }
 
-struct Turn {
-    critical: Delay,
-    high: Delay,
-    /// LOW delivered a second, and left at the end.
+struct PriorityTurn {
+    critical: DeliveryDelay,
+    high: DeliveryDelay,
+    /// LOW notifications delivered per second, and the rest at the end.
     low: (f64, f64),
     strangers: f64,
 }
 
-/// A queue, and how fast its rows may go to the provider.
+/// A queue and its delivery rate limit.
 #[derive(Clone, Copy)]
-struct Queue<'a> {
+struct QueueSetup<'a> {
     database: &'static str,
     url: &'a str,
-    carrier: Carrier,
+    carrier: ProviderKind,
 }
 
-/// CRITICAL and HIGH while very many LOW wait.
-pub(super) fn in_front_of_a_backlog(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let Run {
+/// Measures CRITICAL and HIGH in front of a backlog of LOW.
+pub(super) fn in_front_of_a_backlog(
+    run: &NotifyRun<'_>,
+    report: &mut BenchReport,
+) -> io::Result<()> {
+    let NotifyRun {
         bench,
         postgres,
         origin,
@@ -74,22 +78,22 @@ pub(super) fn in_front_of_a_backlog(run: &Run<'_>, report: &mut Report) -> io::R
     let long = Duration::from_secs(seconds);
     progress("priority: filling the queue");
     let (empty, backlog) = (
-        prepare(bench, postgres, origin, EMPTY)?,
-        prepare(bench, postgres, origin, BACKLOG)?,
+        prepare(bench, postgres, origin, EMPTY_DATABASE)?,
+        prepare(bench, postgres, origin, BACKLOG_DATABASE)?,
     );
-    wait_in_line(postgres, rows)?;
-    let paced = Carrier::Null {
+    add_low_backlog(postgres, rows)?;
+    let paced = ProviderKind::Null {
         permits: 64,
-        rate: Some(PACE),
+        rate: Some(LOW_RATE_PER_SECOND),
     };
     let queues = [
-        Queue {
-            database: EMPTY,
+        QueueSetup {
+            database: EMPTY_DATABASE,
             url: &empty,
             carrier: paced,
         },
-        Queue {
-            database: BACKLOG,
+        QueueSetup {
+            database: BACKLOG_DATABASE,
             url: &backlog,
             carrier: paced,
         },
@@ -99,17 +103,17 @@ pub(super) fn in_front_of_a_backlog(run: &Run<'_>, report: &mut Report) -> io::R
         "LOW waiting and paced",
         "LOW waiting, both cores saturated",
     ]
-    .map(Case::new);
+    .map(PriorityCase::new);
     for turn in 1..=turns {
-        // Whoever goes first goes second in the next turn.
+        // Alternates which case goes first.
         for at in if turn % 2 == 1 { [0, 1] } else { [1, 0] } {
             let (queue, case) = (queues[at], &mut cases[at]);
             progress(&format!("priority: turn {turn} of {turns}: {}", case.name));
             case.turns.push(measure(run, queue, long)?);
         }
     }
-    let unhurried = Queue {
-        carrier: Carrier::NULL,
+    let unhurried = QueueSetup {
+        carrier: ProviderKind::NULL,
         ..queues[1]
     };
     let turns = bench.pick(1, 5);
@@ -118,30 +122,38 @@ pub(super) fn in_front_of_a_backlog(run: &Run<'_>, report: &mut Report) -> io::R
             "priority: turn {turn} of {turns}: {}",
             cases[2].name
         ));
-        wait_in_line(postgres, rows)?;
+        add_low_backlog(postgres, rows)?;
         cases[2].turns.push(measure(run, unhurried, long)?);
     }
     progress("");
     report.sheets.push(sheet(rows, &cases));
+    report.rounds["priority"] = cases.iter().map(PriorityCase::data).collect();
+    judge(rows, &cases, report);
+    Ok(())
+}
+
+/// Adds the figures of the three cases: empty queue, LOW rate-limited, both cores saturated.
+fn judge(rows: u32, cases: &[PriorityCase; 3], report: &mut BenchReport) {
     let what = |name: &str| {
         format!(
             "{name}, accept to provider call, with {} LOW waiting",
             short(f64::from(rows))
         )
     };
-    report.rounds["priority"] = cases.iter().map(Case::data).collect();
-    let [empty, paced, saturated] = &cases;
+    let [empty, paced, saturated] = cases;
     let figures = &mut report.figures;
-    let mut at_most = |name: &str, most: f64, delay: fn(&Turn) -> Delay| {
+    let mut at_most = |name: &str, most: f64, delay: fn(&PriorityTurn) -> DeliveryDelay| {
         let seen = saturated.turns.iter().map(delay);
         let (p99, count): (Vec<_>, Vec<_>) = seen.map(|delay| (delay.p99, delay.count)).unzip();
         let name = format!("{}: p99, both cores saturated", what(name));
         let note = format!("{:.0} accepted while LOW waited", count.iter().sum::<f64>());
-        figures.push(Figure::number(&name, Bound::AtMost(most), median(&p99), " ms").noting(&note));
+        figures.push(
+            TargetFigure::number(&name, Bound::AtMost(most), median(&p99), " ms").noting(&note),
+        );
     };
     at_most("CRITICAL", 10.0, |turn| turn.critical);
     at_most("HIGH", 50.0, |turn| turn.high);
-    let p99 = |case: &Case| {
+    let p99 = |case: &PriorityCase| {
         case.turns
             .iter()
             .map(|turn| turn.critical.p99)
@@ -149,7 +161,7 @@ pub(super) fn in_front_of_a_backlog(run: &Run<'_>, report: &mut Report) -> io::R
     };
     let (paced, empty) = (p99(paced), p99(empty));
     let ratios = paired(&paced, &empty);
-    // A turn without a p99 is no measurement, whatever the others say.
+    // A turn without a p99 invalidates the measurement.
     let ratio = if ratios.iter().any(|ratio| ratio.is_nan()) {
         f64::NAN
     } else {
@@ -162,11 +174,10 @@ pub(super) fn in_front_of_a_backlog(run: &Run<'_>, report: &mut Report) -> io::R
         ranged(&empty)
     );
     let name = format!("{}: p99 over an empty queue, LOW paced", what("CRITICAL"));
-    figures.push(Figure::number(&name, Bound::AtMost(1.2), ratio, " ×").noting(&note));
-    Ok(())
+    figures.push(TargetFigure::number(&name, Bound::AtMost(1.2), ratio, " ×").noting(&note));
 }
 
-impl Case {
+impl PriorityCase {
     fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -175,9 +186,8 @@ impl Case {
     }
 
     fn data(&self) -> Value {
-        let delay =
-            |delay: Delay| json!({"p50Ms": delay.p50, "p99Ms": delay.p99, "count": delay.count});
-        let turn = |turn: &Turn| {
+        let delay = |delay: DeliveryDelay| json!({"p50Ms": delay.p50, "p99Ms": delay.p99, "count": delay.count});
+        let turn = |turn: &PriorityTurn| {
             json!({
                 "critical": delay(turn.critical), "high": delay(turn.high),
                 "lowPerSecond": turn.low.0, "lowLeft": turn.low.1, "strangersPercent": turn.strangers,
@@ -187,17 +197,17 @@ impl Case {
     }
 }
 
-/// So many LOW more, in a server whose own log has files enough, as one has that did as much
-/// before: each new file of 16 MB is filled with zeros and synced before the commits behind it go
-/// on.
-fn wait_in_line(postgres: &Postgres, rows: u32) -> io::Result<()> {
-    fill(postgres, BACKLOG, LOW, rows, 60)?;
-    postgres.ask(BACKLOG, "CHECKPOINT")?;
+/// Adds LOW notifications, then triggers a checkpoint so that PostgreSQL has enough recycled WAL
+/// segments, like a server under continuous load: each new segment of 16 MB is filled with zeros
+/// and synced, which delays commits.
+fn add_low_backlog(postgres: &PostgresServer, rows: u32) -> io::Result<()> {
+    fill(postgres, BACKLOG_DATABASE, LOW, rows, 60)?;
+    postgres.ask(BACKLOG_DATABASE, "CHECKPOINT")?;
     Ok(())
 }
 
-fn measure(run: &Run<'_>, queue: Queue<'_>, long: Duration) -> io::Result<Turn> {
-    let Run {
+fn measure(run: &NotifyRun<'_>, queue: QueueSetup<'_>, long: Duration) -> io::Result<PriorityTurn> {
+    let NotifyRun {
         bench,
         postgres,
         origin,
@@ -209,8 +219,8 @@ fn measure(run: &Run<'_>, queue: Queue<'_>, long: Duration) -> io::Result<Turn> 
             &format!("SELECT count(*) FROM notify_queue WHERE lane = {LOW}"),
         )
     };
-    let strangers = Strangers::watch()?;
-    let service = Service::start(bench, origin, queue.url, queue.carrier)?;
+    let strangers = ForeignCpuMonitor::watch()?;
+    let service = NotifyService::start(bench, origin, queue.url, queue.carrier)?;
     let before = low()?;
     let since = postgres.number(
         queue.database,
@@ -225,9 +235,9 @@ fn measure(run: &Run<'_>, queue: Queue<'_>, long: Duration) -> io::Result<Turn> 
         f64::INFINITY
     };
     let took = took.min((until - since) / 1e3);
-    let delay = |lane| delay(postgres, queue.database, lane, (since, until));
+    let delay = |lane| delay(postgres, queue.database, lane, since..until);
     let (critical, high) = (delay(CRITICAL)?, delay(HIGH)?);
-    Ok(Turn {
+    Ok(PriorityTurn {
         critical,
         high,
         low: ((before - left) / took, left),
@@ -235,9 +245,9 @@ fn measure(run: &Run<'_>, queue: Queue<'_>, long: Duration) -> io::Result<Turn> 
     })
 }
 
-fn sheet(rows: u32, cases: &[Case]) -> Sheet {
-    let line = |case: &Case| {
-        let of = |seen: fn(&Turn) -> f64| case.turns.iter().map(seen).collect::<Vec<_>>();
+fn sheet(rows: u32, cases: &[PriorityCase]) -> ReportTable {
+    let line = |case: &PriorityCase| {
+        let of = |seen: fn(&PriorityTurn) -> f64| case.turns.iter().map(seen).collect::<Vec<_>>();
         vec![
             case.name.to_owned(),
             short(median(&of(|turn| turn.critical.p50))),
@@ -250,7 +260,7 @@ fn sheet(rows: u32, cases: &[Case]) -> Sheet {
             format!("{:.0} %", median(&of(|turn| turn.strangers))),
         ]
     };
-    Sheet {
+    ReportTable {
         title: format!(
             "CRITICAL and HIGH, 50/s each, in front of {} LOW",
             short(f64::from(rows))
@@ -270,12 +280,12 @@ fn sheet(rows: u32, cases: &[Case]) -> Sheet {
     }
 }
 
-/// One CRITICAL and one HIGH each period, on kept connections.
-fn trickle(service: &Service, long: Duration) -> io::Result<()> {
+/// Sends one CRITICAL and one HIGH request per period, on keep-alive connections.
+fn trickle(service: &NotifyService, long: Duration) -> io::Result<()> {
     let bearer = format!("Bearer {}", service.token);
-    let mut client = Client::connect(service.address)?;
+    let mut client = HttpClient::connect(service.address)?;
     let body = |priority: &str| {
-        super::service::BODY.replacen('{', &format!("{{\"priority\":\"{priority}\","), 1)
+        super::service::REQUEST_BODY.replacen('{', &format!("{{\"priority\":\"{priority}\","), 1)
     };
     let (critical, high) = (body("CRITICAL"), body("HIGH"));
     let began = Instant::now();
@@ -285,35 +295,40 @@ fn trickle(service: &Service, long: Duration) -> io::Result<()> {
             client
                 .ask(
                     "POST",
-                    super::service::PATH,
+                    super::service::NOTIFICATIONS_PATH,
                     &[("Authorization", &bearer)],
                     body,
                 )?
                 .expect(201)?;
         }
-        due += PERIOD;
+        due += URGENT_PERIOD;
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }
-    // The last ones are delivered and written down.
+    // Wait until the last ones are delivered and recorded.
     thread::sleep(Duration::from_millis(300));
     Ok(())
 }
 
-/// When the last LOW left the queue for a provider.
-fn last_low(postgres: &Postgres) -> io::Result<f64> {
+/// Returns the time when the last LOW left the queue for a provider.
+fn last_low(postgres: &PostgresServer) -> io::Result<f64> {
     let sql = format!(
         "SELECT max(s.began_at) FROM notify_record r JOIN notify_result s USING (id) WHERE r.lane = {LOW}"
     );
-    postgres.number(BACKLOG, &sql)
+    postgres.number(BACKLOG_DATABASE, &sql)
 }
 
-/// Of those that were accepted in this time, in milliseconds of the epoch.
+/// Returns the delays of notifications accepted within a period, given in milliseconds since the
+/// epoch.
 fn delay(
-    postgres: &Postgres,
+    postgres: &PostgresServer,
     database: &str,
     lane: u8,
-    (since, until): (f64, f64),
-) -> io::Result<Delay> {
+    period: Range<f64>,
+) -> io::Result<DeliveryDelay> {
+    let Range {
+        start: since,
+        end: until,
+    } = period;
     let sql = format!(
         "SELECT coalesce(s.at, (extract(epoch FROM clock_timestamp()) * 1000)::int8) - r.created_at
          FROM notify_record r LEFT JOIN notify_result s ON s.id = r.id AND s.kind = 2
@@ -325,20 +340,20 @@ fn delay(
         .map(|text| text.parse().unwrap_or(f64::NAN))
         .collect();
     took.sort_by(f64::total_cmp);
-    let p99 = if took.len() < FEWEST {
+    let p99 = if took.len() < MIN_VALUES_FOR_P99 {
         f64::NAN
     } else {
         within(&took, 0.99)
     };
-    Ok(Delay {
+    Ok(DeliveryDelay {
         p50: within(&took, 0.5),
         p99,
         count: took.len() as f64,
     })
 }
 
-/// A percentile of whole milliseconds, which are what the store keeps: those of one millisecond are
-/// taken as spread over it evenly, as is usual for values in classes.
+/// Returns a percentile of whole milliseconds, the store's resolution. Values of one millisecond
+/// are assumed to be spread over it evenly, as is usual for grouped data.
 fn within(sorted: &[f64], share: f64) -> f64 {
     let rank = share * sorted.len() as f64;
     let Some(class) = sorted.get((rank as usize).min(sorted.len().saturating_sub(1))) else {
@@ -354,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_lies_within_its_millisecond() {
+    fn percentile_is_within_its_millisecond() {
         let hundred = [vec![1.0; 50], vec![2.0; 50]].concat();
         assert!((within(&hundred, 0.25) - 1.0).abs() < 1e-9);
         assert!((within(&hundred, 0.5) - 1.5).abs() < 1e-9);

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::Run;
+use super::NotifyRun;
 use super::backlog::{NORMAL, fill};
-use super::service::{BODY, Carrier, PATH, Service, all_answered};
-use crate::figure::{Bound, Figure, short};
-use crate::postgres::Postgres;
+use super::service::{NOTIFICATIONS_PATH, NotifyService, ProviderKind, REQUEST_BODY, all_answered};
+use crate::figure::{Bound, TargetFigure, short};
+use crate::postgres::PostgresServer;
 use crate::process::signal;
-use crate::report::{Report, Sheet, progress, ranged};
+use crate::report::{BenchReport, ReportTable, progress, ranged};
 
-/// What a killed worker held, taken over by another one.
-pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let Run {
+/// Measures the takeover of a killed worker's notifications by another worker.
+pub(super) fn after_a_kill(run: &NotifyRun<'_>, report: &mut BenchReport) -> io::Result<()> {
+    let NotifyRun {
         bench,
         postgres,
         origin,
@@ -25,28 +25,25 @@ pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     const HELD: u32 = 64;
     progress("recovery: a worker is killed");
     let database = postgres.database("bench_recovery")?;
-    let victim = Service::start(bench, origin, &database, Carrier::Never { permits: HELD })?;
+    let victim = NotifyService::start(
+        bench,
+        origin,
+        &database,
+        ProviderKind::Never { permits: HELD },
+    )?;
     for _ in 0..HELD {
-        victim.post(BODY)?;
+        victim.post(REQUEST_BODY)?;
     }
-    let heir = Service::start(bench, origin, &database, Carrier::NULL)?;
+    let replacement = NotifyService::start(bench, origin, &database, ProviderKind::NULL)?;
     let killed = postgres.number(
         "bench_recovery",
         "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8",
     )?;
     signal(Signal::KILL, victim.process.id());
-    let began = Instant::now();
-    let sent = "SELECT count(DISTINCT id) FROM notify_result WHERE kind = 2";
     let expected = f64::from(HELD);
-    let delivered = loop {
-        let delivered = postgres.number("bench_recovery", sent)?;
-        if delivered >= expected || began.elapsed() > Duration::from_secs(60) {
-            break delivered;
-        }
-        thread::sleep(Duration::from_millis(250));
-    };
+    let delivered = wait_for_deliveries(postgres, expected)?;
     progress("");
-    drop(heir);
+    drop(replacement);
     let taken_over = format!(
         "SELECT at - {killed} FROM notify_result WHERE kind = 2 AND attempt > 1 ORDER BY at"
     );
@@ -58,7 +55,7 @@ pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()>
         .collect();
     report.rounds["recovery"] =
         json!({"asked": HELD, "delivered": delivered, "secondsOfTakenOver": seconds});
-    report.sheets.push(Sheet {
+    report.sheets.push(ReportTable {
         title: "A worker is killed".to_owned(),
         columns: vec!["asked", "delivered", "taken over", "from kill to result, s"],
         rows: vec![vec![
@@ -76,7 +73,7 @@ pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()>
         .filter(|_| whole)
         .unwrap_or(f64::NAN);
     let what = "recovery of what a SIGKILLed worker held: p99";
-    report.figures.push(Figure::number(what, Bound::AtMost(15.0), p99, " s").noting(&format!(
+    report.figures.push(TargetFigure::number(what, Bound::AtMost(15.0), p99, " s").noting(&format!(
         "{} of {HELD} were in its hands, as an eighth of the permits is kept for CRITICAL and HIGH; {} of {HELD} \
          delivered in all",
         seconds.len(),
@@ -85,27 +82,39 @@ pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     Ok(())
 }
 
-/// A session that is idle in a transaction holds back the clean-up of dead rows: what that costs,
-/// and whether a restart finds its place again. Only the database of the session is held back, so
-/// that another one beside it, with a service of its own and the same load in turn, is what it
-/// would be without.
-pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let Run {
+/// Waits for at most 60 s until `expected` notifications are delivered, and returns their number.
+fn wait_for_deliveries(postgres: &PostgresServer, expected: f64) -> io::Result<f64> {
+    let began = Instant::now();
+    let sent = "SELECT count(DISTINCT id) FROM notify_result WHERE kind = 2";
+    loop {
+        let delivered = postgres.number("bench_recovery", sent)?;
+        if delivered >= expected || began.elapsed() > Duration::from_secs(60) {
+            return Ok(delivered);
+        }
+        thread::sleep(Duration::from_millis(250));
+    }
+}
+
+/// Measures the cost of a session that is idle in a transaction, which prevents vacuum from
+/// removing dead rows, and the recovery of a restart. Only the database of the session is affected,
+/// so a second database with the same load in turn is the reference.
+pub(super) fn held_session(run: &NotifyRun<'_>, report: &mut BenchReport) -> io::Result<()> {
+    let NotifyRun {
         bench,
         postgres,
         origin,
         ..
     } = *run;
     let minutes = bench.pick(0.75, 30.0);
-    // Some 600 bytes a notification and a few GB of log; where the disk is full answers fail.
+    // About 600 bytes per notification and a few GB of WAL. On a full disk, responses fail.
     bench.needs_room(bench.pick(3, 20) << 30)?;
     let [url, other] = [
         postgres.database(DATABASES[0])?,
         postgres.database(DATABASES[1])?,
     ];
-    let beside = Service::start(bench, origin, &other, Carrier::NULL)?;
-    let service = Service::start(bench, origin, &url, Carrier::NULL)?;
-    let holder = Holder::start(postgres, DATABASES[0])?;
+    let beside = NotifyService::start(bench, origin, &other, ProviderKind::NULL)?;
+    let service = NotifyService::start(bench, origin, &url, ProviderKind::NULL)?;
+    let holder = IdleTransaction::start(postgres, DATABASES[0])?;
     let turns = side_by_side(
         run,
         &service,
@@ -113,10 +122,10 @@ pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()>
         Duration::from_secs_f64(minutes * 60.0),
     )?;
     drop((service, beside));
-    // What another replica accepts between the stop and the start.
+    // Notifications that another replica accepts between stop and start.
     fill(postgres, DATABASES[0], NORMAL, 1_000, 0)?;
     let restart = Instant::now();
-    let service = Service::start(bench, origin, &url, Carrier::NULL)?;
+    let service = NotifyService::start(bench, origin, &url, ProviderKind::NULL)?;
     let ready = restart.elapsed();
     while service.sent()? < 100.0 && restart.elapsed().as_secs() < 60 {
         thread::sleep(Duration::from_millis(10));
@@ -126,7 +135,7 @@ pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     drop(service);
     if !holder.is_idle_in_transaction()? {
         return Err(io::Error::other(
-            "the session that was to be idle in a transaction has ended",
+            "the idle session has ended",
         ));
     }
     let what = format!("idle-in-transaction session held {minutes} min: ");
@@ -137,7 +146,7 @@ pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()>
         [size(DATABASES[0])?, size(DATABASES[1])?],
         report,
     );
-    report.figures.push(Figure::number(
+    report.figures.push(TargetFigure::number(
         &format!("{what}ready to first claims after a restart"),
         Bound::AtMost(1.0),
         claimed,
@@ -153,8 +162,8 @@ pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     Ok(())
 }
 
-fn judge(what: &str, turns: &[[Work; 2]], bytes: [f64; 2], report: &mut Report) {
-    let last = &turns[turns.len().saturating_sub(LAST)..];
+fn judge(what: &str, turns: &[[DeliveryWork; 2]], bytes: [f64; 2], report: &mut BenchReport) {
+    let last = &turns[turns.len().saturating_sub(REPORTED_TURNS)..];
     let each = |side: usize| {
         last.iter()
             .map(|turn| turn[side].a_cpu_second())
@@ -164,7 +173,7 @@ fn judge(what: &str, turns: &[[Work; 2]], bytes: [f64; 2], report: &mut Report) 
         .iter()
         .map(|[held, beside]| held.a_cpu_second() / beside.a_cpu_second())
         .collect();
-    report.sheets.push(Sheet {
+    report.sheets.push(ReportTable {
         title: format!(
             "A session idle in a transaction, the last {} turns",
             last.len()
@@ -195,12 +204,12 @@ fn judge(what: &str, turns: &[[Work; 2]], bytes: [f64; 2], report: &mut Report) 
     let [held, beside] = [0, 1].map(|side| {
         last.iter()
             .map(|turn| turn[side])
-            .fold(Work::default(), Work::plus)
+            .fold(DeliveryWork::default(), DeliveryWork::plus)
     });
     let ratio = held.a_cpu_second() / beside.a_cpu_second();
     let name = format!("{what}delivered per CPU second over one without");
     report.figures.push(
-        Figure::number(&name, Bound::AtLeast(0.9), ratio, " ×").noting(&format!(
+        TargetFigure::number(&name, Bound::AtLeast(0.9), ratio, " ×").noting(&format!(
             "{}/s against {}/s in the last {} turns together, each {} ×; the bound is for 30 min",
             short(held.a_cpu_second()),
             short(beside.a_cpu_second()),
@@ -210,14 +219,14 @@ fn judge(what: &str, turns: &[[Work; 2]], bytes: [f64; 2], report: &mut Report) 
     );
 }
 
-/// What was delivered, and the CPU time of service and PostgreSQL for it.
+/// Delivered notifications, and the CPU time of service and PostgreSQL for them.
 #[derive(Clone, Copy, Default)]
-struct Work {
+struct DeliveryWork {
     delivered: f64,
     cpu_s: f64,
 }
 
-impl Work {
+impl DeliveryWork {
     fn plus(self, other: Self) -> Self {
         Self {
             delivered: self.delivered + other.delivered,
@@ -230,21 +239,21 @@ impl Work {
     }
 }
 
-/// The databases with the held session and without.
+/// The databases with and without the idle session.
 const DATABASES: [&str; 2] = ["bench_held", "bench_beside"];
 
-/// Turns that are quoted, at the end of the half hour.
-const LAST: usize = 10;
+/// Turns that are reported, at the end of the half hour.
+const REPORTED_TURNS: usize = 10;
 
-/// A turn of the database with the held session and one of the other, once a minute, so that half
-/// an hour of them fits on a disk. Each goes first as often as the other: what PostgreSQL does
-/// behind a turn falls into the next one.
+/// Runs a turn on each database once a minute, so that half an hour of turns fits on a disk. Each
+/// goes first equally often, because background work of PostgreSQL after a turn affects the next
+/// one.
 fn side_by_side(
-    run: &Run<'_>,
-    service: &Service,
-    beside: &Service,
+    run: &NotifyRun<'_>,
+    service: &NotifyService,
+    beside: &NotifyService,
     long: Duration,
-) -> io::Result<Vec<[Work; 2]>> {
+) -> io::Result<Vec<[DeliveryWork; 2]>> {
     let seconds = run.bench.pick(5, 10);
     let began = Instant::now();
     let mut turns = Vec::new();
@@ -255,7 +264,7 @@ fn side_by_side(
             long.as_secs()
         ));
         let turn = Instant::now();
-        let mut works = [Work::default(); 2];
+        let mut works = [DeliveryWork::default(); 2];
         let order = if turns.len() % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
             works[side] = work(run, [service, beside][side], seconds)?;
@@ -268,15 +277,15 @@ fn side_by_side(
     Ok(turns)
 }
 
-/// A session that looks once and then sits in its transaction: psql, which waits for more.
-struct Holder<'a> {
+/// A session that reads once and then stays idle in its transaction: psql, waiting for input.
+struct IdleTransaction<'a> {
     psql: Child,
-    postgres: &'a Postgres,
+    postgres: &'a PostgresServer,
     database: &'static str,
 }
 
-impl<'a> Holder<'a> {
-    fn start(postgres: &'a Postgres, database: &'static str) -> io::Result<Self> {
+impl<'a> IdleTransaction<'a> {
+    fn start(postgres: &'a PostgresServer, database: &'static str) -> io::Result<Self> {
         let mut command = Command::new("psql");
         command
             .args([&postgres.url(database), "-XAtq", "-v", "ON_ERROR_STOP=1"])
@@ -291,7 +300,7 @@ impl<'a> Holder<'a> {
             database,
         };
         let sql = b"BEGIN ISOLATION LEVEL REPEATABLE READ;\nSELECT count(*) FROM notify_worker;\n";
-        // The pipe stays open as long as the child is kept.
+        // The pipe stays open while the child is kept.
         if let Some(stdin) = &mut holder.psql.stdin {
             stdin.write_all(sql)?;
             stdin.flush()?;
@@ -318,22 +327,23 @@ impl<'a> Holder<'a> {
     }
 }
 
-impl Drop for Holder<'_> {
+impl Drop for IdleTransaction<'_> {
     fn drop(&mut self) {
         let _already_gone = self.psql.kill();
         let _already_reaped = self.psql.wait();
     }
 }
 
-/// Asks for so many seconds and waits until all of it is delivered.
-fn work(run: &Run<'_>, service: &Service, seconds: u32) -> io::Result<Work> {
+/// Sends requests for the given time and waits until all notifications are delivered.
+fn work(run: &NotifyRun<'_>, service: &NotifyService, seconds: u32) -> io::Result<DeliveryWork> {
     let (cpu, sent) = (
         service.process.cpu_ns()? + run.postgres.cpu_ns()?,
         service.sent()?,
     );
-    let seen = service
-        .load(seconds)
-        .run(run.bench.folder(), service.address, PATH)?;
+    let seen =
+        service
+            .load(seconds)
+            .run(run.bench.folder(), service.address, NOTIFICATIONS_PATH)?;
     all_answered([seen])?;
     let asked = Instant::now();
     let delivered = loop {
@@ -350,7 +360,7 @@ fn work(run: &Run<'_>, service: &Service, seconds: u32) -> io::Result<Work> {
         thread::sleep(Duration::from_millis(20));
     };
     let spent = (service.process.cpu_ns()? + run.postgres.cpu_ns()?).saturating_sub(cpu);
-    Ok(Work {
+    Ok(DeliveryWork {
         delivered,
         cpu_s: spent as f64 / 1e9,
     })

@@ -6,41 +6,41 @@ use std::time::{Duration, Instant};
 
 use postern_bench::token::{CLIENT_ID, SERVICE_CLIENT_ID};
 
-use crate::bench::{Bench, Origin, ready};
+use crate::bench::{BenchRun, OriginServer, ready};
 use crate::http;
-use crate::load::{Seen, Wrk, headers_script};
-use crate::postgres::Postgres;
-use crate::process::{Process, free_address};
+use crate::load::{LoadResult, WrkLoad, headers_script};
+use crate::postgres::PostgresServer;
+use crate::process::{ChildProcess, free_address};
 
-/// What every request asks for.
-pub(super) const BODY: &str = r#"{"channel":"email","recipient":{"email":"ada@example.com"},"template":"welcome","variables":{"name":"Ada"}}"#;
+/// Body of every request.
+pub(super) const REQUEST_BODY: &str = r#"{"channel":"email","recipient":{"email":"ada@example.com"},"template":"welcome","variables":{"name":"Ada"}}"#;
 
-/// Where it is asked for.
-pub(super) const PATH: &str = "/notifications";
+/// Path of every request.
+pub(super) const NOTIFICATIONS_PATH: &str = "/notifications";
 
-/// Connections that ask: enough for a commit to find a batch.
-pub(super) const CONNECTIONS: u32 = 256;
+/// Connections of the load: enough to fill a batch during a commit.
+pub(super) const LOAD_CONNECTIONS: u32 = 256;
 
-/// Who carries messages.
+/// The provider of a run.
 #[derive(Clone, Copy)]
-pub(super) enum Carrier {
-    /// Nobody, at once: the null provider, as many at a time as there are permits.
+pub(super) enum ProviderKind {
+    /// The null provider, which responds at once, with up to `permits` concurrent calls.
     Null { permits: u32, rate: Option<u32> },
-    /// A server that takes the call and never answers: what is accepted waits.
+    /// A server that accepts calls and never responds, so that notifications wait.
     Never { permits: u32 },
 }
 
-/// A notification upstream that runs.
-pub(super) struct Service {
+/// A running notification upstream.
+pub(super) struct NotifyService {
     pub(super) address: SocketAddr,
     pub(super) admin: SocketAddr,
-    pub(super) process: Process,
+    pub(super) process: ChildProcess,
     pub(super) token: String,
     _silent: Option<TcpListener>,
 }
 
-impl Carrier {
-    /// The null provider, unhurried.
+impl ProviderKind {
+    /// The null provider without a rate limit.
     pub(super) const NULL: Self = Self::Null {
         permits: 3_000,
         rate: None,
@@ -70,18 +70,18 @@ impl Carrier {
     }
 }
 
-impl Service {
-    /// Starts it over a database.
+impl NotifyService {
+    /// Starts the service with a database.
     pub(super) fn start(
-        bench: &Bench,
-        origin: &Origin,
+        bench: &BenchRun,
+        origin: &OriginServer,
         database: &str,
-        carrier: Carrier,
+        carrier: ProviderKind,
     ) -> io::Result<Self> {
         let (address, admin) = (free_address()?, free_address()?);
         let silent = match carrier {
-            Carrier::Never { .. } => Some(TcpListener::bind("127.0.0.1:0")?),
-            Carrier::Null { .. } => None,
+            ProviderKind::Never { .. } => Some(TcpListener::bind("127.0.0.1:0")?),
+            ProviderKind::Null { .. } => None,
         };
         let (permits, provider) = carrier.toml(silent.as_ref())?;
         let (issuer, root) = (&origin.issuer, bench.root.display());
@@ -102,7 +102,7 @@ impl Service {
             ),
         )?;
         let mut command = bench.program("postern-notify")?;
-        let process = Process::spawn("postern-notify", command.arg("--config").arg(&file))?;
+        let process = ChildProcess::spawn("postern-notify", command.arg("--config").arg(&file))?;
         let process = ready(process, admin, Duration::from_millis(5))?;
         let token = origin
             .signer
@@ -116,13 +116,13 @@ impl Service {
         })
     }
 
-    /// Asks for one notification; its id.
+    /// Requests one notification and returns its id.
     pub(super) fn post(&self, body: &str) -> io::Result<String> {
         let bearer = format!("Bearer {}", self.token);
         let answer = http::once(
             self.address,
             "POST",
-            PATH,
+            NOTIFICATIONS_PATH,
             &[("Authorization", &bearer)],
             body,
         )?
@@ -133,7 +133,7 @@ impl Service {
             .to_owned())
     }
 
-    /// How many a provider has taken, by the service's own count.
+    /// Returns the number of sent notifications, from the service's metrics.
     pub(super) fn sent(&self) -> io::Result<f64> {
         let answer = http::once(self.admin, "GET", "/metrics", &[], "")?.expect(200)?;
         let text = String::from_utf8_lossy(&answer.body).into_owned();
@@ -145,9 +145,9 @@ impl Service {
             .sum())
     }
 
-    /// Waits until all that was accepted is sent, once each, and its count of that is what the
-    /// database says.
-    pub(super) fn drained(&self, postgres: &Postgres, database: &str) -> io::Result<()> {
+    /// Waits until all accepted notifications are sent, exactly once each, and the service's count
+    /// matches the database.
+    pub(super) fn drained(&self, postgres: &PostgresServer, database: &str) -> io::Result<()> {
         let began = Instant::now();
         loop {
             let accepted = postgres.number(database, "SELECT count(*) FROM notify_record")?;
@@ -168,23 +168,23 @@ impl Service {
         }
     }
 
-    /// A load of requests for notifications.
-    pub(super) fn load(&self, seconds: u32) -> Wrk {
+    /// Returns a load of requests for notifications.
+    pub(super) fn load(&self, seconds: u32) -> WrkLoad {
         let bearer = format!("Bearer {}", self.token);
         let headers = [
             ("Authorization", bearer.as_str()),
             ("Content-Type", "application/json"),
         ];
-        Wrk {
-            connections: CONNECTIONS,
+        WrkLoad {
+            connections: LOAD_CONNECTIONS,
             seconds,
-            script: headers_script("POST", &headers, BODY),
+            script: headers_script("POST", &headers, REQUEST_BODY),
         }
     }
 }
 
-/// A load whose answers failed is no measurement: a fast wrong answer is not a notification.
-pub(super) fn all_answered(seen: impl IntoIterator<Item = Seen>) -> io::Result<()> {
+/// Checks that no request failed: a load with failed requests is not a measurement.
+pub(super) fn all_answered(seen: impl IntoIterator<Item = LoadResult>) -> io::Result<()> {
     let (failed, requests) = seen.into_iter().fold((0, 0), |(failed, requests), seen| {
         (failed + seen.failed, requests + seen.requests)
     });

@@ -3,44 +3,45 @@ use std::io;
 
 use serde_json::{Value, json};
 
-use super::Run;
+use super::NotifyRun;
 use super::backlog::{NORMAL, fill, prepare};
-use super::service::{Carrier, Service, all_answered};
-use crate::figure::{Bound, Figure};
+use super::service::{NotifyService, ProviderKind, all_answered};
+use crate::figure::{Bound, TargetFigure};
 use crate::http;
-use crate::load::{Seen, Wrk, headers_script};
-use crate::report::{Report, Sheet, median, progress, ranged};
+use crate::load::{LoadResult, WrkLoad, headers_script};
+use crate::report::{BenchReport, ReportTable, median, progress, ranged};
 
 const DATABASE: &str = "bench_status";
 
-/// Notifications that are asked for in turn where none is to be remembered.
-const IDS: u32 = 20_000;
+/// Number of notifications that are requested in turn in the uncached case.
+const UNCACHED_IDS: u32 = 20_000;
 
-/// What is asked for, in the words of the figures.
-const SAME: &str = "cached: the same one, 304 by If-None-Match";
-const TURNS: &str = "not cached: 20,000 in turn";
+/// Names of the two cases in the figures.
+const CACHED_CASE: &str = "cached: the same one, 304 by If-None-Match";
+const UNCACHED_CASE: &str = "not cached: 20,000 in turn";
 
-/// GET of one status again and again, and of very many in turn.
-pub(super) fn read(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let Run {
+/// Measures GET of one status repeatedly, and of many in turn.
+pub(super) fn read(run: &NotifyRun<'_>, report: &mut BenchReport) -> io::Result<()> {
+    let NotifyRun {
         bench,
         postgres,
         origin,
         ..
     } = *run;
     let database = prepare(bench, postgres, origin, DATABASE)?;
-    fill(postgres, DATABASE, NORMAL, IDS, 60)?;
-    let service = Service::start(bench, origin, &database, Carrier::Never { permits: 1 })?;
+    fill(postgres, DATABASE, NORMAL, UNCACHED_IDS, 60)?;
+    let service =
+        NotifyService::start(bench, origin, &database, ProviderKind::Never { permits: 1 })?;
     let ids = postgres.ask(
         DATABASE,
         &format!(
-            "SELECT id FROM notify_record WHERE lane = {NORMAL} AND creator = 'service:bench' LIMIT {IDS}"
+            "SELECT id FROM notify_record WHERE lane = {NORMAL} AND creator = 'service:bench' LIMIT {UNCACHED_IDS}"
         ),
     )?;
     let file = bench.folder().join("ids");
     fs::write(&file, &ids)?;
     let bearer = format!("Bearer {}", service.token);
-    // The last in line is not attempted meanwhile, so that its tag stays.
+    // The last notification in the queue is not attempted meanwhile, so its ETag does not change.
     let one = format!("/notifications/{}", ids.lines().max().unwrap_or_default());
     let answer = http::once(
         service.address,
@@ -50,11 +51,11 @@ pub(super) fn read(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
         "",
     )?
     .expect(200)?;
-    // As somebody who waits for a change asks: with the tag of what was seen last.
+    // A client that polls for a change sends the last ETag.
     let tag = answer
         .header("etag")
         .ok_or_else(|| io::Error::other("a status without a tag"))?;
-    let same = Wrk {
+    let same = WrkLoad {
         connections: 64,
         seconds: bench.pick(2, 6),
         script: headers_script(
@@ -63,11 +64,11 @@ pub(super) fn read(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
             "",
         ),
     };
-    let turns = Wrk {
+    let turns = WrkLoad {
         script: in_turn(&file, &bearer),
         ..same.clone()
     };
-    let mut sides: [Vec<Round>; 2] = Default::default();
+    let mut sides: [Vec<StatusRound>; 2] = Default::default();
     let rounds = bench.pick(3, 5);
     for round in 1..=rounds {
         progress(&format!("status: round {round} of {rounds}"));
@@ -78,7 +79,7 @@ pub(super) fn read(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
             let cpu_us = service.process.cpu_ns()?.saturating_sub(before) as f64
                 / 1e3
                 / seen.requests as f64;
-            side.push(Round { seen, cpu_us });
+            side.push(StatusRound { seen, cpu_us });
         }
     }
     progress("");
@@ -87,18 +88,18 @@ pub(super) fn read(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     tell(&sides, report)
 }
 
-/// What one load saw, and the CPU microseconds of the service for each answer.
-struct Round {
-    seen: Seen,
+/// The result of one load, and the CPU microseconds of the service per response.
+struct StatusRound {
+    seen: LoadResult,
     cpu_us: f64,
 }
 
-fn of(rounds: &[Round], value: impl Fn(&Round) -> f64) -> Vec<f64> {
+fn of(rounds: &[StatusRound], value: impl Fn(&StatusRound) -> f64) -> Vec<f64> {
     rounds.iter().map(value).collect()
 }
 
-fn tell(sides: &[Vec<Round>; 2], report: &mut Report) -> io::Result<()> {
-    let line = |(name, rounds): (&str, &Vec<Round>)| {
+fn tell(sides: &[Vec<StatusRound>; 2], report: &mut BenchReport) -> io::Result<()> {
+    let line = |(name, rounds): (&str, &Vec<StatusRound>)| {
         vec![
             name.to_owned(),
             ranged(&of(rounds, |round| round.seen.per_second)),
@@ -111,13 +112,17 @@ fn tell(sides: &[Vec<Round>; 2], report: &mut Report) -> io::Result<()> {
                 .to_string(),
         ]
     };
-    report.sheets.push(Sheet {
+    report.sheets.push(ReportTable {
         title: "GET of a status".to_owned(),
         columns: vec!["which", "answers/s", "CPU service, µs", "p99, ms", "failed"],
-        rows: [SAME, TURNS].into_iter().zip(sides).map(line).collect(),
+        rows: [CACHED_CASE, UNCACHED_CASE]
+            .into_iter()
+            .zip(sides)
+            .map(line)
+            .collect(),
     });
-    let round = |round: &Round| {
-        let Round { seen, cpu_us } = round;
+    let round = |round: &StatusRound| {
+        let StatusRound { seen, cpu_us } = round;
         json!({"perSecond": seen.per_second, "serviceUs": cpu_us, "p99Ms": seen.p99_us / 1e3})
     };
     let [same, turns] = sides
@@ -125,12 +130,18 @@ fn tell(sides: &[Vec<Round>; 2], report: &mut Report) -> io::Result<()> {
         .map(|rounds| rounds.iter().map(round).collect::<Value>());
     report.rounds["status"] = json!({"same": same, "inTurn": turns});
     all_answered(sides.iter().flatten().map(|round| round.seen))?;
-    for ((name, least), rounds) in [(SAME, 60_000.0), (TURNS, 25_000.0)].into_iter().zip(sides) {
+    for ((name, least), rounds) in [(CACHED_CASE, 60_000.0), (UNCACHED_CASE, 25_000.0)]
+        .into_iter()
+        .zip(sides)
+    {
         let rate = median(&of(rounds, |round| round.seen.per_second));
         let what = format!("GET status, {name}");
-        report
-            .figures
-            .push(Figure::number(&what, Bound::AtLeast(least), rate, "/s"));
+        report.figures.push(TargetFigure::number(
+            &what,
+            Bound::AtLeast(least),
+            rate,
+            "/s",
+        ));
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ pub(super) enum FailureEffect {
     StillOpen,
 }
 
-// === impl Breaker ===
+// === impl CircuitBreaker ===
 
 impl CircuitBreaker {
     /// Returns whether a call may pass.

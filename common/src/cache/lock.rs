@@ -126,7 +126,7 @@ async fn renew(cache: Cache, key: String, token: Uuid, mut confirmed: Instant, e
     }
 }
 
-// === impl Guard ===
+// === impl LockGuard ===
 
 impl LockGuard {
     /// Creates a guard that is marked as held before the lock is confirmed, so that a caller that

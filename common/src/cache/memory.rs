@@ -51,7 +51,7 @@ struct MemoryEntry {
     owner: Option<Arc<str>>,
 }
 
-// === impl Memory ===
+// === impl MemoryCache ===
 
 impl MemoryCache {
     pub(super) fn new(options: &CacheOptions) -> Self {
@@ -145,11 +145,13 @@ impl MemoryCache {
         }
         self.put_owned(
             &mut state,
-            (change.key, change.value, now.plus(change.ttl)),
+            change.key,
+            change.value,
+            now.plus(change.ttl),
             change.owner,
         )?;
         for (key, value, ttl) in dependent {
-            let _ = self.put_owned(&mut state, (key, value, now.plus(*ttl)), change.owner);
+            let _ = self.put_owned(&mut state, key, value, now.plus(*ttl), change.owner);
         }
         if let Some((lock, token)) = lock
             && state
@@ -184,13 +186,15 @@ impl MemoryCache {
         value: &[u8],
         expiry: Timestamp,
     ) -> Result<(), CacheError> {
-        self.put_owned(state, (key, value, expiry), None)
+        self.put_owned(state, key, value, expiry, None)
     }
 
     fn put_owned(
         &self,
         state: &mut MemoryState,
-        (key, value, expiry): (&str, &[u8], Timestamp),
+        key: &str,
+        value: &[u8],
+        expiry: Timestamp,
         owner: Option<&str>,
     ) -> Result<(), CacheError> {
         let old = state.entries.get(key);
@@ -241,7 +245,7 @@ fn cost(key: &str, value: &[u8]) -> usize {
     key.len() + value.len() + ENTRY_OVERHEAD_BYTES
 }
 
-// === impl State ===
+// === impl MemoryState ===
 
 impl MemoryState {
     /// Returns a counter, stored as decimal text as in Redis, and its expiry.

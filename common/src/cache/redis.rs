@@ -29,7 +29,7 @@ pub(super) struct RedisCache {
     scripts: ScriptSet,
 }
 
-// === impl Redis ===
+// === impl RedisCache ===
 
 impl RedisCache {
     pub(super) fn new(server: RedisServerKind, deadline: Duration) -> Self {
@@ -303,14 +303,14 @@ impl RedisCache {
                 connection.peek().is_some(),
             ),
         };
-        let record_failure = self.breaker.record_failure(Instant::now());
-        if record_failure == FailureEffect::Opened {
+        let effect = self.breaker.record_failure(Instant::now());
+        if effect == FailureEffect::Opened {
             tracing::warn!(error, "cache unavailable");
         }
         // A cluster connection reconnects to its nodes by itself; one unresponsive node must not
         // cost the connections to the others.
         let reconnects = matches!(connection.peek(), Some(Ok(RedisConnection::Cluster(_))))
-            && record_failure == FailureEffect::StillClosed;
+            && effect == FailureEffect::StillClosed;
         if is_lost && !reconnects {
             self.discard(&connection);
         }
@@ -333,14 +333,14 @@ impl RedisCache {
     }
 
     /// Drops a failed connection, unless it has been replaced already.
-    fn discard(&self, record_failure: &SharedConnection) {
+    fn discard(&self, failed: &SharedConnection) {
         let mut slot = self
             .connection
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if slot
             .as_ref()
-            .is_some_and(|connection| connection.ptr_eq(record_failure))
+            .is_some_and(|connection| connection.ptr_eq(failed))
         {
             *slot = None;
         }

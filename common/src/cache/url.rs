@@ -139,7 +139,7 @@ fn sentinel(parts: &mut UrlParts<'_>) -> Result<RedisServerKind, String> {
     )))
 }
 
-// === impl Target ===
+// === impl CacheTarget ===
 
 impl CacheTarget {
     fn redis(server: RedisServerKind) -> Self {
@@ -147,7 +147,7 @@ impl CacheTarget {
     }
 }
 
-// === impl Parts ===
+// === impl UrlParts ===
 
 impl<'a> UrlParts<'a> {
     fn of(scheme: &str, rest: &'a str) -> Self {

@@ -109,7 +109,7 @@ async fn edited_migration_is_rejected() {
         assert_eq!(exit.status(), 69);
         assert!(
             exit.message()
-                .contains("migration 1 of postern_second was applied with another text"),
+                .contains("migration 1 of postern_second was applied with a different text"),
             "{exit}"
         );
     }
@@ -117,8 +117,8 @@ async fn edited_migration_is_rejected() {
 
 #[tokio::test]
 async fn newer_schema_is_accepted_until_a_migration_excludes_it() {
-    let refused = "the tables of postern_second have version 4, for binaries that know version 3 or later; \
-                   this one knows only up to 2: start a newer binary";
+    let refused = "the schema of postern_second has version 4, which requires a binary that knows version 3 or later; \
+                   this binary knows version 2: start a newer binary";
     for test in testing::both().await {
         test.database.migrate(&SECOND).await.expect("fresh");
         for binary in [&SECOND_OLDER, &SECOND] {
@@ -154,7 +154,7 @@ async fn newer_schema_is_accepted_until_a_migration_excludes_it() {
             test.database.verify_writable(&SECOND).await,
         );
         for exit in [started, running] {
-            let exit = exit.expect_err("what it needs is gone");
+            let exit = exit.expect_err("the schema excludes the binary");
             assert!(
                 exit.status() == 69 && exit.message().ends_with(refused),
                 "{exit}"
@@ -184,7 +184,7 @@ async fn newer_migration_without_declaration_is_rejected() {
             .expect_err("the migration declares no binary");
         assert!(
             exit.message()
-                .contains("for binaries that know version 2 or later"),
+                .contains("requires a binary that knows version 2 or later"),
             "{exit}"
         );
     }

@@ -66,7 +66,7 @@ pub async fn serve(
             accepted = accept(&listener, &permits) => accepted,
         };
         if let Some((stream, peer, permit)) = accepted {
-            spawn_connection(stream, permit, (request_layer.clone(), peer), &context);
+            spawn_connection(stream, permit, peer, request_layer.clone(), &context);
         }
     }
     drain_accept_queue(listener, &permits, &request_layer, &context);
@@ -122,7 +122,8 @@ fn drain_accept_queue(
                     spawn_connection(
                         stream,
                         permit,
-                        (request_layer.clone(), Peer(Some(peer))),
+                        Peer(Some(peer)),
+                        request_layer.clone(),
                         context,
                     );
                 }
@@ -137,7 +138,8 @@ fn drain_accept_queue(
 fn spawn_connection(
     stream: TcpStream,
     permit: OwnedSemaphorePermit,
-    (request_layer, peer): (RequestLayer, Peer),
+    peer: Peer,
+    request_layer: RequestLayer,
     context: &ConnectionContext,
 ) {
     let stop = context.shutdown.clone();

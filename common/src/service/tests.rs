@@ -315,7 +315,7 @@ async fn old_token_is_used_in_an_outage_until_it_expires() {
         .replica()
         .token()
         .await
-        .expect_err("the shared copy is gone, too");
+        .expect_err("the shared copy has expired as well");
     assert!(
         matches!(fresh_process, ServiceTokenError::Unavailable(_)),
         "{fresh_process}"
@@ -354,12 +354,9 @@ async fn permanent_and_temporary_errors_are_distinguished() {
         ),
         (
             Mood::Challenge,
-            refused("it demands the challenge NEW_PASSWORD_REQUIRED"),
+            refused("it requires the challenge NEW_PASSWORD_REQUIRED"),
         ),
-        (
-            Mood::Over,
-            refused("its token has no exp, or one that is over"),
-        ),
+        (Mood::Over, refused("its token has no exp or has expired")),
         (
             Mood::Error(400, "TooManyRequestsException"),
             ServiceTokenError::Unavailable("TooManyRequestsException".to_owned()),

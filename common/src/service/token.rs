@@ -23,7 +23,7 @@ pub(super) struct ServiceToken {
     usable_until: Timestamp,
 }
 
-// === impl Held ===
+// === impl ServiceToken ===
 
 impl ServiceToken {
     /// Parses the times of a token received from the pool or from the sealed shared copy. The

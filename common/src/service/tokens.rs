@@ -178,7 +178,7 @@ fn account_digest(pool: &Pool, account: &ServiceAccount) -> String {
         .collect()
 }
 
-// === impl Inner ===
+// === impl TokenProvider ===
 
 impl TokenProvider {
     /// Starts a renewal in the background, unless one is in progress.
@@ -258,17 +258,17 @@ impl TokenProvider {
     }
 
     async fn sign_in(&self) -> Result<Arc<ServiceToken>, ServiceTokenError> {
-        let current = match sign_in::sign_in(&self.client, &self.pool, &self.account).await {
+        let token = match sign_in::sign_in(&self.client, &self.pool, &self.account).await {
             Ok(token) => self
                 .read(&token)
-                .filter(|current| current.is_usable(self.clock.now()))
+                .filter(|token| token.is_usable(self.clock.now()))
                 .ok_or_else(|| {
                     ServiceTokenError::Refused("its token has no exp or has expired".to_owned())
                 }),
             Err(error) => Err(error),
         };
-        match current {
-            Ok(current) => Ok(self.store(current)),
+        match token {
+            Ok(token) => Ok(self.store(token)),
             Err(error) => Err(self.record_failure(error)),
         }
     }
@@ -284,15 +284,15 @@ impl TokenProvider {
             .get(&format!("service-token:{}", self.account_digest))
             .await
             .ok()??;
-        let current = self.read(&self.seal.open(&sealed)?)?;
-        current.is_fresh(self.clock.now()).then_some(current)
+        let token = self.read(&self.seal.open(&sealed)?)?;
+        token.is_fresh(self.clock.now()).then_some(token)
     }
 
-    async fn share(&self, current: &ServiceToken) {
-        let Some(sealed) = self.seal.close(current.token.expose()) else {
+    async fn share(&self, token: &ServiceToken) {
+        let Some(sealed) = self.seal.close(token.token.expose()) else {
             return;
         };
-        let remaining = current.remaining(self.clock.now());
+        let remaining = token.remaining(self.clock.now());
         // If the cache is unavailable, each replica signs in by itself.
         let _ = self
             .cache
@@ -304,13 +304,13 @@ impl TokenProvider {
             .await;
     }
 
-    fn store(&self, current: ServiceToken) -> Arc<ServiceToken> {
-        let current = Arc::new(current);
+    fn store(&self, token: ServiceToken) -> Arc<ServiceToken> {
+        let token = Arc::new(token);
         *self.state() = TokenState {
-            current: Some(current.clone()),
+            current: Some(token.clone()),
             failure: None,
         };
-        current
+        token
     }
 
     fn record_failure(&self, error: ServiceTokenError) -> ServiceTokenError {

@@ -62,7 +62,7 @@ const ENTRY_BYTES: usize = 256;
 const MAX_SHARDS: usize = 64;
 const MIN_SHARD_BYTES: usize = 64 * 1024;
 
-// === impl Cache ===
+// === impl TokenCache ===
 
 impl TokenCache {
     pub(super) fn new(bytes: usize) -> Self {
@@ -139,7 +139,7 @@ fn lock(shard: &Mutex<CacheShard>) -> MutexGuard<'_, CacheShard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// === impl Entry ===
+// === impl CachedToken ===
 
 impl CachedToken {
     fn cost(&self) -> usize {
@@ -161,7 +161,7 @@ impl CachedToken {
     }
 }
 
-// === impl Shard ===
+// === impl CacheShard ===
 
 impl CacheShard {
     fn add(&mut self, entry: CachedToken) {
@@ -222,7 +222,7 @@ fn to_place(index: usize) -> u32 {
     u32::try_from(index).expect("the byte limit of a shard allows fewer than 2^32 slots")
 }
 
-// === impl Prehashed ===
+// === impl PrehashedHasher ===
 
 impl Hasher for PrehashedHasher {
     fn finish(&self) -> u64 {

@@ -15,7 +15,7 @@ pub(super) struct TokenDigest {
     low: u64,
 }
 
-// === impl Marker ===
+// === impl TokenHasher ===
 
 impl TokenHasher {
     pub(super) fn new(secret: &[u8; 16]) -> Self {
@@ -31,7 +31,7 @@ impl TokenHasher {
     }
 }
 
-// === impl Mark ===
+// === impl TokenDigest ===
 
 impl TokenDigest {
     /// Returns the bits that select the cache shard.

@@ -40,7 +40,7 @@ pub(super) struct NamedKey {
 /// Reason for skipping a key without `kid` where tokens must name their key.
 pub(super) const NO_KEY_ID: &str = "it has no kid";
 
-// === impl Key ===
+// === impl VerificationKey ===
 
 impl VerificationKey {
     fn new(algorithm: Algorithm, public: ParsedPublicKey, material: Vec<u8>) -> Self {

@@ -88,7 +88,7 @@ const KEYS_UNAVAILABLE: TokenError = TokenError::KeysUnavailable {
     retry_after_s: RETRY_AFTER_S,
 };
 
-// === impl Source ===
+// === impl KeySource ===
 
 impl KeySource {
     pub(super) fn new(issuer: Arc<str>, url: Url, settings: JwksSettings) -> Self {
@@ -355,7 +355,7 @@ impl KeySource {
     }
 }
 
-// === impl Budget ===
+// === impl RefetchBudget ===
 
 impl RefetchBudget {
     fn refill(&mut self, now: Timestamp, interval: Duration, burst: u32) {

@@ -29,7 +29,7 @@ pub(super) enum JsonValue<'a> {
 /// Initial capacity of the member list. A pool's token has about fourteen claims.
 const INITIAL_MEMBER_CAPACITY: usize = 16;
 
-// === impl Object ===
+// === impl StrictObject ===
 
 impl<'a> StrictObject<'a> {
     /// Parses one JSON object (RFC 8259, UTF-8) and rejects duplicate names at any depth. RFC 7515
@@ -87,7 +87,7 @@ impl<'a> StrictObject<'a> {
     }
 }
 
-// === impl Json ===
+// === impl JsonValue ===
 
 impl JsonValue<'_> {
     pub(super) fn as_text(&self) -> Option<&str> {

@@ -5,6 +5,7 @@ mod jwks;
 mod oidc;
 mod peers;
 mod properties;
+mod refetch;
 mod rejections;
 mod truth_table;
 mod vectors;

@@ -91,7 +91,7 @@ const SERVICE_ID_CLAIM: &str = "custom:service_id";
 
 const CLIENT_ID_CLAIM: &str = "client_id";
 
-// === impl Times ===
+// === impl TokenTimes ===
 
 impl TokenTimes {
     /// Reads `exp`, `nbf` and `iat`, which must be integers (stricter than NumericDate of RFC 7519
@@ -180,7 +180,7 @@ impl Default for ServiceNames {
     }
 }
 
-// === impl Lists ===
+// === impl InternedLists ===
 
 impl InternedLists {
     fn intern(&self, list: Vec<String>) -> Arc<[String]> {
@@ -196,7 +196,7 @@ impl InternedLists {
     }
 }
 
-// === impl Trust ===
+// === impl IssuerTrust ===
 
 impl IssuerTrust {
     pub(super) fn new(issuer: &Issuer) -> Self {

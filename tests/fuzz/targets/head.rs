@@ -1,6 +1,6 @@
-//! Heads and bodies from the fuzzer's bytes. What the gateway lets through must be read by another
-//! parser (httparse, which Pingora uses) as the same request, with one framing; and a body must end
-//! where it ends however it is cut.
+//! Fuzzes heads and bodies. A head that the gateway accepts must be parsed by another parser
+//! (httparse, which Pingora uses) as the same request, with one framing; and the end of a body must
+//! not depend on how it is split into chunks.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

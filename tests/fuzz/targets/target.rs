@@ -1,5 +1,5 @@
-//! Targets from the fuzzer's bytes. One that passes must have one reading: a URL parser resolves it
-//! to itself, and decoding it makes no new separator, dot segment or control character.
+//! Fuzzes request targets. An accepted target must have one interpretation: a URL parser resolves
+//! it to itself, and decoding it creates no new separator, dot segment or control character.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -22,7 +22,7 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(slashes(&twice), slashes(&decoded), "decoding again makes no separator");
 });
 
-/// Every escape, once.
+/// Decodes every escape once.
 fn decode(bytes: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::new();
     let mut at = 0;

@@ -1,6 +1,6 @@
-//! Tokens from the fuzzer's bytes. As they are, none may be accepted and none may cause a panic. As
-//! header and payload that are encoded and signed with a known key, one that is accepted must say
-//! to a plain JSON reader what the verifier understood.
+//! Fuzzes tokens. Raw input must be rejected without a panic. Input that is encoded as header and
+//! payload, signed with a known key and accepted must have the same meaning to a plain JSON parser
+//! as to the verifier.
 #![no_main]
 
 use std::io::{Read as _, Write as _};
@@ -19,7 +19,7 @@ const ISSUER: &str = "https://i.test";
 const CLIENT: &str = "c";
 const KEY_ID: &str = "k";
 
-/// Claims that identities hold.
+/// Claims stored in identities.
 const KEPT: [&str; 3] = ["iss", "scope", "x"];
 
 struct World {
@@ -43,7 +43,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         claims: KEPT.map(str::to_owned).to_vec(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    // Unknown keys are not what this is about, so that they must not slow it down.
+    // Unknown keys are not tested here and must not slow the target down.
     let refetch_interval = std::time::Duration::from_micros(1);
     let verifier = Verifier::new(vec![issuer], VerifierOptions { refetch_interval, ..VerifierOptions::default() });
     runtime.block_on(verifier.refresh_now());
@@ -69,8 +69,8 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(text) = std::str::from_utf8(input) {
         assert!(world.runtime.block_on(world.verifier.verify(text)).is_err(), "nobody signed this");
     }
-    // The header is up to the first zero byte, the payload what follows. An empty header stands for
-    // the usual one.
+    // The header ends at the first zero byte, followed by the payload. An empty header is replaced
+    // by the default one.
     let end = input.iter().position(|byte| *byte == 0).unwrap_or(0);
     let (header, payload) = input.split_at(end);
     let usual = format!(r#"{{"alg":"EdDSA","kid":"{KEY_ID}"}}"#);

@@ -1,7 +1,7 @@
-"""What a Cognito user pool owes its clients, one function a case.
+"""The behaviour of a Cognito user pool that clients rely on, one function per case.
 
-Each case gets a `Target`: a pool and clients of its own, made through the API. A case raises on the first thing
-that is not as Amazon Cognito has it.
+Each case gets a `Target`: a separate pool and clients, created through the API. A case raises on the first difference
+from Amazon Cognito.
 """
 
 import base64

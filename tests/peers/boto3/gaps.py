@@ -1,4 +1,4 @@
-"""What each server is known not to do as Amazon Cognito does it, with the reason. Ours has none.
+"""Known differences of each server from Amazon Cognito, with the reason. Postern's pool has none.
 
 A gap that is listed and not there any more is reported as `closed`; one that is there and not listed fails.
 """

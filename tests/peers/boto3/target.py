@@ -1,4 +1,4 @@
-"""A server under test, as a foreign client sees it through boto3: a pool and app clients made through the API."""
+"""A server under test, used through boto3 as an independent client: a pool and app clients created through the API."""
 
 import base64
 import contextlib
@@ -26,7 +26,7 @@ class AppClient:
 
 @contextlib.contextmanager
 def expect_refusal(*wanted):
-    """The call inside must be refused by one of the exceptions named, or with a sentence that is named."""
+    """Asserts that the call raises one of the named exceptions, or has one of the named messages."""
     try:
         yield
     except ClientError as error:
@@ -49,7 +49,7 @@ def connect(endpoint, key_id, secret):
 
 
 class Target:
-    """One pool with one client, made for one case."""
+    """A pool with one client, created for one case."""
 
     def __init__(self, endpoint, key_id, secret):
         self.endpoint = endpoint

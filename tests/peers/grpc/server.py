@@ -1,4 +1,4 @@
-"""A gRPC server whose messages are plain bytes: no generated code is needed."""
+"""A gRPC server with messages of plain bytes, which need no generated code."""
 
 import threading
 from concurrent import futures
@@ -22,7 +22,7 @@ def subject(_request, context):
 
 
 def wait(_request, context):
-    """Answers when the caller has given the call up, which nobody hears."""
+    """Responds after the caller has cancelled the call."""
     over = threading.Event()
     if not context.add_callback(over.set):
         over.set()
@@ -36,7 +36,7 @@ def was_cancelled(_request, _context):
 
 
 def count(request, _context):
-    """`NUMBER SIZE`: so many messages of that size."""
+    """`NUMBER SIZE`: sends NUMBER messages of SIZE bytes."""
     number, size = map(int, request.split())
     for _ in range(number):
         yield b"x" * size
@@ -52,7 +52,7 @@ def total(requests, _context):
 
 
 def enough(requests, context):
-    """Ends the call while its caller is still sending."""
+    """Ends the call while the caller is still sending."""
     next(requests)
     context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "enough")
 

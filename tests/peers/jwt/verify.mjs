@@ -1,4 +1,4 @@
-// jose and aws-jwt-verify over a corpus of tokens; see ./run.
+// Verifies a corpus of tokens with jose and aws-jwt-verify; see ./run.
 import { readFileSync } from "node:fs";
 import { CognitoJwtVerifier } from "aws-jwt-verify";
 import { createLocalJWKSet, jwtVerify } from "jose";

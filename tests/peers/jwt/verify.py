@@ -1,4 +1,4 @@
-"""PyJWT over a corpus of tokens; see ./run."""
+"""Verifies a corpus of tokens with PyJWT; see ./run."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-// The official clients, asked about requests: see ./run.
+// Checks requests with the official clients: see ./run.
 import { createECDH } from "node:crypto";
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
@@ -14,8 +14,8 @@ const require = createRequire(import.meta.url);
 const twilio = require("twilio");
 const MessageValidator = require("sns-validator");
 
-// The SNS validator fetches the certificate by itself; here it gets the one that the case names, from the place that it
-// has found good.
+// The SNS validator fetches the certificate itself; here it receives the certificate of the case, for a URL that it has
+// accepted.
 let certificate = "";
 https.get = (_url, answered) => {
   const answer = Readable.from([Buffer.from(certificate)]);
@@ -30,7 +30,7 @@ const cases = {
   "twilio-sign": ({ token, url, params }) => twilio.getExpectedTwilioSignature(token, url, params),
   "twilio-verify": ({ token, signature, url, params }) => twilio.validateRequest(token, signature, url, params),
   "standard-sign": ({ secret, id, seconds, body }) => new Webhook(secret).sign(id, new Date(seconds * 1000), body),
-  // The library looks at the machine's clock: what it says of the signature is what counts here.
+  // The library uses the system clock; only its result for the signature is used here.
   "standard-verify": ({ secret, headers, body }) => {
     const now = Date.now;
     Date.now = () => Number(headers["webhook-timestamp"]) * 1000;

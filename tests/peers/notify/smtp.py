@@ -1,4 +1,4 @@
-"""A mail server that fails where it is told to, by aiosmtpd. See ./run.
+"""A mail server with configurable faults, based on aiosmtpd. See ./run.
 
 smtp.py [CERT KEY USER PASSWORD]: says `port N` on standard output, and then each message that it has taken, a JSON object
 a line. With a certificate it requires STARTTLS, and then the user. A client asks for a fault by the name in its first EHLO:
@@ -18,7 +18,7 @@ class Server(SMTP):
     fault = ("", "")
 
     async def stumble(self, verb):
-        """Whether the verb was answered by the fault that was asked for."""
+        """Returns whether the command was answered with the configured fault."""
         wanted, action = self.fault
         if wanted != verb:
             return False

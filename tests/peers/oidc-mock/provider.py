@@ -1,9 +1,9 @@
-"""An OpenID provider by oidc-provider-mock, for any client. See `run`."""
+"""An OpenID provider for any client, based on oidc-provider-mock. See `run`."""
 
 import oidc_provider_mock
 import werkzeug.serving
 
-# Addresses are of RFC 2606.
+# Addresses use the reserved domains of RFC 2606.
 ADA = oidc_provider_mock.User(
     sub="ada", claims={"email": "ada.mock@example.com", "email_verified": True, "name": "Ada Lovelace"}
 )

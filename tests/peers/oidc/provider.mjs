@@ -1,4 +1,4 @@
-// An OpenID provider by oidc-provider, for one client. See `run`.
+// An OpenID provider for one client, based on oidc-provider. See `run`.
 
 import { createServer } from 'node:http';
 import { generateKeyPairSync } from 'node:crypto';
@@ -6,7 +6,7 @@ import Provider from 'oidc-provider';
 
 const [clientId, clientSecret, redirectUri] = process.argv.slice(2);
 
-// Addresses are of RFC 2606.
+// Addresses use the reserved domains of RFC 2606.
 const people = {
     ada: { email: 'ada.peer@example.com', email_verified: true, name: 'Ada Lovelace', given_name: 'Ada' },
     eve: { email: 'eve.peer@example.com', email_verified: false, name: 'Eve' },
@@ -26,7 +26,7 @@ const configuration = {
         grant_types: ['authorization_code', 'refresh_token'],
     }],
     claims: { email: ['email', 'email_verified'], profile: ['name', 'given_name'] },
-    // Google, too, has them in the ID token.
+    // As in Google's ID tokens.
     conformIdTokenClaims: false,
     cookies: { keys: ['of a test'] },
     features: { devInteractions: { enabled: false } },
@@ -37,7 +37,7 @@ const configuration = {
     pkce: { required: () => true },
 };
 
-// What the pages would ask: who it is, and whether the client may know.
+// Replaces the login and consent pages.
 async function interact(provider, request, response) {
     const { prompt, params, session } = await provider.interactionDetails(request, response);
     let result;

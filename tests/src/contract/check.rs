@@ -1,4 +1,4 @@
-//! One answer against one operation.
+//! Checks of a response against an operation.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::{Contract, Operation};
 use crate::answer::Answer;
 
-/// What an answer may carry without the contract saying so: the transport's own, what a trace
-/// needs, and what caches are told where CORS is switched on.
+/// Headers that a response may have without documentation: those of the transport, of tracing, and
+/// of caches for CORS.
 const TRANSPORT: &[&str] = &[
     "content-type",
     "content-length",
@@ -19,11 +19,11 @@ const TRANSPORT: &[&str] = &[
 ];
 
 impl Contract {
-    /// Whether the answer is as documented: the status, the headers, the media type and the body. A
-    /// request that no operation is for must have been refused.
+    /// Checks status, headers, media type and body. A request without an operation must have been
+    /// rejected.
     ///
     /// # Errors
-    /// What is wrong, all of it.
+    /// Returns all differences.
     pub fn check(&self, method: &Method, path: &str, answer: &Answer) -> Result<(), String> {
         let status = answer.status.as_u16();
         let operation = self.find(method, path);
@@ -34,7 +34,7 @@ impl Contract {
         let Some(documented) = documented else {
             return Err(format!(
                 "{} has no {status}",
-                operation.map_or("what is not documented", |one| &one.id)
+                operation.map_or("an undocumented request", |one| &one.id)
             ));
         };
         let elsewhere = operation.map(header_names).unwrap_or_default();
@@ -49,7 +49,7 @@ impl Contract {
         Ok(())
     }
 
-    /// A path or method that is not documented is refused in one of these ways, and in no other.
+    /// Returns the documented response for a path or method that is not documented.
     fn of_undocumented(&self, status: u16) -> Option<&Value> {
         let name = match status {
             400 => "BadRequest",
@@ -65,7 +65,8 @@ impl Contract {
             .pointer(&format!("/components/responses/{name}"))
     }
 
-    /// `elsewhere`: what the operation documents for its other answers may stand here too.
+    /// Checks the headers. `elsewhere` lists headers that the operation documents for other
+    /// responses, which are allowed too.
     fn check_headers(
         &self,
         documented: &Value,
@@ -135,10 +136,10 @@ impl Contract {
         }
     }
 
-    /// Holds a value against a schema of this document (JSON Schema 2020-12, formats included).
+    /// Checks a value against a schema of this document (JSON Schema 2020-12, with formats).
     ///
     /// # Panics
-    /// If the schema itself is not one.
+    /// If the schema is invalid.
     #[must_use]
     pub fn check_value(&self, schema: &Value, value: &Value, name: &str) -> Vec<String> {
         let root = json!({
@@ -151,7 +152,7 @@ impl Contract {
             .build(&root)
         {
             Ok(validator) => validator,
-            Err(error) => panic!("{name}: the schema is not one: {error}: {schema}"),
+            Err(error) => panic!("{name}: the schema is invalid: {error}: {schema}"),
         };
         validator
             .iter_errors(value)
@@ -159,7 +160,7 @@ impl Contract {
             .collect()
     }
 
-    /// The operations none of whose successful answers this test program has seen.
+    /// Returns the operations without a successful response in this test program.
     #[must_use]
     pub fn unanswered(&self) -> Vec<&Operation> {
         let seen = self.seen();
@@ -185,7 +186,7 @@ fn header_names(operation: &Operation) -> Vec<&str> {
         .collect()
 }
 
-/// A header is text; where the schema wants a number, it is read as one.
+/// Converts a header to the type of its schema: a number if the schema requires one.
 fn as_documented(schema: &Value, text: &str) -> Value {
     match (schema["type"].as_str(), text.parse::<i64>()) {
         (Some("integer"), Ok(number)) => json!(number),

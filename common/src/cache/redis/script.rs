@@ -60,7 +60,7 @@ pub(super) struct ScriptSet {
     pub(super) commit: Script,
 }
 
-// === impl Scripts ===
+// === impl ScriptSet ===
 
 impl ScriptSet {
     pub(super) fn new() -> Self {

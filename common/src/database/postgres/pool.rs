@@ -416,7 +416,7 @@ impl std::ops::DerefMut for PostgresTransaction {
     }
 }
 
-// === impl Shared ===
+// === impl PoolState ===
 
 impl PoolState {
     fn idle(&self) -> MutexGuard<'_, Vec<IdleConnection>> {

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     fn host_ports(url: &str) -> Vec<String> {
-        let targets = ConnectTargets::parse(url).expect("a good URL");
+        let targets = ConnectTargets::parse(url).expect("a valid URL");
         let host_port = |options: &PgConnectOptions| match options.get_socket() {
             Some(socket) => socket.display().to_string(),
             None => format!("{} {}", options.get_host(), options.get_port()),

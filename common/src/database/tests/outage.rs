@@ -155,7 +155,10 @@ async fn read_only_server_is_not_connected_to() {
         .await
         .expect_err("read-only");
     assert!(
-        exit.status() == 69 && exit.message().contains("is read-only and takes no writes"),
+        exit.status() == 69
+            && exit
+                .message()
+                .contains("is read-only and accepts no writes"),
         "{exit}"
     );
     let any = format!("{}?target_session_attrs=any", test.url);

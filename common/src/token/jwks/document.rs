@@ -90,7 +90,7 @@ impl JwksDocument {
         self.skipped
             .extend(counts.into_keys().map(|key_id| SkippedKey {
                 key_id: Some(key_id),
-                reason: "several keys have its kid",
+                reason: "several keys have this kid",
             }));
     }
 }

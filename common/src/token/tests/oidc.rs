@@ -186,7 +186,7 @@ async fn provider_keys_are_refreshed() {
     clock.advance(Duration::from_secs(3600));
     assert!(
         verifier.verify(&token, "n-1").await.is_ok(),
-        "the last good keys count"
+        "the last fetched keys are used"
     );
     server.becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("p2")])));
     assert!(

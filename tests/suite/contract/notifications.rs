@@ -1,0 +1,86 @@
+//! The operations of notifications.
+
+use std::time::Duration;
+
+use postern_tests::http_body::json;
+use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
+use postern_tests::surface::welcome;
+use postern_tests::{Person, Postern};
+
+/// Returns the status of a notification.
+async fn status_at(person: &Person, location: &str) -> String {
+    let record = person.client.get(location).send().await.expect(200);
+    record.string("/status")
+}
+
+/// Requests every operation successfully.
+pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
+    let created = ada
+        .client
+        .post("/notifications")
+        .json(&welcome(&ada.id))
+        .send()
+        .await
+        .expect(201);
+    let _ = ada
+        .client
+        .get(&created.header("location"))
+        .send()
+        .await
+        .expect(200);
+    let mut unknown = welcome(&ada.id);
+    unknown["template"] = json!("no-such-template");
+    let batch = json!({"notifications": [welcome(&ada.id), unknown]});
+    let results = ada
+        .client
+        .post("/notifications/batch")
+        .json(&batch)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (
+            &results["results"][0]["status"],
+            &results["results"][1]["status"]
+        ),
+        (&json!(201), &json!(422))
+    );
+    let mut later = welcome(&ada.id);
+    later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
+    let later = ada
+        .client
+        .post("/notifications")
+        .json(&later)
+        .send()
+        .await
+        .expect(201)
+        .header("location");
+    assert_eq!(status_at(ada, &later).await, "SCHEDULED");
+    // The recipient is known only once the notification is sent.
+    while status_at(ada, &created.header("location")).await == "QUEUED" {}
+    let surface = postern.surface();
+    let (key, id) = (
+        surface.env("NOTIFY_TOKEN_KEY"),
+        created.string("/notificationId"),
+    );
+    let click = format!(
+        "/webhooks/unsubscribe?token={}",
+        mail_token(key, UNSUBSCRIBE, &id, &ada.email)
+    );
+    let form = "application/x-www-form-urlencoded";
+    let click = ada
+        .client
+        .post(&click)
+        .body(form, "List-Unsubscribe=One-Click")
+        .send()
+        .await;
+    let _ = click.expect(204);
+    let cancelled = ada
+        .client
+        .post(&format!("{later}/cancel"))
+        .send()
+        .await
+        .expect(200);
+    assert_eq!(cancelled.string("/status"), "CANCELLED");
+}

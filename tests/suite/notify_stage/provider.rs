@@ -1,0 +1,160 @@
+//! A provider of text messages that records every call.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use http::StatusCode;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+
+use super::EVENT_POLL_TIMEOUT;
+
+/// A call received by the provider.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    /// The `Idempotency-Key`, which is the notification's id.
+    pub(crate) id: String,
+    pub(crate) at: Instant,
+}
+
+/// A provider of text messages over HTTP.
+#[derive(Clone)]
+pub(crate) struct Provider {
+    pub(super) url: String,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    calls: Mutex<Vec<Call>>,
+    changed: Notify,
+    /// Responses are sent while this is true; calls are recorded before.
+    answers: watch::Sender<bool>,
+    refusal: Mutex<Option<u16>>,
+}
+
+// === impl Provider ===
+
+impl Provider {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("the loopback has a free port");
+        let url = format!(
+            "http://{}",
+            listener
+                .local_addr()
+                .expect("a bound socket has an address")
+        );
+        let shared = Arc::new(Shared {
+            calls: Mutex::default(),
+            changed: Notify::new(),
+            answers: watch::Sender::new(true),
+            refusal: Mutex::default(),
+        });
+        let router = Router::new()
+            .route("/messages", axum::routing::post(take))
+            .route("/messages/{id}", axum::routing::get(look))
+            .with_state(Arc::clone(&shared));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { url, shared }
+    }
+
+    /// Waits for the next call, or a short time.
+    pub(super) async fn moved(&self) {
+        let _ = tokio::time::timeout(EVENT_POLL_TIMEOUT, self.shared.changed.notified()).await;
+    }
+
+    /// Records further calls without responding until [`Provider::let_go`].
+    pub(crate) fn hold(&self) {
+        self.shared.answers.send_replace(false);
+    }
+
+    /// Sends all responses.
+    pub(crate) fn let_go(&self) {
+        self.shared.answers.send_replace(true);
+    }
+
+    /// Sets a status with which further calls are rejected.
+    pub(crate) fn refuse(&self, status: Option<u16>) {
+        *self
+            .shared
+            .refusal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// Returns the recorded calls.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.shared
+            .calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Returns the recorded calls once they satisfy a condition.
+    pub(crate) async fn until(
+        &self,
+        patience: Duration,
+        fits: impl Fn(&[Call]) -> bool,
+    ) -> Vec<Call> {
+        let waited = tokio::time::timeout(patience, async {
+            loop {
+                let changed = self.shared.changed.notified();
+                if fits(
+                    &self
+                        .shared
+                        .calls
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner),
+                ) {
+                    return;
+                }
+                changed.await;
+            }
+        });
+        let calls = waited.await.map(|()| self.calls());
+        calls.unwrap_or_else(|_| {
+            panic!(
+                "the provider waited {patience:?} in vain: {} calls",
+                self.calls().len()
+            )
+        })
+    }
+}
+
+async fn take(State(shared): State<Arc<Shared>>, request: Request) -> StatusCode {
+    let id = request.headers()["idempotency-key"]
+        .to_str()
+        .expect("an id")
+        .to_owned();
+    let refusal = *shared
+        .refusal
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    shared
+        .calls
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(Call {
+            id,
+            at: Instant::now(),
+        });
+    shared.changed.notify_waiters();
+    let mut answers = shared.answers.subscribe();
+    let _ = answers.wait_for(|go| *go).await;
+    refusal.map_or(StatusCode::ACCEPTED, |status| {
+        StatusCode::from_u16(status).expect("a status")
+    })
+}
+
+async fn look(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> StatusCode {
+    let calls = shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
+    if calls.iter().any(|call| call.id == id) {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    }
+}
