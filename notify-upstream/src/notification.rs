@@ -201,7 +201,7 @@ impl Lane {
 
     /// Returns the lane of first attempts.
     #[must_use]
-    pub(crate) const fn first(channel: Channel, priority: Priority) -> Self {
+    pub const fn first(channel: Channel, priority: Priority) -> Self {
         Self {
             channel,
             priority,
