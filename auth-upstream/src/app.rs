@@ -53,7 +53,7 @@ impl App {
         let diagnostics =
             Diagnostics::new(config.identity.clone(), config.auth_flow, clock.clone());
         let proxy_check = check_trusted_proxies(config.listen, &config.trusted_proxies);
-        let admin_hosts = config.admin_hosts.clone();
+        let admin_hosts = config.admin.hosts.clone();
         let service = Box::pin(AuthService::build(config, clock)).await?;
         Ok(Self {
             service: Arc::new(service),

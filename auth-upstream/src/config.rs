@@ -5,10 +5,10 @@
 
 mod social;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use postern_common::config::Env;
+use postern_common::config::{AdminListener, Env, read_admin, read_listen};
 use postern_common::decode::{Field, Object};
 use postern_common::http::TrustedProxies;
 use postern_common::identity::{AwsCredentials, IdentityConfig};
@@ -23,13 +23,10 @@ use crate::protection::AttemptLimits;
 /// The settings of the authentication upstream.
 #[derive(Debug)]
 pub struct Config {
-    /// The address for requests of the gateway. Default `127.0.0.1:8501`.
+    /// The address for requests of the gateway (`[[listen]]`). Default `127.0.0.1:8501`.
     pub listen: SocketAddr,
-    /// The address for `/livez`, `/readyz` and `/metrics`. Default `127.0.0.1:8510`.
-    pub admin: SocketAddr,
-    /// Values of `Host` that the admin listener accepts, besides loopback names and, if it does not
-    /// listen on a loopback address, IP addresses. Default none.
-    pub admin_hosts: Vec<String>,
+    /// The listener for `/livez`, `/readyz` and `/metrics`. Default `127.0.0.1:8510`.
+    pub admin: AdminListener,
     /// Log format and filter. Default JSON at `info`.
     pub log: Log,
     /// The database: `postgres://…` or `sqlite://…`. Default `sqlite://var/auth.db`.
@@ -93,6 +90,11 @@ pub struct RefreshSettings {
     pub quota: u32,
 }
 
+const DEFAULT_LISTEN_ADDRESS: SocketAddr =
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8501));
+const DEFAULT_ADMIN_ADDRESS: SocketAddr =
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8510));
+
 // === impl Config ===
 
 impl Config {
@@ -123,19 +125,11 @@ impl Config {
             let detail = format!("identity.service_account is required to save profiles: {set}");
             root.fail("missing_field", detail);
         }
-        let listen = root.or(
-            "listen",
-            SocketAddr::from(([127, 0, 0, 1], 8501)),
-            |field| field.socket_addr(),
-        );
+        let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
+        let admin = read_admin(root, Some(DEFAULT_ADMIN_ADDRESS));
         Some(Self {
             listen,
-            admin: root.or("admin", SocketAddr::from(([127, 0, 0, 1], 8510)), |field| {
-                field.socket_addr()
-            }),
-            admin_hosts: root.or("admin_hosts", Vec::new(), |field| {
-                field.array(|item| item.text(1..=253))
-            }),
+            admin: admin?,
             log,
             database,
             cache,

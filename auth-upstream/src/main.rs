@@ -55,7 +55,10 @@ async fn run(arguments: CommandLine) -> Result<(), Exit> {
         return Box::pin(check(config)).await;
     }
     log::init(config.log.format, &config.log.filter);
-    let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
+    let (public, admin) = (
+        bind(config.listen).await?,
+        bind(config.admin.address).await?,
+    );
     let shutdown = postern_common::signals::on_termination()
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
     let service_manager = ServiceManager::from_env(&env);

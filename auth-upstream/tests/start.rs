@@ -11,7 +11,7 @@ fn run_without_certificates(arguments: &[&str]) -> Output {
         std::process::id(),
         arguments.len()
     ));
-    let text = "listen = '127.0.0.1:0'\nadmin = '127.0.0.1:0'\ndatabase = 'sqlite://start.db'\n\
+    let text = "listen = [{ address = '127.0.0.1:0' }]\nadmin = { address = '127.0.0.1:0' }\ndatabase = 'sqlite://start.db'\n\
                 cache = 'memory:'\nactor_service = 'http://127.0.0.1:1'\n";
     std::fs::write(&config, text).expect("the folder can be written");
     let ended = Command::new(env!("CARGO_BIN_EXE_postern-auth"))

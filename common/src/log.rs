@@ -25,7 +25,7 @@ pub enum Format {
 }
 
 /// The configuration table `[log]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
     /// `json` (default) or `text`.
     pub format: Format,

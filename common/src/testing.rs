@@ -38,6 +38,38 @@ pub fn vectors(name: &str) -> PathBuf {
     path
 }
 
+/// The tables `[identity]` with every key, for samples of configuration files. The secrets that its
+/// files hold have to be in the environment.
+pub const IDENTITY_TABLES: &str = r#"
+[identity]
+region = "us-west-2"
+endpoint = "http://127.0.0.1:8503"
+[identity.actor]
+pool_id = "us-west-2_actor"
+client_id = "a"
+client_secret_file = "/run/secrets/actor-client"
+issuer = "https://actor.example"
+jwks_url = "https://actor.example/keys"
+[identity.service]
+pool_id = "us-west-2_service"
+client_id = "s"
+client_secret_file = "/run/secrets/service-client"
+issuer = "https://service.example"
+jwks_url = "https://service.example/keys"
+[identity.service_account]
+username = "auth"
+password_file = "/run/secrets/service-account"
+[[identity.issuer]]
+kind = "service"
+issuer = "https://login.example"
+jwks_url = "https://login.example/keys"
+clients = ["partner"]
+audiences = ["postern"]
+token_use = ["access"]
+client_claim = "azp"
+services = ["batch"]
+"#;
+
 /// Asserts that a reference document has a table row for every key that a configuration file may
 /// have, and for no other.
 ///

@@ -268,7 +268,7 @@ impl App {
         if let Some(listener) = listeners.admin {
             let router = admin::router(self.health, metrics.registry());
             let (hosts, stop) = (
-                self.config.admin_hosts.clone(),
+                self.config.admin.hosts.clone(),
                 background_stop.child_token(),
             );
             background.spawn(async move {

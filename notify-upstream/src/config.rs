@@ -3,11 +3,11 @@
 mod provider;
 mod webhooks;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use postern_common::config::Env;
+use postern_common::config::{AdminListener, Env, read_admin, read_listen};
 use postern_common::decode::Object;
 use postern_common::http::{BodyBudgets, TrustedProxies};
 use postern_common::identity::IdentityConfig;
@@ -25,12 +25,8 @@ use crate::templates::Locale;
 pub struct Config {
     /// Address of the API. Default `127.0.0.1:8502`, reached through the gateway.
     pub listen: SocketAddr,
-    /// Address of the admin listener: `/livez`, `/readyz` and `/metrics`. Default `127.0.0.1:8511`.
-    pub admin: SocketAddr,
-    /// Host names accepted by the admin listener (`admin_hosts`) in addition to loopback names and,
-    /// if it does not listen on a loopback address, IP addresses. Requests with another `Host` are
-    /// rejected. Default none.
-    pub(crate) admin_hosts: Vec<String>,
+    /// Admin listener for `/livez`, `/readyz` and `/metrics`. Default `127.0.0.1:8511`.
+    pub admin: AdminListener,
     /// Log format and filter. Default JSON at `info`.
     pub(crate) log: Log,
     /// `postgres://…` or `sqlite://…`. Default `sqlite://var/notify.db`. Overridden by
@@ -103,20 +99,18 @@ pub(crate) struct QueueConfig {
     pub(crate) retention: Duration,
 }
 
+const DEFAULT_LISTEN_ADDRESS: SocketAddr =
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8502));
+const DEFAULT_ADMIN_ADDRESS: SocketAddr =
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8511));
+
 // === impl Config ===
 
 impl Config {
     /// Reads the configuration and records every error.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let address = |name, default: [u8; 4], port: u16| {
-            root.or(name, SocketAddr::from((default, port)), |field| {
-                field.socket_addr()
-            })
-        };
-        let (listen, admin) = (
-            address("listen", [127, 0, 0, 1], 8502),
-            address("admin", [127, 0, 0, 1], 8511),
-        );
+        let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
+        let admin = read_admin(root, Some(DEFAULT_ADMIN_ADDRESS));
         let log = Log::read(root, env);
         let text = |name, variable, default: &str| {
             let written = root.optional(name, |field| field.text(1..=1024));
@@ -155,10 +149,7 @@ impl Config {
         provider::check_unique_names(root, &providers);
         Some(Self {
             listen,
-            admin,
-            admin_hosts: root.or("admin_hosts", Vec::new(), |field| {
-                field.array(|item| item.text(1..=253))
-            }),
+            admin: admin?,
             log,
             database,
             cache,

@@ -8,7 +8,7 @@ fn start_without_certificates(folder: &Path, settings: &str) -> Output {
     let config = folder.join("notify.toml");
     let templates = concat!(env!("CARGO_MANIFEST_DIR"), "/../conf/templates");
     let text = format!(
-        "listen = '127.0.0.1:0'\nadmin = '127.0.0.1:0'\ndatabase = 'sqlite://notify.db'\n\
+        "listen = [{{ address = '127.0.0.1:0' }}]\nadmin = {{ address = '127.0.0.1:0' }}\ndatabase = 'sqlite://notify.db'\n\
          [templates]\nfolder = '{templates}'\n{settings}"
     );
     std::fs::write(&config, text).expect("a writable folder");

@@ -17,14 +17,14 @@ pub(crate) mod route_test;
 mod schema;
 mod upstream;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::config::Env;
+use postern_common::config::{AdminListener, Env, read_admin};
 use postern_common::decode::{Field, Object, Value};
 use postern_common::identity::IdentityConfig;
+use postern_common::log::Log;
 use postern_common::token::Issuer;
 use url::Url;
 
@@ -50,12 +50,10 @@ pub use upstream::{
 pub struct Config {
     /// Listening addresses for clients; at least one.
     pub listen: Vec<ListenerConfig>,
-    /// The address of the admin listener; `None` for no admin listener.
-    pub admin: Option<SocketAddr>,
-    /// `[admin] hosts`: additional `Host` values that the admin listener accepts, default none.
-    /// Loopback names are always accepted, and IP addresses if it does not listen on a loopback
-    /// address. Other hosts are rejected.
-    pub admin_hosts: Vec<String>,
+    /// The admin listener; default none.
+    pub admin: Option<AdminListener>,
+    /// The diagnostic log on standard error.
+    pub log: Log,
     /// Worker threads; `None` for one per core. Read at startup only.
     pub workers: Option<usize>,
     /// The user pools whose tokens are trusted.
@@ -129,16 +127,8 @@ impl Config {
         if root.optional("listen", none).unwrap_or(true) {
             root.fail("missing_field", "at least one [[listen]] is required");
         }
-        let admin = root.section("admin", |admin| {
-            let hosts = admin.or("hosts", Vec::new(), short_texts);
-            Some((
-                admin.required("address", |field| field.socket_addr())?,
-                hosts,
-            ))
-        });
-        let (admin, admin_hosts) = admin
-            .map(|(address, hosts)| (Some(address), hosts))
-            .unwrap_or_default();
+        let admin = read_admin(root, None);
+        let log = Log::read(root, env);
         let workers = root.optional("workers", |field| field.integer(1..=256));
         let identity = IdentityConfig::read(root, env);
         let tokens = root
@@ -166,7 +156,7 @@ impl Config {
         Some(Self {
             listen,
             admin,
-            admin_hosts,
+            log,
             workers,
             identity: identity?,
             tokens,

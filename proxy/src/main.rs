@@ -108,11 +108,9 @@ fn main() -> ExitCode {
 }
 
 fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
-    let filter = env.get("POSTERN_LOG").unwrap_or("info");
-    log::check(filter).map_err(|reason| Exit::usage(format!("POSTERN_LOG: {reason}")))?;
-    log::init(log::Format::Json, filter);
-    let inherited = InheritedSockets::from_environment()?;
     let config = load(path, env)?;
+    log::init(config.log.format, &config.log.filter);
+    let inherited = InheritedSockets::from_environment()?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = config.workers {
         runtime.worker_threads(workers);

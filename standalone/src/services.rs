@@ -178,17 +178,17 @@ impl ServiceConfigs {
         for (at, configured) in self.proxy.listen.iter().enumerate() {
             proxy.push(bind(listen.filter(|_| at == 0).unwrap_or(configured.address)).await?);
         }
-        let proxy_admin = match self.proxy.admin {
-            Some(address) => Some(bind(address).await?),
+        let proxy_admin = match &self.proxy.admin {
+            Some(admin) => Some(bind(admin.address).await?),
             None => None,
         };
         Ok(ServiceSockets {
             proxy,
             proxy_admin,
             auth: bind(self.auth.listen).await?,
-            auth_admin: Some(bind(self.auth.admin).await?),
+            auth_admin: Some(bind(self.auth.admin.address).await?),
             notify: bind(self.notify.listen).await?,
-            notify_admin: Some(bind(self.notify.admin).await?),
+            notify_admin: Some(bind(self.notify.admin.address).await?),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! End-to-end tests over real sockets. Run by `./tests/run`.
 
+mod architecture;
 mod auth_enumeration;
 mod auth_factors;
 mod auth_failover;

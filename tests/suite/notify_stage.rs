@@ -168,8 +168,8 @@ impl Stage {
             .map(|rate| format!("rate = {rate}"))
             .unwrap_or_default();
         format!(
-            r#"listen = "127.0.0.1:{public}"
-admin = "127.0.0.1:{admin}"
+            r#"listen = [{{ address = "127.0.0.1:{public}" }}]
+admin = {{ address = "127.0.0.1:{admin}" }}
 database = "{database}"
 cache = "{cache}"
 {settings}

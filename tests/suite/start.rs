@@ -69,12 +69,12 @@ impl Case {
 #[tokio::test]
 async fn auth_lists_every_configuration_mistake() {
     let case = Case::of("postern-auth");
-    let config = "listen = \"127.0.0.1:99999\"\ndatabas = \"sqlite://x\"\ncache = 7\n\n[refresh]\ngrace = \"soon\"\n";
+    let config = "listen = [{ address = \"127.0.0.1:99999\" }]\ndatabas = \"sqlite://x\"\ncache = 7\n\n[refresh]\ngrace = \"soon\"\n";
     let ended = case.run(config).await;
     case.mistakes(
         &ended,
         &[
-            (1, "listen"),
+            (1, "listen.0.address"),
             (2, "databas"),
             (3, "cache"),
             (6, "refresh.grace"),
@@ -86,9 +86,12 @@ async fn auth_lists_every_configuration_mistake() {
 async fn notify_lists_every_configuration_mistake() {
     let case = Case::of("postern-notify");
     let ended = case
-        .run("listen = \"here\"\ndatabas = \"sqlite://x\"\ncache = 7\n")
+        .run("listen = [{ address = \"here\" }]\ndatabas = \"sqlite://x\"\ncache = 7\n")
         .await;
-    case.mistakes(&ended, &[(1, "listen"), (2, "databas"), (3, "cache")]);
+    case.mistakes(
+        &ended,
+        &[(1, "listen.0.address"), (2, "databas"), (3, "cache")],
+    );
 }
 
 #[tokio::test]
@@ -153,7 +156,9 @@ async fn port_in_use_is_one_line() {
         .await
         .expect("the loopback has a free port");
     let address = taken.local_addr().expect("a bound socket has an address");
-    let upstream = format!("listen = \"{address}\"\nadmin = \"127.0.0.1:0\"\n");
+    let upstream = format!(
+        "listen = [{{ address = \"{address}\" }}]\nadmin = {{ address = \"127.0.0.1:0\" }}\n"
+    );
     let gateway =
         format!("[admin]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"{address}\"\n");
     for (program, config) in [
@@ -179,7 +184,7 @@ async fn rejecting_database_is_one_line_without_its_password() {
         let stores = format!("database = \"{url}\"\n");
         let ended = Case::of(program)
             .run(&format!(
-                "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}"
+                "listen = [{{ address = \"127.0.0.1:0\" }}]\nadmin = {{ address = \"127.0.0.1:0\" }}\n{stores}"
             ))
             .await;
         let lines = ended.expect(69, 1);
@@ -205,7 +210,7 @@ async fn unavailable_database_is_waited_for() {
             ""
         };
         let config = format!(
-            "listen = \"127.0.0.1:{public}\"\nadmin = \"127.0.0.1:{admin}\"\ndatabase = \"{url}\"\n{templates}"
+            "listen = [{{ address = \"127.0.0.1:{public}\" }}]\nadmin = {{ address = \"127.0.0.1:{admin}\" }}\ndatabase = \"{url}\"\n{templates}"
         );
         let running = case.program(&config).start();
         // The servers listen only after the first connection attempt.
@@ -247,7 +252,9 @@ async fn stop_ends_the_wait_for_a_database() {
         let admin = ports::free(1);
         let stores = "database = \"postgres://ada:sesame@127.0.0.1:1/postern\"\n";
         let case = Case::of(program);
-        let config = format!("listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:{admin}\"\n{stores}");
+        let config = format!(
+            "listen = [{{ address = \"127.0.0.1:0\" }}]\nadmin = {{ address = \"127.0.0.1:{admin}\" }}\n{stores}"
+        );
         let running = case.program(&config).start();
         until_answered(&format!("http://127.0.0.1:{admin}/readyz")).await;
         let ended = running.stop("TERM").await;
@@ -285,7 +292,7 @@ async fn unwritable_folder_is_one_line() {
         let stores = "database = \"sqlite://file/below.db\"\n";
         let ended = case
             .run(&format!(
-                "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}"
+                "listen = [{{ address = \"127.0.0.1:0\" }}]\nadmin = {{ address = \"127.0.0.1:0\" }}\n{stores}"
             ))
             .await;
         let lines = ended.expect(69, 1);

@@ -42,15 +42,16 @@ fn service_account_is_required() {
 
 #[test]
 fn trusted_proxies_are_required_on_public_addresses() {
-    let exit = read("listen = '0.0.0.0:8501'\n", &[]).expect_err("no trusted proxies");
+    let exit =
+        read("listen = [{ address = '0.0.0.0:8501' }]\n", &[]).expect_err("no trusted proxies");
     assert!(
         exit.message().contains("trusted_proxies is required"),
         "{exit}"
     );
-    let trusted = "listen = '0.0.0.0:8501'\ntrusted_proxies = ['10.0.0.0/8']\n";
+    let trusted = "listen = [{ address = '0.0.0.0:8501' }]\ntrusted_proxies = ['10.0.0.0/8']\n";
     let trusted = read(trusted, &[]).expect("a config").trusted_proxies;
     assert!(trusted.contains("10.1.2.3".parse().expect("an address")) && !trusted.is_loopback());
-    assert!(read("listen = '[::1]:8501'\n", &[]).is_ok());
+    assert!(read("listen = [{ address = '[::1]:8501' }]\n", &[]).is_ok());
 }
 
 #[test]
@@ -85,7 +86,8 @@ fn store_urls_of_the_environment_have_precedence() {
 
 #[test]
 fn all_errors_are_reported_at_once() {
-    let text = "listen = 8501\nconfirm = 'admin'\nflwo = 'x'\npool_deadline = '9s'\n";
+    let text =
+        "listen = [{ address = 8501 }]\nconfirm = 'admin'\nflwo = 'x'\npool_deadline = '9s'\n";
     let social = [
         ("SOCIAL_OAUTH2_CLIENT_ID", "c"),
         ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", "c2hvcnQ="),
@@ -174,5 +176,67 @@ fn sample_key_is_rejected() {
         exit.message().contains("is a sample or was typed by hand"),
         "{}",
         exit.message()
+    );
+}
+
+/// Every key of `auth.toml` but those of `[identity]`.
+const EVERY_KEY: &str = r#"
+database = "sqlite://var/auth.db"
+cache = "memory:"
+actor_service = "http://127.0.0.1:8504"
+aws_credentials = "chain"
+confirm = "pool"
+flow = "user_password"
+pool_deadline = "5s"
+trusted_proxies = ["10.0.0.0/8"]
+[[listen]]
+address = "127.0.0.1:8501"
+[admin]
+address = "127.0.0.1:8510"
+hosts = ["metrics.internal"]
+[log]
+format = "json"
+filter = "info"
+[abuse]
+account = 5
+address = 30
+network = 200
+all = 2000
+window = "15m"
+sign_ins = 60
+[refresh]
+grace = "30s"
+lifetime = "30d"
+quota = 60
+[social]
+provider = "google"
+issuer = "https://accounts.google.com"
+authorization_endpoint = "https://accounts.google.com/auth"
+token_endpoint = "https://accounts.google.com/token"
+jwks_url = "https://accounts.google.com/keys"
+redirect_uri = "http://127.0.0.1:8500/auth/social/login/callback"
+scopes = ["openid"]
+ui = "http://127.0.0.1:8500/"
+delivery = "fragment"
+require_code_challenge = true
+deadline = "5s"
+authoritative_domains = ["gmail.com"]
+trust_hosted_domain = true
+[social.parameters]
+prompt = "consent"
+"#;
+
+#[test]
+fn every_key_is_in_the_configuration_reference() {
+    let secrets = [
+        ("IDP_ACTOR_CLIENT_SECRET", "x"),
+        ("IDP_SERVICE_CLIENT_SECRET", "x"),
+    ];
+    let env: Env = POOLS.iter().chain(&secrets).copied().collect();
+    postern_common::testing::assert_keys_documented(
+        &format!("{EVERY_KEY}{}", postern_common::testing::IDENTITY_TABLES),
+        include_str!("../../../docs/configuration.md"),
+        &["## All processes", "## Authentication: `auth.toml`"],
+        |root| Config::read(root, &env),
     );
 }

@@ -84,7 +84,7 @@ pub(super) fn command(
     fs::write(
         &file,
         format!(
-            "listen = \"{address}\"\nadmin = \"{admin}\"\ndatabase = \"sqlite://{folder}/auth-{}.db\"\ncache = \"{redis}\"\n\
+            "listen = [{{ address = \"{address}\" }}]\nadmin = {{ address = \"{admin}\" }}\ndatabase = \"sqlite://{folder}/auth-{}.db\"\ncache = \"{redis}\"\n\
              actor_service = \"{}\"\n\
              [abuse]\naccount = 1000000\naddress = 1000000\nnetwork = 1000000\nall = 1000000\n\
              sign_ins = 1000000\n\

@@ -91,7 +91,7 @@ impl NotifyService {
         fs::write(
             &file,
             format!(
-                "listen = \"{address}\"\nadmin = \"{admin}\"\ndatabase = \"{database}\"\ncache = \"memory:\"\n\
+                "listen = [{{ address = \"{address}\" }}]\nadmin = {{ address = \"{admin}\" }}\ndatabase = \"{database}\"\ncache = \"memory:\"\n\
                  actor_service = \"http://{}\"\n\
                  [identity.actor]\npool_id = \"us-west-2_Actor0001\"\nclient_id = \"{CLIENT_ID}\"\nissuer = \"{issuer}\"\n\
                  [identity.service]\npool_id = \"us-west-2_Service01\"\nclient_id = \"{SERVICE_CLIENT_ID}\"\n\

@@ -16,7 +16,10 @@ pub(super) async fn serve(config: &Path) -> Result<(), Exit> {
     let env = Env::of_process();
     let config = read_config(config, &env)?;
     log::init(config.log.format, &config.log.filter);
-    let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
+    let (public, admin) = (
+        bind(config.listen).await?,
+        bind(config.admin.address).await?,
+    );
     let shutdown = postern_common::signals::on_termination()
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
     let service_manager = ServiceManager::from_env(&env);

@@ -60,3 +60,126 @@ fn all_errors_are_reported_with_their_lines() {
         assert!(refused.contains(part), "{part} in\n{refused}");
     }
 }
+
+/// Every key of `notify.toml` but those of `[identity]`. `FOLDER` stands for a folder with the files.
+const EVERY_KEY: &str = r#"
+database = "sqlite://var/notify.db"
+cache = "memory:"
+actor_service = "http://127.0.0.1:8504"
+trusted_proxies = ["10.0.0.0/8"]
+public_url = "https://gateway.example"
+users_may_address_anyone = false
+users_may_send_urgent = false
+unverified_addresses = ["push"]
+user_quota = 600
+service_quota = 60000
+[[listen]]
+address = "127.0.0.1:8502"
+[admin]
+address = "127.0.0.1:8511"
+hosts = ["metrics.internal"]
+[log]
+format = "json"
+filter = "info"
+[templates]
+folder = "conf/templates"
+default_locale = "en"
+[queue]
+connections = 6
+email_permits = 64
+sms_permits = 64
+push_permits = 64
+bodies = "16MiB"
+retention = "90d"
+[[provider]]
+name = "smtp"
+channel = "email"
+kind = "smtp"
+weight = 2
+concurrency = 8
+rate = 10
+host = "mail.example"
+port = 587
+tls = "starttls"
+ca_file = "FOLDER/ca.pem"
+username = "u"
+password_env = "NOTIFY_SMTP_PASSWORD"
+from = "postern@example.com"
+from_name = "Postern"
+return_path = "bounces@example.com"
+hello = "mail.example.com"
+unsubscribe_url = "https://example.com/unsubscribe"
+[[provider]]
+name = "twilio"
+channel = "sms"
+kind = "twilio"
+account = "AC00000000000000000000000000000000"
+auth_token_env = "NOTIFY_SMTP_PASSWORD"
+from = "+14155550100"
+base = "https://api.twilio.com"
+[[provider]]
+name = "twilio-service"
+channel = "sms"
+kind = "twilio"
+account = "AC00000000000000000000000000000000"
+auth_token_env = "NOTIFY_SMTP_PASSWORD"
+messaging_service = "MG00000000000000000000000000000000"
+[[provider]]
+name = "http"
+channel = "sms"
+kind = "http"
+url = "https://sms.example/send"
+authorization_env = "NOTIFY_SMTP_PASSWORD"
+lookup_url = "https://sms.example/{id}"
+body = '{"id": {{ id }}}'
+[[provider]]
+name = "fcm"
+channel = "push"
+kind = "fcm"
+account_file = "FOLDER/account.json"
+[[provider]]
+name = "web-push"
+channel = "push"
+kind = "web-push"
+private_key_env = "VAPID_KEY"
+contact = "mailto:ops@example.com"
+[[provider]]
+name = "file"
+channel = "push"
+kind = "file"
+folder = "var/push"
+[webhooks.twilio]
+auth_token_env = "NOTIFY_SMTP_PASSWORD"
+[webhooks.sns]
+topics = ["arn:aws:sns:us-west-2:123456789012:mail-events"]
+[webhooks.sendgrid]
+public_key = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt6zOg9KE5RdiYwpZP40Li/hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q=="
+[webhooks.mailgun]
+signing_key_env = "NOTIFY_SMTP_PASSWORD"
+[webhooks.standard]
+secret_env = "WEBHOOK_SECRET"
+"#;
+
+#[test]
+fn every_key_is_in_the_configuration_reference() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let account = r#"{"project_id": "p", "client_email": "a@b.example", "private_key": "k",
+        "token_uri": "https://oauth2.example/token"}"#;
+    std::fs::write(folder.path().join("account.json"), account).expect("written");
+    std::fs::write(folder.path().join("ca.pem"), "x").expect("written");
+    let sample = EVERY_KEY.replace("FOLDER", &folder.path().display().to_string());
+    let variables = [
+        ("IDP_ACTOR_CLIENT_SECRET", "x"),
+        ("IDP_SERVICE_CLIENT_SECRET", "x"),
+        ("IDP_SERVICE_ACCOUNT_PASSWORD", "x"),
+        ("NOTIFY_SMTP_PASSWORD", "x"),
+        ("VAPID_KEY", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE"),
+        ("WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+    ];
+    postern_common::testing::assert_keys_documented(
+        &format!("{sample}{}", postern_common::testing::IDENTITY_TABLES),
+        include_str!("../../../docs/configuration.md"),
+        &["## All processes", "## Notifications: `notify.toml`"],
+        |root| Config::read(root, &Env::from(variables)),
+    );
+}

@@ -89,7 +89,11 @@ impl App {
         let access_log = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (startup_settings, handover) =
             (StartupOnlySettings::of(&config), config.handover.clone());
-        let admin_hosts = config.admin_hosts.clone();
+        let admin_hosts = config
+            .admin
+            .as_ref()
+            .map(|admin| admin.hosts.clone())
+            .unwrap_or_default();
         let (keys, connections) = (config.limits.keys, config.limits.connections);
         let pingora = Arc::new(pingora_settings(&config));
         let runtime_config = RuntimeConfig::new(config, None, &metrics, &clock)?;

@@ -66,7 +66,7 @@ impl InheritedSockets {
             .listen
             .iter()
             .map(|listen| listen.address)
-            .chain(config.admin);
+            .chain(config.admin.iter().map(|admin| admin.address));
         let passed: Vec<_> = addresses
             .map(|address| (address, self.take_bound_to(address)))
             .collect();
@@ -85,7 +85,7 @@ impl InheritedSockets {
                 None => http::bind(address).await?,
             });
         }
-        let admin = config.admin.and_then(|_| public.pop());
+        let admin = config.admin.as_ref().and_then(|_| public.pop());
         Ok(Listeners { public, admin })
     }
 

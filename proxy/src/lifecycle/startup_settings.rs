@@ -1,7 +1,9 @@
 //! Settings that are read at startup only.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
+
+use postern_common::config::AdminListener;
+use postern_common::log::Log;
 
 use crate::config::{AccessLogConfig, Config, ListenerConfig, TokenConfig, TraceConfig};
 
@@ -9,7 +11,8 @@ use crate::config::{AccessLogConfig, Config, ListenerConfig, TokenConfig, TraceC
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StartupOnlySettings {
     listen: Vec<ListenerConfig>,
-    admin: (Option<SocketAddr>, Vec<String>),
+    admin: Option<AdminListener>,
+    log: Log,
     workers: Option<usize>,
     access_log: AccessLogConfig,
     traces: Option<TraceConfig>,
@@ -21,14 +24,34 @@ pub(crate) struct StartupOnlySettings {
 
 impl StartupOnlySettings {
     pub(crate) fn of(config: &Config) -> Self {
+        // Without `..`: a new setting does not compile until it is listed as one that a reload
+        // changes (`_`), or is compared below.
+        let Config {
+            listen,
+            admin,
+            log,
+            workers,
+            identity: _,
+            tokens,
+            limits: _,
+            stop: _,
+            handover,
+            access_log,
+            traces,
+            upstreams: _,
+            routes: _,
+            cors: _,
+            tests: _,
+        } = config;
         Self {
-            listen: config.listen.clone(),
-            admin: (config.admin, config.admin_hosts.clone()),
-            workers: config.workers,
-            access_log: config.access_log.clone(),
-            traces: config.traces.clone(),
-            tokens: config.tokens.clone(),
-            handover: config.handover.clone(),
+            listen: listen.clone(),
+            admin: admin.clone(),
+            log: log.clone(),
+            workers: *workers,
+            access_log: access_log.clone(),
+            traces: traces.clone(),
+            tokens: tokens.clone(),
+            handover: handover.clone(),
             roots: config.needs_system_roots(),
         }
     }
@@ -37,6 +60,7 @@ impl StartupOnlySettings {
         let Self {
             listen,
             admin,
+            log,
             workers,
             access_log,
             traces,
@@ -47,6 +71,7 @@ impl StartupOnlySettings {
         let all = [
             ("listen", *listen != other.listen),
             ("admin", *admin != other.admin),
+            ("log", *log != other.log),
             ("workers", *workers != other.workers),
             ("access_log", *access_log != other.access_log),
             ("traces", *traces != other.traces),

@@ -229,6 +229,33 @@ fn every_key_is_read() {
 }
 
 #[test]
+fn every_key_is_in_the_configuration_reference() {
+    let secrets = ["IDP_ACTOR_CLIENT_SECRET", "IDP_SERVICE_CLIENT_SECRET"];
+    let account = [
+        "IDP_SERVICE_ACCOUNT_USERNAME",
+        "IDP_SERVICE_ACCOUNT_PASSWORD",
+    ];
+    let pools = [
+        "IDP_ACTOR_POOL_ID",
+        "IDP_ACTOR_CLIENT_ID",
+        "IDP_SERVICE_POOL_ID",
+        "IDP_SERVICE_CLIENT_ID",
+    ];
+    let names = secrets.into_iter().chain(account).chain(pools);
+    let env: Env = names.map(|name| (name, "us-west-2_x")).collect();
+    postern_common::testing::assert_keys_documented(
+        &format!(
+            "{}{}",
+            include_str!("everything.toml"),
+            postern_common::testing::IDENTITY_TABLES
+        ),
+        include_str!("../../../docs/configuration.md"),
+        &["## All processes", "## Gateway: `proxy.toml`"],
+        |root| Config::read(root, &env),
+    );
+}
+
+#[test]
 fn all_mistakes_are_reported_with_their_lines() {
     let text = r#"
 [[listen]]

@@ -200,7 +200,7 @@ async fn configuration_files_are_read_before_startup() {
     assert_eq!(exit.status(), 64);
     for part in [
         "proxy.toml: cannot read",
-        "auth.toml:1: listen: must be a string",
+        "auth.toml:1: listen: must be an array",
         "notify.toml: cannot read",
     ] {
         assert!(
