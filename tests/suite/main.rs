@@ -1,7 +1,6 @@
 //! End-to-end tests over real sockets. Run by `./tests/run`.
 
 mod access_control;
-mod architecture;
 mod auth_bypass;
 mod auth_enumeration;
 mod auth_factors;
@@ -46,3 +45,4 @@ mod statuses;
 mod streaming;
 mod user_journey;
 mod webhook;
+mod workspace_rules;
