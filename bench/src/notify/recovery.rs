@@ -134,9 +134,7 @@ pub(super) fn held_session(run: &NotifyRun<'_>, report: &mut BenchReport) -> io:
     let claimed = restart.elapsed().saturating_sub(ready).as_secs_f64();
     drop(service);
     if !holder.is_idle_in_transaction()? {
-        return Err(io::Error::other(
-            "the idle session has ended",
-        ));
+        return Err(io::Error::other("the idle session has ended"));
     }
     let what = format!("idle-in-transaction session held {minutes} min: ");
     let size = |database| postgres.number(database, "SELECT pg_database_size(current_database())");
