@@ -10,9 +10,9 @@ use serde_json::Value;
 pub struct Answer {
     /// The request, for messages: `POST /auth/login`.
     pub asked: String,
-    /// The status.
+    /// HTTP status.
     pub status: StatusCode,
-    /// The headers.
+    /// Header fields.
     pub headers: HeaderMap,
     /// The complete body.
     pub body: Bytes,

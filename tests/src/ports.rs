@@ -11,7 +11,6 @@ const SPAN: u16 = 2000;
 ///
 /// # Panics
 /// If there are none.
-/// If there are none.
 #[must_use]
 pub fn free(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);

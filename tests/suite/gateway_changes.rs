@@ -322,7 +322,7 @@ async fn starting_process_that_waits_for_keys_stops_at_once() {
     );
     let new = nowhere.start();
     let waiting = async {
-        while !new.log().contains("the keys could not be refreshed") {
+        while !new.log().contains("JWKS refresh failed") {
             tokio::task::yield_now().await;
         }
     };

@@ -15,18 +15,22 @@ const ELSEWHERE: &[(&str, u16, &str)] = &[
     (
         "confirmRegistration",
         422,
-        "contract.rs, where the pool wants a code",
+        "contract.rs, with a pool that requires a code",
     ),
-    ("register", 401, "contract.rs, where the pool wants a code"),
+    (
+        "register",
+        401,
+        "contract.rs, with a pool that requires a code",
+    ),
     (
         "socialLogin",
         404,
-        "interface.rs, where there is no social provider",
+        "environment_variables.rs, without a social provider",
     ),
     (
         "socialCallback",
         404,
-        "interface.rs, where there is no social provider",
+        "environment_variables.rs, without a social provider",
     ),
 ];
 

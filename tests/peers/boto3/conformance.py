@@ -2,9 +2,9 @@
 
     conformance.py NAME ENDPOINT
 
-NAME is `postern`, `moto` or `cognito-local`; the administrator's key is taken from AWS_ACCESS_KEY_ID and
-AWS_SECRET_ACCESS_KEY. One JSON line a case: {"case", "outcome", "detail"}, where the outcome is `ok`, `failed`, or
-for a gap that gaps.py knows `gap` (and `closed` when the server has it by now). Leaves with 1 if anything failed.
+NAME is `postern`, `moto` or `cognito-local`; administrator credentials are in AWS_ACCESS_KEY_ID and
+AWS_SECRET_ACCESS_KEY. Prints one JSON line per case: {"case", "outcome", "detail"}, where the outcome is `ok`, `failed`,
+or for a gap in gaps.py `gap` (`closed` if the server no longer has it). Exits with 1 if a case failed.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Known differences of each server from Amazon Cognito, with the reason. Postern's pool has none.
 
-A gap that is listed and not there any more is reported as `closed`; one that is there and not listed fails.
+A listed gap that no longer exists is reported as `closed`; an unlisted gap fails.
 """
 
 MOTO = {

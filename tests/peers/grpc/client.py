@@ -2,8 +2,8 @@
 
 method    "Echo", of the service postern.Test
 kind      "unary", "server", "client" or "bidi"
-messages  what is sent, as text; an object {"repeat": N, "size": N} stands for N messages
-metadata  further fields, default none
+messages  messages as text; an object {"repeat": N, "size": N} means N messages
+metadata  additional fields, default none
 timeout   seconds, default none
 pause     seconds before each message, default none
 """

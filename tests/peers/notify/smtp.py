@@ -1,8 +1,8 @@
 """A mail server with configurable faults, based on aiosmtpd. See ./run.
 
-smtp.py [CERT KEY USER PASSWORD]: says `port N` on standard output, and then each message that it has taken, a JSON object
-a line. With a certificate it requires STARTTLS, and then the user. A client asks for a fault by the name in its first EHLO:
-`rcpt.451.test` answers RCPT with 451, `data.hang.test` never answers DATA, `dot.drop.test` hangs up after the final dot.
+smtp.py [CERT KEY USER PASSWORD]: prints `port N`, and then each accepted message as a JSON object per line. With a
+certificate it requires STARTTLS and the user. The name in a client's first EHLO selects a fault: `rcpt.451.test` answers
+RCPT with 451, `data.hang.test` never answers DATA, `dot.drop.test` closes the connection after the final dot.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 use postern_tests::Postern;
 use postern_tests::http_body::json;
 
-use crate::hostile::protected;
+use crate::auth_bypass::protected;
 
 #[tokio::test]
 async fn protected_path_without_a_token_is_401() {

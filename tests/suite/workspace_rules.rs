@@ -1,4 +1,4 @@
-//! Architecture rules that neither the compiler nor clippy checks: dependencies between packages,
+//! Workspace rules that neither the compiler nor clippy checks: dependencies between packages,
 //! where versions are declared, and file sizes.
 
 use std::collections::BTreeMap;
