@@ -18,12 +18,15 @@
 mod field;
 mod json;
 mod mistake;
+mod object;
+mod path;
 mod toml;
 mod units;
 
-pub use field::{Field, Object};
+pub use field::Field;
 pub use json::json;
 pub use mistake::{Mistake, Mistakes, Weight};
+pub use object::Object;
 pub use toml::toml;
 
 /// A value with its position in the text.

@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(read("").expect("good").filter, "warn");
         let exit = read("a=b=c").expect_err("no filter");
         assert!(
-            exit.message().contains("POSTERN_LOG: is no level"),
+            exit.message().contains("POSTERN_LOG: is neither a level"),
             "{}",
             exit.message()
         );

@@ -178,7 +178,7 @@ fn missing_certificate_authorities_are_reported() {
     stderr.read_to_string(&mut said).expect("text");
     assert_eq!(status.code(), Some(69), "{said}");
     assert!(
-        said.contains("authorities of this machine") && said.contains("tls.ca"),
+        said.contains("system's certificate authorities") && said.contains("tls.ca"),
         "{said}"
     );
     assert!(!said.contains("panicked"), "{said}");

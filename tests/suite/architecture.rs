@@ -243,7 +243,7 @@ fn paths_of_a_module_are_recognised() {
     let code = "use crate::{a, b::{C, D}};\nuse super::super::e::F;\nfn f() { crate::g::h(); not_crate::i(); }\n";
     let mut names = Vec::new();
     root_names(code, &["x".to_owned(), "y".to_owned()], |name| {
-        names.push(name.to_owned())
+        names.push(name.to_owned());
     });
     assert_eq!(names, ["a", "b", "g", "e"]);
     let tests = "use crate::a;\n#[cfg(test)]\nuse crate::{b, c};\n#[cfg(test)]\nmod tests { use crate::d; }\nfn f() {}\n";

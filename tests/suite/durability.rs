@@ -110,7 +110,7 @@ async fn command_line_issues_service_tokens() {
         .arg("auth")
         .run()
         .await;
-    assert!(away.expect(69, 1)[0].contains("no answer"));
+    assert!(away.expect(69, 1)[0].contains("no response"));
 }
 
 #[tokio::test]

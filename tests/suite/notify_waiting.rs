@@ -7,7 +7,7 @@ use postern_common::database::testing::postgres;
 use postern_tests::Postern;
 use serde_json::{Value, json};
 
-use crate::notify_stage::{EVENT_POLL_TIMEOUT, Replica, Stage};
+use crate::notify_stage::{Replica, Stage};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -19,7 +19,6 @@ async fn waiting(stage: &Stage, replica: &Replica, id: &str, reason: &str) -> Va
             if view["waitReason"] == reason {
                 return view;
             }
-            tokio::time::sleep(EVENT_POLL_TIMEOUT).await;
         }
     };
     let found = tokio::time::timeout(TIMEOUT, asking).await;

@@ -79,6 +79,7 @@ impl AttemptGuard {
         attempt: AccountAttempt<'_>,
         evaluation: impl Future<Output = Result<T, AttemptError>>,
     ) -> Result<T, Problem> {
+        let evaluation = Box::pin(evaluation);
         self.evaluate_with(attempt, |_| evaluation).await
     }
 
@@ -104,8 +105,7 @@ impl AttemptGuard {
             self.padding.pad(kind, started_at).await;
             return Err(failure_code.into());
         };
-        let evaluation = evaluation(&attempt);
-        let outcome = Box::pin(evaluation).await;
+        let outcome = evaluation(&attempt).await;
         match outcome
             .as_ref()
             .map_err(|error| (error.is_proven, error.problem.code()))
@@ -140,6 +140,7 @@ impl AttemptGuard {
             account: attempt.email.as_str(),
             failure_code: attempt.failure_code,
         };
+        let evaluation = Box::pin(evaluation);
         // The quota is read for admitted attempts only: it would reveal that a password is right.
         let limited = |admitted: &Attempt| {
             let credential = self.limiter.credential_digest(admitted, attempt.password);

@@ -1,8 +1,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use super::field::{Object, ValuePath};
-use super::{Field, Node};
+use super::path::ValuePath;
+use super::{Field, Node, Object};
 
 /// A mistake and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,253 @@
+use std::cell::RefCell;
+
+use super::json::push_segment;
+use super::mistake::{Mistake, Mistakes, Weight};
+use super::path::{PathSegment, ValuePath};
+use super::{Field, Node, Value};
+
+/// An object that is being read. Each of its fields is taken at most once.
+#[derive(Debug)]
+pub struct Object<'a> {
+    pub(super) entries: &'a [(String, Node)],
+    pub(super) offset: usize,
+    pub(super) at: ValuePath<'a>,
+    pub(super) mistakes: &'a Mistakes,
+    pub(super) known: RefCell<Vec<&'static str>>,
+}
+
+// === impl Object ===
+
+impl Object<'_> {
+    /// Reads a required field.
+    pub fn required<T>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(Field<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let found = self.field(name);
+        if found.is_none() {
+            self.note(name, self.offset, "missing_field", "is required".to_owned());
+        }
+        found.and_then(read)
+    }
+
+    /// Reads an optional field. Returns `None` also if the field is invalid, which is recorded.
+    pub fn optional<T>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(Field<'_>) -> Option<T>,
+    ) -> Option<T> {
+        self.field(name).and_then(read)
+    }
+
+    /// Reads a field with a default.
+    pub fn or<T>(
+        &self,
+        name: &'static str,
+        default: T,
+        read: impl FnOnce(Field<'_>) -> Option<T>,
+    ) -> T {
+        self.optional(name, read).unwrap_or(default)
+    }
+
+    /// Reads an optional nested object.
+    pub fn section<T>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(&Object<'_>) -> Option<T>,
+    ) -> Option<T> {
+        self.optional(name, |field| field.object(read))
+    }
+
+    /// Reads every item of an optional list. Invalid items are omitted and recorded.
+    pub fn list<T>(&self, name: &'static str, read: impl FnMut(Field<'_>) -> Option<T>) -> Vec<T> {
+        self.optional(name, |field| field.array(read))
+            .unwrap_or_default()
+    }
+
+    /// Reads every field that was not taken by name, for objects whose names are data. No field
+    /// counts as unknown afterwards.
+    pub fn entries<T>(&self, mut read: impl FnMut(&str, Field<'_>) -> Option<T>) -> Vec<T> {
+        let unknown = self
+            .entries
+            .iter()
+            .filter(|(name, _)| !self.known.borrow().contains(&name.as_str()));
+        let all = unknown
+            .filter_map(|(name, node)| read(name, self.child(PathSegment::ChosenName(name), node)))
+            .collect();
+        self.known.borrow_mut().push(ANY_NAME);
+        all
+    }
+
+    /// Returns whether the field is present, with any value. It counts as known from then on.
+    pub fn has(&self, name: &'static str) -> bool {
+        self.field(name).is_some()
+    }
+
+    /// Records a mistake that concerns the whole object, such as two fields that exclude each
+    /// other.
+    pub fn fail(&self, code: &'static str, detail: impl Into<String>) {
+        self.mistakes.note(Mistake {
+            pointer: self.at.pointer(),
+            offset: self.offset,
+            weight: Weight::Unreadable,
+            code,
+            detail: detail.into(),
+        });
+    }
+
+    /// Records a mistake that was found after reading, in a value below this object. `path` names
+    /// the value, such as `listen.0.tls.key`. If it does not exist, the mistake is located at its
+    /// nearest existing ancestor.
+    pub fn fail_at(&self, path: &str, code: &'static str, detail: impl Into<String>) {
+        let (mut pointer, mut offset) = (self.at.pointer(), self.offset);
+        let mut below = self.entries.iter().find(|(name, _)| is_first(path, name));
+        let mut rest = path;
+        while let Some((name, node)) = below {
+            push_segment(&mut pointer, name);
+            offset = node.offset;
+            rest = rest[name.len()..].trim_start_matches('.');
+            let mut current = node;
+            while let Value::Array(items) = &current.value {
+                let (index, after) = rest.split_once('.').unwrap_or((rest, ""));
+                let Some(item) = index.parse().ok().and_then(|at: usize| items.get(at)) else {
+                    break;
+                };
+                push_segment(&mut pointer, index);
+                (offset, rest, current) = (item.offset, after, item);
+            }
+            let Value::Object(entries) = &current.value else {
+                break;
+            };
+            below = entries.iter().find(|(name, _)| is_first(rest, name));
+        }
+        let detail = detail.into();
+        self.mistakes.note(Mistake {
+            pointer,
+            offset,
+            weight: Weight::Unacceptable,
+            code,
+            detail,
+        });
+    }
+
+    /// Returns whether no mistake has been recorded so far in the whole text.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.mistakes.is_empty()
+    }
+
+    fn field(&self, name: &'static str) -> Option<Field<'_>> {
+        self.known.borrow_mut().push(name);
+        let (name, node) = self.entries.iter().find(|(known, _)| known == name)?;
+        Some(self.child(PathSegment::Name(name), node))
+    }
+
+    fn child<'s>(&'s self, segment: PathSegment<'s>, node: &'s Node) -> Field<'s> {
+        let at = ValuePath {
+            parent: Some(&self.at),
+            segment,
+        };
+        Field {
+            node,
+            at,
+            mistakes: self.mistakes,
+        }
+    }
+
+    fn note(&self, name: &str, offset: usize, code: &'static str, detail: String) {
+        let mut pointer = self.at.pointer();
+        push_segment(&mut pointer, name);
+        self.mistakes.note(Mistake {
+            pointer,
+            offset,
+            weight: Weight::Unreadable,
+            code,
+            detail,
+        });
+    }
+
+    /// Refuses a field that has another name now; `now` is written as the user has to write it.
+    pub fn renamed(&self, name: &'static str, now: &str) {
+        self.refuse(name, "renamed_field", &format!("renamed to `{now}`"));
+    }
+
+    /// Refuses a field for a reason that is better than that it is unknown.
+    pub fn refuse(&self, name: &'static str, code: &'static str, detail: &str) {
+        if let Some(field) = self.field(name) {
+            let _refused: Option<()> = field.fail(code, detail);
+        }
+        // A name that is refused is not offered as a correction of another one.
+        if !self.has_entry(name) {
+            self.known.borrow_mut().retain(|known| *known != name);
+        }
+    }
+
+    fn has_entry(&self, name: &str) -> bool {
+        self.entries.iter().any(|(known, _)| known == name)
+    }
+
+    fn record_known(&self, known: &[&'static str]) {
+        let Some(recorded) = &self.mistakes.known_fields else {
+            return;
+        };
+        let path = self.at.path();
+        let dot = if path.is_empty() { "" } else { "." };
+        for name in known {
+            let name = if *name == ANY_NAME { "NAME" } else { name };
+            recorded.borrow_mut().insert(format!("{path}{dot}{name}"));
+        }
+    }
+
+    /// Records every field that was not taken as unknown.
+    pub(super) fn record_unknown_fields(&self) {
+        let known = self.known.borrow();
+        self.record_known(&known);
+        if known.contains(&ANY_NAME) {
+            return;
+        }
+        for (name, node) in self
+            .entries
+            .iter()
+            .filter(|(name, _)| !known.contains(&name.as_str()))
+        {
+            let near = known.iter().find(|known| is_near(known, name));
+            let detail = near.map_or_else(
+                || "is not a known field".to_owned(),
+                |near| format!("is not a known field; did you mean `{near}`?"),
+            );
+            self.note(name, node.offset, "unknown_field", detail);
+        }
+    }
+}
+
+/// Initial capacity of the list of known names, enough for most objects.
+pub(super) const INITIAL_FIELD_CAPACITY: usize = 20;
+
+/// Marker in `known` that accepts every name. No field has this name.
+const ANY_NAME: &str = "\0any";
+
+/// Returns whether `name` is the first segment of a dotted path.
+fn is_first(path: &str, name: &str) -> bool {
+    path.strip_prefix(name)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Returns whether two names differ by at most two edits, for the hint "did you mean".
+fn is_near(left: &str, right: &str) -> bool {
+    if left.len().abs_diff(right.len()) > 2 || left.len() < 4 {
+        return false;
+    }
+    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in right.iter().enumerate() {
+            let substitute = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()] <= 2
+}

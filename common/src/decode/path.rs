@@ -1,0 +1,54 @@
+//! The location of a value in its text.
+
+use super::json::push_segment;
+
+/// The path of a value from the root. It is formatted only for a mistake.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ValuePath<'a> {
+    pub(super) parent: Option<&'a ValuePath<'a>>,
+    pub(super) segment: PathSegment<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PathSegment<'a> {
+    Root,
+    Name(&'a str),
+    /// A name that the writer of the text has chosen.
+    ChosenName(&'a str),
+    Index(usize),
+}
+
+// === impl ValuePath ===
+
+impl<'a> ValuePath<'a> {
+    pub(super) fn root() -> Self {
+        Self {
+            parent: None,
+            segment: PathSegment::Root,
+        }
+    }
+
+    pub(super) fn pointer(&self) -> String {
+        let mut pointer = self.parent.map(ValuePath::pointer).unwrap_or_default();
+        match self.segment {
+            PathSegment::Root => {}
+            PathSegment::Name(name) | PathSegment::ChosenName(name) => {
+                push_segment(&mut pointer, name);
+            }
+            PathSegment::Index(index) => push_segment(&mut pointer, &index.to_string()),
+        }
+        pointer
+    }
+
+    /// Returns the path as [`Mistakes::known_fields`] writes it.
+    pub(super) fn path(&self) -> String {
+        let parent = self.parent.map(ValuePath::path).unwrap_or_default();
+        let dot = if parent.is_empty() { "" } else { "." };
+        match self.segment {
+            PathSegment::Root => parent,
+            PathSegment::Name(name) => format!("{parent}{dot}{name}"),
+            PathSegment::ChosenName(_) => format!("{parent}{dot}NAME"),
+            PathSegment::Index(_) => format!("{parent}[]"),
+        }
+    }
+}
