@@ -72,7 +72,7 @@ pub struct Pool {
     pub pool_id: String,
     /// Client id that tokens must be issued for.
     pub client_id: String,
-    /// Client secret, if the client has one. Then each call needs a [`secret_hash`].
+    /// Client secret, if the client has one. Then each call needs a [`secret_hash`](secret_hash()).
     pub client_secret: Option<Secret>,
     /// `iss` of this pool's tokens, compared byte for byte.
     pub issuer: String,

@@ -269,8 +269,11 @@ fn proxy_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer
 fn auth_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
     Ok(
         ConfigLayer::parse("conf/auth.toml", include_str!("../../conf/auth.toml"))?
-            .set(&["listen"], addresses.auth)
-            .set(&["admin"], addresses.auth_admin)
+            .set(
+                &["listen"],
+                vec![ConfigValue::table("address", addresses.auth)],
+            )
+            .set(&["admin", "address"], addresses.auth_admin)
             .set(&["database"], folder.database("auth.db"))
             .set(&["cache"], "memory:")
             .set(&["actor_service"], format!("http://{}", addresses.actor))
@@ -290,8 +293,11 @@ fn notify_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLaye
     let path_in_folder = |name: &str| folder.path().join(name).display().to_string();
     Ok(
         ConfigLayer::parse("conf/notify.toml", include_str!("../../conf/notify.toml"))?
-            .set(&["listen"], addresses.notify)
-            .set(&["admin"], addresses.notify_admin)
+            .set(
+                &["listen"],
+                vec![ConfigValue::table("address", addresses.notify)],
+            )
+            .set(&["admin", "address"], addresses.notify_admin)
             .set(&["database"], folder.database("notify.db"))
             .set(&["cache"], "memory:")
             .set(&["actor_service"], format!("http://{}", addresses.actor))

@@ -40,7 +40,7 @@ impl<'a> ValuePath<'a> {
         pointer
     }
 
-    /// Returns the path as [`Mistakes::known_fields`] writes it.
+    /// Returns the path as [`Mistakes::known_fields`](super::Mistakes::known_fields) writes it.
     pub(super) fn path(&self) -> String {
         let parent = self.parent.map(ValuePath::path).unwrap_or_default();
         let dot = if parent.is_empty() { "" } else { "." };
