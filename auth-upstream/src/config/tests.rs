@@ -94,7 +94,7 @@ fn all_errors_are_reported_at_once() {
     ];
     let exit = read(text, &social).expect_err("errors");
     for part in [
-        "listen: must be a string",
+        "listen.0.address: must be a string",
         "confirm: needs AWS credentials",
         "pool_deadline: must be at most 8s",
         "flwo: is not a known field",
