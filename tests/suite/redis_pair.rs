@@ -101,7 +101,7 @@ impl RedisPair {
                 if self.replication(node).await.contains("role:master") {
                     return true;
                 }
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                tokio::task::yield_now().await;
             }
             false
         })
@@ -133,7 +133,7 @@ pub(crate) async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
     let began = Instant::now();
     while !is_so().await {
         assert!(began.elapsed() < TIMEOUT, "no {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::task::yield_now().await;
     }
 }
 
