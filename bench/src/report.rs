@@ -24,7 +24,7 @@ pub(crate) struct BenchReport {
     /// Results of every round, for re-evaluation.
     pub(crate) rounds: Value,
     /// CPU used by other processes during each part, in percent of one core.
-    strangers: Vec<String>,
+    foreign_cpu: Vec<String>,
     /// Parts that could not be measured, with the reason.
     broken: Vec<String>,
 }
@@ -50,7 +50,7 @@ impl BenchReport {
             figures: Vec::new(),
             plots: Vec::new(),
             rounds: json!({}),
-            strangers: Vec::new(),
+            foreign_cpu: Vec::new(),
             broken: Vec::new(),
         }
     }
@@ -66,13 +66,13 @@ impl BenchReport {
         if !bench.wants(name) {
             return;
         }
-        let watched = ForeignCpuMonitor::watch().and_then(|strangers| {
+        let watched = ForeignCpuMonitor::watch().and_then(|foreign_cpu| {
             measure(self)?;
-            strangers.percent()
+            foreign_cpu.percent()
         });
         progress("");
         match watched {
-            Ok(percent) => self.strangers.push(format!("{name} {percent:.0} %")),
+            Ok(percent) => self.foreign_cpu.push(format!("{name} {percent:.0} %")),
             Err(error) => self
                 .broken
                 .push(format!("{name}: {error}{}", bench.last_log_lines())),
@@ -107,7 +107,7 @@ impl BenchReport {
             .collect();
         let data = json!({
             "title": self.title, "notes": self.notes, "figures": figures, "rounds": self.rounds,
-            "strangers": self.strangers,
+            "foreign_cpu": self.foreign_cpu,
         });
         fs::write(
             results.join(format!("{name}.json")),
@@ -142,10 +142,10 @@ impl BenchReport {
             .collect();
         text.push_str("\n## Figures\n\n");
         text.push_str(&table(&["figure", "reach", "measured", "reached"], &rows));
-        if !self.strangers.is_empty() {
+        if !self.foreign_cpu.is_empty() {
             text.push_str(&format!(
                 "\nCPU of other processes, of one core: {}.\n",
-                self.strangers.join(", ")
+                self.foreign_cpu.join(", ")
             ));
         }
         for broken in &self.broken {

@@ -31,7 +31,7 @@ pub(crate) struct PeerRow {
     pub(crate) failed: u64,
     pub(crate) resident_kib: u64,
     /// CPU used by other processes during each round, in percent of one core.
-    pub(crate) strangers: Vec<f64>,
+    pub(crate) foreign_cpu: Vec<f64>,
 }
 
 /// The request of a load, and its correct response.
@@ -79,10 +79,10 @@ pub(crate) fn measure(
             let answer_bytes = question.answer_bytes(peer.name, peer.address)?;
             load.lasting(1)
                 .run(bench.folder(), peer.address, question.path)?;
-            let (strangers, before) = (ForeignCpuMonitor::watch()?, peer.process.cpu_ns()?);
+            let (foreign_cpu, before) = (ForeignCpuMonitor::watch()?, peer.process.cpu_ns()?);
             let seen = load.run(bench.folder(), peer.address, question.path)?;
             let spent = peer.process.cpu_ns()?.saturating_sub(before);
-            row.strangers.push(strangers.percent()?);
+            row.foreign_cpu.push(foreign_cpu.percent()?);
             let seen = seen.hold_to(answer_bytes, load.connections);
             row.cpu_us
                 .push(spent as f64 / 1000.0 / seen.requests.max(1) as f64);
@@ -106,7 +106,7 @@ impl PeerRow {
             p99_ms: none(),
             failed: 0,
             resident_kib: 0,
-            strangers: none(),
+            foreign_cpu: none(),
         }
     }
 
@@ -118,7 +118,7 @@ impl PeerRow {
     fn json(&self) -> Value {
         json!({
             "name": self.name, "cpuUs": self.cpu_us, "perSecond": self.per_second, "p99Ms": self.p99_ms,
-            "failed": self.failed, "residentKib": self.resident_kib, "strangersPercent": self.strangers,
+            "failed": self.failed, "residentKib": self.resident_kib, "strangersPercent": self.foreign_cpu,
         })
     }
 }
@@ -166,7 +166,7 @@ pub(crate) fn sheet(title: &str, rows: &[PeerRow]) -> ReportTable {
             ranged(&row.p99_ms),
             row.failed.to_string(),
             format!("{:.1} MiB", row.resident_kib as f64 / 1024.0),
-            format!("{:.0} %", median(&row.strangers)),
+            format!("{:.0} %", median(&row.foreign_cpu)),
         ]
     };
     ReportTable {
@@ -179,7 +179,7 @@ pub(crate) fn sheet(title: &str, rows: &[PeerRow]) -> ReportTable {
             "p99, ms",
             "failed",
             "resident",
-            "strangers' CPU",
+            "other CPU",
         ],
         rows: rows.iter().map(line).collect(),
     }

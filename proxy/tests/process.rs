@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Nothing in these tests takes longer, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long the gateway may take to end: no request is in flight.
 const END_WITHIN: Duration = Duration::from_secs(8);
@@ -55,7 +55,7 @@ fn wait(child: &mut Child, within: Duration) -> Option<ExitStatus> {
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + STEP_TIMEOUT;
     loop {
         match TcpStream::connect(address) {
             Ok(stream) => return stream,
@@ -68,7 +68,9 @@ fn connect(address: SocketAddr) -> TcpStream {
 /// Sends requests of which each is logged; the last one ends the connection.
 fn fill_log(address: SocketAddr) {
     let mut stream = connect(address);
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+        .set_read_timeout(Some(STEP_TIMEOUT))
+        .expect("a timeout");
     let request = "GET /nowhere HTTP/1.1\r\nHost: gate\r\n\r\n";
     let mut answers = Vec::new();
     for count in 1..=REQUESTS {
@@ -172,7 +174,7 @@ fn missing_certificate_authorities_are_reported() {
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("starts");
-    let status = wait(&mut child, PATIENCE).expect("it ends at once");
+    let status = wait(&mut child, STEP_TIMEOUT).expect("it ends at once");
     let mut said = String::new();
     let mut stderr = child.stderr.take().expect("piped");
     stderr.read_to_string(&mut said).expect("text");

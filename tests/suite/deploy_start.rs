@@ -11,7 +11,7 @@ use postern_tests::program::{Program, Running};
 use postern_tests::{Client, Postern, ports, skipped};
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 const SERVICES: [&str; 3] = ["proxy", "auth", "notify"];
 /// User id of the image.
 const USER: u32 = 10_001;
@@ -214,7 +214,7 @@ async fn until_ready(running: &mut Running, admin: u16, everywhere: bool) {
             tokio::task::yield_now().await;
         }
     };
-    if tokio::time::timeout(PATIENCE, ready).await.is_err() {
+    if tokio::time::timeout(STEP_TIMEOUT, ready).await.is_err() {
         panic!("not ready: {}", running.log());
     }
 }

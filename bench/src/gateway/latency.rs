@@ -87,7 +87,7 @@ pub(super) fn paced(
         .map(|_| LOAD_FRACTIONS.iter().map(|_| Vec::new()).collect())
         .collect();
     let mut by_oha: Vec<Vec<PeerRounds>> = peers.iter().map(|_| vec![Vec::new()]).collect();
-    let (rounds, strangers) = (bench.pick(3, 5), ForeignCpuMonitor::watch()?);
+    let (rounds, foreign_cpu) = (bench.pick(3, 5), ForeignCpuMonitor::watch()?);
     for round in 1..=rounds {
         for (at, share) in LOAD_FRACTIONS.iter().enumerate() {
             let LoadPace {
@@ -118,7 +118,7 @@ pub(super) fn paced(
     progress("");
     let title = format!(
         "Cost and latency by load, open loop: median (min to max) (other processes used {:.0} % of a core)",
-        strangers.percent()?
+        foreign_cpu.percent()?
     );
     report.sheets.push(sheet(title, &peers, &points));
     if bench.oha().exists() {

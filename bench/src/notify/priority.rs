@@ -52,7 +52,7 @@ struct PriorityTurn {
     high: DeliveryDelay,
     /// LOW notifications delivered per second, and the rest at the end.
     low: (f64, f64),
-    strangers: f64,
+    foreign_cpu: f64,
 }
 
 /// A queue and its delivery rate limit.
@@ -190,7 +190,7 @@ impl PriorityCase {
         let turn = |turn: &PriorityTurn| {
             json!({
                 "critical": delay(turn.critical), "high": delay(turn.high),
-                "lowPerSecond": turn.low.0, "lowLeft": turn.low.1, "strangersPercent": turn.strangers,
+                "lowPerSecond": turn.low.0, "lowLeft": turn.low.1, "strangersPercent": turn.foreign_cpu,
             })
         };
         json!({"case": self.name, "turns": self.turns.iter().map(turn).collect::<Value>()})
@@ -219,7 +219,7 @@ fn measure(run: &NotifyRun<'_>, queue: QueueSetup<'_>, long: Duration) -> io::Re
             &format!("SELECT count(*) FROM notify_queue WHERE lane = {LOW}"),
         )
     };
-    let strangers = ForeignCpuMonitor::watch()?;
+    let foreign_cpu = ForeignCpuMonitor::watch()?;
     let service = NotifyService::start(bench, origin, queue.url, queue.carrier)?;
     let before = low()?;
     let since = postgres.number(
@@ -241,7 +241,7 @@ fn measure(run: &NotifyRun<'_>, queue: QueueSetup<'_>, long: Duration) -> io::Re
         critical,
         high,
         low: ((before - left) / took, left),
-        strangers: strangers.percent()?,
+        foreign_cpu: foreign_cpu.percent()?,
     })
 }
 
@@ -257,7 +257,7 @@ fn sheet(rows: u32, cases: &[PriorityCase]) -> ReportTable {
             short(of(|turn| turn.critical.count).iter().sum()),
             short(median(&of(|turn| turn.low.0))),
             short(case.turns.last().map_or(f64::NAN, |turn| turn.low.1)),
-            format!("{:.0} %", median(&of(|turn| turn.strangers))),
+            format!("{:.0} %", median(&of(|turn| turn.foreign_cpu))),
         ]
     };
     ReportTable {
@@ -274,7 +274,7 @@ fn sheet(rows: u32, cases: &[PriorityCase]) -> ReportTable {
             "CRITICAL accepted",
             "LOW delivered/s",
             "LOW left",
-            "strangers' CPU",
+            "other CPU",
         ],
         rows: cases.iter().map(line).collect(),
     }

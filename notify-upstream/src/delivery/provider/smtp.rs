@@ -119,7 +119,8 @@ impl SmtpProvider {
         match run_session(
             &mut session,
             message::envelope_id(&self.config, message),
-            (&mail, &bytes),
+            &mail,
+            &bytes,
             dot,
         )
         .await
@@ -305,7 +306,8 @@ impl SmtpProvider {
 async fn run_session(
     session: &mut SmtpConnection,
     envelope_id: String,
-    (mail, bytes): (&lettre::Message, &[u8]),
+    mail: &lettre::Message,
+    bytes: &[u8],
     dot: Duration,
 ) -> Result<Response, SessionError> {
     let envelope = mail.envelope();
