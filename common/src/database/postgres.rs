@@ -1,3 +1,5 @@
+//! PostgreSQL: a connection pool that finds the server that accepts writes.
+
 mod connect;
 mod error;
 mod executor;

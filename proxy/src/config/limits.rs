@@ -1,3 +1,5 @@
+//! `[limits]`: limits on clients.
+
 use std::net::IpAddr;
 use std::time::Duration;
 

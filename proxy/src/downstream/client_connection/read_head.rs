@@ -1,3 +1,5 @@
+//! Reading and checking of request heads.
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
