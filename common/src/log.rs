@@ -36,8 +36,8 @@ pub struct Log {
 // === impl Log ===
 
 impl Log {
-    /// Reads the optional table `[log]` of `root`. The filter in the environment variable `POSTERN_LOG`
-    /// takes precedence over the one of the file.
+    /// Reads the optional table `[log]` of `root`. The filter in the environment variable
+    /// `POSTERN_LOG` takes precedence over the one of the file.
     #[must_use]
     pub fn read(root: &Object<'_>, env: &Env) -> Self {
         let formats = [("json", Format::Json), ("text", Format::Text)];

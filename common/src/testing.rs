@@ -73,8 +73,8 @@ services = ["batch"]
 /// Asserts that a reference document has a table row for every key that a configuration file may
 /// have, and for no other.
 ///
-/// `sample` is a configuration that sets every key; `sections` are the headings below which the rows
-/// stand, each of which begins with the key's path in backticks, such as `listen[].tls.key`.
+/// `sample` is a configuration that sets every key; `sections` are the headings below which the
+/// rows stand, each of which begins with the key's path in backticks, such as `listen[].tls.key`.
 ///
 /// # Panics
 /// If a key is missing in the sample or in the document, or if the document has one that the reader

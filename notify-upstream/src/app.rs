@@ -73,7 +73,7 @@ pub struct App {
 }
 
 /// Maximum duration of a graceful shutdown: the longest call, and the timeout of final writes once
-/// before and twice after it. A service_manager must wait longer before it kills the process.
+/// before and twice after it. A service manager must wait longer before it kills the process.
 pub const MAX_SHUTDOWN_DURATION: Duration =
     Duration::from_secs(MAX_CALL_DURATION.as_secs() + 3 * FINAL_WRITE_TIMEOUT.as_secs());
 

@@ -9,7 +9,7 @@ pub(crate) mod app;
 mod background_tasks;
 mod file_checks;
 mod hot_restart;
-mod idle_thread;
+mod idle_priority_thread;
 mod listeners;
 mod reload;
 mod socket_activation;

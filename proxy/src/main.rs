@@ -123,7 +123,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
         let shutdown = postern_common::signals::on_termination().map_err(|error| {
             Exit::unavailable(format!("cannot register signal handlers: {error}"))
         })?;
-        let (sockets, predecessor) = if take_over {
+        let (sockets, previous) = if take_over {
             if !inherited.is_empty() {
                 return Err(Exit::usage(
                     "--take-over cannot be combined with LISTEN_FDS",
@@ -133,16 +133,16 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
                 .handover
                 .as_ref()
                 .ok_or_else(|| Exit::usage("--take-over needs [handover] socket"))?;
-            let (sockets, predecessor) = InheritedListeners::take(path)?.into_parts();
-            (sockets, Some(predecessor))
+            let (sockets, previous) = InheritedListeners::take(path)?.into_parts();
+            (sockets, Some(previous))
         } else {
             (inherited, None)
         };
         let listeners = sockets.bind_listeners(&config).await?;
         let app = App::build(config, Clock::system())?.watch(path.to_owned(), env.clone());
         let app = app.supervised(ServiceManager::from_env(env));
-        match predecessor {
-            Some(predecessor) => app.take_over(listeners, predecessor, shutdown).await?,
+        match previous {
+            Some(previous) => app.take_over(listeners, previous, shutdown).await?,
             None => app.run(listeners, shutdown).await,
         }
         Ok(())

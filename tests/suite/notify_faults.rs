@@ -84,7 +84,7 @@ async fn unresponsive_database_is_503_until_it_recovers() {
         .await
         .expect("accepted");
     stage.settled(&replica, &id, "SENT").await;
-    relay.fall_silent();
+    relay.stop_forwarding();
     for number in 0..3 {
         let asked = Instant::now();
         let answer = stage
@@ -130,7 +130,7 @@ async fn stop_does_not_wait_for_an_unresponsive_database() {
         .await
         .expect("accepted");
     stage.settled(&replica, &id, "SENT").await;
-    relay.fall_silent();
+    relay.stop_forwarding();
     assert_eq!(
         stage
             .post(&replica.url, "k1", "Ada", "NORMAL")

@@ -201,7 +201,7 @@ async fn unavailable_database_is_waited_for() {
     let database = postgres().await;
     let (relay, url) = Relay::start(&database.url).await;
     for program in ["postern-auth", "postern-notify"] {
-        relay.fall_silent();
+        relay.stop_forwarding();
         let (case, public, admin) = (Case::of(program), ports::free(1), ports::free(1));
         let url = url.replace("postern@", "postern:sesame@");
         let templates = if program == "postern-notify" {

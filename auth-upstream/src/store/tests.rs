@@ -218,7 +218,7 @@ async fn unresponsive_database_is_unavailable_until_it_recovers() {
         .await
         .expect("migrated");
     store.check_writable().await.expect("ready");
-    relay.fall_silent();
+    relay.stop_forwarding();
     for _ in 0..2 {
         let started_at = std::time::Instant::now();
         let error = store.count_registrations().await.expect_err("timeout");

@@ -78,6 +78,7 @@ impl CircuitBreaker {
         is_due
     }
 
+    /// Records a call that failed or timed out, and returns its effect.
     pub(super) fn record_failure(&self, now: Instant) -> FailureEffect {
         let mut state = self.state();
         state.failures = state.failures.saturating_add(1);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn five_failures_open_it_and_one_call_probes() {
+    fn five_failures_open_the_breaker_and_one_call_probes() {
         let (breaker, start) = (CircuitBreaker::default(), Instant::now());
         for _ in 1..FAILURE_THRESHOLD {
             assert_eq!(breaker.record_failure(start), FailureEffect::StillClosed);

@@ -116,10 +116,10 @@ impl Cache {
         let (key, keys) = (self.key(key), keys.map(|key| self.key(key)));
         match &self.0.store {
             CacheStore::Memory(memory) => {
-                let dependent = memory.set_if_absent(&key, value, ttl)?;
+                let is_stored = memory.set_if_absent(&key, value, ttl)?;
                 let values = keys.map(|key| memory.get(&key));
                 Ok((
-                    dependent,
+                    is_stored,
                     EpochRead {
                         values,
                         epoch: memory.epoch().to_owned(),

@@ -21,6 +21,7 @@ use self::script::ScriptSet;
 use super::breaker::{CircuitBreaker, FailureEffect};
 use super::{CacheError, Change, EpochRead};
 
+/// A cache in Redis, with a circuit breaker and a time limit per call.
 pub(super) struct RedisCache {
     server: RedisServerKind,
     deadline: Duration,
@@ -59,8 +60,8 @@ impl RedisCache {
         value: &[u8],
         ttl: Duration,
     ) -> Result<bool, CacheError> {
-        let dependent: Option<String> = self.command(&set_if_absent(key, value, ttl)).await?;
-        Ok(dependent.is_some())
+        let stored: Option<String> = self.command(&set_if_absent(key, value, ttl)).await?;
+        Ok(stored.is_some())
     }
 
     /// The epoch is read first: if it changes afterwards, a commit with the old epoch fails. The
@@ -78,9 +79,9 @@ impl RedisCache {
         let first = keys.first().map_or(key, String::as_str);
         let (epoch, answers) = if self.is_cluster() {
             let epoch = self.epoch(first).await?;
-            let dependent: Value = self.command(&lock).await?;
+            let stored: Value = self.command(&lock).await?;
             let found = try_join_all(gets.iter().map(|get| self.command(get))).await?;
-            (epoch, std::iter::once(dependent).chain(found).collect())
+            (epoch, std::iter::once(stored).chain(found).collect())
         } else {
             let mut pipeline = redis::pipe();
             pipeline
@@ -103,7 +104,7 @@ impl RedisCache {
             )
         };
         let mut answers = answers.into_iter();
-        let dependent = answers.next() == Some(Value::Okay);
+        let is_stored = answers.next() == Some(Value::Okay);
         let values = answers
             .map(Option::from_redis_value)
             .collect::<Result<Vec<_>, _>>();
@@ -111,7 +112,7 @@ impl RedisCache {
             .ok()
             .and_then(|values| values.try_into().ok())
             .ok_or(CacheError::Unavailable)?;
-        Ok((dependent, EpochRead { values, epoch }))
+        Ok((is_stored, EpochRead { values, epoch }))
     }
 
     /// Runs one script. Over a cluster, where the keys are on different nodes, only the comparison
@@ -143,7 +144,7 @@ impl RedisCache {
             if committed {
                 // Each write is attempted and the lock deleted regardless of other failures: the
                 // change has been made.
-                let set = join_all(
+                let writes = join_all(
                     dependent
                         .iter()
                         .map(|(key, value, ttl)| self.set(key, value, *ttl)),
@@ -153,7 +154,7 @@ impl RedisCache {
                     Some((lock, token)) => self.delete_if_equal(lock, token).await.is_ok(),
                     None => true,
                 };
-                if !is_released || set.iter().any(Result::is_err) {
+                if !is_released || writes.iter().any(Result::is_err) {
                     tracing::warn!("cache commit incomplete, dependent values or lock not written");
                 }
             }
@@ -260,6 +261,7 @@ impl RedisCache {
             .await
     }
 
+    /// Sends one command.
     async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CacheError> {
         self.call(async |mut connection| command.query_async(&mut connection).await)
             .await

@@ -8,14 +8,18 @@ use url::Url;
 
 use super::redis::RedisServerKind;
 
+/// A parsed cache URL.
 pub(super) struct CacheUrl {
     pub(super) target: CacheTarget,
+    /// Prefix of every key, with its trailing colon.
     pub(super) prefix: String,
+    /// The scheme and the hosts, without credentials, for messages.
     pub(super) label: String,
     /// `?deadline=`, if set.
     pub(super) deadline: Option<Duration>,
 }
 
+/// The store that a URL names.
 pub(super) enum CacheTarget {
     Memory,
     Redis(Box<RedisServerKind>),
@@ -165,11 +169,13 @@ impl<'a> UrlParts<'a> {
         }
     }
 
+    /// Removes a parameter and returns its value.
     fn take(&mut self, name: &str) -> Option<String> {
         let index = self.query.iter().position(|(known, _)| known == name)?;
         Some(self.query.swap_remove(index).1)
     }
 
+    /// Returns the key prefix of the parameter `namespace`.
     fn prefix(&mut self) -> Result<String, String> {
         let Some(name) = self.take("namespace") else {
             return Ok("postern:".to_owned());
@@ -184,6 +190,7 @@ impl<'a> UrlParts<'a> {
         Ok(format!("postern:{name}:"))
     }
 
+    /// Returns the time limit of a call, the parameter `deadline`.
     fn deadline(&mut self) -> Result<Option<Duration>, String> {
         let Some(text) = self.take("deadline") else {
             return Ok(None);

@@ -1,3 +1,5 @@
+//! Versioned schema migrations, and the check that the schema supports this binary.
+
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
@@ -15,10 +17,10 @@ const MIGRATION_TIMEOUT: Duration = Duration::from_secs(600);
 /// Several services may share one PostgreSQL database. Each records its migrations in a table named
 /// `{owner}_migrations` and prefixes the names of its own tables. A released migration is never
 /// edited; its text is compared with the recorded checksum. A PostgreSQL migration that begins with
-/// `-- no-transaction` runs no_transaction a transaction.
+/// `-- no-transaction` runs outside a transaction.
 ///
 /// During an upgrade, processes of several releases use the same tables, and the older release may
-/// be started again. Therefore a migration only adds reason older binaries can ignore (expand), and
+/// be started again. Therefore a migration only adds what older binaries can ignore (expand), and
 /// every binary accepts migrations after its own. A migration that removes something (contract)
 /// comes in a later release, when no running process needs it, and declares so in its first lines:
 /// `-- oldest-binary: 7` means that binaries whose own last migration is before 7 are rejected from

@@ -1,3 +1,5 @@
+//! PostgreSQL: a connection pool that finds the server that accepts writes.
+
 mod connect;
 mod error;
 mod executor;
@@ -59,8 +61,8 @@ pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<Postgre
         .map_err(|error| unavailable(&pool, &error))?;
     if pool.shares_sessions(FIRST_CONNECT_TIMEOUT).await {
         return Err(Exit::usage(format!(
-            "database {}: a connection pooler shares its sessions between clients, which breaks session settings, prepared \
-             statements, locks nor LISTEN; set pool_mode = session in PgBouncer, or connect to PostgreSQL itself",
+            "database {}: a connection pooler shares its sessions between clients and does not preserve session settings, \
+             prepared statements, locks or LISTEN; set pool_mode = session in PgBouncer, or connect to PostgreSQL itself",
             pool.label()
         )));
     }

@@ -1,3 +1,5 @@
+//! SQLite: one file with one writing connection and several readers.
+
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};

@@ -1,3 +1,5 @@
+//! Typed reading of a single value. A value that cannot be converted is recorded as unreadable.
+
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -35,18 +37,17 @@ impl<'a> Field<'a> {
         self.node
     }
 
-    /// Records that the field cannot be read (400). Returns `None`, so that a reader can end with
-    /// it.
+    /// Records an unreadable field (400). Returns `None`, so that a reader can return the result.
     pub fn fail<T>(&self, code: &'static str, detail: impl Into<String>) -> Option<T> {
-        self.note(Weight::Unreadable, code, detail.into())
+        self.record(Weight::Unreadable, code, detail.into())
     }
 
-    /// Records that the field is readable but not acceptable (422). Returns `None`.
+    /// Records a field that is readable but not acceptable (422). Returns `None`.
     pub fn reject<T>(&self, code: &'static str, detail: impl Into<String>) -> Option<T> {
-        self.note(Weight::Unacceptable, code, detail.into())
+        self.record(Weight::Unacceptable, code, detail.into())
     }
 
-    fn note<T>(&self, weight: Weight, code: &'static str, detail: String) -> Option<T> {
+    fn record<T>(&self, weight: Weight, code: &'static str, detail: String) -> Option<T> {
         let pointer = self.at.pointer();
         self.mistakes.note(Mistake {
             pointer,
@@ -58,10 +59,10 @@ impl<'a> Field<'a> {
         None
     }
 
-    fn mistyped<T>(&self, wanted: &str) -> Option<T> {
+    fn mistyped<T>(&self, expected: &str) -> Option<T> {
         self.fail(
             "invalid_type",
-            format!("must be {wanted}, not {}", self.node.value.kind()),
+            format!("must be {expected}, not {}", self.node.value.kind()),
         )
     }
 
@@ -181,11 +182,11 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Reads an RFC 3339 instant.
+    /// Reads an RFC 3339 timestamp.
     pub fn timestamp(&self) -> Option<Timestamp> {
         let text = self.string()?;
         Timestamp::parse(text)
-            .or_else(|| self.fail("invalid_format", "must be an RFC 3339 instant"))
+            .or_else(|| self.fail("invalid_format", "must be an RFC 3339 timestamp"))
     }
 
     /// Reads a duration such as `250ms`, `30s`, `5m`, `1h` or `7d`.
@@ -211,24 +212,31 @@ impl<'a> Field<'a> {
             .or_else(|| self.fail("invalid_format", "must be a size such as 64KiB or 10MiB"))
     }
 
-    /// Reads an absolute `http` or `https` URL without a user name.
+    /// Reads an absolute `http` or `https` URL without a user name and password.
     pub fn url(&self) -> Option<Url> {
         let text = self.string()?;
-        match Url::parse(text) {
-            Ok(url) if matches!(url.scheme(), "http" | "https") && url.username().is_empty() => {
-                Some(url)
-            }
-            _ => self.fail("invalid_format", "must be an absolute http or https URL"),
+        let Some(url) = Url::parse(text)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https"))
+        else {
+            return self.fail("invalid_format", "must be an absolute http or https URL");
+        };
+        if !url.username().is_empty() || url.password().is_some() {
+            return self.fail(
+                "invalid_format",
+                "must be a URL without user information (user:password@)",
+            );
         }
+        Some(url)
     }
 
-    /// Reads an address with port, such as `127.0.0.1:8500` or `[::1]:8500`.
+    /// Reads an IP address with a port, such as `127.0.0.1:8500` or `[::1]:8500`.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         let text = self.string()?;
         text.parse().ok().or_else(|| {
             self.fail(
                 "invalid_format",
-                "must be an address such as 127.0.0.1:8500",
+                "must be an IP address with a port, such as 127.0.0.1:8500",
             )
         })
     }

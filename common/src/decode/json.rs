@@ -1,3 +1,5 @@
+//! Parsing of JSON into nodes.
+
 use std::collections::HashSet;
 use std::fmt;
 

@@ -1,3 +1,5 @@
+//! The mistakes found in a text, with their locations.
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -54,7 +56,7 @@ impl Mistakes {
     }
 
     /// Returns the fields that readers have asked for, as paths: `listen[].tls.key` for a list of
-    /// objects, `upstream.NAME.addresses` where the name is chosen by the writer of the text.
+    /// objects, `upstream.NAME.addresses` where the key is user-defined.
     #[must_use]
     pub fn known_fields(&self) -> BTreeSet<String> {
         let recorded = self.known_fields.as_ref();

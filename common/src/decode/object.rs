@@ -1,3 +1,5 @@
+//! Reading of an object by field name, with records of missing and unknown fields.
+
 use std::cell::RefCell;
 
 use super::json::push_segment;
@@ -5,7 +7,8 @@ use super::mistake::{Mistake, Mistakes, Weight};
 use super::path::{PathSegment, ValuePath};
 use super::{Field, Node, Value};
 
-/// An object that is being read. Each of its fields is taken at most once.
+/// An object that is being read. Fields that have not been requested by name when reading ends are
+/// recorded as unknown.
 #[derive(Debug)]
 pub struct Object<'a> {
     pub(super) entries: &'a [(String, Node)],
@@ -18,7 +21,7 @@ pub struct Object<'a> {
 // === impl Object ===
 
 impl Object<'_> {
-    /// Reads a required field.
+    /// Reads a required field. A missing one is recorded (400).
     pub fn required<T>(
         &self,
         name: &'static str,
@@ -26,7 +29,7 @@ impl Object<'_> {
     ) -> Option<T> {
         let found = self.field(name);
         if found.is_none() {
-            self.note(name, self.offset, "missing_field", "is required".to_owned());
+            self.fail_field(name, self.offset, "missing_field", "is required".to_owned());
         }
         found.and_then(read)
     }
@@ -40,7 +43,7 @@ impl Object<'_> {
         self.field(name).and_then(read)
     }
 
-    /// Reads a field with a default.
+    /// Reads a field with a default. An invalid value is recorded and yields the default as well.
     pub fn or<T>(
         &self,
         name: &'static str,
@@ -65,27 +68,26 @@ impl Object<'_> {
             .unwrap_or_default()
     }
 
-    /// Reads every field that was not taken by name, for objects whose names are data. No field
-    /// counts as unknown afterwards.
+    /// Reads every field that was not requested by name before, for objects with user-defined keys.
+    /// No field counts as unknown afterwards.
     pub fn entries<T>(&self, mut read: impl FnMut(&str, Field<'_>) -> Option<T>) -> Vec<T> {
         let unknown = self
             .entries
             .iter()
             .filter(|(name, _)| !self.known.borrow().contains(&name.as_str()));
-        let all = unknown
-            .filter_map(|(name, node)| read(name, self.child(PathSegment::ChosenName(name), node)))
+        let values = unknown
+            .filter_map(|(name, node)| read(name, self.child(PathSegment::UserKey(name), node)))
             .collect();
         self.known.borrow_mut().push(ANY_NAME);
-        all
+        values
     }
 
-    /// Returns whether the field is present, with any value. It counts as known from then on.
+    /// Returns whether the field is present, with any value, and marks its name as known.
     pub fn has(&self, name: &'static str) -> bool {
         self.field(name).is_some()
     }
 
-    /// Records a mistake that concerns the whole object, such as two fields that exclude each
-    /// other.
+    /// Records an unreadable object (400), such as two fields that exclude each other.
     pub fn fail(&self, code: &'static str, detail: impl Into<String>) {
         self.mistakes.note(Mistake {
             pointer: self.at.pointer(),
@@ -96,8 +98,8 @@ impl Object<'_> {
         });
     }
 
-    /// Records a mistake that was found after reading, in a value below this object. `path` names
-    /// the value, such as `listen.0.tls.key`. If it does not exist, the mistake is located at its
+    /// Records an unacceptable value (422) below this object, found after reading. `path` names the
+    /// value, such as `listen.0.tls.key`. If it does not exist, the mistake is located at its
     /// nearest existing ancestor.
     pub fn fail_at(&self, path: &str, code: &'static str, detail: impl Into<String>) {
         let (mut pointer, mut offset) = (self.at.pointer(), self.offset);
@@ -155,7 +157,8 @@ impl Object<'_> {
         }
     }
 
-    fn note(&self, name: &str, offset: usize, code: &'static str, detail: String) {
+    /// Records an unreadable field (400).
+    fn fail_field(&self, name: &str, offset: usize, code: &'static str, detail: String) {
         let mut pointer = self.at.pointer();
         push_segment(&mut pointer, name);
         self.mistakes.note(Mistake {
@@ -167,17 +170,19 @@ impl Object<'_> {
         });
     }
 
-    /// Refuses a field that has another name now; `now` is written as the user has to write it.
+    /// Records a mistake (400) if a field is present under its former name `name`. `now` is the
+    /// present name as the user has to write it.
     pub fn renamed(&self, name: &'static str, now: &str) {
         self.refuse(name, "renamed_field", &format!("renamed to `{now}`"));
     }
 
-    /// Refuses a field for a reason that is better than that it is unknown.
+    /// Records a mistake (400) with this code and detail if the field is present. The message is
+    /// more helpful than that of an unknown field.
     pub fn refuse(&self, name: &'static str, code: &'static str, detail: &str) {
         if let Some(field) = self.field(name) {
             let _refused: Option<()> = field.fail(code, detail);
         }
-        // A name that is refused is not offered as a correction of another one.
+        // An absent field of this name must not be suggested as the correction of another one.
         if !self.has_entry(name) {
             self.known.borrow_mut().retain(|known| *known != name);
         }
@@ -199,7 +204,7 @@ impl Object<'_> {
         }
     }
 
-    /// Records every field that was not taken as unknown.
+    /// Records as unknown (400) every field that was not requested.
     pub(super) fn record_unknown_fields(&self) {
         let known = self.known.borrow();
         self.record_known(&known);
@@ -211,12 +216,12 @@ impl Object<'_> {
             .iter()
             .filter(|(name, _)| !known.contains(&name.as_str()))
         {
-            let near = known.iter().find(|known| is_near(known, name));
-            let detail = near.map_or_else(
+            let similar = known.iter().find(|known| is_similar(known, name));
+            let detail = similar.map_or_else(
                 || "is not a known field".to_owned(),
-                |near| format!("is not a known field; did you mean `{near}`?"),
+                |similar| format!("is not a known field; did you mean `{similar}`?"),
             );
-            self.note(name, node.offset, "unknown_field", detail);
+            self.fail_field(name, node.offset, "unknown_field", detail);
         }
     }
 }
@@ -233,8 +238,9 @@ fn is_first(path: &str, name: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Returns whether two names differ by at most two edits, for the hint "did you mean".
-fn is_near(left: &str, right: &str) -> bool {
+/// Returns whether two names differ by at most two edits, for the hint "did you mean". A `left` of
+/// fewer than four bytes is similar to no name, because two edits may replace most of it.
+fn is_similar(left: &str, right: &str) -> bool {
     if left.len().abs_diff(right.len()) > 2 || left.len() < 4 {
         return false;
     }

@@ -1,4 +1,4 @@
-//! The location of a value in its text.
+//! The path from the root of a text to a value.
 
 use super::json::push_segment;
 
@@ -13,8 +13,8 @@ pub(super) struct ValuePath<'a> {
 pub(super) enum PathSegment<'a> {
     Root,
     Name(&'a str),
-    /// A name that the writer of the text has chosen.
-    ChosenName(&'a str),
+    /// A user-defined key, such as NAME in `[upstream.NAME]`.
+    UserKey(&'a str),
     Index(usize),
 }
 
@@ -32,7 +32,7 @@ impl<'a> ValuePath<'a> {
         let mut pointer = self.parent.map(ValuePath::pointer).unwrap_or_default();
         match self.segment {
             PathSegment::Root => {}
-            PathSegment::Name(name) | PathSegment::ChosenName(name) => {
+            PathSegment::Name(name) | PathSegment::UserKey(name) => {
                 push_segment(&mut pointer, name);
             }
             PathSegment::Index(index) => push_segment(&mut pointer, &index.to_string()),
@@ -47,7 +47,7 @@ impl<'a> ValuePath<'a> {
         match self.segment {
             PathSegment::Root => parent,
             PathSegment::Name(name) => format!("{parent}{dot}{name}"),
-            PathSegment::ChosenName(_) => format!("{parent}{dot}NAME"),
+            PathSegment::UserKey(_) => format!("{parent}{dot}NAME"),
             PathSegment::Index(_) => format!("{parent}[]"),
         }
     }

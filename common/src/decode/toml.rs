@@ -1,3 +1,5 @@
+//! Parsing of TOML into nodes.
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

@@ -1,3 +1,5 @@
+//! Extractors of request bodies, limited in size, time and memory.
+
 use std::time::Duration;
 
 use axum::body::Body;
@@ -84,11 +86,11 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        read(body, &parts.extensions).await
+        read_body(body, &parts.extensions).await
     }
 }
 
-async fn read(mut body: Body, extensions: &Extensions) -> Result<Raw, Problem> {
+async fn read_body(mut body: Body, extensions: &Extensions) -> Result<Raw, Problem> {
     let info = RequestInfo::of(extensions);
     let limit = info.map(|info| info.limits).unwrap_or_default().body;
     let announced = body.size_hint().lower();
@@ -137,7 +139,7 @@ async fn next_frame(
     started: Instant,
     received: usize,
 ) -> Result<Option<Frame<Bytes>>, Problem> {
-    let frame = tokio::time::timeout_at(started + time_for(received), body.frame()).await;
+    let frame = tokio::time::timeout_at(started + arrival_timeout(received), body.frame()).await;
     frame
         .map_err(|_| incomplete())?
         .transpose()
@@ -146,7 +148,7 @@ async fn next_frame(
 
 /// Returns the time limit for a body of which `received` bytes have arrived. The limit grows only
 /// while data arrives, so that an idle client does not hold memory.
-fn time_for(received: usize) -> Duration {
+fn arrival_timeout(received: usize) -> Duration {
     let millis = received as u64 * 1000 / MIN_BYTES_PER_SECOND;
     MAX_ARRIVAL_TIME.min(BASE_ARRIVAL_TIME + Duration::from_millis(millis))
 }
@@ -170,9 +172,9 @@ fn is_json(headers: &http::HeaderMap) -> bool {
     };
     let mut parts = value.split(';').map(str::trim);
     let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
-    let named = essence == "application/json"
+    let is_json_type = essence == "application/json"
         || (essence.starts_with("application/") && essence.ends_with("+json"));
-    named
+    is_json_type
         && parts.all(|parameter| {
             let parameter = parameter.to_ascii_lowercase();
             match parameter.strip_prefix("charset=") {
@@ -209,7 +211,7 @@ mod tests {
         BodyMemoryBudget::new(BodyBudgets::anonymous(bytes), bytes)
     }
 
-    async fn refusal(content_type: &str, body: &'static str) -> Code {
+    async fn rejection_code(content_type: &str, body: &'static str) -> Code {
         let request = Request::builder()
             .header(CONTENT_TYPE, content_type)
             .extension(info(16, &budget(16)))
@@ -217,32 +219,32 @@ mod tests {
             .expect("request");
         Json::from_request(request, &())
             .await
-            .expect_err("refused")
+            .expect_err("rejected")
             .code()
     }
 
     #[tokio::test]
     async fn unreadable_body_is_rejected_with_its_code() {
         assert_eq!(
-            refusal("text/plain", "{}").await,
+            rejection_code("text/plain", "{}").await,
             Code::UnsupportedMediaType
         );
         assert_eq!(
-            refusal("application/json; charset=latin1", "{}").await,
+            rejection_code("application/json; charset=latin1", "{}").await,
             Code::UnsupportedMediaType
         );
         assert_eq!(
-            refusal("application/json", "{\"a\":\"0123456789\"}").await,
+            rejection_code("application/json", "{\"a\":\"0123456789\"}").await,
             Code::BodyTooLarge
         );
         assert_eq!(
-            refusal("application/json", "{\"a\":").await,
+            rejection_code("application/json", "{\"a\":").await,
             Code::InvalidRequest
         );
     }
 
     /// Reads a body that arrives in `pieces`, with an announced length if `announced` is set.
-    async fn arrives(
+    async fn read_pieces(
         budget: &BodyMemoryBudget,
         pieces: &'static [&'static str],
         announced: bool,
@@ -262,25 +264,25 @@ mod tests {
     async fn body_beyond_the_budget_is_rejected_until_it_is_released() {
         for announced in [true, false] {
             let budget = budget(20);
-            let Raw(bytes, permit) = arrives(&budget, &["0123", "4567", "89"], announced)
+            let Raw(bytes, permit) = read_pieces(&budget, &["0123", "4567", "89"], announced)
                 .await
                 .expect("budget for it");
             assert_eq!(bytes, "0123456789");
-            let refused = arrives(&budget, &["0123456", "7890"], announced)
+            let rejected = read_pieces(&budget, &["0123456", "7890"], announced)
                 .await
                 .expect_err("11 and 10 are more than 20");
-            assert_eq!(refused.code(), Code::Unavailable);
-            assert!(refused.render("x").headers.contains_key("retry-after"));
-            let Raw(_, other) = arrives(&budget, &["0123456789"], announced)
+            assert_eq!(rejected.code(), Code::Unavailable);
+            assert!(rejected.render("x").headers.contains_key("retry-after"));
+            let Raw(_, other) = read_pieces(&budget, &["0123456789"], announced)
                 .await
                 .expect("a rejected body releases its reservation");
             let kept = permit.clone();
             drop((permit, other));
-            arrives(&budget, &["0123456", "7890"], announced)
+            read_pieces(&budget, &["0123456", "7890"], announced)
                 .await
                 .expect_err("a clone keeps the budget");
             drop(kept);
-            arrives(&budget, &["01234567890123456789"], announced)
+            read_pieces(&budget, &["01234567890123456789"], announced)
                 .await
                 .expect("the whole budget is available again");
         }
@@ -289,21 +291,21 @@ mod tests {
     #[tokio::test]
     async fn announced_bytes_reserve_nothing_until_they_arrive() {
         let budget = budget(20);
-        let silence = futures_util::stream::pending::<Result<Bytes, Infallible>>();
+        let stalled = futures_util::stream::pending::<Result<Bytes, Infallible>>();
         let request = Request::builder()
             .extension(info(20, &budget))
-            .body(Body::from_stream(silence));
+            .body(Body::from_stream(stalled));
         let request = request.expect("request");
         let mut waiting = Box::pin(Raw::from_request(request, &()));
         assert!((&mut waiting).now_or_never().is_none());
-        arrives(&budget, &["01234567890123456789"], true)
+        read_pieces(&budget, &["01234567890123456789"], true)
             .await
             .expect("no memory is reserved");
     }
 
     #[test]
     fn time_limit_grows_with_received_bytes() {
-        let seconds = |received: usize| time_for(received).as_secs();
+        let seconds = |received: usize| arrival_timeout(received).as_secs();
         assert_eq!([0, 1, 64 << 10, 900 << 10].map(seconds), [5, 5, 9, 30]);
     }
 
@@ -315,10 +317,10 @@ mod tests {
             .extension(info(20, &budget(20)))
             .body(body);
         let started = Instant::now();
-        let refused = Raw::from_request(request.expect("request"), &())
+        let rejected = Raw::from_request(request.expect("request"), &())
             .await
-            .expect_err("given up");
-        assert_eq!(refused.code(), Code::InvalidRequest);
+            .expect_err("a timeout");
+        assert_eq!(rejected.code(), Code::InvalidRequest);
         assert!((BASE_ARRIVAL_TIME..MAX_ARRIVAL_TIME).contains(&started.elapsed()));
     }
 }

@@ -1,3 +1,5 @@
+//! The memory budget of request bodies.
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

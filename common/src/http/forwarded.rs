@@ -1,3 +1,5 @@
+//! The address of the client behind trusted proxies.
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +42,7 @@ impl Network {
         };
         let prefix = prefix.unwrap_or(max_prefix);
         (prefix <= max_prefix).then(|| Self {
-            address: bits(address),
+            address: ipv6_bits(address),
             prefix: prefix + offset,
         })
     }
@@ -61,7 +63,7 @@ impl Network {
     }
 
     fn contains(self, address: IpAddr) -> bool {
-        self.covers(bits(address))
+        self.covers(ipv6_bits(address))
     }
 
     fn covers(self, address: u128) -> bool {
@@ -87,9 +89,13 @@ impl TrustedProxies {
             .map_or_else(Self::default, Self::from)
     }
 
-    /// Returns the client's address. Each trusted proxy appends the address that it saw to
-    /// `X-Forwarded-For`, so the client's is the rightmost one that is not a trusted proxy. Entries
-    /// left of it are written by the client and ignored.
+    /// Returns the client's address, or `None` if the peer has no IP address.
+    ///
+    /// A peer that is not a trusted proxy is the client itself. Each trusted proxy appends the
+    /// address of its own peer to `X-Forwarded-For`, so the client's address is the rightmost entry
+    /// that is not a trusted proxy, or the leftmost entry if all are. Entries to its left may be
+    /// written by the client and are ignored. A malformed entry ends the search at the address to
+    /// its right, or at the peer.
     #[must_use]
     pub fn client_address(&self, peer: Peer, headers: &HeaderMap) -> Option<IpAddr> {
         let mut address = peer.0?.ip().to_canonical();
@@ -162,8 +168,9 @@ impl Default for TrustedProxies {
     }
 }
 
-/// Returns the address as IPv6, IPv4 mapped into it, so that one comparison serves both.
-fn bits(address: IpAddr) -> u128 {
+/// Returns the bits of the address as IPv6, with IPv4 mapped into it, so that both are compared
+/// alike.
+fn ipv6_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
         IpAddr::V6(v6) => v6.to_bits(),
@@ -194,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_trusted_proxy_is_trusted() {
+    fn forwarded_address_of_untrusted_peer_is_ignored() {
         assert_eq!(
             client_address_of("127.0.0.1:9", &["192.0.2.1"]),
             "192.0.2.1"

@@ -50,9 +50,11 @@ impl AllowedHosts {
     /// Returns whether the request has exactly one `Host` and it is allowed.
     #[must_use]
     pub fn allows(&self, headers: &HeaderMap) -> bool {
-        let mut all = headers.get_all(HOST).iter();
-        let (Some(host), None) = (all.next().and_then(|host| host.to_str().ok()), all.next())
-        else {
+        let mut values = headers.get_all(HOST).iter();
+        let (Some(host), None) = (
+            values.next().and_then(|host| host.to_str().ok()),
+            values.next(),
+        ) else {
             return false;
         };
         let name = match host.rsplit_once(':') {

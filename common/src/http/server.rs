@@ -1,3 +1,5 @@
+//! An HTTP/1.1 server with graceful shutdown.
+
 use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+//! Clients of the identity pool's API.
+
 use std::time::Duration;
 
 use aws_config::default_provider::credentials::DefaultCredentialsChain;

@@ -1,3 +1,5 @@
+//! Cognito's `SECRET_HASH`.
+
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

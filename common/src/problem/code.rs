@@ -1,3 +1,5 @@
+//! The codes of error responses, with their statuses and headers.
+
 use http::StatusCode;
 
 macro_rules! codes {

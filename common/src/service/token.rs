@@ -1,3 +1,5 @@
+//! A service token with its refresh and expiry times.
+
 use std::time::Duration;
 
 use base64::Engine;
@@ -10,9 +12,9 @@ use crate::clock::Timestamp;
 /// Time before `exp` in which a token is no longer sent, for transmission and clock differences.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
 
-/// Part of a token's lifetime, in percent, at which it is refreshed before its end, plus a random
-/// part of up to the same size, so that replicas that started together do not refresh together. For
-/// one hour: 9 to 18 minutes before the end.
+/// Percentage of a token's lifetime by which it is refreshed before its end. A random part of up to
+/// the same size is added, so that replicas that started together do not refresh together. A token
+/// with a lifetime of one hour is refreshed 9 to 18 minutes before its end.
 const REFRESH_AHEAD_PERCENT: u64 = 15;
 
 /// A service token with its refresh and expiry times.
@@ -27,9 +29,10 @@ pub(super) struct ServiceToken {
 
 impl ServiceToken {
     /// Parses the times of a token received from the pool or from the sealed shared copy. The
-    /// signature is verified by the recipient, not here. `chance` is a random number. Returns
+    /// signature is verified by the recipient, not here. `random` is a random number, which
+    /// spreads the refresh times. Returns
     /// `None` if the token is not a JWT with `exp`.
-    pub(super) fn read(token: &str, now: Timestamp, chance: u32) -> Option<Self> {
+    pub(super) fn read(token: &str, now: Timestamp, random: u32) -> Option<Self> {
         let claims = claims(token)?;
         let expires = Timestamp::from_unix_seconds(claims.get("exp")?.as_i64()?);
         let issued = claims
@@ -37,7 +40,7 @@ impl ServiceToken {
             .and_then(Value::as_i64)
             .map_or(now, Timestamp::from_unix_seconds);
         let lifetime = expires.since(issued);
-        let percent = REFRESH_AHEAD_PERCENT + u64::from(chance) % REFRESH_AHEAD_PERCENT;
+        let percent = REFRESH_AHEAD_PERCENT + u64::from(random) % REFRESH_AHEAD_PERCENT;
         let ahead = i64::try_from(lifetime.as_millis() * u128::from(percent) / 100).ok()?;
         let margin = i64::try_from(EXPIRY_MARGIN.as_millis()).ok()?;
         Some(Self {
@@ -52,6 +55,7 @@ impl ServiceToken {
         now < self.refresh_at && self.is_usable(now)
     }
 
+    /// Returns whether the token may be sent.
     pub(super) fn is_usable(&self, now: Timestamp) -> bool {
         now < self.usable_until
     }
@@ -73,6 +77,7 @@ pub(super) fn has_service_id(token: &str) -> bool {
     name.is_some_and(|name| !name.is_empty())
 }
 
+/// Returns the claims without verifying the signature, or `None` if the token is not a JWT.
 fn claims(token: &str) -> Option<Value> {
     let payload = token.split('.').nth(1)?;
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()

@@ -1,3 +1,5 @@
+//! The cache of verified tokens.
+
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +37,9 @@ struct CacheShard {
     index: HashMap<u32, u32, BuildHasherDefault<PrehashedHasher>>,
     slots: Vec<CacheSlot>,
     free: Vec<u32>,
+    /// The position of the CLOCK algorithm in `slots`.
     hand: usize,
+    /// Bytes of all entries.
     bytes: usize,
 }
 
@@ -48,6 +52,7 @@ struct CachedToken {
     digest: TokenDigest,
     outcome: CachedResult,
     generation: u32,
+    /// Whether the entry was used since the CLOCK algorithm last passed it.
     was_used: bool,
 }
 
@@ -59,7 +64,9 @@ struct PrehashedHasher(u64);
 /// allocations, measured and rounded up.
 const ENTRY_BYTES: usize = 256;
 
+/// Maximum number of shards, each with its own lock.
 const MAX_SHARDS: usize = 64;
+/// Approximate minimum size of a shard; a smaller cache has fewer shards.
 const MIN_SHARD_BYTES: usize = 64 * 1024;
 
 // === impl TokenCache ===

@@ -1,3 +1,5 @@
+//! Verified identities.
+
 use std::fmt;
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! Keyed digests that identify tokens in the cache.
+
 use siphasher::sip128::SipHasher24;
 
 /// Computes token digests with a random secret of this process.

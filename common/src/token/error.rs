@@ -1,3 +1,5 @@
+//! Reasons for rejecting a token.
+
 use crate::problem::{Code, Problem};
 
 /// The reason why a token is rejected. Clients and metrics see [`TokenError::code`]; the variants

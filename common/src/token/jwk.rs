@@ -1,3 +1,5 @@
+//! Public keys of a JWKS (RFC 7517).
+
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use aws_lc_rs::rsa::PublicKeyComponents;

@@ -1,3 +1,5 @@
+//! Strict parsing of compact JWS (RFC 7515).
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::Algorithm;

@@ -1,3 +1,5 @@
+//! JSON objects without duplicate names.
+
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;

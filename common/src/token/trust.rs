@@ -1,3 +1,5 @@
+//! The trusted issuers and the rules for their tokens.
+
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,3 +1,5 @@
+//! Verification of Bearer tokens.
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,7 +47,7 @@ pub struct VerifierOptions {
     /// Maximum time by which `nbf` and `iat` may be ahead of the clock, in seconds. Default and
     /// maximum 5.
     pub leeway_s: u32,
-    /// Refresh interval of keys without `TokenCache-Control: max-age`. Default 5 min.
+    /// Refresh interval of keys without `Cache-Control: max-age`. Default 5 min.
     pub refresh: Duration,
     /// Maximum refresh interval, which bounds how long a removed key is accepted. Default 15 min.
     pub refresh_max: Duration,

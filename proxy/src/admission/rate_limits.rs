@@ -202,7 +202,7 @@ async fn count_in_store(
     (route.name.as_str(), index).hash(&mut hasher);
     match limit.by {
         RateLimitKey::Address => {
-            client_address::client_network(ctx.client_address?).hash(&mut hasher);
+            client_address::client_limit_key(ctx.client_address?).hash(&mut hasher);
         }
         RateLimitKey::Principal => {
             ctx.caller

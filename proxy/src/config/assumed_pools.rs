@@ -1,3 +1,5 @@
+//! Placeholders for user pool settings, for checks without them.
+
 use crate::config::Config;
 
 /// Placeholder values for the user pool settings that neither the file nor the environment has, so

@@ -1,3 +1,5 @@
+//! `[cors]`: cross-origin access to responses.
+
 use std::sync::Arc;
 use std::time::Duration;
 

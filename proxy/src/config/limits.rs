@@ -1,3 +1,5 @@
+//! `[limits]`: limits on clients.
+
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -40,8 +42,8 @@ pub struct ClientLimits {
     pub stall_timeout: Duration,
     /// Maximum bytes of responses that are buffered for slow readers; default 256 MiB. The readers
     /// of one address may use an eighth of it. A response reserves 64 KiB, and 192 KiB if its
-    /// upstream speaks HTTP/2. Above the limit, new requests get 503, and a response whose reader is
-    /// slow is aborted.
+    /// upstream speaks HTTP/2. Above the limit, new requests get 503, and a response whose reader
+    /// is slow is aborted.
     pub response_buffer_bytes: usize,
     /// Time from the head of a request to the end of its response; default 60 s. A route can
     /// override it.

@@ -1,3 +1,5 @@
+//! `[[listen]]`: listening addresses and their TLS settings.
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 

@@ -1,3 +1,5 @@
+//! CIDR ranges of IP addresses.
+
 use std::net::IpAddr;
 
 /// A CIDR range of IP addresses, such as `10.0.0.0/8` or `2001:db8::/32`.

@@ -1,3 +1,5 @@
+//! Match conditions of a route.
+
 /// The conditions under which a request matches a route.
 #[derive(Clone, Debug)]
 pub struct RoutePattern {

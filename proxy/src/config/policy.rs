@@ -1,3 +1,5 @@
+//! Authorization policies of routes.
+
 use postern_common::decode::{Field, Object, Value};
 
 use crate::config::short_texts;

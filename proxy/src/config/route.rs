@@ -1,3 +1,5 @@
+//! `[[route]]`: routes to upstreams.
+
 use std::sync::Arc;
 use std::time::Duration;
 

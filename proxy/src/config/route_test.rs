@@ -1,3 +1,5 @@
+//! `[[test]]`: expected decisions, checked without a running gateway.
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
 

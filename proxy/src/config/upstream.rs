@@ -1,3 +1,5 @@
+//! `[upstream.NAME]`: backend services.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::config::IpNetwork;
 
-/// Returns the key under which an address is limited: an IPv4 address, or the /64 network of an
-/// IPv6 address, which usually belongs to a single client.
-pub(crate) fn client_network(address: IpAddr) -> IpAddr {
+/// Returns the key of an address in rate and connection limits: an IPv4 address, or the /64 network
+/// of an IPv6 address, which usually belongs to a single client.
+pub(crate) fn client_limit_key(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => {
@@ -15,8 +15,13 @@ pub(crate) fn client_network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns the client address behind `peer`: the last address of `X-Forwarded-For` that is not the
-/// address of a trusted proxy. Earlier entries are set by the client and are ignored.
+/// Returns the address of the client whose request came from `peer`.
+///
+/// A peer that is not a trusted proxy is the client itself. Otherwise the entries of
+/// `X-Forwarded-For` are read from the last one: the result is the first address that is not a
+/// trusted proxy. Entries to its left may be set by the client and are ignored. If all addresses
+/// are trusted, the result is the leftmost entry. A malformed entry ends the search at the address
+/// to its right, or at `peer`.
 #[must_use]
 pub(crate) fn resolve_client_address<'v>(
     peer: IpAddr,
@@ -46,35 +51,39 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_proxies_are_believed() {
+    fn forwarded_address_of_untrusted_peer_is_ignored() {
         let trusted = [IpNetwork::parse("10.0.0.0/8").expect("a network")];
-        let of = |peer: &str, forwarded: &[&str]| {
+        let resolve = |peer: &str, forwarded: &[&str]| {
             resolve_client_address(ip(peer), forwarded.iter().copied(), &trusted)
         };
-        assert_eq!(of("1.2.3.4", &["9.9.9.9"]), ip("1.2.3.4"), "untrusted peer");
-        assert_eq!(of("10.0.0.1", &["9.9.9.9"]), ip("9.9.9.9"));
         assert_eq!(
-            of("10.0.0.1", &["6.6.6.6, 9.9.9.9, 10.0.0.2"]),
+            resolve("1.2.3.4", &["9.9.9.9"]),
+            ip("1.2.3.4"),
+            "untrusted peer"
+        );
+        assert_eq!(resolve("10.0.0.1", &["9.9.9.9"]), ip("9.9.9.9"));
+        assert_eq!(
+            resolve("10.0.0.1", &["6.6.6.6, 9.9.9.9, 10.0.0.2"]),
             ip("9.9.9.9")
         );
-        assert_eq!(of("10.0.0.1", &["6.6.6.6", "9.9.9.9"]), ip("9.9.9.9"));
-        assert_eq!(of("10.0.0.1", &["nonsense"]), ip("10.0.0.1"));
-        assert_eq!(of("10.0.0.1", &[]), ip("10.0.0.1"));
+        assert_eq!(resolve("10.0.0.1", &["6.6.6.6", "9.9.9.9"]), ip("9.9.9.9"));
+        assert_eq!(resolve("10.0.0.1", &["nonsense"]), ip("10.0.0.1"));
+        assert_eq!(resolve("10.0.0.1", &[]), ip("10.0.0.1"));
     }
 
     #[test]
     fn ipv6_network_is_one_client() {
         assert_eq!(
-            client_network(ip("2001:db8:1:2:3:4:5:6")),
-            client_network(ip("2001:db8:1:2::1"))
+            client_limit_key(ip("2001:db8:1:2:3:4:5:6")),
+            client_limit_key(ip("2001:db8:1:2::1"))
         );
         assert_ne!(
-            client_network(ip("2001:db8:1:2::1")),
-            client_network(ip("2001:db8:1:3::1"))
+            client_limit_key(ip("2001:db8:1:2::1")),
+            client_limit_key(ip("2001:db8:1:3::1"))
         );
         assert_ne!(
-            client_network(ip("10.0.0.1")),
-            client_network(ip("10.0.0.2"))
+            client_limit_key(ip("10.0.0.1")),
+            client_limit_key(ip("10.0.0.2"))
         );
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ahash::RandomState;
 
 use crate::config::ClientLimits;
-use crate::downstream::client_address::client_network;
+use crate::downstream::client_address::client_limit_key;
 
 /// Maximum bytes that a response buffers while its reader is slow.
 const UNIT_BYTES: usize = 64 << 10;
@@ -50,7 +50,7 @@ impl ResponseBufferBudget {
     ) -> Option<BufferReservation> {
         let limit = limits.response_buffer_bytes / UNIT_BYTES;
         let is_bound = address.is_some_and(|address| !limits.is_trusted_proxy(address));
-        let address = address.map(client_network);
+        let address = address.map(client_limit_key);
         let mut shares = self.shares();
         let share = address
             .and_then(|address| shares.get(&address).copied())
@@ -88,7 +88,7 @@ impl ResponseBufferBudget {
             .filter(|address| !limits.is_trusted_proxy(*address))
             .map_or(0, |address| {
                 self.shares()
-                    .get(&client_network(address))
+                    .get(&client_limit_key(address))
                     .map_or(0, |units| units * UNIT_BYTES)
             });
         held < limit && share < limit / ADDRESS_SHARE_DIVISOR

@@ -169,7 +169,7 @@ impl App {
     pub async fn take_over(
         mut self,
         listeners: Listeners,
-        predecessor: PreviousProcess,
+        previous: PreviousProcess,
         shutdown: CancellationToken,
     ) -> Result<(), Exit> {
         let background = CancellationToken::new();
@@ -179,7 +179,7 @@ impl App {
         let ready = parts.wait_for(|parts| parts.values().all(Option::is_none));
         let is_ready = tokio::select! {
             () = shutdown.cancelled() => false,
-            ready = tokio::time::timeout_at(predecessor.ready_deadline.into(), ready) => ready.is_ok_and(|ready| ready.is_ok()),
+            ready = tokio::time::timeout_at(previous.ready_deadline.into(), ready) => ready.is_ok_and(|ready| ready.is_ok()),
         };
         if !is_ready {
             background.cancel();
@@ -190,16 +190,14 @@ impl App {
         }
         // The manager must learn of its new main process before the previous one exits, and only if
         // it does.
-        let committed = predecessor.commit(|| {
+        let committed = previous.commit(|| {
             if let Some(service_manager) = &self.service_manager {
                 service_manager.notify_ready();
             }
         });
         if let Err(error) = committed.await {
             background.cancel();
-            return Err(Exit::unavailable(format!(
-                "hot restart aborted, no confirmation from the running process: {error}"
-            )));
+            return Err(Exit::unavailable(format!("hot restart aborted: {error}")));
         }
         self.serve(listeners, tasks, background, shutdown).await;
         Ok(())

@@ -41,7 +41,7 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
     if let Some(wrong) = config
         .handover
         .as_deref()
-        .and_then(hot_restart::check_folder)
+        .and_then(hot_restart::folder_fault)
     {
         root.fail_at("handover.socket", "unsafe_folder", wrong);
     }

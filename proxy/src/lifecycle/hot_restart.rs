@@ -6,7 +6,7 @@
 //! process is ready, it reports that, and the running process confirms, if it still waits. The new
 //! process then reports that it serves and starts accepting, while the old one drains and exits.
 //! Both share the accept queues, so that no connection is lost. Without a confirmation the old
-//! process keeps serving: exactly one of the two serves at any time.
+//! process keeps accepting connections and the new one exits.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -30,17 +30,17 @@ use tokio::net::UnixListener;
 use crate::lifecycle::listeners::Listeners;
 use crate::lifecycle::socket_activation::InheritedSockets;
 
-/// Maximum sockets that can be passed.
+/// Maximum number of sockets that can be passed.
 const MAX_SOCKETS: usize = 64;
 
-/// Timeout of messages from the new process, and of the sockets from the running one.
+/// Timeout for receiving each message from the new process, and the sockets from the running one.
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for the new process to become ready after it has received the sockets; shorter than
 /// [`PEER_TIMEOUT`].
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Timeout of the confirmation from the running process.
+/// Timeout for receiving the confirmation from the running process.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Delay after a failed hand-off.
@@ -79,7 +79,7 @@ pub struct PreviousProcess {
 
 impl ListenerHandoff {
     /// Listens on `path`, replacing a socket of a process that has exited. Only the user of this
-    /// process can connect.
+    /// process and root can connect.
     pub(crate) fn listen(path: &Path, listeners: &Listeners) -> io::Result<Self> {
         create_folder(path)?;
         let all = listeners.public.iter().chain(&listeners.admin);
@@ -88,8 +88,8 @@ impl ListenerHandoff {
             .collect::<Result<_, _>>()?;
         // Created in a private directory, independent of the umask, and renamed, so that the socket
         // is never visible without its permissions or before it listens.
-        let private = folder(path).join(format!(".{}", std::process::id()));
-        let _not_there = std::fs::remove_dir_all(&private);
+        let private = parent_folder(path).join(format!(".{}", std::process::id()));
+        let _absent = std::fs::remove_dir_all(&private);
         DirBuilder::new().mode(0o700).create(&private)?;
         let own = private.join("s");
         let listener = UnixListener::bind(&own)?;
@@ -99,8 +99,9 @@ impl ListenerHandoff {
         Ok(Self { listener, sockets })
     }
 
-    /// Passes the sockets to a new process and cancels `handed_over` once that serves. The sockets
-    /// are closed at `stop`, because clients would otherwise be queued without being accepted.
+    /// Passes the sockets to a new process and cancels `handed_over` once the new process serves.
+    /// The sockets are closed at `stop`, because clients would otherwise be queued without being
+    /// accepted.
     pub(crate) async fn run(self, handed_over: CancellationToken, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -110,11 +111,11 @@ impl ListenerHandoff {
 
     async fn hand_off(&self) {
         loop {
-            let handed = match self.listener.accept().await {
+            let result = match self.listener.accept().await {
                 Ok((stream, _)) => self.hand_off_to(stream).await,
                 Err(error) => Err(error),
             };
-            match handed {
+            match result {
                 Ok(()) => return tracing::info!("hot restart completed"),
                 Err(error) => {
                     tracing::warn!(%error, "hot restart failed");
@@ -206,42 +207,60 @@ impl PreviousProcess {
         }
     }
 
-    /// Tells the running process that this one serves from now on. Calls `committed` after its
-    /// confirmation and before it exits.
+    /// Performs the hand-off: reports readiness, waits for the confirmation, reports serving.
+    /// `committed` is called after the confirmation and before the running process exits.
     ///
     /// # Errors
-    /// The running process no longer waits: it keeps serving, and this process must not.
+    /// The running process does not confirm: it keeps serving. Or it closes the connection after
+    /// its confirmation. In both cases this process must not serve.
     pub(crate) async fn commit(self, committed: impl FnOnce()) -> io::Result<()> {
+        let mut stream = self
+            .request_confirmation()
+            .await
+            .map_err(|error| with_context("no confirmation from the running process", &error))?;
+        committed();
+        stream.write_all(SERVING_MESSAGE).await.map_err(|error| {
+            with_context(
+                "the running process disconnected after its confirmation",
+                &error,
+            )
+        })
+    }
+
+    async fn request_confirmation(self) -> io::Result<tokio::net::UnixStream> {
         self.stream.set_nonblocking(true)?;
         let mut stream = tokio::net::UnixStream::from_std(self.stream)?;
         stream.write_all(READY_MESSAGE).await?;
         expect_message(&mut stream, COMMIT_MESSAGE, REPLY_TIMEOUT).await?;
-        committed();
-        stream.write_all(SERVING_MESSAGE).await
+        Ok(stream)
     }
 }
 
+fn with_context(context: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{context}: {error}"))
+}
+
 /// Returns the folder of the socket.
-fn folder(path: &Path) -> &Path {
+fn parent_folder(path: &Path) -> &Path {
     path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
 }
 
-/// Creates the folder of the socket if necessary, and rejects one that other users can enter or
-/// write.
+/// Creates the folder of the socket if necessary, and rejects one that other users can access.
 fn create_folder(path: &Path) -> io::Result<()> {
-    let folder = folder(path);
+    let folder = parent_folder(path);
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    check_folder(path).map_or(Ok(()), |wrong| Err(io::Error::other(wrong)))
+    folder_fault(path).map_or(Ok(()), |fault| Err(io::Error::other(fault)))
 }
 
-/// Returns the reason if the folder of the socket exists and is unsafe.
-pub(crate) fn check_folder(path: &Path) -> Option<String> {
-    let folder = folder(path);
+/// Returns the reason why the folder of the socket is unsafe or unreadable. A missing folder has no
+/// fault.
+pub(crate) fn folder_fault(path: &Path) -> Option<String> {
+    let folder = parent_folder(path);
     let metadata = match std::fs::metadata(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => return Some(format!("{}: {error}", folder.display())),
@@ -254,9 +273,7 @@ pub(crate) fn check_folder(path: &Path) -> Option<String> {
     );
     (!is_trusted(owner, own) || mode & 0o077 != 0).then(|| {
         let (folder, own) = (folder.display(), own.as_raw());
-        format!(
-            "{folder}: must belong to user {own} and be closed to all others (0700, not {mode:04o})"
-        )
+        format!("{folder}: must be owned by user {own} or root and have mode 0700 (is {mode:04o})")
     })
 }
 
@@ -279,7 +296,7 @@ fn is_trusted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }
 
-/// Waits for a message.
+/// Receives one message, which must be `message`.
 async fn expect_message(
     stream: &mut tokio::net::UnixStream,
     message: &[u8],
@@ -296,6 +313,8 @@ async fn expect_message(
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {
@@ -311,22 +330,21 @@ mod tests {
             admin: None,
         };
         let handoff = ListenerHandoff::listen(&path, &listeners).expect("listens");
-        assert_eq!((mode(&path), mode(folder(&path))), (0o600, 0o700));
-        assert_eq!(check_folder(&path), None);
-        let left = std::fs::read_dir(folder(&path)).expect("a folder").count();
+        assert_eq!((mode(&path), mode(parent_folder(&path))), (0o600, 0o700));
+        assert_eq!(folder_fault(&path), None);
+        let left = std::fs::read_dir(parent_folder(&path))
+            .expect("a folder")
+            .count();
         assert_eq!(left, 1, "only the socket remains");
         drop(handoff);
         for open in [0o777, 0o775, 0o755, 0o750, 0o702] {
-            std::fs::set_permissions(folder(&path), Permissions::from_mode(open))
+            std::fs::set_permissions(parent_folder(&path), Permissions::from_mode(open))
                 .expect("own folder");
             let error = ListenerHandoff::listen(&path, &listeners).expect_err("unsafe folder");
-            assert!(
-                error.to_string().contains("closed to all others"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("and have mode 0700"), "{error}");
         }
         assert_eq!(
-            check_folder(&parent.path().join("none/proxy.sock")),
+            folder_fault(&parent.path().join("none/proxy.sock")),
             None,
             "a missing folder is created later"
         );
@@ -339,5 +357,29 @@ mod tests {
         assert!(!is_trusted(other, one) && !is_trusted(one, Uid::ROOT));
         let (near, _far) = UnixStream::pair().expect("a pair");
         check_peer(&near).expect("same user");
+    }
+
+    #[tokio::test]
+    async fn commit_error_names_the_step_that_failed() {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        let (running, new) = UnixStream::pair().expect("a pair");
+        drop(running);
+        let mut is_committed = false;
+        let error = PreviousProcess::new(new, deadline)
+            .commit(|| is_committed = true)
+            .await
+            .expect_err("no peer");
+        assert!(error.to_string().contains("no confirmation"), "{error}");
+        assert!(!is_committed);
+        let (mut running, new) = UnixStream::pair().expect("a pair");
+        running.write_all(COMMIT_MESSAGE).expect("writes");
+        let error = PreviousProcess::new(new, deadline)
+            .commit(|| drop(running))
+            .await
+            .expect_err("no peer");
+        assert!(
+            error.to_string().contains("after its confirmation"),
+            "{error}"
+        );
     }
 }

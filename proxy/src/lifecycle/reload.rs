@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use crate::config::Config;
 use crate::downstream::tls::ReloadableTls;
 use crate::lifecycle::background_tasks::PoolTasks;
-use crate::lifecycle::idle_thread::IdlePriorityThread;
+use crate::lifecycle::idle_priority_thread::IdlePriorityThread;
 use crate::lifecycle::startup_settings::StartupOnlySettings;
 use crate::state::GatewayState;
 use crate::state::config_status::ConfigStatus;

@@ -32,11 +32,14 @@ pub struct HeadLimits {
 pub enum HeadFault {
     /// An HTTP version other than 1.0 and 1.1.
     Version,
-    /// A `:scheme` other than http and https.
+    /// A `:scheme` of an HTTP/2 request other than http and https. In HTTP/1, a foreign scheme is a
+    /// [`HeadFault::RequestLine`].
     Scheme,
     /// A line that does not end in CRLF, a bare CR, or a NUL.
     LineEnding,
-    /// A request line that is not exactly `method SP target SP HTTP/1.x`.
+    /// A request line that is not exactly `method SP target SP HTTP/1.x`, the method CONNECT, or a
+    /// target that is neither a path nor an absolute http or https URL with a path. In HTTP/2:
+    /// an invalid method or CONNECT.
     RequestLine,
     /// A field line that violates RFC 9112 section 5: an invalid name, white space before the
     /// colon, line folding, or a control character.
@@ -59,10 +62,10 @@ pub enum HeadFault {
     Target(TargetFault),
 }
 
-/// The framing of a request body.
+/// The framing of a message body as its head declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyKind {
-    /// A body of this many bytes, possibly none.
+    /// A body of this number of bytes; 0 if there is no body.
     Length(u64),
     /// A chunked body.
     Chunked,
@@ -71,16 +74,16 @@ pub enum BodyKind {
 /// A head that passed the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
-    /// Bytes, including the empty line.
+    /// Length of the head in bytes, including the empty line.
     pub len: usize,
-    /// The `http://authority` prefix of an absolute target, which is removed before forwarding;
-    /// empty for origin form.
-    pub authority: Range<usize>,
+    /// Byte range of the `http://authority` or `https://authority` prefix of an absolute target,
+    /// which is removed before forwarding; empty for origin form.
+    pub target_prefix: Range<usize>,
     /// The framing of the body.
     pub body: BodyKind,
 }
 
-/// The progress of the search for the end of a head.
+/// A resumable search for the end of a head.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadScanner {
     scanned: usize,
@@ -122,9 +125,10 @@ impl HeadFault {
                 "Every line of the head must end in CRLF; a bare LF, CR or NUL is not accepted."
             }
             Self::RequestLine => {
-                "The request line must be a method, a target and HTTP/1.0 or HTTP/1.1."
+                "The request line must be a method other than CONNECT, a path or an absolute http or \
+                 https URL with a path, and HTTP/1.0 or HTTP/1.1."
             }
-            Self::Version => "The versions of HTTP/1 that are spoken here are 1.0 and 1.1.",
+            Self::Version => "The supported versions of HTTP/1 are 1.0 and 1.1.",
             Self::Scheme => "The scheme of the target must be http or https.",
             Self::Field => {
                 "A header field has a malformed name or value, or is folded over two lines."
@@ -145,11 +149,12 @@ impl HeadFault {
 // === impl HeadScanner ===
 
 impl HeadScanner {
-    /// Searches for the end of the head in `bytes`, to which the caller appends between calls.
-    /// Returns `Ok(None)` if more bytes are needed.
+    /// Returns the length of the head in `bytes`, including the empty line, or `None` if more bytes
+    /// are needed. The caller appends to `bytes` between calls.
     ///
     /// # Errors
-    /// A line that does not end in CRLF, or a head over the limit, as soon as it is known.
+    /// As soon as it is detected: a line that does not end in CRLF, an empty first line, or a head
+    /// over the limit.
     pub fn find_end(
         &mut self,
         bytes: &[u8],
@@ -186,10 +191,10 @@ impl HeadScanner {
 // === impl RequestHead ===
 
 impl RequestHead {
-    /// Checks a complete head; `bytes` ends with the empty line.
+    /// Checks a complete head; `bytes` must end with the empty line.
     ///
     /// # Errors
-    /// The first fault.
+    /// The first fault in the order of the checks.
     pub fn check(bytes: &[u8], limits: &HeadLimits) -> Result<Self, HeadFault> {
         let mut lines = HeadLines(&bytes[..bytes.len().saturating_sub(2)]);
         let request_line = strip_crlf(lines.next().unwrap_or_default())?;
@@ -203,9 +208,9 @@ impl RequestHead {
             fields.check(strip_crlf(line)?)?;
         }
         let host = fields.host.ok_or(HeadFault::Host)?;
-        let authority = authority_prefix(request_line, target.clone(), host)?;
+        let target_prefix = absolute_target_prefix(request_line, target.clone(), host)?;
         if !is_server_options_line(request_line, &target) {
-            RequestTarget::parse(&request_line[authority.end..target.end])
+            RequestTarget::parse(&request_line[target_prefix.end..target.end])
                 .map_err(HeadFault::Target)?;
         }
         let body = fields.body()?;
@@ -215,14 +220,14 @@ impl RequestHead {
         }
         Ok(Self {
             len: bytes.len(),
-            authority,
+            target_prefix,
             body,
         })
     }
 }
 
 /// Converts a checked head to Pingora's representation without repeating the check. Returns `None`
-/// for an empty head.
+/// for an empty or malformed head, which the check rejects.
 #[must_use]
 pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
     let mut lines = HeadLines(&bytes[..bytes.len().saturating_sub(2)]);
@@ -287,7 +292,7 @@ impl<'a> Iterator for HeadLines<'a> {
 /// Returns whether the value contains a control character that field values must not contain. All
 /// bytes are examined even after a match, so that the compiler can vectorize the loop (16 bytes at
 /// a time).
-fn has_control(value: &[u8]) -> bool {
+fn contains_control_character(value: &[u8]) -> bool {
     value.iter().fold(false, |found, byte| {
         found | ((*byte < 0x20) & (*byte != b'\t')) | (*byte == 0x7f)
     })
@@ -329,9 +334,9 @@ fn find_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFau
     }
 }
 
-/// Returns the range of the scheme and authority of an absolute target, which must be the same
-/// authority as `Host`.
-fn authority_prefix(
+/// Returns the range of the scheme and authority of an absolute target, or an empty range at its
+/// start for any other target. The authority must be the same as `Host`.
+fn absolute_target_prefix(
     line: &[u8],
     target: Range<usize>,
     host: &[u8],
@@ -366,15 +371,17 @@ impl<'a> CheckedFields<'a> {
         if !headers::is_token(name) {
             return Err(HeadFault::Field);
         }
-        if has_control(value) {
+        if contains_control_character(value) {
             return Err(HeadFault::Field);
         }
         // Trimmed after the check, because `trim_ascii` removes form feeds as well.
         let value = value.trim_ascii();
         match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => self.host(value),
-            14 if name.eq_ignore_ascii_case(b"content-length") => self.length(value),
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.encoding(value),
+            4 if name.eq_ignore_ascii_case(b"host") => self.set_host(value),
+            14 if name.eq_ignore_ascii_case(b"content-length") => self.set_content_length(value),
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                self.set_transfer_encoding(value)
+            }
             10 if name.eq_ignore_ascii_case(b"connection")
                 && !headers::has_only_known_options(value) =>
             {
@@ -384,14 +391,14 @@ impl<'a> CheckedFields<'a> {
         }
     }
 
-    fn host(&mut self, value: &'a [u8]) -> Result<(), HeadFault> {
+    fn set_host(&mut self, value: &'a [u8]) -> Result<(), HeadFault> {
         if self.host.replace(value).is_some() || !is_authority(value) {
             return Err(HeadFault::Host);
         }
         Ok(())
     }
 
-    fn length(&mut self, value: &[u8]) -> Result<(), HeadFault> {
+    fn set_content_length(&mut self, value: &[u8]) -> Result<(), HeadFault> {
         let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
         if !digits || self.length.is_some() {
             return Err(HeadFault::Framing);
@@ -404,7 +411,7 @@ impl<'a> CheckedFields<'a> {
         Ok(())
     }
 
-    fn encoding(&mut self, value: &[u8]) -> Result<(), HeadFault> {
+    fn set_transfer_encoding(&mut self, value: &[u8]) -> Result<(), HeadFault> {
         if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
             return Err(HeadFault::Framing);
         }

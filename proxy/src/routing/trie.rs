@@ -1,9 +1,11 @@
+//! Route lookup by host and path.
+
 use ahash::AHashMap;
 
 use crate::config::{HostPattern, PathSegment, RoutePattern};
 use crate::routing::router::{RouteIndex, RouteRequest};
 
-/// Bytes of the longest host name (253, RFC 1035 section 2.3.4) with a margin.
+/// Maximum length of a host name in bytes (RFC 1035 section 2.3.4).
 const MAX_HOST_BYTES: usize = 255;
 
 /// A path trie for each host.
@@ -14,12 +16,14 @@ pub(super) struct HostTries {
     any: PathTrie,
 }
 
+/// A trie of path segments. Nodes refer to each other by position; the root is at 0.
 #[derive(Debug)]
 struct PathTrie(Vec<TrieNode>);
 
 #[derive(Debug, Default)]
 struct TrieNode {
     literals: LiteralChildren,
+    /// Child node of a parameter, which matches any segment that is not empty.
     param: Option<usize>,
     /// Routes whose template ends at this node.
     exact: Vec<RouteIndex>,
@@ -39,6 +43,7 @@ type LeafVisitor<'v> = dyn FnMut(&[RouteIndex]) -> Option<RouteIndex> + 'v;
 // === impl HostTries ===
 
 impl HostTries {
+    /// Adds a route under each of its hosts.
     pub(super) fn insert(&mut self, index: RouteIndex, pattern: &RoutePattern) {
         if pattern.hosts.is_empty() {
             self.any.insert(index, pattern);
@@ -161,8 +166,9 @@ impl PathTrie {
         child
     }
 
-    /// Walks the subtree of node `at`. `rest` is the path after the last slash, `None` at its end.
-    /// The recursion depth is bounded by the templates.
+    /// Visits the matching leaves in the subtree of node `at`: literal segments before parameters,
+    /// parameters before `/*`. `rest` is the path below the node without its leading slash, or
+    /// `None` at the end of the path. The recursion depth is bounded by the templates.
     fn walk(
         &self,
         at: usize,
@@ -208,6 +214,7 @@ impl Default for LiteralChildren {
 }
 
 impl LiteralChildren {
+    /// Maximum number of children that are searched linearly.
     const MAX_LINEAR: usize = 6;
 
     fn get(&self, text: &str) -> Option<usize> {

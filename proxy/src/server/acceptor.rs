@@ -12,7 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
 use crate::config::ListenerConfig;
-use crate::downstream::client_address::client_network;
+use crate::downstream::client_address::client_limit_key;
 use crate::downstream::client_connection::{ClientConnection, ClientTransport};
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::connection_permit::{ConnectionPermit, ConnectionsByAddress};
@@ -159,7 +159,7 @@ impl ConnectionAcceptor {
         total: OwnedSemaphorePermit,
     ) -> Option<ConnectionPermit> {
         let client = peer.ip().to_canonical();
-        let address = client_network(client);
+        let address = client_limit_key(client);
         let metrics = self.connections.metrics();
         let limits = self.connections.limits();
         // Trusted proxies carry requests of many clients: only the total limit applies to them.

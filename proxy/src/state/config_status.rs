@@ -1,3 +1,5 @@
+//! The configuration status for the admin listener.
+
 use postern_common::clock::Timestamp;
 use serde::Serialize;
 

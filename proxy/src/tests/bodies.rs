@@ -1,4 +1,5 @@
-//! Request bodies of every framing, and the bytes that reach an origin: one body with one end.
+//! Request and response bodies with any framing and any frame boundaries: the origin and the client
+//! receive exactly one body with one end.
 
 use std::net::SocketAddr;
 
@@ -18,7 +19,7 @@ use crate::message::head::BodyKind;
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
 /// Starts an origin that answers one request per connection and reports all bytes received on it.
-async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
+async fn start_recording_origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     let (report, reports) = unbounded_channel();
@@ -32,7 +33,7 @@ async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
                         is_answered = stream.write_all(ANSWER).await.is_ok();
                     }
                 }
-                let _test_is_over = report.send(bytes);
+                let _test_ended = report.send(bytes);
             });
         }
     });
@@ -40,11 +41,11 @@ async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
 }
 
 /// Returns the body in the bytes of one connection, and checks that nothing follows it.
-async fn body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
+async fn received_body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
     let bytes = tokio::time::timeout(STEP_TIMEOUT, reports.recv())
         .await
         .expect("a report in time")
-        .expect("one");
+        .expect("the origin reported");
     let text = String::from_utf8(bytes).expect("text");
     let (head, rest) = text.split_once("\r\n\r\n").expect("a head");
     let head = head.to_ascii_lowercase();
@@ -65,7 +66,7 @@ async fn body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
     assert_eq!(
         framing.advance(rest.as_bytes()),
         Ok(rest.len()),
-        "{case}: something follows the body: {text}"
+        "{case}: bytes follow the body: {text}"
     );
     assert_eq!(framing, BodyFraming::Done, "{case}: {text}");
     unchunked(rest)
@@ -120,8 +121,9 @@ fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> 
 }
 
 #[tokio::test]
-async fn http2_body_of_any_shape_ends_once_at_the_origin() {
-    let (address, mut reports) = origin().await;
+async fn http2_body_with_any_frame_boundaries_ends_once() {
+    let (address, mut reports) = start_recording_origin().await;
+    // The harness requires an origin of its own; all requests go to `address`.
     let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let front = TlsGateway::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
     for parts in [
@@ -151,14 +153,19 @@ async fn http2_body_of_any_shape_ends_once_at_the_origin() {
                     assert!(is_open_after_ping(&mut stream).await, "{case}");
                 }
             }
-            assert_eq!(body(&mut reports, &case).await, parts.concat(), "{case}");
+            assert_eq!(
+                received_body(&mut reports, &case).await,
+                parts.concat(),
+                "{case}"
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn http1_body_of_any_shape_ends_once_at_the_origin() {
-    let (address, mut reports) = origin().await;
+async fn http1_body_with_any_boundaries_ends_once() {
+    let (address, mut reports) = start_recording_origin().await;
+    // The harness requires an origin of its own; all requests go to `address`.
     let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let gateway =
         TestGateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
@@ -191,9 +198,9 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
     ] {
         for selector in PATH_SELECTORS {
             for piece in [1, 7, usize::MAX] {
-                let shown = &sent[..sent.len().min(60)];
+                let excerpt = &sent[..sent.len().min(60)];
                 let case = format!(
-                    "HTTP/{version} {framing:?} {shown:?} {selector:?} in pieces of {piece}"
+                    "HTTP/{version} {framing:?} {excerpt:?} {selector:?} in pieces of {piece}"
                 );
                 let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
                 stream.set_nodelay(true).expect("a socket");
@@ -209,15 +216,16 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
                     stream.write_all(part).await.expect("writes");
                     tokio::task::yield_now().await;
                 }
-                assert_eq!(body(&mut reports, &case).await, expected, "{case}");
+                assert_eq!(received_body(&mut reports, &case).await, expected, "{case}");
             }
         }
     }
 }
 
 #[tokio::test]
-async fn burst_of_small_data_frames_is_one_body() {
-    let (address, mut reports) = origin().await;
+async fn burst_of_small_data_frames_arrives_as_one_body() {
+    let (address, mut reports) = start_recording_origin().await;
+    // The harness requires an origin of its own; all requests go to `address`.
     let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let front = TlsGateway::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
     let mut stream = open(&front).await;
@@ -225,11 +233,14 @@ async fn burst_of_small_data_frames_is_one_body() {
         .write_all(&frames(&["x"; 1000], false, false).concat())
         .await
         .expect("writes");
-    assert_eq!(body(&mut reports, "1,000 frames").await, "x".repeat(1000));
+    assert_eq!(
+        received_body(&mut reports, "1,000 frames").await,
+        "x".repeat(1000)
+    );
 }
 
 /// Starts an HTTP/2 origin without TLS that answers with DATA frames of these payloads.
-async fn http2_origin(parts: &'static [&'static str]) -> SocketAddr {
+async fn start_http2_origin(parts: &'static [&'static str]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
@@ -252,7 +263,7 @@ async fn http2_origin(parts: &'static [&'static str]) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn http2_response_of_any_shape_ends_once_at_the_client() {
+async fn http2_response_with_any_frame_boundaries_ends_once() {
     for parts in [
         &[""][..],
         &["hello", ""],
@@ -261,7 +272,7 @@ async fn http2_response_of_any_shape_ends_once_at_the_client() {
     ] {
         let upstream = format!(
             "addresses = [\"{}\"]\nhttp2 = true",
-            http2_origin(parts).await
+            start_http2_origin(parts).await
         );
         let gateway = TestGateway::before(
             TestOrigin::start(OriginBehavior::Answer).await,

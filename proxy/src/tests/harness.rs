@@ -150,13 +150,13 @@ impl TestGateway {
     /// Starts a gateway on sockets inherited from another one.
     pub(super) async fn on(
         listeners: Listeners,
-        predecessor: PreviousProcess,
+        previous: PreviousProcess,
         origin: TestOrigin,
         upstream: &str,
     ) -> Self {
         Self::run(
             listeners,
-            Some(predecessor),
+            Some(previous),
             origin,
             ConfigParts {
                 listen: "",
@@ -178,7 +178,7 @@ impl TestGateway {
 
     async fn run(
         listeners: Listeners,
-        predecessor: Option<PreviousProcess>,
+        previous: Option<PreviousProcess>,
         origin: TestOrigin,
         parts: ConfigParts<'_>,
     ) -> Self {
@@ -222,7 +222,7 @@ impl TestGateway {
         );
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
-        let running = match predecessor {
+        let running = match previous {
             None => tokio::spawn(app.run(listeners, stop)),
             Some(old) => {
                 tokio::spawn(async { app.take_over(listeners, old, stop).await.expect("ready") })

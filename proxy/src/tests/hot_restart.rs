@@ -58,7 +58,7 @@ async fn hot_restart_fails_no_request() {
     let inheritance = tokio::task::spawn_blocking(move || {
         InheritedListeners::take(&inheritance).expect("sockets")
     });
-    let (sockets, predecessor) = inheritance.await.expect("does not panic").into_parts();
+    let (sockets, previous) = inheritance.await.expect("does not panic").into_parts();
     let mut sockets = sockets.0.into_iter().map(|socket| {
         socket.set_nonblocking(true).expect("a socket");
         TcpListener::from_std(socket).expect("a socket")
@@ -70,7 +70,7 @@ async fn hot_restart_fails_no_request() {
     assert_eq!(listeners.public[0].local_addr().expect("bound"), front);
     let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let new = TestGateway::on(listeners, predecessor, origin, &upstream).await;
+    let new = TestGateway::on(listeners, previous, origin, &upstream).await;
     tokio::time::timeout(STEP_TIMEOUT, old.running)
         .await
         .expect("the previous process exits")
@@ -102,7 +102,7 @@ fn app(pool: &str) -> App {
 }
 
 /// Returns a connected pair, with this time for the new process.
-fn predecessor(most: Duration) -> (UnixStream, PreviousProcess) {
+fn previous_process(most: Duration) -> (UnixStream, PreviousProcess) {
     let (old, new) = UnixStream::pair().expect("a pair");
     (old, PreviousProcess::new(new, Instant::now() + most))
 }
@@ -124,9 +124,9 @@ fn read_messages(mut old: UnixStream) -> String {
 
 #[tokio::test]
 async fn unready_process_does_not_take_over() {
-    let (old, predecessor) = predecessor(Duration::from_millis(50));
+    let (old, previous) = previous_process(Duration::from_millis(50));
     let refused = app(UNREACHABLE_POOL)
-        .take_over(NO_LISTENERS, predecessor, CancellationToken::new())
+        .take_over(NO_LISTENERS, previous, CancellationToken::new())
         .await;
     let refused = refused.expect_err("not ready");
     assert!(
@@ -138,10 +138,10 @@ async fn unready_process_does_not_take_over() {
 
 #[tokio::test]
 async fn stop_before_readiness_aborts_the_take_over() {
-    let (old, predecessor) = predecessor(Duration::from_secs(3600));
+    let (old, previous) = previous_process(Duration::from_secs(3600));
     let shutdown = CancellationToken::new();
     let running =
-        tokio::spawn(app(UNREACHABLE_POOL).take_over(NO_LISTENERS, predecessor, shutdown.clone()));
+        tokio::spawn(app(UNREACHABLE_POOL).take_over(NO_LISTENERS, previous, shutdown.clone()));
     shutdown.cancel();
     let ended = tokio::time::timeout(STEP_TIMEOUT, running)
         .await
@@ -160,9 +160,9 @@ async fn stop_before_readiness_aborts_the_take_over() {
 async fn late_process_does_not_serve() {
     let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
     let pool = format!("http://{}", serve_keys(&key).await);
-    let (old, predecessor) = predecessor(STEP_TIMEOUT);
+    let (old, previous) = previous_process(STEP_TIMEOUT);
     drop(old);
-    let running = app(&pool).take_over(NO_LISTENERS, predecessor, CancellationToken::new());
+    let running = app(&pool).take_over(NO_LISTENERS, previous, CancellationToken::new());
     let refused = tokio::time::timeout(STEP_TIMEOUT, running)
         .await
         .expect("the end in time");
@@ -176,16 +176,16 @@ async fn late_process_does_not_serve() {
 #[tokio::test]
 async fn commit_follows_the_confirmation() {
     for answer in ["", "no\n"] {
-        let (mut old, predecessor) = predecessor(STEP_TIMEOUT);
+        let (mut old, previous) = previous_process(STEP_TIMEOUT);
         old.write_all(answer.as_bytes()).expect("a pair");
         old.shutdown(std::net::Shutdown::Write).expect("a pair");
-        let committed = predecessor
+        let committed = previous
             .commit(|| panic!("committed without a confirmation"))
             .await;
         assert!(committed.is_err(), "{answer:?}");
         assert_eq!(read_messages(old), "ready\n");
     }
-    let (mut old, predecessor) = predecessor(STEP_TIMEOUT);
+    let (mut old, previous) = previous_process(STEP_TIMEOUT);
     old.write_all(b"go\n").expect("a pair");
     let before = old.try_clone().expect("a descriptor");
     let committed = move || {
@@ -199,6 +199,6 @@ async fn commit_follows_the_confirmation() {
         );
         before.set_nonblocking(false).expect("a pair");
     };
-    predecessor.commit(committed).await.expect("committed");
+    previous.commit(committed).await.expect("committed");
     assert_eq!(read_messages(old), "serving\n");
 }

@@ -66,7 +66,8 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// An origin that answers one request of a connection with [`BODY_BYTES`], and counts what it wrote.
+/// An origin that answers one request of a connection with [`BODY_BYTES`], and counts what it
+/// wrote.
 async fn counting_origin(is_http2: bool) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");

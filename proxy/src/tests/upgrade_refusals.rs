@@ -1,5 +1,5 @@
-//! Answers to WebSocket requests before the upgrade, and upstreams that do not speak HTTP/2 although
-//! they should.
+//! Answers to WebSocket requests before the upgrade, and upstreams that do not speak HTTP/2
+//! although they should.
 
 use super::harness::{ROUTES, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};

@@ -1,3 +1,5 @@
+//! The addresses of an upstream and their load, health and ejection.
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

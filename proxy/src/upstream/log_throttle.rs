@@ -1,3 +1,5 @@
+//! Rate limiting of repeated warnings.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Milliseconds between two warnings about the same object.

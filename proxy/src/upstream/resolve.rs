@@ -1,3 +1,5 @@
+//! Periodic DNS look-ups of upstream names.
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,15 +29,15 @@ impl UpstreamPool {
             return;
         }
         loop {
-            let complete = self.resolve().await;
-            let pause = if complete {
+            let is_complete = self.resolve().await;
+            let interval = if is_complete {
                 RESOLVE_INTERVAL
             } else {
                 RESOLVE_RETRY_INTERVAL
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(interval) => {}
             }
         }
     }
@@ -56,24 +58,25 @@ impl UpstreamPool {
     /// keep their addresses. Returns whether all entries have a result.
     pub(super) fn apply_resolved(&self, found: Vec<Option<Vec<SocketAddr>>>) -> bool {
         let old = self.endpoints.load();
-        let (mut addresses, mut complete) = (Vec::new(), true);
+        let (mut addresses, mut is_complete) = (Vec::new(), true);
         for (at, found) in found.into_iter().enumerate() {
             match found.filter(|found| !found.is_empty()) {
                 Some(found) => addresses.extend(found.into_iter().map(|address| (at, address))),
                 None => {
-                    complete = false;
+                    is_complete = false;
                     let host = &self.config.addresses[at].host;
                     tracing::warn!(upstream = %self.config.name, %host, "upstream name not resolved, keeping last addresses");
-                    let kept = old.iter().filter(|endpoint| endpoint.config_index == at);
-                    addresses.extend(kept.map(|endpoint| (at, endpoint.address)));
+                    let previous = old.iter().filter(|endpoint| endpoint.config_index == at);
+                    addresses.extend(previous.map(|endpoint| (at, endpoint.address)));
                 }
             }
         }
         self.set_addresses(addresses);
-        complete
+        is_complete
     }
 }
 
+/// Returns the addresses of a name, or `None` if the look-up fails or times out.
 async fn look_up(host: &str, port: u16) -> Option<Vec<SocketAddr>> {
     let error =
         match tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, port))).await {

@@ -1,3 +1,5 @@
+//! Retries as a limited share of requests.
+
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A retry budget: retries as a share of requests, so that retries do not multiply the load when

@@ -1,3 +1,5 @@
+//! Certificates and keys for TLS to upstreams.
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -24,6 +26,8 @@ pub(super) struct TlsMaterial {
 }
 
 impl TlsMaterial {
+    /// Reads the files that the configuration names.
+    ///
     /// # Errors
     /// Status 64 with the file that cannot be read; 69 if the system's certificate authorities are
     /// required and there are none.
@@ -37,8 +41,8 @@ impl TlsMaterial {
             .as_deref()
             .map(certificates)
             .transpose()?
-            .map(|all| {
-                let wrapped = all
+            .map(|certificates| {
+                let wrapped = certificates
                     .into_iter()
                     .map(|certificate| WrappedX509::new(certificate, parse_x509));
                 wrapped.collect()

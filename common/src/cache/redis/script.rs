@@ -2,51 +2,76 @@
 
 use redis::Script;
 
-/// The first increment sets the expiry, in one script, so that a crash leaves no counter without
-/// expiry.
+/// Increments a counter and returns its value. The first increment sets the time to live, in
+/// milliseconds, in the same script, so that a crash leaves no counter without expiry.
 const INCREMENT: &str = "local n = redis.call('INCR', KEYS[1]) \
                          if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end return n";
 
-/// An expired counter is not recreated, because it would have no expiry, and no counter is below
-/// zero.
+/// Decrements a counter and returns its value. An expired counter is not recreated, because it
+/// would have no expiry. A counter never becomes negative.
 const DECREMENT: &str = "local n = redis.call('GET', KEYS[1]) \
                          if not n or n == '0' then return 0 end \
                          if n == '1' then redis.call('DEL', KEYS[1]) return 0 end \
                          return redis.call('DECR', KEYS[1])";
 
+/// Deletes the key if it has the value. Returns 1 if it was deleted, otherwise 0.
 const DELETE_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
                                then return redis.call('DEL', KEYS[1]) end return 0";
 
+/// Sets the time to live, in milliseconds, if the key has the value. Returns 1 if it was set,
+/// otherwise 0.
 const EXTEND_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
                                then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
 
-/// Function that returns the server's epoch: one process and one history of its data set as master.
-/// Redis generates `run_id` at each start, and `master_replid` at each start and promotion.
+/// Lua function that returns the server's epoch, `run_id:master_replid`, or an error reply (a
+/// table) if the server is not a master. An epoch is one process and one history of its data set as
+/// master: Redis generates `run_id` at each start, and `master_replid` at each start and promotion.
 const EPOCH: &str = "local function epoch() \
     local replication = redis.call('INFO', 'replication') \
-    if not string.find(replication, 'role:master', 1, true) then return redis.error_reply('READONLY no master') end \
+    if not string.find(replication, 'role:master', 1, true) then return redis.error_reply('READONLY not a master') end \
     return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. ':' .. \
         string.match(replication, 'master_replid:(%x+)') end ";
 
+/// Returns the epoch, or the error reply.
 const RETURN_EPOCH: &str = "return epoch()";
 
+/// Deletes the key. Returns its value, or nil, and the epoch in which it was deleted. Fails on a
+/// replica.
 const TAKE: &str = "local now = epoch() if type(now) == 'table' then return now end \
                     return {redis.call('GETDEL', KEYS[1]), now}";
 
-const SET_IF_ABSENT: &str = "if epoch() ~= ARGV[3] then return 0 end \
+/// Stores a value if the key does not exist and the server is in the epoch. Arguments: the value,
+/// its time to live in milliseconds, the epoch. Returns 1 if it was stored, otherwise 0. Fails on a
+/// replica.
+const SET_IF_ABSENT: &str = "local now = epoch() if type(now) == 'table' then return now end \
+    if now ~= ARGV[3] then return 0 end \
     return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0";
 
-/// Keys: the compared key; the lock; the dependent keys. Over a cluster only the first. Arguments:
-/// the epoch; the new value and its time to live; `present` or `absent` and the expected value; the
-/// lock's token; then value and time to live of each dependent key. If the key already has the new
-/// value, the same call stored it and its answer was lost.
+/// Replaces the value of a key if the key has the expected value and the server is in the epoch;
+/// then stores the dependent keys and deletes the lock if it has the token. Returns 1 if the change
+/// was made, otherwise 0. Fails on a replica.
+///
+/// Keys: the compared key, the lock, the dependent keys. Only the first is required; dependent keys
+/// require a lock. Over a cluster, only the compared key is passed, because the others may be on
+/// other nodes.
+///
+/// Arguments: the epoch; the new value and its time to live; `present` or `absent`; the expected
+/// value; the token of the lock; then the value and the time to live of each dependent key. All
+/// times are in milliseconds.
+///
+/// If the key already has the new value, an earlier attempt of the same call was applied and its
+/// reply was lost. The remaining writes are then repeated.
 const COMMIT: &str = "local found = redis.call('GET', KEYS[1]) \
-    if found ~= ARGV[2] and (epoch() ~= ARGV[1] or found ~= (ARGV[4] == 'present' and ARGV[5])) then return 0 end \
+    if found ~= ARGV[2] then \
+        local now = epoch() if type(now) == 'table' then return now end \
+        if now ~= ARGV[1] or found ~= (ARGV[4] == 'present' and ARGV[5]) then return 0 end \
+    end \
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) \
     for i = 3, #KEYS do redis.call('SET', KEYS[i], ARGV[2 * i + 1], 'PX', ARGV[2 * i + 2]) end \
     if KEYS[2] and redis.call('GET', KEYS[2]) == ARGV[6] then redis.call('DEL', KEYS[2]) end \
     return 1";
 
+/// The compiled scripts.
 pub(super) struct ScriptSet {
     pub(super) increment: Script,
     pub(super) decrement: Script,
@@ -64,17 +89,17 @@ pub(super) struct ScriptSet {
 
 impl ScriptSet {
     pub(super) fn new() -> Self {
-        let in_epoch = |script: &str| Script::new(&format!("{EPOCH}{script}"));
+        let with_epoch_function = |script: &str| Script::new(&format!("{EPOCH}{script}"));
         Self {
             increment: Script::new(INCREMENT),
             decrement: Script::new(DECREMENT),
             delete_if_equal: Script::new(DELETE_IF_EQUAL),
             extend_if_equal: Script::new(EXTEND_IF_EQUAL),
-            epoch: in_epoch(RETURN_EPOCH),
+            epoch: with_epoch_function(RETURN_EPOCH),
             epoch_text: format!("{EPOCH}{RETURN_EPOCH}"),
-            take: in_epoch(TAKE),
-            set_if_absent: in_epoch(SET_IF_ABSENT),
-            commit: in_epoch(COMMIT),
+            take: with_epoch_function(TAKE),
+            set_if_absent: with_epoch_function(SET_IF_ABSENT),
+            commit: with_epoch_function(COMMIT),
         }
     }
 }

@@ -1,3 +1,5 @@
+//! A Redis server process for tests of failures.
+
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Stdio;

@@ -13,7 +13,8 @@ pub(super) fn breaks_connection(error: &sqlx::Error) -> bool {
             .try_downcast_ref::<PgDatabaseError>()
             .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic));
         let code = error.code().unwrap_or_default();
-        // 25006: read-only. 57P: server shutdown or startup. 26000, 42P05: another session answers.
+        // 25006: read-only. 57P: server shutdown or startup. 26000, 42P05: the prepared statements
+        // are those of another session.
         // 0A000: a migration invalidated a cached plan.
         return is_fatal
             || ["08", "57P"].iter().any(|class| code.starts_with(class))

@@ -9,12 +9,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use url::Url;
 
-/// Forwards connections to one server and never closes them.
+/// A relay in front of one server. Connections that existed when forwarding stopped, or were
+/// accepted since, stay open and transfer nothing. All others are closed as soon as either side
+/// closes.
 #[derive(Debug)]
 pub struct Relay {
     port: u16,
-    /// Number of state changes; odd while the relay is silent.
-    silences: Arc<watch::Sender<u64>>,
+    /// Number of state changes; odd while forwarding is stopped.
+    state_generation: Arc<watch::Sender<u64>>,
 }
 
 // === impl Relay ===
@@ -38,12 +40,12 @@ impl Relay {
         let port = listener.local_addr().expect("bound").port();
         let relay = Self {
             port,
-            silences: Arc::default(),
+            state_generation: Arc::default(),
         };
-        let silences = Arc::clone(&relay.silences);
+        let state_generation = Arc::clone(&relay.state_generation);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(forward(client, server, silences.subscribe()));
+                tokio::spawn(forward(client, server, state_generation.subscribe()));
             }
         });
         url.set_port(Some(port)).expect("the URL has a host");
@@ -57,19 +59,24 @@ impl Relay {
     }
 
     /// Stops forwarding in both directions. New connections are accepted and receive no answer.
-    pub fn fall_silent(&self) {
-        self.silences.send_modify(|count| *count |= 1);
+    pub fn stop_forwarding(&self) {
+        self.state_generation.send_modify(|count| *count |= 1);
     }
 
-    /// Forwards new connections again. Existing connections stay silent.
+    /// Forwards new connections again. Connections of the time before transfer nothing.
     pub fn recover(&self) {
-        self.silences.send_modify(|count| *count += *count % 2);
+        self.state_generation
+            .send_modify(|count| *count += *count % 2);
     }
 }
 
-async fn forward(client: TcpStream, server: SocketAddr, mut silences: watch::Receiver<u64>) {
-    let began = *silences.borrow_and_update();
-    if began % 2 == 1 {
+async fn forward(
+    client: TcpStream,
+    server: SocketAddr,
+    mut state_generation: watch::Receiver<u64>,
+) {
+    let generation = *state_generation.borrow_and_update();
+    if generation % 2 == 1 {
         // Keeps the connection open.
         let _client = client;
         return std::future::pending().await;
@@ -80,26 +87,32 @@ async fn forward(client: TcpStream, server: SocketAddr, mut silences: watch::Rec
     let ((from_client, to_client), (from_server, to_server)) =
         (client.into_split(), server.into_split());
     tokio::select! {
-        () = copy(from_client, to_server, &silences, began) => {}
-        () = copy(from_server, to_client, &silences, began) => {}
+        () = copy(from_client, to_server, &state_generation, generation) => {}
+        () = copy(from_server, to_client, &state_generation, generation) => {}
     }
 }
 
-/// Copies until either side closes. After the first silence it keeps the connection open and
-/// forwards nothing.
+/// Copies until either side closes. Once forwarding stops, never returns, which keeps the
+/// connection open.
 async fn copy(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
-    silences: &watch::Receiver<u64>,
-    began: u64,
+    state_generation: &watch::Receiver<u64>,
+    generation: u64,
 ) {
-    let mut silences = silences.clone();
+    let mut state_generation = state_generation.clone();
     let mut bytes = vec![0; 64 << 10];
     loop {
-        let silent = async { drop(silences.wait_for(|count| *count != began).await) };
+        let stopped = async {
+            drop(
+                state_generation
+                    .wait_for(|count| *count != generation)
+                    .await,
+            )
+        };
         let read = tokio::select! {
             biased;
-            () = silent => None,
+            () = stopped => None,
             read = from.read(&mut bytes) => Some(read.unwrap_or(0)),
         };
         let Some(count) = read else {

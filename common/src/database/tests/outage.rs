@@ -46,7 +46,7 @@ async fn silent_connections_are_discarded_and_replaced() {
     let (a, b, c) = tokio::join!(sleep(), sleep(), sleep());
     assert!(a.is_ok() && b.is_ok() && c.is_ok());
     assert_eq!(pool.idle_connections(), 3);
-    relay.fall_silent();
+    relay.stop_forwarding();
     for _ in 0..2 {
         let error = one(&pool).await.expect_err("no answer");
         assert!(is_unavailable(&error), "{error}");
@@ -72,7 +72,7 @@ async fn unanswered_transaction_times_out_and_is_closed() {
     let insert = async {
         let mut transaction = pool.begin().await?;
         transaction.execute("INSERT INTO t VALUES (1)").await?;
-        relay.fall_silent();
+        relay.stop_forwarding();
         transaction.execute("INSERT INTO t VALUES (2)").await?;
         transaction.commit().await
     };
@@ -171,7 +171,7 @@ async fn read_only_server_is_not_connected_to() {
 async fn first_writable_host_is_connected_to() {
     let primary = postgres().await;
     let (silent, _) = Relay::start(&primary.url).await;
-    silent.fall_silent();
+    silent.stop_forwarding();
     let url = url::Url::parse(&primary.url).expect("a URL");
     let port = url.port().expect("a port");
     // A closed port, an unresponsive server, and a server that answers.
@@ -190,7 +190,7 @@ async fn close_does_not_wait_for_connections_in_use() {
     let (relay, pool) = behind_a_relay(&test).await;
     let held = pool.acquire().await.expect("a connection");
     one(&pool).await.expect("another is idle");
-    relay.fall_silent();
+    relay.stop_forwarding();
     tokio::time::timeout(MAX_STATEMENT_TIME, pool.close())
         .await
         .expect("it is closed");

@@ -89,3 +89,24 @@ fn recorded_mistakes_are_bounded_by_the_text() {
         "long pointers are truncated"
     );
 }
+
+#[test]
+fn url_with_user_information_is_rejected() {
+    let detail = |url: &str| {
+        let mistakes = Mistakes::default();
+        let root = json(format!("\"{url}\"").as_bytes(), &mistakes).expect("JSON");
+        let value = mistakes.field(&root).url();
+        mistakes
+            .finish(value)
+            .err()
+            .map(|found| found[0].detail.clone())
+    };
+    for url in ["http://u@host/", "http://u:pw@host/", "http://:pw@host/"] {
+        let detail = detail(url).expect(url);
+        assert!(detail.contains("user information"), "{url}: {detail}");
+        assert!(!detail.contains("pw@"), "the password is not repeated");
+    }
+    assert_eq!(detail("http://host/a@b"), None);
+    let foreign = detail("ftp://host/").expect("a mistake");
+    assert!(foreign.contains("http or https"), "{foreign}");
+}

@@ -1,3 +1,5 @@
+//! Parsing of a JWKS document (RFC 7517 section 5).
+
 use std::collections::HashMap;
 
 use serde::Deserialize;

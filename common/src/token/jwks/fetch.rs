@@ -1,3 +1,5 @@
+//! Fetching of a JWKS over HTTP.
+
 use std::time::Duration;
 
 use http::StatusCode;

@@ -1,3 +1,5 @@
+//! The status of an issuer's keys for the admin listener.
+
 use std::time::Duration;
 
 use serde::Serialize;

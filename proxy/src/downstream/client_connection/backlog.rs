@@ -1,3 +1,5 @@
+//! A flag for written data that the client has not read.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

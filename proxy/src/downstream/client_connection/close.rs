@@ -1,10 +1,12 @@
+//! Closing of a client connection, lingering if necessary.
+
 use std::sync::atomic::Ordering;
 
 use crate::downstream::client_connection::ClientConnection;
 use crate::message::framing::BodyFraming;
 
-/// Closes the connection. If the client is still sending when it was answered, the connection
-/// lingers: closing it at once would reset it and discard the response.
+/// Closes the connection. If a response was sent before the whole request was received, the
+/// connection lingers: closing it at once would reset it and discard the response.
 impl Drop for ClientConnection {
     fn drop(&mut self) {
         let unread = !matches!(self.framing, BodyFraming::Done | BodyFraming::Tunnel);

@@ -1,3 +1,5 @@
+//! Frame boundaries of HTTP/2 connections.
+
 use std::time::{Duration, Instant};
 
 /// Tracks the frame boundaries of an HTTP/2 connection (RFC 9113 section 4.1).

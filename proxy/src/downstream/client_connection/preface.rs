@@ -28,14 +28,14 @@ impl ClientConnection {
         &mut self,
         mut stop: Pin<&mut F>,
     ) -> DetectedProtocol {
-        let due = self.deadline.created_at() + self.limits.head_timeout;
+        let deadline = self.deadline.created_at() + self.limits.head_timeout;
         poll_fn(|cx| {
             loop {
-                let known = self.inbound.len().min(CLIENT_PREFACE.len());
-                if self.inbound[..known] != CLIENT_PREFACE[..known] {
+                let compared = self.inbound.len().min(CLIENT_PREFACE.len());
+                if self.inbound[..compared] != CLIENT_PREFACE[..compared] {
                     return Poll::Ready(DetectedProtocol::Http1);
                 }
-                if known == CLIENT_PREFACE.len() {
+                if compared == CLIENT_PREFACE.len() {
                     return Poll::Ready(DetectedProtocol::Http2);
                 }
                 match self.poll_fill(cx) {
@@ -50,7 +50,7 @@ impl ClientConnection {
                 return self
                     .slow_client
                     .timer
-                    .poll(due, cx)
+                    .poll(deadline, cx)
                     .map(|()| DetectedProtocol::TimedOut);
             }
         })

@@ -1,3 +1,5 @@
+//! Reading and checking of request heads.
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -121,13 +123,13 @@ impl ClientConnection {
     /// Converts an absolute target into origin form, so that only one form is matched and
     /// forwarded.
     fn strip_authority(&mut self, head: &RequestHead) {
-        let authority_len = head.authority.len();
-        if authority_len > 0 {
+        let prefix_len = head.target_prefix.len();
+        if prefix_len > 0 {
             self.inbound
-                .copy_within(head.authority.end.., head.authority.start);
-            self.inbound.truncate(self.inbound.len() - authority_len);
+                .copy_within(head.target_prefix.end.., head.target_prefix.start);
+            self.inbound.truncate(self.inbound.len() - prefix_len);
         }
-        self.head_left = head.len - authority_len;
+        self.head_left = head.len - prefix_len;
     }
 
     /// Marks the remaining input as unread, so that the connection lingers when it is dropped.

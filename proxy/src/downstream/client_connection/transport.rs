@@ -1,3 +1,5 @@
+//! The TCP or TLS transport of a client connection.
+
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
@@ -8,8 +10,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// Maximum time, and below maximum bytes, that are read from a client after its response.
+/// Maximum time for which input is discarded after the response to a client that is still sending.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum number of bytes that are discarded after the response.
 const MAX_LINGER_BYTES: usize = 1 << 20;
 
 /// The transport of a client connection.
@@ -21,6 +25,7 @@ pub(crate) enum ClientTransport {
 }
 
 impl ClientTransport {
+    /// Returns the file descriptor of the TCP socket.
     pub(super) fn raw_fd(&self) -> RawFd {
         match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
@@ -40,16 +45,16 @@ impl ClientTransport {
     pub(super) async fn linger(mut self) {
         let reading = async {
             let _closed = self.shutdown().await;
-            let mut space = [0; 4096];
-            let mut read = 0;
-            while read < MAX_LINGER_BYTES {
-                match self.read(&mut space).await {
+            let mut buffer = [0; 4096];
+            let mut discarded = 0;
+            while discarded < MAX_LINGER_BYTES {
+                match self.read(&mut buffer).await {
                     Ok(0) | Err(_) => break,
-                    Ok(bytes) => read += bytes,
+                    Ok(bytes) => discarded += bytes,
                 }
             }
         };
-        let _over = tokio::time::timeout(LINGER_TIMEOUT, reading).await;
+        let _timed_out = tokio::time::timeout(LINGER_TIMEOUT, reading).await;
     }
 }
 

@@ -1,3 +1,5 @@
+//! The timer of all deadlines of a connection.
+
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

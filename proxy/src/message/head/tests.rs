@@ -23,7 +23,7 @@ fn refused(text: &str, fault: HeadFault) {
 fn plain_requests_pass() {
     let head = check("GET /a?b=c HTTP/1.1\r\nHost: a.example:80\r\n\r\n").expect("plain");
     assert_eq!(head.body, BodyKind::Length(0));
-    assert!(head.authority.is_empty());
+    assert!(head.target_prefix.is_empty());
     let head =
         check("POST / HTTP/1.1\r\nhost: [::1]:8500\r\nContent-Length: 12\r\n\r\n").expect("length");
     assert_eq!(head.body, BodyKind::Length(12));
@@ -36,7 +36,7 @@ fn plain_requests_pass() {
 fn absolute_target_must_match_host() {
     let text = "GET http://A.example/x HTTP/1.1\r\nHost: a.example\r\n\r\n";
     let head = check(text).expect("the same authority");
-    assert_eq!(&text[head.authority], "http://A.example");
+    assert_eq!(&text[head.target_prefix], "http://A.example");
     refused(
         "GET http://b/x HTTP/1.1\r\nHost: a\r\n\r\n",
         HeadFault::Authority,
@@ -56,7 +56,7 @@ fn absolute_target_must_match_host() {
         );
     }
     let head = check("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").expect("OPTIONS * is accepted");
-    assert!(head.authority.is_empty());
+    assert!(head.target_prefix.is_empty());
     refused(
         "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
         HeadFault::RequestLine,

@@ -1,3 +1,5 @@
+//! Access events and their JSON representation.
+
 use std::cell::RefCell;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,3 +1,5 @@
+//! A log file that is rotated by size.
+
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

@@ -16,8 +16,8 @@ const THREAD_NAME: &str = "idle-priority";
 /// The lowest priority of nice(2).
 const LOWEST_NICENESS: i32 = 19;
 
-/// A thread with the scheduling policy `SCHED_IDLE` (sched(7)), which runs only while a core is
-/// otherwise idle and is preempted at once.
+/// A thread with the scheduling policy `SCHED_IDLE` (sched(7)). It gets almost no CPU time while
+/// other threads are runnable on its core, and is preempted as soon as one of them wakes up.
 ///
 /// The lowest priority of nice(2) is not sufficient: since Linux 6.6 such a thread keeps its core
 /// until its time slice ends, which delays a request by milliseconds.
@@ -31,21 +31,22 @@ impl IdlePriorityThread {
     /// # Errors
     /// If the system cannot create a thread.
     pub(crate) fn start() -> io::Result<Self> {
-        let (jobs, all) = mpsc::channel::<QueuedJob>();
+        let (jobs, queue) = mpsc::channel::<QueuedJob>();
         let runtime = Handle::current();
         thread::Builder::new()
             .name(THREAD_NAME.to_owned())
             .spawn(move || {
                 let _runtime = runtime.enter();
                 let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-                let native = thread_priority::thread_native_id();
+                let thread_id = thread_priority::thread_native_id();
                 fall_back_to_niceness(thread_priority::set_thread_priority_and_policy(
-                    native,
+                    thread_id,
                     ThreadPriority::Min,
                     idle,
                 ));
-                for job in all {
-                    // The waiting caller is notified by its closed channel.
+                for job in queue {
+                    // After a panic, the waiting caller sees the closed channel and runs the work
+                    // itself.
                     let _panicked = catch_unwind(AssertUnwindSafe(job));
                 }
             })?;
@@ -53,28 +54,31 @@ impl IdlePriorityThread {
     }
 
     /// Returns the result of `work`. If it is not available within `timeout`, because no core is
-    /// idle, or if `work` panics, the calling thread runs `work` again.
+    /// idle, or if `work` panics, the calling thread runs `work` itself.
+    ///
+    /// After a timeout, both threads may run `work` at the same time. Queued work that this thread
+    /// has not started before `run` returns is skipped.
     pub(crate) fn run<T, W>(&self, timeout: Duration, work: W) -> T
     where
         T: Send + 'static,
         W: Fn() -> T + Send + Sync + 'static,
     {
         let work = Arc::new(work);
-        let (done, made) = mpsc::channel();
-        // Work that has not started before the timeout is skipped.
-        let wanted = Arc::downgrade(&work);
+        let (result_sender, result) = mpsc::channel();
+        // `run` holds the only strong reference until it returns.
+        let queued = Arc::downgrade(&work);
         self.spawn(move || {
-            if let Some(work) = wanted.upgrade() {
-                let _too_late = done.send(work());
+            if let Some(work) = queued.upgrade() {
+                let _timed_out = result_sender.send(work());
             }
         });
-        made.recv_timeout(timeout).unwrap_or_else(|_| work())
+        result.recv_timeout(timeout).unwrap_or_else(|_| work())
     }
 
     /// Queues work without waiting for it.
     pub(crate) fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         // Sending fails only after the thread has ended.
-        let _taken = self.jobs.send(Box::new(work));
+        let _sent = self.jobs.send(Box::new(work));
     }
 }
 
@@ -83,9 +87,11 @@ fn fall_back_to_niceness(policy: Result<(), thread_priority::Error>) {
     let Err(refused) = policy else { return };
     match rustix::process::nice(LOWEST_NICENESS) {
         Ok(_) => {
-            tracing::warn!(%refused, "idle scheduling unavailable for reloads, using niceness");
+            tracing::warn!(%refused, "SCHED_IDLE not permitted, using nice 19");
         }
-        Err(error) => tracing::warn!(%refused, %error, "reload thread priority not lowered"),
+        Err(error) => {
+            tracing::warn!(%refused, %error, "cannot lower priority of the idle thread");
+        }
     }
 }
 
@@ -98,7 +104,7 @@ mod tests {
 
     const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-    fn name() -> String {
+    fn thread_name() -> String {
         thread::current().name().unwrap_or_default().to_owned()
     }
 
@@ -107,7 +113,7 @@ mod tests {
         let thread = IdlePriorityThread::start().expect("a thread");
         let policy = || {
             (
-                name(),
+                thread_name(),
                 thread_priority::thread_schedule_policy().expect("a policy"),
             )
         };
@@ -134,20 +140,20 @@ mod tests {
     #[tokio::test]
     async fn timed_out_work_runs_once_on_the_caller() {
         let thread = IdlePriorityThread::start().expect("a thread");
-        let (release, held) = mpsc::channel::<()>();
+        let (release, released) = mpsc::channel::<()>();
         thread.spawn(move || {
-            let _ = held.recv();
+            let _ = released.recv();
         });
         let count = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&count);
-        let by = thread.run(Duration::from_millis(1), move || {
+        let ran_on = thread.run(Duration::from_millis(1), move || {
             counted.fetch_add(1, Ordering::Relaxed);
-            name()
+            thread_name()
         });
-        assert_ne!(by, THREAD_NAME);
+        assert_ne!(ran_on, THREAD_NAME);
         drop(release);
         assert_eq!(
-            thread.run(TEST_TIMEOUT, name),
+            thread.run(TEST_TIMEOUT, thread_name),
             THREAD_NAME,
             "later jobs run"
         );
@@ -157,20 +163,20 @@ mod tests {
     #[tokio::test]
     async fn panic_is_repeated_on_the_caller() {
         let thread = IdlePriorityThread::start().expect("a thread");
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&seen);
+        let threads = Arc::new(Mutex::new(Vec::new()));
+        let recorded = Arc::clone(&threads);
         let panics = move || -> String {
-            noted.lock().expect("not poisoned").push(name());
-            panic!("as a test wants it")
+            recorded.lock().expect("not poisoned").push(thread_name());
+            panic!("a deliberate panic")
         };
-        let own = name();
+        let caller = thread_name();
         catch_unwind(AssertUnwindSafe(|| thread.run(TEST_TIMEOUT, panics))).expect_err("a panic");
         assert_eq!(
-            *seen.lock().expect("not poisoned"),
-            [THREAD_NAME.to_owned(), own]
+            *threads.lock().expect("not poisoned"),
+            [THREAD_NAME.to_owned(), caller]
         );
         assert_eq!(
-            thread.run(TEST_TIMEOUT, name),
+            thread.run(TEST_TIMEOUT, thread_name),
             THREAD_NAME,
             "later jobs run"
         );
