@@ -57,7 +57,7 @@ impl Pools {
             shutdown.clone(),
         ));
         let env: BTreeMap<String, String> = provisioned
-            .variables("auth")
+            .variables(Some("auth"))
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
