@@ -61,7 +61,8 @@ fn all_errors_are_reported_with_their_lines() {
     }
 }
 
-/// Every key of `notify.toml` but those of `[identity]`. `FOLDER` stands for a folder with the files.
+/// Every key of `notify.toml` but those of `[identity]`. `FOLDER` stands for a folder with the
+/// files.
 const EVERY_KEY: &str = r#"
 database = "sqlite://var/notify.db"
 cache = "memory:"
