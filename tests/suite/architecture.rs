@@ -1,4 +1,5 @@
-//! The dependencies between the top-level modules of a crate: none may depend on itself through others.
+//! The dependencies between the top-level modules of a crate: none may depend on itself through
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -54,7 +55,8 @@ fn module_path(source: &Path, file: &Path) -> Vec<String> {
     path
 }
 
-/// Removes comments, and items under `#[cfg(test)]`. String contents stay; they hold no module paths.
+/// Removes comments, and items under `#[cfg(test)]`. String contents stay; they hold no module
+/// paths.
 fn product_code(text: &str) -> String {
     let code: String = text
         .lines()
@@ -90,8 +92,8 @@ fn after_item(text: &str) -> &str {
     ""
 }
 
-/// Calls `visit` with the first name of each path of the crate that the code of a module names: `crate::name`, and
-/// as many `super::` as lead to the root.
+/// Calls `visit` with the first name of each path of the crate that the code of a module names:
+/// `crate::name`, and as many `super::` as lead to the root.
 fn root_names(code: &str, module: &[String], mut visit: impl FnMut(&str)) {
     let supers = "super::".repeat(module.len());
     for prefix in ["crate::", supers.as_str()]

@@ -8,7 +8,7 @@ use postern_tests::surface::{PASSWORD, sample, text};
 use postern_tests::{Answer, Person};
 use serde_json::Value;
 
-use crate::auth_stage::{Changes, Replica, Stage};
+use crate::auth_cluster::{AuthCluster, Changes, Replica};
 
 /// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +105,8 @@ async fn until(status: u16, ask: impl AsyncFn() -> Answer) -> Value {
 
 #[tokio::test]
 async fn redis_outage_fails_only_operations_that_need_it() {
-    let mut stage = Stage::start().await;
-    let replica = stage.replica(&Changes::default()).await;
+    let mut cluster = AuthCluster::start().await;
+    let replica = cluster.replica(&Changes::default()).await;
     for fault in [Fault::Hangs, Fault::Killed] {
         let calls = Calls {
             replica: &replica,
@@ -118,8 +118,8 @@ async fn redis_outage_fails_only_operations_that_need_it() {
             .await
             .expect("signed in");
         match fault {
-            Fault::Hangs => stage.redis.signal("STOP").await,
-            Fault::Killed => stage.redis.kill().await,
+            Fault::Hangs => cluster.redis.signal("STOP").await,
+            Fault::Killed => cluster.redis.kill().await,
         }
         let name = |what: &str| format!("{what} while Redis {fault:?}");
         unavailable(&name("exchange"), async || calls.exchange(&token).await).await;
@@ -133,8 +133,8 @@ async fn redis_outage_fails_only_operations_that_need_it() {
         let _ = calls.login().await.expect(200);
         let _ = calls.me().await.expect(200);
         match fault {
-            Fault::Hangs => stage.redis.signal("CONT").await,
-            Fault::Killed => stage.redis.restart().await,
+            Fault::Hangs => cluster.redis.signal("CONT").await,
+            Fault::Killed => cluster.redis.restart().await,
         }
         until(200, async || replica.refresh(&calls.ada.tokens).await).await;
         let exchanged = calls.exchange(&token).await;
@@ -148,8 +148,8 @@ async fn redis_outage_fails_only_operations_that_need_it() {
 
 #[tokio::test]
 async fn pool_outage_fails_only_operations_that_need_it() {
-    let stage = Stage::start().await;
-    let replica = stage.replica(&Changes::default()).await;
+    let cluster = AuthCluster::start().await;
+    let replica = cluster.replica(&Changes::default()).await;
     let calls = Calls {
         replica: &replica,
         ada: replica.surface.register().await,
@@ -166,8 +166,8 @@ async fn pool_outage_fails_only_operations_that_need_it() {
         };
         let name = |what: &str| format!("{what} while the pool {fault:?}");
         match fault {
-            Fault::Hangs => stage.standalone.signal("STOP").await,
-            Fault::Killed => stage.standalone.signal("KILL").await,
+            Fault::Hangs => cluster.standalone.signal("STOP").await,
+            Fault::Killed => cluster.standalone.signal("KILL").await,
         }
         unavailable(&name("login"), async || calls.login().await).await;
         unavailable(&name("refresh"), async || {
@@ -179,7 +179,7 @@ async fn pool_outage_fails_only_operations_that_need_it() {
         let _ = calls.me().await.expect(200);
         if fault == Fault::Hangs {
             let _ = calls.exchange(&token).await.expect(200);
-            stage.standalone.signal("CONT").await;
+            cluster.standalone.signal("CONT").await;
             until(200, async || calls.login().await).await;
         }
     }
@@ -188,10 +188,10 @@ async fn pool_outage_fails_only_operations_that_need_it() {
 
 #[tokio::test]
 async fn concurrent_refreshes_of_one_token_rotate_once() {
-    let stage = Stage::start().await;
+    let cluster = AuthCluster::start().await;
     let (first, second) = (
-        stage.replica(&Changes::default()).await,
-        stage.replica(&Changes::default()).await,
+        cluster.replica(&Changes::default()).await,
+        cluster.replica(&Changes::default()).await,
     );
     let ada = first.surface.register().await;
     let calls = (0..50).map(|index| {
@@ -214,7 +214,7 @@ async fn concurrent_refreshes_of_one_token_rotate_once() {
         text(&sets[0], "refreshToken"),
         text(&ada.tokens, "refreshToken")
     );
-    assert_eq!(rotations(&stage).await, 1);
+    assert_eq!(rotations(&cluster).await, 1);
     let next = second.refresh(&sets[0]).await.expect(200).json();
     assert_ne!(next["refreshToken"], sets[0]["refreshToken"]);
     for replica in [first, second] {
@@ -223,8 +223,8 @@ async fn concurrent_refreshes_of_one_token_rotate_once() {
 }
 
 /// Returns the number of rotations in the pool's store: each one marks the replaced token.
-async fn rotations(stage: &Stage) -> i64 {
-    let path = stage.folder().join("var/identity-pool.db");
+async fn rotations(cluster: &AuthCluster) -> i64 {
+    let path = cluster.folder().join("var/identity-pool.db");
     let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
         .await
         .expect("the pool's store");

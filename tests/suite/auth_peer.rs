@@ -11,7 +11,7 @@ use postern_auth::{App, Config, Listeners};
 use postern_common::Clock;
 use postern_common::config::{Env, parse};
 use postern_tests::http_body::json;
-use postern_tests::{Client, Postern, Surface};
+use postern_tests::{Client, Postern, PublicApi};
 use serde_json::Value;
 use sqlx::Row;
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ use url::Url;
 /// The authentication upstream with an independent social provider; pools and actor service are
 /// those of standalone.
 struct Peered {
-    surface: Surface,
+    surface: PublicApi,
     postern: Postern,
     shutdown: CancellationToken,
     folder: TempDir,
@@ -68,7 +68,7 @@ impl Peered {
             },
             shutdown.clone(),
         ));
-        let surface = Surface::of_upstream(&base, postern.surface().environment().clone());
+        let surface = PublicApi::of_upstream(&base, postern.surface().environment().clone());
         Self {
             surface,
             postern,
@@ -145,7 +145,7 @@ async fn start_peer(peer: &str, callback: &str) -> (Child, String) {
     )
 }
 
-fn environment(surface: &Surface) -> Env {
+fn environment(surface: &PublicApi) -> Env {
     let mut all: BTreeMap<String, String> = surface.environment().clone();
     let key = aws_lc_rs::rand::generate::<[u8; 32]>(&aws_lc_rs::rand::SystemRandom::new())
         .expect("random")

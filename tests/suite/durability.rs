@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use postern_tests::http_body::json;
 use postern_tests::program::{Program, Running};
 use postern_tests::surface::{PASSWORD, resume, resume_form, welcome};
-use postern_tests::{Client, Surface, ports};
+use postern_tests::{Client, PublicApi, ports};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 /// Standalone as a process, with a data folder that outlives it.
 struct Standalone {
     running: Running,
-    surface: Surface,
+    surface: PublicApi,
 }
 
 /// A data folder, and a port that is the same over restarts, because tokens contain the address of
@@ -51,7 +51,7 @@ impl Home {
             "standalone: start to ready {} ms",
             began.elapsed().as_millis()
         ));
-        let surface = Surface::of_folder(&self.folder.path().join("var"));
+        let surface = PublicApi::of_folder(&self.folder.path().join("var"));
         surface.until_keys().await;
         Standalone { running, surface }
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use postern_common::database::testing::postgres;
 use postern_tests::note;
 
+use crate::notify_cluster::{Call, NotifyCluster, Replica};
 use crate::notify_kills::RESCUE;
-use crate::notify_stage::{Call, Replica, Stage};
 
 /// Notifications claimed by each of the two. A sixteenth of the permits is reserved for each of
 /// CRITICAL and HIGH.
@@ -19,16 +19,16 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts a replica and submits notifications. Returns when its calls are in progress, with the
 /// ids.
-async fn laden(stage: &Stage, calls: usize) -> (Replica, Vec<String>) {
-    let replica = stage.replica().await;
-    let ids = stage.post_batch(&replica, &vec!["NORMAL"; ROWS]).await;
-    stage
+async fn laden(cluster: &NotifyCluster, calls: usize) -> (Replica, Vec<String>) {
+    let replica = cluster.replica().await;
+    let ids = cluster.post_batch(&replica, &vec!["NORMAL"; ROWS]).await;
+    cluster
         .provider
         .until(STEP_TIMEOUT, |made| made.len() == calls)
         .await;
     for id in &ids {
         let leased = tokio::time::timeout(STEP_TIMEOUT, async {
-            while stage.status(&replica.url, id).await["attempts"] != 1 {}
+            while cluster.status(&replica.url, id).await["attempts"] != 1 {}
         });
         leased.await.expect("it is in hand");
     }
@@ -52,16 +52,16 @@ fn rescues(ids: &[String], calls: &[Call], fault: Instant) -> Vec<Duration> {
 #[tokio::test]
 async fn rows_of_a_frozen_worker_are_delivered_within_15_s() {
     let database = postgres().await;
-    let stage = Stage::over(&database.url, SETTINGS).await;
-    stage.provider.hold();
-    let (frozen, mut ids) = laden(&stage, CALLS_AT_ONCE).await;
-    let (killed, of_killed) = laden(&stage, 2 * CALLS_AT_ONCE).await;
+    let cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    cluster.provider.pause_responses();
+    let (frozen, mut ids) = laden(&cluster, CALLS_AT_ONCE).await;
+    let (killed, of_killed) = laden(&cluster, 2 * CALLS_AT_ONCE).await;
     ids.extend(of_killed);
-    let rescuer = stage.replica().await;
+    let rescuer = cluster.replica().await;
     let fault = Instant::now();
     frozen.running.signal("STOP").await;
     killed.running.kill().await;
-    stage.provider.let_go();
+    cluster.provider.resume_responses();
     let is_rescued = |calls: &[Call]| {
         let after = calls.iter().filter(|call| call.at > fault);
         after
@@ -70,7 +70,7 @@ async fn rows_of_a_frozen_worker_are_delivered_within_15_s() {
             .len()
             == ids.len()
     };
-    let calls = stage.provider.until(STEP_TIMEOUT, is_rescued).await;
+    let calls = cluster.provider.until(STEP_TIMEOUT, is_rescued).await;
     let rescues = rescues(&ids, &calls, fault);
     let p99 = rescues[rescues.len() * 99 / 100];
     let slowest = rescues[rescues.len() - 1];
@@ -88,12 +88,12 @@ async fn rows_of_a_frozen_worker_are_delivered_within_15_s() {
     // After it resumes, it starts no row that was taken over, and continues with new ones.
     frozen.running.signal("CONT").await;
     for id in &ids {
-        stage.settled(&rescuer, id, "SENT").await;
+        cluster.settled(&rescuer, id, "SENT").await;
     }
-    let late = stage.post_batch(&frozen, &["NORMAL"]).await;
-    stage.settled(&frozen, &late[0], "SENT").await;
+    let late = cluster.post_batch(&frozen, &["NORMAL"]).await;
+    cluster.settled(&frozen, &late[0], "SENT").await;
     assert_eq!(
-        stage.provider.calls().len(),
+        cluster.provider.calls().len(),
         ids.len() + 2 * CALLS_AT_ONCE + 1,
         "calls in progress are repeated"
     );

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
-use crate::notify_stage::{Call, EVENT_POLL_TIMEOUT, Replica, Stage};
+use crate::notify_cluster::{Call, EVENT_POLL_TIMEOUT, NotifyCluster, Replica};
 
 /// Concurrent clients.
 const CLIENTS: usize = 4;
@@ -45,10 +45,10 @@ impl Load {
     /// Returns everything accepted until the end of `faults`.
     pub(crate) async fn during<T>(
         &self,
-        stage: &Stage,
+        cluster: &NotifyCluster,
         faults: impl Future<Output = T>,
     ) -> (Vec<Vec<Accepted>>, T) {
-        let posters = join_all((0..CLIENTS).map(|poster| self.post(stage, poster)));
+        let posters = join_all((0..CLIENTS).map(|poster| self.post(cluster, poster)));
         let faults = async {
             let outcome = faults.await;
             self.stop.send_replace(true);
@@ -58,7 +58,7 @@ impl Load {
     }
 
     /// Waits until `more` notifications are accepted.
-    pub(crate) async fn goes_on(&self, more: usize) {
+    pub(crate) async fn wait_for_accepted(&self, more: usize) {
         let mut accepted = self.accepted.subscribe();
         let wanted = *accepted.borrow_and_update() + more;
         let reached =
@@ -69,18 +69,18 @@ impl Load {
     }
 
     /// Sets the replicas for the following requests.
-    pub(crate) fn turns_to(&self, replicas: &[Replica]) {
+    pub(crate) fn set_replicas(&self, replicas: &[Replica]) {
         self.targets.send_replace(urls(replicas));
     }
 
     /// Announces that a component has recovered, so that clients retry.
-    pub(crate) fn tries_again(&self) {
+    pub(crate) fn retry_now(&self) {
         self.targets.send_modify(|_| {});
     }
 
     /// Posts until the stop, one notification after the other, each with its own key and to any
     /// replica that responds, until it is accepted.
-    async fn post(&self, stage: &Stage, poster: usize) -> Vec<Accepted> {
+    async fn post(&self, cluster: &NotifyCluster, poster: usize) -> Vec<Accepted> {
         let mut stop = self.stop.subscribe();
         let mut done = Vec::new();
         while !*stop.borrow_and_update() {
@@ -93,7 +93,7 @@ impl Load {
                 let posted = match urls.get(number % urls.len().max(1)) {
                     Some(url) => {
                         tries += 1;
-                        stage
+                        cluster
                             .try_post(url, &name, &name, "NORMAL")
                             .await
                             .map(|id| (id, url.clone()))
@@ -123,13 +123,17 @@ fn urls(replicas: &[Replica]) -> Vec<String> {
 }
 
 /// Evaluates the provider's record once it contains everything accepted.
-pub(crate) async fn verdict(stage: &Stage, posted: &[Vec<Accepted>], kills: &[Kill]) -> Verdict {
+pub(crate) async fn verdict(
+    cluster: &NotifyCluster,
+    posted: &[Vec<Accepted>],
+    kills: &[Kill],
+) -> Verdict {
     let ids: BTreeSet<&str> = posted
         .iter()
         .flatten()
         .map(|accepted| accepted.id.as_str())
         .collect();
-    let calls = stage.provider.until(STEP_TIMEOUT, |calls| {
+    let calls = cluster.provider.until(STEP_TIMEOUT, |calls| {
         calls.len() >= ids.len()
             && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
     });

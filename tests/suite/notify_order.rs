@@ -11,8 +11,8 @@ use postern_common::database::testing::{postgres, sqlite};
 use postern_tests::note;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
+use crate::notify_cluster::{Call, NotifyCluster, Replica};
 use crate::notify_postgres::OwnPostgres;
-use crate::notify_stage::{Call, Replica, Stage};
 
 const PERMITS: usize = 16;
 const ONE: Option<usize> = Some(1);
@@ -87,13 +87,17 @@ fn disorder(expected: &[String], calls: &[Call]) -> Disorder {
 
 /// Submits `count` notifications of all priorities, mixed. Returns the ids by priority, each in the
 /// order of acceptance.
-async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<String>; 4] {
+async fn accept_mixed(
+    cluster: &NotifyCluster,
+    replica: &Replica,
+    count: usize,
+) -> [Vec<String>; 4] {
     let mut expected: [Vec<String>; 4] = Default::default();
     let batch: Vec<&str> = (0..count.min(1000))
         .map(|n| PRIORITIES[(n * 7 + n / 3) % 4])
         .collect();
     while expected.iter().map(Vec::len).sum::<usize>() < count {
-        for (id, priority) in stage
+        for (id, priority) in cluster
             .post_batch(replica, &batch)
             .await
             .into_iter()
@@ -110,10 +114,10 @@ async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<St
 }
 
 /// Fills the claim limit of a process with calls to a provider that does not respond.
-async fn fill_the_hands(stage: &Stage, replica: &Replica) -> Vec<String> {
-    stage.provider.hold();
-    let first = stage.post_batch(replica, &["CRITICAL"; PERMITS]).await;
-    stage
+async fn occupy_all_workers(cluster: &NotifyCluster, replica: &Replica) -> Vec<String> {
+    cluster.provider.pause_responses();
+    let first = cluster.post_batch(replica, &["CRITICAL"; PERMITS]).await;
+    cluster
         .provider
         .until(Duration::from_secs(60), |calls| calls.len() == PERMITS)
         .await;
@@ -121,13 +125,13 @@ async fn fill_the_hands(stage: &Stage, replica: &Replica) -> Vec<String> {
 }
 
 /// Returns the record once it contains all of `ids`. Claimed notifications may be called again.
-async fn once_called(stage: &Stage, ids: &[&[String]]) -> Vec<Call> {
+async fn once_called(cluster: &NotifyCluster, ids: &[&[String]]) -> Vec<Call> {
     let ids: HashSet<&str> = ids.iter().copied().flatten().map(String::as_str).collect();
     let all = |calls: &[Call]| {
         calls.len() >= ids.len()
             && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
     };
-    stage.provider.until(patience(ids.len()), all).await
+    cluster.provider.until(patience(ids.len()), all).await
 }
 
 /// Asserts the order of acceptance within a priority, and CRITICAL, HIGH, NORMAL, LOW overall,
@@ -164,23 +168,23 @@ fn hold_to_the_order(
     )
 }
 
-/// Starts a stage whose replicas have this number of threads; `None` is the default of one per
+/// Starts a cluster whose replicas have this number of threads; `None` is the default of one per
 /// core.
-async fn with_threads(database: &str, threads: Option<usize>) -> Stage {
-    let mut stage = Stage::over(database, SETTINGS).await;
-    stage.threads = threads;
-    stage
+async fn with_threads(database: &str, threads: Option<usize>) -> NotifyCluster {
+    let mut cluster = NotifyCluster::over(database, SETTINGS).await;
+    cluster.threads = threads;
+    cluster
 }
 
 async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
-    let stage = with_threads(database, threads).await;
-    let replica = stage.replica().await;
-    let first = fill_the_hands(&stage, &replica).await;
+    let cluster = with_threads(database, threads).await;
+    let replica = cluster.replica().await;
+    let first = occupy_all_workers(&cluster, &replica).await;
     let accepted = Instant::now();
-    let expected = accept_mixed(&stage, &replica, figure("POSTERN_TEST_WAITING", 2000)).await;
+    let expected = accept_mixed(&cluster, &replica, figure("POSTERN_TEST_WAITING", 2000)).await;
     let (all, began) = (expected.concat(), Instant::now());
-    stage.provider.let_go();
-    let calls = once_called(&stage, &[&first, &all]).await;
+    cluster.provider.resume_responses();
+    let calls = once_called(&cluster, &[&first, &all]).await;
     let took = began.elapsed();
     let (within, over_all) = hold_to_the_order(&expected, &calls, accepted.elapsed(), threads);
     note(&format!(
@@ -201,7 +205,12 @@ async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
 async fn order_is_strict_and_fair_beside_an_idle_transaction() {
     let database = postgres().await;
     // Creates the tables before the session begins.
-    drop(Stage::over(&database.url, SETTINGS).await.replica().await);
+    drop(
+        NotifyCluster::over(&database.url, SETTINGS)
+            .await
+            .replica()
+            .await,
+    );
     // Dead rows cannot be vacuumed from now on.
     let mut idle = PgConnection::connect(&database.url)
         .await
@@ -231,16 +240,16 @@ const BACKLOG_SIZE: usize = 600;
 #[tokio::test]
 async fn waiting_keeps_its_order_when_postgresql_is_killed() {
     let mut database = OwnPostgres::start().await;
-    let stage = with_threads(database.url(), ONE).await;
-    let (accepted, replica) = (Instant::now(), stage.replica().await);
-    let first = fill_the_hands(&stage, &replica).await;
-    let expected = accept_mixed(&stage, &replica, BACKLOG_SIZE).await;
+    let cluster = with_threads(database.url(), ONE).await;
+    let (accepted, replica) = (Instant::now(), cluster.replica().await);
+    let first = occupy_all_workers(&cluster, &replica).await;
+    let expected = accept_mixed(&cluster, &replica, BACKLOG_SIZE).await;
     database.kill().await;
     replica.running.kill().await;
     database.again().await;
-    let replica = stage.replica().await;
-    stage.provider.let_go();
-    let calls = once_called(&stage, &[&first, &expected.concat()]).await;
+    let replica = cluster.replica().await;
+    cluster.provider.resume_responses();
+    let calls = once_called(&cluster, &[&first, &expected.concat()]).await;
     hold_to_the_order(&expected, &calls, accepted.elapsed(), ONE);
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     database.stop().await;
@@ -249,14 +258,14 @@ async fn waiting_keeps_its_order_when_postgresql_is_killed() {
 #[tokio::test]
 async fn waiting_keeps_its_order_over_a_killed_sqlite_process() {
     let database = sqlite().await;
-    let stage = with_threads(&database.url, ONE).await;
-    let (accepted, replica) = (Instant::now(), stage.replica().await);
-    let first = fill_the_hands(&stage, &replica).await;
-    let expected = accept_mixed(&stage, &replica, BACKLOG_SIZE).await;
+    let cluster = with_threads(&database.url, ONE).await;
+    let (accepted, replica) = (Instant::now(), cluster.replica().await);
+    let first = occupy_all_workers(&cluster, &replica).await;
+    let expected = accept_mixed(&cluster, &replica, BACKLOG_SIZE).await;
     replica.running.kill().await;
-    let replica = stage.replica().await;
-    stage.provider.let_go();
-    let calls = once_called(&stage, &[&first, &expected.concat()]).await;
+    let replica = cluster.replica().await;
+    cluster.provider.resume_responses();
+    let calls = once_called(&cluster, &[&first, &expected.concat()]).await;
     hold_to_the_order(&expected, &calls, accepted.elapsed(), ONE);
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
@@ -305,15 +314,15 @@ async fn critical_is_sent_while_low_waits() {
 async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
     let low = figure("POSTERN_TEST_LOW", 20_000);
     let database = postgres().await;
-    let stage = with_threads(&database.url, threads).await;
-    let replica = stage.replica().await;
+    let cluster = with_threads(&database.url, threads).await;
+    let replica = cluster.replica().await;
     fill(&database.url, LOW_LANE, low).await;
     let mut tick = tokio::time::interval(Duration::from_millis(1000 / CRITICAL_PER_SECOND));
     let mut posted = HashMap::new();
     for number in 0..CRITICAL_COUNT {
         tick.tick().await;
         let (key, began) = (format!("c-{number}"), Instant::now());
-        let id = stage
+        let id = cluster
             .try_post(&replica.url, &key, "critical", "CRITICAL")
             .await
             .expect("accepted");
@@ -325,7 +334,7 @@ async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
             .filter(|call| posted.contains_key(&call.id))
             .count()
     };
-    let calls = stage
+    let calls = cluster
         .provider
         .until(Duration::from_secs(60), |calls| {
             heard(calls) == CRITICAL_COUNT

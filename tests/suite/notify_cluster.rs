@@ -16,7 +16,7 @@ use tempfile::TempDir;
 pub(crate) use self::provider::{Call, Provider};
 
 /// The shared environment of the replicas.
-pub(crate) struct Stage {
+pub(crate) struct NotifyCluster {
     pub(crate) provider: Provider,
     pools: Pools,
     database: String,
@@ -25,7 +25,7 @@ pub(crate) struct Stage {
     /// Cache URL of the replicas. Default `memory:`.
     pub(crate) cache: String,
     /// Whether the provider supports lookups.
-    pub(crate) can_be_asked: bool,
+    pub(crate) supports_lookup: bool,
     /// The program of an older release, instead of the current one.
     pub(crate) older: Option<PathBuf>,
     /// Maximum calls per second, counted in the cache.
@@ -39,6 +39,8 @@ pub(crate) struct Stage {
 
 /// Mail token key of every replica and tool: 33 bytes in base64.
 const TOKEN_KEY: &str = "bWFpbC10b2tlbi1rZXktb2YtdGhlLXRlc3RzLW9ubHkh";
+/// Name of the recording provider in the replicas' configuration and logs.
+pub(crate) const PROVIDER_NAME: &str = "record";
 /// Maximum wait for an event that may not occur.
 pub(crate) const EVENT_POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -49,10 +51,10 @@ pub(crate) struct Replica {
     pub(crate) admin: String,
 }
 
-// === impl Stage ===
+// === impl NotifyCluster ===
 
-impl Stage {
-    /// Creates a stage over a database. `settings` are appended to the configuration of each
+impl NotifyCluster {
+    /// Creates a cluster over a database. `settings` are appended to the configuration of each
     /// replica.
     pub(crate) async fn over(database: &str, settings: &str) -> Self {
         let (provider, pools) = (Provider::start().await, Pools::start().await);
@@ -64,7 +66,7 @@ impl Stage {
             database: database.to_owned(),
             settings: settings.to_owned(),
             cache: "memory:".to_owned(),
-            can_be_asked: false,
+            supports_lookup: false,
             older: None,
             rate: None,
             threads: None,
@@ -158,7 +160,7 @@ impl Stage {
             ..
         } = self;
         let url = &provider.url;
-        let lookup = if self.can_be_asked {
+        let lookup = if self.supports_lookup {
             format!("lookup_url = \"{url}/messages/{{id}}\"")
         } else {
             String::new()
@@ -178,7 +180,7 @@ folder = "{templates}"
 [log]
 filter = "warn"
 [[provider]]
-name = "record"
+name = "{PROVIDER_NAME}"
 channel = "sms"
 kind = "http"
 url = "{url}/messages"
@@ -260,7 +262,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
                     if view["status"] != "QUEUED" {
                         break view;
                     }
-                    self.provider.moved().await;
+                    self.provider.next_call_or_timeout().await;
                 };
                 if view["reason"].as_str() == reason {
                     return;
@@ -306,7 +308,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
                 if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
                     return answer.text().await.expect("text");
                 }
-                self.provider.moved().await;
+                self.provider.next_call_or_timeout().await;
             }
         });
         asked.await.expect("it does not stay ready")
@@ -390,7 +392,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     pub(crate) async fn settled(&self, replica: &Replica, id: &str, status: &str) {
         let polled = tokio::time::timeout(Duration::from_secs(60), async {
             while self.status(&replica.url, id).await["status"] != status {
-                self.provider.moved().await;
+                self.provider.next_call_or_timeout().await;
             }
         });
         if polled.await.is_err() {
@@ -402,7 +404,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     pub(crate) async fn metric_reaches(&self, replica: &Replica, name: &str, figure: u64) {
         let polled = tokio::time::timeout(Duration::from_secs(60), async {
             while self.metric(replica, name).await < figure {
-                self.provider.moved().await;
+                self.provider.next_call_or_timeout().await;
             }
         });
         polled
