@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::auth_cluster::{AuthCluster, Changes, Replica};
-use crate::redis_pair::{RedisPair, until};
+use crate::redis_pair::{RedisPair, wait_until};
 
 /// Temporary tokens of the race. The first ones are exchanged before the fail-over.
 const TOKENS: usize = 24;
@@ -83,7 +83,7 @@ async fn sign_in(replica: &Replica) -> Result<String, String> {
 /// Waits until the replica's cache answers again.
 async fn until_cache_answers(replica: &Replica) {
     let body = json!({"temporaryToken": "A".repeat(43)});
-    until("answer of the cache", async || {
+    wait_until("answer of the cache", async || {
         replica.post("/auth/tokens/exchange", &body).await.status == 401
     })
     .await;
@@ -104,7 +104,7 @@ async fn token_has_one_winner_over_fail_over_and_fail_back() {
     for number in 0..TOKENS {
         tokens.push(sign_in(&replicas[number % 2]).await.expect("signed in"));
     }
-    redis.in_step(0).await;
+    redis.wait_for_replication(0).await;
     let race = Race {
         replicas: [&replicas[0], &replicas[1]],
         tokens,
@@ -114,7 +114,7 @@ async fn token_has_one_winner_over_fail_over_and_fail_back() {
 
     // What is exchanged now does not reach the replica.
     second.signal("STOP").await;
-    redis.cut_replicas(0).await;
+    redis.disconnect_replicas(0).await;
     race.run(0..EXCHANGED_FIRST).await;
     let before = race.wins();
     first.signal("STOP").await;
@@ -210,7 +210,7 @@ async fn lock_of_a_lost_master_is_taken_over_in_seconds() {
         outcome = &mut sign_in => panic!("it has not asked the actor service: {outcome:?}"),
         asked = requests.recv() => asked.expect("the actor service runs"),
     }
-    redis.in_step(0).await;
+    redis.wait_for_replication(0).await;
     redis.nodes[0].signal("STOP").await;
     redis.promote(1).await;
     until_cache_answers(&other).await;

@@ -13,7 +13,7 @@ use crate::auth_cluster::{AuthCluster, Changes, Replica};
 /// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    Hangs,
+    Suspended,
     Killed,
 }
 
@@ -68,11 +68,11 @@ impl Calls<'_> {
 /// Sends a request until the response is 503, at most three times within a second each: a busy
 /// machine may delay one response, but a call that waits for its own longer timeout would be late
 /// each time.
-async fn unavailable(what: &str, ask: impl AsyncFn() -> Answer) {
+async fn assert_unavailable(what: &str, send: impl AsyncFn() -> Answer) {
     let mut took = Vec::new();
     for _ in 0..3 {
         let began = Instant::now();
-        let answer = ask().await;
+        let answer = send().await;
         took.push(began.elapsed());
         let refusal = answer.problem(503, "unavailable");
         assert!(refusal.headers.contains_key("retry-after"), "{what}");
@@ -89,16 +89,16 @@ async fn unavailable(what: &str, ask: impl AsyncFn() -> Answer) {
 
 /// Sends requests until the response has this status, because an open circuit breaker admits a call
 /// from time to time.
-async fn until(status: u16, ask: impl AsyncFn() -> Answer) -> Value {
-    let asking = async {
+async fn wait_for_status(status: u16, send: impl AsyncFn() -> Answer) -> Value {
+    let polled = async {
         loop {
-            let answer = ask().await;
+            let answer = send().await;
             if answer.status == status {
                 return answer.json();
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asking)
+    tokio::time::timeout(Duration::from_secs(60), polled)
         .await
         .expect("the dependency recovers")
 }
@@ -107,7 +107,7 @@ async fn until(status: u16, ask: impl AsyncFn() -> Answer) -> Value {
 async fn redis_outage_fails_only_operations_that_need_it() {
     let mut cluster = AuthCluster::start().await;
     let replica = cluster.replica(&Changes::default()).await;
-    for fault in [Fault::Hangs, Fault::Killed] {
+    for fault in [Fault::Suspended, Fault::Killed] {
         let calls = Calls {
             replica: &replica,
             ada: replica.surface.register().await,
@@ -118,25 +118,25 @@ async fn redis_outage_fails_only_operations_that_need_it() {
             .await
             .expect("signed in");
         match fault {
-            Fault::Hangs => cluster.redis.signal("STOP").await,
+            Fault::Suspended => cluster.redis.signal("STOP").await,
             Fault::Killed => cluster.redis.kill().await,
         }
-        let name = |what: &str| format!("{what} while Redis {fault:?}");
-        unavailable(&name("exchange"), async || calls.exchange(&token).await).await;
-        unavailable(&name("refresh"), async || {
+        let name = |what: &str| format!("{what} with Redis {fault:?}");
+        assert_unavailable(&name("exchange"), async || calls.exchange(&token).await).await;
+        assert_unavailable(&name("refresh"), async || {
             replica.refresh(&calls.ada.tokens).await
         })
         .await;
-        unavailable(&name("social sign-in"), async || calls.begin_social().await).await;
-        unavailable(&name("register"), async || calls.register().await).await;
+        assert_unavailable(&name("social sign-in"), async || calls.begin_social().await).await;
+        assert_unavailable(&name("register"), async || calls.register().await).await;
         // The process counts attempts in memory meanwhile.
         let _ = calls.login().await.expect(200);
         let _ = calls.me().await.expect(200);
         match fault {
-            Fault::Hangs => cluster.redis.signal("CONT").await,
+            Fault::Suspended => cluster.redis.signal("CONT").await,
             Fault::Killed => cluster.redis.restart().await,
         }
-        until(200, async || replica.refresh(&calls.ada.tokens).await).await;
+        wait_for_status(200, async || replica.refresh(&calls.ada.tokens).await).await;
         let exchanged = calls.exchange(&token).await;
         if fault == Fault::Killed {
             // Redis has lost the token, so it cannot be exchanged.
@@ -154,33 +154,33 @@ async fn pool_outage_fails_only_operations_that_need_it() {
         replica: &replica,
         ada: replica.surface.register().await,
     };
-    for fault in [Fault::Hangs, Fault::Killed] {
+    for fault in [Fault::Suspended, Fault::Killed] {
         let _ = calls.me().await.expect(200);
         let token = match fault {
-            Fault::Hangs => replica
+            Fault::Suspended => replica
                 .surface
                 .social_sign_in(&sample("ada"), None)
                 .await
                 .expect("signed in"),
             Fault::Killed => String::new(),
         };
-        let name = |what: &str| format!("{what} while the pool {fault:?}");
+        let name = |what: &str| format!("{what} with the pool {fault:?}");
         match fault {
-            Fault::Hangs => cluster.standalone.signal("STOP").await,
+            Fault::Suspended => cluster.standalone.signal("STOP").await,
             Fault::Killed => cluster.standalone.signal("KILL").await,
         }
-        unavailable(&name("login"), async || calls.login().await).await;
-        unavailable(&name("refresh"), async || {
+        assert_unavailable(&name("login"), async || calls.login().await).await;
+        assert_unavailable(&name("refresh"), async || {
             replica.refresh(&calls.ada.tokens).await
         })
         .await;
-        unavailable(&name("register"), async || calls.register().await).await;
+        assert_unavailable(&name("register"), async || calls.register().await).await;
         // The pool's keys are cached, and the exchange needs only Redis.
         let _ = calls.me().await.expect(200);
-        if fault == Fault::Hangs {
+        if fault == Fault::Suspended {
             let _ = calls.exchange(&token).await.expect(200);
             cluster.standalone.signal("CONT").await;
-            until(200, async || calls.login().await).await;
+            wait_for_status(200, async || calls.login().await).await;
         }
     }
     let _ = replica.running.stop("TERM").await;
@@ -208,7 +208,7 @@ async fn concurrent_refreshes_of_one_token_rotate_once() {
         .collect();
     assert!(
         sets.iter().all(|set| *set == sets[0]),
-        "fifty equal answers"
+        "all responses contain the same tokens"
     );
     assert_ne!(
         text(&sets[0], "refreshToken"),
@@ -227,8 +227,8 @@ async fn rotations(cluster: &AuthCluster) -> i64 {
     let path = cluster.folder().join("var/identity-pool.db");
     let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
         .await
-        .expect("the pool's store");
+        .expect("the pool's database is readable");
     let count =
         sqlx::query_scalar("SELECT count(*) FROM pool_refresh_token WHERE rotated_at IS NOT NULL");
-    count.fetch_one(&pool).await.expect("counted")
+    count.fetch_one(&pool).await.expect("the rows are counted")
 }

@@ -9,7 +9,7 @@ use postern_common::database::testing::{Relay, postgres};
 use sqlx::{AssertSqlSafe, Executor};
 
 use crate::notify_cluster::NotifyCluster;
-use crate::notify_kills::RESCUE;
+use crate::notify_kills::MAX_TAKEOVER_TIME;
 use crate::notify_postgres::OwnPostgres;
 
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
@@ -57,7 +57,7 @@ async fn database_outage_is_503_with_retry_after() {
         stage.not_ready(&replica).await.contains("database"),
         "readiness fails as well"
     );
-    database.again().await;
+    database.restart().await;
     let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
         loop {
             if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
@@ -229,7 +229,11 @@ async fn worker_resumed_after_its_lease_changes_nothing() {
         .provider
         .until(STEP_TIMEOUT, |calls| calls.len() == 2)
         .await;
-    assert!(stopped.elapsed() <= RESCUE, "{:?}", stopped.elapsed());
+    assert!(
+        stopped.elapsed() <= MAX_TAKEOVER_TIME,
+        "{:?}",
+        stopped.elapsed()
+    );
     stage.settled(&other, &id, "SENT").await;
     zombie.running.signal("CONT").await;
     stage

@@ -20,7 +20,7 @@ const SETTINGS: &str = "[queue]\nsms_permits = 16";
 /// Every request and every call uses the cache.
 const WITH_CACHE: &str = "service_quota = 1000000000\n[queue]\nsms_permits = 16";
 /// Maximum time of a takeover: 10 s until a lease expires, 3 s until that is detected, and a claim.
-pub(crate) const RESCUE: Duration = Duration::from_secs(15);
+pub(crate) const MAX_TAKEOVER_TIME: Duration = Duration::from_secs(15);
 
 fn kills() -> usize {
     Env::of_process()
@@ -36,32 +36,42 @@ fn assert_guarantees(verdict: &Verdict, kills: &[Kill], what: &str) {
         lost,
         extra,
         unknown,
-        slowest_rescue,
+        slowest_takeover,
         displaced,
     } = verdict;
-    let most = kills.len() * PERMITS;
-    let away: Duration = kills
+    let max_extra = kills.len() * PERMITS;
+    let outage: Duration = kills
         .iter()
-        .map(|kill| kill.back.duration_since(kill.at))
+        .map(|kill| kill.recovered_at.duration_since(kill.at))
         .sum();
     note(&format!(
-        "notify: {} kills of {what} under load: {accepted} accepted, {} lost, {extra} extra sends (at most {most}), slowest \
-         rescue {} ms, at most {displaced} places late; PostgreSQL was away for {} ms in all, which is not counted",
+        "notify: {} kills of {what} under load: {accepted} accepted, {} lost, {extra} extra sends (at most {max_extra}), slowest \
+         takeover {} ms, at most {displaced} places late; PostgreSQL was down for {} ms in total, which is not counted",
         kills.len(),
         lost.len(),
-        slowest_rescue.as_millis(),
-        away.as_millis()
+        slowest_takeover.as_millis(),
+        outage.as_millis()
     ));
     assert!(lost.is_empty(), "lost: {lost:?}");
-    assert_eq!(*unknown, 0, "a key that was repeated is one notification");
-    assert!(*extra <= most, "{extra} extra");
-    assert!(*slowest_rescue <= RESCUE, "{slowest_rescue:?}");
+    assert_eq!(
+        *unknown, 0,
+        "a retry with the same key must not create a second notification"
+    );
+    assert!(*extra <= max_extra, "{extra} extra");
+    assert!(
+        *slowest_takeover <= MAX_TAKEOVER_TIME,
+        "{slowest_takeover:?}"
+    );
     assert!(*displaced <= 2 * PERMITS, "{displaced} places");
 }
 
 /// Kills the oldest process and starts another. The start-up time counts, because the other
 /// processes continue.
-async fn kill_a_worker(cluster: &NotifyCluster, load: &Load, replicas: &mut Vec<Replica>) -> Kill {
+async fn kill_oldest_worker(
+    cluster: &NotifyCluster,
+    load: &Load,
+    replicas: &mut Vec<Replica>,
+) -> Kill {
     let (victim, kill) = (replicas.remove(0), Kill::now());
     victim.running.kill().await;
     load.set_replicas(replicas);
@@ -73,11 +83,11 @@ async fn kill_a_worker(cluster: &NotifyCluster, load: &Load, replicas: &mut Vec<
 async fn kill_postgres(load: &Load, database: &mut OwnPostgres) -> Kill {
     let at = Instant::now();
     database.kill().await;
-    database.again().await;
+    database.restart().await;
     load.retry_now();
     Kill {
         at,
-        back: Instant::now(),
+        recovered_at: Instant::now(),
     }
 }
 
@@ -98,7 +108,7 @@ async fn killed_workers_lose_nothing_and_are_replaced_in_time() {
         let mut killed = Vec::new();
         for _ in 0..kills() {
             load.wait_for_accepted(40).await;
-            killed.push(kill_a_worker(&cluster, &load, &mut replicas).await);
+            killed.push(kill_oldest_worker(&cluster, &load, &mut replicas).await);
         }
         killed
     };
@@ -127,7 +137,7 @@ async fn kills_of_any_component_lose_nothing() {
             load.wait_for_accepted(40).await;
             killed.push(kill_redis(&mut redis).await);
             load.wait_for_accepted(40).await;
-            killed.push(kill_a_worker(&cluster, &load, &mut replicas).await);
+            killed.push(kill_oldest_worker(&cluster, &load, &mut replicas).await);
         }
         load.wait_for_accepted(40).await;
         killed
@@ -154,7 +164,7 @@ async fn killed_single_process_over_sqlite_loses_nothing() {
         let mut killed = Vec::new();
         for _ in 0..kills() {
             load.wait_for_accepted(40).await;
-            killed.push(kill_a_worker(&cluster, &load, &mut replicas).await);
+            killed.push(kill_oldest_worker(&cluster, &load, &mut replicas).await);
         }
         load.wait_for_accepted(40).await;
         killed
@@ -163,7 +173,7 @@ async fn killed_single_process_over_sqlite_loses_nothing() {
     assert_guarantees(
         &verdict(&cluster, &posted, &killed).await,
         &killed,
-        "the one process over SQLite",
+        "the only process over SQLite",
     );
     for replica in replicas {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -205,8 +215,8 @@ async fn rolling_restart_loses_and_repeats_nothing() {
         "claimed rows are returned, calls in progress are completed"
     );
     assert!(
-        verdict.slowest_rescue < Duration::from_secs(5),
+        verdict.slowest_takeover < Duration::from_secs(5),
         "no notification waited for a lease: {:?}",
-        verdict.slowest_rescue
+        verdict.slowest_takeover
     );
 }

@@ -65,7 +65,7 @@ impl Load {
             tokio::time::timeout(STEP_TIMEOUT, accepted.wait_for(|count| *count >= wanted)).await;
         let _ = reached
             .expect("notifications are accepted within a minute")
-            .expect("the sender is here");
+            .expect("the counter exists");
     }
 
     /// Sets the replicas for the following requests.
@@ -145,18 +145,21 @@ pub(crate) async fn verdict(
 pub(crate) struct Kill {
     pub(crate) at: Instant,
     /// Time of recovery; equal to the kill if other processes continue.
-    pub(crate) back: Instant,
+    pub(crate) recovered_at: Instant,
 }
 
 impl Kill {
     pub(crate) fn now() -> Self {
         let at = Instant::now();
-        Self { at, back: at }
+        Self {
+            at,
+            recovered_at: at,
+        }
     }
 
     /// Returns the time between two instants during which no process could work.
-    fn away_within(&self, from: Instant, to: Instant) -> Duration {
-        self.back
+    fn outage_within(&self, from: Instant, to: Instant) -> Duration {
+        self.recovered_at
             .min(to)
             .saturating_duration_since(self.at.max(from))
     }
@@ -172,7 +175,7 @@ pub(crate) struct Verdict {
     pub(crate) unknown: usize,
     /// Maximum time from a kill to the delivery of a notification accepted before it, without the
     /// outage of the database.
-    pub(crate) slowest_rescue: Duration,
+    pub(crate) slowest_takeover: Duration,
     /// Maximum number of places by which a notification was late, among those that one process
     /// accepted from one client and that no kill affected.
     pub(crate) displaced: usize,
@@ -189,18 +192,18 @@ impl Verdict {
         let lost = all
             .iter()
             .filter(|accepted| !first.contains_key(accepted.id.as_str()));
-        let rescue = kills.iter().flat_map(|kill| {
+        let takeover_times = kills.iter().flat_map(|kill| {
             let before = all.iter().filter(move |accepted| accepted.at <= kill.at);
             before.filter_map(|accepted| {
                 let called = *first.get(accepted.id.as_str())?;
-                let away: Duration = kills
+                let outage: Duration = kills
                     .iter()
-                    .map(|other| other.away_within(kill.at, called))
+                    .map(|other| other.outage_within(kill.at, called))
                     .sum();
                 Some(
                     called
                         .saturating_duration_since(kill.at)
-                        .saturating_sub(away),
+                        .saturating_sub(outage),
                 )
             })
         });
@@ -209,7 +212,7 @@ impl Verdict {
             lost: lost.map(|accepted| accepted.id.clone()).collect(),
             extra: calls.len() - first.len(),
             unknown: first.keys().filter(|id| !known.contains(*id)).count(),
-            slowest_rescue: rescue.max().unwrap_or_default(),
+            slowest_takeover: takeover_times.max().unwrap_or_default(),
             displaced: posted
                 .iter()
                 .map(|posted| displaced(posted, &first))

@@ -12,8 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::notify_cluster::NotifyCluster;
-use crate::notify_kills::RESCUE;
-use crate::notify_order::{CRITICAL_LANE, fill};
+use crate::notify_kills::MAX_TAKEOVER_TIME;
+use crate::notify_order::{CRITICAL_LANE, insert_backlog};
 
 /// A mail server that confirms messages only when the test permits it.
 struct SlowMail {
@@ -112,7 +112,7 @@ async fn stop_waits_for_the_slowest_call_without_repetition() {
         .expect("accepted");
     cluster
         .provider
-        .until(RESCUE, |calls| calls.len() == 1)
+        .until(MAX_TAKEOVER_TIME, |calls| calls.len() == 1)
         .await;
     for calls in 2.. {
         if began.elapsed() > Duration::from_secs(28) {
@@ -122,7 +122,7 @@ async fn stop_waits_for_the_slowest_call_without_repetition() {
         other = cluster.replica().await;
         cluster
             .provider
-            .until(RESCUE, |known| known.len() == calls)
+            .until(MAX_TAKEOVER_TIME, |known| known.len() == calls)
             .await;
     }
     assert_eq!(cluster.status(&other.url, &id).await["status"], "QUEUED");
@@ -164,7 +164,7 @@ async fn claim_in_progress_at_the_stop_is_returned() {
     let database = postgres().await;
     let cluster = NotifyCluster::over(&database.url, "").await;
     drop(cluster.replica().await);
-    fill(&database.url, CRITICAL_LANE, 5).await;
+    insert_backlog(&database.url, CRITICAL_LANE, 5).await;
     let mut other = PgConnection::connect(&database.url)
         .await
         .expect("connects");
