@@ -268,7 +268,7 @@ async fn users_of_a_provider_sign_in() {
         .fetch_all(&store)
         .await;
     let sealed: Vec<String> = rows
-        .expect("read")
+        .expect("the rows are read")
         .iter()
         .map(|row| row.get("refresh_token"))
         .collect();

@@ -381,7 +381,7 @@ async fn socket_activation_restarts_fail_no_request() {
 async fn unconfigured_passed_socket_is_rejected() {
     let site = Site::new().await;
     let stranger = Arc::new(TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    let address = stranger.local_addr().expect("bound");
+    let address = stranger.local_addr().expect("the socket is bound");
     let ended = site.program().passing(&[stranger]).start().wait().await;
     assert!(
         ended.expect(64, 1)[0].contains(&address.to_string()),
@@ -390,7 +390,8 @@ async fn unconfigured_passed_socket_is_rejected() {
     );
     let connected = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let no_listener =
-        std::net::TcpStream::connect(connected.local_addr().expect("bound")).expect("connected");
+        std::net::TcpStream::connect(connected.local_addr().expect("the socket is bound"))
+            .expect("connected");
     let no_listener = Arc::new(TcpListener::from(std::os::fd::OwnedFd::from(no_listener)));
     let ended = site.program().passing(&[no_listener]).start().wait().await;
     assert!(
@@ -419,7 +420,7 @@ async fn moved_access_log_is_reopened_on_a_signal() {
             .expect(200)
     };
     let _ = ask().await;
-    std::fs::rename(&log, &moved).expect("moved");
+    std::fs::rename(&log, &moved).expect("the file is renamed");
     running.signal("USR1").await;
     while !log.exists() {
         tokio::task::yield_now().await;

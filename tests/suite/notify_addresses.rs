@@ -92,11 +92,11 @@ async fn bounce_suppresses_its_address_until_removed() {
         let view = cluster.status(&replica.url, &id).await;
         assert_eq!(view["reason"], "BOUNCED", "{view}");
         cluster
-            .mail_ends(&replica, ADA, Some("ADDRESS_SUPPRESSED"))
+            .wait_for_mail_outcome(&replica, ADA, Some("ADDRESS_SUPPRESSED"))
             .await;
 
         list_and_remove_ada(&cluster).await;
-        cluster.mail_ends(&replica, ADA, None).await;
+        cluster.wait_for_mail_outcome(&replica, ADA, None).await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
 }

@@ -241,7 +241,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .json(&body)
             .send()
             .await
-            .expect("it answers")
+            .expect("the replica responds")
             .json()
             .await
             .expect("JSON");
@@ -253,8 +253,13 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 
     /// Submits mails until one ends with this reason, or is sent for `None`: the decision of
     /// another process reaches this one within seconds.
-    pub(crate) async fn mail_ends(&self, replica: &Replica, to: &str, reason: Option<&str>) {
-        let heard = tokio::time::timeout(Duration::from_secs(60), async {
+    pub(crate) async fn wait_for_mail_outcome(
+        &self,
+        replica: &Replica,
+        to: &str,
+        reason: Option<&str>,
+    ) {
+        let polled = tokio::time::timeout(Duration::from_secs(60), async {
             loop {
                 let id = self.post_mail(replica, to).await;
                 let view = loop {
@@ -269,7 +274,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
                 }
             }
         });
-        heard
+        polled
             .await
             .unwrap_or_else(|_| panic!("no mail to {to} ends with {reason:?}"));
     }
@@ -290,28 +295,28 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .header("content-type", form)
             .body("List-Unsubscribe=One-Click");
         assert_eq!(
-            request.send().await.expect("it answers").status(),
+            request.send().await.expect("the replica responds").status(),
             StatusCode::NO_CONTENT
         );
     }
 
     /// Waits until a replica is not ready, and returns the reason.
-    pub(crate) async fn not_ready(&self, replica: &Replica) -> String {
-        let asked = tokio::time::timeout(Duration::from_secs(60), async {
+    pub(crate) async fn wait_until_not_ready(&self, replica: &Replica) -> String {
+        let polled = tokio::time::timeout(Duration::from_secs(60), async {
             loop {
                 let answer = self
                     .http
                     .get(format!("{}/readyz", replica.admin))
                     .send()
                     .await
-                    .expect("it answers");
+                    .expect("the replica responds");
                 if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
-                    return answer.text().await.expect("text");
+                    return answer.text().await.expect("the body is UTF-8");
                 }
                 self.provider.next_call_or_timeout().await;
             }
         });
-        asked.await.expect("it does not stay ready")
+        polled.await.expect("the replica becomes unready")
     }
 
     /// Submits a batch and returns the ids in order.
@@ -329,7 +334,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .json(&body)
             .send()
             .await
-            .expect("it answers")
+            .expect("the replica responds")
             .json()
             .await
             .expect("JSON");
@@ -368,7 +373,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         request
             .send()
             .await
-            .expect("it answers")
+            .expect("the replica responds")
             .json()
             .await
             .expect("JSON")
@@ -381,8 +386,8 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .get(format!("{}/metrics", replica.admin))
             .send()
             .await
-            .expect("it answers");
-        let text = request.text().await.expect("text");
+            .expect("the replica responds");
+        let text = request.text().await.expect("the body is UTF-8");
         let line = text.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
             .unwrap_or(0)
@@ -401,14 +406,14 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     }
 
     /// Polls a replica's metrics until a value is reached.
-    pub(crate) async fn metric_reaches(&self, replica: &Replica, name: &str, figure: u64) {
+    pub(crate) async fn wait_for_metric(&self, replica: &Replica, name: &str, value: u64) {
         let polled = tokio::time::timeout(Duration::from_secs(60), async {
-            while self.metric(replica, name).await < figure {
+            while self.metric(replica, name).await < value {
                 self.provider.next_call_or_timeout().await;
             }
         });
         polled
             .await
-            .unwrap_or_else(|_| panic!("{name} did not reach {figure}"));
+            .unwrap_or_else(|_| panic!("{name} did not reach {value}"));
     }
 }

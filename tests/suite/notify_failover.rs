@@ -30,7 +30,12 @@ async fn promoted_standby_is_used_without_a_restart() {
         .expect("accepted");
     cluster.settled(&replica, &id, "SENT").await;
     primary.kill().await;
-    assert!(cluster.not_ready(&replica).await.contains("database"));
+    assert!(
+        cluster
+            .wait_until_not_ready(&replica)
+            .await
+            .contains("database")
+    );
     let mut operator = PgConnection::connect(standby.url())
         .await
         .expect("the standby answers");

@@ -54,7 +54,10 @@ async fn database_outage_is_503_with_retry_after() {
         answer.headers()
     );
     assert!(
-        stage.not_ready(&replica).await.contains("database"),
+        stage
+            .wait_until_not_ready(&replica)
+            .await
+            .contains("database"),
         "readiness fails as well"
     );
     database.restart().await;
@@ -99,7 +102,12 @@ async fn unresponsive_database_is_503_until_it_recovers() {
         assert_eq!(answer.status(), 503);
         assert!(asked.elapsed() < MAX_RESPONSE_TIME, "{:?}", asked.elapsed());
     }
-    assert!(stage.not_ready(&replica).await.contains("database"));
+    assert!(
+        stage
+            .wait_until_not_ready(&replica)
+            .await
+            .contains("database")
+    );
     relay.recover();
     // The same keys: a notification that was committed although the response was 503 is found, and
     // nothing is sent twice.
@@ -166,15 +174,19 @@ async fn demoted_database_is_503_until_another_is_writable() {
     let set = async |value: &str| {
         // Existing sessions keep their settings: the replica's are terminated, as in a failover.
         let set = format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}");
-        pool.execute(AssertSqlSafe(set)).await.expect("set");
+        pool.execute(AssertSqlSafe(set))
+            .await
+            .expect("the setting is changed");
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
             WHERE datname = current_database() AND pid <> pg_backend_pid()";
-        pool.execute(end).await.expect("ended");
+        pool.execute(end)
+            .await
+            .expect("the sessions are terminated");
     };
     set("on").await;
     assert!(
         stage
-            .not_ready(&replica)
+            .wait_until_not_ready(&replica)
             .await
             .contains("accepts no writes")
     );
@@ -237,7 +249,7 @@ async fn worker_resumed_after_its_lease_changes_nothing() {
     stage.settled(&other, &id, "SENT").await;
     zombie.running.signal("CONT").await;
     stage
-        .metric_reaches(&zombie, "postern_notify_lease_lost_total", 1)
+        .wait_for_metric(&zombie, "postern_notify_lease_lost_total", 1)
         .await;
     let view = stage.status(&other.url, &id).await;
     let kinds: Vec<&str> = view["events"]

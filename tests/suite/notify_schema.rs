@@ -32,7 +32,7 @@ const CONTRACTED: Migrations = Migrations {
     )],
 };
 
-async fn works(cluster: &NotifyCluster, replica: &Replica, key: &str) {
+async fn assert_delivers(cluster: &NotifyCluster, replica: &Replica, key: &str) {
     let id = cluster
         .try_post(&replica.url, key, "Ada", "NORMAL")
         .await
@@ -45,16 +45,16 @@ async fn older_release_works_until_a_migration_excludes_it() {
     for database in both().await {
         let cluster = NotifyCluster::over(&database.url, "").await;
         let replica = cluster.replica().await;
-        works(&cluster, &replica, "before").await;
+        assert_delivers(&cluster, &replica, "before").await;
         database
             .database
             .migrate(&EXPANDED)
             .await
             .expect("the next release has migrated");
-        works(&cluster, &replica, "beside").await;
+        assert_delivers(&cluster, &replica, "beside").await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
         let replica = cluster.replica().await;
-        works(&cluster, &replica, "started-again").await;
+        assert_delivers(&cluster, &replica, "started-again").await;
 
         database
             .database
@@ -62,7 +62,7 @@ async fn older_release_works_until_a_migration_excludes_it() {
             .await
             .expect("the release after migrates");
         let refused = "the schema of postern_notify has version 1001, which requires a binary that knows version 1000 or later";
-        let said = cluster.not_ready(&replica).await;
+        let said = cluster.wait_until_not_ready(&replica).await;
         assert!(said.contains(refused), "{said}");
         let ended = cluster.tool(&[]).await;
         assert!(ended.expect(69, 1)[0].contains(refused), "a start");

@@ -153,7 +153,7 @@ async fn until_claims(asks: &mut PgConnection, fits: impl Fn(i64) -> bool) {
         sqlx::query_scalar(CLAIMS)
             .fetch_one(&mut *asks)
             .await
-            .expect("asks"),
+            .expect("the query succeeds"),
     ) {
         tokio::task::yield_now().await;
     }
@@ -189,6 +189,6 @@ async fn claim_in_progress_at_the_stop_is_returned() {
     let untouched: i64 = sqlx::query_scalar(UNTOUCHED)
         .fetch_one(&mut other)
         .await
-        .expect("asks");
+        .expect("the query succeeds");
     assert_eq!((untouched, cluster.provider.calls().len()), (5, 0));
 }
