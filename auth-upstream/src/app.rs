@@ -1,4 +1,7 @@
-//! The process: built from its configuration, run on sockets that the caller has bound.
+//! Startup, background tasks and shutdown of the authentication upstream.
+//!
+//! Input: a decoded configuration and sockets that the caller has bound. Output: a service that
+//! runs until its token is cancelled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +51,8 @@ impl App {
     /// Opens the stores and builds the service, without binding a socket.
     ///
     /// # Errors
-    /// Status 64 for a configuration that cannot work, 69 if the database is unavailable.
+    /// Status 64 if the sealing key stored in the database is invalid. Status 69 if the database is
+    /// unavailable, or if an HTTPS client cannot be built, for instance without CA certificates.
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
         let diagnostics =
             Diagnostics::new(config.identity.clone(), config.auth_flow, clock.clone());
@@ -77,13 +81,13 @@ impl App {
         self.health.clone()
     }
 
-    /// Returns the service without its process.
+    /// Returns the service without starting listeners and background tasks.
     #[cfg(test)]
     pub(crate) fn into_service(self) -> Arc<AuthService> {
         self.service
     }
 
-    /// Serves until shutdown and until every request in flight has ended.
+    /// Serves until shutdown, then drains requests in flight for at most [`Limits::drain`].
     pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
         let Self {
             service,
@@ -131,6 +135,8 @@ async fn run_background_tasks(
     health: Health,
     shutdown: CancellationToken,
 ) {
+    // Runs once: seals stored provider tokens with the newest key, so that an older key can be
+    // removed from the configuration.
     let reseal = async {
         if let Some(social) = &service.flows.social {
             social.provider_tokens().reseal().await;
@@ -154,13 +160,14 @@ async fn run_startup_check(diagnostics: Diagnostics, service: Arc<AuthService>) 
 
 fn log_warnings(results: &[CheckResult]) {
     for result in results.iter().filter(|result| result.needs_attention()) {
-        tracing::warn!(%result, "configuration check failed, see `postern-auth check`");
+        tracing::warn!(%result, "startup check failed, see `postern-auth check`");
     }
 }
 
-/// Reports readiness until shutdown. The service is ready while the database accepts writes. The
-/// cache has no influence: without it some requests fail with 503, but removing all replicas from
-/// the load balancer would stop the others as well.
+/// Reports readiness until shutdown. The service is ready while the database accepts writes. An
+/// unavailable cache is only reported as a metric: requests that need it fail with 503, but all
+/// replicas share the cache, and removing all of them from the load balancer would also fail the
+/// requests that do not need it.
 async fn probe_stores(service: &AuthService, health: &Health, shutdown: &CancellationToken) {
     let (service_check, database_check) = (health.check("service"), health.check("database"));
     service_check.set_ok();

@@ -2,9 +2,9 @@
 
 use postern_common::decode::Field;
 
-/// A valid e-mail address: a dot-atom, `@` and a host name (RFC 5321 section 4.1.2 without quoted
-/// strings and address literals), at most 254 bytes. The host is in lower case; the local part is
-/// unchanged, because the pool decides whether its case matters.
+/// A valid e-mail address: a dot-atom, `@` and a host name with at least two labels (RFC 5321
+/// section 4.1.2 without quoted strings and address literals), at most 254 bytes. The host is in
+/// lower case; the local part is unchanged, because the pool decides whether its case matters.
 ///
 /// `Debug` prints no address, since addresses are personal data.
 #[derive(Clone, PartialEq, Eq)]
@@ -16,8 +16,8 @@ impl EmailAddress {
     /// Parses an address. Returns `None` if the text is not one.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (local, host) = text.rsplit_once('@')?;
-        let well_formed = text.len() <= 254 && is_dot_atom(local) && is_host_name(host);
-        well_formed.then(|| Self(format!("{local}@{}", host.to_ascii_lowercase())))
+        let is_well_formed = text.len() <= 254 && is_dot_atom(local) && is_host_name(host);
+        is_well_formed.then(|| Self(format!("{local}@{}", host.to_ascii_lowercase())))
     }
 
     /// Reads an address from a field of a request.

@@ -74,10 +74,10 @@ struct StoredCredentials {
 
 impl ProvisionedPools {
     /// Returns the environment variables for the service that signs in as `account`, and those that
-    /// AWS's own tools read. Without such an account, the account's username and password are
-    /// omitted.
+    /// AWS's own tools read. Without an account, or for an unknown one, the account's username and
+    /// password are omitted.
     #[must_use]
-    pub fn variables(&self, account: &str) -> Vec<(&'static str, String)> {
+    pub fn variables(&self, account: Option<&str>) -> Vec<(&'static str, String)> {
         let secret = |secret: &Secret| secret.expose().to_owned();
         let mut variables = vec![
             ("IDP_ACTOR_POOL_ID", self.actor.pool_id.clone()),
@@ -103,7 +103,7 @@ impl ProvisionedPools {
         if let Some(account) = self
             .accounts
             .iter()
-            .find(|existing| existing.name == account)
+            .find(|existing| account == Some(existing.name.as_str()))
         {
             variables.push(("IDP_SERVICE_ACCOUNT_USERNAME", account.name.clone()));
             variables.push(("IDP_SERVICE_ACCOUNT_PASSWORD", secret(&account.password)));

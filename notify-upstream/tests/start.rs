@@ -30,7 +30,10 @@ fn start_without_certificates(folder: &Path, settings: &str) -> Output {
 }
 
 #[test]
-fn start_without_ca_certificates_fails_with_reason() {
+fn missing_ca_certificates_are_reported() {
+    // SNS topics need an HTTPS client for the signing certificates. It is built while the
+    // configuration is read, so that its failure is a configuration error (64). Without them the
+    // clients are built afterwards (69).
     let topics = "[webhooks.sns]\ntopics = ['arn:aws:sns:us-west-2:123456789012:mail-events']\n";
     for (settings, status) in [("", 69), (topics, 64)] {
         let folder = tempfile::tempdir().expect("a temporary folder");

@@ -165,21 +165,21 @@ mod tests {
     fn folder_is_locked_by_one_process() {
         let base = tempfile::tempdir().expect("folder");
         let path = base.path().join("var");
-        let folder = DataFolder::acquire(&path).expect("taken");
+        let folder = DataFolder::acquire(&path).expect("the folder is locked");
         let second = DataFolder::acquire(&path).expect_err("rejected");
         assert_eq!(second.status(), 69);
         assert!(second.message().contains("another postern"), "{second}");
-        let as_a_child_has_it = folder.lock.try_clone().expect("a second descriptor");
+        let inherited_lock = folder.lock.try_clone().expect("a second descriptor");
         drop(folder);
-        DataFolder::acquire(&path).expect("free again");
-        drop(as_a_child_has_it);
+        DataFolder::acquire(&path).expect("the lock is released on drop");
+        drop(inherited_lock);
     }
 
     #[test]
     fn unwritable_folder_is_reported_in_one_line() {
         let base = tempfile::tempdir().expect("folder");
         let file = base.path().join("file");
-        std::fs::write(&file, b"").expect("written");
+        std::fs::write(&file, b"").expect("the file is written");
         let exit = DataFolder::acquire(&file.join("var")).expect_err("rejected");
         assert_eq!((exit.status(), exit.message().lines().count()), (69, 1));
     }
@@ -187,9 +187,14 @@ mod tests {
     #[test]
     fn secret_is_persisted_with_private_mode() {
         let base = tempfile::tempdir().expect("folder");
-        let folder = DataFolder::acquire(base.path()).expect("taken");
-        let first = folder.secret("key", url_safe).expect("made");
-        assert_eq!(first, folder.secret("key", url_safe).expect("kept"));
+        let folder = DataFolder::acquire(base.path()).expect("the folder is locked");
+        let first = folder
+            .secret("key", url_safe)
+            .expect("the secret is generated");
+        assert_eq!(
+            first,
+            folder.secret("key", url_safe).expect("the secret is read")
+        );
         let mode = std::fs::metadata(base.path().join("key"))
             .expect("the entry exists")
             .permissions()

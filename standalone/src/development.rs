@@ -130,8 +130,9 @@ impl DevelopmentServices {
         self.identity_pool.provisioned()
     }
 
-    /// Returns the environment variables for the service that signs in as `account`.
-    pub(crate) fn variables(&self, account: &str) -> Vec<(&'static str, String)> {
+    /// Returns the environment variables for the service that signs in as `account`, or for one
+    /// that has no account.
+    pub(crate) fn variables(&self, account: Option<&str>) -> Vec<(&'static str, String)> {
         let mut variables = self.provisioned().variables(account);
         let secret = |secret: &Secret| secret.expose().to_owned();
         variables.push(("SOCIAL_OAUTH2_CLIENT_ID", self.social_client.id.clone()));
@@ -231,7 +232,7 @@ pub(crate) fn landing_page_url(addresses: &Addresses) -> String {
 
 /// Returns the token verifier of the sample services.
 fn verifier(provisioned: &ProvisionedPools, clock: &Clock) -> Result<Arc<Verifier>, Exit> {
-    let env: Env = provisioned.variables("").into_iter().collect();
+    let env: Env = provisioned.variables(None).into_iter().collect();
     let identity = config::parse("identity", "", |root| IdentityConfig::read(root, &env))?;
     let options = VerifierOptions {
         clock: clock.clone(),

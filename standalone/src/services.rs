@@ -1,8 +1,8 @@
 //! The gateway and both upstreams, built from configuration.
 //!
-//! Input: the built-in configuration files with this installation's addresses and stores, or an
-//! operator's files. Output: running services. Depends on `development` for credentials and on
-//! `lifecycle`.
+//! Input: the built-in configuration files with the addresses and data folder of this installation
+//! filled in, or an operator's files. Output: running services. Depends on `development` for
+//! credentials and on `lifecycle`.
 
 use std::path::{Path, PathBuf};
 
@@ -36,9 +36,12 @@ struct ServiceConfigs {
 // === impl GatewayServices ===
 
 impl GatewayServices {
-    /// Builds the services of an embedded installation: SQLite databases in the data folder,
-    /// in-memory caches, and the development services.
-    pub(crate) async fn embedded(
+    /// Builds the services from the built-in configuration: SQLite databases in the data folder,
+    /// in-memory caches, and the development services. Files in the folder `overrides` change it.
+    ///
+    /// # Errors
+    /// Status 64 if a file in `overrides` is invalid, 69 if a store is unavailable.
+    pub(crate) async fn from_built_in_config(
         folder: &DataFolder,
         overrides: Option<&Path>,
         addresses: &Addresses,
@@ -46,8 +49,10 @@ impl GatewayServices {
         clock: &Clock,
     ) -> Result<Self, Exit> {
         let overrides = ConfigOverrides::find(overrides)?;
-        let env = |account: &str| development.variables(account).into_iter().collect::<Env>();
-        let (proxy_env, auth_env, notify_env) = (env(""), env("auth"), env("notify"));
+        // The gateway calls no service under an account of its own.
+        let proxy_env: Env = development.variables(None).into_iter().collect();
+        let auth_env: Env = development.variables(Some("auth")).into_iter().collect();
+        let notify_env: Env = development.variables(Some("notify")).into_iter().collect();
         let configs = ServiceConfigs {
             proxy: overrides
                 .apply(
@@ -74,8 +79,12 @@ impl GatewayServices {
         Box::pin(Self::build(configs, clock)).await
     }
 
-    /// Builds the services from the files in a folder, and binds the sockets configured there.
-    pub(crate) async fn configured(
+    /// Builds the services from `proxy.toml`, `auth.toml` and `notify.toml` in a folder, and binds
+    /// the sockets configured there. `listen` replaces the first configured address of the gateway.
+    ///
+    /// # Errors
+    /// Status 64 for an invalid file, 69 if an address cannot be bound or a store is unavailable.
+    pub(crate) async fn from_folder(
         folder: &Path,
         listen: Option<std::net::SocketAddr>,
         env: &Env,
@@ -163,20 +172,21 @@ impl ServiceConfigs {
                 notify,
             }),
             (proxy, auth, notify) => {
-                let mistakes = [proxy.err(), auth.err(), notify.err()]
+                let errors = [proxy.err(), auth.err(), notify.err()]
                     .into_iter()
                     .flatten();
-                let lines: Vec<String> = mistakes.map(|exit| exit.message().to_owned()).collect();
+                let lines: Vec<String> = errors.map(|exit| exit.message().to_owned()).collect();
                 Err(Exit::usage(lines.join("\n")))
             }
         }
     }
 
-    /// Binds the configured addresses; `listen` replaces the gateway's first one.
+    /// Binds the configured addresses. `listen` replaces the first configured address of the
+    /// gateway.
     async fn bind(&self, listen: Option<std::net::SocketAddr>) -> Result<ServiceSockets, Exit> {
         let mut proxy = Vec::new();
-        for (at, configured) in self.proxy.listen.iter().enumerate() {
-            proxy.push(bind(listen.filter(|_| at == 0).unwrap_or(configured.address)).await?);
+        for (index, configured) in self.proxy.listen.iter().enumerate() {
+            proxy.push(bind(listen.filter(|_| index == 0).unwrap_or(configured.address)).await?);
         }
         let proxy_admin = match &self.proxy.admin {
             Some(admin) => Some(bind(admin.address).await?),
@@ -193,10 +203,14 @@ impl ServiceConfigs {
     }
 }
 
-/// An operator's files that override built-in settings.
+/// Paths of the operator's configuration files found in the override folder.
 struct ConfigOverrides(Vec<PathBuf>);
 
 impl ConfigOverrides {
+    /// Returns the configuration files in `folder`, or none without a folder.
+    ///
+    /// # Errors
+    /// Status 64 if the folder contains none of the three files.
     fn find(folder: Option<&Path>) -> Result<Self, Exit> {
         let Some(folder) = folder else {
             return Ok(Self(Vec::new()));
@@ -212,17 +226,28 @@ impl ConfigOverrides {
         Ok(Self(found))
     }
 
-    fn apply(&self, layer: ConfigLayer, name: &str, fixed: &[&str]) -> Result<ConfigLayer, Exit> {
+    /// Merges the operator's file of this name into a built-in configuration, which is returned
+    /// unchanged if there is no such file. `fixed_keys` are the top-level keys that the file must
+    /// not contain, because the addresses are set by the command line.
+    ///
+    /// # Errors
+    /// Status 64 for a file that cannot be read or parsed, or that contains a fixed key.
+    fn apply(
+        &self,
+        built_in: ConfigLayer,
+        name: &str,
+        fixed_keys: &[&str],
+    ) -> Result<ConfigLayer, Exit> {
         match self.0.iter().find(|path| path.ends_with(name)) {
-            // The built-in route tests apply to the built-in routes only; those of the operator's
-            // file are run instead.
-            Some(path) => layer.unset(&["test"]).overlay(path, fixed),
-            None => Ok(layer),
+            // If the operator supplies a file, only its [[test]] entries are run: the built-in ones
+            // describe the built-in routes.
+            Some(path) => built_in.unset(&["test"]).overlay(path, fixed_keys),
+            None => Ok(built_in),
         }
     }
 }
 
-/// Origins of web pages served by this machine.
+/// CORS origins on loopback hosts, any port.
 const LOOPBACK_ORIGINS: [&str; 6] = [
     "http://localhost:*",
     "http://127.0.0.1:*",
@@ -247,6 +272,8 @@ fn proxy_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer
         .set(&["cors", "origins"], LOOPBACK_ORIGINS.to_vec())
         .set(&["access_log", "to"], access_log)
         .set(&["access_log", "max_bytes"], "64MiB")
+        // No load balancer must notice the shutdown before the listeners close, and a developer
+        // does not wait for the drain times of production.
         .set(&["stop", "notice"], "0s")
         .set(&["stop", "linger"], "0s")
         .set(&["stop", "drain"], "500ms");
@@ -257,13 +284,13 @@ fn proxy_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer
         ("document", addresses.document),
         ("identity-pool", addresses.identity_pool),
     ];
-    let with = |layer: ConfigLayer, (name, address)| {
+    let set_address = |layer: ConfigLayer, (name, address)| {
         layer.set(
             &["upstream", name, "addresses"],
             vec![ConfigValue::from(address)],
         )
     };
-    Ok(upstreams.into_iter().fold(layer, with))
+    Ok(upstreams.into_iter().fold(layer, set_address))
 }
 
 fn auth_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
@@ -285,6 +312,7 @@ fn auth_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer,
             .set(&["social", "redirect_uri"], social_callback_url(addresses))
             .set(&["social", "ui"], landing_page_url(addresses))
             .set(&["social", "authoritative_domains"], vec!["example.com"])
+            // The parameters are Google's; the development provider does not use them.
             .unset(&["social", "parameters"]),
     )
 }

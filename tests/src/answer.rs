@@ -135,7 +135,7 @@ impl Refusal {
 
     /// Asserts that `errors` names exactly these fields, in any order.
     #[track_caller]
-    pub fn points_at(&self, expected: &[&str]) {
+    pub fn assert_pointers(&self, expected: &[&str]) {
         let mut expected: Vec<&str> = expected.to_vec();
         expected.sort_unstable();
         assert_eq!(self.pointers(), expected, "{}: {}", self.asked, self.body);

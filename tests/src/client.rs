@@ -218,7 +218,7 @@ impl Request {
             body,
         };
         if let Some(contract) = contract {
-            contract.hold(&method, &path, &answer);
+            contract.assert_conforms(&method, &path, &answer);
         }
         answer
     }

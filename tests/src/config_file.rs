@@ -1,9 +1,9 @@
-//! The configuration files of the repository with changed addresses, so that tests use the shipped
-//! configuration.
+//! The configuration files of the repository, with changed addresses and settings. Tests use the
+//! shipped configuration in this way.
 
 use std::path::{Path, PathBuf};
 
-/// The text of a file in `conf/`.
+/// The changed text of a file in `conf/`.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
     text: String,
@@ -36,12 +36,12 @@ impl ConfigFile {
         Self::of_repository("proxy.toml").append(&Self::of_repository("proxy-local-pool.toml").text)
     }
 
-    /// Replaces a port of the standalone installation.
+    /// Replaces every occurrence of the loopback address with port `from`.
     ///
     /// # Panics
-    /// If the file does not contain it.
+    /// If the file does not contain the address.
     #[must_use]
-    pub fn port(self, from: u16, to: u16) -> Self {
+    pub fn replace_port(self, from: u16, to: u16) -> Self {
         let from = format!("127.0.0.1:{from}");
         assert!(
             self.text.contains(&from),
@@ -52,12 +52,13 @@ impl ConfigFile {
         }
     }
 
-    /// Adds a second loopback address next to an existing one.
+    /// Adds the loopback address with port `second` to each list that contains the one with port
+    /// `first`.
     ///
     /// # Panics
-    /// If the file does not contain the first.
+    /// If the file does not contain the first address.
     #[must_use]
-    pub fn replica(self, first: u16, second: u16) -> Self {
+    pub fn add_replica(self, first: u16, second: u16) -> Self {
         let first = format!("\"127.0.0.1:{first}\"");
         assert!(
             self.text.contains(&first),
@@ -70,10 +71,10 @@ impl ConfigFile {
         }
     }
 
-    /// Replaces the TOML value of a key that begins exactly one line.
+    /// Replaces the value of a key, in any table. `value` is TOML, for instance a quoted string.
     ///
     /// # Panics
-    /// If it does not.
+    /// Unless exactly one line begins with `key = `.
     #[must_use]
     pub fn set(self, key: &str, value: &str) -> Self {
         let beginning = format!("{key} = ");
@@ -98,7 +99,7 @@ impl ConfigFile {
         }
     }
 
-    /// Inserts a key at the beginning of the file.
+    /// Inserts a top-level key at the beginning of the file.
     #[must_use]
     pub fn insert(self, key: &str, value: &str) -> Self {
         Self {
@@ -106,9 +107,10 @@ impl ConfigFile {
         }
     }
 
-    /// Replaces a table, or appends it if it does not exist. `keys` does not contain the header.
+    /// Replaces the keys of a table, or appends the table if it does not exist. `keys` does not
+    /// contain the header. The table becomes the last one of the file.
     #[must_use]
-    pub fn table(self, name: &str, keys: &str) -> Self {
+    pub fn replace_table(self, name: &str, keys: &str) -> Self {
         let heading = format!("[{name}]");
         let mut inside = false;
         let rest = self.text.lines().filter(|line| {
@@ -125,7 +127,7 @@ impl ConfigFile {
         }
     }
 
-    /// Appends tables to the file.
+    /// Appends tables, with their headers, to the file.
     #[must_use]
     pub fn append(self, tables: &str) -> Self {
         Self {

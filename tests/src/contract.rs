@@ -125,7 +125,7 @@ impl Contract {
     /// # Panics
     /// If it does not; the message lists the differences.
     #[track_caller]
-    pub fn hold(&self, method: &Method, path: &str, answer: &Answer) {
+    pub fn assert_conforms(&self, method: &Method, path: &str, answer: &Answer) {
         if let Err(mistakes) = self.check(method, path, answer) {
             panic!(
                 "{} answered {} against the contract: {mistakes}\n{}",

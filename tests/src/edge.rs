@@ -66,7 +66,7 @@ impl Gateway {
         let file = ConfigFile::of_gateway();
         let file = [8501, 8502, 8503, 8504, 8505]
             .into_iter()
-            .fold(file, |file, port| file.port(port, upstream.port()));
+            .fold(file, |file, port| file.replace_port(port, upstream.port()));
         file.set("to", "\"off\"")
     }
 

@@ -9,17 +9,17 @@
 //!
 //! let postern = Postern::start().await;
 //! let answer = postern.client().post("/auth/login").json(&json!({"email": "a@b.example"})).send().await;
-//! answer.problem(400, "invalid_request").points_at(&["/password"]);
+//! answer.problem(400, "invalid_request").assert_pointers(&["/password"]);
 //! # }
 //! ```
 
 pub mod answer;
-pub mod broken;
 pub mod browser;
 pub mod client;
 pub mod config_file;
 pub mod contract;
 pub mod edge;
+pub mod failing_upstream;
 pub mod http_body;
 pub mod load;
 pub mod mail_token;
@@ -35,11 +35,11 @@ pub mod split;
 pub mod surface;
 
 pub use answer::Answer;
-pub use broken::Broken;
 pub use browser::Browser;
 pub use client::Client;
 pub use contract::Contract;
 pub use edge::{Edge, Gateway};
+pub use failing_upstream::FailingUpstream;
 pub use load::Load;
 pub use mailbox::Mailbox;
 pub use pools::Pools;
@@ -47,4 +47,4 @@ pub use postern::Postern;
 pub use postern_common::testing::{note, skipped};
 pub use replicas::Replicas;
 pub use split::Split;
-pub use surface::{Person, Surface};
+pub use surface::{Person, PublicApi};

@@ -20,7 +20,7 @@ use crate::raw;
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request without a body: path and headers.
-pub type Ask = (&'static str, Vec<(&'static str, String)>);
+pub type LoadRequest = (&'static str, Vec<(&'static str, String)>);
 
 /// Addresses and requests of the load.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Target {
     /// Address for TLS, and the authority of its certificate for `localhost`.
     pub tls: (SocketAddr, RootCertStore),
     /// Requests sent in turn; each must be answered with 200.
-    pub requests: Vec<Ask>,
+    pub requests: Vec<LoadRequest>,
 }
 
 /// Running clients.
@@ -38,40 +38,45 @@ pub struct Target {
 pub struct Load {
     done: Arc<AtomicBool>,
     counts: Arc<[Count; KINDS.len()]>,
-    lanes: JoinSet<()>,
+    clients: JoinSet<()>,
 }
 
 /// Connection handling of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A new connection for each request.
-    Fresh,
+    NewConnection,
     /// HTTP/1.1 keep-alive until the server sends `Connection: close`.
-    Kept,
+    KeepAlive,
     /// HTTP/1.1 keep-alive over TLS.
-    KeptTls,
+    KeepAliveTls,
     /// HTTP/2 until the server sends GOAWAY.
     Http2,
 }
 
-const KINDS: [Kind; 4] = [Kind::Fresh, Kind::Kept, Kind::KeptTls, Kind::Http2];
+const KINDS: [Kind; 4] = [
+    Kind::NewConnection,
+    Kind::KeepAlive,
+    Kind::KeepAliveTls,
+    Kind::Http2,
+];
 
 /// Clients of each kind.
-const LANES: usize = 2;
+const CLIENTS_PER_KIND: usize = 2;
 
 #[derive(Debug, Default)]
 struct Count {
     served: AtomicU32,
-    told: AtomicU32,
+    close_requests: AtomicU32,
 }
 
 /// A client.
-struct Lane {
+struct LoadClient {
     kind: Kind,
     target: Arc<Target>,
     done: Arc<AtomicBool>,
     counts: Arc<[Count; KINDS.len()]>,
-    asked: usize,
+    next_request: usize,
 }
 
 // === impl Load ===
@@ -81,18 +86,18 @@ impl Load {
     #[must_use]
     pub fn start(target: Target) -> Self {
         let (done, counts, target) = (Arc::default(), Arc::default(), Arc::new(target));
-        let mut lanes = JoinSet::new();
+        let mut clients = JoinSet::new();
         for kind in KINDS {
-            for number in 0..LANES {
+            for number in 0..CLIENTS_PER_KIND {
                 let (target, done, counts) =
                     (Arc::clone(&target), Arc::clone(&done), Arc::clone(&counts));
-                lanes.spawn(
-                    Lane {
+                clients.spawn(
+                    LoadClient {
                         kind,
                         target,
                         done,
                         counts,
-                        asked: number,
+                        next_request: number,
                     }
                     .run(),
                 );
@@ -101,16 +106,16 @@ impl Load {
         Self {
             done,
             counts,
-            lanes,
+            clients,
         }
     }
 
-    /// Waits until clients of each kind have been served `more` requests, so that a change takes
+    /// Waits until `more` further requests of each kind have been served, so that a change takes
     /// place under load.
     ///
     /// # Panics
     /// If that takes more than a minute.
-    pub async fn goes_on(&mut self, more: u32) {
+    pub async fn wait_for_served(&mut self, more: u32) {
         let until = served(&self.counts).map(|served| served + more);
         let serving = async {
             while served(&self.counts)
@@ -122,7 +127,7 @@ impl Load {
             }
         };
         tokio::select! {
-            lane = self.lanes.join_next() => panic!("a request failed: {lane:?}"),
+            client = self.clients.join_next() => panic!("a request failed: {client:?}"),
             served = tokio::time::timeout(STEP_TIMEOUT, serving) => served.expect("requests are served in time"),
         }
     }
@@ -134,15 +139,15 @@ impl Load {
     /// If a request failed.
     pub async fn finish(mut self) -> [(Kind, u32, u32); KINDS.len()] {
         self.done.store(true, Ordering::Relaxed);
-        while let Some(lane) = self.lanes.join_next().await {
-            lane.expect("no client fails");
+        while let Some(client) = self.clients.join_next().await {
+            client.expect("no client fails");
         }
         let served = served(&self.counts);
         std::array::from_fn(|kind| {
             (
                 KINDS[kind],
                 served[kind],
-                self.counts[kind].told.load(Ordering::Relaxed),
+                self.counts[kind].close_requests.load(Ordering::Relaxed),
             )
         })
     }
@@ -152,18 +157,18 @@ fn served(counts: &[Count; KINDS.len()]) -> [u32; KINDS.len()] {
     std::array::from_fn(|kind| counts[kind].served.load(Ordering::Relaxed))
 }
 
-// === impl Lane ===
+// === impl LoadClient ===
 
-impl Lane {
+impl LoadClient {
     async fn run(mut self) {
         while !self.is_done() {
             match self.kind {
-                Kind::Fresh => self.ask_once().await,
-                Kind::Kept => {
+                Kind::NewConnection => self.request_on_new_connection().await,
+                Kind::KeepAlive => {
                     self.keep(raw::Connection::open(self.target.plain).await)
                         .await;
                 }
-                Kind::KeptTls => {
+                Kind::KeepAliveTls => {
                     self.keep(raw::Connection::over(self.encrypted(b"http/1.1").await))
                         .await;
                 }
@@ -176,9 +181,9 @@ impl Lane {
         self.done.load(Ordering::Relaxed)
     }
 
-    fn next(&mut self) -> Ask {
-        self.asked += 1;
-        self.target.requests[self.asked % self.target.requests.len()].clone()
+    fn next(&mut self) -> LoadRequest {
+        self.next_request += 1;
+        self.target.requests[self.next_request % self.target.requests.len()].clone()
     }
 
     fn count(&self) -> &Count {
@@ -189,20 +194,20 @@ impl Lane {
         &self.counts[kind]
     }
 
-    fn note_served(&self) {
+    fn record_served(&self) {
         self.count().served.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn note_told(&self) {
-        self.count().told.fetch_add(1, Ordering::Relaxed);
+    fn record_close_request(&self) {
+        self.count().close_requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    async fn ask_once(&mut self) {
-        let text = text(&self.next(), "close");
+    async fn request_on_new_connection(&mut self) {
+        let text = request_text(&self.next(), "close");
         let _ = raw::send(self.target.plain, text.as_bytes())
             .await
             .expect(200);
-        self.note_served();
+        self.record_served();
     }
 
     /// Uses one HTTP/1.1 connection until the server announces its end. An unannounced end fails
@@ -210,17 +215,17 @@ impl Lane {
     async fn keep(&mut self, mut connection: raw::Connection) {
         while !self.is_done() {
             let answer = connection
-                .exchange(text(&self.next(), "keep-alive").as_bytes())
+                .exchange(request_text(&self.next(), "keep-alive").as_bytes())
                 .await
                 .expect(200);
-            self.note_served();
+            self.record_served();
             if answer
                 .headers
                 .get("connection")
                 .is_some_and(|value| value == "close")
             {
                 connection.closed().await;
-                return self.note_told();
+                return self.record_close_request();
             }
         }
     }
@@ -229,12 +234,14 @@ impl Lane {
     /// are not processed.
     async fn stream(&mut self) {
         let stream = self.encrypted(b"h2").await;
-        let (mut client, connection) = h2::client::handshake(stream).await.expect("a handshake");
+        let (mut client, connection) = h2::client::handshake(stream)
+            .await
+            .expect("the handshake succeeds");
         tokio::spawn(connection);
         while !self.is_done() {
             client = match client.ready().await {
                 Ok(client) => client,
-                Err(error) => return self.told(&error),
+                Err(error) => return self.expect_goaway(&error),
             };
             let (path, headers) = self.next();
             let mut request = Request::get(format!("https://localhost{path}"));
@@ -243,28 +250,28 @@ impl Lane {
             }
             let answer = match client.send_request(request.body(()).expect("a request"), true) {
                 Ok((answer, _)) => answer,
-                Err(error) => return self.told(&error),
+                Err(error) => return self.expect_goaway(&error),
             };
-            let answer = tokio::time::timeout(STEP_TIMEOUT, whole(answer))
+            let answer = tokio::time::timeout(STEP_TIMEOUT, read_response(answer))
                 .await
                 .expect("a response in time");
             // A GOAWAY with a lower last stream id means that the request was not processed and can
             // be retried on another connection (RFC 9113 section 6.8).
             let status = match answer {
                 Ok(status) => status,
-                Err(error) => return self.told(&error),
+                Err(error) => return self.expect_goaway(&error),
             };
             assert_eq!(status, StatusCode::OK, "GET {path} over HTTP/2");
-            self.note_served();
+            self.record_served();
         }
     }
 
     #[track_caller]
-    fn told(&self, error: &h2::Error) {
+    fn expect_goaway(&self, error: &h2::Error) {
         let graceful =
             error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR);
         assert!(graceful, "the connection ended without a GOAWAY: {error}");
-        self.note_told();
+        self.record_close_request();
     }
 
     async fn encrypted(&self, protocol: &[u8]) -> tokio_rustls::client::TlsStream<TcpStream> {
@@ -272,21 +279,23 @@ impl Lane {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("versions")
+            .expect("the provider supports the default TLS versions")
             .with_root_certificates(roots.clone())
             .with_no_client_auth();
         config.alpn_protocols = vec![protocol.to_vec()];
-        let name = ServerName::try_from("localhost").expect("a name");
-        let stream = TcpStream::connect(address).await.expect("connects");
-        let shaking = TlsConnector::from(Arc::new(config)).connect(name, stream);
-        tokio::time::timeout(STEP_TIMEOUT, shaking)
+        let name = ServerName::try_from("localhost").expect("localhost is a DNS name");
+        let stream = TcpStream::connect(address)
+            .await
+            .expect("the server accepts connections");
+        let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream);
+        tokio::time::timeout(STEP_TIMEOUT, handshake)
             .await
             .expect("a TLS handshake in time")
-            .expect("a handshake")
+            .expect("the handshake succeeds")
     }
 }
 
-fn text((path, headers): &Ask, connection: &str) -> String {
+fn request_text((path, headers): &LoadRequest, connection: &str) -> String {
     let headers: String = headers
         .iter()
         .map(|(name, value)| format!("{name}: {value}\r\n"))
@@ -295,7 +304,7 @@ fn text((path, headers): &Ask, connection: &str) -> String {
 }
 
 /// Returns the status of a response after reading it completely.
-async fn whole(answer: h2::client::ResponseFuture) -> Result<StatusCode, h2::Error> {
+async fn read_response(answer: h2::client::ResponseFuture) -> Result<StatusCode, h2::Error> {
     let (head, mut body) = answer.await?.into_parts();
     while let Some(part) = body.data().await {
         let part: Bytes = part.expect("the rest of the response body");

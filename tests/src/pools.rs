@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use crate::surface::{PASSWORD, Surface};
+use crate::surface::{PASSWORD, PublicApi};
 
 /// A running identity pool with a temporary folder.
 #[derive(Debug)]
 pub struct Pools {
     provisioned: ProvisionedPools,
-    surface: Surface,
+    surface: PublicApi,
     shutdown: CancellationToken,
     _folder: TempDir,
 }
@@ -57,11 +57,11 @@ impl Pools {
             shutdown.clone(),
         ));
         let env: BTreeMap<String, String> = provisioned
-            .variables("auth")
+            .variables(Some("auth"))
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
-        let surface = Surface::new("http://127.0.0.1:9", env);
+        let surface = PublicApi::new("http://127.0.0.1:9", env);
         surface.until_keys().await;
         Self {
             provisioned,
@@ -109,7 +109,7 @@ impl Pools {
 ///
 /// # Panics
 /// If the installation has no administrator credentials.
-pub async fn administrator(surface: &Surface) -> (Client, IdentityConfig) {
+pub async fn administrator(surface: &PublicApi) -> (Client, IdentityConfig) {
     let env: Env = surface.environment().clone().into_iter().collect();
     let identity = parse("test", "", |root| IdentityConfig::read(root, &env))
         .expect("valid identity variables");
@@ -126,7 +126,7 @@ pub async fn administrator(surface: &Surface) -> (Client, IdentityConfig) {
 ///
 /// # Panics
 /// If the pool returns an error.
-pub async fn new_user(surface: &Surface, groups: &[&str]) -> (String, String) {
+pub async fn new_user(surface: &PublicApi, groups: &[&str]) -> (String, String) {
     let email = format!("{}@example.com", uuid::Uuid::new_v4().simple());
     let (admin, identity) = administrator(surface).await;
     let (pool, hash) = (&identity.actor.pool_id, identity.actor.secret_hash(&email));

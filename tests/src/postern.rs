@@ -9,13 +9,13 @@ use postern_identity_pool::HashingSettings;
 use tempfile::TempDir;
 
 use crate::pools::new_user;
-use crate::surface::Surface;
+use crate::surface::PublicApi;
 
 /// A running standalone installation. Tests must stop it, which fails if a component ended early.
 #[derive(Debug)]
 pub struct Postern {
     running: postern::Running,
-    surface: Surface,
+    surface: PublicApi,
     clock: Clock,
     folder: TempDir,
 }
@@ -48,7 +48,7 @@ impl Postern {
         let running = Box::pin(postern::start(options))
             .await
             .expect("standalone starts");
-        let surface = Surface::of_folder(folder.path());
+        let surface = PublicApi::of_folder(folder.path());
         surface.until_keys().await;
         Self {
             running,
@@ -60,7 +60,7 @@ impl Postern {
 
     /// Returns its public interface.
     #[must_use]
-    pub fn surface(&self) -> &Surface {
+    pub fn surface(&self) -> &PublicApi {
         &self.surface
     }
 

@@ -47,7 +47,7 @@ pub struct Ended {
     /// Standard error.
     pub stderr: String,
     /// Notifications to the service manager that [`Running::until_ready`] has not read.
-    pub told: Vec<String>,
+    pub notifications: Vec<String>,
 }
 
 /// A running program, killed when dropped.
@@ -161,7 +161,7 @@ impl Program {
             status: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-            told: Vec::new(),
+            notifications: Vec::new(),
         }
     }
 
@@ -365,15 +365,15 @@ impl Running {
         let rest = self.lines.into_inner().read_to_string(&mut stdout).await;
         rest.expect("the rest of standard output is text");
         let stderr = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let (mut told, mut datagram) = (Vec::new(), [0; 4096]);
+        let (mut notifications, mut datagram) = (Vec::new(), [0; 4096]);
         while let Ok(length) = self.says.try_recv(&mut datagram) {
-            told.push(String::from_utf8_lossy(&datagram[..length]).into_owned());
+            notifications.push(String::from_utf8_lossy(&datagram[..length]).into_owned());
         }
         Ended {
             status: status.expect("the exit status of the child").code(),
             stdout,
             stderr,
-            told,
+            notifications,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Two replicas of each upstream behind one gateway, over one PostgreSQL and one Redis, with the
-//! shipped configuration.
+//! Two replicas of each upstream behind one gateway, with the shipped configuration. All replicas
+//! use one PostgreSQL server and one Redis.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::config_file::{ConfigFile, conf};
 use crate::postern::Postern;
 use crate::program::{Program, Running};
 use crate::split::{Ports, auth_config, notify_config, proxy_config, quoted, with_identity};
-use crate::surface::Surface;
+use crate::surface::PublicApi;
 
 /// A process that can be restarted with the same configuration.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Replica {
     running: Option<Running>,
 }
 
-/// Five processes and their dependencies.
+/// A gateway process, two replicas of each upstream, and their dependencies.
 #[derive(Debug)]
 pub struct Replicas {
     /// Replicas of the authentication upstream.
@@ -28,7 +28,7 @@ pub struct Replicas {
     /// Replicas of the notification upstream.
     pub notify: [Replica; 2],
     proxy: Replica,
-    surface: Surface,
+    api: PublicApi,
     development: Postern,
     _stores: (TestDatabase, TestDatabase, TestCache),
     _folder: TempDir,
@@ -42,26 +42,31 @@ impl Replica {
             program,
             running: None,
         };
-        replica.start_again().await;
+        replica.restart().await;
         replica
     }
 
-    /// Starts the process again and waits until it is ready.
+    /// Starts the process, which must not be running, and waits until it is ready.
     ///
     /// # Panics
     /// If it does not become ready.
-    pub async fn start_again(&mut self) {
+    pub async fn restart(&mut self) {
         let mut running = self.program.start();
         running.until_ready().await;
         self.running = Some(running);
     }
 
-    /// Stops the process as a service manager does, and waits for its end.
+    /// Stops the process with SIGTERM and waits for its end.
     ///
     /// # Panics
     /// If it is not running, or ends with a status other than 0.
     pub async fn stop(&mut self) {
-        let ended = self.running.take().expect("it runs").stop("TERM").await;
+        let ended = self
+            .running
+            .take()
+            .expect("the process is running")
+            .stop("TERM")
+            .await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
     }
 
@@ -70,22 +75,26 @@ impl Replica {
     /// # Panics
     /// If it is not running.
     pub async fn kill(&mut self) {
-        self.running.take().expect("it runs").kill().await;
+        self.running
+            .take()
+            .expect("the process is running")
+            .kill()
+            .await;
     }
 }
 
 // === impl Replicas ===
 
 impl Replicas {
-    /// Starts everything and waits until each process is ready.
+    /// Starts all processes and their dependencies, and waits until each process is ready.
     pub async fn start() -> Self {
         let development = Postern::start().await;
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
             .expect("the test's folder can be written");
         let (auth_store, notify_store, cache) = (postgres().await, postgres().await, redis().await);
-        let all = [Ports::free(), Ports::free()];
-        let program = |name: &str, number: usize, account: &str, file: ConfigFile| {
+        let ports = [Ports::free(), Ports::free()];
+        let program = |name: &str, number: usize, account: Option<&str>, file: ConfigFile| {
             let path = folder.path().join(format!("{name}-{number}.toml"));
             std::fs::write(&path, file.text()).expect("the test's folder can be written");
             let program = Program::of_workspace(name, folder.path());
@@ -97,52 +106,53 @@ impl Replicas {
                 .set("cache", &quoted(&cache.url))
         };
         let auth = async |number: usize| {
-            let file = stored(auth_config(&development, all[number]), &auth_store);
-            // One person signs in again and again.
-            let file = file.table("abuse", "sign_ins = 1000000\n");
-            Replica::start(program("postern-auth", number, "auth", file)).await
+            let file = stored(auth_config(&development, ports[number]), &auth_store);
+            // The tests sign in as one user more often than the default limit permits.
+            let file = file.replace_table("abuse", "sign_ins = 1000000\n");
+            Replica::start(program("postern-auth", number, Some("auth"), file)).await
         };
         let notify = async |number: usize| {
-            let file = stored(notify_config(&development, all[number]), &notify_store);
-            Replica::start(program("postern-notify", number, "notify", file)).await
+            let file = stored(notify_config(&development, ports[number]), &notify_store);
+            Replica::start(program("postern-notify", number, Some("notify"), file)).await
         };
         let auth = [auth(0).await, auth(1).await];
         let notify = [notify(0).await, notify(1).await];
-        let file = proxy_config(&development, all[0]);
+        let file = proxy_config(&development, ports[0]);
         let file = file
-            .replica(all[0].auth, all[1].auth)
-            .replica(all[0].notify, all[1].notify);
-        // All clients of a test have one address.
+            .add_replica(ports[0].auth, ports[1].auth)
+            .add_replica(ports[0].notify, ports[1].notify);
+        // All clients of a test have the same address, to which the rate limits apply.
         let file = file.set("requests", "1000000").set("burst", "1000000");
-        // The standard output of so many requests is not read.
+        // The access log goes to a file: the test does not read standard output, so that a full
+        // pipe would block the process.
         let file = file.set(
             "to",
             &quoted(&folder.path().join("access.log").display().to_string()),
         );
-        let proxy = Replica::start(program("postern-proxy", 0, "", file)).await;
+        let proxy = Replica::start(program("postern-proxy", 0, None, file)).await;
         let env: BTreeMap<String, String> = development.surface().environment().clone();
-        let surface = Surface::new(&format!("http://127.0.0.1:{}", all[0].proxy), env);
+        let api = PublicApi::new(&format!("http://127.0.0.1:{}", ports[0].proxy), env);
         let stores = (auth_store, notify_store, cache);
         Self {
             auth,
             notify,
             proxy,
-            surface,
+            api,
             development,
             _stores: stores,
             _folder: folder,
         }
     }
 
-    /// Returns the public interface.
+    /// Returns the public API of the gateway.
     #[must_use]
-    pub fn surface(&self) -> &Surface {
-        &self.surface
+    pub fn surface(&self) -> &PublicApi {
+        &self.api
     }
 
     /// Returns a token of a service account.
     pub async fn service_token(&self, account: &str) -> String {
-        self.surface
+        self.api
             .service_token(account, &self.development.password_of(account))
             .await
     }

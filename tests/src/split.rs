@@ -12,13 +12,13 @@ use crate::config_file::{ConfigFile, conf};
 use crate::ports;
 use crate::postern::Postern;
 use crate::program::{Program, Running};
-use crate::surface::Surface;
+use crate::surface::PublicApi;
 
 /// Three processes and their dependencies.
 #[derive(Debug)]
 pub struct Split {
     processes: Vec<Running>,
-    surface: Surface,
+    surface: PublicApi,
     development: Postern,
     _stores: (TestDatabase, TestDatabase, TestCache),
     _folder: TempDir,
@@ -79,9 +79,13 @@ impl Split {
             });
         let notify = notify_config(&development, ports).append(changes.notify);
         let files = [
-            ("postern-auth", "auth", stored(auth, &auth_store)),
-            ("postern-notify", "notify", stored(notify, &notify_store)),
-            ("postern-proxy", "", proxy_config(&development, ports)),
+            ("postern-auth", Some("auth"), stored(auth, &auth_store)),
+            (
+                "postern-notify",
+                Some("notify"),
+                stored(notify, &notify_store),
+            ),
+            ("postern-proxy", None, proxy_config(&development, ports)),
         ];
         let mut processes = Vec::new();
         for (program, account, file) in files {
@@ -101,7 +105,7 @@ impl Split {
             process.until_ready().await;
         }
         let env: BTreeMap<String, String> = development.surface().environment().clone();
-        let surface = Surface::new(&format!("http://127.0.0.1:{}", ports.proxy), env);
+        let surface = PublicApi::new(&format!("http://127.0.0.1:{}", ports.proxy), env);
         Self {
             processes,
             surface,
@@ -113,7 +117,7 @@ impl Split {
 
     /// Returns the public interface.
     #[must_use]
-    pub fn surface(&self) -> &Surface {
+    pub fn surface(&self) -> &PublicApi {
         &self.surface
     }
 
@@ -140,39 +144,40 @@ pub(crate) fn auth_config(development: &Postern, ports: Ports) -> ConfigFile {
     let addresses = development.addresses();
     let social = format!("http://{}", addresses.social);
     ConfigFile::of_repository("auth.toml")
-        .port(8501, ports.auth)
-        .port(8510, ports.auth_admin)
-        .port(8504, addresses.actor.port())
+        .replace_port(8501, ports.auth)
+        .replace_port(8510, ports.auth_admin)
+        .replace_port(8504, addresses.actor.port())
         // The provider redirects to standalone's callback address; the tests use its path only.
-        .port(8500, addresses.proxy.port())
+        .replace_port(8500, addresses.proxy.port())
         .set("issuer", &quoted(&social))
 }
 
 pub(crate) fn notify_config(development: &Postern, ports: Ports) -> ConfigFile {
     let addresses = development.addresses();
     ConfigFile::of_repository("notify.toml")
-        .port(8502, ports.notify)
-        .port(8511, ports.notify_admin)
-        .port(8504, addresses.actor.port())
+        .replace_port(8502, ports.notify)
+        .replace_port(8511, ports.notify_admin)
+        .replace_port(8504, addresses.actor.port())
         .set("port", &addresses.smtp.port().to_string())
 }
 
 pub(crate) fn proxy_config(development: &Postern, ports: Ports) -> ConfigFile {
     let addresses = development.addresses();
     ConfigFile::of_repository("proxy.toml")
-        .port(8500, ports.proxy)
-        .port(8501, ports.auth)
-        .port(8502, ports.notify)
-        .port(8504, addresses.actor.port())
-        .port(8505, addresses.document.port())
-        .port(8509, ports.proxy_admin)
+        .replace_port(8500, ports.proxy)
+        .replace_port(8501, ports.auth)
+        .replace_port(8502, ports.notify)
+        .replace_port(8504, addresses.actor.port())
+        .replace_port(8505, addresses.document.port())
+        .replace_port(8509, ports.proxy_admin)
 }
 
-/// Adds the identity variables, for the service that signs in as `account`.
+/// Adds the identity variables of the installation, or those named in `only` if it is not empty,
+/// and the credentials of the service account, if there is one.
 pub(crate) fn with_identity(
     program: Program,
     development: &Postern,
-    account: &str,
+    account: Option<&str>,
     only: &[&str],
 ) -> Program {
     let environment = development.surface().environment().iter();
@@ -181,9 +186,9 @@ pub(crate) fn with_identity(
     let environment =
         environment.filter(|(name, _)| only.is_empty() || only.contains(&name.as_str()));
     let program = environment.fold(program, |program, (name, value)| program.env(name, value));
-    if account.is_empty() {
+    let Some(account) = account else {
         return program;
-    }
+    };
     let program = program.env("IDP_SERVICE_ACCOUNT_USERNAME", account);
     program.env(
         "IDP_SERVICE_ACCOUNT_PASSWORD",

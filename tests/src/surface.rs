@@ -19,7 +19,7 @@ pub const PASSWORD: &str = "Correct horse battery 9";
 
 /// Addresses of an installation, and flows of several requests.
 #[derive(Clone, Debug)]
-pub struct Surface {
+pub struct PublicApi {
     client: Client,
     env: BTreeMap<String, String>,
 }
@@ -37,9 +37,9 @@ pub struct Person {
     pub client: Client,
 }
 
-// === impl Surface ===
+// === impl PublicApi ===
 
-impl Surface {
+impl PublicApi {
     /// Creates the interface of a gateway, with the variables of `standalone.env`.
     #[must_use]
     pub fn new(gateway: &str, env: BTreeMap<String, String>) -> Self {

@@ -5,7 +5,7 @@
 use postern_tests::http_body::json;
 use postern_tests::pools::administrator;
 use postern_tests::surface::{sample, text};
-use postern_tests::{Answer, Postern, Surface};
+use postern_tests::{Answer, Postern, PublicApi};
 use serde_json::Value;
 
 /// Returns a response without the parts that differ between requests.
@@ -40,7 +40,7 @@ fn all_the_same(answers: &[(&str, Answer)]) {
     }
 }
 
-async fn disable(surface: &Surface, email: &str) {
+async fn disable(surface: &PublicApi, email: &str) {
     let (admin, identity) = administrator(surface).await;
     let call = admin
         .admin_disable_user()
@@ -51,7 +51,7 @@ async fn disable(surface: &Surface, email: &str) {
 
 /// Posts each body and asserts the status. Returns the responses by name.
 async fn post_each(
-    surface: &Surface,
+    surface: &PublicApi,
     path: &str,
     bodies: [(&'static str, Value); 4],
     status: u16,

@@ -124,7 +124,7 @@ impl Foreign {
         let hash = secret_hash(ADA, &actor.client_id, secret);
         let signed_in = Box::pin(initiate.auth_parameters("SECRET_HASH", hash).send())
             .await
-            .expect("in");
+            .expect("the user signs in");
         let token = signed_in
             .authentication_result()
             .and_then(|tokens| tokens.access_token())
@@ -157,7 +157,7 @@ impl Foreign {
             .username(ADA);
         Box::pin(set.software_token_mfa_settings(preference).send())
             .await
-            .expect("set");
+            .expect("the factor is set");
     }
 
     async fn ask_for_text_messages(&self) {
@@ -173,7 +173,7 @@ impl Foreign {
             .username(ADA);
         Box::pin(set.sms_mfa_settings(preference).send())
             .await
-            .expect("set");
+            .expect("the factor is set");
     }
 
     /// Signs in with the password and returns the challenge.
@@ -203,8 +203,8 @@ async fn start_moto() -> (Child, String) {
     let mut child = command
         .spawn()
         .expect("moto is installed: tests/run installs it");
-    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-    while let Some(line) = lines.next_line().await.expect("text") {
+    let mut lines = BufReader::new(child.stderr.take().expect("standard error is piped")).lines();
+    while let Some(line) = lines.next_line().await.expect("the output is UTF-8") {
         if let Some((_, url)) = line.split_once("Running on ") {
             tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
             return (child, url.trim().to_owned());

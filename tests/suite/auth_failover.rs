@@ -11,8 +11,8 @@ use postern_tests::surface::sample;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::auth_stage::{Changes, Replica, Stage};
-use crate::redis_pair::{RedisPair, until};
+use crate::auth_cluster::{AuthCluster, Changes, Replica};
+use crate::redis_pair::{RedisPair, wait_until};
 
 /// Temporary tokens of the race. The first ones are exchanged before the fail-over.
 const TOKENS: usize = 24;
@@ -47,7 +47,7 @@ impl Race<'_> {
         futures_util::future::join_all(callers).await;
     }
 
-    /// Exchanges a token until there is an answer other than 503.
+    /// Exchanges a token, and retries while the response is 503.
     async fn exchange(&self, replica: &Replica, token: usize) {
         let body = json!({"temporaryToken": self.tokens[token]});
         let began = Instant::now();
@@ -83,7 +83,7 @@ async fn sign_in(replica: &Replica) -> Result<String, String> {
 /// Waits until the replica's cache answers again.
 async fn until_cache_answers(replica: &Replica) {
     let body = json!({"temporaryToken": "A".repeat(43)});
-    until("answer of the cache", async || {
+    wait_until("answer of the cache", async || {
         replica.post("/auth/tokens/exchange", &body).await.status == 401
     })
     .await;
@@ -91,17 +91,20 @@ async fn until_cache_answers(replica: &Replica) {
 
 #[tokio::test]
 async fn token_has_one_winner_over_fail_over_and_fail_back() {
-    let (stage, redis) = (Stage::start().await, RedisPair::start().await);
+    let (cluster, redis) = (AuthCluster::start().await, RedisPair::start().await);
     let changes = Changes {
         cache: Some(redis.url()),
         ..Changes::default()
     };
-    let replicas = [stage.replica(&changes).await, stage.replica(&changes).await];
+    let replicas = [
+        cluster.replica(&changes).await,
+        cluster.replica(&changes).await,
+    ];
     let mut tokens = Vec::new();
     for number in 0..TOKENS {
         tokens.push(sign_in(&replicas[number % 2]).await.expect("signed in"));
     }
-    redis.in_step(0).await;
+    redis.wait_for_replication(0).await;
     let race = Race {
         replicas: [&replicas[0], &replicas[1]],
         tokens,
@@ -111,7 +114,7 @@ async fn token_has_one_winner_over_fail_over_and_fail_back() {
 
     // What is exchanged now does not reach the replica.
     second.signal("STOP").await;
-    redis.cut_replicas(0).await;
+    redis.disconnect_replicas(0).await;
     race.run(0..EXCHANGED_FIRST).await;
     let before = race.wins();
     first.signal("STOP").await;
@@ -168,14 +171,14 @@ async fn longest_delay(replica: &Replica) -> Duration {
 
 #[tokio::test]
 async fn lock_of_a_killed_replica_is_taken_over_in_seconds() {
-    let stage = Stage::start().await;
+    let cluster = AuthCluster::start().await;
     let (actor_service, mut requests) = hanging_actor_service().await;
     let hanging = Changes {
         actor_service: Some(actor_service),
         ..Changes::default()
     };
-    let killed = stage.replica(&hanging).await;
-    let other = stage.replica(&Changes::default()).await;
+    let killed = cluster.replica(&hanging).await;
+    let other = cluster.replica(&Changes::default()).await;
     tokio::select! {
         outcome = sign_in(&killed) => panic!("it has not asked the actor service: {outcome:?}"),
         asked = requests.recv() => asked.expect("the actor service runs"),
@@ -193,21 +196,21 @@ async fn lock_of_a_killed_replica_is_taken_over_in_seconds() {
 
 #[tokio::test]
 async fn lock_of_a_lost_master_is_taken_over_in_seconds() {
-    let (stage, redis) = (Stage::start().await, RedisPair::start().await);
+    let (cluster, redis) = (AuthCluster::start().await, RedisPair::start().await);
     let (actor_service, mut requests) = hanging_actor_service().await;
     let changes = |actor_service| Changes {
         actor_service,
         cache: Some(redis.url()),
         ..Changes::default()
     };
-    let holder = stage.replica(&changes(Some(actor_service))).await;
-    let other = stage.replica(&changes(None)).await;
+    let holder = cluster.replica(&changes(Some(actor_service))).await;
+    let other = cluster.replica(&changes(None)).await;
     let mut sign_in = Box::pin(sign_in(&holder));
     tokio::select! {
         outcome = &mut sign_in => panic!("it has not asked the actor service: {outcome:?}"),
         asked = requests.recv() => asked.expect("the actor service runs"),
     }
-    redis.in_step(0).await;
+    redis.wait_for_replication(0).await;
     redis.nodes[0].signal("STOP").await;
     redis.promote(1).await;
     until_cache_answers(&other).await;

@@ -8,12 +8,12 @@ use postern_tests::surface::{PASSWORD, sample, text};
 use postern_tests::{Answer, Person};
 use serde_json::Value;
 
-use crate::auth_stage::{Changes, Replica, Stage};
+use crate::auth_cluster::{AuthCluster, Changes, Replica};
 
 /// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    Hangs,
+    Suspended,
     Killed,
 }
 
@@ -68,11 +68,11 @@ impl Calls<'_> {
 /// Sends a request until the response is 503, at most three times within a second each: a busy
 /// machine may delay one response, but a call that waits for its own longer timeout would be late
 /// each time.
-async fn unavailable(what: &str, ask: impl AsyncFn() -> Answer) {
+async fn assert_unavailable(what: &str, send: impl AsyncFn() -> Answer) {
     let mut took = Vec::new();
     for _ in 0..3 {
         let began = Instant::now();
-        let answer = ask().await;
+        let answer = send().await;
         took.push(began.elapsed());
         let refusal = answer.problem(503, "unavailable");
         assert!(refusal.headers.contains_key("retry-after"), "{what}");
@@ -89,25 +89,25 @@ async fn unavailable(what: &str, ask: impl AsyncFn() -> Answer) {
 
 /// Sends requests until the response has this status, because an open circuit breaker admits a call
 /// from time to time.
-async fn until(status: u16, ask: impl AsyncFn() -> Answer) -> Value {
-    let asking = async {
+async fn wait_for_status(status: u16, send: impl AsyncFn() -> Answer) -> Value {
+    let polled = async {
         loop {
-            let answer = ask().await;
+            let answer = send().await;
             if answer.status == status {
                 return answer.json();
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asking)
+    tokio::time::timeout(Duration::from_secs(60), polled)
         .await
         .expect("the dependency recovers")
 }
 
 #[tokio::test]
 async fn redis_outage_fails_only_operations_that_need_it() {
-    let mut stage = Stage::start().await;
-    let replica = stage.replica(&Changes::default()).await;
-    for fault in [Fault::Hangs, Fault::Killed] {
+    let mut cluster = AuthCluster::start().await;
+    let replica = cluster.replica(&Changes::default()).await;
+    for fault in [Fault::Suspended, Fault::Killed] {
         let calls = Calls {
             replica: &replica,
             ada: replica.surface.register().await,
@@ -118,25 +118,25 @@ async fn redis_outage_fails_only_operations_that_need_it() {
             .await
             .expect("signed in");
         match fault {
-            Fault::Hangs => stage.redis.signal("STOP").await,
-            Fault::Killed => stage.redis.kill().await,
+            Fault::Suspended => cluster.redis.signal("STOP").await,
+            Fault::Killed => cluster.redis.kill().await,
         }
-        let name = |what: &str| format!("{what} while Redis {fault:?}");
-        unavailable(&name("exchange"), async || calls.exchange(&token).await).await;
-        unavailable(&name("refresh"), async || {
+        let name = |what: &str| format!("{what} with Redis {fault:?}");
+        assert_unavailable(&name("exchange"), async || calls.exchange(&token).await).await;
+        assert_unavailable(&name("refresh"), async || {
             replica.refresh(&calls.ada.tokens).await
         })
         .await;
-        unavailable(&name("social sign-in"), async || calls.begin_social().await).await;
-        unavailable(&name("register"), async || calls.register().await).await;
+        assert_unavailable(&name("social sign-in"), async || calls.begin_social().await).await;
+        assert_unavailable(&name("register"), async || calls.register().await).await;
         // The process counts attempts in memory meanwhile.
         let _ = calls.login().await.expect(200);
         let _ = calls.me().await.expect(200);
         match fault {
-            Fault::Hangs => stage.redis.signal("CONT").await,
-            Fault::Killed => stage.redis.restart().await,
+            Fault::Suspended => cluster.redis.signal("CONT").await,
+            Fault::Killed => cluster.redis.restart().await,
         }
-        until(200, async || replica.refresh(&calls.ada.tokens).await).await;
+        wait_for_status(200, async || replica.refresh(&calls.ada.tokens).await).await;
         let exchanged = calls.exchange(&token).await;
         if fault == Fault::Killed {
             // Redis has lost the token, so it cannot be exchanged.
@@ -148,39 +148,39 @@ async fn redis_outage_fails_only_operations_that_need_it() {
 
 #[tokio::test]
 async fn pool_outage_fails_only_operations_that_need_it() {
-    let stage = Stage::start().await;
-    let replica = stage.replica(&Changes::default()).await;
+    let cluster = AuthCluster::start().await;
+    let replica = cluster.replica(&Changes::default()).await;
     let calls = Calls {
         replica: &replica,
         ada: replica.surface.register().await,
     };
-    for fault in [Fault::Hangs, Fault::Killed] {
+    for fault in [Fault::Suspended, Fault::Killed] {
         let _ = calls.me().await.expect(200);
         let token = match fault {
-            Fault::Hangs => replica
+            Fault::Suspended => replica
                 .surface
                 .social_sign_in(&sample("ada"), None)
                 .await
                 .expect("signed in"),
             Fault::Killed => String::new(),
         };
-        let name = |what: &str| format!("{what} while the pool {fault:?}");
+        let name = |what: &str| format!("{what} with the pool {fault:?}");
         match fault {
-            Fault::Hangs => stage.standalone.signal("STOP").await,
-            Fault::Killed => stage.standalone.signal("KILL").await,
+            Fault::Suspended => cluster.standalone.signal("STOP").await,
+            Fault::Killed => cluster.standalone.signal("KILL").await,
         }
-        unavailable(&name("login"), async || calls.login().await).await;
-        unavailable(&name("refresh"), async || {
+        assert_unavailable(&name("login"), async || calls.login().await).await;
+        assert_unavailable(&name("refresh"), async || {
             replica.refresh(&calls.ada.tokens).await
         })
         .await;
-        unavailable(&name("register"), async || calls.register().await).await;
+        assert_unavailable(&name("register"), async || calls.register().await).await;
         // The pool's keys are cached, and the exchange needs only Redis.
         let _ = calls.me().await.expect(200);
-        if fault == Fault::Hangs {
+        if fault == Fault::Suspended {
             let _ = calls.exchange(&token).await.expect(200);
-            stage.standalone.signal("CONT").await;
-            until(200, async || calls.login().await).await;
+            cluster.standalone.signal("CONT").await;
+            wait_for_status(200, async || calls.login().await).await;
         }
     }
     let _ = replica.running.stop("TERM").await;
@@ -188,10 +188,10 @@ async fn pool_outage_fails_only_operations_that_need_it() {
 
 #[tokio::test]
 async fn concurrent_refreshes_of_one_token_rotate_once() {
-    let stage = Stage::start().await;
+    let cluster = AuthCluster::start().await;
     let (first, second) = (
-        stage.replica(&Changes::default()).await,
-        stage.replica(&Changes::default()).await,
+        cluster.replica(&Changes::default()).await,
+        cluster.replica(&Changes::default()).await,
     );
     let ada = first.surface.register().await;
     let calls = (0..50).map(|index| {
@@ -208,13 +208,13 @@ async fn concurrent_refreshes_of_one_token_rotate_once() {
         .collect();
     assert!(
         sets.iter().all(|set| *set == sets[0]),
-        "fifty equal answers"
+        "all responses contain the same tokens"
     );
     assert_ne!(
         text(&sets[0], "refreshToken"),
         text(&ada.tokens, "refreshToken")
     );
-    assert_eq!(rotations(&stage).await, 1);
+    assert_eq!(rotations(&cluster).await, 1);
     let next = second.refresh(&sets[0]).await.expect(200).json();
     assert_ne!(next["refreshToken"], sets[0]["refreshToken"]);
     for replica in [first, second] {
@@ -223,12 +223,12 @@ async fn concurrent_refreshes_of_one_token_rotate_once() {
 }
 
 /// Returns the number of rotations in the pool's store: each one marks the replaced token.
-async fn rotations(stage: &Stage) -> i64 {
-    let path = stage.folder().join("var/identity-pool.db");
+async fn rotations(cluster: &AuthCluster) -> i64 {
+    let path = cluster.folder().join("var/identity-pool.db");
     let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
         .await
-        .expect("the pool's store");
+        .expect("the pool's database is readable");
     let count =
         sqlx::query_scalar("SELECT count(*) FROM pool_refresh_token WHERE rotated_at IS NOT NULL");
-    count.fetch_one(&pool).await.expect("counted")
+    count.fetch_one(&pool).await.expect("the rows are counted")
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use postern_tests::http_body::json;
 
-use crate::auth_stage::{Changes, Stage};
+use crate::auth_cluster::{AuthCluster, Changes};
 
 /// At most one event of a kind is logged in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -12,9 +12,9 @@ const REQUESTS: usize = 200;
 
 #[tokio::test]
 async fn requests_without_redis_are_logged_at_a_bounded_rate() {
-    let mut stage = Stage::start().await;
-    let replica = stage.replica(&Changes::default()).await;
-    stage.redis.kill().await;
+    let mut cluster = AuthCluster::start().await;
+    let replica = cluster.replica(&Changes::default()).await;
+    cluster.redis.kill().await;
     let body = json!({"temporaryToken": "A".repeat(43)});
     let began = Instant::now();
     for _ in 0..REQUESTS {

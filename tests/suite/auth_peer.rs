@@ -11,7 +11,7 @@ use postern_auth::{App, Config, Listeners};
 use postern_common::Clock;
 use postern_common::config::{Env, parse};
 use postern_tests::http_body::json;
-use postern_tests::{Client, Postern, Surface};
+use postern_tests::{Client, Postern, PublicApi};
 use serde_json::Value;
 use sqlx::Row;
 use tempfile::TempDir;
@@ -20,24 +20,24 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use url::Url;
 
-/// The authentication upstream with an independent social provider; pools and actor service are
-/// those of standalone.
-struct Peered {
-    surface: Surface,
+/// The authentication upstream with an independent social provider. Standalone provides the pools
+/// and the actor service.
+struct AuthWithPeer {
+    surface: PublicApi,
     postern: Postern,
     shutdown: CancellationToken,
     folder: TempDir,
     _peer: Child,
 }
 
-// === impl Peered ===
+// === impl AuthWithPeer ===
 
-impl Peered {
+impl AuthWithPeer {
     async fn start() -> Self {
         Self::start_with("oidc").await
     }
 
-    /// Starts it with one of the providers of `tests/peers`.
+    /// Starts the upstream with one of the providers in `tests/peers`.
     async fn start_with(peer: &str) -> Self {
         let postern = Postern::start().await;
         let listener = TcpListener::bind("127.0.0.1:0")
@@ -55,11 +55,11 @@ impl Peered {
             postern.addresses().actor,
         );
         let env = environment(postern.surface());
-        let config =
-            parse("auth.toml", &config, |root| Config::read(root, &env)).expect("a config");
+        let config = parse("auth.toml", &config, |root| Config::read(root, &env))
+            .expect("the configuration is valid");
         let app = Box::pin(App::build(config, Clock::system()))
             .await
-            .expect("built");
+            .expect("the upstream is built");
         let shutdown = CancellationToken::new();
         tokio::spawn(app.run(
             Listeners {
@@ -68,7 +68,7 @@ impl Peered {
             },
             shutdown.clone(),
         ));
-        let surface = Surface::of_upstream(&base, postern.surface().environment().clone());
+        let surface = PublicApi::of_upstream(&base, postern.surface().environment().clone());
         Self {
             surface,
             postern,
@@ -80,17 +80,20 @@ impl Peered {
 
     /// Signs in as a browser does, and returns the parameter that the UI receives in the fragment.
     async fn sign_in(&self, who: &str) -> (String, String) {
-        let begun = self
+        let started = self
             .surface
             .client()
             .get("/auth/social/login")
             .send()
             .await
             .expect(302);
-        let mut asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
-        asked.query_pairs_mut().append_pair("login_hint", who);
-        let back = Browser::new(&asked)
-            .follow(asked, "/auth/social/login/callback")
+        let mut authorization_url =
+            Url::parse(&started.header("location")).expect("a redirect is a URL");
+        authorization_url
+            .query_pairs_mut()
+            .append_pair("login_hint", who);
+        let back = Browser::new(&authorization_url)
+            .follow(authorization_url, "/auth/social/login/callback")
             .await;
         let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
         let landed = self.surface.client().get(&path).send().await.expect(302);
@@ -130,25 +133,27 @@ async fn start_peer(peer: &str, callback: &str) -> (Child, String) {
         .stderr(std::process::Stdio::null())
         .kill_on_drop(true)
         .spawn()
-        .expect("the peer runs");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        .expect("the peer starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
     let line = lines
         .next_line()
         .await
-        .expect("text")
-        .expect("tests/run installs the peer");
+        .expect("the output is UTF-8")
+        .expect("the peer is installed by tests/run");
     // Later output must be read, so that the pipe does not fill.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (
         child,
-        line.strip_prefix("issuer ").expect("its issuer").to_owned(),
+        line.strip_prefix("issuer ")
+            .expect("the first line names the issuer")
+            .to_owned(),
     )
 }
 
-fn environment(surface: &Surface) -> Env {
+fn environment(surface: &PublicApi) -> Env {
     let mut all: BTreeMap<String, String> = surface.environment().clone();
     let key = aws_lc_rs::rand::generate::<[u8; 32]>(&aws_lc_rs::rand::SystemRandom::new())
-        .expect("random")
+        .expect("random bytes are generated")
         .expose();
     let password = surface.env("POSTERN_SERVICE_AUTH_PASSWORD").to_owned();
     for (name, value) in [
@@ -222,7 +227,7 @@ impl Browser {
 
 #[tokio::test]
 async fn users_of_a_provider_sign_in() {
-    let peered = Peered::start().await;
+    let peered = AuthWithPeer::start().await;
     let (name, token) = peered.sign_in("ada").await;
     assert_eq!(name, "temporaryToken", "{token}");
     let exchanged = peered.exchange(&token).await;
@@ -263,7 +268,7 @@ async fn users_of_a_provider_sign_in() {
         .fetch_all(&store)
         .await;
     let sealed: Vec<String> = rows
-        .expect("read")
+        .expect("the rows are read")
         .iter()
         .map(|row| row.get("refresh_token"))
         .collect();
@@ -279,16 +284,18 @@ async fn users_of_a_provider_sign_in() {
 
 #[tokio::test]
 async fn code_is_bound_to_its_sign_in() {
-    let peered = Peered::start().await;
+    let peered = AuthWithPeer::start().await;
     let client = peered.surface.client();
     let mut backs = Vec::new();
     for _ in 0..2 {
-        let begun = client.get("/auth/social/login").send().await.expect(302);
-        let mut asked = Url::parse(&begun.header("location")).expect("a URL");
-        asked.query_pairs_mut().append_pair("login_hint", "ada");
+        let started = client.get("/auth/social/login").send().await.expect(302);
+        let mut authorization_url = Url::parse(&started.header("location")).expect("a URL");
+        authorization_url
+            .query_pairs_mut()
+            .append_pair("login_hint", "ada");
         backs.push(
-            Browser::new(&asked)
-                .follow(asked, "/auth/social/login/callback")
+            Browser::new(&authorization_url)
+                .follow(authorization_url, "/auth/social/login/callback")
                 .await,
         );
     }
@@ -343,13 +350,13 @@ async fn code_is_bound_to_its_sign_in() {
 /// The provider's ID tokens have no `kid`, because its key set has one key.
 #[tokio::test]
 async fn provider_with_one_key_may_omit_kid() {
-    let peered = Peered::start_with("oidc-mock").await;
+    let peered = AuthWithPeer::start_with("oidc-mock").await;
     let client = peered.surface.client();
-    let begun = client.get("/auth/social/login").send().await.expect(302);
-    let asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
-    let provider = Client::new(&asked.origin().ascii_serialization());
+    let started = client.get("/auth/social/login").send().await.expect(302);
+    let authorization_url = Url::parse(&started.header("location")).expect("a redirect is a URL");
+    let provider = Client::new(&authorization_url.origin().ascii_serialization());
     let chosen = provider
-        .post(asked.as_str())
+        .post(authorization_url.as_str())
         .form(&[("sub", "ada")])
         .send()
         .await

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
-use crate::auth_stage::{Changes, Stage};
+use crate::auth_cluster::{AuthCluster, Changes};
 
 /// An actor service that never answers its first request.
 #[derive(Default)]
@@ -50,13 +50,13 @@ async fn register(State(actors): State<Arc<Actors>>, Json(_): Json<Value>) -> St
 
 #[tokio::test]
 async fn repeated_registration_completes_after_a_kill() {
-    let mut stage = Stage::start().await;
+    let mut cluster = AuthCluster::start().await;
     let actors = Arc::new(Actors::default());
     let changes = Changes {
         actor_service: Some(start(Arc::clone(&actors)).await),
         ..Changes::default()
     };
-    let first = stage.replica(&changes).await;
+    let first = cluster.replica(&changes).await;
     let body = json!({"email": "kill@example.com", "password": PASSWORD});
     let client = first.surface.client().clone();
     let cut_off = tokio::spawn({
@@ -68,9 +68,9 @@ async fn repeated_registration_completes_after_a_kill() {
     first.running.kill().await;
     assert!(cut_off.await.expect("no panic").is_none(), "no response");
     // The lock of the killed process expires after 45 s, or with Redis at once.
-    stage.redis.kill().await;
-    stage.redis.restart().await;
-    let second = stage.replica(&changes).await;
+    cluster.redis.kill().await;
+    cluster.redis.restart().await;
+    let second = cluster.replica(&changes).await;
     let tokens = second
         .post("/auth/register", &body)
         .await

@@ -6,7 +6,7 @@ use postern_tests::http_body::json;
 use postern_tests::surface::{PASSWORD, sample, text};
 use serde_json::Value;
 
-use crate::auth_stage::{Changes, Stage};
+use crate::auth_cluster::{AuthCluster, Changes};
 
 /// Length of the parts of a secret that are searched for.
 const PART: usize = 20;
@@ -28,12 +28,12 @@ fn is_absent(secret: &str, from: &str, what: &str) {
 
 #[tokio::test]
 async fn secrets_are_not_logged_at_trace_level() {
-    let stage = Stage::start().await;
+    let cluster = AuthCluster::start().await;
     let changes = Changes {
         filter: Some("trace"),
         ..Changes::default()
     };
-    let replica = stage.replica(&changes).await;
+    let replica = cluster.replica(&changes).await;
     let ada = replica.surface.register().await;
     let token = replica
         .surface
@@ -80,7 +80,7 @@ async fn secrets_are_not_logged_at_trace_level() {
             is_absent(text(set, name), &log, "the log");
         }
     }
-    let environment = stage.surface.environment().iter();
+    let environment = cluster.surface.environment().iter();
     for (_, secret) in
         environment.filter(|(name, _)| name.ends_with("SECRET") || name.ends_with("PASSWORD"))
     {
@@ -109,12 +109,12 @@ fn event(log: &str, answer: &Answer) -> (String, String, String) {
 
 #[tokio::test]
 async fn audit_log_records_subject_operation_and_request_id() {
-    let stage = Stage::start().await;
+    let cluster = AuthCluster::start().await;
     let changes = Changes {
         grace: Some("1ms"),
         ..Changes::default()
     };
-    let replica = stage.replica(&changes).await;
+    let replica = cluster.replica(&changes).await;
     let ada = replica.surface.register().await;
     let login = |password: &str| json!({"email": ada.email, "password": password});
     let (right, wrong) = (login(PASSWORD), login("wrong"));
@@ -131,21 +131,27 @@ async fn audit_log_records_subject_operation_and_request_id() {
     };
     let after = replica.refresh(&refreshed.json()).await.expect(401);
     let log = replica.running.stop("TERM").await.stderr;
-    let told = |act: &str, subject: &str, outcome: &str| {
-        (act.to_owned(), subject.to_owned(), outcome.to_owned())
+    let audit_event = |operation: &str, subject: &str, outcome: &str| {
+        (operation.to_owned(), subject.to_owned(), outcome.to_owned())
     };
-    assert_eq!(event(&log, &signed_in), told("sign_in", &ada.id, "ok"));
+    assert_eq!(
+        event(&log, &signed_in),
+        audit_event("sign_in", &ada.id, "ok")
+    );
     assert_eq!(
         event(&log, &refused),
-        told("sign_in", "", "invalid_credentials")
+        audit_event("sign_in", "", "invalid_credentials")
     );
-    assert_eq!(event(&log, &refreshed), told("refresh", &ada.id, "ok"));
+    assert_eq!(
+        event(&log, &refreshed),
+        audit_event("refresh", &ada.id, "ok")
+    );
     assert_eq!(
         event(&log, &reused),
-        told("refresh_reuse", &ada.id, "family_revoked")
+        audit_event("refresh_reuse", &ada.id, "family_revoked")
     );
     assert_eq!(
         event(&log, &after),
-        told("refresh", "", "invalid_refresh_token")
+        audit_event("refresh", "", "invalid_refresh_token")
     );
 }

@@ -9,7 +9,7 @@ const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
 async fn user_signs_in() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("a_person_signs_in", NO_BROWSER);
+        return skipped("user_signs_in", NO_BROWSER);
     };
     let postern = Postern::start().await;
     browser
@@ -63,7 +63,7 @@ async fn user_signs_in() {
 async fn declined_sign_in_shows_the_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("a_person_who_declines_reads_why", NO_BROWSER);
+        return skipped("declined_sign_in_shows_the_reason", NO_BROWSER);
     };
     let postern = Postern::start().await;
     browser

@@ -2,6 +2,7 @@
 //! every route is documented. The client of the harness checks each response in every test.
 
 mod notifications;
+mod pointers;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +13,7 @@ use postern_tests::http_body::json;
 use postern_tests::pools::administrator;
 use postern_tests::split::Changes;
 use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text};
-use postern_tests::{Contract, Person, Postern, Split, Surface};
+use postern_tests::{Contract, Person, Postern, PublicApi, Split};
 use serde_json::Value;
 
 type Operations = BTreeSet<(String, String)>;
@@ -181,7 +182,7 @@ async fn every_documented_operation_responds_as_documented() {
     postern.stop().await;
 }
 
-async fn sign_in(surface: &Surface) -> Person {
+async fn sign_in(surface: &PublicApi) -> Person {
     let ada = surface.register().await;
     let client = surface.client();
     let login = json!({"email": ada.email, "password": PASSWORD});
@@ -235,7 +236,7 @@ async fn sign_in(surface: &Surface) -> Person {
     ada
 }
 
-async fn passwords(surface: &Surface, ada: &Person) {
+async fn passwords(surface: &PublicApi, ada: &Person) {
     let client = surface.client();
     let _ = client
         .post("/auth/password/forgot")
@@ -280,7 +281,7 @@ async fn passwords(surface: &Surface, ada: &Person) {
 }
 
 /// A user created by an administrator must set a new password first.
-async fn challenge(surface: &Surface) {
+async fn challenge(surface: &PublicApi) {
     let (admin, identity) = administrator(surface).await;
     let (email, first) = ("dora@example.com", "Given horse battery 7");
     let create = admin
@@ -318,7 +319,7 @@ async fn challenge(surface: &Surface) {
     let _ = surface.person(email, tokens).await;
 }
 
-async fn social(surface: &Surface) {
+async fn social(surface: &PublicApi) {
     // Example of RFC 7636, appendix B.
     let verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
     let challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
@@ -338,7 +339,7 @@ async fn social(surface: &Surface) {
     assert_eq!(declined, Err("access_denied".to_owned()));
 }
 
-async fn actors(postern: &Postern, surface: &Surface, ada: &Person) {
+async fn actors(postern: &Postern, surface: &PublicApi, ada: &Person) {
     let _ = ada
         .client
         .get(&format!("/actors/{}", ada.id))
@@ -401,7 +402,7 @@ async fn actors(postern: &Postern, surface: &Surface, ada: &Person) {
 }
 
 /// Requests the keys and metadata for services that verify tokens themselves.
-async fn keys(surface: &Surface) {
+async fn keys(surface: &PublicApi) {
     let issuer = surface
         .client()
         .get("/.well-known/openid-configuration")

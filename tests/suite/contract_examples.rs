@@ -7,7 +7,7 @@ use postern_tests::http_body::json;
 use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_tests::pools::administrator;
 use postern_tests::surface::{resume_form, sample, text};
-use postern_tests::{Answer, Client, Contract, Postern, Surface};
+use postern_tests::{Answer, Client, Contract, Postern, PublicApi};
 use serde_json::Value;
 
 /// The examples of the document, and those that have been sent.
@@ -66,7 +66,7 @@ async fn post(client: &Client, path: &str, body: &Value, status: u16) -> Answer 
 }
 
 /// Returns the six-digit code of the last mail to an address.
-async fn code(surface: &Surface, email: &str) -> String {
+async fn code(surface: &PublicApi, email: &str) -> String {
     let mail = surface.mailbox().to(email).await;
     let mut words = text(&mail, "text").split(|c: char| !c.is_ascii_digit());
     words
@@ -101,7 +101,7 @@ async fn every_example_is_accepted() {
     postern.stop().await;
 }
 
-async fn passwords(surface: &Surface, examples: &mut Examples) {
+async fn passwords(surface: &PublicApi, examples: &mut Examples) {
     let client = surface.client();
     let _ = post(
         client,
@@ -159,7 +159,7 @@ async fn passwords(surface: &Surface, examples: &mut Examples) {
     );
 }
 
-async fn challenge(surface: &Surface, examples: &mut Examples) {
+async fn challenge(surface: &PublicApi, examples: &mut Examples) {
     let (admin, identity) = administrator(surface).await;
     let (email, first) = ("dora@example.com", "Given horse battery 7");
     let create = admin
@@ -188,7 +188,7 @@ async fn challenge(surface: &Surface, examples: &mut Examples) {
     let _ = post(surface.client(), "/auth/challenge", &answer, 200).await;
 }
 
-async fn social(surface: &Surface, examples: &mut Examples) {
+async fn social(surface: &PublicApi, examples: &mut Examples) {
     let token = surface
         .social_sign_in(&sample("ada"), None)
         .await

@@ -62,11 +62,11 @@ impl Layout {
             "var/lib",
             "tmp",
         ] {
-            std::fs::create_dir_all(at(path)).expect("made");
+            std::fs::create_dir_all(at(path)).expect("the folder is created");
         }
         // An empty file like the device; creating a device node requires privileges.
-        std::fs::create_dir(at("dev")).expect("made");
-        std::fs::write(at("dev/null"), "").expect("made");
+        std::fs::create_dir(at("dev")).expect("the folder is created");
+        std::fs::write(at("dev/null"), "").expect("the file is written");
         let mut configure = Command::new(root().join("conf/deploy/configure"));
         configure
             .arg(at("etc/postern"))
@@ -94,7 +94,8 @@ impl Layout {
         }
         let authorities = Path::new("/etc/ssl/certs/ca-certificates.crt");
         if authorities.exists() {
-            std::fs::copy(authorities, at("etc/ssl/certs/ca-certificates.crt")).expect("copied");
+            std::fs::copy(authorities, at("etc/ssl/certs/ca-certificates.crt"))
+                .expect("the file is copied");
         }
         let layout = Self { folder, ports };
         SERVICES
@@ -128,10 +129,10 @@ impl Layout {
             .folder
             .path()
             .join(to.strip_prefix("/").expect("absolute"));
-        std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
+        std::fs::create_dir_all(to.parent().expect("a folder")).expect("the folder is created");
         let from = from.canonicalize().expect("the file exists");
         if !to.exists() && std::fs::hard_link(&from, &to).is_err() {
-            std::fs::copy(&from, &to).expect("copied");
+            std::fs::copy(&from, &to).expect("the file is copied");
         }
     }
 
@@ -147,7 +148,7 @@ impl Layout {
     /// Returns `None` if this machine does not permit it.
     fn program(&self, command: &[String], state: &str) -> Option<Program> {
         let place = self.folder.path().join(state.trim_start_matches('/'));
-        std::fs::create_dir_all(&place).expect("made");
+        std::fs::create_dir_all(&place).expect("the folder is created");
         let inside = Program::at(PathBuf::from("/usr/bin/unshare"), self.folder.path())
             .arg(format!("--root={}", self.folder.path().display()))
             .arg(format!("--wd={state}"));
@@ -157,7 +158,8 @@ impl Layout {
                 for path in ["", "etc", "etc/postern", "tmp"] {
                     let mode =
                         std::fs::Permissions::from_mode(if path == "tmp" { 0o1777 } else { 0o755 });
-                    std::fs::set_permissions(self.folder.path().join(path), mode).expect("ours");
+                    std::fs::set_permissions(self.folder.path().join(path), mode)
+                        .expect("the folder is owned by this user");
                 }
                 inside
                     .arg(format!("--setuid={USER}"))

@@ -5,27 +5,27 @@ use std::time::{Duration, Instant};
 use postern_tests::http_body::json;
 use postern_tests::program::{Program, Running};
 use postern_tests::surface::{PASSWORD, resume, resume_form, welcome};
-use postern_tests::{Client, Surface, ports};
+use postern_tests::{Client, PublicApi, ports};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
-/// Standalone as a process, with a data folder that outlives it.
+/// Standalone as a process, with a data folder that is kept when the process ends.
 struct Standalone {
     running: Running,
-    surface: Surface,
+    surface: PublicApi,
 }
 
 /// A data folder, and a port that is the same over restarts, because tokens contain the address of
 /// their pool.
-struct Home {
+struct Installation {
     folder: TempDir,
     port: u16,
 }
 
-// === impl Home ===
+// === impl Installation ===
 
-impl Home {
+impl Installation {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().expect("a temporary folder"),
@@ -51,7 +51,7 @@ impl Home {
             "standalone: start to ready {} ms",
             began.elapsed().as_millis()
         ));
-        let surface = Surface::of_folder(&self.folder.path().join("var"));
+        let surface = PublicApi::of_folder(&self.folder.path().join("var"));
         surface.until_keys().await;
         Standalone { running, surface }
     }
@@ -69,10 +69,10 @@ impl Standalone {
 
 #[tokio::test]
 async fn command_line_issues_service_tokens() {
-    let home = Home::new();
-    let standalone = home.start().await;
+    let installation = Installation::new();
+    let standalone = installation.start().await;
     for account in ["auth", "notify", "actor", "document"] {
-        let ended = home
+        let ended = installation
             .postern()
             .arg("token")
             .arg("--service")
@@ -91,7 +91,7 @@ async fn command_line_issues_service_tokens() {
             account
         );
     }
-    let unknown = home
+    let unknown = installation
         .postern()
         .arg("token")
         .arg("--service")
@@ -100,23 +100,23 @@ async fn command_line_issues_service_tokens() {
         .await;
     assert!(
         unknown.expect(64, 1)[0].contains("document"),
-        "the accounts that there are"
+        "the message lists the known accounts"
     );
     assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
-    let away = home
+    let stopped = installation
         .postern()
         .arg("token")
         .arg("--service")
         .arg("auth")
         .run()
         .await;
-    assert!(away.expect(69, 1)[0].contains("no response"));
+    assert!(stopped.expect(69, 1)[0].contains("no response"));
 }
 
 #[tokio::test]
 async fn restart_keeps_all_data() {
-    let home = Home::new();
-    let first = home.start().await;
+    let installation = Installation::new();
+    let first = installation.start().await;
     let ada = first.surface.register().await;
     let created = ada
         .client
@@ -128,7 +128,7 @@ async fn restart_keeps_all_data() {
     let mail = first.surface.mailbox().to(&ada.email).await;
     assert_eq!(first.running.stop("TERM").await.status, Some(0));
 
-    let second = home.start().await;
+    let second = installation.start().await;
     let login = json!({"email": ada.email, "password": PASSWORD});
     let tokens = second
         .surface
@@ -176,9 +176,13 @@ async fn restart_keeps_all_data() {
 }
 
 /// Posts until a request fails, and returns the recipients whose notification was accepted.
-async fn post_until_cut_off(client: Client, lane: usize, accepted: UnboundedSender<String>) {
+async fn post_until_failure(
+    client: Client,
+    client_number: usize,
+    accepted: UnboundedSender<String>,
+) {
     for number in 0..1000 {
-        let email = format!("kill-{lane}-{number}@example.com");
+        let email = format!("kill-{client_number}-{number}@example.com");
         let body = json!({"channel": "email", "recipient": {"email": email}, "template": "welcome",
             "variables": {"name": "Ada"}});
         let Some(answer) = client.post("/notifications").json(&body).try_send().await else {
@@ -192,18 +196,18 @@ async fn post_until_cut_off(client: Client, lane: usize, accepted: UnboundedSend
 
 #[tokio::test]
 async fn kill_loses_no_accepted_notification() {
-    let home = Home::new();
+    let installation = Installation::new();
     let mut waiting: Vec<String> = Vec::new();
     for _ in 0..2 {
-        let standalone = home.start().await;
+        let standalone = installation.start().await;
         let token = standalone.service_token("document").await;
         let (sender, mut accepted) = unbounded_channel();
-        let mut posting = JoinSet::new();
-        for lane in 0..8 {
+        let mut clients = JoinSet::new();
+        for client_number in 0..8 {
             let client = standalone.surface.client().with_token(&token);
-            posting.spawn(post_until_cut_off(
+            clients.spawn(post_until_failure(
                 client,
-                lane + waiting.len() * 8,
+                client_number + waiting.len() * 8,
                 sender.clone(),
             ));
         }
@@ -221,9 +225,9 @@ async fn kill_loses_no_accepted_notification() {
         while let Some(email) = accepted.recv().await {
             waiting.push(email);
         }
-        posting.join_all().await;
+        clients.join_all().await;
     }
-    let standalone = home.start().await;
+    let standalone = installation.start().await;
     let mailbox = standalone.surface.mailbox();
     for email in &waiting {
         assert!(
@@ -234,26 +238,30 @@ async fn kill_loses_no_accepted_notification() {
     assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
 }
 
-/// A result that the client was told before the kill.
-enum Told {
+/// A result that was acknowledged to the client before the kill.
+enum Acknowledged {
     Registered { email: String },
     Stored { location: String, sha256: String },
 }
 
-async fn register_until_cut_off(client: Client, told: UnboundedSender<Told>) {
+async fn register_until_failure(client: Client, acknowledged: UnboundedSender<Acknowledged>) {
     for number in 0..1000 {
         let email = format!("kill-{number}@example.com");
         let body = json!({"email": email, "password": PASSWORD, "profile": {"firstName": "Ada"}});
         let Some(answer) = client.post("/auth/register").json(&body).try_send().await else {
             return;
         };
-        if answer.status != 201 || told.send(Told::Registered { email }).is_err() {
+        if answer.status != 201
+            || acknowledged
+                .send(Acknowledged::Registered { email })
+                .is_err()
+        {
             return;
         }
     }
 }
 
-async fn upload_until_cut_off(client: Client, told: UnboundedSender<Told>) {
+async fn upload_until_failure(client: Client, acknowledged: UnboundedSender<Acknowledged>) {
     for _ in 0..1000 {
         let (content, sha256) = resume(300_000);
         let upload = client
@@ -263,8 +271,8 @@ async fn upload_until_cut_off(client: Client, told: UnboundedSender<Told>) {
             return;
         };
         if answer.status != 201
-            || told
-                .send(Told::Stored {
+            || acknowledged
+                .send(Acknowledged::Stored {
                     location: answer.header("location"),
                     sha256,
                 })
@@ -277,31 +285,34 @@ async fn upload_until_cut_off(client: Client, told: UnboundedSender<Told>) {
 
 #[tokio::test]
 async fn kill_loses_no_registration_or_upload() {
-    let home = Home::new();
-    let standalone = home.start().await;
+    let installation = Installation::new();
+    let standalone = installation.start().await;
     let ada = standalone.surface.register().await;
-    let (sender, mut heard) = unbounded_channel();
-    let mut asking = JoinSet::new();
-    asking.spawn(register_until_cut_off(
+    let (sender, mut receiver) = unbounded_channel();
+    let mut clients = JoinSet::new();
+    clients.spawn(register_until_failure(
         standalone.surface.client().clone(),
         sender.clone(),
     ));
-    asking.spawn(upload_until_cut_off(ada.client.clone(), sender));
-    let (mut told, mut registered) = (Vec::new(), 0);
-    while registered < 4 || told.len() < 12 {
-        let next = heard.recv().await.expect("both go on until the kill");
-        registered += usize::from(matches!(next, Told::Registered { .. }));
-        told.push(next);
+    clients.spawn(upload_until_failure(ada.client.clone(), sender));
+    let (mut acknowledged, mut registered) = (Vec::new(), 0);
+    while registered < 4 || acknowledged.len() < 12 {
+        let next = receiver
+            .recv()
+            .await
+            .expect("both clients send requests until the kill");
+        registered += usize::from(matches!(next, Acknowledged::Registered { .. }));
+        acknowledged.push(next);
     }
     standalone.running.kill().await;
-    while let Some(next) = heard.recv().await {
-        told.push(next);
+    while let Some(next) = receiver.recv().await {
+        acknowledged.push(next);
     }
-    asking.join_all().await;
-    let standalone = home.start().await;
-    for one in told {
+    clients.join_all().await;
+    let standalone = installation.start().await;
+    for one in acknowledged {
         match one {
-            Told::Registered { email } => {
+            Acknowledged::Registered { email } => {
                 let login = json!({"email": email, "password": PASSWORD});
                 let tokens = standalone
                     .surface
@@ -320,7 +331,7 @@ async fn kill_loses_no_registration_or_upload() {
                     .expect(200);
                 assert_eq!(profile.string("/email"), email);
             }
-            Told::Stored { location, sha256 } => {
+            Acknowledged::Stored { location, sha256 } => {
                 assert_eq!(
                     ada.client
                         .get(&location)
@@ -338,8 +349,8 @@ async fn kill_loses_no_registration_or_upload() {
 
 #[tokio::test]
 async fn ctrl_c_stops_within_two_seconds_with_open_connections() {
-    let home = Home::new();
-    let standalone = home.start().await;
+    let installation = Installation::new();
+    let standalone = installation.start().await;
     let ada = standalone.surface.register().await;
     let idle = tokio::net::TcpStream::connect(ada.client.address())
         .await
@@ -354,9 +365,9 @@ async fn ctrl_c_stops_within_two_seconds_with_open_connections() {
 
 #[tokio::test]
 async fn data_folder_is_locked_by_one_process() {
-    let home = Home::new();
-    let standalone = home.start().await;
-    let ended = home.postern().arg("--port").arg("0").run().await;
+    let installation = Installation::new();
+    let standalone = installation.start().await;
+    let ended = installation.postern().arg("--port").arg("0").run().await;
     assert!(ended.expect(69, 1)[0].contains("another postern"));
     assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
 }

@@ -165,27 +165,27 @@ async fn ready(program: &Program) -> Running {
     running
 }
 
-/// Ends the load and reports it. Clients with kept connections were asked to close them at least
-/// `told` times, or never.
-async fn finish(load: Load, done: &str, told: Option<u32>) {
+/// Ends the load and reports it. Fails if the server asked clients with kept connections to
+/// close them fewer than `min_close_requests` times, or at all for `None`.
+async fn finish(load: Load, done: &str, min_close_requests: Option<u32>) {
     let counts = load.finish().await;
-    let said: Vec<String> = counts
+    let summary: Vec<String> = counts
         .iter()
-        .map(|(kind, served, told)| {
-            format!("{kind:?} {served} requests, asked to close {told} times")
+        .map(|(kind, served, close_requests)| {
+            format!("{kind:?} {served} requests, asked to close {close_requests} times")
         })
         .collect();
     postern_tests::note(&format!(
         "gateway: {done} under load, no request failed: {}",
-        said.join("; ")
+        summary.join("; ")
     ));
     for (kind, _, count) in counts {
-        match told {
-            Some(least) if kind != Kind::Fresh => {
-                assert!(count >= least, "{kind:?}: asked to close {count} times");
+        match min_close_requests {
+            Some(min) if kind != Kind::NewConnection => {
+                assert!(count >= min, "{kind:?}: asked to close {count} times");
             }
             Some(_) | None => assert!(
-                told.is_some() || count == 0,
+                min_close_requests.is_some() || count == 0,
                 "{kind:?}: asked to close {count} times"
             ),
         }
@@ -226,7 +226,7 @@ async fn reloads_good_and_bad_fail_no_request() {
                 .await;
         }
     }
-    load.goes_on(10).await;
+    load.wait_for_served(10).await;
     finish(load, &format!("{reloads} reloads"), None).await;
     let (_, token) = site.pools.user(&[]).await;
     let answer = Client::new(&format!("http://{}", site.plain))
@@ -250,19 +250,19 @@ async fn hot_restarts_fail_no_request() {
     let takeovers = times("POSTERN_TEST_TAKEOVERS", 20);
     let probing = probe(site.admin.address());
     for _ in 0..takeovers {
-        load.goes_on(10).await;
+        load.wait_for_served(10).await;
         let next = ready(&site.program().arg("--take-over")).await;
         let ended = running.wait().await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-        let stops = |told: &String| told.contains("STOPPING=1");
+        let stops = |notification: &String| notification.contains("STOPPING=1");
         assert!(
-            !ended.told.iter().any(stops),
+            !ended.notifications.iter().any(stops),
             "the unit does not stop: {:?}",
-            ended.told
+            ended.notifications
         );
         running = next;
     }
-    load.goes_on(10).await;
+    load.wait_for_served(10).await;
     assert!(
         !probing.is_finished(),
         "readiness turned red: {:?}",
@@ -273,9 +273,9 @@ async fn hot_restarts_fail_no_request() {
     let ended = running.stop("TERM").await;
     assert_eq!(ended.status, Some(0));
     assert!(
-        ended.told.concat().contains("STOPPING=1"),
+        ended.notifications.concat().contains("STOPPING=1"),
         "this one does: {:?}",
-        ended.told
+        ended.notifications
     );
 }
 
@@ -305,9 +305,9 @@ async fn draining_process_no_longer_notifies_service_manager() {
     let ended = old.wait().await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
     assert!(
-        ended.told.is_empty(),
+        ended.notifications.is_empty(),
         "it is not the main process any more: {:?}",
-        ended.told
+        ended.notifications
     );
     assert_eq!(new.stop("TERM").await.status, Some(0));
 }
@@ -331,7 +331,7 @@ async fn starting_process_that_waits_for_keys_stops_at_once() {
         .expect("the successor looks for keys");
     let ended = new.stop("TERM").await;
     assert!(
-        ended.status == Some(69) && ended.told.is_empty(),
+        ended.status == Some(69) && ended.notifications.is_empty(),
         "{ended:?}"
     );
     let _ = raw::send(site.plain, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
@@ -367,12 +367,12 @@ async fn socket_activation_restarts_fail_no_request() {
     let mut load = site.load().await;
     let restarts = times("POSTERN_TEST_RESTARTS", 20);
     for _ in 0..restarts {
-        load.goes_on(10).await;
+        load.wait_for_served(10).await;
         let ended = running.stop("TERM").await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
         running = ready(&program).await;
     }
-    load.goes_on(10).await;
+    load.wait_for_served(10).await;
     finish(load, &format!("{restarts} restarts"), Some(restarts)).await;
     assert_eq!(running.stop("TERM").await.status, Some(0));
 }
@@ -381,7 +381,7 @@ async fn socket_activation_restarts_fail_no_request() {
 async fn unconfigured_passed_socket_is_rejected() {
     let site = Site::new().await;
     let stranger = Arc::new(TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    let address = stranger.local_addr().expect("bound");
+    let address = stranger.local_addr().expect("the socket is bound");
     let ended = site.program().passing(&[stranger]).start().wait().await;
     assert!(
         ended.expect(64, 1)[0].contains(&address.to_string()),
@@ -390,7 +390,8 @@ async fn unconfigured_passed_socket_is_rejected() {
     );
     let connected = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let no_listener =
-        std::net::TcpStream::connect(connected.local_addr().expect("bound")).expect("connected");
+        std::net::TcpStream::connect(connected.local_addr().expect("the socket is bound"))
+            .expect("connected");
     let no_listener = Arc::new(TcpListener::from(std::os::fd::OwnedFd::from(no_listener)));
     let ended = site.program().passing(&[no_listener]).start().wait().await;
     assert!(
@@ -419,7 +420,7 @@ async fn moved_access_log_is_reopened_on_a_signal() {
             .expect(200)
     };
     let _ = ask().await;
-    std::fs::rename(&log, &moved).expect("moved");
+    std::fs::rename(&log, &moved).expect("the file is renamed");
     running.signal("USR1").await;
     while !log.exists() {
         tokio::task::yield_now().await;

@@ -37,16 +37,17 @@ fn deployment_files_pass_the_linters() {
 fn check_fails_when_a_linter_is_missing() {
     let folder = tempfile::tempdir().expect("a folder");
     let deploy = folder.path().join("conf/deploy");
-    std::fs::create_dir_all(&deploy).expect("made");
+    std::fs::create_dir_all(&deploy).expect("the folder is created");
     let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/deploy/check");
-    std::fs::copy(original, deploy.join("check")).expect("copied");
+    std::fs::copy(original, deploy.join("check")).expect("the file is copied");
     let bin = folder.path().join("bin");
-    std::fs::create_dir(&bin).expect("made");
+    std::fs::create_dir(&bin).expect("the folder is created");
     let dirname = ["/usr/bin/dirname", "/bin/dirname"]
         .map(Path::new)
         .into_iter()
         .find(|path| path.exists());
-    std::os::unix::fs::symlink(dirname.expect("coreutils"), bin.join("dirname")).expect("linked");
+    std::os::unix::fs::symlink(dirname.expect("coreutils"), bin.join("dirname"))
+        .expect("the link is created");
     let output = Command::new(deploy.join("check"))
         .env("PATH", &bin)
         .output()
@@ -94,7 +95,7 @@ fn development_certificates_are_valid() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("generate.sh");
     let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../certs/generate.sh");
-    std::fs::copy(original, &script).expect("copied");
+    std::fs::copy(original, &script).expect("the file is copied");
     let authority = || std::fs::read(folder.path().join("authority.pem")).expect("an authority");
     let make = || {
         assert!(

@@ -88,7 +88,7 @@ async fn every_mistake_is_listed_at_once() {
     send(client, "/auth/login", r#"{"email":7,"paswort":"x"}"#)
         .await
         .problem(400, "invalid_request")
-        .points_at(&["/email", "/password", "/paswort"]);
+        .assert_pointers(&["/email", "/password", "/paswort"]);
     send(
         client,
         "/auth/login",
@@ -96,7 +96,7 @@ async fn every_mistake_is_listed_at_once() {
     )
     .await
     .problem(400, "invalid_request")
-    .points_at(&["/password"]);
+    .assert_pointers(&["/password"]);
     send(
         client,
         "/auth/register",
@@ -113,7 +113,7 @@ async fn every_mistake_is_listed_at_once() {
         .send()
         .await
         .problem(400, "invalid_request");
-    refusal.points_at(&["/channel", "/priority", "/sendAt", "/template"]);
+    refusal.assert_pointers(&["/channel", "/priority", "/sendAt", "/template"]);
     postern.stop().await;
 }
 
@@ -139,7 +139,7 @@ async fn readable_but_unacceptable_body_is_422() {
         .send()
         .await
         .problem(422, "unknown_template");
-    refusal.points_at(&["/template"]);
+    refusal.assert_pointers(&["/template"]);
     let mut missing = welcome(&ada.id);
     missing["variables"] = json!({});
     let refusal = ada
@@ -149,7 +149,7 @@ async fn readable_but_unacceptable_body_is_422() {
         .send()
         .await
         .problem(422, "validation_failed");
-    refusal.points_at(&["/variables/name"]);
+    refusal.assert_pointers(&["/variables/name"]);
     postern.stop().await;
 }
 

@@ -4,7 +4,7 @@
 use postern_common::database::testing::both;
 use postern_tests::mail_token::DELIVERY_REPORT;
 
-use crate::notify_stage::Stage;
+use crate::notify_cluster::NotifyCluster;
 
 /// A mail provider that accepts everything and sends nothing.
 const MAIL: &str = "[[provider]]\nname = 'mail'\nchannel = 'email'\nkind = 'null'";
@@ -14,8 +14,8 @@ const UNKNOWN: &str =
     include_str!("../../notify-upstream/src/receipts/dsn/samples/exchange-failed.eml");
 
 /// Finds the suppressed address with each filter of the list, and removes it.
-async fn list_and_remove_ada(stage: &Stage) {
-    let listed = stage
+async fn list_and_remove_ada(cluster: &NotifyCluster) {
+    let listed = cluster
         .tool(&["suppression", "list", "--address", " Ada@Example.com"])
         .await;
     let [at, list, channel, reason, hash] =
@@ -32,7 +32,7 @@ async fn list_and_remove_ada(stage: &Stage) {
         &["--list", "unsubscribed"],
         &["--until", at],
     ] {
-        let other = stage
+        let other = cluster
             .tool(&[&["suppression", "list"], nothing].concat())
             .await;
         assert_eq!(
@@ -42,7 +42,7 @@ async fn list_and_remove_ada(stage: &Stage) {
             other.stderr
         );
     }
-    let other = stage
+    let other = cluster
         .tool(&[
             "suppression",
             "remove",
@@ -53,7 +53,7 @@ async fn list_and_remove_ada(stage: &Stage) {
         ])
         .await;
     assert_eq!(other.stdout, "0 removed\n", "{}", other.stderr);
-    let removed = stage
+    let removed = cluster
         .tool(&[
             "suppression",
             "remove",
@@ -69,16 +69,18 @@ async fn list_and_remove_ada(stage: &Stage) {
 #[tokio::test]
 async fn bounce_suppresses_its_address_until_removed() {
     for database in both().await {
-        let stage = Stage::over(&database.url, MAIL).await;
-        let replica = stage.replica().await;
-        let id = stage.post_mail(&replica, ADA).await;
-        stage.settled(&replica, &id, "SENT").await;
+        let cluster = NotifyCluster::over(&database.url, MAIL).await;
+        let replica = cluster.replica().await;
+        let id = cluster.post_mail(&replica, ADA).await;
+        cluster.settled(&replica, &id, "SENT").await;
         let report = UNKNOWN.replace("{id}", &id);
-        let forged = stage.pipe(&["dsn"], &report.replace("{token}", &id)).await;
+        let forged = cluster
+            .pipe(&["dsn"], &report.replace("{token}", &id))
+            .await;
         assert_eq!(forged.stdout, NOTHING, "{}", forged.stderr);
-        let report = report.replace("{token}", &stage.mail_token(DELIVERY_REPORT, &id, ADA));
+        let report = report.replace("{token}", &cluster.mail_token(DELIVERY_REPORT, &id, ADA));
         for said in ["1 stored, 0 duplicate\n", "0 stored, 1 duplicate\n"] {
-            let ended = stage.pipe(&["dsn"], &report).await;
+            let ended = cluster.pipe(&["dsn"], &report).await;
             assert_eq!(
                 (ended.status, ended.stdout.as_str()),
                 (Some(0), said),
@@ -86,15 +88,15 @@ async fn bounce_suppresses_its_address_until_removed() {
                 ended.stderr
             );
         }
-        stage.settled(&replica, &id, "FAILED").await;
-        let view = stage.status(&replica.url, &id).await;
+        cluster.settled(&replica, &id, "FAILED").await;
+        let view = cluster.status(&replica.url, &id).await;
         assert_eq!(view["reason"], "BOUNCED", "{view}");
-        stage
-            .mail_ends(&replica, ADA, Some("ADDRESS_SUPPRESSED"))
+        cluster
+            .wait_for_mail_outcome(&replica, ADA, Some("ADDRESS_SUPPRESSED"))
             .await;
 
-        list_and_remove_ada(&stage).await;
-        stage.mail_ends(&replica, ADA, None).await;
+        list_and_remove_ada(&cluster).await;
+        cluster.wait_for_mail_outcome(&replica, ADA, None).await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
 }
@@ -102,11 +104,11 @@ async fn bounce_suppresses_its_address_until_removed() {
 #[tokio::test]
 async fn unsubscribed_address_can_be_removed_from_the_list() {
     for database in both().await {
-        let stage = Stage::over(&database.url, MAIL).await;
-        let replica = stage.replica().await;
-        let id = stage.post_mail(&replica, ADA).await;
-        stage.unsubscribe(&replica, &id, ADA).await;
-        let listed = stage
+        let cluster = NotifyCluster::over(&database.url, MAIL).await;
+        let replica = cluster.replica().await;
+        let id = cluster.post_mail(&replica, ADA).await;
+        cluster.unsubscribe(&replica, &id, ADA).await;
+        let listed = cluster
             .tool(&["suppression", "list", "--channel", "email"])
             .await;
         let [_, "unsubscribed", "email", "unsubscribed", hash] =
@@ -130,7 +132,7 @@ async fn unsubscribed_address_can_be_removed_from_the_list() {
             ],
             &["--list", "unsubscribed", "--since", "yesterday"],
         ] {
-            let ended = stage
+            let ended = cluster
                 .tool(&[&["suppression", "remove"], wrong].concat())
                 .await;
             assert_eq!(
@@ -140,7 +142,7 @@ async fn unsubscribed_address_can_be_removed_from_the_list() {
                 ended.stderr
             );
         }
-        let removed = stage
+        let removed = cluster
             .tool(&[
                 "suppression",
                 "remove",
@@ -151,7 +153,7 @@ async fn unsubscribed_address_can_be_removed_from_the_list() {
             ])
             .await;
         assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
-        assert_eq!(stage.tool(&["suppression", "list"]).await.stdout, "");
+        assert_eq!(cluster.tool(&["suppression", "list"]).await.stdout, "");
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
 }
@@ -159,23 +161,23 @@ async fn unsubscribed_address_can_be_removed_from_the_list() {
 #[tokio::test]
 async fn unstorable_report_is_deferred_and_other_mail_discarded() {
     let [database, _] = both().await;
-    let stage = Stage::over(&database.url, MAIL).await;
+    let cluster = NotifyCluster::over(&database.url, MAIL).await;
     let vacation = "From: ada@example.com\nSubject: Out of office\nAuto-Submitted: auto-replied\n\nBack on Monday.\n";
     for other in [vacation, "", &"no mail at all ".repeat(200_000)] {
-        let ended = stage.pipe(&["dsn"], other).await;
+        let ended = cluster.pipe(&["dsn"], other).await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
         assert_eq!(ended.stdout, NOTHING);
     }
     let id = "0190a5d0-0000-7000-8000-000000000001";
-    let report = UNKNOWN.replace("{token}", &stage.mail_token(DELIVERY_REPORT, id, ADA));
-    let away = Stage::over("postgres://nobody@127.0.0.1:1/nowhere", MAIL).await;
+    let report = UNKNOWN.replace("{token}", &cluster.mail_token(DELIVERY_REPORT, id, ADA));
+    let away = NotifyCluster::over("postgres://nobody@127.0.0.1:1/nowhere", MAIL).await;
     let ended = away.pipe(&["dsn"], &report).await;
     assert!(
         ended.status == Some(75) && ended.stderr.contains("is not available"),
         "{}",
         ended.stderr
     );
-    let wrong = Stage::over(&database.url, "no_such_key = 1").await;
+    let wrong = NotifyCluster::over(&database.url, "no_such_key = 1").await;
     let ended = wrong.pipe(&["dsn"], &report).await;
     assert!(
         ended.status == Some(75) && ended.stderr.contains("no_such_key"),

@@ -6,7 +6,7 @@ use postern_common::database::testing::sqlite;
 use postern_tests::config_file::conf;
 use postern_tests::program::Program;
 
-use crate::notify_stage::Stage;
+use crate::notify_cluster::NotifyCluster;
 
 fn tool(arguments: &[&str]) -> (Program, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -113,19 +113,19 @@ async fn template_preview_shows_the_message() {
 #[tokio::test]
 async fn dead_letters_are_listed_replayed_and_dropped() {
     let database = sqlite().await;
-    let stage = Stage::over(&database.url, "").await;
-    let replica = stage.replica().await;
-    stage.provider.refuse(Some(422));
+    let cluster = NotifyCluster::over(&database.url, "").await;
+    let replica = cluster.replica().await;
+    cluster.provider.respond_with(Some(422));
     let mut ids = Vec::new();
     for key in ["a", "b", "c"] {
-        let id = stage
+        let id = cluster
             .try_post(&replica.url, key, "Ada", "NORMAL")
             .await
             .expect("accepted");
-        stage.settled(&replica, &id, "FAILED").await;
+        cluster.settled(&replica, &id, "FAILED").await;
         ids.push(id);
     }
-    let listed = stage.tool(&["dead", "list"]).await;
+    let listed = cluster.tool(&["dead", "list"]).await;
     assert_eq!(listed.status, Some(0), "{}", listed.stderr);
     let lines: Vec<&str> = listed.stdout.lines().collect();
     assert_eq!(lines.len(), 3, "{lines:?}");
@@ -136,17 +136,17 @@ async fn dead_letters_are_listed_replayed_and_dropped() {
         );
     }
     let code = lines[0].rsplit(' ').next().expect("a code").to_owned();
-    let other = stage
+    let other = cluster
         .tool(&["dead", "list", "--code", "no_such_code"])
         .await;
     assert_eq!((other.status, other.stdout.as_str()), (Some(0), ""));
-    stage.provider.refuse(None);
-    let replayed = stage
+    cluster.provider.respond_with(None);
+    let replayed = cluster
         .tool(&["dead", "replay", "--id", &ids[1], "--code", &code])
         .await;
     assert_eq!(replayed.stdout, "1 queued again\n", "{}", replayed.stderr);
-    stage.settled(&replica, &ids[1], "SENT").await;
-    let sent = stage
+    cluster.settled(&replica, &ids[1], "SENT").await;
+    let sent = cluster
         .provider
         .until(Duration::from_secs(60), |calls| calls.len() == 4)
         .await;
@@ -156,22 +156,22 @@ async fn dead_letters_are_listed_replayed_and_dropped() {
         &["dead", "replay"],
         &["dead", "drop", "--limit", "10"],
     ] {
-        let refused = stage.tool(everything).await;
+        let refused = cluster.tool(everything).await;
         assert!(refused.expect(64, 1)[0].contains("--all"), "{everything:?}");
     }
-    let dropped = stage
+    let dropped = cluster
         .tool(&["dead", "drop", "--until", "2020-01-01T00:00:00Z"])
         .await;
     assert_eq!(dropped.stdout, "0 dropped\n", "{}", dropped.stderr);
-    let dropped = stage.tool(&["dead", "drop", "--all"]).await;
+    let dropped = cluster.tool(&["dead", "drop", "--all"]).await;
     assert_eq!(dropped.stdout, "2 dropped\n", "{}", dropped.stderr);
-    assert_eq!(stage.tool(&["dead", "list"]).await.stdout, "");
+    assert_eq!(cluster.tool(&["dead", "list"]).await.stdout, "");
     assert_eq!(
-        stage.status(&replica.url, &ids[0]).await["status"],
+        cluster.status(&replica.url, &ids[0]).await["status"],
         "FAILED",
         "its history stays"
     );
-    let wrong = stage
+    let wrong = cluster
         .tool(&["dead", "replay", "--since", "yesterday"])
         .await;
     assert!(wrong.expect(64, 1)[0].contains("--since"));

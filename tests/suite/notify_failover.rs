@@ -5,8 +5,8 @@ use std::time::Duration;
 use postern_common::database::testing::postgres;
 use sqlx::{Connection, Executor, PgConnection};
 
+use crate::notify_cluster::NotifyCluster;
 use crate::notify_postgres::{OwnPostgres, PgBouncer, port};
-use crate::notify_stage::Stage;
 
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,15 +22,20 @@ async fn promoted_standby_is_used_without_a_restart() {
         port(primary.url())
     );
     let url = format!("postgres://postern@{hosts}/postgres?target_session_attrs=read-write");
-    let stage = Stage::over(&url, SETTINGS).await;
-    let replica = stage.replica().await;
-    let id = stage
+    let cluster = NotifyCluster::over(&url, SETTINGS).await;
+    let replica = cluster.replica().await;
+    let id = cluster
         .try_post(&replica.url, "k0", "Ada", "NORMAL")
         .await
         .expect("accepted");
-    stage.settled(&replica, &id, "SENT").await;
+    cluster.settled(&replica, &id, "SENT").await;
     primary.kill().await;
-    assert!(stage.not_ready(&replica).await.contains("database"));
+    assert!(
+        cluster
+            .wait_until_not_ready(&replica)
+            .await
+            .contains("database")
+    );
     let mut operator = PgConnection::connect(standby.url())
         .await
         .expect("the standby answers");
@@ -40,13 +45,13 @@ async fn promoted_standby_is_used_without_a_restart() {
         .expect("promoted");
     let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
         loop {
-            if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
+            if let Some(id) = cluster.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
                 return id;
             }
         }
     });
     let id = accepted.await.expect("the standby is promoted");
-    stage.settled(&replica, &id, "SENT").await;
+    cluster.settled(&replica, &id, "SENT").await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     standby.stop().await;
 }
@@ -55,15 +60,15 @@ async fn promoted_standby_is_used_without_a_restart() {
 async fn pgbouncer_in_session_mode_works() {
     let database = postgres().await;
     let pooler = PgBouncer::start(&database.url, "session").await;
-    let stage = Stage::over(&pooler.url(&database.url), SETTINGS).await;
-    let (one, other) = (stage.replica().await, stage.replica().await);
+    let cluster = NotifyCluster::over(&pooler.url(&database.url), SETTINGS).await;
+    let (one, other) = (cluster.replica().await, cluster.replica().await);
     for number in 0..20 {
         let replica = if number % 2 == 0 { &one } else { &other };
-        let id = stage
+        let id = cluster
             .try_post(&replica.url, &format!("k{number}"), "Ada", "HIGH")
             .await
             .expect("accepted");
-        stage.settled(replica, &id, "SENT").await;
+        cluster.settled(replica, &id, "SENT").await;
     }
     for replica in [one, other] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -75,8 +80,8 @@ async fn pgbouncer_with_shared_sessions_is_rejected() {
     let database = postgres().await;
     for mode in ["transaction", "statement"] {
         let pooler = PgBouncer::start(&database.url, mode).await;
-        let stage = Stage::over(&pooler.url(&database.url), SETTINGS).await;
-        let ended = stage.tool(&["dead", "list"]).await;
+        let cluster = NotifyCluster::over(&pooler.url(&database.url), SETTINGS).await;
+        let ended = cluster.tool(&["dead", "list"]).await;
         let lines = ended.expect(64, 1);
         assert!(
             lines[0].contains("pool_mode = session"),

@@ -8,9 +8,9 @@ use postern_common::database::Database;
 use postern_common::database::testing::{Relay, postgres};
 use sqlx::{AssertSqlSafe, Executor};
 
-use crate::notify_kills::RESCUE;
+use crate::notify_cluster::NotifyCluster;
+use crate::notify_kills::MAX_TAKEOVER_TIME;
 use crate::notify_postgres::OwnPostgres;
-use crate::notify_stage::Stage;
 
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -18,7 +18,8 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn cache_outage_does_not_stop_delivery() {
     let database = postgres().await;
-    let mut stage = Stage::over(&database.url, &format!("service_quota = 5\n{SETTINGS}")).await;
+    let mut stage =
+        NotifyCluster::over(&database.url, &format!("service_quota = 5\n{SETTINGS}")).await;
     stage.cache = "redis://127.0.0.1:1".to_owned();
     let replica = stage.replica().await;
     for number in 0..10 {
@@ -34,7 +35,7 @@ async fn cache_outage_does_not_stop_delivery() {
 #[tokio::test]
 async fn database_outage_is_503_with_retry_after() {
     let mut database = OwnPostgres::start().await;
-    let stage = Stage::over(database.url(), SETTINGS).await;
+    let stage = NotifyCluster::over(database.url(), SETTINGS).await;
     let replica = stage.replica().await;
     let id = stage
         .try_post(&replica.url, "k0", "Ada", "NORMAL")
@@ -53,10 +54,13 @@ async fn database_outage_is_503_with_retry_after() {
         answer.headers()
     );
     assert!(
-        stage.not_ready(&replica).await.contains("database"),
+        stage
+            .wait_until_not_ready(&replica)
+            .await
+            .contains("database"),
         "readiness fails as well"
     );
-    database.again().await;
+    database.restart().await;
     let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
         loop {
             if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
@@ -77,7 +81,7 @@ const MAX_RESPONSE_TIME: Duration = Duration::from_secs(10);
 async fn unresponsive_database_is_503_until_it_recovers() {
     let database = postgres().await;
     let (relay, url) = Relay::start(&database.url).await;
-    let stage = Stage::over(&url, SETTINGS).await;
+    let stage = NotifyCluster::over(&url, SETTINGS).await;
     let replica = stage.replica().await;
     let id = stage
         .try_post(&replica.url, "k0", "Ada", "NORMAL")
@@ -98,7 +102,12 @@ async fn unresponsive_database_is_503_until_it_recovers() {
         assert_eq!(answer.status(), 503);
         assert!(asked.elapsed() < MAX_RESPONSE_TIME, "{:?}", asked.elapsed());
     }
-    assert!(stage.not_ready(&replica).await.contains("database"));
+    assert!(
+        stage
+            .wait_until_not_ready(&replica)
+            .await
+            .contains("database")
+    );
     relay.recover();
     // The same keys: a notification that was committed although the response was 503 is found, and
     // nothing is sent twice.
@@ -123,7 +132,7 @@ async fn unresponsive_database_is_503_until_it_recovers() {
 async fn stop_does_not_wait_for_an_unresponsive_database() {
     let database = postgres().await;
     let (relay, url) = Relay::start(&database.url).await;
-    let stage = Stage::over(&url, SETTINGS).await;
+    let stage = NotifyCluster::over(&url, SETTINGS).await;
     let replica = stage.replica().await;
     let id = stage
         .try_post(&replica.url, "k0", "Ada", "NORMAL")
@@ -151,7 +160,7 @@ async fn stop_does_not_wait_for_an_unresponsive_database() {
 #[tokio::test]
 async fn demoted_database_is_503_until_another_is_writable() {
     let database = postgres().await;
-    let stage = Stage::over(&database.url, SETTINGS).await;
+    let stage = NotifyCluster::over(&database.url, SETTINGS).await;
     let replica = stage.replica().await;
     let id = stage
         .try_post(&replica.url, "k0", "Ada", "NORMAL")
@@ -165,15 +174,19 @@ async fn demoted_database_is_503_until_another_is_writable() {
     let set = async |value: &str| {
         // Existing sessions keep their settings: the replica's are terminated, as in a failover.
         let set = format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}");
-        pool.execute(AssertSqlSafe(set)).await.expect("set");
+        pool.execute(AssertSqlSafe(set))
+            .await
+            .expect("the setting is changed");
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
             WHERE datname = current_database() AND pid <> pg_backend_pid()";
-        pool.execute(end).await.expect("ended");
+        pool.execute(end)
+            .await
+            .expect("the sessions are terminated");
     };
     set("on").await;
     assert!(
         stage
-            .not_ready(&replica)
+            .wait_until_not_ready(&replica)
             .await
             .contains("accepts no writes")
     );
@@ -209,9 +222,9 @@ async fn demoted_database_is_503_until_another_is_writable() {
 #[tokio::test]
 async fn worker_resumed_after_its_lease_changes_nothing() {
     let database = postgres().await;
-    let stage = Stage::over(&database.url, SETTINGS).await;
+    let stage = NotifyCluster::over(&database.url, SETTINGS).await;
     let zombie = stage.replica().await;
-    stage.provider.hold();
+    stage.provider.pause_responses();
     let id = stage
         .try_post(&zombie.url, "k", "Ada", "HIGH")
         .await
@@ -222,17 +235,21 @@ async fn worker_resumed_after_its_lease_changes_nothing() {
         .await;
     zombie.running.signal("STOP").await;
     let other = stage.replica().await;
-    stage.provider.let_go();
+    stage.provider.resume_responses();
     let stopped = Instant::now();
     stage
         .provider
         .until(STEP_TIMEOUT, |calls| calls.len() == 2)
         .await;
-    assert!(stopped.elapsed() <= RESCUE, "{:?}", stopped.elapsed());
+    assert!(
+        stopped.elapsed() <= MAX_TAKEOVER_TIME,
+        "{:?}",
+        stopped.elapsed()
+    );
     stage.settled(&other, &id, "SENT").await;
     zombie.running.signal("CONT").await;
     stage
-        .metric_reaches(&zombie, "postern_notify_lease_lost_total", 1)
+        .wait_for_metric(&zombie, "postern_notify_lease_lost_total", 1)
         .await;
     let view = stage.status(&other.url, &id).await;
     let kinds: Vec<&str> = view["events"]
@@ -271,10 +288,10 @@ async fn worker_resumed_after_its_lease_changes_nothing() {
 #[tokio::test]
 async fn interrupted_attempt_is_looked_up_and_not_repeated() {
     let database = postgres().await;
-    let mut stage = Stage::over(&database.url, SETTINGS).await;
-    stage.can_be_asked = true;
+    let mut stage = NotifyCluster::over(&database.url, SETTINGS).await;
+    stage.supports_lookup = true;
     let first = stage.replica().await;
-    stage.provider.hold();
+    stage.provider.pause_responses();
     let id = stage
         .try_post(&first.url, "k", "Ada", "HIGH")
         .await
@@ -291,14 +308,14 @@ async fn interrupted_attempt_is_looked_up_and_not_repeated() {
         1,
         "the provider has it already"
     );
-    stage.provider.let_go();
+    stage.provider.resume_responses();
     assert_eq!(second.running.stop("TERM").await.status, Some(0));
 }
 
 #[tokio::test]
 async fn concurrent_requests_with_one_key_are_one_notification() {
     let database = postgres().await;
-    let stage = Stage::over(&database.url, SETTINGS).await;
+    let stage = NotifyCluster::over(&database.url, SETTINGS).await;
     let replicas = [stage.replica().await, stage.replica().await];
     for round in 0..20 {
         let key = format!("double-{round}");

@@ -10,9 +10,9 @@ use postern_common::config::Env;
 use postern_common::database::testing::{postgres, sqlite};
 use postern_tests::note;
 
+use crate::notify_cluster::{NotifyCluster, Replica};
 use crate::notify_load::{Kill, Load, Verdict, verdict};
 use crate::notify_postgres::OwnPostgres;
-use crate::notify_stage::{Replica, Stage};
 
 /// Maximum notifications claimed by one process.
 const PERMITS: usize = 16;
@@ -20,7 +20,7 @@ const SETTINGS: &str = "[queue]\nsms_permits = 16";
 /// Every request and every call uses the cache.
 const WITH_CACHE: &str = "service_quota = 1000000000\n[queue]\nsms_permits = 16";
 /// Maximum time of a takeover: 10 s until a lease expires, 3 s until that is detected, and a claim.
-pub(crate) const RESCUE: Duration = Duration::from_secs(15);
+pub(crate) const MAX_TAKEOVER_TIME: Duration = Duration::from_secs(15);
 
 fn kills() -> usize {
     Env::of_process()
@@ -30,54 +30,64 @@ fn kills() -> usize {
 }
 
 #[track_caller]
-fn hold_to(verdict: &Verdict, kills: &[Kill], what: &str) {
+fn assert_guarantees(verdict: &Verdict, kills: &[Kill], what: &str) {
     let Verdict {
         accepted,
         lost,
         extra,
         unknown,
-        slowest_rescue,
+        slowest_takeover,
         displaced,
     } = verdict;
-    let most = kills.len() * PERMITS;
-    let away: Duration = kills
+    let max_extra = kills.len() * PERMITS;
+    let outage: Duration = kills
         .iter()
-        .map(|kill| kill.back.duration_since(kill.at))
+        .map(|kill| kill.recovered_at.duration_since(kill.at))
         .sum();
     note(&format!(
-        "notify: {} kills of {what} under load: {accepted} accepted, {} lost, {extra} extra sends (at most {most}), slowest \
-         rescue {} ms, at most {displaced} places late; PostgreSQL was away for {} ms in all, which is not counted",
+        "notify: {} kills of {what} under load: {accepted} accepted, {} lost, {extra} extra sends (at most {max_extra}), slowest \
+         takeover {} ms, at most {displaced} places late; PostgreSQL was down for {} ms in total, which is not counted",
         kills.len(),
         lost.len(),
-        slowest_rescue.as_millis(),
-        away.as_millis()
+        slowest_takeover.as_millis(),
+        outage.as_millis()
     ));
     assert!(lost.is_empty(), "lost: {lost:?}");
-    assert_eq!(*unknown, 0, "a key that was repeated is one notification");
-    assert!(*extra <= most, "{extra} extra");
-    assert!(*slowest_rescue <= RESCUE, "{slowest_rescue:?}");
+    assert_eq!(
+        *unknown, 0,
+        "a retry with the same key must not create a second notification"
+    );
+    assert!(*extra <= max_extra, "{extra} extra");
+    assert!(
+        *slowest_takeover <= MAX_TAKEOVER_TIME,
+        "{slowest_takeover:?}"
+    );
     assert!(*displaced <= 2 * PERMITS, "{displaced} places");
 }
 
 /// Kills the oldest process and starts another. The start-up time counts, because the other
 /// processes continue.
-async fn kill_a_worker(stage: &Stage, load: &Load, replicas: &mut Vec<Replica>) -> Kill {
+async fn kill_oldest_worker(
+    cluster: &NotifyCluster,
+    load: &Load,
+    replicas: &mut Vec<Replica>,
+) -> Kill {
     let (victim, kill) = (replicas.remove(0), Kill::now());
     victim.running.kill().await;
-    load.turns_to(replicas);
-    replicas.push(stage.replica().await);
-    load.turns_to(replicas);
+    load.set_replicas(replicas);
+    replicas.push(cluster.replica().await);
+    load.set_replicas(replicas);
     kill
 }
 
 async fn kill_postgres(load: &Load, database: &mut OwnPostgres) -> Kill {
     let at = Instant::now();
     database.kill().await;
-    database.again().await;
-    load.tries_again();
+    database.restart().await;
+    load.retry_now();
     Kill {
         at,
-        back: Instant::now(),
+        recovered_at: Instant::now(),
     }
 }
 
@@ -91,46 +101,50 @@ async fn kill_redis(redis: &mut RedisServer) -> Kill {
 #[tokio::test]
 async fn killed_workers_lose_nothing_and_are_replaced_in_time() {
     let database = postgres().await;
-    let stage = Stage::over(&database.url, SETTINGS).await;
-    let mut replicas = vec![stage.replica().await, stage.replica().await];
+    let cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    let mut replicas = vec![cluster.replica().await, cluster.replica().await];
     let load = Load::on(&replicas);
     let killed = async {
         let mut killed = Vec::new();
         for _ in 0..kills() {
-            load.goes_on(40).await;
-            killed.push(kill_a_worker(&stage, &load, &mut replicas).await);
+            load.wait_for_accepted(40).await;
+            killed.push(kill_oldest_worker(&cluster, &load, &mut replicas).await);
         }
         killed
     };
-    let (posted, killed) = Box::pin(load.during(&stage, killed)).await;
-    hold_to(&verdict(&stage, &posted, &killed).await, &killed, "workers");
+    let (posted, killed) = Box::pin(load.during(&cluster, killed)).await;
+    assert_guarantees(
+        &verdict(&cluster, &posted, &killed).await,
+        &killed,
+        "workers",
+    );
 }
 
 #[tokio::test]
 async fn kills_of_any_component_lose_nothing() {
     let mut database = OwnPostgres::start().await;
     let mut redis = RedisServer::start(&[]).await;
-    let mut stage = Stage::over(database.url(), WITH_CACHE).await;
-    stage.cache = redis.url();
-    stage.rate = Some(1_000_000);
-    let mut replicas = vec![stage.replica().await, stage.replica().await];
+    let mut cluster = NotifyCluster::over(database.url(), WITH_CACHE).await;
+    cluster.cache = redis.url();
+    cluster.rate = Some(1_000_000);
+    let mut replicas = vec![cluster.replica().await, cluster.replica().await];
     let load = Load::on(&replicas);
     let killed = async {
         let mut killed = Vec::new();
         for _ in 0..kills() {
-            load.goes_on(40).await;
+            load.wait_for_accepted(40).await;
             killed.push(kill_postgres(&load, &mut database).await);
-            load.goes_on(40).await;
+            load.wait_for_accepted(40).await;
             killed.push(kill_redis(&mut redis).await);
-            load.goes_on(40).await;
-            killed.push(kill_a_worker(&stage, &load, &mut replicas).await);
+            load.wait_for_accepted(40).await;
+            killed.push(kill_oldest_worker(&cluster, &load, &mut replicas).await);
         }
-        load.goes_on(40).await;
+        load.wait_for_accepted(40).await;
         killed
     };
-    let (posted, killed) = Box::pin(load.during(&stage, killed)).await;
-    hold_to(
-        &verdict(&stage, &posted, &killed).await,
+    let (posted, killed) = Box::pin(load.during(&cluster, killed)).await;
+    assert_guarantees(
+        &verdict(&cluster, &posted, &killed).await,
         &killed,
         "PostgreSQL, Redis and workers in turn",
     );
@@ -143,23 +157,23 @@ async fn kills_of_any_component_lose_nothing() {
 #[tokio::test]
 async fn killed_single_process_over_sqlite_loses_nothing() {
     let database = sqlite().await;
-    let stage = Stage::over(&database.url, SETTINGS).await;
-    let mut replicas = vec![stage.replica().await];
+    let cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    let mut replicas = vec![cluster.replica().await];
     let load = Load::on(&replicas);
     let killed = async {
         let mut killed = Vec::new();
         for _ in 0..kills() {
-            load.goes_on(40).await;
-            killed.push(kill_a_worker(&stage, &load, &mut replicas).await);
+            load.wait_for_accepted(40).await;
+            killed.push(kill_oldest_worker(&cluster, &load, &mut replicas).await);
         }
-        load.goes_on(40).await;
+        load.wait_for_accepted(40).await;
         killed
     };
-    let (posted, killed) = Box::pin(load.during(&stage, killed)).await;
-    hold_to(
-        &verdict(&stage, &posted, &killed).await,
+    let (posted, killed) = Box::pin(load.during(&cluster, killed)).await;
+    assert_guarantees(
+        &verdict(&cluster, &posted, &killed).await,
         &killed,
-        "the one process over SQLite",
+        "the only process over SQLite",
     );
     for replica in replicas {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -171,29 +185,29 @@ async fn killed_single_process_over_sqlite_loses_nothing() {
 #[tokio::test]
 async fn rolling_restart_loses_and_repeats_nothing() {
     let database = postgres().await;
-    let mut stage = Stage::over(&database.url, SETTINGS).await;
-    stage.older = Env::of_process()
+    let mut cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    cluster.older = Env::of_process()
         .get("POSTERN_TEST_OLDER")
         .map(PathBuf::from);
-    let mut replicas = vec![stage.replica().await, stage.replica().await];
-    stage.older = None;
+    let mut replicas = vec![cluster.replica().await, cluster.replica().await];
+    cluster.older = None;
     let load = Load::on(&replicas);
     let restarted = async {
         let mut stopped = Vec::new();
         for _ in 0..replicas.len() {
-            load.goes_on(100).await;
+            load.wait_for_accepted(100).await;
             let oldest = replicas.remove(0);
-            replicas.push(stage.replica().await);
-            load.turns_to(&replicas);
-            load.goes_on(20).await;
+            replicas.push(cluster.replica().await);
+            load.set_replicas(&replicas);
+            load.wait_for_accepted(20).await;
             stopped.push(Kill::now());
             assert_eq!(oldest.running.stop("TERM").await.status, Some(0));
         }
-        load.goes_on(100).await;
+        load.wait_for_accepted(100).await;
         stopped
     };
-    let (posted, stopped) = Box::pin(load.during(&stage, restarted)).await;
-    let verdict = verdict(&stage, &posted, &stopped).await;
+    let (posted, stopped) = Box::pin(load.during(&cluster, restarted)).await;
+    let verdict = verdict(&cluster, &posted, &stopped).await;
     assert!(verdict.lost.is_empty(), "lost: {:?}", verdict.lost);
     assert_eq!(
         (verdict.extra, verdict.unknown),
@@ -201,8 +215,8 @@ async fn rolling_restart_loses_and_repeats_nothing() {
         "claimed rows are returned, calls in progress are completed"
     );
     assert!(
-        verdict.slowest_rescue < Duration::from_secs(5),
+        verdict.slowest_takeover < Duration::from_secs(5),
         "no notification waited for a lease: {:?}",
-        verdict.slowest_rescue
+        verdict.slowest_takeover
     );
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
-use crate::notify_stage::{Call, EVENT_POLL_TIMEOUT, Replica, Stage};
+use crate::notify_cluster::{Call, EVENT_POLL_TIMEOUT, NotifyCluster, Replica};
 
 /// Concurrent clients.
 const CLIENTS: usize = 4;
@@ -45,10 +45,10 @@ impl Load {
     /// Returns everything accepted until the end of `faults`.
     pub(crate) async fn during<T>(
         &self,
-        stage: &Stage,
+        cluster: &NotifyCluster,
         faults: impl Future<Output = T>,
     ) -> (Vec<Vec<Accepted>>, T) {
-        let posters = join_all((0..CLIENTS).map(|poster| self.post(stage, poster)));
+        let posters = join_all((0..CLIENTS).map(|poster| self.post(cluster, poster)));
         let faults = async {
             let outcome = faults.await;
             self.stop.send_replace(true);
@@ -58,29 +58,29 @@ impl Load {
     }
 
     /// Waits until `more` notifications are accepted.
-    pub(crate) async fn goes_on(&self, more: usize) {
+    pub(crate) async fn wait_for_accepted(&self, more: usize) {
         let mut accepted = self.accepted.subscribe();
         let wanted = *accepted.borrow_and_update() + more;
         let reached =
             tokio::time::timeout(STEP_TIMEOUT, accepted.wait_for(|count| *count >= wanted)).await;
         let _ = reached
             .expect("notifications are accepted within a minute")
-            .expect("the sender is here");
+            .expect("the counter exists");
     }
 
     /// Sets the replicas for the following requests.
-    pub(crate) fn turns_to(&self, replicas: &[Replica]) {
+    pub(crate) fn set_replicas(&self, replicas: &[Replica]) {
         self.targets.send_replace(urls(replicas));
     }
 
     /// Announces that a component has recovered, so that clients retry.
-    pub(crate) fn tries_again(&self) {
+    pub(crate) fn retry_now(&self) {
         self.targets.send_modify(|_| {});
     }
 
     /// Posts until the stop, one notification after the other, each with its own key and to any
     /// replica that responds, until it is accepted.
-    async fn post(&self, stage: &Stage, poster: usize) -> Vec<Accepted> {
+    async fn post(&self, cluster: &NotifyCluster, poster: usize) -> Vec<Accepted> {
         let mut stop = self.stop.subscribe();
         let mut done = Vec::new();
         while !*stop.borrow_and_update() {
@@ -93,7 +93,7 @@ impl Load {
                 let posted = match urls.get(number % urls.len().max(1)) {
                     Some(url) => {
                         tries += 1;
-                        stage
+                        cluster
                             .try_post(url, &name, &name, "NORMAL")
                             .await
                             .map(|id| (id, url.clone()))
@@ -123,13 +123,17 @@ fn urls(replicas: &[Replica]) -> Vec<String> {
 }
 
 /// Evaluates the provider's record once it contains everything accepted.
-pub(crate) async fn verdict(stage: &Stage, posted: &[Vec<Accepted>], kills: &[Kill]) -> Verdict {
+pub(crate) async fn verdict(
+    cluster: &NotifyCluster,
+    posted: &[Vec<Accepted>],
+    kills: &[Kill],
+) -> Verdict {
     let ids: BTreeSet<&str> = posted
         .iter()
         .flatten()
         .map(|accepted| accepted.id.as_str())
         .collect();
-    let calls = stage.provider.until(STEP_TIMEOUT, |calls| {
+    let calls = cluster.provider.until(STEP_TIMEOUT, |calls| {
         calls.len() >= ids.len()
             && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
     });
@@ -141,18 +145,21 @@ pub(crate) async fn verdict(stage: &Stage, posted: &[Vec<Accepted>], kills: &[Ki
 pub(crate) struct Kill {
     pub(crate) at: Instant,
     /// Time of recovery; equal to the kill if other processes continue.
-    pub(crate) back: Instant,
+    pub(crate) recovered_at: Instant,
 }
 
 impl Kill {
     pub(crate) fn now() -> Self {
         let at = Instant::now();
-        Self { at, back: at }
+        Self {
+            at,
+            recovered_at: at,
+        }
     }
 
     /// Returns the time between two instants during which no process could work.
-    fn away_within(&self, from: Instant, to: Instant) -> Duration {
-        self.back
+    fn outage_within(&self, from: Instant, to: Instant) -> Duration {
+        self.recovered_at
             .min(to)
             .saturating_duration_since(self.at.max(from))
     }
@@ -168,7 +175,7 @@ pub(crate) struct Verdict {
     pub(crate) unknown: usize,
     /// Maximum time from a kill to the delivery of a notification accepted before it, without the
     /// outage of the database.
-    pub(crate) slowest_rescue: Duration,
+    pub(crate) slowest_takeover: Duration,
     /// Maximum number of places by which a notification was late, among those that one process
     /// accepted from one client and that no kill affected.
     pub(crate) displaced: usize,
@@ -185,18 +192,18 @@ impl Verdict {
         let lost = all
             .iter()
             .filter(|accepted| !first.contains_key(accepted.id.as_str()));
-        let rescue = kills.iter().flat_map(|kill| {
+        let takeover_times = kills.iter().flat_map(|kill| {
             let before = all.iter().filter(move |accepted| accepted.at <= kill.at);
             before.filter_map(|accepted| {
                 let called = *first.get(accepted.id.as_str())?;
-                let away: Duration = kills
+                let outage: Duration = kills
                     .iter()
-                    .map(|other| other.away_within(kill.at, called))
+                    .map(|other| other.outage_within(kill.at, called))
                     .sum();
                 Some(
                     called
                         .saturating_duration_since(kill.at)
-                        .saturating_sub(away),
+                        .saturating_sub(outage),
                 )
             })
         });
@@ -205,7 +212,7 @@ impl Verdict {
             lost: lost.map(|accepted| accepted.id.clone()).collect(),
             extra: calls.len() - first.len(),
             unknown: first.keys().filter(|id| !known.contains(*id)).count(),
-            slowest_rescue: rescue.max().unwrap_or_default(),
+            slowest_takeover: takeover_times.max().unwrap_or_default(),
             displaced: posted
                 .iter()
                 .map(|posted| displaced(posted, &first))

@@ -10,7 +10,7 @@ use postern_tests::note;
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, PgConnection};
 
-use crate::notify_stage::Stage;
+use crate::notify_cluster::NotifyCluster;
 
 /// Concurrent clients.
 const CLIENTS: usize = 24;
@@ -31,8 +31,8 @@ fn batch(blob: &Value) -> Value {
 struct Flood {
     /// Growth of the peak memory in KiB.
     grown: u64,
-    /// Number of clients asked to retry.
-    told: usize,
+    /// Number of clients that read the response 503.
+    read_rejections: usize,
     accepted: usize,
 }
 
@@ -40,38 +40,40 @@ struct Flood {
 /// rest is stored. A rejection may close the connection before the client has read it.
 async fn flood(bodies: &str, blob: &Value, held: usize) -> Flood {
     let database = postgres().await;
-    let stage = Stage::over(
+    let cluster = NotifyCluster::over(
         &database.url,
         &format!("[queue]\nbodies = '{bodies}'\nsms_permits = 16"),
     )
     .await;
-    let replica = stage.replica().await;
+    let replica = cluster.replica().await;
     let mut lock = PgConnection::connect(&database.url)
         .await
-        .expect("connects");
+        .expect("PostgreSQL accepts connections");
     lock.execute("BEGIN; LOCK TABLE notify_record IN EXCLUSIVE MODE")
         .await
-        .expect("locks");
+        .expect("the table is locked");
     let (body, before) = (batch(blob), replica.running.peak_memory_kib());
     let mut answers: FuturesUnordered<_> = (0..CLIENTS)
-        .map(|_| stage.post_body(&replica, &body))
+        .map(|_| cluster.post_body(&replica, &body))
         .collect();
-    let mut told = 0;
+    let mut read_rejections = 0;
     let refused = async {
         for _ in held..CLIENTS {
-            let answer = answers.next().await.expect("one of all");
+            let answer = answers.next().await.expect("a response of each client");
             assert!(
                 answer.is_none_or(|status| status == StatusCode::SERVICE_UNAVAILABLE),
                 "{answer:?}"
             );
-            told += usize::from(answer.is_some());
+            read_rejections += usize::from(answer.is_some());
         }
     };
     tokio::time::timeout(Duration::from_secs(60), refused)
         .await
-        .expect("they are refused");
+        .expect("the batches beyond the budget are rejected in time");
     let grown = replica.running.peak_memory_kib() - before;
-    lock.execute("ROLLBACK").await.expect("unlocks");
+    lock.execute("ROLLBACK")
+        .await
+        .expect("the table is unlocked");
     let rest: Vec<Option<StatusCode>> = answers.collect().await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     let accepted = rest
@@ -80,7 +82,7 @@ async fn flood(bodies: &str, blob: &Value, held: usize) -> Flood {
         .count();
     Flood {
         grown,
-        told,
+        read_rejections,
         accepted,
     }
 }
@@ -94,15 +96,15 @@ async fn flood_of_large_bodies_stays_within_its_memory_budget() {
         // The budget admits four; the others are rejected.
         let bounded = flood("4MiB", &blob, 4).await;
         note(&format!(
-            "notify: {CLIENTS} bodies of 0.9 MB of {what} at once while the store stands still: with room for 4 MiB the \
-             process grows by {} KiB, {} are accepted and the rest is refused ({} read the 503)",
-            bounded.grown, bounded.accepted, bounded.told
+            "notify: {CLIENTS} bodies of 0.9 MB of {what} at once while the database is locked: with a budget of 4 MiB the \
+             process grows by {} KiB, {} are accepted and the others rejected ({} read the 503)",
+            bounded.grown, bounded.accepted, bounded.read_rejections
         ));
         assert!((1..=4).contains(&bounded.accepted), "{}", bounded.accepted);
         assert!(
-            bounded.told > 0 && bounded.grown < MAX_GROWTH_KIB,
+            bounded.read_rejections > 0 && bounded.grown < MAX_GROWTH_KIB,
             "{} {}",
-            bounded.told,
+            bounded.read_rejections,
             bounded.grown
         );
     }

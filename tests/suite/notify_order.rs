@@ -11,27 +11,27 @@ use postern_common::database::testing::{postgres, sqlite};
 use postern_tests::note;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
+use crate::notify_cluster::{Call, NotifyCluster, Replica};
 use crate::notify_postgres::OwnPostgres;
-use crate::notify_stage::{Call, Replica, Stage};
 
 const PERMITS: usize = 16;
-const ONE: Option<usize> = Some(1);
+const ONE_THREAD: Option<usize> = Some(1);
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
 const PRIORITIES: [&str; 4] = ["CRITICAL", "HIGH", "NORMAL", "LOW"];
 /// Waiting time after which NORMAL notifications are promoted.
 const NORMAL_PROMOTION_AGE: Duration = Duration::from_secs(120);
-/// Number of CRITICAL notifications in front of a million LOW ones, and their rate per second.
+/// Number of CRITICAL notifications submitted while LOW ones wait, and their rate per second.
 const CRITICAL_COUNT: usize = 200;
 const CRITICAL_PER_SECOND: u64 = 50;
 
-fn figure(variable: &str, default: usize) -> usize {
+fn env_number(variable: &str, default: usize) -> usize {
     Env::of_process()
         .get(variable)
         .and_then(|text| text.parse().ok())
         .unwrap_or(default)
 }
 
-fn patience(rows: usize) -> Duration {
+fn delivery_timeout(rows: usize) -> Duration {
     Duration::from_secs(90 + rows as u64 / 200)
 }
 
@@ -40,15 +40,15 @@ fn patience(rows: usize) -> Duration {
 struct Disorder {
     /// Maximum number of older notifications that were not called yet when one was called. Claimed
     /// notifications may be called in any order.
-    passed: usize,
+    pending_older: usize,
     /// Notifications whose call was more than twice the claim limit away from their place: place,
     /// expected place, time.
-    far: Vec<(usize, usize, Duration)>,
+    outliers: Vec<(usize, usize, Duration)>,
     /// Maximum distance of any call from its place.
-    most: usize,
+    max_distance: usize,
 }
 
-/// Calls made before the rest was accepted are ignored.
+/// Compares the order of `calls` with the expected one. Calls of other notifications are ignored.
 #[track_caller]
 fn disorder(expected: &[String], calls: &[Call]) -> Disorder {
     let places: HashMap<&str, usize> = expected
@@ -56,30 +56,30 @@ fn disorder(expected: &[String], calls: &[Call]) -> Disorder {
         .enumerate()
         .map(|(place, id)| (id.as_str(), place))
         .collect();
-    let heard: Vec<_> = calls
+    let observed: Vec<_> = calls
         .iter()
         .filter_map(|call| Some((*places.get(call.id.as_str())?, call.at)))
         .collect();
     assert_eq!(
-        heard.len(),
+        observed.len(),
         expected.len(),
-        "each is called once: none of them was in hand when anything was killed"
+        "each is called once, because none was claimed at the time of the kill"
     );
     let mut uncalled: BTreeSet<usize> = (0..expected.len()).collect();
     let mut found = Disorder {
-        passed: 0,
-        far: Vec::new(),
-        most: 0,
+        pending_older: 0,
+        outliers: Vec::new(),
+        max_distance: 0,
     };
-    for (place, (own, at)) in heard.iter().enumerate() {
+    for (place, (own, at)) in observed.iter().enumerate() {
         uncalled.remove(own);
-        found.passed = found.passed.max(uncalled.range(..own).count());
-        let away = place.abs_diff(*own);
-        found.most = found.most.max(away);
-        if away > 2 * PERMITS {
+        found.pending_older = found.pending_older.max(uncalled.range(..own).count());
+        let distance = place.abs_diff(*own);
+        found.max_distance = found.max_distance.max(distance);
+        if distance > 2 * PERMITS {
             found
-                .far
-                .push((place, *own, at.saturating_duration_since(heard[0].1)));
+                .outliers
+                .push((place, *own, at.saturating_duration_since(observed[0].1)));
         }
     }
     found
@@ -87,13 +87,17 @@ fn disorder(expected: &[String], calls: &[Call]) -> Disorder {
 
 /// Submits `count` notifications of all priorities, mixed. Returns the ids by priority, each in the
 /// order of acceptance.
-async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<String>; 4] {
+async fn accept_mixed(
+    cluster: &NotifyCluster,
+    replica: &Replica,
+    count: usize,
+) -> [Vec<String>; 4] {
     let mut expected: [Vec<String>; 4] = Default::default();
     let batch: Vec<&str> = (0..count.min(1000))
         .map(|n| PRIORITIES[(n * 7 + n / 3) % 4])
         .collect();
     while expected.iter().map(Vec::len).sum::<usize>() < count {
-        for (id, priority) in stage
+        for (id, priority) in cluster
             .post_batch(replica, &batch)
             .await
             .into_iter()
@@ -102,7 +106,7 @@ async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<St
             let class = PRIORITIES
                 .iter()
                 .position(|known| known == priority)
-                .expect("one of four");
+                .expect("a known priority");
             expected[class].push(id);
         }
     }
@@ -110,10 +114,10 @@ async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<St
 }
 
 /// Fills the claim limit of a process with calls to a provider that does not respond.
-async fn fill_the_hands(stage: &Stage, replica: &Replica) -> Vec<String> {
-    stage.provider.hold();
-    let first = stage.post_batch(replica, &["CRITICAL"; PERMITS]).await;
-    stage
+async fn occupy_all_workers(cluster: &NotifyCluster, replica: &Replica) -> Vec<String> {
+    cluster.provider.pause_responses();
+    let first = cluster.post_batch(replica, &["CRITICAL"; PERMITS]).await;
+    cluster
         .provider
         .until(Duration::from_secs(60), |calls| calls.len() == PERMITS)
         .await;
@@ -121,20 +125,23 @@ async fn fill_the_hands(stage: &Stage, replica: &Replica) -> Vec<String> {
 }
 
 /// Returns the record once it contains all of `ids`. Claimed notifications may be called again.
-async fn once_called(stage: &Stage, ids: &[&[String]]) -> Vec<Call> {
+async fn wait_for_calls(cluster: &NotifyCluster, ids: &[&[String]]) -> Vec<Call> {
     let ids: HashSet<&str> = ids.iter().copied().flatten().map(String::as_str).collect();
     let all = |calls: &[Call]| {
         calls.len() >= ids.len()
             && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
     };
-    stage.provider.until(patience(ids.len()), all).await
+    cluster
+        .provider
+        .until(delivery_timeout(ids.len()), all)
+        .await
 }
 
 /// Asserts the order of acceptance within a priority, and CRITICAL, HIGH, NORMAL, LOW overall,
 /// except for claimed notifications, and reports the deviations. With one thread, no call is far
 /// from its place; with several, a delayed call is overtaken by a few younger ones at a time.
 #[track_caller]
-fn hold_to_the_order(
+fn assert_order(
     expected: &[Vec<String>; 4],
     calls: &[Call],
     age: Duration,
@@ -143,9 +150,12 @@ fn hold_to_the_order(
     let all = expected.concat();
     let within = |class: &[String]| {
         let found = disorder(class, calls);
-        assert!(found.passed < PERMITS, "{found:?}");
-        assert!(threads != ONE || found.far.is_empty(), "{found:?}");
-        found.most
+        assert!(found.pending_older < PERMITS, "{found:?}");
+        assert!(
+            threads != ONE_THREAD || found.outliers.is_empty(),
+            "{found:?}"
+        );
+        found.max_distance
     };
     let over_all = disorder(&all, calls);
     // CRITICAL comes first, however late it is.
@@ -160,34 +170,34 @@ fn hold_to_the_order(
             .map(|class| within(class))
             .max()
             .unwrap_or(0),
-        over_all.most,
+        over_all.max_distance,
     )
 }
 
-/// Starts a stage whose replicas have this number of threads; `None` is the default of one per
+/// Starts a cluster whose replicas have this number of threads; `None` is the default of one per
 /// core.
-async fn with_threads(database: &str, threads: Option<usize>) -> Stage {
-    let mut stage = Stage::over(database, SETTINGS).await;
-    stage.threads = threads;
-    stage
+async fn with_threads(database: &str, threads: Option<usize>) -> NotifyCluster {
+    let mut cluster = NotifyCluster::over(database, SETTINGS).await;
+    cluster.threads = threads;
+    cluster
 }
 
 async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
-    let stage = with_threads(database, threads).await;
-    let replica = stage.replica().await;
-    let first = fill_the_hands(&stage, &replica).await;
+    let cluster = with_threads(database, threads).await;
+    let replica = cluster.replica().await;
+    let first = occupy_all_workers(&cluster, &replica).await;
     let accepted = Instant::now();
-    let expected = accept_mixed(&stage, &replica, figure("POSTERN_TEST_WAITING", 2000)).await;
+    let expected = accept_mixed(&cluster, &replica, env_number("POSTERN_TEST_WAITING", 2000)).await;
     let (all, began) = (expected.concat(), Instant::now());
-    stage.provider.let_go();
-    let calls = once_called(&stage, &[&first, &all]).await;
+    cluster.provider.resume_responses();
+    let calls = wait_for_calls(&cluster, &[&first, &all]).await;
     let took = began.elapsed();
-    let (within, over_all) = hold_to_the_order(&expected, &calls, accepted.elapsed(), threads);
+    let (within, over_all) = assert_order(&expected, &calls, accepted.elapsed(), threads);
     note(&format!(
         "notify: {} waiting of four priorities over {store}: at most {within} places off within a priority and {over_all} \
-         over all, with {PERMITS} in hand{}; {} delivered/s (LOW waits for calm at the end)",
+         over all, with {PERMITS} claimed at a time{}; {} delivered/s (LOW waits until the others are idle)",
         all.len(),
-        if threads == ONE {
+        if threads == ONE_THREAD {
             ", in one thread"
         } else {
             ""
@@ -201,18 +211,28 @@ async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
 async fn order_is_strict_and_fair_beside_an_idle_transaction() {
     let database = postgres().await;
     // Creates the tables before the session begins.
-    drop(Stage::over(&database.url, SETTINGS).await.replica().await);
+    drop(
+        NotifyCluster::over(&database.url, SETTINGS)
+            .await
+            .replica()
+            .await,
+    );
     // Dead rows cannot be vacuumed from now on.
     let mut idle = PgConnection::connect(&database.url)
         .await
-        .expect("connects");
+        .expect("PostgreSQL accepts connections");
     idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         .await
-        .expect("begins");
+        .expect("the transaction begins");
     idle.execute("SELECT count(*) FROM notify_queue")
         .await
-        .expect("has a snapshot");
-    order_of_many(&database.url, "PostgreSQL with an idle transaction", ONE).await;
+        .expect("the snapshot is taken");
+    order_of_many(
+        &database.url,
+        "PostgreSQL with an idle transaction",
+        ONE_THREAD,
+    )
+    .await;
     order_of_many(&database.url, "PostgreSQL with an idle transaction", None).await;
     idle.execute("ROLLBACK")
         .await
@@ -221,7 +241,7 @@ async fn order_is_strict_and_fair_beside_an_idle_transaction() {
 
 #[tokio::test]
 async fn order_is_strict_and_fair_over_sqlite() {
-    order_of_many(&sqlite().await.url, "SQLite", ONE).await;
+    order_of_many(&sqlite().await.url, "SQLite", ONE_THREAD).await;
     order_of_many(&sqlite().await.url, "SQLite", None).await;
 }
 
@@ -231,17 +251,17 @@ const BACKLOG_SIZE: usize = 600;
 #[tokio::test]
 async fn waiting_keeps_its_order_when_postgresql_is_killed() {
     let mut database = OwnPostgres::start().await;
-    let stage = with_threads(database.url(), ONE).await;
-    let (accepted, replica) = (Instant::now(), stage.replica().await);
-    let first = fill_the_hands(&stage, &replica).await;
-    let expected = accept_mixed(&stage, &replica, BACKLOG_SIZE).await;
+    let cluster = with_threads(database.url(), ONE_THREAD).await;
+    let (accepted, replica) = (Instant::now(), cluster.replica().await);
+    let first = occupy_all_workers(&cluster, &replica).await;
+    let expected = accept_mixed(&cluster, &replica, BACKLOG_SIZE).await;
     database.kill().await;
     replica.running.kill().await;
-    database.again().await;
-    let replica = stage.replica().await;
-    stage.provider.let_go();
-    let calls = once_called(&stage, &[&first, &expected.concat()]).await;
-    hold_to_the_order(&expected, &calls, accepted.elapsed(), ONE);
+    database.restart().await;
+    let replica = cluster.replica().await;
+    cluster.provider.resume_responses();
+    let calls = wait_for_calls(&cluster, &[&first, &expected.concat()]).await;
+    assert_order(&expected, &calls, accepted.elapsed(), ONE_THREAD);
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     database.stop().await;
 }
@@ -249,15 +269,15 @@ async fn waiting_keeps_its_order_when_postgresql_is_killed() {
 #[tokio::test]
 async fn waiting_keeps_its_order_over_a_killed_sqlite_process() {
     let database = sqlite().await;
-    let stage = with_threads(&database.url, ONE).await;
-    let (accepted, replica) = (Instant::now(), stage.replica().await);
-    let first = fill_the_hands(&stage, &replica).await;
-    let expected = accept_mixed(&stage, &replica, BACKLOG_SIZE).await;
+    let cluster = with_threads(&database.url, ONE_THREAD).await;
+    let (accepted, replica) = (Instant::now(), cluster.replica().await);
+    let first = occupy_all_workers(&cluster, &replica).await;
+    let expected = accept_mixed(&cluster, &replica, BACKLOG_SIZE).await;
     replica.running.kill().await;
-    let replica = stage.replica().await;
-    stage.provider.let_go();
-    let calls = once_called(&stage, &[&first, &expected.concat()]).await;
-    hold_to_the_order(&expected, &calls, accepted.elapsed(), ONE);
+    let replica = cluster.replica().await;
+    cluster.provider.resume_responses();
+    let calls = wait_for_calls(&cluster, &[&first, &expected.concat()]).await;
+    assert_order(&expected, &calls, accepted.elapsed(), ONE_THREAD);
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
 
@@ -266,7 +286,7 @@ pub(crate) const CRITICAL_LANE: i16 = 8;
 const LOW_LANE: i16 = 14;
 
 /// Inserts text messages into a lane, as if they had been accepted.
-pub(crate) async fn fill(url: &str, lane: i16, rows: usize) {
+pub(crate) async fn insert_backlog(url: &str, lane: i16, rows: usize) {
     let sql = format!(
         "WITH now AS (SELECT {} + n AS ms, n FROM generate_series(0, {rows} - 1) n),
         ids AS (SELECT n, ms, lpad(to_hex(ms), 12, '0') AS h FROM now),
@@ -277,7 +297,9 @@ pub(crate) async fn fill(url: &str, lane: i16, rows: usize) {
         // Acceptance times one millisecond apart, ending now.
         Clock::system().now().0 - i64::try_from(rows).unwrap_or(0)
     );
-    let mut connection = PgConnection::connect(url).await.expect("connects");
+    let mut connection = PgConnection::connect(url)
+        .await
+        .expect("PostgreSQL accepts connections");
     connection
         .execute(AssertSqlSafe(sql))
         .await
@@ -290,10 +312,10 @@ pub(crate) async fn fill(url: &str, lane: i16, rows: usize) {
 
 #[tokio::test]
 async fn critical_is_sent_while_low_waits() {
-    let alone = critical_beside_low(ONE).await;
+    let alone = critical_beside_low(ONE_THREAD).await;
     assert!(
         alone[CRITICAL_COUNT - 1] <= PERMITS,
-        "{alone:?}: more LOW ones than were in hand already"
+        "{alone:?}: more LOW calls than were already claimed"
     );
     // With several threads, the machine may delay a few claimed calls.
     let shared = critical_beside_low(None).await;
@@ -303,32 +325,32 @@ async fn critical_is_sent_while_low_waits() {
 /// Returns, for each CRITICAL notification, the number of LOW ones called between its acceptance
 /// and its own call, ascending.
 async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
-    let low = figure("POSTERN_TEST_LOW", 20_000);
+    let low = env_number("POSTERN_TEST_LOW", 20_000);
     let database = postgres().await;
-    let stage = with_threads(&database.url, threads).await;
-    let replica = stage.replica().await;
-    fill(&database.url, LOW_LANE, low).await;
+    let cluster = with_threads(&database.url, threads).await;
+    let replica = cluster.replica().await;
+    insert_backlog(&database.url, LOW_LANE, low).await;
     let mut tick = tokio::time::interval(Duration::from_millis(1000 / CRITICAL_PER_SECOND));
     let mut posted = HashMap::new();
     for number in 0..CRITICAL_COUNT {
         tick.tick().await;
         let (key, began) = (format!("c-{number}"), Instant::now());
-        let id = stage
+        let id = cluster
             .try_post(&replica.url, &key, "critical", "CRITICAL")
             .await
             .expect("accepted");
         posted.insert(id, (began, Instant::now()));
     }
-    let heard = |calls: &[Call]| {
+    let count_critical = |calls: &[Call]| {
         calls
             .iter()
             .filter(|call| posted.contains_key(&call.id))
             .count()
     };
-    let calls = stage
+    let calls = cluster
         .provider
         .until(Duration::from_secs(60), |calls| {
-            heard(calls) == CRITICAL_COUNT
+            count_critical(calls) == CRITICAL_COUNT
         })
         .await;
     assert!(
@@ -352,12 +374,12 @@ async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
     let mut overtaken: Vec<usize> = urgent().map(between).collect();
     overtaken.sort_unstable();
     note(&format!(
-        "notify: CRITICAL_COUNT from POST to the provider's call, {CRITICAL_PER_SECOND}/s for {} s with {low} LOW waiting ({} of them went \
+        "notify: CRITICAL from POST to the provider's call, {CRITICAL_PER_SECOND}/s for {} s with {low} LOW waiting ({} of them were sent \
          meanwhile, at most {} between the answer to one and its call){}: median {} ms, p99 {} ms",
         CRITICAL_COUNT as u64 / CRITICAL_PER_SECOND,
         calls.len() - CRITICAL_COUNT,
         overtaken[CRITICAL_COUNT - 1],
-        if threads == ONE {
+        if threads == ONE_THREAD {
             ", in one thread"
         } else {
             ""

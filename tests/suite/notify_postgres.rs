@@ -84,7 +84,7 @@ impl OwnPostgres {
     }
 
     /// Restarts the server with its data, waiting for the old backends to exit.
-    pub(crate) async fn again(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         let port = port(&self.url).to_string();
         for _ in 0..20 {
             if let Some((pid, _)) = run(self.folder.path(), Some(&port)).await {

@@ -4,7 +4,7 @@
 use postern_common::database::Migrations;
 use postern_common::database::testing::both;
 
-use crate::notify_stage::{Replica, Stage};
+use crate::notify_cluster::{NotifyCluster, Replica};
 
 /// Migration of the next release.
 const EXPANDED: Migrations = Migrations {
@@ -32,29 +32,29 @@ const CONTRACTED: Migrations = Migrations {
     )],
 };
 
-async fn works(stage: &Stage, replica: &Replica, key: &str) {
-    let id = stage
+async fn assert_delivers(cluster: &NotifyCluster, replica: &Replica, key: &str) {
+    let id = cluster
         .try_post(&replica.url, key, "Ada", "NORMAL")
         .await
         .expect("accepted");
-    stage.settled(replica, &id, "SENT").await;
+    cluster.settled(replica, &id, "SENT").await;
 }
 
 #[tokio::test]
 async fn older_release_works_until_a_migration_excludes_it() {
     for database in both().await {
-        let stage = Stage::over(&database.url, "").await;
-        let replica = stage.replica().await;
-        works(&stage, &replica, "before").await;
+        let cluster = NotifyCluster::over(&database.url, "").await;
+        let replica = cluster.replica().await;
+        assert_delivers(&cluster, &replica, "before").await;
         database
             .database
             .migrate(&EXPANDED)
             .await
             .expect("the next release has migrated");
-        works(&stage, &replica, "beside").await;
+        assert_delivers(&cluster, &replica, "beside").await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
-        let replica = stage.replica().await;
-        works(&stage, &replica, "started-again").await;
+        let replica = cluster.replica().await;
+        assert_delivers(&cluster, &replica, "started-again").await;
 
         database
             .database
@@ -62,11 +62,11 @@ async fn older_release_works_until_a_migration_excludes_it() {
             .await
             .expect("the release after migrates");
         let refused = "the schema of postern_notify has version 1001, which requires a binary that knows version 1000 or later";
-        let said = stage.not_ready(&replica).await;
+        let said = cluster.wait_until_not_ready(&replica).await;
         assert!(said.contains(refused), "{said}");
-        let ended = stage.tool(&[]).await;
+        let ended = cluster.tool(&[]).await;
         assert!(ended.expect(69, 1)[0].contains(refused), "a start");
-        let ended = stage.tool(&["dead", "list"]).await;
+        let ended = cluster.tool(&["dead", "list"]).await;
         assert!(ended.expect(69, 1)[0].contains(refused), "a tool");
         drop(replica);
     }

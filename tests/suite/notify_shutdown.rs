@@ -11,9 +11,9 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::notify_kills::RESCUE;
-use crate::notify_order::{CRITICAL_LANE, fill};
-use crate::notify_stage::Stage;
+use crate::notify_cluster::NotifyCluster;
+use crate::notify_kills::MAX_TAKEOVER_TIME;
+use crate::notify_order::{CRITICAL_LANE, insert_backlog};
 
 /// A mail server that confirms messages only when the test permits it.
 struct SlowMail {
@@ -98,41 +98,44 @@ async fn converse(
 async fn stop_waits_for_the_slowest_call_without_repetition() {
     let database = postgres().await;
     let mail = SlowMail::start().await;
-    let stage = Stage::over(&database.url, &mail.settings()).await;
-    let stopping = stage.replica().await;
-    let id = stage.post_mail(&stopping, "ada@example.com").await;
+    let cluster = NotifyCluster::over(&database.url, &mail.settings()).await;
+    let stopping = cluster.replica().await;
+    let id = cluster.post_mail(&stopping, "ada@example.com").await;
     mail.has(1).await;
     stopping.running.signal("TERM").await;
     let began = Instant::now();
-    stage.provider.hold();
-    let mut other = stage.replica().await;
-    stage
+    cluster.provider.pause_responses();
+    let mut other = cluster.replica().await;
+    cluster
         .try_post(&other.url, "k", "Ada", "HIGH")
         .await
         .expect("accepted");
-    stage.provider.until(RESCUE, |calls| calls.len() == 1).await;
+    cluster
+        .provider
+        .until(MAX_TAKEOVER_TIME, |calls| calls.len() == 1)
+        .await;
     for calls in 2.. {
         if began.elapsed() > Duration::from_secs(28) {
             break;
         }
         other.running.kill().await;
-        other = stage.replica().await;
-        stage
+        other = cluster.replica().await;
+        cluster
             .provider
-            .until(RESCUE, |known| known.len() == calls)
+            .until(MAX_TAKEOVER_TIME, |known| known.len() == calls)
             .await;
     }
-    assert_eq!(stage.status(&other.url, &id).await["status"], "QUEUED");
+    assert_eq!(cluster.status(&other.url, &id).await["status"], "QUEUED");
     mail.answers.send_replace(true);
     assert_eq!(stopping.running.wait().await.status, Some(0));
-    stage.settled(&other, &id, "SENT").await;
-    let view = stage.status(&other.url, &id).await;
+    cluster.settled(&other, &id, "SENT").await;
+    let view = cluster.status(&other.url, &id).await;
     assert_eq!(
         (&view["attempts"], *mail.taken.borrow()),
         (&1.into(), 1),
         "{view}"
     );
-    stage.provider.let_go();
+    cluster.provider.resume_responses();
     assert_eq!(other.running.stop("TERM").await.status, Some(0));
 }
 
@@ -150,7 +153,7 @@ async fn until_claims(asks: &mut PgConnection, fits: impl Fn(i64) -> bool) {
         sqlx::query_scalar(CLAIMS)
             .fetch_one(&mut *asks)
             .await
-            .expect("asks"),
+            .expect("the query succeeds"),
     ) {
         tokio::task::yield_now().await;
     }
@@ -159,9 +162,9 @@ async fn until_claims(asks: &mut PgConnection, fits: impl Fn(i64) -> bool) {
 #[tokio::test]
 async fn claim_in_progress_at_the_stop_is_returned() {
     let database = postgres().await;
-    let stage = Stage::over(&database.url, "").await;
-    drop(stage.replica().await);
-    fill(&database.url, CRITICAL_LANE, 5).await;
+    let cluster = NotifyCluster::over(&database.url, "").await;
+    drop(cluster.replica().await);
+    insert_backlog(&database.url, CRITICAL_LANE, 5).await;
     let mut other = PgConnection::connect(&database.url)
         .await
         .expect("connects");
@@ -169,7 +172,7 @@ async fn claim_in_progress_at_the_stop_is_returned() {
         .execute(HELD_CLAIMS)
         .await
         .expect("claims wait for the lock");
-    let replica = stage.replica().await;
+    let replica = cluster.replica().await;
     until_claims(&mut other, |claims| claims > 0).await;
     replica.running.signal("TERM").await;
     let mut stopped = pin!(replica.running.wait());
@@ -186,6 +189,6 @@ async fn claim_in_progress_at_the_stop_is_returned() {
     let untouched: i64 = sqlx::query_scalar(UNTOUCHED)
         .fetch_one(&mut other)
         .await
-        .expect("asks");
-    assert_eq!((untouched, stage.provider.calls().len()), (5, 0));
+        .expect("the query succeeds");
+    assert_eq!((untouched, cluster.provider.calls().len()), (5, 0));
 }

@@ -119,7 +119,7 @@ async fn unverified_number_of_a_user_gets_no_message() {
         .send()
         .await
         .problem(422, "validation_failed")
-        .points_at(&["/profile/phoneVerified", "/profile/emailVerified"]);
+        .assert_pointers(&["/profile/phoneVerified", "/profile/emailVerified"]);
     let tokens = register("eve@example.com", json!({"phone": PHONE}))
         .send()
         .await

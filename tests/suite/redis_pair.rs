@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-const OPTIONS: &[&str] = &[
+const SERVER_OPTIONS: &[&str] = &[
     "--save",
     "",
     "--appendonly",
@@ -21,7 +21,7 @@ const OPTIONS: &[&str] = &[
 const TIMEOUT: Duration = Duration::from_secs(60);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Two servers of a test's own; the sentinel promotes them on command.
+/// Two servers used by one test; the sentinel promotes either on command.
 pub(crate) struct RedisPair {
     pub(crate) nodes: [RedisServer; 2],
     sentinel_port: u16,
@@ -32,11 +32,12 @@ pub(crate) struct RedisPair {
 // === impl RedisPair ===
 
 impl RedisPair {
-    /// Starts all three, and returns when the second server replicates the first.
+    /// Starts both servers and the sentinel, and returns when the second server replicates the
+    /// first.
     pub(crate) async fn start() -> Self {
         let nodes = [
-            RedisServer::start(OPTIONS).await,
-            RedisServer::start(OPTIONS).await,
+            RedisServer::start(SERVER_OPTIONS).await,
+            RedisServer::start(SERVER_OPTIONS).await,
         ];
         let master = port(&nodes[0]);
         nodes[1]
@@ -57,47 +58,47 @@ impl RedisPair {
             .stdout(Stdio::null())
             .kill_on_drop(true)
             .spawn()
-            .expect("redis-server is there: tests/run installs it");
+            .expect("redis-server is installed by tests/run");
         let pair = Self {
             nodes,
             sentinel_port,
             _sentinel: sentinel,
             _folder: folder,
         };
-        until("sentinel", async || {
-            ask(pair.sentinel_port, "PING").await.is_some()
+        wait_until("sentinel", async || {
+            send_command(pair.sentinel_port, "PING").await.is_some()
         })
         .await;
         pair.until_replicated(1).await;
         pair
     }
 
-    /// The cache's URL for a service.
+    /// Returns the cache URL for the configuration of a service.
     pub(crate) fn url(&self) -> String {
         format!("redis-sentinel://127.0.0.1:{}/mymaster", self.sentinel_port)
     }
 
-    /// Returns when the replica has what the master has.
-    pub(crate) async fn in_step(&self, master: usize) {
-        until("replica in step", async || {
-            let reply = ask(port(&self.nodes[master]), "WAIT 1 1000").await;
+    /// Waits until the replica has acknowledged all writes of the master.
+    pub(crate) async fn wait_for_replication(&self, master: usize) {
+        wait_until("acknowledged replication", async || {
+            let reply = send_command(port(&self.nodes[master]), "WAIT 1 1000").await;
             reply.as_deref() == Some(":1")
         })
         .await;
     }
 
-    /// Cuts off the replicas of a master; a stopped one does not come back.
-    pub(crate) async fn cut_replicas(&self, master: usize) {
-        let reply = ask(port(&self.nodes[master]), "CLIENT KILL TYPE replica").await;
+    /// Closes the connections of a master to its replicas. A suspended replica does not reconnect.
+    pub(crate) async fn disconnect_replicas(&self, master: usize) {
+        let reply = send_command(port(&self.nodes[master]), "CLIENT KILL TYPE replica").await;
         assert!(reply.is_some(), "the master answers");
     }
 
-    /// Has the sentinel promote a node, and returns when it is the master.
+    /// Lets the sentinel promote a node, and waits until it is the master.
     pub(crate) async fn promote(&self, node: usize) {
-        until("promotion", async || {
-            let _ = ask(self.sentinel_port, "SENTINEL FAILOVER mymaster").await;
-            let asked = Instant::now();
-            while asked.elapsed() < Duration::from_millis(500) {
+        wait_until("promotion", async || {
+            let _ = send_command(self.sentinel_port, "SENTINEL FAILOVER mymaster").await;
+            let sent_at = Instant::now();
+            while sent_at.elapsed() < Duration::from_millis(500) {
                 if self.replication(node).await.contains("role:master") {
                     return true;
                 }
@@ -108,9 +109,9 @@ impl RedisPair {
         .await;
     }
 
-    /// Returns when the node is a replica that is connected to its master.
+    /// Waits until the node is a replica connected to its master.
     pub(crate) async fn until_replicated(&self, node: usize) {
-        until("replica", async || {
+        wait_until("replica", async || {
             let state = self.replication(node).await;
             state.contains("role:slave") && state.contains("master_link_status:up")
         })
@@ -118,7 +119,7 @@ impl RedisPair {
     }
 
     async fn replication(&self, node: usize) -> String {
-        ask(port(&self.nodes[node]), "INFO replication")
+        send_command(port(&self.nodes[node]), "INFO replication")
             .await
             .unwrap_or_default()
     }
@@ -129,16 +130,20 @@ fn port(server: &RedisServer) -> u16 {
     url.port().expect("a port")
 }
 
-pub(crate) async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+/// Polls a condition until it is true.
+///
+/// # Panics
+/// If it is not within [`TIMEOUT`].
+pub(crate) async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
     let began = Instant::now();
-    while !is_so().await {
+    while !condition().await {
         assert!(began.elapsed() < TIMEOUT, "no {what}");
         tokio::task::yield_now().await;
     }
 }
 
 /// Sends an inline command and returns the reply: its line, or the text of a bulk string.
-async fn ask(port: u16, command: &str) -> Option<String> {
+async fn send_command(port: u16, command: &str) -> Option<String> {
     let reply = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
         stream

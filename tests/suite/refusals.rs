@@ -7,7 +7,7 @@ use postern_tests::client::Request;
 use postern_tests::http_body::json;
 use postern_tests::pools::administrator;
 use postern_tests::surface::{resume_form, sample, welcome};
-use postern_tests::{Client, Contract, Person, Postern, Surface};
+use postern_tests::{Client, Contract, Person, Postern, PublicApi};
 use serde_json::Value;
 
 /// Error responses that this installation does not give, with the tests that cover them.
@@ -185,7 +185,7 @@ async fn refuses(client: &Client, path: &str, body: &Value, status: u16, code: &
         .problem(status, code);
 }
 
-async fn sign_in(surface: &Surface) {
+async fn sign_in(surface: &PublicApi) {
     let client = surface.client();
     let stranger = json!({"email": "nobody@example.com", "password": "Wrong horse battery 9"});
     refuses(client, "/auth/login", &stranger, 401, "invalid_credentials").await;
@@ -263,7 +263,7 @@ async fn webhooks(client: &Client) {
 }
 
 /// A user created by an administrator must set a new password first.
-async fn challenge(surface: &Surface) {
+async fn challenge(surface: &PublicApi) {
     let email = "dora@example.com";
     let session = first_sign_in(surface, email).await;
     let weak = json!({"session": session, "newPassword": "short"});
@@ -286,7 +286,7 @@ async fn challenge(surface: &Surface) {
     .await;
 }
 
-async fn first_sign_in(surface: &Surface, email: &str) -> String {
+async fn first_sign_in(surface: &PublicApi, email: &str) -> String {
     let (admin, identity) = administrator(surface).await;
     let password = "Given horse battery 7";
     let create = admin
@@ -362,7 +362,7 @@ async fn actors(ada: &Person, service: &Client, admin: &Client) {
         .problem(422, "validation_failed");
 }
 
-async fn notifications(surface: &Surface, ada: &Person) {
+async fn notifications(surface: &PublicApi, ada: &Person) {
     let client = &ada.client;
     let other = json!({"channel": "email", "recipient": {"actorId": "another"}, "template": "welcome",
         "variables": {"name": "Ada"}});

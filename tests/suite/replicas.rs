@@ -17,35 +17,35 @@ use tokio::task::JoinSet;
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Clients per request type, each with one request at a time.
-const LANES: usize = 4;
+const CLIENTS_PER_REQUEST: usize = 4;
 
-fn rolls() -> usize {
+fn restart_rounds() -> usize {
     Env::of_process()
         .get("POSTERN_TEST_ROLLS")
         .map_or(1, |text| text.parse().expect("a number"))
 }
 
 /// A repeated request, and its only successful status.
-struct Ask {
+struct RepeatedRequest {
     method: Method,
     expected: u16,
-    request: Box<dyn Fn() -> Request + Send + Sync>,
+    build: Box<dyn Fn() -> Request + Send + Sync>,
 }
 
-impl Ask {
-    fn get(expected: u16, request: impl Fn() -> Request + Send + Sync + 'static) -> Self {
+impl RepeatedRequest {
+    fn get(expected: u16, build: impl Fn() -> Request + Send + Sync + 'static) -> Self {
         Self {
             method: Method::GET,
             expected,
-            request: Box::new(request),
+            build: Box::new(build),
         }
     }
 
-    fn post(expected: u16, request: impl Fn() -> Request + Send + Sync + 'static) -> Self {
+    fn post(expected: u16, build: impl Fn() -> Request + Send + Sync + 'static) -> Self {
         Self {
             method: Method::POST,
             expected,
-            request: Box::new(request),
+            build: Box::new(build),
         }
     }
 }
@@ -55,7 +55,7 @@ struct Failure {
     method: Method,
     began: Instant,
     ended: Instant,
-    what: String,
+    error: String,
 }
 
 #[derive(Default)]
@@ -70,60 +70,60 @@ struct Outcome {
 /// Clients that continue after failures and record them.
 struct Clients {
     outcome: Arc<Outcome>,
-    lanes: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 impl Clients {
-    fn start(asks: Vec<Ask>) -> Self {
+    fn start(requests: Vec<RepeatedRequest>) -> Self {
         let outcome = Arc::<Outcome>::default();
-        let mut lanes = JoinSet::new();
-        for ask in asks {
-            let ask = Arc::new(ask);
-            for _ in 0..LANES {
-                lanes.spawn(lane(Arc::clone(&ask), Arc::clone(&outcome)));
+        let mut tasks = JoinSet::new();
+        for request in requests {
+            let request = Arc::new(request);
+            for _ in 0..CLIENTS_PER_REQUEST {
+                tasks.spawn(run_client(Arc::clone(&request), Arc::clone(&outcome)));
             }
         }
-        Self { outcome, lanes }
+        Self { outcome, tasks }
     }
 
     /// Waits until `more` requests have been served.
-    async fn go_on(&self, more: usize) {
+    async fn wait_for_served(&self, more: usize) {
         let mut served = self.outcome.served.subscribe();
         let until = *served.borrow() + more;
         let serving = served.wait_for(|served| *served >= until);
         tokio::time::timeout(STEP_TIMEOUT, serving)
             .await
             .expect("requests are served")
-            .expect("lanes run");
+            .expect("the counter exists");
     }
 
     async fn stop(self) -> Arc<Outcome> {
         self.outcome.done.store(true, Ordering::Relaxed);
-        self.lanes.join_all().await;
+        self.tasks.join_all().await;
         self.outcome
     }
 }
 
-async fn lane(ask: Arc<Ask>, outcome: Arc<Outcome>) {
+async fn run_client(request: Arc<RepeatedRequest>, outcome: Arc<Outcome>) {
     while !outcome.done.load(Ordering::Relaxed) {
         let began = Instant::now();
-        let answer = (ask.request)().try_send().await;
-        let what = match answer {
-            Some(answer) if answer.status.as_u16() == ask.expected => {
+        let answer = (request.build)().try_send().await;
+        let error = match answer {
+            Some(answer) if answer.status.as_u16() == request.expected => {
                 outcome.served.send_modify(|served| *served += 1);
-                if ask.expected == 201 {
+                if request.expected == 201 {
                     outcome.created.lock().expect("not poisoned").push(answer);
                 }
                 continue;
             }
             Some(answer) => format!("{}: {} {}", answer.asked, answer.status, answer.text()),
-            None => "no answer".to_owned(),
+            None => "no response".to_owned(),
         };
         let failure = Failure {
-            method: ask.method.clone(),
+            method: request.method.clone(),
             began,
             ended: Instant::now(),
-            what,
+            error,
         };
         outcome.failed.lock().expect("not poisoned").push(failure);
     }
@@ -143,29 +143,36 @@ async fn rolling_restart_of_auth_fails_no_request() {
     let (exchange, login, me) = (client.clone(), client.clone(), ada.client.clone());
     let credentials = json!({"email": ada.email, "password": PASSWORD});
     let clients = Clients::start(vec![
-        Ask::get(200, move || me.get("/auth/me")),
-        Ask::post(401, move || unknown_token(&exchange)),
-        Ask::post(200, move || login.post("/auth/login").json(&credentials)),
+        RepeatedRequest::get(200, move || me.get("/auth/me")),
+        RepeatedRequest::post(401, move || unknown_token(&exchange)),
+        RepeatedRequest::post(200, move || login.post("/auth/login").json(&credentials)),
     ]);
-    for _ in 0..rolls() {
+    for _ in 0..restart_rounds() {
         for replica in &mut replicas.auth {
-            clients.go_on(200).await;
+            clients.wait_for_served(200).await;
             replica.stop().await;
-            clients.go_on(50).await;
-            replica.start_again().await;
+            clients.wait_for_served(50).await;
+            replica.restart().await;
         }
     }
-    clients.go_on(200).await;
+    clients.wait_for_served(200).await;
     let outcome = clients.stop().await;
     let failed = std::mem::take(&mut *outcome.failed.lock().expect("not poisoned"));
     let served = *outcome.served.borrow();
     note(&format!(
         "gateway: {} rolling restarts of two postern-auth: {served} served, {} failed",
-        rolls(),
+        restart_rounds(),
         failed.len()
     ));
-    let told: Vec<&str> = failed.iter().map(|failure| failure.what.as_str()).collect();
-    assert!(failed.is_empty(), "{} of {served}: {told:#?}", failed.len());
+    let errors: Vec<&str> = failed
+        .iter()
+        .map(|failure| failure.error.as_str())
+        .collect();
+    assert!(
+        failed.is_empty(),
+        "{} of {served}: {errors:#?}",
+        failed.len()
+    );
     replicas.stop().await;
 }
 
@@ -187,21 +194,21 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
         .header("location");
     let (posts, gets) = (client.clone(), client.clone());
     let clients = Clients::start(vec![
-        Ask::get(200, move || gets.get(&known)),
-        Ask::post(201, move || posts.post("/notifications").json(&body)),
+        RepeatedRequest::get(200, move || gets.get(&known)),
+        RepeatedRequest::post(201, move || posts.post("/notifications").json(&body)),
     ]);
     let mut kills = Vec::new();
-    for _ in 0..rolls() {
+    for _ in 0..restart_rounds() {
         for replica in &mut replicas.notify {
-            clients.go_on(200).await;
+            clients.wait_for_served(200).await;
             let at = Instant::now();
             replica.kill().await;
             kills.push(at..Instant::now());
-            clients.go_on(50).await;
-            replica.start_again().await;
+            clients.wait_for_served(50).await;
+            replica.restart().await;
         }
     }
-    clients.go_on(200).await;
+    clients.wait_for_served(200).await;
     let outcome = clients.stop().await;
     let failed = std::mem::take(&mut *outcome.failed.lock().expect("not poisoned"));
     let served = *outcome.served.borrow();

@@ -54,7 +54,7 @@ impl Case {
 
     /// Asserts that the configuration is rejected with exactly these mistakes: line and key.
     #[track_caller]
-    fn mistakes(&self, ended: &Ended, expected: &[(usize, &str)]) {
+    fn assert_mistakes(&self, ended: &Ended, expected: &[(usize, &str)]) {
         let lines = ended.expect(64, expected.len());
         for (line, key) in expected {
             let beginning = format!("test.toml:{line}: {key}: ");
@@ -71,7 +71,7 @@ async fn auth_lists_every_configuration_mistake() {
     let case = Case::of("postern-auth");
     let config = "listen = [{ address = \"127.0.0.1:99999\" }]\ndatabas = \"sqlite://x\"\ncache = 7\n\n[refresh]\ngrace = \"soon\"\n";
     let ended = case.run(config).await;
-    case.mistakes(
+    case.assert_mistakes(
         &ended,
         &[
             (1, "listen.0.address"),
@@ -88,7 +88,7 @@ async fn notify_lists_every_configuration_mistake() {
     let ended = case
         .run("listen = [{ address = \"here\" }]\ndatabas = \"sqlite://x\"\ncache = 7\n")
         .await;
-    case.mistakes(
+    case.assert_mistakes(
         &ended,
         &[(1, "listen.0.address"), (2, "databas"), (3, "cache")],
     );
@@ -216,7 +216,7 @@ async fn unavailable_database_is_waited_for() {
         // The servers listen only after the first connection attempt.
         let answer = until_answered(&format!("http://127.0.0.1:{admin}/readyz")).await;
         assert_eq!(answer.status(), 503, "{program}");
-        let reason = answer.text().await.expect("text");
+        let reason = answer.text().await.expect("the body is UTF-8");
         assert!(
             reason.contains("is not available: no answer within"),
             "{program}: {reason}"

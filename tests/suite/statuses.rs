@@ -8,7 +8,7 @@ use http::Method;
 use postern_common::config::Env;
 use postern_tests::config_file::ConfigFile;
 use postern_tests::contract::Operation;
-use postern_tests::{Answer, Broken, Contract, Gateway, Pools, raw};
+use postern_tests::{Answer, Contract, FailingUpstream, Gateway, Pools, raw};
 
 /// Statuses that any route may return.
 const OF_THE_GATEWAY: [u16; 11] = [400, 401, 413, 414, 429, 431, 500, 502, 503, 504, 505];
@@ -80,7 +80,7 @@ impl Caller {
                 answer.text()
             );
             self.contract
-                .hold(&operation.method, &path(operation), &answer);
+                .assert_conforms(&operation.method, &path(operation), &answer);
         }
     }
 
@@ -155,7 +155,7 @@ async fn every_operation_documents_the_gateway_errors() {
 
 /// Provokes errors before an upstream is contacted.
 async fn refusals(caller: &Caller) {
-    let away = Broken::Away.start().await;
+    let away = FailingUpstream::RefusesConnections.start().await;
     let gateway = Gateway::start(&Gateway::config(away), &caller.env).await;
     let address = gateway.client().address();
     let with = |more: &'static str| move |good: String| (String::new(), good + more, "");
@@ -201,7 +201,7 @@ async fn refusals(caller: &Caller) {
         .await;
     gateway.stop().await;
     let limit = "requests = 1\nper = \"1h\"\nburst = 1\n";
-    let limited = Gateway::config(away).table("limits.address", limit);
+    let limited = Gateway::config(away).replace_table("limits.address", limit);
     let gateway = Gateway::start(&limited, &caller.env).await;
     let first = gateway.client().get("/").send().await;
     assert_eq!(
@@ -221,26 +221,28 @@ async fn refusals(caller: &Caller) {
 
 /// Provokes upstream errors.
 async fn failures(caller: &Caller) {
-    let failed = Broken::Says(FAILED).start().await;
+    let failed = FailingUpstream::Responds(FAILED).start().await;
     caller
         .provoke_behind(Gateway::config(failed), 500, "internal_error")
         .await;
-    let garbage = Broken::Says(b"ceci n'est pas HTTP\r\n\r\n").start().await;
+    let garbage = FailingUpstream::Responds(b"ceci n'est pas HTTP\r\n\r\n")
+        .start()
+        .await;
     caller
         .provoke_behind(Gateway::config(garbage), 502, "upstream_failed")
         .await;
-    let away = Broken::Away.start().await;
+    let away = FailingUpstream::RefusesConnections.start().await;
     caller
         .provoke_behind(Gateway::config(away), 503, "upstream_unavailable")
         .await;
-    let hangs = Broken::Hangs.start().await;
+    let hangs = FailingUpstream::NeverResponds.start().await;
     let keys = format!(
         "addresses = [\"{hangs}\"]\nconnect_timeout = \"200ms\"\nread_timeout = \"50ms\"\n"
     );
     let impatient = ["auth", "notify", "actor", "document", "identity-pool"]
         .into_iter()
         .fold(Gateway::config(hangs), |file, name| {
-            file.table(&format!("upstream.{name}"), &keys)
+            file.replace_table(&format!("upstream.{name}"), &keys)
         });
     caller
         .provoke_behind(impatient, 504, "upstream_timeout")

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use postern_tests::http_body::json;
 use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text, welcome};
-use postern_tests::{Person, Postern, Split, Surface};
+use postern_tests::{Person, Postern, PublicApi, Split};
 use serde_json::Value;
 
 /// All steps in the order of a user.
-async fn a_day(surface: &Surface) {
+async fn a_day(surface: &PublicApi) {
     let ada = register(surface).await;
     upload(&ada).await;
     social(surface).await;
@@ -26,7 +26,7 @@ async fn a_day(surface: &Surface) {
     notify(surface, &ada).await;
 }
 
-async fn register(surface: &Surface) -> Person {
+async fn register(surface: &PublicApi) -> Person {
     let ada = surface.register().await;
     let me = ada.client.get("/auth/me").send().await.expect(200).json();
     assert_eq!(
@@ -84,7 +84,7 @@ async fn upload(ada: &Person) {
     );
 }
 
-async fn social(surface: &Surface) {
+async fn social(surface: &PublicApi) {
     let token = surface
         .social_sign_in(&sample("grace"), None)
         .await
@@ -119,7 +119,7 @@ async fn social(surface: &Surface) {
     second.problem(401, "invalid_temporary_token");
 }
 
-async fn refresh(surface: &Surface, ada: &Person) {
+async fn refresh(surface: &PublicApi, ada: &Person) {
     let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
     let renewed = surface
         .client()
@@ -132,7 +132,7 @@ async fn refresh(surface: &Surface, ada: &Person) {
     assert_eq!(surface.person(&ada.email, renewed).await.id, ada.id);
 }
 
-async fn notify(surface: &Surface, ada: &Person) {
+async fn notify(surface: &PublicApi, ada: &Person) {
     let created = ada
         .client
         .post("/notifications")

@@ -7,14 +7,14 @@ use postern_common::Clock;
 use postern_tests::http_body::json;
 use postern_tests::split::Changes;
 use postern_tests::surface::welcome;
-use postern_tests::{Answer, Person, Split, Surface};
+use postern_tests::{Answer, Person, PublicApi, Split};
 
 /// The key of the Standard Webhooks secret `whsec_…`.
 const KEY: &[u8] = b"a key of thirty-two bytes or more";
 
 /// Sends an event as a provider does, signed with `key`.
 async fn report(
-    surface: &Surface,
+    surface: &PublicApi,
     key: &[u8],
     event: &str,
     kind: &str,

@@ -7,7 +7,7 @@ use uuid::Builder;
 /// Returns random bytes.
 ///
 /// # Panics
-/// If the operating system has no random source: no secret could be made safely.
+/// If the operating system's random source fails, because no secret can be generated safely then.
 pub(crate) fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the operating system has a random source");

@@ -71,7 +71,8 @@ impl LoginFlow {
             Err(PoolError::UserNotConfirmed) => Err(AttemptError::after_proof(
                 self.issuer.confirmation_required(email, Map::new()),
             )),
-            // The pool reports this before it verifies the password: nothing is proven.
+            // The pool reports this before it verifies the password, so that the attempt proves
+            // nothing.
             Err(PoolError::PasswordResetRequired) => Err(password_reset_required().into()),
             Err(error) => Err(error.problem(PoolCall::SignIn).into()),
         }

@@ -1,4 +1,4 @@
-//! `POST /auth/logout`: the end of a token family.
+//! `POST /auth/logout`: revokes a token family.
 
 use std::sync::Arc;
 
@@ -11,10 +11,11 @@ use crate::client::ClientContext;
 use crate::crypto::KeyRing;
 use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
 
-/// The maximum number of times that a logout starts again after a fail-over has lost its mark.
+/// The maximum number of times that a logout marks its family as revoked. A cache fail-over may
+/// lose the mark, so that it is set again.
 const MAX_LOGOUT_ATTEMPTS: u32 = 3;
 
-/// Ends token families.
+/// Revokes token families.
 #[derive(Clone, Debug)]
 pub(crate) struct LogoutFlow {
     pub(crate) revoker: TokenRevoker,
@@ -29,22 +30,23 @@ impl LogoutFlow {
     ///
     /// # Errors
     /// `rate_limited` after too many calls to the pool for this family; `unavailable` if the cache
-    /// fails; the problem codes of pool errors.
+    /// fails or has lost the mark [`MAX_LOGOUT_ATTEMPTS`] times; the problem codes of pool errors.
     pub(crate) async fn logout(&self, client: &ClientContext, token: &str) -> AuditedResult<()> {
         let (flow, token) = (self.clone(), token.to_owned());
-        let outcome = run_to_completion(async move { flow.end_family(&token).await }).await;
+        let outcome = run_to_completion(async move { flow.revoke_family(&token).await }).await;
         let completed = outcome.map(|subject| Completed { subject, value: () });
-        self.audit.complete(client, Operation::SignOut, completed)
+        self.audit.complete(client, Operation::Logout, completed)
     }
 
-    /// Ends a family and returns the user's subject.
-    async fn end_family(&self, token: &str) -> Result<String, Problem> {
+    /// Revokes the family of a token and returns the user's subject, which is empty for an invalid
+    /// token.
+    async fn revoke_family(&self, token: &str) -> Result<String, Problem> {
         let Some(grant) = RefreshGrant::open(&self.key_ring, token) else {
             return Ok(String::new());
         };
         for _ in 0..MAX_LOGOUT_ATTEMPTS {
             let mark = self.revoker.mark_revoked(&grant.family).await;
-            if mark.is_at_pool {
+            if mark.is_revoked_at_pool {
                 return Ok(grant.subject);
             }
             // The presented token is revoked even if the cache fails.
@@ -57,7 +59,7 @@ impl LogoutFlow {
             let revoked = self.revoker.revoke_at_pool(revocation).await;
             mark.outcome?;
             revoked?;
-            // A fail-over may have lost the mark, so that a refresh was not prevented by it.
+            // A fail-over may have lost the mark, so that a concurrent refresh may have succeeded.
             if self.revoker.mark_revoked_at_pool(&grant.family).await? {
                 return Ok(grant.subject);
             }

@@ -53,7 +53,7 @@ pub(super) struct FamilyMark {
     /// The pool's newest token of the family, to be revoked whether or not marking succeeded.
     pub(super) newest: Option<String>,
     /// Whether the pool had revoked the family before.
-    pub(super) is_at_pool: bool,
+    pub(super) is_revoked_at_pool: bool,
     pub(super) outcome: Result<(), Problem>,
 }
 
@@ -77,7 +77,7 @@ impl FamilyMark {
     fn failed(newest: Option<String>, problem: Problem) -> Self {
         Self {
             newest,
-            is_at_pool: false,
+            is_revoked_at_pool: false,
             outcome: Err(problem),
         }
     }
@@ -123,7 +123,7 @@ impl TokenRevoker {
             if let Some(TokenFamily::Revoked { is_at_pool, .. }) = before {
                 return FamilyMark {
                     newest: token,
-                    is_at_pool,
+                    is_revoked_at_pool: is_at_pool,
                     outcome: Ok(()),
                 };
             }
@@ -137,7 +137,7 @@ impl TokenRevoker {
                 Ok(true) => {
                     return FamilyMark {
                         newest: token,
-                        is_at_pool: false,
+                        is_revoked_at_pool: false,
                         outcome: Ok(()),
                     };
                 }

@@ -29,7 +29,7 @@ use crate::telemetry::{Metrics, PoolCallOutcome};
 
 /// Consecutive failures that open the breaker.
 const FAILURE_THRESHOLD: u32 = 3;
-/// The time for which the breaker opens; doubled by each failed call while half-open.
+/// The time for which the breaker opens first; doubled by each failed call afterwards.
 const INITIAL_OPEN_TIME: Duration = Duration::from_millis(500);
 /// The maximum time for which the breaker opens.
 const MAX_OPEN_TIME: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const PROBE_AFTER: Duration = Duration::from_millis(300);
 /// Timeout of a liveness probe.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(450);
 
-/// Stops calls to a pool that fails.
+/// A circuit breaker that rejects calls to a failing pool.
 #[derive(Debug)]
 pub(crate) struct CircuitBreaker {
     clock: Clock,
@@ -118,7 +118,7 @@ impl CircuitBreaker {
         }
         let result = tokio::select! {
             result = Box::pin(call) => result.map_err(|error| PoolError::from_sdk(&error)),
-            () = self.probe.until_dead() => Err(PoolError::Unavailable("no response, liveness probe failed")),
+            () = self.probe.wait_for_failure() => Err(PoolError::Unavailable("no response, liveness probe failed")),
         };
         let outcome = match &result {
             Ok(_) => PoolCallOutcome::Ok,
@@ -131,8 +131,8 @@ impl CircuitBreaker {
         result
     }
 
-    /// Returns whether a call may be made now. While half-open, one caller may; the others wait for
-    /// its outcome.
+    /// Returns whether a call may be made now. While half-open, one call is allowed; the
+    /// others are rejected until it succeeds, or for another open time.
     fn allows_call(&self) -> bool {
         let mut record = self.lock();
         let now = self.clock.now();
@@ -183,7 +183,7 @@ impl FailureRecord {
 
 impl LivenessProbe {
     /// Returns when a probe fails. Never returns while probes succeed.
-    async fn until_dead(&self) {
+    async fn wait_for_failure(&self) {
         loop {
             let call_started_at = Instant::now();
             tokio::time::sleep(PROBE_AFTER).await;
@@ -193,7 +193,8 @@ impl LivenessProbe {
         }
     }
 
-    /// Returns the result of a probe that started after `since`. Concurrent callers share one.
+    /// Returns whether the pool answered a probe that started at or after `since`. Concurrent
+    /// callers share one probe.
     async fn is_alive(&self, since: Instant) -> bool {
         let mut last = self.last.lock().await;
         if let Some(result) = *last

@@ -23,7 +23,7 @@ pub(crate) enum Operation {
     Refresh,
     /// The revocation of a token family of which a used token was presented again.
     RefreshReuse,
-    SignOut,
+    Logout,
     PasswordReset,
     SocialSignIn,
     /// The link of a social identity to a pool user, and the deletion of an unverified account
@@ -71,7 +71,7 @@ impl Operation {
             Self::Register => "register",
             Self::Refresh => "refresh",
             Self::RefreshReuse => "refresh_reuse",
-            Self::SignOut => "sign_out",
+            Self::Logout => "sign_out",
             Self::PasswordReset => "password_reset",
             Self::SocialSignIn => "social_sign_in",
             Self::SocialLink => "social_link",

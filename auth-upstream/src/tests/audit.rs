@@ -54,7 +54,7 @@ async fn each_endpoint_counts_one_audited_operation() {
         (
             "/auth/logout",
             json!({ "refreshToken": "x" }),
-            (Operation::SignOut, "ok"),
+            (Operation::Logout, "ok"),
         ),
     ];
     let client = reqwest::Client::builder()

@@ -19,10 +19,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// The binding of a code: pool, name, address, and purpose. A code is valid only for the address
-/// that it was sent to, even if the user changes its address in the meantime.
+/// that it was sent to, even if the user has changed the address in the meantime.
 #[derive(Clone, Debug)]
 pub(super) struct CodeBinding<'a> {
     pool_id: &'a str,
+    /// Digest of the username, or of the name that was entered.
     name: String,
     address: &'a str,
     purpose: CodePurpose,
@@ -88,7 +89,8 @@ impl<'a> CodeBinding<'a> {
         }
     }
 
-    /// Creates a code and sends it if `should_send` is set. Otherwise takes the same time.
+    /// Creates and stores a code, and sends it if `should_send` is set. A code that is not sent is
+    /// stored as well, so that the response does not reveal by its time whether a user exists.
     pub(super) async fn issue(
         &self,
         context: &PoolContext,
@@ -120,7 +122,8 @@ impl<'a> CodeBinding<'a> {
         context.delivery.deliver(mail)
     }
 
-    /// Verifies a code. Fails if it is wrong, unknown, expired, used, or was guessed too often.
+    /// Verifies a code. Fails if it is wrong, unknown, expired or used, or after too many wrong
+    /// codes.
     pub(super) async fn check(&self, context: &PoolContext, code: &str) -> Result<(), ApiError> {
         let now = context.clock.now();
         match context

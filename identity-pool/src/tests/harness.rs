@@ -99,7 +99,7 @@ async fn run(
         .await
         .expect("the server starts");
     let (provisioned, hashes) = (app.provisioned().clone(), app.hash_counter());
-    let env: Env = provisioned.variables("auth").into_iter().collect();
+    let env: Env = provisioned.variables(Some("auth")).into_iter().collect();
     let identity = config::parse("env", "", |root| IdentityConfig::read(root, &env))
         .expect("complete variables");
     let admin = identity.client(Some(administrator(&provisioned))).await;

@@ -176,8 +176,8 @@ impl AttemptRunner {
                 .is_none_or(|replay| claimed.attempt - replay.attempts_before > max_attempts)
     }
 
-    /// Returns when the next attempt is due. After a replay by an operator, attempts and time count
-    /// from the replay.
+    /// Returns the time of the next attempt, or `None` if there is none. After a replay by an
+    /// operator, attempts and time count from the replay.
     async fn next_attempt(&self, claimed: &Claimed, failure: &AttemptFailure) -> Option<Timestamp> {
         let policy = RetryPolicy::of(claimed.record.lane.priority);
         let retry_times = RetryTimes {
@@ -205,19 +205,19 @@ impl AttemptRunner {
         )
     }
 
-    /// Returns when a notification is checked again whose providers have open circuit breakers for
-    /// `left`.
-    async fn next_check(&self, claimed: &Claimed, left: Duration) -> Option<Timestamp> {
+    /// Returns the time of the next check of a notification whose providers have open circuit
+    /// breakers for another `open_time`; `None` if the notification has failed.
+    async fn next_check(&self, claimed: &Claimed, open_time: Duration) -> Option<Timestamp> {
         let (policy, retry_times) = (
             RetryPolicy::of(claimed.record.lane.priority),
             self.retry_times(claimed),
         );
-        if let Some(due) = policy.next_check(left, retry_times, random_fraction()) {
+        if let Some(due) = policy.next_check(open_time, retry_times, random_fraction()) {
             return Some(due);
         }
         let replay = self.executor.last_replay(claimed).await?;
         policy.next_check(
-            left,
+            open_time,
             RetryTimes {
                 began: replay.at,
                 ..retry_times
@@ -262,20 +262,22 @@ impl AttemptRunner {
                 };
                 JobOutcome::Result(result, Next::Done)
             }
-            AttemptOutcome::CircuitOpen(left) => match self.next_check(claimed, left).await {
-                Some(due) => {
-                    let attempt = claimed.attempt - 1;
-                    JobOutcome::Result(
-                        ResultRow {
-                            attempt,
-                            began_at: None,
-                            ..row
-                        },
-                        Next::Later(due),
-                    )
+            AttemptOutcome::CircuitOpen(open_time) => {
+                match self.next_check(claimed, open_time).await {
+                    Some(due) => {
+                        let attempt = claimed.attempt - 1;
+                        JobOutcome::Result(
+                            ResultRow {
+                                attempt,
+                                began_at: None,
+                                ..row
+                            },
+                            Next::Later(due),
+                        )
+                    }
+                    None => failed(&row, AttemptFailure::circuit_open(), None),
                 }
-                None => failed(&row, AttemptFailure::circuit_open(), None),
-            },
+            }
             AttemptOutcome::Failed(failure) => {
                 let due = self.next_attempt(claimed, &failure).await;
                 failed(&row, failure, due)
@@ -316,7 +318,7 @@ fn failed(row: &ResultRow, failure: AttemptFailure, due: Option<Timestamp>) -> J
     JobOutcome::Result(result, next_attempt)
 }
 
-/// Returns a random number in 0..1.
+/// Returns a random number from 0 to 1, both included.
 fn random_fraction() -> f64 {
     let bits = u32::try_from(Uuid::new_v4().as_u128() & u128::from(u32::MAX)).unwrap_or(0);
     f64::from(bits) / f64::from(u32::MAX)

@@ -23,7 +23,7 @@ pub(crate) async fn deliver(
             return shutdown.cancelled().await;
         };
         if let Err(error) = mailbox
-            .deliver("no-reply@postern.invalid", &code.to, message(&code))
+            .store_local("no-reply@postern.invalid", &code.to, message(&code))
             .await
         {
             tracing::error!(%error, "mail storage failed");

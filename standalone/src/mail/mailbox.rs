@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::mime::{self, ParsedMail};
 use super::smtp_session::MailEnvelope;
 
-/// Maximum number of messages; the oldest is deleted when a new one arrives.
+/// Maximum number of messages; beyond it the oldest message is deleted.
 const MAX_MESSAGES: usize = 5_000;
 
 /// Maximum number of messages in a listing.
@@ -47,7 +47,7 @@ pub struct Summary {
     pub from: String,
     /// The `Subject` header.
     pub subject: String,
-    /// Size in bytes as received.
+    /// Size of the stored file in bytes, including the added trace headers.
     pub size: usize,
 }
 
@@ -58,7 +58,7 @@ pub struct Query {
     pub recipient: Option<String>,
     /// Text contained in the subject.
     pub subject: Option<String>,
-    /// Maximum number of messages. Default 500.
+    /// Maximum number of messages. Default and maximum 500.
     pub limit: Option<usize>,
 }
 
@@ -97,11 +97,11 @@ impl Mailbox {
         })
     }
 
-    /// Stores a message that did not arrive by SMTP. Returns its id.
+    /// Stores a message from a component of this process, which does not use SMTP. Returns its id.
     ///
     /// # Errors
     /// Fails if the message cannot be written.
-    pub async fn deliver(
+    pub async fn store_local(
         &self,
         sender: &str,
         recipient: &str,
@@ -114,7 +114,12 @@ impl Mailbox {
         self.store(envelope, message).await
     }
 
-    /// Stores a message durably and returns its id.
+    /// Stores a message durably and returns its id. Beyond [`MAX_MESSAGES`], the oldest message
+    /// leaves the index and its file is deleted. If that deletion fails, a warning is logged: the
+    /// new message is stored, and a client that got an error would send it again.
+    ///
+    /// # Errors
+    /// Fails if the message cannot be written.
     pub(super) async fn store(
         &self,
         envelope: MailEnvelope,
@@ -136,8 +141,10 @@ impl Mailbox {
                 .then(|| index.pop_first())
                 .flatten()
         };
-        if let Some((oldest, _)) = evicted {
-            self.remove_file(&oldest)?;
+        if let Some((oldest, _)) = evicted
+            && let Err(error) = self.remove_file(&oldest)
+        {
+            tracing::warn!(%error, id = %oldest, "mail deletion failed");
         }
         self.arrivals.send_modify(|count| *count += 1);
         Ok(id)
@@ -177,7 +184,8 @@ impl Mailbox {
             .unwrap_or_default()
     }
 
-    /// Returns the message as received, after the envelope headers, or `None` for an unknown id.
+    /// Returns the stored file, or `None` for an unknown id: the trace headers followed by the
+    /// message as received.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -274,14 +282,14 @@ fn summarize(id: &str, file: &[u8]) -> Summary {
     let headers = mime::headers(file);
     let first = |name: &str| headers.first(name).unwrap_or_default();
     // Only `Delivered-To` headers before the message's own headers were added by this server.
-    let ours = headers
+    let added_by_server = headers
         .all("Delivered-To")
         .take(headers.leading("Delivered-To", 1));
     Summary {
         id: id.to_owned(),
         received_at: first("X-Postern-Received"),
         sender: first("Return-Path").trim_matches(['<', '>']).to_owned(),
-        recipients: ours.collect(),
+        recipients: added_by_server.collect(),
         from: first("From"),
         subject: first("Subject"),
         size: file.len(),

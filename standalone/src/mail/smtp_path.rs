@@ -46,7 +46,8 @@ fn closing_bracket(text: &str) -> Option<usize> {
     None
 }
 
-/// Returns whether the mailbox is empty, `postmaster`, or has text on both sides of the last `@`.
+/// Returns whether the mailbox is empty, `postmaster`, or a local part and a domain: at most 320
+/// bytes without control characters, and without separators except in a quoted local part.
 fn is_mailbox(mailbox: &str) -> bool {
     if mailbox.is_empty() || mailbox.eq_ignore_ascii_case("postmaster") {
         return true;
@@ -56,13 +57,13 @@ fn is_mailbox(mailbox: &str) -> bool {
     let Some((local, domain)) = mailbox.rsplit_once('@') else {
         return false;
     };
-    let quoted = local.len() > 2 && local.starts_with('"') && local.ends_with('"');
-    let spaced = |text: &str| text.contains([' ', '<', '>', '@']);
+    let is_quoted = local.len() > 2 && local.starts_with('"') && local.ends_with('"');
+    let has_separator = |text: &str| text.contains([' ', '<', '>', '@']);
     has_valid_characters
         && !local.is_empty()
         && !domain.is_empty()
-        && (quoted || !spaced(local))
-        && !spaced(domain)
+        && (is_quoted || !has_separator(local))
+        && !has_separator(domain)
 }
 
 #[cfg(test)]

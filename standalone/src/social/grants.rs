@@ -109,7 +109,7 @@ impl GrantStore {
         code
     }
 
-    /// Redeems a code.
+    /// Redeems a code. If it was used before, revokes all tokens of its sign-in.
     pub(super) async fn redeem_code(
         &self,
         code: &str,
@@ -120,9 +120,9 @@ impl GrantStore {
                 .get_mut(code)
                 .filter(|pending| pending.expires_at > self.clock.now());
             pending.map(|pending| {
-                let before = pending.clone();
+                let previous = pending.clone();
                 pending.used = true;
-                before
+                previous
             })
         };
         match found {
@@ -160,7 +160,8 @@ impl GrantStore {
         Ok(token)
     }
 
-    /// Redeems a refresh token. The next one is issued for the same grant.
+    /// Redeems a refresh token and returns its grant, for which the caller issues the next token.
+    /// If the token was used before, revokes all tokens of its sign-in.
     pub(super) async fn redeem_refresh_token(
         &self,
         token: &str,

@@ -1,4 +1,4 @@
-//! The persons who can sign in.
+//! Accounts of the development social provider.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -63,13 +63,13 @@ impl SocialPerson {
         })
     }
 
-    /// Creates a person from form input. The same address, or the same name without an address,
-    /// always yields the same subject.
+    /// Creates a person from form input, or returns `None` if the name or address is invalid. The
+    /// same address, or the same name without an address, always yields the same subject.
     pub(super) fn from_form(name: &str, email: &str, email_verified: bool) -> Option<Self> {
         let (name, email) = (name.trim(), email.trim());
-        let plain =
+        let is_valid_text =
             |text: &str, max: usize| text.len() <= max && !text.chars().any(char::is_control);
-        if name.is_empty() || !plain(name, 200) || !plain(email, 254) {
+        if name.is_empty() || !is_valid_text(name, 200) || !is_valid_text(email, 254) {
             return None;
         }
         let parts = email.split_once('@');
@@ -78,12 +78,12 @@ impl SocialPerson {
         {
             return None;
         }
-        let known_by = if email.is_empty() {
+        let identity = if email.is_empty() {
             format!("name:{name}")
         } else {
             email.to_lowercase()
         };
-        let digest = Sha256::digest(known_by.as_bytes());
+        let digest = Sha256::digest(identity.as_bytes());
         Some(Self {
             subject: format!("dev-{}", URL_SAFE_NO_PAD.encode(&digest[..12])),
             name: name.to_owned(),

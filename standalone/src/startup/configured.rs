@@ -25,7 +25,7 @@ pub async fn start_configured(
     clock: Clock,
 ) -> Result<Running, Exit> {
     let (services, sockets) =
-        Box::pin(GatewayServices::configured(folder, listen, env, &clock)).await?;
+        Box::pin(GatewayServices::from_folder(folder, listen, env, &clock)).await?;
     let (mut front, mut middle) = (ShutdownStage::default(), ShutdownStage::default());
     services.run(sockets, &mut front, &mut middle);
     Ok(Running::without_development(vec![front, middle]))

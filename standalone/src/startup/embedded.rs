@@ -85,7 +85,7 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
         &folder, &addresses, hashing, &clock,
     ))
     .await?;
-    let services = Box::pin(GatewayServices::embedded(
+    let services = Box::pin(GatewayServices::from_built_in_config(
         &folder,
         overrides.as_deref(),
         &addresses,
@@ -152,7 +152,7 @@ fn environment(
     environment.add("POSTERN_SMTP_HOST", addresses.smtp.ip().to_string());
     environment.add("POSTERN_SMTP_PORT", addresses.smtp.port().to_string());
     environment.add("POSTERN_DATA_DIR", folder.path().display().to_string());
-    for (name, value) in development.variables("auth") {
+    for (name, value) in development.variables(Some("auth")) {
         environment.add(name, value);
     }
     for account in &development.provisioned().accounts {

@@ -9,16 +9,16 @@ use postern_tests::config_file::{ConfigFile, conf};
 use postern_tests::http_body::json;
 use postern_tests::program::{Program, Running};
 use postern_tests::surface::text;
-use postern_tests::{Answer, Surface, ports};
+use postern_tests::{Answer, PublicApi, ports};
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// Replicas over one PostgreSQL and one Redis. A standalone process provides pools, actor service
 /// and social provider.
-pub(crate) struct Stage {
+pub(crate) struct AuthCluster {
     /// Process with the pools, the actor service and the social provider.
     pub(crate) standalone: Running,
-    pub(crate) surface: Surface,
+    pub(crate) surface: PublicApi,
     pub(crate) redis: RedisServer,
     port: u16,
     folder: TempDir,
@@ -28,7 +28,7 @@ pub(crate) struct Stage {
 /// An authentication upstream.
 pub(crate) struct Replica {
     pub(crate) running: Running,
-    pub(crate) surface: Surface,
+    pub(crate) surface: PublicApi,
 }
 
 /// Differences from the shipped configuration.
@@ -40,13 +40,13 @@ pub(crate) struct Changes {
     pub(crate) filter: Option<&'static str>,
     /// Grace period of a used refresh token.
     pub(crate) grace: Option<&'static str>,
-    /// The URL of another cache than the stage's Redis.
+    /// The URL of another cache than the cluster's Redis.
     pub(crate) cache: Option<String>,
 }
 
-// === impl Stage ===
+// === impl AuthCluster ===
 
-impl Stage {
+impl AuthCluster {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
@@ -57,7 +57,7 @@ impl Stage {
             .arg("var");
         let mut standalone = standalone.arg("--port").arg(port.to_string()).start();
         let _ = standalone.wait_for_line("ready").await;
-        let surface = Surface::of_folder(&folder.path().join("var"));
+        let surface = PublicApi::of_folder(&folder.path().join("var"));
         surface.until_keys().await;
         let redis = RedisServer::start(&["--save", "", "--appendonly", "no"]).await;
         Self {
@@ -95,19 +95,19 @@ impl Stage {
         let env = self.surface.environment().clone();
         Replica {
             running,
-            surface: Surface::of_upstream(&format!("http://127.0.0.1:{listen}"), env),
+            surface: PublicApi::of_upstream(&format!("http://127.0.0.1:{listen}"), env),
         }
     }
 
-    /// Returns the shipped configuration with the addresses of this stage. The social provider
+    /// Returns the shipped configuration with the addresses of this cluster. The social provider
     /// redirects to standalone's callback address; the tests use its path only.
     fn config(&self, listen: u16, admin: u16, changes: &Changes) -> ConfigFile {
         let address = |name: &str| self.surface.env(name).to_owned();
         let cache = changes.cache.clone().unwrap_or_else(|| self.redis.url());
         let file = ConfigFile::of_repository("auth.toml")
-            .port(8501, listen)
-            .port(8510, admin)
-            .port(8500, self.port)
+            .replace_port(8501, listen)
+            .replace_port(8510, admin)
+            .replace_port(8500, self.port)
             .set("issuer", &quoted(&address("POSTERN_SOCIAL_URL")))
             .set("database", &quoted(&self.database.url))
             .set("cache", &quoted(&cache));

@@ -30,8 +30,9 @@ struct Shared {
     calls: Mutex<Vec<Call>>,
     changed: Notify,
     /// Responses are sent while this is true; calls are recorded before.
-    answers: watch::Sender<bool>,
-    refusal: Mutex<Option<u16>>,
+    responds: watch::Sender<bool>,
+    /// Status of every response; 202 without one.
+    status: Mutex<Option<u16>>,
 }
 
 // === impl Provider ===
@@ -50,37 +51,37 @@ impl Provider {
         let shared = Arc::new(Shared {
             calls: Mutex::default(),
             changed: Notify::new(),
-            answers: watch::Sender::new(true),
-            refusal: Mutex::default(),
+            responds: watch::Sender::new(true),
+            status: Mutex::default(),
         });
         let router = Router::new()
-            .route("/messages", axum::routing::post(take))
-            .route("/messages/{id}", axum::routing::get(look))
+            .route("/messages", axum::routing::post(record_call))
+            .route("/messages/{id}", axum::routing::get(look_up))
             .with_state(Arc::clone(&shared));
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self { url, shared }
     }
 
-    /// Waits for the next call, or a short time.
-    pub(super) async fn moved(&self) {
+    /// Waits for the next call, for at most [`EVENT_POLL_TIMEOUT`].
+    pub(super) async fn next_call_or_timeout(&self) {
         let _ = tokio::time::timeout(EVENT_POLL_TIMEOUT, self.shared.changed.notified()).await;
     }
 
-    /// Records further calls without responding until [`Provider::let_go`].
-    pub(crate) fn hold(&self) {
-        self.shared.answers.send_replace(false);
+    /// Records further calls without responding until [`Provider::resume_responses`].
+    pub(crate) fn pause_responses(&self) {
+        self.shared.responds.send_replace(false);
     }
 
-    /// Sends all responses.
-    pub(crate) fn let_go(&self) {
-        self.shared.answers.send_replace(true);
+    /// Sends the delayed responses, and those to further calls at once.
+    pub(crate) fn resume_responses(&self) {
+        self.shared.responds.send_replace(true);
     }
 
-    /// Sets a status with which further calls are rejected.
-    pub(crate) fn refuse(&self, status: Option<u16>) {
+    /// Responds to further calls with this status, or with 202 for `None`.
+    pub(crate) fn respond_with(&self, status: Option<u16>) {
         *self
             .shared
-            .refusal
+            .status
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = status;
     }
@@ -97,13 +98,13 @@ impl Provider {
     /// Returns the recorded calls once they satisfy a condition.
     pub(crate) async fn until(
         &self,
-        patience: Duration,
-        fits: impl Fn(&[Call]) -> bool,
+        timeout: Duration,
+        is_satisfied: impl Fn(&[Call]) -> bool,
     ) -> Vec<Call> {
-        let waited = tokio::time::timeout(patience, async {
+        let waited = tokio::time::timeout(timeout, async {
             loop {
                 let changed = self.shared.changed.notified();
-                if fits(
+                if is_satisfied(
                     &self
                         .shared
                         .calls
@@ -118,22 +119,19 @@ impl Provider {
         let calls = waited.await.map(|()| self.calls());
         calls.unwrap_or_else(|_| {
             panic!(
-                "the provider waited {patience:?} in vain: {} calls",
+                "condition not reached in {timeout:?}: {} calls",
                 self.calls().len()
             )
         })
     }
 }
 
-async fn take(State(shared): State<Arc<Shared>>, request: Request) -> StatusCode {
+async fn record_call(State(shared): State<Arc<Shared>>, request: Request) -> StatusCode {
     let id = request.headers()["idempotency-key"]
         .to_str()
         .expect("an id")
         .to_owned();
-    let refusal = *shared
-        .refusal
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let status = *shared.status.lock().unwrap_or_else(PoisonError::into_inner);
     shared
         .calls
         .lock()
@@ -143,14 +141,14 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> StatusCode
             at: Instant::now(),
         });
     shared.changed.notify_waiters();
-    let mut answers = shared.answers.subscribe();
-    let _ = answers.wait_for(|go| *go).await;
-    refusal.map_or(StatusCode::ACCEPTED, |status| {
+    let mut responds = shared.responds.subscribe();
+    let _ = responds.wait_for(|responds| *responds).await;
+    status.map_or(StatusCode::ACCEPTED, |status| {
         StatusCode::from_u16(status).expect("a status")
     })
 }
 
-async fn look(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> StatusCode {
+async fn look_up(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> StatusCode {
     let calls = shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
     if calls.iter().any(|call| call.id == id) {
         StatusCode::OK

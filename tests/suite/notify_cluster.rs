@@ -16,7 +16,7 @@ use tempfile::TempDir;
 pub(crate) use self::provider::{Call, Provider};
 
 /// The shared environment of the replicas.
-pub(crate) struct Stage {
+pub(crate) struct NotifyCluster {
     pub(crate) provider: Provider,
     pools: Pools,
     database: String,
@@ -25,7 +25,7 @@ pub(crate) struct Stage {
     /// Cache URL of the replicas. Default `memory:`.
     pub(crate) cache: String,
     /// Whether the provider supports lookups.
-    pub(crate) can_be_asked: bool,
+    pub(crate) supports_lookup: bool,
     /// The program of an older release, instead of the current one.
     pub(crate) older: Option<PathBuf>,
     /// Maximum calls per second, counted in the cache.
@@ -39,6 +39,8 @@ pub(crate) struct Stage {
 
 /// Mail token key of every replica and tool: 33 bytes in base64.
 const TOKEN_KEY: &str = "bWFpbC10b2tlbi1rZXktb2YtdGhlLXRlc3RzLW9ubHkh";
+/// Name of the recording provider in the replicas' configuration and logs.
+pub(crate) const PROVIDER_NAME: &str = "record";
 /// Maximum wait for an event that may not occur.
 pub(crate) const EVENT_POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -49,10 +51,10 @@ pub(crate) struct Replica {
     pub(crate) admin: String,
 }
 
-// === impl Stage ===
+// === impl NotifyCluster ===
 
-impl Stage {
-    /// Creates a stage over a database. `settings` are appended to the configuration of each
+impl NotifyCluster {
+    /// Creates a cluster over a database. `settings` are appended to the configuration of each
     /// replica.
     pub(crate) async fn over(database: &str, settings: &str) -> Self {
         let (provider, pools) = (Provider::start().await, Pools::start().await);
@@ -64,7 +66,7 @@ impl Stage {
             database: database.to_owned(),
             settings: settings.to_owned(),
             cache: "memory:".to_owned(),
-            can_be_asked: false,
+            supports_lookup: false,
             older: None,
             rate: None,
             threads: None,
@@ -158,7 +160,7 @@ impl Stage {
             ..
         } = self;
         let url = &provider.url;
-        let lookup = if self.can_be_asked {
+        let lookup = if self.supports_lookup {
             format!("lookup_url = \"{url}/messages/{{id}}\"")
         } else {
             String::new()
@@ -178,7 +180,7 @@ folder = "{templates}"
 [log]
 filter = "warn"
 [[provider]]
-name = "record"
+name = "{PROVIDER_NAME}"
 channel = "sms"
 kind = "http"
 url = "{url}/messages"
@@ -239,7 +241,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .json(&body)
             .send()
             .await
-            .expect("it answers")
+            .expect("the replica responds")
             .json()
             .await
             .expect("JSON");
@@ -251,8 +253,13 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 
     /// Submits mails until one ends with this reason, or is sent for `None`: the decision of
     /// another process reaches this one within seconds.
-    pub(crate) async fn mail_ends(&self, replica: &Replica, to: &str, reason: Option<&str>) {
-        let heard = tokio::time::timeout(Duration::from_secs(60), async {
+    pub(crate) async fn wait_for_mail_outcome(
+        &self,
+        replica: &Replica,
+        to: &str,
+        reason: Option<&str>,
+    ) {
+        let polled = tokio::time::timeout(Duration::from_secs(60), async {
             loop {
                 let id = self.post_mail(replica, to).await;
                 let view = loop {
@@ -260,14 +267,14 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
                     if view["status"] != "QUEUED" {
                         break view;
                     }
-                    self.provider.moved().await;
+                    self.provider.next_call_or_timeout().await;
                 };
                 if view["reason"].as_str() == reason {
                     return;
                 }
             }
         });
-        heard
+        polled
             .await
             .unwrap_or_else(|_| panic!("no mail to {to} ends with {reason:?}"));
     }
@@ -288,28 +295,28 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .header("content-type", form)
             .body("List-Unsubscribe=One-Click");
         assert_eq!(
-            request.send().await.expect("it answers").status(),
+            request.send().await.expect("the replica responds").status(),
             StatusCode::NO_CONTENT
         );
     }
 
     /// Waits until a replica is not ready, and returns the reason.
-    pub(crate) async fn not_ready(&self, replica: &Replica) -> String {
-        let asked = tokio::time::timeout(Duration::from_secs(60), async {
+    pub(crate) async fn wait_until_not_ready(&self, replica: &Replica) -> String {
+        let polled = tokio::time::timeout(Duration::from_secs(60), async {
             loop {
                 let answer = self
                     .http
                     .get(format!("{}/readyz", replica.admin))
                     .send()
                     .await
-                    .expect("it answers");
+                    .expect("the replica responds");
                 if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
-                    return answer.text().await.expect("text");
+                    return answer.text().await.expect("the body is UTF-8");
                 }
-                self.provider.moved().await;
+                self.provider.next_call_or_timeout().await;
             }
         });
-        asked.await.expect("it does not stay ready")
+        polled.await.expect("the replica becomes unready")
     }
 
     /// Submits a batch and returns the ids in order.
@@ -327,7 +334,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .json(&body)
             .send()
             .await
-            .expect("it answers")
+            .expect("the replica responds")
             .json()
             .await
             .expect("JSON");
@@ -366,7 +373,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         request
             .send()
             .await
-            .expect("it answers")
+            .expect("the replica responds")
             .json()
             .await
             .expect("JSON")
@@ -379,8 +386,8 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .get(format!("{}/metrics", replica.admin))
             .send()
             .await
-            .expect("it answers");
-        let text = request.text().await.expect("text");
+            .expect("the replica responds");
+        let text = request.text().await.expect("the body is UTF-8");
         let line = text.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
             .unwrap_or(0)
@@ -390,7 +397,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     pub(crate) async fn settled(&self, replica: &Replica, id: &str, status: &str) {
         let polled = tokio::time::timeout(Duration::from_secs(60), async {
             while self.status(&replica.url, id).await["status"] != status {
-                self.provider.moved().await;
+                self.provider.next_call_or_timeout().await;
             }
         });
         if polled.await.is_err() {
@@ -399,14 +406,14 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     }
 
     /// Polls a replica's metrics until a value is reached.
-    pub(crate) async fn metric_reaches(&self, replica: &Replica, name: &str, figure: u64) {
+    pub(crate) async fn wait_for_metric(&self, replica: &Replica, name: &str, value: u64) {
         let polled = tokio::time::timeout(Duration::from_secs(60), async {
-            while self.metric(replica, name).await < figure {
-                self.provider.moved().await;
+            while self.metric(replica, name).await < value {
+                self.provider.next_call_or_timeout().await;
             }
         });
         polled
             .await
-            .unwrap_or_else(|_| panic!("{name} did not reach {figure}"));
+            .unwrap_or_else(|_| panic!("{name} did not reach {value}"));
     }
 }

@@ -5,18 +5,18 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// The reaction to a request that has been read completely.
+/// An upstream that reads each request completely and then fails in one of these ways.
 #[derive(Clone, Copy, Debug)]
-pub enum Broken {
-    /// Writes these bytes and closes the connection.
-    Says(&'static [u8]),
+pub enum FailingUpstream {
+    /// Writes these bytes, which need not be valid HTTP, and closes the connection.
+    Responds(&'static [u8]),
     /// Keeps the connection open without a response.
-    Hangs,
+    NeverResponds,
     /// Refuses connections.
-    Away,
+    RefusesConnections,
 }
 
-impl Broken {
+impl FailingUpstream {
     /// Starts the upstream on a free loopback port.
     ///
     /// # Panics
@@ -28,7 +28,7 @@ impl Broken {
         let address = listener
             .local_addr()
             .expect("the address of a bound socket");
-        if matches!(self, Self::Away) {
+        if matches!(self, Self::RefusesConnections) {
             return address;
         }
         tokio::spawn(async move {
@@ -46,8 +46,8 @@ impl Broken {
             return;
         }
         match self {
-            Self::Says(bytes) => drop(stream.write_all(bytes).await),
-            Self::Hangs | Self::Away => std::future::pending().await,
+            Self::Responds(bytes) => drop(stream.write_all(bytes).await),
+            Self::NeverResponds | Self::RefusesConnections => std::future::pending().await,
         }
     }
 }
