@@ -20,8 +20,8 @@ const EXCHANGED_FIRST: usize = 16;
 /// Callers that exchange the same token at once, half of them at each replica.
 const CALLERS: usize = 4;
 const SIGN_INS: usize = 41;
-/// Maximum delay of a sign-in by a lock whose holder was killed. The lease is 2.5 s; the rest allows
-/// for the other tests that run at the same time on two cores. The measured delay is noted.
+/// Maximum delay of a sign-in by a lock whose holder was killed. The lease is 2.5 s; the rest
+/// allows for the other tests that run at the same time on two cores. The measured delay is noted.
 const MAX_TAKEOVER_DELAY: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -18,16 +18,16 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn cache_outage_does_not_stop_delivery() {
     let database = postgres().await;
-    let mut stage =
+    let mut cluster =
         NotifyCluster::over(&database.url, &format!("service_quota = 5\n{SETTINGS}")).await;
-    stage.cache = "redis://127.0.0.1:1".to_owned();
-    let replica = stage.replica().await;
+    cluster.cache = "redis://127.0.0.1:1".to_owned();
+    let replica = cluster.replica().await;
     for number in 0..10 {
-        let id = stage
+        let id = cluster
             .try_post(&replica.url, &format!("k{number}"), "Ada", "NORMAL")
             .await
             .expect("accepted");
-        stage.settled(&replica, &id, "SENT").await;
+        cluster.settled(&replica, &id, "SENT").await;
     }
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
@@ -35,15 +35,15 @@ async fn cache_outage_does_not_stop_delivery() {
 #[tokio::test]
 async fn database_outage_is_503_with_retry_after() {
     let mut database = OwnPostgres::start().await;
-    let stage = NotifyCluster::over(database.url(), SETTINGS).await;
-    let replica = stage.replica().await;
-    let id = stage
+    let cluster = NotifyCluster::over(database.url(), SETTINGS).await;
+    let replica = cluster.replica().await;
+    let id = cluster
         .try_post(&replica.url, "k0", "Ada", "NORMAL")
         .await
         .expect("accepted");
-    stage.settled(&replica, &id, "SENT").await;
+    cluster.settled(&replica, &id, "SENT").await;
     database.kill().await;
-    let answer = stage
+    let answer = cluster
         .post(&replica.url, "k1", "Ada", "NORMAL")
         .await
         .expect("it answers");
@@ -54,7 +54,7 @@ async fn database_outage_is_503_with_retry_after() {
         answer.headers()
     );
     assert!(
-        stage
+        cluster
             .wait_until_not_ready(&replica)
             .await
             .contains("database"),
@@ -63,13 +63,13 @@ async fn database_outage_is_503_with_retry_after() {
     database.restart().await;
     let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
         loop {
-            if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
+            if let Some(id) = cluster.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
                 return id;
             }
         }
     });
     let id = accepted.await.expect("it is accepted again");
-    stage.settled(&replica, &id, "SENT").await;
+    cluster.settled(&replica, &id, "SENT").await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     database.stop().await;
 }
@@ -81,17 +81,17 @@ const MAX_RESPONSE_TIME: Duration = Duration::from_secs(10);
 async fn unresponsive_database_is_503_until_it_recovers() {
     let database = postgres().await;
     let (relay, url) = Relay::start(&database.url).await;
-    let stage = NotifyCluster::over(&url, SETTINGS).await;
-    let replica = stage.replica().await;
-    let id = stage
+    let cluster = NotifyCluster::over(&url, SETTINGS).await;
+    let replica = cluster.replica().await;
+    let id = cluster
         .try_post(&replica.url, "k0", "Ada", "NORMAL")
         .await
         .expect("accepted");
-    stage.settled(&replica, &id, "SENT").await;
+    cluster.settled(&replica, &id, "SENT").await;
     relay.stop_forwarding();
     for number in 0..3 {
         let asked = Instant::now();
-        let answer = stage
+        let answer = cluster
             .post(&replica.url, &format!("s{number}"), "Ada", "NORMAL")
             .await;
         let answer = answer.expect("it answers");
@@ -103,7 +103,7 @@ async fn unresponsive_database_is_503_until_it_recovers() {
         assert!(asked.elapsed() < MAX_RESPONSE_TIME, "{:?}", asked.elapsed());
     }
     assert!(
-        stage
+        cluster
             .wait_until_not_ready(&replica)
             .await
             .contains("database")
@@ -114,7 +114,7 @@ async fn unresponsive_database_is_503_until_it_recovers() {
     for key in ["s0", "s1", "s2"] {
         let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
             loop {
-                if let Some(id) = stage.try_post(&replica.url, key, "Ada", "NORMAL").await {
+                if let Some(id) = cluster.try_post(&replica.url, key, "Ada", "NORMAL").await {
                     return id;
                 }
             }
@@ -122,9 +122,9 @@ async fn unresponsive_database_is_503_until_it_recovers() {
         let id = accepted
             .await
             .expect("it is accepted again, without a restart");
-        stage.settled(&replica, &id, "SENT").await;
+        cluster.settled(&replica, &id, "SENT").await;
     }
-    assert_eq!(stage.provider.calls().len(), 4);
+    assert_eq!(cluster.provider.calls().len(), 4);
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
 
@@ -132,16 +132,16 @@ async fn unresponsive_database_is_503_until_it_recovers() {
 async fn stop_does_not_wait_for_an_unresponsive_database() {
     let database = postgres().await;
     let (relay, url) = Relay::start(&database.url).await;
-    let stage = NotifyCluster::over(&url, SETTINGS).await;
-    let replica = stage.replica().await;
-    let id = stage
+    let cluster = NotifyCluster::over(&url, SETTINGS).await;
+    let replica = cluster.replica().await;
+    let id = cluster
         .try_post(&replica.url, "k0", "Ada", "NORMAL")
         .await
         .expect("accepted");
-    stage.settled(&replica, &id, "SENT").await;
+    cluster.settled(&replica, &id, "SENT").await;
     relay.stop_forwarding();
     assert_eq!(
-        stage
+        cluster
             .post(&replica.url, "k1", "Ada", "NORMAL")
             .await
             .expect("it answers")
@@ -160,13 +160,13 @@ async fn stop_does_not_wait_for_an_unresponsive_database() {
 #[tokio::test]
 async fn demoted_database_is_503_until_another_is_writable() {
     let database = postgres().await;
-    let stage = NotifyCluster::over(&database.url, SETTINGS).await;
-    let replica = stage.replica().await;
-    let id = stage
+    let cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    let replica = cluster.replica().await;
+    let id = cluster
         .try_post(&replica.url, "k0", "Ada", "NORMAL")
         .await
         .expect("accepted");
-    stage.settled(&replica, &id, "SENT").await;
+    cluster.settled(&replica, &id, "SENT").await;
     let name = database.url.rsplit_once('/').expect("a path").1;
     let Database::Postgres(pool) = &database.database else {
         panic!("PostgreSQL")
@@ -185,13 +185,13 @@ async fn demoted_database_is_503_until_another_is_writable() {
     };
     set("on").await;
     assert!(
-        stage
+        cluster
             .wait_until_not_ready(&replica)
             .await
             .contains("accepts no writes")
     );
     assert_eq!(
-        stage
+        cluster
             .post(&replica.url, "k1", "Ada", "NORMAL")
             .await
             .expect("it answers")
@@ -204,12 +204,12 @@ async fn demoted_database_is_503_until_another_is_writable() {
     pool.execute(AssertSqlSafe(set)).await.expect("reset");
     let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
         loop {
-            if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
+            if let Some(id) = cluster.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
                 return id;
             }
         }
     });
-    stage
+    cluster
         .settled(
             &replica,
             &accepted.await.expect("accepted without a restart"),
@@ -222,22 +222,22 @@ async fn demoted_database_is_503_until_another_is_writable() {
 #[tokio::test]
 async fn worker_resumed_after_its_lease_changes_nothing() {
     let database = postgres().await;
-    let stage = NotifyCluster::over(&database.url, SETTINGS).await;
-    let zombie = stage.replica().await;
-    stage.provider.pause_responses();
-    let id = stage
+    let cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    let zombie = cluster.replica().await;
+    cluster.provider.pause_responses();
+    let id = cluster
         .try_post(&zombie.url, "k", "Ada", "HIGH")
         .await
         .expect("accepted");
-    stage
+    cluster
         .provider
         .until(STEP_TIMEOUT, |calls| calls.len() == 1)
         .await;
     zombie.running.signal("STOP").await;
-    let other = stage.replica().await;
-    stage.provider.resume_responses();
+    let other = cluster.replica().await;
+    cluster.provider.resume_responses();
     let stopped = Instant::now();
-    stage
+    cluster
         .provider
         .until(STEP_TIMEOUT, |calls| calls.len() == 2)
         .await;
@@ -246,12 +246,12 @@ async fn worker_resumed_after_its_lease_changes_nothing() {
         "{:?}",
         stopped.elapsed()
     );
-    stage.settled(&other, &id, "SENT").await;
+    cluster.settled(&other, &id, "SENT").await;
     zombie.running.signal("CONT").await;
-    stage
+    cluster
         .wait_for_metric(&zombie, "postern_notify_lease_lost_total", 1)
         .await;
-    let view = stage.status(&other.url, &id).await;
+    let view = cluster.status(&other.url, &id).await;
     let kinds: Vec<&str> = view["events"]
         .as_array()
         .expect("events")
@@ -270,16 +270,16 @@ async fn worker_resumed_after_its_lease_changes_nothing() {
         "{view}"
     );
     assert_eq!(
-        stage.provider.calls().len(),
+        cluster.provider.calls().len(),
         2,
         "the zombie begins nothing more"
     );
     // The worker continues under a new identity.
-    let again = stage
+    let again = cluster
         .try_post(&zombie.url, "k2", "Ada", "HIGH")
         .await
         .expect("accepted");
-    stage.settled(&zombie, &again, "SENT").await;
+    cluster.settled(&zombie, &again, "SENT").await;
     for replica in [zombie, other] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
@@ -288,38 +288,38 @@ async fn worker_resumed_after_its_lease_changes_nothing() {
 #[tokio::test]
 async fn interrupted_attempt_is_looked_up_and_not_repeated() {
     let database = postgres().await;
-    let mut stage = NotifyCluster::over(&database.url, SETTINGS).await;
-    stage.supports_lookup = true;
-    let first = stage.replica().await;
-    stage.provider.pause_responses();
-    let id = stage
+    let mut cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    cluster.supports_lookup = true;
+    let first = cluster.replica().await;
+    cluster.provider.pause_responses();
+    let id = cluster
         .try_post(&first.url, "k", "Ada", "HIGH")
         .await
         .expect("accepted");
-    stage
+    cluster
         .provider
         .until(STEP_TIMEOUT, |calls| calls.len() == 1)
         .await;
     first.running.kill().await;
-    let second = stage.replica().await;
-    stage.settled(&second, &id, "SENT").await;
+    let second = cluster.replica().await;
+    cluster.settled(&second, &id, "SENT").await;
     assert_eq!(
-        stage.provider.calls().len(),
+        cluster.provider.calls().len(),
         1,
         "the provider has it already"
     );
-    stage.provider.resume_responses();
+    cluster.provider.resume_responses();
     assert_eq!(second.running.stop("TERM").await.status, Some(0));
 }
 
 #[tokio::test]
 async fn concurrent_requests_with_one_key_are_one_notification() {
     let database = postgres().await;
-    let stage = NotifyCluster::over(&database.url, SETTINGS).await;
-    let replicas = [stage.replica().await, stage.replica().await];
+    let cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    let replicas = [cluster.replica().await, cluster.replica().await];
     for round in 0..20 {
         let key = format!("double-{round}");
-        let posts = (0..8).map(|n| stage.try_post(&replicas[n % 2].url, &key, "Ada", "NORMAL"));
+        let posts = (0..8).map(|n| cluster.try_post(&replicas[n % 2].url, &key, "Ada", "NORMAL"));
         let ids: BTreeSet<_> = join_all(posts)
             .await
             .into_iter()
@@ -327,7 +327,7 @@ async fn concurrent_requests_with_one_key_are_one_notification() {
             .collect();
         assert_eq!(ids.len(), 1, "{ids:?}");
     }
-    let calls = stage
+    let calls = cluster
         .provider
         .until(STEP_TIMEOUT, |calls| calls.len() >= 20)
         .await;

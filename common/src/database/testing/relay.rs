@@ -108,7 +108,7 @@ async fn copy(
                 state_generation
                     .wait_for(|count| *count != generation)
                     .await,
-            )
+            );
         };
         let read = tokio::select! {
             biased;
