@@ -3,6 +3,8 @@
 //! Enters: requests of the gateway. Leaves: responses. axum's types stay in this module; each
 //! handler decodes a request, calls one flow of [`Flows`] and encodes its
 //! [`Audited`] result.
+//!
+//! Depends on `client`, `config`, `email`, `flows` and `telemetry`.
 
 mod landing;
 mod profile;

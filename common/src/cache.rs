@@ -21,6 +21,9 @@
 //! Redis may lose acknowledged writes: a server that loads an old snapshot, a replica that is
 //! promoted, or a former master after a failback can contain values that were already taken. Code
 //! that guarantees "at most once" binds a value to [`Cache::epoch`].
+//!
+//! Input: keys, values and a time to live. Output: values, or an error if the store is unavailable.
+//! Depends on `clock`, `exit` and `problem`.
 
 mod breaker;
 mod epoch;

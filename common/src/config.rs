@@ -1,4 +1,8 @@
 //! Configuration: one TOML file per process, and environment variables for secrets and overrides.
+//!
+//! Input: the path or text of a file, and the environment. Output: the value that the reader of a
+//! process builds, or all mistakes with file, line and key. Depends on `decode`, `exit` and
+//! `secret`.
 
 mod listener;
 

@@ -8,6 +8,9 @@
 //! SQL belongs to each service's own store module, once per dialect; this module opens and migrates
 //! the store and classifies errors. Instants are stored as Unix milliseconds
 //! ([`crate::clock::Timestamp`]).
+//!
+//! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, and
+//! rows. Depends on `exit` only.
 
 mod label;
 mod migrations;

@@ -14,6 +14,8 @@
 //! assert_eq!(all.len(), 2); // "/email" is not a string, "/shoe" is unknown
 //! # Ok::<(), &str>(())
 //! ```
+//!
+//! Depends on `clock` for timestamps.
 
 mod field;
 mod json;

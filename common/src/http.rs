@@ -4,6 +4,9 @@
 //! [`serve`] adds what every service needs to a router: request ids, `application/problem+json`
 //! bodies for all errors, a 500 for a panicking handler, one log event per request, limits, and
 //! graceful shutdown.
+//!
+//! Input: connections and the router of a service. Output: responses. Depends on `decode`, `exit`
+//! and `problem`.
 
 mod body;
 mod budget;

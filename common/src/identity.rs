@@ -34,6 +34,9 @@
 //! | `token_use` | accepted values; `[]` if the issuer writes none | `access`; for services also `id` |
 //! | `client_claim` | the claim that contains the client id | `client_id` |
 //! | `services` | service issuers only: the `custom:service_id` values that its tokens may contain, and no other issuer's | required |
+//!
+//! Input: the table `[identity]` and the environment. Output: the trusted issuers, and clients for
+//! the pools. Depends on `config`, `decode`, `secret` and `token`.
 
 mod client;
 mod config;

@@ -3,6 +3,9 @@
 //! The same [`Code`] is written to the body, the access event and the metric label. This module
 //! alone decides what a client may read: a problem contains no internal message, backtrace or
 //! claim.
+//!
+//! Input: a code with details. Output: status, header fields and body of a response. Depends on
+//! `decode` for mistakes of a request.
 
 mod code;
 

@@ -15,6 +15,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Input: requests without credentials. Output: requests with the service token. Depends on
+//! `cache`, `clock`, `identity`, `problem`, `seal` and `secret`.
 
 mod sign_in;
 mod token;

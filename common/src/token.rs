@@ -5,6 +5,9 @@
 //! issuer's kind, `token_use`, the client and `custom:service_id` decide, in this order, between
 //! [`User`] and [`Service`]. [`Verifier`] performs the steps and caches the results. Keys are
 //! fetched in the background. [`oidc`] verifies ID tokens of social providers with the same parts.
+//!
+//! Input: the value of `Authorization` and the keys of the issuers. Output: the caller, or the
+//! reason for the rejection. Depends on `clock` and `problem`.
 
 mod cache;
 mod caller;

@@ -1,4 +1,7 @@
 //! Recipient addresses. A value of these types is always well-formed.
+//!
+//! Input: text of requests, profiles and the configuration. Output: addresses, or `None`. Depends
+//! on `notification` for the channel.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,8 @@
 //! The service: assembly from the configuration, operation and graceful shutdown.
+//!
+//! Input: a configuration and listeners bound by the caller. Output: a running service, until
+//! shutdown. Depends on `config`, `http`, the stages that it assembles and the leaves that they
+//! share; only `cli` depends on it.
 
 mod shutdown;
 

@@ -1,4 +1,8 @@
 //! Commands for operators: templates, dead letters, the suppression list, delivery reports.
+//!
+//! Input: command line arguments, and a message on standard input for `dsn`. Output: text and an
+//! exit status. Depends on `app`, `config`, the store and the modules whose data it prints; no
+//! module depends on it.
 
 mod dsn;
 mod serve;

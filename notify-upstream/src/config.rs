@@ -1,4 +1,8 @@
 //! Configuration of the notification service, from `conf/notify.toml` and the environment.
+//!
+//! Input: the decoded file and the environment. Output: plain settings, or all mistakes. Depends on
+//! the types that the settings describe, in `address`, `delivery`, `notification`, `receipts` and
+//! `templates`.
 
 mod provider;
 mod webhooks;

@@ -3,6 +3,9 @@
 //! Requests enter through [`router`]; validated notifications leave to [`intake`](crate::intake),
 //! status requests to [`status`](crate::status), webhooks to [`receipts`](crate::receipts). Types
 //! of axum occur only in this module.
+//!
+//! Depends on the modules that it calls and on `address`, `delivery`, `dispatch`, `metrics`,
+//! `notification`, `principal`, `store` and `templates`.
 
 mod create;
 mod status;

@@ -1,4 +1,7 @@
 //! The vocabulary of notifications: channel, priority, lane, identifier and order.
+//!
+//! Input: names in requests and codes in the store. Output: values of closed sets. Depends on no
+//! other module.
 
 mod sequence;
 

@@ -1,5 +1,8 @@
 //! Development services in place of an operator's own systems: identity pool, sample services,
 //! social provider, and mail catcher. They accept loopback connections only.
+//!
+//! Input: a data folder and bound sockets. Output: running services and their credentials. Depends
+//! on `data_folder`, `lifecycle`, `mail`, `sample`, `social` and `web`.
 
 mod code_mailer;
 pub(crate) mod database;

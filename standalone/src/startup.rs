@@ -2,6 +2,8 @@
 //!
 //! Input: command line options and a data folder, or a folder of configuration files. Output: a
 //! [`Running`](crate::Running) installation whose listeners accept connections.
+//!
+//! Depends on `data_folder`, `development`, `lifecycle` and `services`.
 
 mod configured;
 mod embedded;
