@@ -1,11 +1,9 @@
 //! Calls from one service to another.
 //!
-//! Every call carries this service's own token and never a user's. The interface asks to forward
-//! the user's token if one is present; none is present here: a profile is stored at registration,
-//! before its user has a token, and an actor's address is resolved at delivery, possibly days after
-//! the request, when a user's token would have expired. Permissions of the user are checked with
-//! the verified token at acceptance.
-//!
+//! Every call carries this service's own token. A user's token would be forwarded if one were
+//! present, and none is: a profile is stored at registration, before its user has a token, and an
+//! actor's address is resolved at delivery, possibly days after the request, when a user's token
+//! would have expired. Permissions of the user are checked with the verified token at acceptance.
 //!
 //! ```no_run
 //! # use postern_common::service::ServiceClient;

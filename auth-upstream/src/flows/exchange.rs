@@ -19,7 +19,7 @@ use crate::client::ClientContext;
 use crate::crypto::{TokenVault, VaultPurpose};
 use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
 
-/// Validity of a temporary token, fixed by the interface.
+/// Validity of a temporary token, as the HTTP API promises.
 pub(crate) const TEMPORARY_TOKEN_TTL: Duration = Duration::from_secs(5 * 60);
 
 /// Issues and redeems temporary tokens.
