@@ -156,7 +156,9 @@ impl AttemptGuard {
         evaluation: impl Future<Output = Result<SignedInUser, AttemptError>>,
     ) -> Result<SignedInUser, AttemptError> {
         if let Some(wait) = self.limiter.quota_wait(credential).await {
-            return Err(AttemptError::after_proof(too_many_sign_ins(wait)));
+            // The pool was not asked: the password may have been changed since, so that this is no
+            // proof and must not reset the account's failures.
+            return Err(too_many_sign_ins(wait).into());
         }
         let outcome = evaluation.await;
         let is_proven = match &outcome {

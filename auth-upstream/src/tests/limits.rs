@@ -274,3 +274,24 @@ async fn new_password_is_accepted_where_the_old_one_was_limited() {
         .await
         .expect("signed in");
 }
+
+#[tokio::test]
+async fn remembered_old_password_does_not_reset_failures() {
+    let fixture = with_limits("[abuse]\nsign_ins = 2\naccount = 3").await;
+    for _ in 0..2 {
+        fixture.sign_in(ADA, PASSWORD).await.expect("signed in");
+    }
+    fixture
+        .pool
+        .alter(ADA, |user| user.password = "Password-2".to_owned());
+    let asked = fixture.pool.count("InitiateAuth");
+    for _ in 0..6 {
+        let _ = fixture.sign_in(ADA, "wrong").await.expect_err("rejected");
+        let _ = fixture.sign_in(ADA, PASSWORD).await.expect_err("rejected");
+    }
+    assert_eq!(
+        fixture.pool.count("InitiateAuth") - asked,
+        4,
+        "three are free, one starts the delay"
+    );
+}
