@@ -5,6 +5,7 @@ mod audit;
 mod authorization_state;
 mod cache_model;
 mod cache_restart;
+mod concurrent_attempts;
 mod diagnostics;
 mod hostile_provider;
 mod http;

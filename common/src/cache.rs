@@ -25,6 +25,7 @@
 //! Input: keys, values and a time to live. Output: values, or an error if the store is unavailable.
 //! Depends on `clock`, `exit` and `problem`.
 
+mod attempts;
 mod breaker;
 mod epoch;
 mod lock;
@@ -36,7 +37,8 @@ mod url;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::epoch::{Change, EpochRead};
+pub use self::attempts::{AttemptOutcome, AttemptPolicy, AttemptReservation};
+pub use self::epoch::{Change, EpochRead, MemoryShare};
 pub use self::lock::LockGuard;
 use self::memory::MemoryCache;
 use self::redis::RedisCache;

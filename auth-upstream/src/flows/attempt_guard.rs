@@ -113,7 +113,7 @@ impl AttemptGuard {
             Ok(_) => self.limiter.record_success(attempt).await,
             // A further challenge does not prove that the last response was right: a pool repeats a
             // custom challenge after a wrong one. The attempt was counted on admission.
-            Err((true, _)) if kind == AttemptKind::SecondFactor => attempt.settle(),
+            Err((true, _)) if kind == AttemptKind::SecondFactor => attempt.settle().await,
             Err((true, _)) => self.limiter.record_success(attempt).await,
             Err((false, code)) if code == failure_code => {
                 self.limiter.record_failure(&mut attempt).await;

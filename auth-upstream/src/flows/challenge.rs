@@ -80,6 +80,7 @@ impl ChallengeFlow {
         };
         let email = EmailAddress::parse(&email).ok_or(Code::InvalidChallenge)?;
         let answers = answer.into_pool_responses(&name)?;
+        let started_at = self.guard.limiter().now();
         let evaluation = async {
             let step = self
                 .pool
@@ -102,9 +103,10 @@ impl ChallengeFlow {
             };
             self.guard.evaluate(attempt, evaluation).await?
         };
+        let (account, subject) = (email.as_str(), Some(&*signed_in.subject));
         self.guard
             .limiter()
-            .trust_network(client, email.as_str(), Some(&signed_in.subject))
+            .trust_network(client, account, subject, started_at)
             .await;
         Ok(signed_in)
     }

@@ -44,6 +44,7 @@ impl LoginFlow {
         client: &ClientContext,
         request: &LoginRequest,
     ) -> AuditedResult<TokenSet> {
+        let started_at = self.guard.limiter().now();
         let attempt = PasswordAttempt {
             client,
             email: &request.email,
@@ -55,9 +56,10 @@ impl LoginFlow {
             .evaluate_password(attempt, self.check_password(request))
             .await;
         if let Ok(signed_in) = &outcome {
+            let (account, subject) = (request.email.as_str(), Some(&*signed_in.subject));
             self.guard
                 .limiter()
-                .trust_network(client, request.email.as_str(), Some(&signed_in.subject))
+                .trust_network(client, account, subject, started_at)
                 .await;
         }
         self.audit

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use postern_common::{Code, Problem};
 
 use super::grant::RefreshGrant;
-use super::revocation::{Revocation, TokenRevoker};
+use super::revocation::{Revocation, RevokedFamily, TokenRevoker};
 use super::run_to_completion;
 use crate::client::ClientContext;
 use crate::crypto::KeyRing;
@@ -45,22 +45,23 @@ impl LogoutFlow {
             return Ok(String::new());
         };
         for _ in 0..MAX_LOGOUT_ATTEMPTS {
-            let mark = self.revoker.mark_revoked(&grant.family).await;
+            let mark = self.revoker.mark_revoked(&grant).await;
             if mark.is_revoked_at_pool {
                 return Ok(grant.subject);
             }
             // The presented token is revoked even if the cache fails.
             let newest = mark.newest.filter(|newest| *newest != grant.token);
             let tokens = newest.into_iter().chain([grant.token.clone()]).collect();
+            let family = RevokedFamily::of(&grant);
             let revocation = Revocation {
-                family: Some(grant.family.clone()),
+                family: Some(family.clone()),
                 tokens,
             };
             let revoked = self.revoker.revoke_at_pool(revocation).await;
             mark.outcome?;
             revoked?;
             // A fail-over may have lost the mark, so that a concurrent refresh may have succeeded.
-            if self.revoker.mark_revoked_at_pool(&grant.family).await? {
+            if self.revoker.mark_revoked_at_pool(&family).await? {
                 return Ok(grant.subject);
             }
         }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use postern_common::{Clock, Code, Secret};
+use postern_common::{Clock, Code, Problem, Secret};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
-use super::is_not_evaluated;
+use super::{is_not_evaluated, run_to_completion};
 use crate::client::ClientContext;
 use crate::email::EmailAddress;
 use crate::pool::UserPool;
@@ -88,19 +88,18 @@ impl PasswordFlow {
         else {
             return;
         };
-        // Each message counts as a failure, because an attacker may request it.
-        self.guard.limiter().record_failure(&mut attempt).await;
-        if let Err(error) = self.pool.forgot_password(email).await {
-            // Logs failures of the pool only, not that the user does not exist.
-            let problem = error.problem(PoolCall::ForgotPassword);
-            if is_not_evaluated(problem.code()) {
-                self.guard.limiter().refund(attempt).await;
-            }
+        let limiter = self.guard.limiter();
+        // Logs failures of the pool only, not that the user does not exist.
+        let sent = self.pool.forgot_password(email).await;
+        match sent.map_err(|error| error.problem(PoolCall::ForgotPassword)) {
+            Err(problem) if is_not_evaluated(problem.code()) => limiter.refund(attempt).await,
+            // Each message counts as a failure, because an attacker may request it.
+            Ok(_) | Err(_) => limiter.record_failure(&mut attempt).await,
         }
     }
 
     /// Sets a new password, revokes all refresh tokens of the user and forgets the trusted
-    /// networks.
+    /// networks. Completes even if the client disconnects.
     ///
     /// # Errors
     /// `invalid_code` for a wrong code and an unknown user alike; `weak_password`; the problem
@@ -110,6 +109,23 @@ impl PasswordFlow {
         client: &ClientContext,
         request: &ResetRequest,
     ) -> AuditedResult<()> {
+        let (flow, owned_client, request) = (self.clone(), client.clone(), request.clone());
+        let outcome =
+            run_to_completion(async move { flow.limited_reset(&owned_client, &request).await })
+                .await;
+        let completed = outcome.map(|subject| Completed {
+            subject: subject.unwrap_or_default(),
+            value: (),
+        });
+        self.audit
+            .complete(client, Operation::PasswordReset, completed)
+    }
+
+    async fn limited_reset(
+        &self,
+        client: &ClientContext,
+        request: &ResetRequest,
+    ) -> Result<Option<String>, Problem> {
         let account = request.email.as_str();
         let attempt = AccountAttempt {
             kind: AttemptKind::ResetCode,
@@ -117,21 +133,16 @@ impl PasswordFlow {
             account,
             failure_code: Code::InvalidCode,
         };
-        let outcome = self.guard.evaluate(attempt, self.try_reset(request)).await;
-        if let Ok(subject) = &outcome {
-            let limiter = self.guard.limiter();
-            // Networks may have been trusted for an attacker who knew the old password.
-            limiter.forget_trusted_networks(account).await;
-            limiter
-                .trust_network(client, account, subject.as_deref())
-                .await;
-        }
-        let completed = outcome.map(|subject| Completed {
-            subject: subject.unwrap_or_default(),
-            value: (),
-        });
-        self.audit
-            .complete(client, Operation::PasswordReset, completed)
+        let subject = self
+            .guard
+            .evaluate(attempt, self.try_reset(request))
+            .await?;
+        // Networks may have been trusted for an attacker who knew the old password.
+        self.guard
+            .limiter()
+            .trust_only(client, account, subject.as_deref())
+            .await;
+        Ok(subject)
     }
 
     /// Resets the password and returns the user's subject, if AWS credentials permit to find it.

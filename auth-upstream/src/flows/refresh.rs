@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::cache::{Cache, CacheError, Change, LockGuard};
+use postern_common::cache::{Cache, CacheError, Change, LockGuard, MemoryShare};
 use postern_common::clock::Timestamp;
 use postern_common::{Clock, Code, Problem};
 
@@ -43,6 +43,8 @@ const COMMIT_RETRY_DELAYS: [Duration; 3] = [
     Duration::from_millis(400),
     Duration::from_millis(1_500),
 ];
+/// Part of a cache in memory that the families of one user may use: 1/64, 1 MiB by default.
+const FAMILY_SHARE_DIVISOR: usize = 64;
 /// The window in which the refreshes of a family are counted.
 const REFRESH_QUOTA_WINDOW: Duration = Duration::from_secs(10 * 60);
 
@@ -285,7 +287,10 @@ impl RefreshFlow {
             expected: update.read.stored.as_deref(),
             value: &family,
             ttl: self.settings.lifetime,
-            owner: Some(&presented.grant.subject),
+            owner: Some(MemoryShare {
+                name: &presented.grant.subject,
+                divisor: FAMILY_SHARE_DIVISOR,
+            }),
         };
         let entries = [(&*replay_key, replay.as_bytes(), self.settings.grace)];
         let mut outcome = guard.commit(&change, &entries).await;
@@ -305,7 +310,7 @@ impl RefreshFlow {
         client: &ClientContext,
         grant: &RefreshGrant,
     ) -> Result<(), Problem> {
-        let mark = self.revoker.mark_revoked(&grant.family).await;
+        let mark = self.revoker.mark_revoked(grant).await;
         if let Some(newest) = mark.newest {
             self.revoker.discard(newest).await;
         }

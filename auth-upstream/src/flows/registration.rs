@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use postern_common::clock::Timestamp;
 use postern_common::{Clock, Code, Problem, Secret};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -79,22 +80,34 @@ impl RegistrationFlow {
         client: &ClientContext,
         request: &RegistrationRequest,
     ) -> AuditedResult<TokenSet> {
+        let started_at = self.clock.now();
         let outcome = self.try_register(client, request).await;
-        self.complete(client, &request.email, outcome).await
+        if let Ok(signed_in) = &outcome {
+            self.trust_network(client, &request.email, signed_in, started_at)
+                .await;
+        }
+        self.complete(client, outcome)
     }
 
-    async fn complete(
+    async fn trust_network(
         &self,
         client: &ClientContext,
         email: &EmailAddress,
+        signed_in: &SignedInUser,
+        started_at: Timestamp,
+    ) {
+        let (account, subject) = (email.as_str(), Some(&*signed_in.subject));
+        self.guard
+            .limiter()
+            .trust_network(client, account, subject, started_at)
+            .await;
+    }
+
+    fn complete(
+        &self,
+        client: &ClientContext,
         outcome: Result<SignedInUser, Problem>,
     ) -> AuditedResult<TokenSet> {
-        if let Ok(signed_in) = &outcome {
-            self.guard
-                .limiter()
-                .trust_network(client, email.as_str(), Some(&signed_in.subject))
-                .await;
-        }
         self.audit
             .complete(client, Operation::Register, outcome.map(Completed::from))
     }
@@ -145,8 +158,13 @@ impl RegistrationFlow {
                     .complete(client, Operation::Register, Err(problem));
             }
         };
+        let started_at = self.clock.now();
         let outcome = self.try_confirm(client, &registration, &request.code).await;
-        self.complete(client, &registration.email, outcome).await
+        if let Ok(signed_in) = &outcome {
+            self.trust_network(client, &registration.email, signed_in, started_at)
+                .await;
+        }
+        self.complete(client, outcome)
     }
 
     fn open_session(&self, request: &ConfirmationRequest) -> Result<RegistrationRequest, Problem> {

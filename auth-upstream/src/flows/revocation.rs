@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::cache::{Cache, Change};
+use postern_common::cache::{Cache, Change, MemoryShare};
 use postern_common::{Code, Problem};
 use tokio::sync::Semaphore;
 
@@ -36,6 +36,12 @@ const MAX_CALLS_PER_FAMILY: u64 = 5;
 const REVOCATION_CALL_WINDOW: Duration = Duration::from_secs(REVOCATION_CALL_WINDOW_S as u64);
 const REVOCATION_CALL_WINDOW_S: u32 = 10 * 60;
 
+/// Part of a cache in memory that the revocations of one user may use: 1/16, 4 MiB by default, or
+/// about 16,000 in [`TokenRevoker::family_ttl`]. Beyond it a revocation fails, and none is evicted;
+/// the revocation of a family that was refreshed needs no room of its own, because it replaces a
+/// larger entry.
+const REVOCATION_SHARE_DIVISOR: usize = 16;
+
 /// Revokes token families and refresh tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenRevoker {
@@ -57,10 +63,17 @@ pub(super) struct FamilyMark {
     pub(super) outcome: Result<(), Problem>,
 }
 
+/// A family that is revoked, and the name of the user's share of revocations.
+#[derive(Clone, Debug)]
+pub(super) struct RevokedFamily {
+    family: String,
+    share: String,
+}
+
 /// Tokens to be revoked at the pool.
 pub(super) struct Revocation {
     /// The family that is revoked; `None` for a token that no client has.
-    pub(super) family: Option<String>,
+    pub(super) family: Option<RevokedFamily>,
     /// Remaining tokens. The last one is revoked first.
     pub(super) tokens: Vec<String>,
 }
@@ -79,6 +92,17 @@ impl FamilyMark {
             newest,
             is_revoked_at_pool: false,
             outcome: Err(problem),
+        }
+    }
+}
+
+// === impl RevokedFamily ===
+
+impl RevokedFamily {
+    pub(super) fn of(grant: &RefreshGrant) -> Self {
+        Self {
+            family: grant.family.clone(),
+            share: format!("revoked:{}", grant.subject),
         }
     }
 }
@@ -103,9 +127,10 @@ impl TokenRevoker {
         }
     }
 
-    /// Marks a family as revoked in the cache.
-    pub(super) async fn mark_revoked(&self, family: &str) -> FamilyMark {
-        let key = family_key(family);
+    /// Marks the family of a token as revoked in the cache.
+    pub(super) async fn mark_revoked(&self, grant: &RefreshGrant) -> FamilyMark {
+        let revoked_family = RevokedFamily::of(grant);
+        let key = family_key(&revoked_family.family);
         for _ in 0..MAX_CHANGE_ATTEMPTS {
             let found = match self.cache.get_with_epoch(&key).await {
                 Ok(found) => found,
@@ -131,8 +156,12 @@ impl TokenRevoker {
                 newest: newest.map(str::to_owned),
                 is_at_pool: false,
             };
-            let revoked = revoked.to_bytes();
-            let change = self.change(&key, &found.epoch, stored.as_deref(), &revoked);
+            let change = Change {
+                epoch: &found.epoch,
+                expected: stored.as_deref(),
+                value: &revoked.to_bytes(),
+                ..self.change(&key, &revoked_family)
+            };
             match self.cache.compare_and_set(&change).await {
                 Ok(true) => {
                     return FamilyMark {
@@ -151,8 +180,11 @@ impl TokenRevoker {
 
     /// Records that the pool has revoked a family. Returns false if the family is no longer marked
     /// as revoked.
-    pub(super) async fn mark_revoked_at_pool(&self, family: &str) -> Result<bool, Problem> {
-        let key = family_key(family);
+    pub(super) async fn mark_revoked_at_pool(
+        &self,
+        family: &RevokedFamily,
+    ) -> Result<bool, Problem> {
+        let key = family_key(&family.family);
         for _ in 0..MAX_CHANGE_ATTEMPTS {
             let found = self.cache.get_with_epoch(&key).await;
             let found = found.map_err(cache_unavailable)?;
@@ -174,7 +206,12 @@ impl TokenRevoker {
                 is_at_pool: true,
             }
             .to_bytes();
-            let change = self.change(&key, &found.epoch, stored.as_deref(), &revoked);
+            let change = Change {
+                epoch: &found.epoch,
+                expected: stored.as_deref(),
+                value: &revoked,
+                ..self.change(&key, family)
+            };
             // If the cache fails, the next logout makes one unnecessary call to the pool.
             if self.cache.compare_and_set(&change).await.unwrap_or(true) {
                 return Ok(true);
@@ -183,21 +220,18 @@ impl TokenRevoker {
         Err(Code::Unavailable.into())
     }
 
-    fn change<'a>(
-        &self,
-        key: &'a str,
-        epoch: &'a str,
-        expected: Option<&'a [u8]>,
-        value: &'a [u8],
-    ) -> Change<'a> {
+    /// Returns a change of a family, without its values.
+    fn change<'a>(&self, key: &'a str, family: &'a RevokedFamily) -> Change<'a> {
         Change {
             key,
-            epoch,
-            expected,
-            value,
+            epoch: "",
+            expected: None,
+            value: b"",
             ttl: self.family_ttl,
-            // Without an owner, no memory quota can reject a revocation.
-            owner: None,
+            owner: Some(MemoryShare {
+                name: &family.share,
+                divisor: REVOCATION_SHARE_DIVISOR,
+            }),
         }
     }
 
@@ -227,7 +261,7 @@ impl TokenRevoker {
     async fn try_revoke(&self, revocation: &mut Revocation) -> Result<(), RevocationError> {
         while let Some(token) = revocation.tokens.last() {
             if let Some(family) = &revocation.family {
-                let key = format!("postern:auth:family-calls:{family}");
+                let key = format!("postern:auth:family-calls:{}", family.family);
                 let calls = self.counters.increment(&key, REVOCATION_CALL_WINDOW).await;
                 if calls > MAX_CALLS_PER_FAMILY {
                     return Err(RevocationError::TooManyCalls);
@@ -279,7 +313,12 @@ impl TokenRevoker {
         let Some(family) = &revocation.family else {
             return false;
         };
-        let stored = self.cache.get(&family_key(family)).await.ok().flatten();
+        let stored = self
+            .cache
+            .get(&family_key(&family.family))
+            .await
+            .ok()
+            .flatten();
         let family = stored.and_then(|stored| TokenFamily::from_bytes(&stored).ok());
         matches!(
             family,

@@ -189,7 +189,8 @@ impl SocialFlow {
             .await?;
         let outcome = self.sign_in(client, callback).await;
         match outcome {
-            Ok(_) => attempt.settle(),
+            // A failure of this service's own stores says nothing of the client.
+            Ok(_) | Err(SocialError::Unavailable) => attempt.settle().await,
             Err(_) => guard.limiter().record_failure(&mut attempt).await,
         }
         outcome

@@ -6,8 +6,9 @@
 //!
 //! Beyond the free failures of a scope, one attempt is evaluated after each delay; the delay
 //! doubles with each further failure, up to 15 minutes. When the failures in total exceed their
-//! limit, every address has one free failure only. An attempt that was not evaluated, because the
-//! pool is unavailable or throttles, does not count against its account. An attempt whose client
+//! limit, every address has one free failure only. An attempt counts from its admission, so that
+//! concurrent attempts do not exceed a limit together. It is given back if it succeeds, and if it
+//! was not evaluated, because the pool is unavailable or throttles. An attempt whose client
 //! disconnects before the response counts as a failure of account, address and network
 //! ([`Attempt`]).
 //!
@@ -17,20 +18,23 @@
 //! in the shared cache; while it is unavailable, each process counts on its own.
 
 mod password_quota;
+mod pending_removals;
 mod trusted_networks;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use futures_util::future::{join_all, join4};
-use postern_common::cache::Cache;
+use futures_util::future::{join, join_all};
+use postern_common::cache::{AttemptOutcome, AttemptPolicy, Cache};
+use postern_common::clock::Timestamp;
 use postern_common::{Clock, Secret};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 pub(crate) use self::password_quota::CredentialDigest;
-use super::FallbackCache;
+use self::pending_removals::PendingRemovals;
+use super::fallback_cache::{FallbackCache, FallbackReservation};
 use crate::client::ClientContext;
 use crate::crypto::{hex, random};
 
@@ -40,7 +44,9 @@ const INITIAL_ATTEMPT_DELAY: Duration = Duration::from_secs(1);
 const MAX_ATTEMPT_DELAY: Duration = Duration::from_secs(15 * 60);
 /// The window in which failures in total are counted.
 const TOTAL_WINDOW: Duration = Duration::from_secs(60);
-/// The prefix of the cache keys.
+/// The prefix of the cache keys of counters with delays.
+const COUNTER_PREFIX: &str = "postern:auth:attempts";
+/// The prefix of other cache keys.
 const KEY_PREFIX: &str = "postern:auth:abuse";
 
 /// Free failures of each scope and the window in which they count (`[abuse]`).
@@ -87,6 +93,8 @@ pub(crate) struct AttemptLimiter {
     limits: AttemptLimits,
     /// The key of the password digests that [`password_quota`] keeps in this process's memory.
     digest_key: Secret,
+    /// Trusted networks whose removal is not yet stored.
+    removals: PendingRemovals,
 }
 
 /// An admitted attempt. Dropping it before its outcome is recorded, as when the client disconnects,
@@ -95,21 +103,21 @@ pub(crate) struct AttemptLimiter {
 #[must_use = "an attempt that is dropped counts as a failure"]
 pub(crate) struct Attempt {
     limiter: AttemptLimiter,
-    kind: AttemptKind,
     /// The counter of the account; `None` if no account is named.
-    account_key: Option<String>,
-    /// Whether this attempt ended a delay and started the next one.
-    started_delay: bool,
+    account: Option<ReservedScope>,
     /// Counters of address and network. Empty once the outcome is recorded.
-    client_scopes: Vec<FailureScope>,
+    client_scopes: Vec<ReservedScope>,
+    /// The counter in total; `None` if the client has no address and network limits, or once the
+    /// outcome is recorded.
+    total: Option<ReservedScope>,
 }
 
-/// A failure counter of an address or network.
+/// A counter of an account, address or network, or in total, in which an attempt is reserved.
 #[derive(Clone, Debug)]
-struct FailureScope {
+struct ReservedScope {
     key: String,
-    /// The number of failures without a delay.
-    free: u64,
+    policy: AttemptPolicy,
+    reservation: FallbackReservation,
 }
 
 impl Default for AttemptLimits {
@@ -151,7 +159,13 @@ impl AttemptLimiter {
             clock,
             limits,
             digest_key: random::token().into(),
+            removals: PendingRemovals::default(),
         }
+    }
+
+    /// Returns the present time, for [`AttemptLimiter::trust_network`].
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// Returns the counters, for limits that are no attempt limits.
@@ -159,38 +173,49 @@ impl AttemptLimiter {
         &self.counters
     }
 
-    /// Admits an attempt on an account, or returns `None` if it is throttled. The account's counter
-    /// is incremented before the attempt is evaluated, so that concurrent attempts do not exceed
-    /// the limit.
+    /// Admits an attempt on an account, or returns `None` if it is throttled. All counters are
+    /// incremented before the attempt is evaluated, so that concurrent attempts do not exceed the
+    /// limits.
     pub(crate) async fn admit(
         &self,
         kind: AttemptKind,
         client: &ClientContext,
         account: &str,
     ) -> Option<Attempt> {
-        let (mut attempt, is_delayed) = Box::pin(self.prepare(kind, client, account)).await;
-        if is_delayed {
-            attempt.settle();
-            return None;
-        }
-        let Some(account_key) = &attempt.account_key else {
-            return Some(attempt);
+        let account_key = format!(
+            "{COUNTER_PREFIX}:{}:{}",
+            kind.name(),
+            account_digest(account)
+        );
+        let Some(address) = canonical_address(client) else {
+            return self.admit_account(account_key).await;
         };
-        let attempts = self
-            .counters
-            .increment(account_key, self.limits.window)
-            .await;
-        if attempts > self.limits.per_account {
-            let delay = delay_after(attempts - self.limits.per_account);
-            // Of several attempts at the end of a delay, the one that starts the next is evaluated.
-            attempt.started_delay = self
-                .counters
-                .set_if_absent(&delay_key(account_key), delay)
-                .await;
-            if !attempt.started_delay {
-                attempt.settle();
-                return None;
-            }
+        let network = network(address);
+        // Codes are guessed by attackers who know the password. They may have signed in from any
+        // network, so that trust is no argument here.
+        let considers_trust = !matches!(
+            kind,
+            AttemptKind::ConfirmationCode | AttemptKind::SecondFactor
+        );
+        let (is_trusted, is_flood) = join(
+            async { considers_trust && self.is_trusted(account, &network).await },
+            self.is_flood(kind),
+        )
+        .await;
+        if is_trusted {
+            return self.admit_account(format!("{account_key}:{network}")).await;
+        }
+        let mut attempt = self.reserve_client(kind, address, is_flood).await?;
+        let (account, total) = join(
+            self.reserve_account(account_key),
+            self.reserve_total(kind, &attempt),
+        )
+        .await;
+        let is_account_delayed = account.is_none();
+        (attempt.account, attempt.total) = (account, total);
+        if is_account_delayed || self.exceeds_total(&mut attempt, is_flood) {
+            self.refund(attempt).await;
+            return None;
         }
         Some(attempt)
     }
@@ -201,140 +226,147 @@ impl AttemptLimiter {
         kind: AttemptKind,
         client: &ClientContext,
     ) -> Option<Attempt> {
-        let scopes = self.client_scopes(kind, client);
-        let is_delayed = self.is_any_delayed(&scopes).await;
-        (!is_delayed).then(|| self.attempt(kind, None, scopes))
+        let Some(address) = canonical_address(client) else {
+            return Some(self.attempt());
+        };
+        let is_flood = self.is_flood(kind).await;
+        let mut attempt = self.reserve_client(kind, address, is_flood).await?;
+        attempt.total = self.reserve_total(kind, &attempt).await;
+        if self.exceeds_total(&mut attempt, is_flood) {
+            self.refund(attempt).await;
+            return None;
+        }
+        Some(attempt)
     }
 
     /// Takes an attempt back that the pool did not evaluate.
     pub(crate) async fn refund(&self, mut attempt: Attempt) {
-        attempt.client_scopes.clear();
-        let Some(account_key) = attempt.account_key.take() else {
-            return;
-        };
-        self.counters.decrement(&account_key).await;
-        if attempt.started_delay {
-            self.counters.delete(&delay_key(&account_key)).await;
-        }
+        let account = attempt.account.take();
+        attempt.finish(AttemptOutcome::Released, account).await;
     }
 
     /// Records a failed attempt. Counting completes even if the client disconnects meanwhile.
     pub(crate) async fn record_failure(&self, attempt: &mut Attempt) {
-        if let Some(counting) = attempt.spawn_failure_count() {
-            let _ = counting.await;
-        }
+        attempt.finish(AttemptOutcome::Failed, None).await;
     }
 
     /// Records a successful attempt: the account's failures are forgotten. Those of the address
     /// and network are kept, because an attacker may have an account as well.
     pub(crate) async fn record_success(&self, mut attempt: Attempt) {
-        attempt.client_scopes.clear();
-        let keys = attempt
-            .account_key
-            .take()
-            .into_iter()
-            .flat_map(|key| [delay_key(&key), key]);
-        join_all(keys.map(async |key| self.counters.delete(&key).await)).await;
-    }
-
-    async fn count_failure(&self, kind: AttemptKind, scopes: &[FailureScope]) {
-        let total_key = format!("{KEY_PREFIX}:{}:all", kind.name());
-        let total = self.counters.increment(&total_key, TOTAL_WINDOW).await;
-        let is_flood = total > self.limits.total_per_minute;
-        for FailureScope { key, free } in scopes {
-            let free = if is_flood { *free.min(&1) } else { *free };
-            let failures = self.counters.increment(key, self.limits.window).await;
-            if failures >= free {
-                self.counters
-                    .set_if_absent(&delay_key(key), delay_after(failures - free))
-                    .await;
-            }
-        }
-    }
-
-    /// Returns the attempt with its counters, and whether it is delayed. All reads are concurrent:
-    /// one round trip.
-    async fn prepare(
-        &self,
-        kind: AttemptKind,
-        client: &ClientContext,
-        account: &str,
-    ) -> (Attempt, bool) {
-        let account_key = format!("{KEY_PREFIX}:{}:{}", kind.name(), account_digest(account));
-        let Some(address) = canonical_address(client) else {
-            let is_delayed = self.is_delayed(&account_key).await;
-            return (
-                self.attempt(kind, Some(account_key), Vec::new()),
-                is_delayed,
-            );
-        };
-        let network = network(address);
-        let trusted_key = format!("{account_key}:{network}");
-        let scopes = self.client_scopes(kind, client);
-        // Codes are guessed by attackers who know the password. They may have signed in from any
-        // network, so that trust is no argument here.
-        let considers_trust = !matches!(
-            kind,
-            AttemptKind::ConfirmationCode | AttemptKind::SecondFactor
-        );
-        let (is_trusted, trusted_is_delayed, account_is_delayed, client_is_delayed) = join4(
-            async { considers_trust && self.is_trusted(account, &network).await },
-            self.is_delayed(&trusted_key),
-            self.is_delayed(&account_key),
-            self.is_any_delayed(&scopes),
+        let account = attempt.account.take();
+        join(
+            async {
+                if let Some(account) = account {
+                    self.counters.delete(&account.key).await;
+                }
+            },
+            attempt.finish(AttemptOutcome::Released, None),
         )
         .await;
-        if is_trusted {
-            return (
-                self.attempt(kind, Some(trusted_key), Vec::new()),
-                trusted_is_delayed,
-            );
-        }
-        (
-            self.attempt(kind, Some(account_key), scopes),
-            account_is_delayed || client_is_delayed,
-        )
     }
 
-    fn attempt(
-        &self,
-        kind: AttemptKind,
-        account_key: Option<String>,
-        client_scopes: Vec<FailureScope>,
-    ) -> Attempt {
+    fn attempt(&self) -> Attempt {
         Attempt {
             limiter: self.clone(),
-            kind,
-            account_key,
-            started_delay: false,
-            client_scopes,
+            account: None,
+            client_scopes: Vec::new(),
+            total: None,
         }
     }
 
-    /// Returns the counters of the client's address and network; none for loopback addresses.
-    fn client_scopes(&self, kind: AttemptKind, client: &ClientContext) -> Vec<FailureScope> {
-        let Some(address) = canonical_address(client).filter(|address| !address.is_loopback())
-        else {
-            return Vec::new();
+    /// Admits an attempt that counts for its account only.
+    async fn admit_account(&self, key: String) -> Option<Attempt> {
+        let mut attempt = self.attempt();
+        attempt.account = Some(self.reserve_account(key).await?);
+        Some(attempt)
+    }
+
+    async fn reserve_account(&self, key: String) -> Option<ReservedScope> {
+        let free = self.limits.per_account;
+        let policy = self.policy(free, free.saturating_add(1));
+        self.reserve(key, policy).await
+    }
+
+    /// Counts an attempt for its address and network, of which loopback addresses have none.
+    /// Returns `None` if one of them is delayed.
+    async fn reserve_client(
+        &self,
+        kind: AttemptKind,
+        address: IpAddr,
+        is_flood: bool,
+    ) -> Option<Attempt> {
+        let mut attempt = self.attempt();
+        if address.is_loopback() {
+            return Some(attempt);
+        }
+        let scopes = [
+            (address.to_string(), self.limits.per_address),
+            (network(address), self.limits.per_network),
+        ];
+        let reserved = join_all(scopes.map(|(name, free)| {
+            let free = if is_flood { free.min(1) } else { free };
+            let key = format!("{COUNTER_PREFIX}:{}:{name}", kind.name());
+            self.reserve(key, self.policy(free, free))
+        }))
+        .await;
+        let is_delayed = reserved.iter().any(Option::is_none);
+        attempt.client_scopes = reserved.into_iter().flatten().collect();
+        if is_delayed {
+            self.refund(attempt).await;
+            return None;
+        }
+        Some(attempt)
+    }
+
+    /// Counts an attempt in total, if it counts for its address.
+    async fn reserve_total(&self, kind: AttemptKind, attempt: &Attempt) -> Option<ReservedScope> {
+        if attempt.client_scopes.is_empty() {
+            return None;
+        }
+        let policy = AttemptPolicy {
+            window: TOTAL_WINDOW,
+            ..self.policy(u64::MAX, u64::MAX)
         };
-        let scope = |name: &str, free| FailureScope {
-            key: format!("{KEY_PREFIX}:{}:{name}", kind.name()),
+        self.reserve(total_key(kind), policy).await
+    }
+
+    /// Returns whether an attempt must be rejected because it begins a flood together with others.
+    /// If it is not the first of its address and network, it would not have been admitted in one.
+    fn exceeds_total(&self, attempt: &mut Attempt, is_flood: bool) -> bool {
+        let total = attempt.total.as_ref().map_or(0, ReservedScope::count);
+        if is_flood || total <= self.limits.total_per_minute {
+            return false;
+        }
+        for scope in &mut attempt.client_scopes {
+            let free = scope.policy.free.min(1);
+            scope.policy = self.policy(free, free);
+        }
+        attempt.client_scopes.iter().any(|scope| scope.count() > 1)
+    }
+
+    async fn reserve(&self, key: String, policy: AttemptPolicy) -> Option<ReservedScope> {
+        let reservation = self.counters.reserve(&key, &policy).await?;
+        Some(ReservedScope {
+            key,
+            policy,
+            reservation,
+        })
+    }
+
+    /// Returns whether one more attempt exceeds the limit in total.
+    async fn is_flood(&self, kind: AttemptKind) -> bool {
+        let total = self.counters.attempt_count(&total_key(kind)).await;
+        total >= self.limits.total_per_minute
+    }
+
+    fn policy(&self, free: u64, delayed_from: u64) -> AttemptPolicy {
+        AttemptPolicy {
             free,
-        };
-        vec![
-            scope(&address.to_string(), self.limits.per_address),
-            scope(&network(address), self.limits.per_network),
-        ]
-    }
-
-    async fn is_any_delayed(&self, scopes: &[FailureScope]) -> bool {
-        join_all(scopes.iter().map(|scope| self.is_delayed(&scope.key)))
-            .await
-            .contains(&true)
-    }
-
-    async fn is_delayed(&self, key: &str) -> bool {
-        self.counters.get(&delay_key(key)).await.is_some()
+            delayed_from,
+            window: self.limits.window,
+            initial_delay: INITIAL_ATTEMPT_DELAY,
+            max_delay: MAX_ATTEMPT_DELAY,
+        }
     }
 }
 
@@ -342,38 +374,59 @@ impl AttemptLimiter {
 
 impl Attempt {
     /// Ends the attempt without counting it for its address and network.
-    pub(crate) fn settle(mut self) {
-        self.client_scopes.clear();
+    pub(crate) async fn settle(mut self) {
+        self.finish(AttemptOutcome::Released, None).await;
     }
 
-    /// Counts the failure once, in a task that outlives the request.
-    fn spawn_failure_count(&mut self) -> Option<JoinHandle<()>> {
-        let scopes = std::mem::take(&mut self.client_scopes);
+    /// Records the outcome for address and network, and for `account` if given.
+    async fn finish(&mut self, outcome: AttemptOutcome, account: Option<ReservedScope>) {
+        if let Some(recording) = self.spawn_recording(outcome, account) {
+            let _ = recording.await;
+        }
+    }
+
+    /// Records the outcome once, in a task that outlives the request. In total, a failure has been
+    /// counted on admission.
+    fn spawn_recording(
+        &mut self,
+        outcome: AttemptOutcome,
+        account: Option<ReservedScope>,
+    ) -> Option<JoinHandle<()>> {
+        let mut scopes = std::mem::take(&mut self.client_scopes);
+        scopes.extend(account);
+        let total = self.total.take();
+        scopes.extend(total.filter(|_| outcome == AttemptOutcome::Released));
         if scopes.is_empty() {
             return None;
         }
-        let (limiter, kind) = (self.limiter.clone(), self.kind);
+        let counters = self.limiter.counters.clone();
         let runtime = Handle::try_current().ok()?;
-        Some(runtime.spawn(async move { limiter.count_failure(kind, &scopes).await }))
+        Some(runtime.spawn(async move {
+            join_all(scopes.iter().map(|scope| {
+                counters.settle(&scope.key, &scope.policy, &scope.reservation, outcome)
+            }))
+            .await;
+        }))
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        drop(self.spawn_failure_count());
+        drop(self.spawn_recording(AttemptOutcome::Failed, None));
     }
 }
 
-/// Returns the delay after this number of failures beyond the free ones.
-fn delay_after(excess_failures: u64) -> Duration {
-    let doublings = u32::try_from(excess_failures.saturating_sub(1).min(20)).unwrap_or(20);
-    INITIAL_ATTEMPT_DELAY
-        .saturating_mul(2_u32.saturating_pow(doublings))
-        .min(MAX_ATTEMPT_DELAY)
+// === impl ReservedScope ===
+
+impl ReservedScope {
+    /// Returns the attempts in the window, this one included.
+    fn count(&self) -> u64 {
+        self.reservation.count()
+    }
 }
 
-fn delay_key(key: &str) -> String {
-    format!("{key}:wait")
+fn total_key(kind: AttemptKind) -> String {
+    format!("{COUNTER_PREFIX}:{}:all", kind.name())
 }
 
 fn canonical_address(client: &ClientContext) -> Option<IpAddr> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postern_common::Clock;
-use postern_common::cache::{Cache, CacheError};
+use postern_common::cache::{AttemptOutcome, AttemptPolicy, AttemptReservation, Cache, CacheError};
 
 /// The label of a cache in this process's memory.
 const MEMORY_CACHE_LABEL: &str = "memory:";
@@ -13,6 +13,22 @@ const MEMORY_CACHE_LABEL: &str = "memory:";
 pub(crate) struct FallbackCache {
     shared: Cache,
     local: Cache,
+}
+
+/// A counted attempt, and the cache that counts it.
+#[derive(Clone, Debug)]
+pub(super) struct FallbackReservation {
+    reservation: AttemptReservation,
+    is_local: bool,
+}
+
+// === impl FallbackReservation ===
+
+impl FallbackReservation {
+    /// Returns the attempts in the window, this one included.
+    pub(super) fn count(&self) -> u64 {
+        self.reservation.count
+    }
 }
 
 // === impl FallbackCache ===
@@ -51,16 +67,63 @@ impl FallbackCache {
         }
     }
 
-    pub(super) async fn decrement(&self, key: &str) {
-        if self.shared.decrement(key).await.is_err() {
-            let _ = self.local.decrement(key).await;
+    /// Admits and counts an attempt, or returns `None` during a delay.
+    pub(super) async fn reserve(
+        &self,
+        key: &str,
+        policy: &AttemptPolicy,
+    ) -> Option<FallbackReservation> {
+        let (reserved, is_local) = match self.shared.reserve_attempt(key, policy).await {
+            Ok(reserved) => (reserved, false),
+            // The local cache fails when it is full: every limit counts as exceeded then.
+            Err(CacheError::Unavailable) => {
+                let reserved = self.local.reserve_attempt(key, policy).await;
+                (reserved.ok().flatten(), true)
+            }
+        };
+        reserved.map(|reservation| FallbackReservation {
+            reservation,
+            is_local,
+        })
+    }
+
+    /// Records the outcome of an attempt in the cache that counts it. If the shared cache has
+    /// become unavailable, it keeps the attempt as counted, and a failure counts in this process.
+    pub(super) async fn settle(
+        &self,
+        key: &str,
+        policy: &AttemptPolicy,
+        reserved: &FallbackReservation,
+        outcome: AttemptOutcome,
+    ) {
+        let reservation = &reserved.reservation;
+        if !reserved.is_local {
+            let settled = self
+                .shared
+                .settle_attempt(key, policy, reservation, outcome)
+                .await;
+            if settled.is_ok() || outcome == AttemptOutcome::Released {
+                return;
+            }
+        }
+        let _ = self
+            .local
+            .settle_attempt(key, policy, reservation, outcome)
+            .await;
+    }
+
+    /// Returns the number of attempts in the present window of a counter without delays.
+    pub(super) async fn attempt_count(&self, key: &str) -> u64 {
+        match self.shared.attempt_count(key).await {
+            Ok(count) => count,
+            Err(CacheError::Unavailable) => self.local.attempt_count(key).await.unwrap_or(0),
         }
     }
 
+    /// Deletes an entry from both caches: it may be from a time without the shared one.
     pub(super) async fn delete(&self, key: &str) {
-        if self.shared.delete(key).await.is_err() {
-            let _ = self.local.delete(key).await;
-        }
+        let _ = self.local.delete(key).await;
+        let _ = self.shared.delete(key).await;
     }
 
     pub(super) async fn get(&self, key: &str) -> Option<Vec<u8>> {
@@ -73,18 +136,6 @@ impl FallbackCache {
     pub(super) async fn set(&self, key: &str, value: &[u8], ttl: Duration) {
         if self.shared.set(key, value, ttl).await.is_err() {
             let _ = self.local.set(key, value, ttl).await;
-        }
-    }
-
-    /// Sets a mark and returns whether it was absent.
-    pub(super) async fn set_if_absent(&self, key: &str, ttl: Duration) -> bool {
-        match self.shared.set_if_absent(key, b"1", ttl).await {
-            Ok(was_absent) => was_absent,
-            Err(CacheError::Unavailable) => self
-                .local
-                .set_if_absent(key, b"1", ttl)
-                .await
-                .unwrap_or(false),
         }
     }
 }

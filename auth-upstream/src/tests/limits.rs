@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use postern_common::{Code, Problem, Secret};
 
-use crate::flows::ResetRequest;
+use crate::flows::{RefreshGrant, ResetRequest};
 use crate::protection::{AttemptKind, AttemptLimiter};
 use crate::testing::{
     Fixture, FixtureOptions, PausePoint, StubFailure, client, client_at, email, login,
@@ -52,7 +52,7 @@ async fn is_admitted(fixture: &Fixture, address: &str) -> bool {
         .await
     {
         Some(attempt) => {
-            attempt.settle();
+            attempt.settle().await;
             true
         }
         None => false,
@@ -133,6 +133,45 @@ async fn repeated_logout_calls_the_pool_once() {
     }
     assert_eq!(fixture.pool.count("RevokeToken"), 1);
     assert_eq!(fixture.pool.live_refresh_tokens(), 0);
+}
+
+#[tokio::test]
+async fn logouts_of_one_user_do_not_fill_the_cache() {
+    let fixture = with_limits("").await;
+    let flow = &fixture.service.flows.logout;
+    let refreshed = fixture.sign_in(ADA, PASSWORD).await.expect("signed in");
+    let refreshed = fixture.refresh(&refreshed).await.expect("refreshed");
+    let grant = RefreshGrant::open(&flow.key_ring, &refreshed.refresh_token);
+    let grant = grant.expect("a token of this service");
+    // The circuit breaker opens, so that further logouts make no call.
+    for _ in 0..3 {
+        let failures = &fixture.pool.failures;
+        failures.add("RevokeToken", StubFailure::INTERNAL_ERROR);
+    }
+    let is_revoked = async |family: &str| {
+        let key = format!("postern:auth:family:{family}");
+        let stored = fixture.service.cache.get(&key).await.expect("answers");
+        stored.is_some_and(|stored| stored.starts_with(b"{\"Revoked\""))
+    };
+    let log_out = async |subject: &str| {
+        let token = "pool-token".to_owned();
+        let grant = RefreshGrant::new("u".to_owned(), subject.to_owned(), "client", token);
+        let outcome = flow.logout(&client(), &grant.seal(&flow.key_ring)).await;
+        outcome.expect_err("the pool is unavailable");
+        is_revoked(&grant.family).await
+    };
+    let mut revoked = 0;
+    while revoked < 30_000 && log_out(&grant.subject).await {
+        revoked += 1;
+    }
+    assert!((12_000..18_000).contains(&revoked), "{revoked} in 4 MiB");
+    assert!(log_out("another").await, "others have room");
+    let outcome = fixture.logout(&refreshed).await;
+    outcome.expect_err("the pool is unavailable");
+    assert!(
+        is_revoked(&grant.family).await,
+        "the entry of the family is replaced"
+    );
 }
 
 #[tokio::test]

@@ -27,9 +27,18 @@ pub struct Change<'a> {
     pub value: &'a [u8],
     /// Time to live of the new value.
     pub ttl: Duration,
-    /// Principal whose share of the memory cache is used, so that one principal cannot fill the
-    /// cache.
-    pub owner: Option<&'a str>,
+    /// Share of the memory cache that the value uses, so that one principal cannot fill the cache.
+    pub owner: Option<MemoryShare<'a>>,
+}
+
+/// A part of the memory cache that the values of one principal may use. A value that replaces a
+/// larger one of another share remains in that share if its own has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryShare<'a> {
+    /// Name of the share, such as the principal. Each name is accounted separately.
+    pub name: &'a str,
+    /// Number by which the bytes of the cache are divided.
+    pub divisor: usize,
 }
 
 // === impl Cache ===

@@ -10,11 +10,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{CacheError, CacheOptions, Change};
+use super::{CacheError, CacheOptions, Change, MemoryShare};
 use crate::clock::{Clock, Timestamp};
-
-/// Part of the bytes that one principal may use: 1/64, which is 1 MiB by default.
-const PRINCIPAL_SHARES: usize = 64;
 
 /// Minimum time between two log messages about a full cache.
 const FULL_LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -38,7 +35,7 @@ struct MemoryState {
     expiry: BTreeMap<(Timestamp, u64), Arc<str>>,
     next: u64,
     bytes: usize,
-    /// Bytes by owning principal.
+    /// Bytes by the name of a share.
     owned: HashMap<Arc<str>, usize, ahash::RandomState>,
     /// Time of the last logged rejection, and the number of rejections since.
     logged_at: Option<Timestamp>,
@@ -130,6 +127,22 @@ impl MemoryCache {
         self.put(&mut state, key, (count - 1).to_string().as_bytes(), expiry)
     }
 
+    /// Replaces a value by one that is computed from it and the present time, with its expiry, or
+    /// leaves it unchanged. No other caller changes the value meanwhile.
+    pub(super) fn update<T>(
+        &self,
+        key: &str,
+        compute: impl FnOnce(Option<&[u8]>, Timestamp) -> (Option<(String, Timestamp)>, T),
+    ) -> Result<T, CacheError> {
+        let (mut state, now) = self.lock_current();
+        let found = state.entries.get(key).map(|entry| &*entry.value);
+        let (replacement, result) = compute(found, now);
+        if let Some((value, expiry)) = replacement {
+            self.put(&mut state, key, value.as_bytes(), expiry)?;
+        }
+        Ok(result)
+    }
+
     /// Applies a change. Dependent values for which there is no room are omitted.
     pub(super) fn commit(
         &self,
@@ -195,19 +208,19 @@ impl MemoryCache {
         key: &str,
         value: &[u8],
         expiry: Timestamp,
-        owner: Option<&str>,
+        share: Option<MemoryShare<'_>>,
     ) -> Result<(), CacheError> {
         let old = state.entries.get(key);
         let freed = old.map_or(0, |old| cost(key, &old.value));
-        let is_own = old.is_some_and(|old| old.owner.as_deref() == owner);
         let others = state.entries.len() - usize::from(freed > 0);
         let bytes = state.bytes - freed + cost(key, value);
-        let owned = owner
-            .and_then(|owner| state.owned.get(owner))
-            .copied()
-            .unwrap_or(0);
-        let owned = owned - if is_own && owner.is_some() { freed } else { 0 } + cost(key, value);
-        let is_over_share = owner.is_some() && owned > self.max_bytes / PRINCIPAL_SHARES;
+        let mut owner: Option<Arc<str>> = share.map(|share| share.name.into());
+        let mut is_over_share = share.is_some_and(|share| {
+            state.owned_without(key, share.name) + cost(key, value) > self.max_bytes / share.divisor
+        });
+        if let Some(old) = old.filter(|_| is_over_share && cost(key, value) <= freed) {
+            (owner, is_over_share) = (old.owner.clone(), false);
+        }
         if is_over_share || others >= self.max_entries || bytes > self.max_bytes {
             if let Some(rejections) = state.rejections_to_log(self.clock.now()) {
                 tracing::warn!(
@@ -222,9 +235,8 @@ impl MemoryCache {
         }
         state.remove(key);
         let (key, expiry): (Arc<str>, _) = (key.into(), (expiry, state.next));
-        let owner: Option<Arc<str>> = owner.map(Into::into);
         if let Some(owner) = &owner {
-            state.owned.insert(owner.clone(), owned);
+            *state.owned.entry(owner.clone()).or_default() += cost(&key, value);
         }
         state.next += 1;
         state.bytes = bytes;
@@ -259,6 +271,14 @@ impl MemoryState {
         count
             .map(|count| Some((count, entry.expiry.0)))
             .ok_or(CacheError::Unavailable)
+    }
+
+    /// Returns the bytes of a share without those of one entry.
+    fn owned_without(&self, key: &str, share: &str) -> usize {
+        let owned = self.owned.get(share).copied().unwrap_or(0);
+        let own = self.entries.get(key);
+        let own = own.filter(|entry| entry.owner.as_deref() == Some(share));
+        owned - own.map_or(0, |entry| cost(key, &entry.value))
     }
 
     /// Counts a rejection. Returns the number since the last log message if one is due now.
@@ -362,37 +382,69 @@ mod tests {
             clock: clock.clone(),
             ..CacheOptions::default()
         });
-        let keep = |key: &str, owner| {
+        let keep = |key: &str, name| {
             let change = Change {
                 key,
                 epoch: memory.epoch(),
                 expected: None,
                 value: &[0; 4096],
                 ttl: HOUR,
-                owner,
+                owner: Some(MemoryShare { name, divisor: 64 }),
             };
             memory.commit(&change, &[], None)
         };
         let dependent = (0..10_000)
-            .take_while(|n| keep(&format!("eve-{n}"), Some("eve")).is_ok())
+            .take_while(|n| keep(&format!("eve-{n}"), "eve").is_ok())
             .count();
         assert!(
             (200..300).contains(&dependent),
             "{dependent} of 4 KiB in 1 MiB"
         );
-        assert_eq!(
-            keep("ada", Some("ada")),
-            Ok(true),
-            "other principals have room"
-        );
+        assert_eq!(keep("ada", "ada"), Ok(true), "other principals have room");
         clock.advance(HOUR);
         assert_eq!(
-            keep("eve", Some("eve")),
+            keep("eve", "eve"),
             Ok(true),
             "expired entries are not counted"
         );
         memory.take("eve");
         memory.take("ada");
+        assert!(memory.lock_current().0.owned.is_empty());
+    }
+
+    #[test]
+    fn shrinking_change_is_accepted_without_room_in_its_share() {
+        let memory = MemoryCache::new(&CacheOptions::default());
+        let change = |key: &str, value: &[u8], name| {
+            let found = memory.get(key);
+            let change = Change {
+                key,
+                epoch: memory.epoch(),
+                expected: found.as_deref(),
+                value,
+                ttl: HOUR,
+                owner: Some(MemoryShare { name, divisor: 64 }),
+            };
+            memory.commit(&change, &[], None)
+        };
+        assert_eq!(change("alive", &[1; 900], "eve"), Ok(true));
+        let mut marks = 0;
+        while change(&format!("mark-{marks}"), &[2; 50], "revoked:eve").is_ok() {
+            marks += 1;
+        }
+        assert!((4_000..6_000).contains(&marks), "{marks} in 1 MiB");
+        assert_eq!(
+            change("alive", &[3; 901], "revoked:eve"),
+            Err(CacheError::Unavailable)
+        );
+        assert_eq!(change("alive", &[3; 50], "revoked:eve"), Ok(true));
+        assert_eq!(memory.get("alive").as_deref(), Some(&[3; 50][..]));
+        let owned = |name: &str| memory.lock_current().0.owned.get(name).copied();
+        assert_eq!(owned("eve"), Some(cost("alive", &[3; 50])));
+        for mark in 0..marks {
+            memory.take(&format!("mark-{mark}"));
+        }
+        memory.take("alive");
         assert!(memory.lock_current().0.owned.is_empty());
     }
 

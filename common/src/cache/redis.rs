@@ -19,7 +19,7 @@ pub(super) use self::connection::RedisServerKind;
 use self::connection::{RedisConnection, SharedConnection, connect};
 use self::script::ScriptSet;
 use super::breaker::{CircuitBreaker, FailureEffect};
-use super::{CacheError, Change, EpochRead};
+use super::{AttemptPolicy, CacheError, Change, EpochRead};
 
 /// A cache in Redis, with a circuit breaker and a time limit per call.
 pub(super) struct RedisCache {
@@ -246,6 +246,38 @@ impl RedisCache {
         .await
     }
 
+    /// Returns the count and the token of the first attempt of the window, or `None` during a
+    /// delay.
+    pub(super) async fn reserve_attempt(
+        &self,
+        key: &str,
+        token: &str,
+        policy: &AttemptPolicy,
+    ) -> Result<Option<(u64, String)>, CacheError> {
+        let mut script = self.scripts.reserve_attempt.key(key);
+        script.arg(token).arg(&policy_arguments(policy));
+        let (count, era): (u64, String) = self
+            .call(async |mut connection| script.invoke_async(&mut connection).await)
+            .await?;
+        Ok((count > 0).then_some((count, era)))
+    }
+
+    /// Records the outcome of an attempt with the tokens of the attempt and of its window.
+    pub(super) async fn settle_attempt(
+        &self,
+        key: &str,
+        policy: &AttemptPolicy,
+        [token, era]: [&str; 2],
+        is_failure: bool,
+    ) -> Result<(), CacheError> {
+        let mut script = self.scripts.settle_attempt.key(key);
+        script.arg(token).arg(&policy_arguments(policy)).arg(era);
+        script.arg(if is_failure { "failed" } else { "released" });
+        self.call(async |mut connection| script.invoke_async(&mut connection).await)
+            .await
+            .map(|_: i64| ())
+    }
+
     /// Runs a script over one key.
     async fn script<T: FromRedisValue, A: ToRedisArgs, const N: usize>(
         &self,
@@ -389,6 +421,13 @@ fn is_command_error(error: &RedisError) -> bool {
         error.kind(),
         ErrorKind::UnexpectedReturnType | ErrorKind::Extension
     )
+}
+
+/// Returns a policy as arguments of a script.
+fn policy_arguments(policy: &AttemptPolicy) -> [u64; 5] {
+    let [window, initial, max] =
+        [policy.window, policy.initial_delay, policy.max_delay].map(millis);
+    [policy.free, policy.delayed_from, window, initial, max]
 }
 
 /// Converts to milliseconds; Redis rejects a time to live of zero.

@@ -1,5 +1,6 @@
 //! Tests of behaviour that both caches share.
 
+mod attempts;
 mod connection;
 mod failover;
 mod servers;

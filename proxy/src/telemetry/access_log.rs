@@ -58,6 +58,8 @@ struct BufferState {
     done: u64,
     reopen: bool,
     closed: bool,
+    /// Whether the events that were not done when the log was closed were counted as dropped.
+    abandoned: bool,
 }
 
 enum LogSink {
@@ -151,12 +153,13 @@ impl AccessLog {
 impl AccessLog {
     /// Counts the events that were not written, and logs the number if standard error accepts it.
     fn count_lost(&self) {
-        let state = self
+        let mut state = self
             .shared
             .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let lost = state.appended - state.done;
+        state.abandoned = true;
         drop(state);
         self.dropped.inc_by(lost);
         // Standard error may be the same pipe.
@@ -198,24 +201,28 @@ impl Drop for AccessLog {
 /// Runs the writer thread.
 fn run_writer(shared: &SharedBuffer, mut sink: LogSink, dropped: &IntCounter) {
     let mut batch = Vec::new();
-    let mut taken = 0;
     loop {
-        let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let ready = |state: &mut BufferState| {
             state.buffer.len() < WAKE_BYTES && !state.reopen && !state.closed
         };
-        state.done = taken;
         let (mut state, _) = shared
             .wake
             .wait_timeout_while(state, FLUSH_INTERVAL, ready)
             .unwrap_or_else(PoisonError::into_inner);
         std::mem::swap(&mut batch, &mut state.buffer);
-        taken = state.appended;
+        let taken = state.appended;
         let (reopen, closed) = (std::mem::take(&mut state.reopen), state.closed);
         drop(state);
-        if let Err(error) = sink.write(&batch) {
-            let lost = batch.iter().filter(|byte| **byte == b'\n').count();
-            dropped.inc_by(lost as u64);
+        let written = sink.write(&batch);
+        let lost = written.as_ref().err().map_or(0, |_| line_count(&batch));
+        let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.done = taken;
+        if written.is_err() && !state.abandoned {
+            dropped.inc_by(lost);
+        }
+        drop(state);
+        if let Err(error) = written {
             tracing::warn!(%error, lost, "access log write failed");
         }
         batch.clear();
@@ -227,6 +234,10 @@ fn run_writer(shared: &SharedBuffer, mut sink: LogSink, dropped: &IntCounter) {
             return;
         }
     }
+}
+
+fn line_count(batch: &[u8]) -> u64 {
+    batch.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 // === impl LogSink ===
@@ -300,6 +311,33 @@ mod tests {
         log.append(b"two\n");
         drop(log);
         assert_eq!(dropped.get(), 2);
+    }
+
+    #[test]
+    fn events_of_a_blocked_sink_are_counted_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.expect("mkfifo runs").success());
+        let options = std::fs::OpenOptions::new().read(true).write(true).clone();
+        let reader = options.open(&path).expect("opens");
+        let (log, dropped) = log(AccessLogSink::File(path), 1 << 20);
+        // More than the pipe's buffer.
+        for _ in 0..300 {
+            let mut line = vec![b'x'; 1_023];
+            line.push(b'\n');
+            log.append(&line);
+        }
+        let shared = Arc::clone(&log.shared);
+        drop(log);
+        let counted = dropped.get();
+        assert!(counted > 0, "the writer is blocked");
+        drop(reader);
+        // The writer's handle is the other one.
+        while Arc::strong_count(&shared) > 1 {
+            std::thread::yield_now();
+        }
+        assert_eq!(dropped.get(), counted);
     }
 
     #[test]

@@ -39,7 +39,10 @@ impl AttemptLimiter {
         attempt: &Attempt,
         password: &Secret,
     ) -> CredentialDigest {
-        let account_key = attempt.account_key.as_deref().unwrap_or(KEY_PREFIX);
+        let account_key = attempt
+            .account
+            .as_ref()
+            .map_or(KEY_PREFIX, |account| &account.key);
         let digest = Sha256::new()
             .chain_update(self.digest_key.expose())
             .chain_update(Sha256::digest(account_key))

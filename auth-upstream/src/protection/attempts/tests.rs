@@ -1,3 +1,5 @@
+mod trust;
+
 use postern_common::clock::Timestamp;
 
 use super::*;
@@ -37,8 +39,9 @@ async fn sign_in(limiter: &AttemptLimiter, address: &str, account: &str) -> bool
         return false;
     };
     limiter.record_success(attempt).await;
+    let (client, now) = (from(address), limiter.now());
     limiter
-        .trust_network(&from(address), account, Some("s-1"))
+        .trust_network(&client, account, Some("s-1"), now)
         .await;
     true
 }
@@ -65,7 +68,6 @@ async fn delay_of_an_account_doubles_with_each_failure() {
         guess(&limiter, "10.8.8.8", "bob@example.com").await,
         "another account"
     );
-    assert_eq!(delay_after(30), MAX_ATTEMPT_DELAY);
 }
 
 #[tokio::test]
@@ -178,6 +180,74 @@ async fn refunded_attempt_does_not_count() {
             "within {seconds} s"
         );
         clock.advance(Duration::from_secs(seconds));
+    }
+}
+
+#[tokio::test]
+async fn refund_does_not_end_the_delay_of_a_later_attempt() {
+    let (limiter, clock) = limiter(AttemptLimits::default());
+    let account = "ada@example.com";
+    let admit = async || {
+        limiter
+            .admit(AttemptKind::Password, &from("10.0.0.1"), account)
+            .await
+    };
+    for _ in 0..5 {
+        assert!(guess(&limiter, "10.0.0.1", account).await);
+    }
+    let slow = admit().await.expect("admitted");
+    clock.advance(Duration::from_secs(1));
+    assert!(guess(&limiter, "10.0.0.1", account).await, "delays by 2 s");
+    limiter.refund(slow).await;
+    assert!(admit().await.is_none(), "the delay goes on");
+    clock.advance(Duration::from_secs(2));
+    assert!(admit().await.is_some());
+}
+
+#[tokio::test]
+async fn dropped_attempt_counts_once() {
+    let (limiter, _) = limiter(AttemptLimits {
+        per_address: 2,
+        ..AttemptLimits::default()
+    });
+    let admit = async |account: &str| {
+        limiter
+            .admit(AttemptKind::Password, &from("10.0.0.1"), account)
+            .await
+    };
+    drop(admit("a@example.com").await.expect("admitted"));
+    tokio::task::yield_now().await;
+    let second = admit("b@example.com").await.expect("one is left");
+    assert!(admit("c@example.com").await.is_none());
+    limiter.record_success(second).await;
+    assert!(
+        admit("c@example.com").await.is_some(),
+        "the right password gives its attempt back"
+    );
+}
+
+#[tokio::test]
+async fn throttled_attempt_counts_in_no_scope() {
+    let (limiter, _) = limiter(AttemptLimits {
+        per_account: 1,
+        per_address: 4,
+        ..AttemptLimits::default()
+    });
+    for _ in 0..2 {
+        assert!(guess(&limiter, "10.0.0.1", "ada@example.com").await);
+    }
+    for _ in 0..20 {
+        assert!(!guess(&limiter, "10.0.0.1", "ada@example.com").await);
+    }
+    for account in ["bob@example.com", "eve@example.com"] {
+        assert!(guess(&limiter, "10.0.0.1", account).await, "{account}");
+    }
+    // The address is delayed now; its attempts do not count for an account.
+    for _ in 0..20 {
+        assert!(!guess(&limiter, "10.0.0.1", "kim@example.com").await);
+    }
+    for address in ["10.0.1.1", "10.0.2.1"] {
+        assert!(guess(&limiter, address, "kim@example.com").await);
     }
 }
 

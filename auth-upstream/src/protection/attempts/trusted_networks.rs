@@ -2,11 +2,14 @@
 //! delay attempts from these.
 //!
 //! A completed sign-in, a password reset or a registration adds a network; a sign-in that ends at a
-//! challenge does not. The list belongs to a subject: it is deleted with the account, and when the
-//! password is reset.
+//! challenge does not. The list belongs to a subject: it is emptied when the account is deleted or
+//! its password is reset. The time at which that happened stays in the list, so that a sign-in that
+//! started before adds no network afterwards. A removal that the shared cache does not confirm is
+//! retried until it does; meanwhile this process trusts no network of the account.
 
 use std::time::Duration;
 
+use postern_common::cache::Change;
 use postern_common::clock::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -19,6 +22,15 @@ use crate::crypto::hex;
 const TRUST_DURATION: Duration = Duration::from_secs(90 * 86_400);
 /// Minimum time between two renewals of a network, so that frequent sign-ins write once a day.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(86_400);
+/// Maximum difference of the clocks of two replicas, and time after a removal in which only the
+/// network of the password reset itself is trusted.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
+/// The delay before a removal is retried for the first time; doubled by each retry.
+const INITIAL_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// The maximum delay between two retries of a removal.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// The maximum number of attempts to change a list that other sign-ins change concurrently.
+const MAX_CHANGE_ATTEMPTS: u32 = 3;
 /// The maximum number of networks of one account. The least recently renewed one is removed first.
 const MAX_NETWORKS_PER_ACCOUNT: usize = 32;
 
@@ -29,60 +41,168 @@ pub(super) struct TrustedNetworks {
     subject: Option<String>,
     /// Networks with the times of their last renewal in milliseconds since the epoch, oldest first.
     networks: Vec<(String, i64)>,
+    /// Time at which the networks were last removed, in milliseconds since the epoch; 0 if never.
+    #[serde(default)]
+    removed_at: i64,
 }
 
 // === impl AttemptLimiter ===
 
 impl AttemptLimiter {
-    /// Trusts the client's network for an account. To be called after a completed sign-in, a
-    /// password reset or a registration. `subject` is the account's subject, if known.
+    /// Trusts the client's network for an account. To be called after a completed sign-in or a
+    /// registration that started at `started_at`. `subject` is the account's subject, if known.
+    /// Best effort: if the cache fails, the network is not trusted next time.
     pub(crate) async fn trust_network(
         &self,
         client: &ClientContext,
         account: &str,
         subject: Option<&str>,
+        started_at: Timestamp,
     ) {
         let Some(address) = canonical_address(client) else {
             return;
         };
-        let mut trusted = self.trusted_networks(account).await;
-        if trusted.renew(&network(address), subject, self.clock.now()) {
-            self.save_trusted_networks(account, &trusted).await;
+        let (key, network) = (trusted_key(account), network(address));
+        let now = self.clock.now();
+        let renew = |trusted: &mut TrustedNetworks| {
+            !trusted.is_removed_since(started_at) && trusted.renew(&network, subject, now)
+        };
+        // Most sign-ins are from a network that was renewed today.
+        if !renew(&mut self.trusted_networks(&key).await) {
+            return;
+        }
+        for _ in 0..MAX_CHANGE_ATTEMPTS {
+            let Ok(found) = self.counters.shared().get_with_epoch(&key).await else {
+                return;
+            };
+            let [stored] = found.values;
+            let mut trusted = stored
+                .as_deref()
+                .map(TrustedNetworks::from_bytes)
+                .unwrap_or_default();
+            if self.removals.contains(&key) || !renew(&mut trusted) {
+                return;
+            }
+            let change = Change {
+                key: &key,
+                epoch: &found.epoch,
+                expected: stored.as_deref(),
+                value: &trusted.to_bytes(),
+                ttl: TRUST_DURATION,
+                owner: None,
+            };
+            if self.counters.shared().compare_and_set(&change).await != Ok(false) {
+                return;
+            }
         }
     }
 
-    /// Forgets the trusted networks of an account that was deleted or whose password was reset.
+    /// Forgets the trusted networks of an account that is being deleted.
     pub(crate) async fn forget_trusted_networks(&self, account: &str) {
-        self.counters.delete(&trusted_key(account)).await;
+        let removed = TrustedNetworks::removed(self.clock.now());
+        self.replace_trusted_networks(account, removed).await;
+    }
+
+    /// Trusts no other network than the client's for an account whose password was reset.
+    pub(crate) async fn trust_only(
+        &self,
+        client: &ClientContext,
+        account: &str,
+        subject: Option<&str>,
+    ) {
+        let now = self.clock.now();
+        let mut trusted = TrustedNetworks::removed(now);
+        if let Some(address) = canonical_address(client) {
+            trusted.renew(&network(address), subject, now);
+        }
+        self.replace_trusted_networks(account, trusted).await;
+    }
+
+    /// Replaces the list in a task that completes even if the client disconnects. Returns after the
+    /// first attempt.
+    async fn replace_trusted_networks(&self, account: &str, trusted: TrustedNetworks) {
+        let (limiter, key) = (self.clone(), trusted_key(account));
+        limiter.removals.insert(&key);
+        let replacement = async move {
+            if limiter.store_removal(&key, &trusted).await {
+                return;
+            }
+            tracing::warn!("trusted networks not removed, removal is retried");
+            tokio::spawn(async move { limiter.retry_removal(&key, trusted.removed_at).await });
+        };
+        let _ = tokio::spawn(replacement).await;
+    }
+
+    async fn retry_removal(&self, key: &str, removed_at: i64) {
+        // Another password reset may have been stored meanwhile: its network is not the last one's.
+        let removed = TrustedNetworks::removed(Timestamp(removed_at));
+        let mut delay = INITIAL_RETRY_DELAY;
+        loop {
+            tokio::time::sleep(delay).await;
+            if self.store_removal(key, &removed).await {
+                return;
+            }
+            delay = delay.saturating_mul(2).min(MAX_RETRY_DELAY);
+        }
+    }
+
+    /// Stores a list without the networks that it had, and returns whether that has succeeded.
+    async fn store_removal(&self, key: &str, trusted: &TrustedNetworks) -> bool {
+        let shared = self.counters.shared();
+        let stored = shared.set(key, &trusted.to_bytes(), TRUST_DURATION).await;
+        if stored.is_ok() {
+            self.removals.remove(key);
+        }
+        stored.is_ok()
     }
 
     /// Returns whether a network is trusted for an account.
-    pub(super) async fn is_trusted(&self, account: &str, network: &str) -> bool {
-        self.trusted_networks(account)
+    pub(crate) async fn is_trusted(&self, account: &str, network: &str) -> bool {
+        self.trusted_networks(&trusted_key(account))
             .await
             .contains(network, self.clock.now())
     }
 
-    async fn trusted_networks(&self, account: &str) -> TrustedNetworks {
-        let found = self.counters.get(&trusted_key(account)).await;
+    /// Returns the list, which is empty if it is unknown or its removal is not confirmed.
+    async fn trusted_networks(&self, key: &str) -> TrustedNetworks {
+        // Checked before and after the list is read: a removal may end or start meanwhile.
+        if self.removals.contains(key) {
+            return TrustedNetworks::default();
+        }
+        let found = self.counters.shared().get(key).await.ok().flatten();
+        let found = found.filter(|_| !self.removals.contains(key));
         found
-            .and_then(|json| serde_json::from_slice(&json).ok())
+            .as_deref()
+            .map(TrustedNetworks::from_bytes)
             .unwrap_or_default()
-    }
-
-    /// Stores the networks, best effort: if the cache fails, the network is not trusted next time.
-    async fn save_trusted_networks(&self, account: &str, trusted: &TrustedNetworks) {
-        let json = serde_json::to_vec(trusted).expect("the struct serializes to JSON");
-        let shared = self.counters.shared();
-        let _ = shared
-            .set(&trusted_key(account), &json, TRUST_DURATION)
-            .await;
     }
 }
 
 // === impl TrustedNetworks ===
 
 impl TrustedNetworks {
+    /// Creates the list of an account whose networks are removed.
+    fn removed(at: Timestamp) -> Self {
+        Self {
+            removed_at: at.0,
+            ..Self::default()
+        }
+    }
+
+    /// Decodes a list. One that cannot be decoded trusts no network.
+    fn from_bytes(json: &[u8]) -> Self {
+        serde_json::from_slice(json).unwrap_or_default()
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("the struct serializes to JSON")
+    }
+
+    /// Returns whether the networks may have been removed after a sign-in started.
+    fn is_removed_since(&self, started_at: Timestamp) -> bool {
+        self.removed_at > 0 && started_at < Timestamp(self.removed_at).plus(CLOCK_TOLERANCE)
+    }
+
     /// Adds or renews a network and returns whether the list has changed. The list starts anew for
     /// another subject, which owns the account's address now.
     fn renew(&mut self, network: &str, subject: Option<&str>, now: Timestamp) -> bool {
@@ -91,6 +211,7 @@ impl TrustedNetworks {
             *self = Self {
                 subject,
                 networks: Vec::new(),
+                removed_at: self.removed_at,
             };
         }
         let renewed = self

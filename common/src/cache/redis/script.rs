@@ -71,6 +71,56 @@ const COMMIT: &str = "local found = redis.call('GET', KEYS[1]) \
     if KEYS[2] and redis.call('GET', KEYS[2]) == ARGV[6] then redis.call('DEL', KEYS[2]) end \
     return 1";
 
+/// Start of the scripts that change a counter of attempts: reads the counter and defines functions.
+/// See [`super::super::attempts`] for the fields and for the same rules in memory.
+///
+/// Arguments: the token of the attempt; `free`, `delayed_from`, and in milliseconds `window`,
+/// `initial_delay`, `max_delay` of the policy.
+const ATTEMPTS: &str = "local time = redis.call('TIME') \
+    local now = time[1] * 1000 + math.floor(time[2] / 1000) \
+    local free, threshold, window = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]) \
+    local initial, max = tonumber(ARGV[5]), tonumber(ARGV[6]) \
+    local era, failures, pending, ends, delayed, holder = \
+        string.match(redis.call('GET', KEYS[1]) or '', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%S+)$') \
+    failures, pending = tonumber(failures or 0), tonumber(pending or 0) \
+    ends = math.min(tonumber(ends or 0), now + window) \
+    delayed = tonumber(delayed or 0) \
+    if delayed > now + max then delayed = 0 end \
+    local function start_window() \
+        if now >= ends then \
+            era, failures, pending, ends, holder = ARGV[1], 0, 0, now + window, '-' end end \
+    local function delay_after(count) \
+        return math.min(max, initial * 2 ^ math.max(0, math.min(20, count - free - 1))) end \
+    local function store() \
+        redis.call('SET', KEYS[1], string.format('%s %.0f %.0f %.0f %.0f %s', \
+            era, failures, pending, ends, delayed, holder), \
+            'PX', string.format('%.0f', math.max(ends, delayed) - now)) end ";
+
+/// Admits and counts an attempt. Returns the count and the token of the first attempt of the
+/// window, or zero and an empty text during a delay.
+const RESERVE_ATTEMPT: &str = "if now < delayed then return {0, ''} end \
+    start_window() pending = pending + 1 \
+    local count = failures + pending \
+    if count >= threshold then delayed = now + delay_after(count) holder = ARGV[1] end \
+    store() return {count, era}";
+
+/// Records the outcome of an attempt. Further arguments: the token of the first attempt of its
+/// window; `failed` or `released`.
+const SETTLE_ATTEMPT: &str = "if ARGV[8] == 'failed' then \
+        start_window() \
+        if era == ARGV[7] then pending = math.max(0, pending - 1) end \
+        failures = failures + 1 \
+        if failures >= threshold then \
+            delayed = math.max(delayed, now + delay_after(failures)) holder = '-' end \
+        store() return 1 end \
+    if era ~= ARGV[7] or now >= ends then return 0 end \
+    pending = math.max(0, pending - 1) \
+    if holder == ARGV[1] or (holder ~= '-' and failures + pending < threshold) then \
+        delayed = 0 holder = '-' end \
+    if failures + pending == 0 then ends = delayed end \
+    if math.max(ends, delayed) <= now then redis.call('DEL', KEYS[1]) else store() end \
+    return 1";
+
 /// The compiled scripts.
 pub(super) struct ScriptSet {
     pub(super) increment: Script,
@@ -83,6 +133,8 @@ pub(super) struct ScriptSet {
     pub(super) take: Script,
     pub(super) set_if_absent: Script,
     pub(super) commit: Script,
+    pub(super) reserve_attempt: Script,
+    pub(super) settle_attempt: Script,
 }
 
 // === impl ScriptSet ===
@@ -100,6 +152,8 @@ impl ScriptSet {
             take: with_epoch_function(TAKE),
             set_if_absent: with_epoch_function(SET_IF_ABSENT),
             commit: with_epoch_function(COMMIT),
+            reserve_attempt: Script::new(&format!("{ATTEMPTS}{RESERVE_ATTEMPT}")),
+            settle_attempt: Script::new(&format!("{ATTEMPTS}{SETTLE_ATTEMPT}")),
         }
     }
 }

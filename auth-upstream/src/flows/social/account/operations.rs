@@ -89,11 +89,12 @@ impl AccountResolver {
         claim: AddressClaim<'_>,
         account: &PoolAccount,
     ) -> Result<(), SocialError> {
-        let deleted = claim.admin.delete_user(&account.username).await;
-        deleted.map_err(admin_error)?;
+        // Before the deletion, which does not end if the client disconnects.
         self.limiter
             .forget_trusted_networks(claim.email.as_str())
             .await;
+        let deleted = claim.admin.delete_user(&account.username).await;
+        deleted.map_err(admin_error)?;
         AuditLog::log(
             claim.client,
             Operation::SocialLink,
