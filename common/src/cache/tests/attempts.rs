@@ -148,22 +148,30 @@ async fn clock_that_is_set_back_does_not_prolong_a_delay() {
     }
 }
 
-/// A counter without tokens, its times relative to `now` and rounded to seconds.
+/// A policy whose times are not over before a test is.
+const SLOW_POLICY: AttemptPolicy = AttemptPolicy {
+    window: Duration::from_secs(3_600),
+    initial_delay: MINUTE,
+    max_delay: Duration::from_secs(480),
+    ..POLICY
+};
+
+/// A counter without tokens, its times relative to `now` and rounded to minutes.
 async fn state(cache: &Cache) -> Option<String> {
     let stored = cache.get("n").await.expect("answers")?;
     let text = String::from_utf8(stored).expect("text");
     let fields: Vec<&str> = text.split(' ').collect();
     let now = Clock::system().now().0;
-    let seconds = |field: &str| {
+    let minutes = |field: &str| {
         let left = field.parse::<i64>().expect("a number") - now;
-        if left < 0 { 0 } else { (left + 500) / 1000 }
+        (left.max(0) + 30_000) / 60_000
     };
     Some(format!(
         "{} {} {} {} {}",
         fields[1],
         fields[2],
-        seconds(fields[3]),
-        seconds(fields[4]),
+        minutes(fields[3]),
+        minutes(fields[4]),
         fields[5] == "-"
     ))
 }
@@ -193,7 +201,7 @@ async fn both_caches_count_alike() {
         let outcome = [AttemptOutcome::Failed, AttemptOutcome::Released][choice % 2];
         match choice % 7 {
             0..3 => {
-                let [memory, redis] = [0, 1].map(|n: usize| reserve(&caches[n], &POLICY));
+                let [memory, redis] = [0, 1].map(|n: usize| reserve(&caches[n], &SLOW_POLICY));
                 match (memory.await, redis.await) {
                     (Some(memory), Some(redis)) => reserved.push([memory, redis]),
                     (None, None) => {}
@@ -203,7 +211,8 @@ async fn both_caches_count_alike() {
             3..6 if !reserved.is_empty() => {
                 let settled = reserved.swap_remove(choice / 7 % reserved.len());
                 for (cache, reservation) in caches.iter().zip(&settled) {
-                    settle(cache, reservation, outcome).await;
+                    let settled = cache.settle_attempt("n", &SLOW_POLICY, reservation, outcome);
+                    settled.await.expect("answers");
                 }
             }
             // A failure count that grows without end would test the maximum delay only.
