@@ -6,9 +6,8 @@ use crate::bench::{BenchRun, OriginServer};
 use crate::figure::{Bound, TargetFigure, short};
 use crate::host::ForeignCpuMonitor;
 use crate::load::{LoadPace, PacedResult, WrkLoad, headers_script, oha};
-use crate::peers::{self, ORIGIN_RESPONSE, PosternSetup, REQUEST_PATH};
+use crate::peers::{self, ORIGIN_RESPONSE, PeerRelease, PosternSetup, REQUEST_PATH};
 use crate::plot::{ChartAxis, ChartLine, LineChart};
-use crate::process::free_address;
 use crate::report::{BenchReport, ReportTable, median, progress, ranged};
 use crate::rounds::{self, BenchPeer, LoadRequest};
 
@@ -40,24 +39,11 @@ type PeerRounds = Vec<LatencyPoint>;
 
 /// Starts nginx, the empty pass-through and the gateway.
 fn start_peers(bench: &BenchRun, origin: &OriginServer) -> io::Result<[BenchPeer; 3]> {
-    let (nginx, empty) = (free_address()?, free_address()?);
     let gateway = PosternSetup::default().start(bench, origin)?;
     Ok([
-        BenchPeer {
-            name: "nginx, no auth",
-            address: nginx,
-            process: peers::nginx_proxy(bench.folder(), nginx, origin.address)?,
-        },
-        BenchPeer {
-            name: "Pingora, empty",
-            address: empty,
-            process: peers::passthrough(empty, origin.address)?,
-        },
-        BenchPeer {
-            name: "Postern, all on",
-            address: gateway.address,
-            process: gateway.process,
-        },
+        peers::nginx_proxy(bench, PeerRelease::System, origin.address)?,
+        peers::passthrough(bench, origin.address)?,
+        gateway.into_peer("Postern, all on"),
     ])
 }
 
