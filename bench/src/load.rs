@@ -10,7 +10,7 @@ mod wrk;
 pub(crate) use h2load::{EdgeProtocol, H2loadLoad};
 pub(crate) use new_connections::NewConnectionsLoad;
 pub(crate) use oha::oha;
-pub(crate) use paced::PacedResult;
+pub(crate) use paced::{PERCENTILES, PacedResult};
 pub(crate) use wrk::{WrkLoad, headers_script, tokens_script};
 
 use std::io;

@@ -35,6 +35,11 @@ pub(crate) struct ChartLine {
 }
 
 const SIZE: (u32, u32) = (820, 440);
+/// Position of the legend, to the right of the lines, and distance of its rows.
+const LEGEND_LEFT: i32 = 660;
+const LEGEND_TOP: i32 = 50;
+const LEGEND_ROW: usize = 20;
+
 const FONT: (&str, u32) = ("sans-serif", 13);
 const TITLE_FONT: (&str, u32) = ("sans-serif", 16);
 const GRID: RGBColor = RGBColor(221, 221, 221);
@@ -70,7 +75,8 @@ impl LineChart {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let x = self.x.scale(points().map(|point| point.0));
         let y = self.y.scale(points().map(|point| point.1));
-        let mut chart = ChartBuilder::on(&area)
+        let (plot, legend) = area.split_horizontally(LEGEND_LEFT);
+        let mut chart = ChartBuilder::on(&plot)
             .caption(self.title, TITLE_FONT)
             .margin(12)
             .margin_right(24)
@@ -84,20 +90,15 @@ impl LineChart {
             .x_desc(self.x.label)
             .y_desc(self.y.label)
             .draw()?;
-        for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
+        let rows = (LEGEND_TOP..).step_by(LEGEND_ROW);
+        for ((line, colour), row) in self.lines.iter().zip(COLOURS.iter().cycle()).zip(rows) {
             let style = colour.stroke_width(2);
-            chart
-                .draw_series(LineSeries::new(line.points.iter().copied(), style))?
-                .label(line.name.as_str())
-                .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], style));
+            let is_measured = |(x, y): &(f64, f64)| x.is_finite() && y.is_finite();
+            let points = line.points.iter().copied().filter(is_measured);
+            chart.draw_series(LineSeries::new(points, style))?;
+            legend.draw(&PathElement::new([(0, row), (16, row)], style))?;
+            legend.draw(&Text::new(line.name.as_str(), (24, row - 6), FONT))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE)
-            .border_style(GRID)
-            .label_font(FONT)
-            .draw()?;
         area.present()
     }
 }
@@ -226,6 +227,27 @@ mod tests {
             svg.starts_with("<svg") && svg.contains("<polyline"),
             "{svg}"
         );
+    }
+
+    #[test]
+    fn points_without_a_value_are_omitted() {
+        let line = |points: Vec<(f64, f64)>| {
+            let axis = || ChartAxis::linear("");
+            let chart = LineChart {
+                name: "cost",
+                title: "",
+                x: axis(),
+                y: axis(),
+                lines: vec![ChartLine {
+                    name: String::new(),
+                    points,
+                }],
+            };
+            chart.svg().unwrap()
+        };
+        let measured = vec![(1.0, 3.0), (3.0, 5.0)];
+        let with_gap = vec![(1.0, 3.0), (2.0, f64::NAN), (3.0, 5.0)];
+        assert_eq!(line(with_gap), line(measured));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::bench::{BenchRun, OriginServer};
 use crate::figure::{Bound, TargetFigure, short};
 use crate::host::ForeignCpuMonitor;
-use crate::load::{LoadPace, PacedResult, WrkLoad, headers_script, oha};
+use crate::load::{LoadPace, PERCENTILES, PacedResult, WrkLoad, headers_script, oha};
 use crate::peers::{self, ORIGIN_RESPONSE, PeerRelease, PosternSetup, REQUEST_PATH};
 use crate::plot::{ChartAxis, ChartLine, LineChart};
 use crate::report::{BenchReport, ReportTable, median, progress, ranged};
@@ -24,6 +24,9 @@ const TURN_SECONDS: u32 = 2;
 
 /// Runs of which the saturation rate is the median.
 const SATURATION_RUNS: usize = 3;
+
+/// Last percentile of the latency chart.
+const LAST_CHART_PERCENTILE: f64 = 99.9;
 
 const FIGURE: &str = "p99.9 at half of the saturation rate, open loop, corrected: over nginx";
 
@@ -335,10 +338,12 @@ fn plots(peers: &[BenchPeer], points: &[Vec<PeerRounds>], report: &mut BenchRepo
         ));
         let rounds = &shares[target_index()];
         if is_rate_achieved(rounds) {
-            let told = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
             by_share.push(line(
-                told.map(|at| (nines(at), median(&percentiles(rounds, at))))
-                    .to_vec(),
+                PERCENTILES
+                    .iter()
+                    .take_while(|at| **at <= LAST_CHART_PERCENTILE)
+                    .map(|at| (nines(*at), median(&percentiles(rounds, *at))))
+                    .collect(),
             ));
         }
     }
