@@ -150,6 +150,7 @@ fn gateway(folder: &Path, origin: SocketAddr, issuer: &str) -> io::Result<Runnin
         routes: 100,
         tokens: "",
         address,
+        tls: None,
         admin: admin.local_addr()?,
         upstream: origin,
         issuer,

@@ -17,7 +17,7 @@ type TablePart = fn(&BenchRun, &AuthService, &mut BenchReport) -> io::Result<()>
 
 /// Measures the table.
 pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
-    let mut report = BenchReport::new("auth", "Authentication", bench.quick);
+    let mut report = BenchReport::new("auth", "Authentication", bench);
     let redis = host::line("redis-server", &["--version"]);
     report.notes.push(format!(
         "{}; {}.",

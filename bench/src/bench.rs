@@ -12,6 +12,10 @@ use postern_bench::token::TokenSigner;
 use crate::http;
 use crate::peers;
 use crate::process::{ChildProcess, free_address};
+use crate::tls;
+
+/// Build profile of published results.
+pub(crate) const PUBLISHED_PROFILE: &str = "production";
 
 /// Arguments of the driver.
 #[derive(Args)]
@@ -26,15 +30,21 @@ pub(crate) struct BenchSettings {
     /// Skip this part, such as `held`, which takes half an hour.
     #[arg(long, conflicts_with = "only")]
     without: Option<String>,
+    /// Build profile of the programs under test.
+    #[arg(long, default_value = PUBLISHED_PROFILE)]
+    profile: String,
     /// Folder with the programs under test.
     #[arg(long)]
     binaries: PathBuf,
-    /// Folder with oha and the npm queues.
+    /// Folder with oha, the npm queues, and the current nginx and HAProxy.
     #[arg(long)]
     tools: PathBuf,
-    /// Folder for the results.
+    /// Folder for the results: medians as Markdown, and plots.
     #[arg(long)]
     pub(crate) results: PathBuf,
+    /// Folder for the results of every round as JSON.
+    #[arg(long)]
+    pub(crate) raw: PathBuf,
     /// URL of a PostgreSQL server on which databases may be created.
     #[arg(long)]
     postgres: Option<String>,
@@ -49,8 +59,10 @@ pub(crate) struct BenchSettings {
 /// A run of the driver.
 pub(crate) struct BenchRun {
     pub(crate) quick: bool,
+    /// Build profile of the programs under test.
+    pub(crate) profile: String,
     pub(crate) binaries: PathBuf,
-    /// Folder with oha and the npm queues.
+    /// Folder with oha, the npm queues, and the current nginx and HAProxy.
     pub(crate) tools: PathBuf,
     /// Root of the repository.
     pub(crate) root: PathBuf,
@@ -76,8 +88,10 @@ impl BenchRun {
     pub(crate) fn new(settings: &BenchSettings) -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("postern-bench-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
+        tls::write_certificate(&folder)?;
         Ok(Self {
             quick: settings.quick,
+            profile: settings.profile.clone(),
             binaries: settings.binaries.canonicalize()?,
             tools: settings.tools.clone(),
             root: std::env::current_dir()?,
@@ -197,6 +211,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let bench = BenchRun {
             quick: true,
+            profile: PUBLISHED_PROFILE.to_owned(),
             binaries: folder.clone(),
             tools: folder.clone(),
             root: folder.clone(),

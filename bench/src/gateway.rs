@@ -2,6 +2,7 @@
 //! Pingora pass-through.
 
 mod cost;
+mod edge;
 mod latency;
 mod reload;
 mod routes;
@@ -10,22 +11,27 @@ use std::io;
 
 use crate::bench::{BenchRun, OriginServer};
 use crate::host;
+use crate::peers;
 use crate::report::BenchReport;
 
 type TablePart = fn(&BenchRun, &OriginServer, &mut BenchReport) -> io::Result<()>;
 
 /// Measures the table.
 pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
-    let mut report = BenchReport::new("gateway", "Gateway", bench.quick);
-    report.notes.push(format!(
-        "{}; {}; {}; {}.",
-        host::line("nginx", &["-v"]),
-        host::line("haproxy", &["-v"]),
+    let mut report = BenchReport::new("gateway", "Gateway", bench);
+    let generators = [
         host::line("wrk", &["-v"]),
+        host::line("h2load", &["--version"]),
         host::line(&bench.oha().display().to_string(), &["--version"]),
-    ));
+    ];
+    let installed = generators.into_iter().filter(|line| !line.is_empty());
+    let lines: Vec<String> = [peers::versions(bench)]
+        .into_iter()
+        .chain(installed)
+        .collect();
+    report.notes.push(format!("{}.", lines.join("; ")));
     let origin = bench.origin()?;
-    let parts: [(&str, TablePart); 7] = [
+    let parts: [(&str, TablePart); 8] = [
         ("cost", cost::all_on),
         ("new", cost::every_token_new),
         ("workers", cost::two_workers),
@@ -33,6 +39,7 @@ pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
         ("allocations", routes::allocations),
         ("latency", latency::paced),
         ("reload", reload::ten_thousand_routes),
+        ("edge", edge::traffic),
     ];
     for (name, part) in parts {
         report.part(bench, name, |report| part(bench, &origin, report));

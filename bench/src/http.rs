@@ -1,11 +1,11 @@
-//! A minimal HTTP client over a plain socket, to check responses and query processes.
+//! A minimal HTTP/1.1 client over a socket or a TLS stream, to check responses and query processes.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Read and write timeout.
-const SOCKET_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const SOCKET_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A response.
 #[derive(Debug)]
@@ -19,14 +19,26 @@ pub(crate) struct HttpResponse {
 
 /// A keep-alive connection.
 #[derive(Debug)]
-pub(crate) struct HttpClient(TcpStream, SocketAddr);
+pub(crate) struct HttpClient<S = TcpStream>(S, SocketAddr);
 
 impl HttpClient {
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
         stream.set_nodelay(true)?;
-        Ok(Self(stream, address))
+        Ok(Self::over(stream, address))
+    }
+}
+
+impl<S: Read + Write> HttpClient<S> {
+    /// Creates a client of a stream to `address`.
+    pub(crate) fn over(stream: S, address: SocketAddr) -> Self {
+        Self(stream, address)
+    }
+
+    /// Returns the stream, for closing it.
+    pub(crate) fn into_stream(self) -> S {
+        self.0
     }
 
     /// Sends a request, with JSON if there is a body, and reads the whole response.
@@ -54,15 +66,16 @@ impl HttpClient {
         method: &str,
         path: &str,
         headers: &[(&str, &str)],
-        body: &str,
+        body: &(impl AsRef<[u8]> + ?Sized),
     ) -> io::Result<HttpResponse> {
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.1);
         for (name, value) in headers {
             request.push_str(&format!("{name}: {value}\r\n"));
         }
         request.push_str("\r\n");
-        request.push_str(body);
-        self.0.write_all(request.as_bytes())?;
+        let mut request = request.into_bytes();
+        request.extend_from_slice(body.as_ref());
+        self.0.write_all(&request)?;
         self.read()
     }
 

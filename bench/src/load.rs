@@ -1,12 +1,16 @@
-//! Load generators: `wrk` for closed-loop load, and for a fixed rate a generator of this crate,
-//! with `oha` for comparison.
+//! Load generators: `wrk` and `h2load` for closed-loop load; generators of this crate for new TLS
+//! connections and for a fixed rate, the latter with `oha` for comparison.
 
+mod h2load;
+mod new_connections;
 mod oha;
 mod paced;
 mod wrk;
 
+pub(crate) use h2load::{EdgeProtocol, H2loadLoad};
+pub(crate) use new_connections::NewConnectionsLoad;
 pub(crate) use oha::oha;
-pub(crate) use paced::PacedResult;
+pub(crate) use paced::{PERCENTILES, PacedResult};
 pub(crate) use wrk::{WrkLoad, headers_script, tokens_script};
 
 use std::io;
@@ -28,7 +32,7 @@ pub(crate) struct LoadResult {
     /// Socket errors, timeouts, and responses other than 2xx or 3xx. If the size of a correct
     /// response is known, every request of a run with responses of another size counts as failed.
     pub(crate) failed: u64,
-    /// 99th percentile of the latency in microseconds.
+    /// 99th percentile of the latency in microseconds; NaN if the generator reports none.
     pub(crate) p99_us: f64,
     /// Mean size of a response in bytes, including the head.
     pub(crate) answer_bytes: f64,

@@ -5,10 +5,12 @@
 
 mod auth;
 mod bench;
+mod edge_origin;
 mod figure;
 mod gateway;
 mod host;
 mod http;
+mod http2;
 mod load;
 mod memory;
 mod notify;
@@ -20,12 +22,15 @@ mod redis;
 mod report;
 mod rounds;
 mod statistics;
+mod tls;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use postern_bench::passthrough::{self, TlsListener};
 
 use crate::bench::{BenchRun, BenchSettings};
 use crate::report::BenchReport;
@@ -56,9 +61,24 @@ enum BenchTable {
         /// Listening address.
         #[arg(long)]
         listen: SocketAddr,
+        /// Listening address for TLS.
+        #[arg(long)]
+        tls: SocketAddr,
+        /// Certificate and chain, PEM.
+        #[arg(long)]
+        certificate: PathBuf,
+        /// Its private key, PEM.
+        #[arg(long)]
+        key: PathBuf,
         /// Address of the origin.
         #[arg(long)]
         origin: SocketAddr,
+    },
+    /// The origin of the edge loads (started by `gateway`).
+    EdgeOrigin {
+        /// Listening address.
+        #[arg(long)]
+        listen: SocketAddr,
     },
 }
 
@@ -72,9 +92,21 @@ fn main() -> ExitCode {
         BenchTable::Notify(settings) => run(&settings, notify::measure),
         BenchTable::Auth(settings) => run(&settings, auth::measure),
         BenchTable::Memory(settings) => run(&settings, memory::measure),
-        BenchTable::Passthrough { listen, origin } => {
-            postern_bench::passthrough::run(listen, origin)
+        BenchTable::Passthrough {
+            listen,
+            tls,
+            certificate,
+            key,
+            origin,
+        } => {
+            let tls = TlsListener {
+                address: tls,
+                certificate: &certificate,
+                key: &key,
+            };
+            passthrough::run(listen, tls, origin)
         }
+        BenchTable::EdgeOrigin { listen } => edge_origin::run(listen),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,5 +122,5 @@ fn run(
     measure: fn(&BenchRun) -> io::Result<BenchReport>,
 ) -> io::Result<()> {
     let bench = BenchRun::new(settings)?;
-    measure(&bench)?.write(&settings.results, bench.only.as_deref())
+    measure(&bench)?.write(&settings.results, &settings.raw, bench.only.as_deref())
 }

@@ -2,21 +2,22 @@
 //! with many tokens.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use rustls::ClientConfig;
+use serde_json::{Value, json};
 
 use crate::bench::{BenchRun, OriginServer};
 use crate::figure::{Bound, TargetFigure};
-use crate::host;
-use crate::http;
-use crate::load::{WrkLoad, tokens_script};
+use crate::http::{self, HttpClient};
+use crate::http2::{Http2Client, Http2Connection};
+use crate::load::{EdgeProtocol, WrkLoad, tokens_script};
 use crate::peers::{self, ORIGIN_RESPONSE, PosternSetup, REQUEST_PATH, RunningGateway};
-use crate::process::{ChildProcess, free_address};
 use crate::report::{BenchReport, ReportTable, median, progress, ranged};
 use crate::rounds::{self, BenchPeer, LoadRequest, range};
+use crate::tls::{self, TlsStream};
 
 /// Idle connections opened to each peer.
 const IDLE_CONNECTIONS: usize = 4_000;
@@ -27,17 +28,22 @@ const CACHED_TOKENS: u64 = 100_000;
 /// Number of starts, because the memory that an allocator retains varies from start to start.
 const PROCESS_STARTS: usize = 3;
 
+/// Kinds of idle connections.
+const PROTOCOLS: [EdgeProtocol; 3] = [
+    EdgeProtocol::Http1,
+    EdgeProtocol::TlsHttp1,
+    EdgeProtocol::TlsHttp2,
+];
+
 /// Measures the table.
 pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
-    let mut report = BenchReport::new("memory", "Memory", bench.quick);
-    report.notes.push(format!(
-        "{}; {}.",
-        host::line("nginx", &["-v"]),
-        host::line("haproxy", &["-v"])
-    ));
+    let mut report = BenchReport::new("memory", "Memory", bench);
+    report.notes.push(format!("{}.", peers::versions(bench)));
     let origin = bench.origin()?;
-    connections(bench, &origin, &mut report)?;
-    tokens(bench, &origin, &mut report)?;
+    report.part(bench, "connections", |report| {
+        connections(bench, &origin, report)
+    });
+    report.part(bench, "tokens", |report| tokens(bench, &origin, report));
     Ok(report)
 }
 
@@ -45,7 +51,26 @@ pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
 struct MemoryRow {
     name: &'static str,
     idle_mib: Vec<f64>,
-    each_kib: Vec<f64>,
+    /// By protocol, in the order of [`PROTOCOLS`].
+    each_kib: [Vec<f64>; 3],
+}
+
+impl MemoryRow {
+    fn json(&self) -> Value {
+        let [plain, tls, http2] = &self.each_kib;
+        json!({
+            "name": self.name, "idleMib": self.idle_mib, "perConnectionKib": plain,
+            "perTlsConnectionKib": tls, "perHttp2ConnectionKib": http2,
+        })
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let each = self.each_kib.iter().map(|each| ranged(each));
+        [self.name.to_owned(), ranged(&self.idle_mib)]
+            .into_iter()
+            .chain(each)
+            .collect()
+    }
 }
 
 fn connections(
@@ -53,41 +78,53 @@ fn connections(
     origin: &OriginServer,
     report: &mut BenchReport,
 ) -> io::Result<()> {
-    let token = origin.signer.token(&origin.issuer, 1)?;
+    let clients = IdleClients {
+        token: origin.signer.token(&origin.issuer, 1)?,
+        http1: tls::client_config(bench.folder(), tls::HTTP1)?,
+        http2: Http2Client::trusting(bench.folder())?,
+    };
     let starts = bench.pick(1, PROCESS_STARTS);
     let mut rows: Vec<MemoryRow> = Vec::new();
     for start in 1..=starts {
-        for (at, peer) in peers(bench, origin)?.iter().enumerate() {
-            let what = format!("{} with {IDLE_CONNECTIONS} idle connections", peer.name);
-            progress(&format!("memory: start {start} of {starts}: {what}"));
-            let (idle, each) = measure_memory(peer, &token)?;
-            if rows.len() == at {
-                rows.push(MemoryRow {
-                    name: peer.name,
-                    idle_mib: Vec::new(),
-                    each_kib: Vec::new(),
-                });
+        for (kind, protocol) in PROTOCOLS.into_iter().enumerate() {
+            // Fresh processes for each protocol: memory of closed connections would be used again.
+            for (at, peer) in peers::all(bench, origin, origin.address, "")?
+                .iter()
+                .enumerate()
+            {
+                progress(&format!(
+                    "memory: start {start} of {starts}: {} with {IDLE_CONNECTIONS} idle connections, {protocol:?}",
+                    peer.name
+                ));
+                let (idle, each) = clients.measure(peer, protocol).map_err(|error| {
+                    io::Error::other(format!("{}, {protocol:?}: {error}", peer.name))
+                })?;
+                if rows.len() == at {
+                    rows.push(MemoryRow {
+                        name: peer.name,
+                        idle_mib: Vec::new(),
+                        each_kib: Default::default(),
+                    });
+                }
+                rows[at].idle_mib.push(idle);
+                rows[at].each_kib[kind].push(each);
             }
-            rows[at].idle_mib.push(idle);
-            rows[at].each_kib.push(each);
         }
     }
     progress("");
-    let json = |row: &MemoryRow| json!({"name": row.name, "idleMib": row.idle_mib, "perConnectionKib": row.each_kib});
-    report.rounds["connections"] = rows.iter().map(json).collect();
-    let cells = |row: &MemoryRow| {
-        vec![
-            row.name.to_owned(),
-            ranged(&row.idle_mib),
-            ranged(&row.each_kib),
-        ]
-    };
+    report.rounds["connections"] = rows.iter().map(MemoryRow::json).collect();
     report.sheets.push(ReportTable {
         title: format!(
             "Resident memory; {IDLE_CONNECTIONS} idle connections that have asked once; {starts} starts"
         ),
-        columns: vec!["peer", "idle, MiB", "per idle connection, KiB"],
-        rows: rows.iter().map(cells).collect(),
+        columns: vec![
+            "peer",
+            "idle, MiB",
+            "per idle connection, KiB",
+            "per idle TLS connection, HTTP/1.1, KiB",
+            "per idle TLS connection, HTTP/2, KiB",
+        ],
+        rows: rows.iter().map(MemoryRow::cells).collect(),
     });
     if let Some(ours) = rows.last() {
         let idle = TargetFigure::number(
@@ -97,82 +134,106 @@ fn connections(
             " MiB",
         );
         report.figures.push(idle.noting(&range(&ours.idle_mib)));
-        let each = median(&ours.each_kib);
-        let each = TargetFigure::number(
+        let each = median(&ours.each_kib[0]);
+        let figure = TargetFigure::number(
             "memory: per idle connection",
             Bound::AtMost(16.0),
             each,
             " KiB",
         );
-        report.figures.push(each.noting(&range(&ours.each_kib)));
+        report
+            .figures
+            .push(figure.noting(&range(&ours.each_kib[0])));
     }
     Ok(())
 }
 
-/// Starts all peers, the gateway last.
-fn peers(bench: &BenchRun, origin: &OriginServer) -> io::Result<[BenchPeer; 4]> {
-    let folder = bench.folder();
-    let peer =
-        |name, start: &dyn Fn(SocketAddr) -> io::Result<ChildProcess>| -> io::Result<BenchPeer> {
-            let address = free_address()?;
-            Ok(BenchPeer {
-                name,
-                address,
-                process: start(address)?,
-            })
-        };
-    let gateway = PosternSetup::default().start(bench, origin)?;
-    Ok([
-        peer("nginx, no auth", &|address| {
-            peers::nginx_proxy(folder, address, origin.address)
-        })?,
-        peer("HAProxy, no auth", &|address| {
-            peers::haproxy(folder, address, origin)
-        })?,
-        peer("Pingora, empty", &|address| {
-            peers::passthrough(address, origin.address)
-        })?,
-        BenchPeer {
-            name: "Postern, all on",
-            address: gateway.address,
-            process: gateway.process,
-        },
-    ])
+/// Opens the connections.
+struct IdleClients {
+    token: String,
+    http1: Arc<ClientConfig>,
+    http2: Http2Client,
 }
 
-/// Measures MiB when idle, and KiB per idle connection.
-fn measure_memory(peer: &BenchPeer, token: &str) -> io::Result<(f64, f64)> {
-    let idle = peer.process.resident_kib()? as f64 / 1024.0;
-    // The first requests allocate pools, caches and thread buffers once.
-    let warm = open(peer.address, 200, token)?;
-    let before = peer.process.resident_kib()?;
-    let held = open(peer.address, IDLE_CONNECTIONS, token)?;
-    let each = peer.process.resident_kib()?.saturating_sub(before) as f64 / IDLE_CONNECTIONS as f64;
-    drop((warm, held));
-    Ok((idle, each))
+/// Open connections, which are closed when dropped.
+enum OpenConnections {
+    Http1(Vec<HttpClient>),
+    TlsHttp1(Vec<HttpClient<TlsStream>>),
+    TlsHttp2(Vec<Http2Connection>),
 }
 
-/// Opens connections, and sends one request on each.
-fn open(address: SocketAddr, count: usize, token: &str) -> io::Result<Vec<TcpStream>> {
-    let request = format!(
-        "GET {REQUEST_PATH} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n"
-    );
-    let mut space = [0; 4096];
-    let mut all = Vec::with_capacity(count);
-    for _ in 0..count {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        stream.write_all(request.as_bytes())?;
-        let mut read = 0;
-        while !space[..read].ends_with(ORIGIN_RESPONSE.as_bytes()) {
-            match stream.read(&mut space[read..])? {
-                0 => return Err(io::Error::other("a connection was closed")),
-                bytes => read += bytes,
-            }
+impl OpenConnections {
+    fn len(&self) -> usize {
+        match self {
+            Self::Http1(all) => all.len(),
+            Self::TlsHttp1(all) => all.len(),
+            Self::TlsHttp2(all) => all.len(),
         }
-        all.push(stream);
     }
-    Ok(all)
+}
+
+impl IdleClients {
+    /// Measures MiB when idle, and KiB per idle connection.
+    fn measure(&self, peer: &BenchPeer, protocol: EdgeProtocol) -> io::Result<(f64, f64)> {
+        let idle = peer.process.resident_kib()? as f64 / 1024.0;
+        // The first requests allocate pools, caches and thread buffers once.
+        let warm = self.open(peer, protocol, 200)?;
+        let before = peer.process.resident_kib()?;
+        let held = self.open(peer, protocol, IDLE_CONNECTIONS)?;
+        let added = peer.process.resident_kib()?.saturating_sub(before) as f64;
+        let each = added / held.len() as f64;
+        drop((warm, held));
+        Ok((idle, each))
+    }
+
+    /// Opens connections, sends one request on each, and checks the response.
+    fn open(
+        &self,
+        peer: &BenchPeer,
+        protocol: EdgeProtocol,
+        count: usize,
+    ) -> io::Result<OpenConnections> {
+        let bearer = format!("Bearer {}", self.token);
+        let headers = [("authorization", bearer.as_str())];
+        let one = (0..count).map(|_| ());
+        Ok(match protocol {
+            EdgeProtocol::Http1 => OpenConnections::Http1(
+                one.map(|()| ask(HttpClient::connect(peer.address)?, &headers))
+                    .collect::<Result<_, _>>()?,
+            ),
+            EdgeProtocol::TlsHttp1 => OpenConnections::TlsHttp1(
+                one.map(|()| ask(tls::connect(&self.http1, peer.tls)?, &headers))
+                    .collect::<Result<_, _>>()?,
+            ),
+            EdgeProtocol::TlsHttp2 => OpenConnections::TlsHttp2(
+                one.map(|()| {
+                    let mut connection = self.http2.connect(peer.tls)?;
+                    let request = ("GET", REQUEST_PATH);
+                    let body = self.http2.ask(&mut connection, request, &headers, b"")?;
+                    expect_origin_response(&body)?;
+                    Ok(connection)
+                })
+                .collect::<io::Result<_>>()?,
+            ),
+        })
+    }
+}
+
+fn ask<S: Read + Write>(
+    mut client: HttpClient<S>,
+    headers: &[(&str, &str)],
+) -> io::Result<HttpClient<S>> {
+    let answer = client.ask("GET", REQUEST_PATH, headers, "")?.expect(200)?;
+    expect_origin_response(&answer.body)?;
+    Ok(client)
+}
+
+fn expect_origin_response(body: &[u8]) -> io::Result<()> {
+    if body == ORIGIN_RESPONSE.as_bytes() {
+        Ok(())
+    } else {
+        Err(io::Error::other("the response is wrong"))
+    }
 }
 
 /// Measures many different tokens, each verified once. They are signed with Ed25519, because

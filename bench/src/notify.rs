@@ -30,7 +30,7 @@ type TablePart = fn(&NotifyRun<'_>, &mut BenchReport) -> io::Result<()>;
 
 /// Measures the table.
 pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
-    let mut report = BenchReport::new("notify", "Notifications", bench.quick);
+    let mut report = BenchReport::new("notify", "Notifications", bench);
     report.notes.push(format!(
         "{}; fsync and synchronous_commit on; {}; node {}; graphile-worker and pg-boss as bench/peers pins them.",
         host::line("psql", &["--version"]),

@@ -12,7 +12,9 @@ use postern_bench::setup::GatewaySetup;
 use postern_bench::token::TokenSigner;
 
 use crate::bench::{BenchRun, OriginServer, ready};
+use crate::host;
 use crate::process::{ChildProcess, free_address};
+use crate::rounds::BenchPeer;
 
 /// JSON response of the origin: 127 bytes.
 pub(crate) const ORIGIN_RESPONSE: &str = r#"{"actorId":"7d8ca528-4931-4254-9273-ea5ee853f271","firstName":"Ada","lastName":"Lovelace","email":"ada@example.com","open":true}"#;
@@ -35,25 +37,91 @@ pub(crate) fn origin(
          location / {{ default_type application/json; return 200 '{ORIGIN_RESPONSE}'; }}",
         root.display()
     );
-    nginx("origin", folder, address, "", &body)
+    nginx("origin", folder, address, &body)
+}
+
+/// Where a peer comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PeerRelease {
+    /// The package that is installed on this system.
+    System,
+    /// The package of Debian's unstable suite, unpacked by `bench/peers/install-current`.
+    Current,
+}
+
+impl PeerRelease {
+    /// Returns the path or name of a program.
+    pub(crate) fn program(self, bench: &BenchRun, name: &str) -> PathBuf {
+        match self {
+            Self::System => PathBuf::from(name),
+            Self::Current => bench.tools.join("current").join(name),
+        }
+    }
+}
+
+/// Returns the versions of all peers, for the notes of a report.
+pub(crate) fn versions(bench: &BenchRun) -> String {
+    let releases = [PeerRelease::System, PeerRelease::Current];
+    let lines = releases.into_iter().flat_map(|release| {
+        [("nginx", "-v"), ("haproxy", "-v")].map(|(name, argument)| {
+            host::line(
+                &release.program(bench, name).display().to_string(),
+                &[argument],
+            )
+        })
+    });
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+/// Starts all peers of the edge loads, the base of the ratios first and the gateway last. `more` is
+/// TOML after the gateway's routes.
+pub(crate) fn all(
+    bench: &BenchRun,
+    origin: &OriginServer,
+    upstream: SocketAddr,
+    more: &str,
+) -> io::Result<[BenchPeer; 6]> {
+    let gateway = PosternSetup {
+        upstream: Some(upstream),
+        more,
+        ..PosternSetup::default()
+    };
+    let named = |peer: io::Result<BenchPeer>, name| Ok::<_, io::Error>(BenchPeer { name, ..peer? });
+    let (current, system) = (PeerRelease::Current, PeerRelease::System);
+    Ok([
+        named(nginx_proxy(bench, current, upstream), "nginx, current")?,
+        named(nginx_proxy(bench, system, upstream), "nginx, system")?,
+        named(haproxy(bench, current, upstream), "HAProxy, current")?,
+        named(haproxy(bench, system, upstream), "HAProxy, system")?,
+        passthrough(bench, upstream)?,
+        gateway.start(bench, origin)?.into_peer("Postern, all on"),
+    ])
 }
 
 /// Starts nginx as a proxy without authentication, the base of every ratio.
 pub(crate) fn nginx_proxy(
-    folder: &Path,
-    address: SocketAddr,
+    bench: &BenchRun,
+    release: PeerRelease,
     origin: SocketAddr,
-) -> io::Result<ChildProcess> {
-    let upstream = format!("upstream origin {{ server {origin}; keepalive 128; }}");
-    let body = "location / { proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\"; }";
-    nginx("nginx, no auth", folder, address, &upstream, body)
+) -> io::Result<BenchPeer> {
+    let template = match release {
+        PeerRelease::System => include_str!("../peers/nginx-system.conf"),
+        PeerRelease::Current => include_str!("../peers/nginx-current.conf"),
+    };
+    let listen = ListenAddresses::free()?;
+    let text = filled(template, bench.folder(), listen, origin, "");
+    let file = bench
+        .folder()
+        .join(format!("nginx-{}.conf", listen.plain.port()));
+    fs::write(&file, text)?;
+    let mut command = Command::new(release.program(bench, "nginx"));
+    listen.start("nginx, no auth", command.arg("-c").arg(&file))
 }
 
 fn nginx(
     name: &'static str,
     folder: &Path,
     address: SocketAddr,
-    outside: &str,
     locations: &str,
 ) -> io::Result<ChildProcess> {
     let file = folder.join(format!("nginx-{}.conf", address.port()));
@@ -67,7 +135,7 @@ fn nginx(
              http {{ access_log off; keepalive_requests 100000000; keepalive_timeout 300s;\n\
              client_body_temp_path {folder}/body-{port}; proxy_temp_path {folder}/proxy-{port};\n\
              fastcgi_temp_path {folder}/f-{port}; uwsgi_temp_path {folder}/u-{port}; scgi_temp_path {folder}/s-{port};\n\
-             {outside}\nserver {{ listen {address}; {locations} }} }}\n"
+             server {{ listen {address}; {locations} }} }}\n"
         ),
     )?;
     ChildProcess::start(name, Command::new("nginx").arg("-c").arg(&file), address)
@@ -75,21 +143,17 @@ fn nginx(
 
 /// Starts HAProxy without authentication.
 pub(crate) fn haproxy(
-    folder: &Path,
-    address: SocketAddr,
-    origin: &OriginServer,
-) -> io::Result<ChildProcess> {
-    start_haproxy("HAProxy, no auth", folder, address, origin, "")
+    bench: &BenchRun,
+    release: PeerRelease,
+    origin: SocketAddr,
+) -> io::Result<BenchPeer> {
+    start_haproxy("HAProxy, no auth", bench, release, origin, "")
 }
 
 /// Starts HAProxy with verification of RS256, issuer and expiry on every request; it has no token
 /// cache.
-pub(crate) fn haproxy_rs256(
-    folder: &Path,
-    address: SocketAddr,
-    origin: &OriginServer,
-) -> io::Result<ChildProcess> {
-    let key = folder.join("haproxy-key.pem");
+pub(crate) fn haproxy_rs256(bench: &BenchRun, origin: &OriginServer) -> io::Result<BenchPeer> {
+    let key = bench.folder().join("haproxy-key.pem");
     fs::write(&key, &origin.signer.public_pem)?;
     let rules = format!(
         "  http-request set-var(txn.bearer) http_auth_bearer\n\
@@ -104,39 +168,96 @@ pub(crate) fn haproxy_rs256(
         origin.issuer,
         key.display()
     );
-    start_haproxy("HAProxy, RS256", folder, address, origin, &rules)
+    let release = PeerRelease::System;
+    start_haproxy("HAProxy, RS256", bench, release, origin.address, &rules)
 }
 
 fn start_haproxy(
     name: &'static str,
-    folder: &Path,
-    address: SocketAddr,
-    origin: &OriginServer,
+    bench: &BenchRun,
+    release: PeerRelease,
+    origin: SocketAddr,
     rules: &str,
-) -> io::Result<ChildProcess> {
-    let file = folder.join(format!("haproxy-{}.cfg", address.port()));
-    fs::write(
-        &file,
-        format!(
-            "global\n  nbthread 1\n  maxconn 8192\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n\
-             \x20 timeout server 60s\n  http-reuse always\nfrontend edge\n  bind {address}\n{rules}\
-             \x20 default_backend origin\nbackend origin\n  server one {}\n",
-            origin.address
-        ),
-    )?;
-    ChildProcess::start(name, Command::new("haproxy").arg("-f").arg(&file), address)
+) -> io::Result<BenchPeer> {
+    let template = match release {
+        PeerRelease::System => include_str!("../peers/haproxy-system.cfg"),
+        PeerRelease::Current => include_str!("../peers/haproxy-current.cfg"),
+    };
+    let listen = ListenAddresses::free()?;
+    let text = filled(template, bench.folder(), listen, origin, rules);
+    let file = bench
+        .folder()
+        .join(format!("haproxy-{}.cfg", listen.plain.port()));
+    fs::write(&file, text)?;
+    let mut command = Command::new(release.program(bench, "haproxy"));
+    listen.start(name, command.arg("-f").arg(&file))
+}
+
+/// Listening addresses of a proxy.
+#[derive(Clone, Copy)]
+struct ListenAddresses {
+    plain: SocketAddr,
+    tls: SocketAddr,
+}
+
+impl ListenAddresses {
+    fn free() -> io::Result<Self> {
+        Ok(Self {
+            plain: free_address()?,
+            tls: free_address()?,
+        })
+    }
+
+    fn start(self, name: &'static str, command: &mut Command) -> io::Result<BenchPeer> {
+        Ok(BenchPeer {
+            name,
+            address: self.plain,
+            tls: self.tls,
+            process: ChildProcess::start(name, command, self.plain)?,
+        })
+    }
+}
+
+/// Fills in the names between at signs.
+fn filled(
+    template: &str,
+    folder: &Path,
+    listen: ListenAddresses,
+    origin: SocketAddr,
+    rules: &str,
+) -> String {
+    template
+        .replace("@folder@", &folder.display().to_string())
+        .replace("@port@", &listen.plain.port().to_string())
+        .replace("@address@", &listen.plain.to_string())
+        .replace("@tls@", &listen.tls.to_string())
+        .replace("@origin@", &origin.to_string())
+        .replace("@rules@", rules)
 }
 
 /// Starts the empty Pingora pass-through, which is this program.
-pub(crate) fn passthrough(address: SocketAddr, origin: SocketAddr) -> io::Result<ChildProcess> {
+pub(crate) fn passthrough(bench: &BenchRun, origin: SocketAddr) -> io::Result<BenchPeer> {
+    let listen = ListenAddresses::free()?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("passthrough").args([
-        "--listen",
-        &address.to_string(),
-        "--origin",
-        &origin.to_string(),
-    ]);
-    ChildProcess::start("Pingora, empty", &mut command, address)
+    command
+        .arg("passthrough")
+        .args(["--listen", &listen.plain.to_string()])
+        .args(["--tls", &listen.tls.to_string()])
+        .args(["--origin", &origin.to_string()])
+        .arg("--certificate")
+        .arg(bench.folder().join("server.pem"))
+        .arg("--key")
+        .arg(bench.folder().join("server.key"));
+    listen.start("Pingora, empty", &mut command)
+}
+
+/// Starts the origin of the edge loads, which is this program.
+pub(crate) fn edge_origin() -> io::Result<(SocketAddr, ChildProcess)> {
+    let address = free_address()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["edge-origin", "--listen", &address.to_string()]);
+    let process = ChildProcess::start("origin", &mut command, address)?;
+    Ok((address, process))
 }
 
 /// Settings of the gateway. The default is the setup of the cost table.
@@ -166,9 +287,22 @@ impl Default for PosternSetup<'_> {
 /// A running gateway.
 pub(crate) struct RunningGateway {
     pub(crate) address: SocketAddr,
+    /// Listener with TLS.
+    pub(crate) tls: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) file: PathBuf,
     pub(crate) process: ChildProcess,
+}
+
+impl RunningGateway {
+    pub(crate) fn into_peer(self, name: &'static str) -> BenchPeer {
+        BenchPeer {
+            name,
+            address: self.address,
+            tls: self.tls,
+            process: self.process,
+        }
+    }
 }
 
 impl PosternSetup<'_> {
@@ -179,7 +313,11 @@ impl PosternSetup<'_> {
         bench: &BenchRun,
         origin: &OriginServer,
     ) -> io::Result<RunningGateway> {
-        let (address, admin) = (free_address()?, free_address()?);
+        let ListenAddresses {
+            plain: address,
+            tls,
+        } = ListenAddresses::free()?;
+        let admin = free_address()?;
         let file = bench
             .folder()
             .join(format!("postern-{}.toml", address.port()));
@@ -188,6 +326,7 @@ impl PosternSetup<'_> {
             routes: self.routes,
             tokens: self.tokens,
             address,
+            tls: Some((tls, bench.folder())),
             admin,
             upstream: self.upstream.unwrap_or(origin.address),
             issuer: &origin.issuer,
@@ -205,6 +344,7 @@ impl PosternSetup<'_> {
         let process = ready(process, admin, Duration::from_millis(20))?;
         Ok(RunningGateway {
             address,
+            tls,
             admin,
             file,
             process,

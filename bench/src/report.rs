@@ -1,4 +1,5 @@
-//! Reports: a table on the terminal, and Markdown, JSON and plots in `bench/results/`.
+//! Reports: a table on the terminal, the same as Markdown with plots in `bench/results/`, and every
+//! round as JSON in a folder of its own.
 
 use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -6,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::bench::BenchRun;
+use crate::bench::{BenchRun, PUBLISHED_PROFILE};
 use crate::figure::{TargetFigure, short};
 use crate::host::{self, ForeignCpuMonitor};
 use crate::plot::LineChart;
@@ -37,10 +38,16 @@ pub(crate) struct ReportTable {
 }
 
 impl BenchReport {
-    pub(crate) fn new(name: &'static str, title: &'static str, quick: bool) -> Self {
+    pub(crate) fn new(name: &'static str, title: &'static str, bench: &BenchRun) -> Self {
         let mut notes = vec![host::describe()];
-        if quick {
+        if bench.quick {
             notes.push("Quick rounds: a functional check, not for publication.".to_owned());
+        }
+        if bench.profile != PUBLISHED_PROFILE {
+            notes.push(format!(
+                "Built with the profile {}: not for publication.",
+                bench.profile
+            ));
         }
         Self {
             name,
@@ -79,13 +86,14 @@ impl BenchReport {
         }
     }
 
-    /// Writes the report to the terminal and to the results folder. A partial report does not
-    /// replace the complete one.
+    /// Writes the report to the terminal and to the results folder, and the rounds to the folder
+    /// `raw`. A partial report does not replace the complete one.
     ///
     /// # Errors
-    /// The folder cannot be written, or a part could not be measured.
-    pub(crate) fn write(&self, results: &Path, only: Option<&str>) -> io::Result<()> {
+    /// A folder cannot be written, or a part could not be measured.
+    pub(crate) fn write(&self, results: &Path, raw: &Path, only: Option<&str>) -> io::Result<()> {
         fs::create_dir_all(results)?;
+        fs::create_dir_all(raw)?;
         let name = [Some(self.name), only]
             .into_iter()
             .flatten()
@@ -94,7 +102,7 @@ impl BenchReport {
         let mut text = self.text();
         for plot in &self.plots {
             let file = format!("{name}-{}.svg", plot.name);
-            fs::write(results.join(&file), plot.svg())?;
+            fs::write(results.join(&file), plot.svg()?)?;
             text.push_str(&format!("\n![{}]({file})\n", plot.title));
         }
         fs::write(results.join(format!("{name}.md")), &text)?;
@@ -109,11 +117,9 @@ impl BenchReport {
             "title": self.title, "notes": self.notes, "figures": figures, "rounds": self.rounds,
             "foreign_cpu": self.foreign_cpu,
         });
-        fs::write(
-            results.join(format!("{name}.json")),
-            serde_json::to_vec_pretty(&data)?,
-        )?;
-        io::stdout().write_all(text.as_bytes())?;
+        let rounds = raw.join(format!("{name}.json"));
+        fs::write(&rounds, serde_json::to_vec_pretty(&data)?)?;
+        writeln!(io::stdout(), "{text}\nEvery round: {}", rounds.display())?;
         if self.broken.is_empty() {
             Ok(())
         } else {

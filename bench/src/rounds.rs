@@ -10,7 +10,7 @@ use crate::bench::BenchRun;
 use crate::figure::{Bound, TargetFigure, short};
 use crate::host::ForeignCpuMonitor;
 use crate::http;
-use crate::load::WrkLoad;
+use crate::load::{LoadResult, WrkLoad};
 use crate::process::ChildProcess;
 use crate::report::{ReportTable, median, progress, ranged, spread};
 
@@ -18,6 +18,8 @@ use crate::report::{ReportTable, median, progress, ranged, spread};
 pub(crate) struct BenchPeer {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
+    /// Listener with TLS, HTTP/1.1 and HTTP/2.
+    pub(crate) tls: SocketAddr,
     pub(crate) process: ChildProcess,
 }
 
@@ -27,6 +29,7 @@ pub(crate) struct PeerRow {
     /// CPU microseconds per request.
     pub(crate) cpu_us: Vec<f64>,
     pub(crate) per_second: Vec<f64>,
+    /// Empty if the generator reports no latencies.
     pub(crate) p99_ms: Vec<f64>,
     pub(crate) failed: u64,
     pub(crate) resident_kib: u64,
@@ -60,7 +63,7 @@ impl LoadRequest<'_> {
     }
 }
 
-/// Measures all peers in turn, `rounds` times, after a warm-up of one second each.
+/// Measures all peers in turn with `wrk`, `rounds` times, after a warm-up of one second each.
 pub(crate) fn measure(
     bench: &BenchRun,
     title: &str,
@@ -69,6 +72,23 @@ pub(crate) fn measure(
     load: &WrkLoad,
     rounds: usize,
 ) -> io::Result<Vec<PeerRow>> {
+    interleaved(title, peers, rounds, load.seconds, |peer, seconds| {
+        let answer_bytes = question.answer_bytes(peer.name, peer.address)?;
+        let load = load.lasting(seconds);
+        let seen = load.run(bench.folder(), peer.address, question.path)?;
+        Ok(seen.hold_to(answer_bytes, load.connections))
+    })
+}
+
+/// Measures all peers in turn, `rounds` times. `run` sends the load to a peer for some seconds: one
+/// for warming up, then `seconds` while the CPU of the peer is measured.
+pub(crate) fn interleaved(
+    title: &str,
+    peers: &[BenchPeer],
+    rounds: usize,
+    seconds: u32,
+    mut run: impl FnMut(&BenchPeer, u32) -> io::Result<LoadResult>,
+) -> io::Result<Vec<PeerRow>> {
     let mut rows: Vec<PeerRow> = peers.iter().map(|peer| PeerRow::new(peer.name)).collect();
     for round in 1..=rounds {
         for (peer, row) in peers.iter().zip(&mut rows) {
@@ -76,18 +96,18 @@ pub(crate) fn measure(
                 "{title}: round {round} of {rounds}: {}",
                 peer.name
             ));
-            let answer_bytes = question.answer_bytes(peer.name, peer.address)?;
-            load.lasting(1)
-                .run(bench.folder(), peer.address, question.path)?;
+            let named = |error| io::Error::other(format!("{title}: {}: {error}", peer.name));
+            run(peer, 1).map_err(named)?;
             let (foreign_cpu, before) = (ForeignCpuMonitor::watch()?, peer.process.cpu_ns()?);
-            let seen = load.run(bench.folder(), peer.address, question.path)?;
+            let seen = run(peer, seconds).map_err(named)?;
             let spent = peer.process.cpu_ns()?.saturating_sub(before);
             row.foreign_cpu.push(foreign_cpu.percent()?);
-            let seen = seen.hold_to(answer_bytes, load.connections);
             row.cpu_us
                 .push(spent as f64 / 1000.0 / seen.requests.max(1) as f64);
             row.per_second.push(seen.per_second);
-            row.p99_ms.push(seen.p99_us / 1000.0);
+            if seen.p99_us.is_finite() {
+                row.p99_ms.push(seen.p99_us / 1000.0);
+            }
             row.failed += seen.failed;
             row.resident_kib = peer.process.resident_kib()?;
         }
@@ -148,7 +168,7 @@ pub(crate) fn figure(
     TargetFigure::number(what, bound, f64::NAN, unit).noting(&format!("{failed} requests failed"))
 }
 
-/// Returns every round as JSON.
+/// Returns the results of every round as JSON.
 pub(crate) fn json(rows: &[PeerRow]) -> Value {
     rows.iter().map(PeerRow::json).collect()
 }

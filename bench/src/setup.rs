@@ -17,6 +17,8 @@ pub struct GatewaySetup<'a> {
     pub tokens: &'a str,
     /// Address for clients.
     pub address: SocketAddr,
+    /// Address for clients with TLS, and the folder with `server.pem` and `server.key`.
+    pub tls: Option<(SocketAddr, &'a Path)>,
     /// Address of the admin listener.
     pub admin: SocketAddr,
     /// Upstream of all routes.
@@ -36,14 +38,22 @@ impl GatewaySetup<'_> {
             routes,
             tokens,
             address,
+            tls,
             admin,
             upstream,
             issuer,
             access_log,
         } = self;
         let log = access_log.display();
+        let tls = tls.map_or(String::new(), |(address, folder)| {
+            let folder = folder.display();
+            format!(
+                "[[listen]]\naddress = \"{address}\"\n[listen.tls]\ncertificate = \"{folder}/server.pem\"\n\
+                 key = \"{folder}/server.key\"\n"
+            )
+        });
         let mut text = format!(
-            "workers = {workers}\n[[listen]]\naddress = \"{address}\"\n[admin]\naddress = \"{admin}\"\n\
+            "workers = {workers}\n[[listen]]\naddress = \"{address}\"\n{tls}[admin]\naddress = \"{admin}\"\n\
              [access_log]\nto = \"{log}\"\n[tokens]\n{tokens}\n\
              [limits]\nconnections_per_address = 20000\n\
              address = {{ requests = 1000000, burst = 1000000 }}\nprincipal = {{ requests = 1000000, burst = 1000000 }}\n\

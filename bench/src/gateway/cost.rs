@@ -1,13 +1,11 @@
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::thread;
 
 use crate::bench::{BenchRun, OriginServer};
 use crate::figure::{Bound, TargetFigure, short};
 use crate::load::{WrkLoad, headers_script, tokens_script};
-use crate::peers::{self, ORIGIN_RESPONSE, PosternSetup, REQUEST_PATH};
-use crate::process::{ChildProcess, free_address};
+use crate::peers::{self, ORIGIN_RESPONSE, PeerRelease, PosternSetup, REQUEST_PATH};
 use crate::report::{BenchReport, median};
 use crate::rounds::{self, BenchPeer, LoadRequest, PeerRow, paired, range};
 
@@ -18,31 +16,13 @@ const NEW_TOKENS: u64 = 4_000;
 /// when it is used again.
 const SMALL_CACHE: &str = "cache_bytes = \"256KiB\"";
 
-/// Starts a peer on a free port.
-fn peer(
-    name: &'static str,
-    start: impl Fn(SocketAddr) -> io::Result<ChildProcess>,
-) -> io::Result<BenchPeer> {
-    let address = free_address()?;
-    Ok(BenchPeer {
-        name,
-        address,
-        process: start(address)?,
-    })
-}
-
 fn postern(
     name: &'static str,
     how: &PosternSetup<'_>,
     bench: &BenchRun,
     origin: &OriginServer,
 ) -> io::Result<BenchPeer> {
-    let gateway = how.start(bench, origin)?;
-    Ok(BenchPeer {
-        name,
-        address: gateway.address,
-        process: gateway.process,
-    })
+    Ok(how.start(bench, origin)?.into_peer(name))
 }
 
 /// Measures the gateway with all features and a cached token.
@@ -51,20 +31,12 @@ pub(super) fn all_on(
     origin: &OriginServer,
     report: &mut BenchReport,
 ) -> io::Result<()> {
-    let folder = bench.folder();
+    let system = PeerRelease::System;
     let peers = [
-        peer("nginx, no auth", |address| {
-            peers::nginx_proxy(folder, address, origin.address)
-        })?,
-        peer("HAProxy, no auth", |address| {
-            peers::haproxy(folder, address, origin)
-        })?,
-        peer("HAProxy, RS256", |address| {
-            peers::haproxy_rs256(folder, address, origin)
-        })?,
-        peer("Pingora, empty", |address| {
-            peers::passthrough(address, origin.address)
-        })?,
+        peers::nginx_proxy(bench, system, origin.address)?,
+        peers::haproxy(bench, system, origin.address)?,
+        peers::haproxy_rs256(bench, origin)?,
+        peers::passthrough(bench, origin.address)?,
         postern("Postern, all on", &PosternSetup::default(), bench, origin)?,
     ];
     let token = origin.signer.token(&origin.issuer, 1)?;
@@ -117,21 +89,18 @@ pub(super) fn every_token_new(
     origin: &OriginServer,
     report: &mut BenchReport,
 ) -> io::Result<()> {
-    let folder = bench.folder();
     let how = PosternSetup {
         tokens: SMALL_CACHE,
         ..PosternSetup::default()
     };
     let peers = [
-        peer("HAProxy, RS256", |address| {
-            peers::haproxy_rs256(folder, address, origin)
-        })?,
+        peers::haproxy_rs256(bench, origin)?,
         postern("Postern, no cache hit", &how, bench, origin)?,
     ];
     let tokens: Vec<String> = (10..10 + NEW_TOKENS)
         .map(|serial| origin.signer.token(&origin.issuer, serial))
         .collect::<Result<_, _>>()?;
-    let file = folder.join("tokens");
+    let file = bench.folder().join("tokens");
     fs::write(&file, tokens.join("\n"))?;
     let question = LoadRequest {
         path: REQUEST_PATH,

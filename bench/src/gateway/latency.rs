@@ -5,10 +5,9 @@ use serde_json::{Value, json};
 use crate::bench::{BenchRun, OriginServer};
 use crate::figure::{Bound, TargetFigure, short};
 use crate::host::ForeignCpuMonitor;
-use crate::load::{LoadPace, PacedResult, WrkLoad, headers_script, oha};
-use crate::peers::{self, ORIGIN_RESPONSE, PosternSetup, REQUEST_PATH};
+use crate::load::{LoadPace, PERCENTILES, PacedResult, WrkLoad, headers_script, oha};
+use crate::peers::{self, ORIGIN_RESPONSE, PeerRelease, PosternSetup, REQUEST_PATH};
 use crate::plot::{ChartAxis, ChartLine, LineChart};
-use crate::process::free_address;
 use crate::report::{BenchReport, ReportTable, median, progress, ranged};
 use crate::rounds::{self, BenchPeer, LoadRequest};
 
@@ -26,6 +25,9 @@ const TURN_SECONDS: u32 = 2;
 /// Runs of which the saturation rate is the median.
 const SATURATION_RUNS: usize = 3;
 
+/// Last percentile of the latency chart.
+const LAST_CHART_PERCENTILE: f64 = 99.9;
+
 const FIGURE: &str = "p99.9 at half of the saturation rate, open loop, corrected: over nginx";
 
 /// The result of one peer at one rate in one turn.
@@ -40,24 +42,11 @@ type PeerRounds = Vec<LatencyPoint>;
 
 /// Starts nginx, the empty pass-through and the gateway.
 fn start_peers(bench: &BenchRun, origin: &OriginServer) -> io::Result<[BenchPeer; 3]> {
-    let (nginx, empty) = (free_address()?, free_address()?);
     let gateway = PosternSetup::default().start(bench, origin)?;
     Ok([
-        BenchPeer {
-            name: "nginx, no auth",
-            address: nginx,
-            process: peers::nginx_proxy(bench.folder(), nginx, origin.address)?,
-        },
-        BenchPeer {
-            name: "Pingora, empty",
-            address: empty,
-            process: peers::passthrough(empty, origin.address)?,
-        },
-        BenchPeer {
-            name: "Postern, all on",
-            address: gateway.address,
-            process: gateway.process,
-        },
+        peers::nginx_proxy(bench, PeerRelease::System, origin.address)?,
+        peers::passthrough(bench, origin.address)?,
+        gateway.into_peer("Postern, all on"),
     ])
 }
 
@@ -349,10 +338,12 @@ fn plots(peers: &[BenchPeer], points: &[Vec<PeerRounds>], report: &mut BenchRepo
         ));
         let rounds = &shares[target_index()];
         if is_rate_achieved(rounds) {
-            let told = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
             by_share.push(line(
-                told.map(|at| (nines(at), median(&percentiles(rounds, at))))
-                    .to_vec(),
+                PERCENTILES
+                    .iter()
+                    .take_while(|at| **at <= LAST_CHART_PERCENTILE)
+                    .map(|at| (nines(*at), median(&percentiles(rounds, *at))))
+                    .collect(),
             ));
         }
     }

@@ -19,7 +19,7 @@ const CONNECTIONS: usize = 64;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The reported percentiles.
-const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 100.0];
+pub(crate) const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
 
 /// Minimum fraction of requests that must be answered. The others are in no percentile, so that the
 /// tail of a run with more of them is unknown.
