@@ -9,7 +9,7 @@ use postern_common::admin::{Check, Health};
 use tokio_util::task::TaskTracker;
 
 use crate::state::GatewayState;
-use crate::upstream::{EndpointStatus, UpstreamPool};
+use crate::upstream::{EndpointStatus, Resolution, UpstreamPool};
 
 /// Interval at which gauges are updated.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ impl PoolTasks {
             }
             let stop = self.stop.child_token();
             self.tasks
-                .spawn(Arc::clone(pool).run_resolver(stop.clone()));
+                .spawn(Arc::clone(pool).run_discovery(stop.clone()));
             self.tasks
                 .spawn(Arc::clone(pool).run_health_checks(stop.clone()));
             running.push((Arc::clone(pool), stop));
@@ -161,5 +161,12 @@ fn update_gauges(state: &GatewayState) {
         count("healthy", &|status| status.healthy && !status.ejected);
         count("unhealthy", &|status| !status.healthy);
         count("ejected", &|status| status.ejected);
+        let names = pool.names();
+        for state in Resolution::ALL.into_iter().filter(|_| !names.is_empty()) {
+            let labels = [pool.config.name.as_str(), state.as_str()];
+            let count = names.iter().filter(|name| name.state == state).count();
+            let gauge = metrics.upstream.names.with_label_values(&labels);
+            gauge.set(number(count));
+        }
     }
 }

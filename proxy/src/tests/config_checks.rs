@@ -157,8 +157,34 @@ fn each_mistake_is_reported_once() {
         ),
         (
             with("[\"127.0.0.1:2\"]", "[8915]"),
-            "p.toml:4: upstream.a.addresses.0: must be an address such as 127.0.0.1:8501 or auth.internal:8501, \
-             or a table with address and weight",
+            "p.toml:4: upstream.a.addresses.0: must be an address such as 127.0.0.1:8501, auth.internal:8501 or \
+             srv://_http._tcp.auth.internal, or a table with address and weight",
+        ),
+        (
+            with("[\"127.0.0.1:2\"]", "[\"srv://a\", \"b:1\"]"),
+            "p.toml:4: upstream.a.addresses: an srv:// address must be the only one: the records have their own \
+             priorities and weights",
+        ),
+        (
+            with(
+                "[\"127.0.0.1:2\"]",
+                "[{ address = \"srv://a\", weight = 2 }]",
+            ),
+            "p.toml:4: upstream.a.addresses.0.weight: SRV records have their own weights",
+        ),
+        (
+            with(
+                "[upstream.a]",
+                "[dns]\nservers = [\"localhost\"]\n[upstream.a]",
+            ),
+            "p.toml:4: dns.servers.0: must be an IP address, such as 10.0.0.2 or 127.0.0.1:5353",
+        ),
+        (
+            with(
+                "[upstream.a]",
+                "[dns]\nmin_ttl = \"1m\"\nmax_ttl = \"1s\"\n[upstream.a]",
+            ),
+            "p.toml:5: dns.max_ttl: must not be less than min_ttl",
         ),
         (
             with("upstream = \"a\"", "upstream = 7"),
