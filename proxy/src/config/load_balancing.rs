@@ -54,12 +54,12 @@ impl LoadBalancing {
                 ("consistent", Algorithm::Consistent),
             ])
         });
-        let key = upstream.optional("consistent_key", |field| match algorithm {
-            Algorithm::Consistent => ConsistentKey::read(field),
-            _ => field.fail(
-                "conflicting_fields",
-                "applies to load_balancing = \"consistent\" only",
-            ),
+        let key = upstream.optional("consistent_key", |field| {
+            if algorithm != Algorithm::Consistent {
+                let detail = "applies to load_balancing = \"consistent\" only";
+                return field.fail("conflicting_fields", detail);
+            }
+            ConsistentKey::read(field)
         });
         match algorithm {
             Algorithm::LeastLoaded => Self::LeastLoaded,
@@ -88,12 +88,16 @@ impl ConsistentKey {
                           { query = \"user\" }";
 
     fn read(field: Field<'_>) -> Option<Self> {
-        match field.value() {
-            Value::String(text) if text == "principal" => Some(Self::Principal),
-            Value::String(text) if text == "client_address" => Some(Self::ClientAddress),
-            Value::Object(_) => field.object(Self::read_table),
-            _ => field.fail("invalid_choice", Self::FORMAT),
+        if let Value::String(text) = field.value() {
+            match text.as_str() {
+                "principal" => return Some(Self::Principal),
+                "client_address" => return Some(Self::ClientAddress),
+                _ => {}
+            }
+        } else if matches!(field.value(), Value::Object(_)) {
+            return field.object(Self::read_table);
         }
+        field.fail("invalid_choice", Self::FORMAT)
     }
 
     /// Reads `{ header = "…" }` or `{ query = "…" }`.

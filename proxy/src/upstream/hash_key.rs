@@ -18,9 +18,10 @@ impl UpstreamPool {
         caller: Option<&Caller>,
         client: Option<IpAddr>,
     ) -> Cow<'r, [u8]> {
-        match &self.config.load_balancing {
-            LoadBalancing::Consistent(key) => key_of(key, request, caller, client),
-            _ => Cow::Borrowed(&[]),
+        if let LoadBalancing::Consistent(key) = &self.config.load_balancing {
+            key_of(key, request, caller, client)
+        } else {
+            Cow::Borrowed(&[])
         }
     }
 }

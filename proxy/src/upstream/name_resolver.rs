@@ -194,12 +194,14 @@ impl fmt::Display for LookupError {
 
 impl From<NetError> for LookupError {
     fn from(error: NetError) -> Self {
-        match &error {
-            NetError::Dns(DnsError::NoRecordsFound(none)) => match none.response_code {
-                code @ (ResponseCode::NXDomain | ResponseCode::NoError) => Self::NoRecords(code),
-                code => Self::Failed(format!("error response: {code}")),
-            },
-            _ => Self::Failed(error.to_string()),
+        let NetError::Dns(DnsError::NoRecordsFound(none)) = &error else {
+            return Self::Failed(error.to_string());
+        };
+        let code = none.response_code;
+        if matches!(code, ResponseCode::NXDomain | ResponseCode::NoError) {
+            Self::NoRecords(code)
+        } else {
+            Self::Failed(format!("error response: {code}"))
         }
     }
 }
@@ -300,9 +302,11 @@ async fn look_up_service(
     let records: Vec<_> = lookup
         .answers()
         .iter()
-        .filter_map(|record| match &record.data {
-            RData::SRV(srv) => Some(srv),
-            _ => None,
+        .filter_map(|record| {
+            let RData::SRV(srv) = &record.data else {
+                return None;
+            };
+            Some(srv)
         })
         .collect();
     if !records.is_empty() && records.iter().all(|srv| srv.target.is_root()) {
