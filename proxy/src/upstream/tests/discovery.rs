@@ -1,8 +1,10 @@
 //! Names, their answers and SRV records.
 
 use hickory_resolver::proto::op::ResponseCode;
+use tokio::net::TcpListener;
 
 use super::*;
+use crate::config::{HealthCheckConfig, HealthProbe};
 use crate::upstream::discovery::Target;
 use crate::upstream::name_resolver::{Answer, LookupError};
 
@@ -252,4 +254,39 @@ async fn new_pool_starts_with_the_last_answers() {
             .iter()
             .all(|endpoint| endpoint.weight() == 3)
     );
+}
+
+#[tokio::test]
+async fn address_recovers_after_a_change_of_its_weight() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    drop(listener);
+    let mut config = config(LoadBalancing::RoundRobin, &[1]);
+    config.addresses =
+        vec![UpstreamAddress::parse("srv://_http._tcp.a.internal", 1).expect("an address")];
+    config.health = Some(HealthCheckConfig {
+        probe: HealthProbe::Tcp,
+        interval: Duration::from_secs(3600),
+        timeout: Duration::from_secs(5),
+        failures: 1,
+        successes: 1,
+    });
+    let pool = Arc::new(pool_of(config));
+    apply_services(&pool, &[(10, 1, address.port())]);
+    let checks = tokio::spawn(Arc::clone(&pool).run_health_checks(CancellationToken::new()));
+    let is_healthy = || pool.endpoints()[0].status(0).healthy;
+    let failed = async {
+        while is_healthy() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), failed)
+        .await
+        .expect("the first check fails");
+    apply_services(&pool, &[(10, 3, address.port())]);
+    assert!(!is_healthy());
+    let _listener = TcpListener::bind(address).await.expect("binds again");
+    pool.health.run_health_check(true).await;
+    assert!(is_healthy());
+    checks.abort();
 }

@@ -66,6 +66,24 @@ fn address_at_capacity_passes_its_keys_on() {
 }
 
 #[test]
+fn keys_of_a_full_address_are_distributed() {
+    let pool = pool(CONSISTENT, &[1, 1, 1]);
+    let pick = |key: u64| {
+        let permit = pool.pick(&mix(key).to_le_bytes(), None, Instant::now());
+        permit.expect("an address")
+    };
+    let port = |key: u64| pick(key).endpoint.address.port();
+    let keys: Vec<u64> = (0..200).filter(|key| port(*key) == 1).collect();
+    let held = [pick(keys[0]), pick(keys[1])];
+    let passed_on: Vec<u16> = keys.iter().map(|key| port(*key)).collect();
+    assert!(
+        passed_on.contains(&2) && passed_on.contains(&3) && !passed_on.contains(&1),
+        "{passed_on:?}"
+    );
+    drop(held);
+}
+
+#[test]
 fn excluded_address_leaves_the_other_weights_unchanged() {
     let pool = pool(LoadBalancing::RoundRobin, &[10, 20, 10]);
     eject(&pool, 0);
