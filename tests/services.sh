@@ -81,6 +81,7 @@ install_packages() {
     redis_is_installed || missing+=("redis-server")
     python_is_installed || missing+=("python3-venv")
     [ -x "$(pgbouncer_program)" ] || missing+=("pgbouncer")
+    [ -x /usr/sbin/dnsmasq ] || missing+=("dnsmasq-base")
     command -v curl >/dev/null 2>&1 || missing+=("curl")
     command -v openssl >/dev/null 2>&1 || missing+=("openssl")
     [ -x /bin/kill ] || missing+=("procps")

@@ -1,5 +1,5 @@
 //! The admin listener: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`,
-//! `/jwks/status`.
+//! `/upstreams/names`, `/jwks/status`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -14,12 +14,13 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 
 use crate::state::GatewayState;
-use crate::upstream::EndpointStatus;
+use crate::upstream::{EndpointStatus, NameStatus};
 
 pub(crate) fn router(state: &Arc<GatewayState>, health: Health) -> Router {
     let own = Router::new()
         .route("/config/status", get(config_status))
         .route("/upstreams", get(upstreams))
+        .route("/upstreams/names", get(upstream_names))
         .route("/jwks/status", get(jwks_status))
         .with_state(Arc::clone(state));
     postern_common::admin::router(health, state.metrics.registry.clone()).merge(own)
@@ -57,6 +58,17 @@ async fn upstreams(
         (pool.config.name.clone(), endpoints)
     });
     Json(pools.collect())
+}
+
+async fn upstream_names(
+    Shared(state): Shared<Arc<GatewayState>>,
+) -> Json<BTreeMap<String, Vec<NameStatus>>> {
+    let config = state.runtime_config.load();
+    let names = config.pools.iter().map(|pool| {
+        let names = pool.names();
+        (pool.config.name.clone(), names)
+    });
+    Json(names.filter(|(_, names)| !names.is_empty()).collect())
 }
 
 async fn jwks_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {

@@ -7,8 +7,10 @@
 
 mod assumed_pools;
 mod cors;
+mod dns;
 mod limits;
 mod listen;
+mod load_balancing;
 mod network;
 mod pattern;
 mod policy;
@@ -30,10 +32,12 @@ use url::Url;
 
 pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
 pub use cors::{CorsPolicy, OriginPattern};
+pub use dns::DnsConfig;
 pub use limits::{ClientLimits, RateLimit, RateLimitKey};
 pub use listen::{
     AccessLogConfig, AccessLogSink, ClientAddressDetail, ListenerConfig, ListenerTlsConfig,
 };
+pub use load_balancing::{ConsistentKey, LoadBalancing};
 pub use network::IpNetwork;
 pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
 pub use policy::{CallerRules, RoutePolicy, ServiceRule, UserRule};
@@ -41,8 +45,8 @@ pub use route::{PathRewrite, Route, RouteTarget};
 pub use route_test::{RouteTest, TestToken};
 pub use schema::SCHEMA;
 pub use upstream::{
-    HealthCheckConfig, HealthProbe, LoadBalancing, OutlierDetection, UpstreamAddress,
-    UpstreamConfig, UpstreamTlsConfig,
+    HealthCheckConfig, HealthProbe, OutlierDetection, UpstreamAddress, UpstreamConfig,
+    UpstreamTlsConfig,
 };
 
 /// The contents of `proxy.toml`.
@@ -70,6 +74,8 @@ pub struct Config {
     pub access_log: AccessLogConfig,
     /// Trace export; default none.
     pub traces: Option<TraceConfig>,
+    /// Look-ups of the names of upstreams.
+    pub dns: DnsConfig,
     /// The upstreams.
     pub upstreams: Vec<UpstreamConfig>,
     /// The routes, in the order of the file.
@@ -146,6 +152,7 @@ impl Config {
             .section("access_log", AccessLogConfig::read)
             .unwrap_or_default();
         let traces = root.section("traces", TraceConfig::read);
+        let dns = root.section("dns", DnsConfig::read).unwrap_or_default();
         let upstreams = root.section("upstream", |section| {
             Some(section.entries(UpstreamConfig::read))
         });
@@ -165,6 +172,7 @@ impl Config {
             handover: handover.map(PathBuf::from),
             access_log,
             traces,
+            dns,
             upstreams,
             cors: CorsPolicy::fallback(cors, &routes),
             routes,

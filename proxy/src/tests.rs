@@ -14,6 +14,7 @@ mod http10;
 mod http2;
 mod http2_frames;
 mod http2_upstream;
+mod load_balancing;
 mod logs;
 mod origin;
 mod path_comparison;

@@ -1,76 +1,75 @@
 //! Upstreams: pools of addresses, load balancing, health and connections.
 //!
-//! - **Enters:** an upstream of the configuration; a client hash per request.
+//! - **Enters:** an upstream of the configuration; a hash of the client, and the key of consistent
+//!   hashing, per request.
 //! - **Leaves:** an [`InFlightPermit`] for an address, and connections to it; parsed responses.
 //! - **May depend on:** [`crate::config`], [`crate::message`] for framing, and [`crate::telemetry`]
 //!   for metrics.
 
 pub(crate) mod checked_connection;
 mod client_shares;
+mod discovery;
 mod endpoint;
+mod hash_key;
 mod health;
 mod http1_connection;
 mod log_throttle;
-mod resolve;
+mod name_resolver;
+mod peer;
 mod response;
 mod retry_budget;
+mod selection;
+mod srv;
 mod tls_material;
 pub(crate) mod tunnel;
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Once};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use pingora_core::protocols::{ALPN, TcpKeepalive};
-use pingora_core::upstreams::peer::{HttpPeer, PeerOptions};
+use futures_util::FutureExt;
+use pingora_load_balancing::{Backends, HealthRegistry};
 use postern_common::exit::Exit;
 use prometheus::{Histogram, IntCounter};
+use tokio_util::sync::CancellationToken;
 
-use crate::config::{LoadBalancing, UpstreamConfig};
+use crate::config::UpstreamConfig;
 use crate::telemetry::metrics::GatewayMetrics;
 use client_shares::ClientShares;
+use discovery::{Discovery, SharedDiscovery};
+pub(crate) use discovery::{NameStatus, Resolution};
 use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
 pub(crate) use http1_connection::UpstreamConnection;
 use log_throttle::LogThrottle;
+pub(crate) use name_resolver::NameResolver;
+use peer::PeerBuilder;
 pub(crate) use response::ResponseBody;
 use retry_budget::RetryBudget;
+use selection::{Candidates, EndpointSet};
 pub(crate) use tls_material::NO_ROOTS;
-use tls_material::TlsMaterial;
-
-/// Idle time after which TCP keep-alive probes are sent.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-
-/// Interval between keep-alive probes.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Unanswered keep-alive probes after which a connection is closed.
-const KEEPALIVE_PROBES: usize = 3;
-
-/// Maximum concurrent streams on one HTTP/2 connection to an upstream.
-const MAX_UPSTREAM_STREAMS: u16 = 64;
-
-/// Flow-control window of an HTTP/2 stream from an upstream. The connection window is the sum over
-/// all streams, so that slow readers do not block others. It also bounds the frame size: Pingora
-/// allows frames of 64 KiB and buffers ten frames per response.
-const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 16 << 10;
 
 /// Fraction of the requests in flight that one client may have once half of them are in use.
 const CLIENT_SHARE_DIVISOR: usize = 8;
 
 /// An upstream with its addresses. Kept across reloads that do not change it.
-#[derive(Debug)]
+///
+/// Membership and active health are those of [`Backends`]. Requests read `endpoints`, the snapshot
+/// of the last change, and the state in the endpoints themselves.
 pub(crate) struct UpstreamPool {
     pub(crate) config: UpstreamConfig,
-    endpoints: ArcSwap<Vec<Arc<Endpoint>>>,
-    turn: AtomicU64,
+    resolver: Arc<NameResolver>,
+    discovery: Arc<Discovery>,
+    backends: Backends,
+    health: Arc<HealthRegistry>,
+    /// Guards `health`, in which a check can be set once.
+    health_check: Once,
+    endpoints: ArcSwap<EndpointSet>,
     retry_budget: RetryBudget,
     client_shares: Arc<ClientShares>,
     created_at: Instant,
-    tls: Option<TlsMaterial>,
+    peers: Arc<PeerBuilder>,
     pub(crate) latency: Histogram,
     retries: IntCounter,
     retries_denied: IntCounter,
@@ -109,15 +108,34 @@ impl UpstreamPool {
     ///
     /// # Errors
     /// Status 64 if a TLS file cannot be read.
-    pub(crate) fn new(config: UpstreamConfig, metrics: &GatewayMetrics) -> Result<Self, Exit> {
+    pub(crate) fn new(
+        config: UpstreamConfig,
+        resolver: &Arc<NameResolver>,
+        metrics: &GatewayMetrics,
+    ) -> Result<Self, Exit> {
         let label = [config.name.as_str()];
+        let peers = Arc::new(PeerBuilder::new(&config)?);
+        let discovery = Arc::new(Discovery::new(
+            &config.name,
+            &config.addresses,
+            Arc::clone(resolver),
+            Arc::clone(&peers),
+        ));
+        let health = Arc::new(health::registry());
         let pool = Self {
+            resolver: Arc::clone(resolver),
+            backends: Backends::new_with_health_registry(
+                Box::new(SharedDiscovery(Arc::clone(&discovery))),
+                Arc::clone(&health),
+            ),
+            discovery,
+            health,
+            health_check: Once::new(),
             endpoints: ArcSwap::default(),
-            turn: AtomicU64::new(0),
             retry_budget: RetryBudget::new(config.retry_budget),
             client_shares: Arc::default(),
             created_at: Instant::now(),
-            tls: config.tls.as_ref().map(TlsMaterial::load).transpose()?,
+            peers,
             latency: metrics.upstream.latency.with_label_values(&label),
             retries: metrics.upstream.retries.with_label_values(&label),
             retries_denied: metrics.upstream.retries_denied.with_label_values(&label),
@@ -125,49 +143,63 @@ impl UpstreamPool {
             warnings: LogThrottle::default(),
             config,
         };
-        let literal = |at: usize| {
-            let address = &pool.config.addresses[at];
-            address
-                .host
-                .parse()
-                .ok()
-                .map(|ip| (at, SocketAddr::new(ip, address.port)))
-        };
-        pool.set_addresses(
-            (0..pool.config.addresses.len())
-                .filter_map(literal)
-                .collect(),
-        );
+        // The first discovery does not wait.
+        let _is_done = pool.update_endpoints().now_or_never();
         Ok(pool)
     }
 
-    /// Returns whether a TLS file was modified since it was read. Files that could not be read are
-    /// tried again.
+    /// Returns whether a TLS file was modified since it was read.
     pub(crate) fn has_changed_files(&self) -> bool {
-        let tls = self.tls.as_ref().zip(self.config.tls.as_ref());
-        tls.is_some_and(|(material, config)| material.has_changed(config))
+        self.peers.has_changed_files()
     }
 
-    /// Replaces the addresses; each has the position of its entry in the configuration. The state
-    /// of unchanged addresses is kept.
-    pub(crate) fn set_addresses(&self, mut addresses: Vec<(usize, SocketAddr)>) {
-        addresses.sort_unstable();
-        addresses.dedup_by_key(|(_, address)| *address);
-        let old = self.endpoints.load();
-        let endpoints = addresses.into_iter().map(|(at, address)| {
-            let known = old
-                .iter()
-                .find(|endpoint| endpoint.address == address && endpoint.config_index == at);
-            known
-                .cloned()
-                .unwrap_or_else(|| Arc::new(Endpoint::new(address, at, self.peer(at, address))))
-        });
-        self.endpoints.store(Arc::new(endpoints.collect()));
+    /// Returns whether the pool can be used for this configuration, with its state.
+    pub(crate) fn is_reusable(&self, config: &UpstreamConfig, resolver: &NameResolver) -> bool {
+        self.config == *config
+            && !self.has_changed_files()
+            && (!self.discovery.has_names() || self.resolver.config() == resolver.config())
+    }
+
+    /// Looks expired names up and keeps the addresses up to date until `stop`.
+    pub(crate) async fn run_discovery(self: Arc<Self>, stop: CancellationToken) {
+        while self.discovery.has_names() {
+            let update = async {
+                self.update_endpoints().await;
+                tokio::time::sleep(self.discovery.wait(Instant::now())).await;
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = update => {}
+            }
+        }
+    }
+
+    /// Runs the discovery once. The state of unchanged addresses is kept.
+    async fn update_endpoints(&self) {
+        let mut has_changed = false;
+        loop {
+            let updated = self.backends.update(|_| has_changed = true).await;
+            if let Err(error) = updated {
+                tracing::error!(upstream = %self.config.name, %error, "upstream discovery failed");
+            }
+            if !self.discovery.has_moved() {
+                break;
+            }
+        }
+        if has_changed {
+            let set = EndpointSet::new(&self.config.load_balancing, &self.backends.get_backend());
+            self.endpoints.store(Arc::new(set));
+        }
+    }
+
+    /// Returns the states of the names that are looked up.
+    pub(crate) fn names(&self) -> Vec<NameStatus> {
+        self.discovery.names(Instant::now())
     }
 
     /// Returns the current addresses.
-    pub(crate) fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
-        self.endpoints.load_full()
+    pub(crate) fn endpoints(&self) -> Arc<[Arc<Endpoint>]> {
+        Arc::clone(&self.endpoints.load().endpoints)
     }
 
     /// Returns whether the upstream is spoken to in plain HTTP/1.1.
@@ -177,7 +209,7 @@ impl UpstreamPool {
 
     /// Closes expired idle connections.
     pub(crate) fn evict_idle_connections(&self) {
-        for endpoint in &*self.endpoints() {
+        for endpoint in self.endpoints().iter() {
             endpoint.idle_plain.evict(self.config.idle_timeout);
             endpoint.idle_tls.evict(self.config.idle_timeout);
         }
@@ -199,6 +231,7 @@ impl UpstreamPool {
     pub(crate) fn pick_for_client(
         &self,
         client: u64,
+        key: &[u8],
         avoid: Option<&Endpoint>,
         now: Instant,
     ) -> Result<InFlightPermit, NoEndpoint> {
@@ -206,17 +239,19 @@ impl UpstreamPool {
             .client_shares
             .try_add(client, self.client_limit(now))
             .ok_or(NoEndpoint::ClientShareUsed)?;
-        let permit = self.pick(client, avoid, now)?;
+        let permit = self.pick(key, avoid, now)?;
         permit.attach_client_share(share);
         Ok(permit)
     }
 
     /// Returns the maximum requests in flight of one client.
     fn client_limit(&self, now: Instant) -> usize {
-        let (endpoints, now) = (self.endpoints.load(), self.ms_at(now));
-        let weighing = endpoints
+        let (set, now) = (self.endpoints.load(), self.ms_at(now));
+        let priority = Candidates::priority(&set.endpoints, now);
+        let weighing = set
+            .endpoints
             .iter()
-            .filter(|endpoint| endpoint.weight_in(&self.config) > 0);
+            .filter(|endpoint| endpoint.weight() > 0 && Some(endpoint.priority()) == priority);
         let (taken, available) = weighing.fold((0, 0), |(taken, available), endpoint| {
             let is_available = endpoint.availability(now) == Availability::Available;
             (
@@ -232,145 +267,19 @@ impl UpstreamPool {
         }
     }
 
-    /// Chooses an address, other than `avoid` if possible. `client` is a hash of the client
-    /// address.
-    ///
-    /// Available addresses are preferred to ejected ones, and those to unhealthy ones. If more than
-    /// `panic_percent` of the addresses are excluded, a first attempt may use any (panic mode), so
-    /// that the remaining ones are not overloaded; a retry prefers available addresses.
+    /// Chooses an address, other than `avoid` if possible. `key` is that of consistent hashing.
     pub(crate) fn pick(
         &self,
-        client: u64,
+        key: &[u8],
         avoid: Option<&Endpoint>,
         now: Instant,
     ) -> Result<InFlightPermit, NoEndpoint> {
-        let endpoints = self.endpoints.load();
-        let now = self.ms_at(now);
-        let weighs = |endpoint: &Endpoint| endpoint.weight_in(&self.config) > 0;
-        let (total, out) = endpoints.iter().filter(|endpoint| weighs(endpoint)).fold(
-            (0, 0),
-            |(total, out), endpoint| {
-                (
-                    total + 1,
-                    out + usize::from(endpoint.availability(now) != Availability::Available),
-                )
-            },
-        );
-        let panic =
-            avoid.is_none() && out * 100 > total * self.config.outlier.panic_percent as usize;
-        let rank = |endpoint: &Endpoint| match panic {
-            true => Availability::Available,
-            false => endpoint.availability(now),
-        };
-        let candidate = |endpoint: &Endpoint| {
-            weighs(endpoint)
-                && !avoid.is_some_and(|avoid| total > 1 && avoid.address == endpoint.address)
-        };
-        let candidates = || endpoints.iter().filter(|endpoint| candidate(endpoint));
-        let best = candidates()
-            .map(|endpoint| rank(endpoint))
-            .min()
+        let set = self.endpoints.load();
+        let panic_percent = self.config.outlier.panic_percent;
+        let candidates = Candidates::new(&set.endpoints, avoid, panic_percent, self.ms_at(now))
             .ok_or(NoEndpoint::Unavailable)?;
-        let usable = |endpoint: &Endpoint| candidate(endpoint) && rank(endpoint) == best;
-        let chosen = self.balance(&endpoints, usable, client);
-        if let Some(permit) =
-            chosen.and_then(|chosen| InFlightPermit::try_acquire(chosen, self.config.in_flight))
-        {
-            return Ok(permit);
-        }
-        // The address is at capacity; or a concurrent request has changed its state, and any
-        // address is acceptable.
-        let has_changed = chosen.is_none();
-        candidates()
-            .filter(|endpoint| has_changed || usable(endpoint))
-            .find_map(|endpoint| InFlightPermit::try_acquire(endpoint, self.config.in_flight))
+        set.acquire(&candidates, key, self.config.in_flight)
             .ok_or(NoEndpoint::AtCapacity)
-    }
-
-    /// Applies the configured load balancing algorithm to the usable addresses.
-    fn balance<'e>(
-        &self,
-        endpoints: &'e [Arc<Endpoint>],
-        usable: impl Fn(&Endpoint) -> bool,
-        client: u64,
-    ) -> Option<&'e Arc<Endpoint>> {
-        let count = endpoints.iter().filter(|endpoint| usable(endpoint)).count();
-        let nth = |at: u64| {
-            let at = usize::try_from(at % count.max(1) as u64).unwrap_or(0);
-            endpoints.iter().filter(|endpoint| usable(endpoint)).nth(at)
-        };
-        match self.config.balance {
-            LoadBalancing::RoundRobin => self.weighted(
-                endpoints,
-                &usable,
-                self.turn.fetch_add(1, Ordering::Relaxed),
-            ),
-            LoadBalancing::ClientHash => self.rendezvous(endpoints, &usable, client),
-            LoadBalancing::LeastLoaded if count == 1 => nth(0),
-            LoadBalancing::LeastLoaded => {
-                let random = self.random();
-                let (one, other) = (nth(random), nth(random.rotate_left(32)));
-                let other = if one.map(Arc::as_ptr) == other.map(Arc::as_ptr) {
-                    nth(random + 1)
-                } else {
-                    other
-                };
-                one.into_iter()
-                    .chain(other)
-                    .min_by_key(|endpoint| endpoint.load(&self.config))
-            }
-        }
-    }
-
-    /// Returns the address at `turn` of a sequence in which each occurs as often as its weight.
-    fn weighted<'e>(
-        &self,
-        endpoints: &'e [Arc<Endpoint>],
-        usable: impl Fn(&Endpoint) -> bool,
-        turn: u64,
-    ) -> Option<&'e Arc<Endpoint>> {
-        let weight = |endpoint: &Endpoint| u64::from(endpoint.weight_in(&self.config));
-        let usable: Vec<&Arc<Endpoint>> = endpoints
-            .iter()
-            .filter(|endpoint| usable(endpoint))
-            .collect();
-        let total: u64 = usable.iter().map(|endpoint| weight(endpoint)).sum();
-        let mut left = turn % total.max(1);
-        usable
-            .into_iter()
-            .find(|endpoint| match left.checked_sub(weight(endpoint)) {
-                Some(rest) => {
-                    left = rest;
-                    false
-                }
-                None => true,
-            })
-    }
-
-    /// Returns the address with the highest weighted score for this client (rendezvous hashing):
-    /// when an address is removed, only its own clients move.
-    fn rendezvous<'e>(
-        &self,
-        endpoints: &'e [Arc<Endpoint>],
-        usable: impl Fn(&Endpoint) -> bool,
-        client: u64,
-    ) -> Option<&'e Arc<Endpoint>> {
-        let score = |endpoint: &Endpoint| {
-            let unit = ((mix(client ^ endpoint.key) >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
-            f64::from(endpoint.weight_in(&self.config)) / -unit.ln().min(-f64::MIN_POSITIVE)
-        };
-        endpoints
-            .iter()
-            .filter(|endpoint| usable(endpoint))
-            .max_by(|one, other| score(one).total_cmp(&score(other)))
-    }
-
-    /// Returns a pseudo-random number, sufficient for load balancing.
-    fn random(&self) -> u64 {
-        mix(self
-            .turn
-            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed))
-            >> 1
     }
 
     /// Records a response head, received `micros` after the choice of its address.
@@ -413,58 +322,15 @@ impl UpstreamPool {
         counter.inc();
         may
     }
-
-    /// Builds the Pingora peer of an address. All timeouts are set, because Pingora's defaults are
-    /// unlimited.
-    fn peer(&self, at: usize, address: SocketAddr) -> HttpPeer {
-        let config = &self.config;
-        let name = match &config.tls {
-            None => String::new(),
-            Some(tls) => tls
-                .name
-                .clone()
-                .unwrap_or_else(|| config.addresses[at].host.clone()),
-        };
-        let mut peer = HttpPeer::new(address, config.tls.is_some(), name);
-        let mut options = PeerOptions::new();
-        options.tcp_keepalive = Some(TcpKeepalive {
-            idle: KEEPALIVE_IDLE,
-            interval: KEEPALIVE_INTERVAL,
-            count: KEEPALIVE_PROBES,
-            // Pingora waits for a response even after a body write has timed out. The kernel closes
-            // the connection, which ends the wait.
-            #[cfg(target_os = "linux")]
-            user_timeout: config.write_timeout,
-        });
-        options.connection_timeout = Some(config.connect_timeout);
-        options.total_connection_timeout = Some(config.connect_timeout);
-        options.read_timeout = Some(config.read_timeout);
-        options.write_timeout = Some(config.write_timeout);
-        options.idle_timeout = Some(config.idle_timeout);
-        // A negotiated HTTP/1.1 response would bypass the response check of [`checked_connection`].
-        options.alpn = if config.http2 { ALPN::H2 } else { ALPN::H1 };
-        options.max_h2_streams = if config.http2 {
-            usize::from(MAX_UPSTREAM_STREAMS)
-        } else {
-            1
-        };
-        options.h2_stream_window_size = Some(UPSTREAM_STREAM_WINDOW_BYTES);
-        options.h2_connection_window_size =
-            Some(UPSTREAM_STREAM_WINDOW_BYTES * u32::from(MAX_UPSTREAM_STREAMS));
-        if let Some(tls) = &self.tls {
-            options.ca.clone_from(&tls.ca);
-            peer.client_cert_key.clone_from(&tls.certificate);
-        }
-        peer.options = options;
-        peer
-    }
 }
 
-/// The finalizer of splitmix64, in which every input bit affects every output bit.
-fn mix(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
+impl fmt::Debug for UpstreamPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpstreamPool")
+            .field("config", &self.config)
+            .field("endpoints", &self.endpoints)
+            .finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]

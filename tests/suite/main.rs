@@ -25,6 +25,7 @@ mod expiry;
 mod gateway_changes;
 mod gateway_commands;
 mod gateway_deploy;
+mod gateway_dns;
 mod identity_headers;
 mod invalid_requests;
 mod notify_addresses;

@@ -1,11 +1,12 @@
 //! `[upstream.NAME]`: backend services.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use postern_common::decode::{Field, Object, Value};
 
-use crate::config::nonzero_duration;
+use crate::config::{LoadBalancing, nonzero_duration};
 
 /// `[upstream.NAME]`: a backend service.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +16,7 @@ pub struct UpstreamConfig {
     /// The addresses; at least one.
     pub addresses: Vec<UpstreamAddress>,
     /// The load balancing algorithm; default least-loaded.
-    pub balance: LoadBalancing,
+    pub load_balancing: LoadBalancing,
     /// Time to establish a connection, including the TLS handshake; default 2 s.
     pub connect_timeout: Duration,
     /// Time from the end of the request to the first byte of the response, and between two reads of
@@ -44,27 +45,17 @@ pub struct UpstreamConfig {
     pub http2: bool,
 }
 
-/// A host and port.
+/// A host and port, or the name of SRV records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamAddress {
     /// An IP address, or a DNS name that is resolved in the background.
     pub host: String,
-    /// The port.
+    /// The port; 0 for SRV records, which have their own.
     pub port: u16,
     /// Weight relative to the other addresses; default 1.
     pub weight: u32,
-}
-
-/// A load balancing algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoadBalancing {
-    /// Power of two choices: the less loaded of two random addresses (requests in flight times
-    /// latency, which follows peaks at once).
-    LeastLoaded,
-    /// Round robin.
-    RoundRobin,
-    /// Consistent hashing of the client address, so that a client keeps using the same address.
-    ClientHash,
+    /// Whether `host` is the name of SRV records (RFC 2782), written as `srv://name`.
+    pub is_srv: bool,
 }
 
 /// `[upstream.NAME.health]`: active health checks.
@@ -131,19 +122,10 @@ impl UpstreamConfig {
         }
         field.object(|upstream| {
             let seconds = Duration::from_secs;
-            let addresses = upstream.required("addresses", |field| {
-                super::non_empty(field, UpstreamAddress::read)
-            });
-            let choices = [
-                ("least-loaded", LoadBalancing::LeastLoaded),
-                ("round-robin", LoadBalancing::RoundRobin),
-                ("client-hash", LoadBalancing::ClientHash),
-            ];
+            let addresses = upstream.required("addresses", read_addresses);
             Some(Self {
                 name: name.to_owned(),
-                balance: upstream.or("balance", LoadBalancing::LeastLoaded, |field| {
-                    field.one_of(&choices)
-                }),
+                load_balancing: LoadBalancing::read(upstream),
                 connect_timeout: upstream.or("connect_timeout", seconds(2), nonzero_duration),
                 read_timeout: upstream.or("read_timeout", seconds(30), nonzero_duration),
                 write_timeout: upstream.or("write_timeout", seconds(30), nonzero_duration),
@@ -163,8 +145,27 @@ impl UpstreamConfig {
     }
 }
 
+/// The prefix of an address that is the name of SRV records.
+const SRV_SCHEME: &str = "srv://";
+
+/// Reads `addresses`.
+fn read_addresses(field: Field<'_>) -> Option<Vec<UpstreamAddress>> {
+    let addresses = super::non_empty(field, UpstreamAddress::read)?;
+    if addresses.len() > 1 && addresses.iter().any(|address| address.is_srv) {
+        // The upstream itself is known, so that routes to it are no further mistakes.
+        let _recorded: Option<()> = field.fail(
+            "conflicting_fields",
+            "an srv:// address must be the only one: the records have their own priorities and \
+             weights",
+        );
+    }
+    Some(addresses)
+}
+
+// === impl UpstreamAddress ===
+
 impl UpstreamAddress {
-    /// Reads `"host:port"`, or `{ address = "host:port", weight = 2 }`.
+    /// Reads `"host:port"`, `"srv://name"`, or `{ address = "host:port", weight = 2 }`.
     fn read(field: Field<'_>) -> Option<Self> {
         if let Value::String(text) = field.value() {
             return Self::parse(text, 1).or_else(|| field.fail("invalid_format", Self::FORMAT));
@@ -173,20 +174,37 @@ impl UpstreamAddress {
             let detail = format!("{}, or a table with address and weight", Self::FORMAT);
             return field.fail("invalid_type", detail);
         }
-        field.object(|address| {
-            let weight = address.or("weight", 1, |field| field.integer(0..=1000));
-            address.required("address", |field| {
-                Self::parse(field.string()?, weight)
+        field.object(|table| {
+            let weight = table.optional("weight", |field| field.integer(0..=1000));
+            let address = table.required("address", |field| {
+                Self::parse(field.string()?, weight.unwrap_or(1))
                     .or_else(|| field.fail("invalid_format", Self::FORMAT))
-            })
+            })?;
+            if address.is_srv && table.has("weight") {
+                table.fail_at(
+                    "weight",
+                    "conflicting_fields",
+                    "SRV records have their own weights",
+                );
+            }
+            Some(address)
         })
     }
 
-    const FORMAT: &str = "must be an address such as 127.0.0.1:8501 or auth.internal:8501";
+    const FORMAT: &str = "must be an address such as 127.0.0.1:8501, auth.internal:8501 or \
+                          srv://_http._tcp.auth.internal";
 
-    /// Parses `host:port`.
+    /// Parses `host:port` or `srv://name`.
     #[must_use]
     pub fn parse(text: &str, weight: u32) -> Option<Self> {
+        if let Some(name) = text.strip_prefix(SRV_SCHEME) {
+            return is_dns_name(name).then(|| Self {
+                host: name.to_owned(),
+                port: 0,
+                weight,
+                is_srv: true,
+            });
+        }
         let (host, port) = text.rsplit_once(':')?;
         if !crate::message::head::is_authority(text.as_bytes()) || host.is_empty() {
             return None;
@@ -199,8 +217,46 @@ impl UpstreamAddress {
             host,
             port: port.parse().ok().filter(|port| *port > 0)?,
             weight,
+            is_srv: false,
         })
     }
+
+    /// Returns the name that a certificate of the address must have, unless another one is
+    /// configured. For SRV records it is the domain of the service: the names of its targets come
+    /// from DNS, which is not authenticated (RFC 6125 section 6.2.1).
+    #[must_use]
+    pub fn server_name(&self) -> &str {
+        let mut name = self.host.as_str();
+        while self.is_srv
+            && let Some((label, domain)) = name.split_once('.')
+            && label.starts_with('_')
+        {
+            name = domain;
+        }
+        name.strip_suffix('.')
+            .filter(|_| self.is_srv)
+            .unwrap_or(name)
+    }
+}
+
+impl fmt::Display for UpstreamAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.is_srv, self.host.contains(':')) {
+            (true, _) => write!(f, "{SRV_SCHEME}{}", self.host),
+            (false, true) => write!(f, "[{}]:{}", self.host, self.port),
+            (false, false) => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// Returns whether the text is a DNS name (RFC 1035 section 2.3.4), with underscores.
+fn is_dns_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        (1..=63).contains(&label.len()) && label.bytes().all(allowed)
+    };
+    let name = text.strip_suffix('.').unwrap_or(text);
+    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 impl HealthCheckConfig {
@@ -261,5 +317,55 @@ impl UpstreamTlsConfig {
             section.fail("missing_field", "certificate and key go together");
         }
         Some(tls)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_parsed() {
+        let parse = |text| UpstreamAddress::parse(text, 1);
+        for (text, host, port, is_srv) in [
+            ("127.0.0.1:80", "127.0.0.1", 80, false),
+            ("[::1]:80", "::1", 80, false),
+            ("name.internal:80", "name.internal", 80, false),
+            (
+                "srv://_http._tcp.a.internal",
+                "_http._tcp.a.internal",
+                0,
+                true,
+            ),
+            ("srv://a.service.consul.", "a.service.consul.", 0, true),
+        ] {
+            let address = parse(text).expect(text);
+            assert_eq!((address.host.as_str(), address.port), (host, port));
+            assert_eq!(address.is_srv, is_srv);
+            assert_eq!(address.to_string(), text);
+        }
+        for text in [
+            "srv://",
+            "srv://a..b",
+            "srv://a:80",
+            "srv://a/b",
+            "a",
+            "a:0",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn certificate_name_of_srv_records_is_their_domain() {
+        for (text, name) in [
+            ("srv://_http._tcp.a.internal", "a.internal"),
+            ("srv://_http._tcp.a.internal.", "a.internal"),
+            ("srv://a.service.consul", "a.service.consul"),
+            ("_a.internal:80", "_a.internal"),
+        ] {
+            let address = UpstreamAddress::parse(text, 1).expect(text);
+            assert_eq!(address.server_name(), name);
+        }
     }
 }

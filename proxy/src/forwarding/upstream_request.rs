@@ -56,9 +56,10 @@ pub(super) fn choose_endpoint(
     let is_one_client = ctx
         .client_address
         .is_some_and(|address| !config.limits.is_trusted_proxy(address));
+    let key = pool.hash_key(client.request(), ctx.caller.as_ref(), ctx.client_address);
     let permit = match is_one_client {
-        true => pool.pick_for_client(ctx.client_key, avoid, began),
-        false => pool.pick(ctx.client_key, avoid, began),
+        true => pool.pick_for_client(ctx.client_key, &key, avoid, began),
+        false => pool.pick(&key, avoid, began),
     };
     let permit = Arc::new(permit.map_err(|reason| {
         log_no_endpoint(pool, ctx, reason, began);

@@ -9,13 +9,25 @@ use postern_common::admin::{Check, Health};
 use tokio_util::task::TaskTracker;
 
 use crate::state::GatewayState;
-use crate::upstream::{EndpointStatus, UpstreamPool};
+use crate::upstream::{EndpointStatus, Resolution, UpstreamPool};
 
 /// Interval at which gauges are updated.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval at which readiness is checked until the gateway is ready for the first time.
 const STARTUP_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Time after which readiness does not wait for name servers that do not answer.
+const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The components whose readiness is observed.
+struct ObservedChecks {
+    /// The keys of the user pools.
+    keys: Check,
+    /// The first look-ups of the names of upstreams; `None` without names, and once they have
+    /// ended.
+    names: Option<Check>,
+}
 
 /// The background tasks of the gateway.
 pub(crate) struct BackgroundTasks {
@@ -37,11 +49,12 @@ pub(crate) fn start(
 ) -> BackgroundTasks {
     let tasks = TaskTracker::new();
     tasks.spawn(Arc::clone(&state.verifier).run(stop.clone()));
-    tasks.spawn(run_observer(
-        Arc::clone(state),
-        health.check("keys"),
-        stop.clone(),
-    ));
+    let has_pending_names = has_pending_names(state);
+    let checks = ObservedChecks {
+        keys: health.check("keys"),
+        names: has_pending_names.then(|| health.check("names")),
+    };
+    tasks.spawn(run_observer(Arc::clone(state), checks, stop.clone()));
     let pools = PoolTasks {
         tasks: tasks.clone(),
         stop: stop.clone(),
@@ -84,7 +97,7 @@ impl PoolTasks {
             }
             let stop = self.stop.child_token();
             self.tasks
-                .spawn(Arc::clone(pool).run_resolver(stop.clone()));
+                .spawn(Arc::clone(pool).run_discovery(stop.clone()));
             self.tasks
                 .spawn(Arc::clone(pool).run_health_checks(stop.clone()));
             running.push((Arc::clone(pool), stop));
@@ -92,8 +105,12 @@ impl PoolTasks {
     }
 }
 
-async fn run_observer(state: Arc<GatewayState>, keys: Check, stop: CancellationToken) {
-    let mut pause = STARTUP_POLL_INTERVAL;
+async fn run_observer(
+    state: Arc<GatewayState>,
+    mut checks: ObservedChecks,
+    stop: CancellationToken,
+) {
+    let mut has_keys = false;
     loop {
         // Keys of further issuers are not required: all gateways share them, so that an unavailable
         // partner would make every gateway unready. `/jwks/status` reports them.
@@ -104,17 +121,38 @@ async fn run_observer(state: Arc<GatewayState>, keys: Check, stop: CancellationT
             .iter()
             .all(|issuer| state.verifier.can_verify(issuer))
         {
-            keys.set_ok();
-            pause = UPDATE_INTERVAL;
+            checks.keys.set_ok();
+            has_keys = true;
         } else {
-            keys.set_failed("the keys of a pool have not been fetched");
+            let reason = "the keys of a pool have not been fetched";
+            checks.keys.set_failed(reason);
+        }
+        // A name that is not found does not make the gateway unready: other upstreams work.
+        let is_late = state.started_at.elapsed() >= NAMES_TIMEOUT;
+        if let Some(names) = checks
+            .names
+            .take_if(|_| is_late || !has_pending_names(&state))
+        {
+            names.set_ok();
         }
         update_gauges(&state);
+        let is_started = has_keys && checks.names.is_none();
+        let pause = match is_started {
+            true => UPDATE_INTERVAL,
+            false => STARTUP_POLL_INTERVAL,
+        };
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
         }
     }
+}
+
+/// Returns whether the first look-up of a name has not ended.
+fn has_pending_names(state: &GatewayState) -> bool {
+    let config = state.runtime_config.load();
+    let mut names = config.pools.iter().flat_map(|pool| pool.names());
+    names.any(|name| name.state == Resolution::Pending)
 }
 
 fn update_gauges(state: &GatewayState) {
@@ -161,5 +199,12 @@ fn update_gauges(state: &GatewayState) {
         count("healthy", &|status| status.healthy && !status.ejected);
         count("unhealthy", &|status| !status.healthy);
         count("ejected", &|status| status.ejected);
+        let names = pool.names();
+        for state in Resolution::ALL.into_iter().filter(|_| !names.is_empty()) {
+            let labels = [pool.config.name.as_str(), state.as_str()];
+            let count = names.iter().filter(|name| name.state == state).count();
+            let gauge = metrics.upstream.names.with_label_values(&labels);
+            gauge.set(number(count));
+        }
     }
 }

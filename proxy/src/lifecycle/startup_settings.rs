@@ -38,6 +38,7 @@ impl StartupOnlySettings {
             handover,
             access_log,
             traces,
+            dns: _,
             upstreams: _,
             routes: _,
             cors: _,

@@ -101,11 +101,7 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
     let _memory_only = writeln!(out, "policy     {}", describe_policy(&route.policy));
     for target in &route.targets {
         let upstream = &config.upstreams[target.upstream];
-        let addresses: Vec<String> = upstream
-            .addresses
-            .iter()
-            .map(|address| format!("{}:{}", address.host, address.port))
-            .collect();
+        let addresses: Vec<String> = upstream.addresses.iter().map(ToString::to_string).collect();
         let weight = target.weight;
         let _memory_only = writeln!(
             out,

@@ -10,7 +10,7 @@ use postern_common::exit::Exit;
 use crate::config::{ClientLimits, Config, CorsPolicy, Route, RouteTarget, ShutdownConfig};
 use crate::routing::table::RouteTable;
 use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
-use crate::upstream::UpstreamPool;
+use crate::upstream::{NameResolver, UpstreamPool};
 
 /// Timeout of the rate limit store, after which requests are counted locally.
 const STORE_TIMEOUT: Duration = Duration::from_millis(50);
@@ -23,6 +23,8 @@ pub(crate) struct RuntimeConfig {
     /// The CORS policy for requests that match no route.
     pub(crate) cors: Option<Arc<CorsPolicy>>,
     pub(crate) pools: Vec<Arc<UpstreamPool>>,
+    /// The resolver of the names of upstreams.
+    resolver: Arc<NameResolver>,
     /// Whether all upstreams are spoken to in plain HTTP/1.1.
     pub(crate) is_all_plain_http1: bool,
     pub(crate) limits: Arc<ClientLimits>,
@@ -48,18 +50,22 @@ impl RuntimeConfig {
         clock: &Clock,
     ) -> Result<Self, Exit> {
         let table = RouteTable::new(config.routes);
+        let resolver = previous
+            .map(|previous| Arc::clone(&previous.resolver))
+            .filter(|resolver| *resolver.config() == config.dns)
+            .unwrap_or_else(|| Arc::new(NameResolver::new(config.dns.clone())));
         let reusable = |upstream: &crate::config::UpstreamConfig| {
             let pools = previous
                 .map(|previous| previous.pools.as_slice())
                 .unwrap_or_default();
             pools
                 .iter()
-                .find(|pool| pool.config == *upstream && !pool.has_changed_files())
+                .find(|pool| pool.is_reusable(upstream, &resolver))
                 .map(Arc::clone)
         };
         let pool = |upstream: crate::config::UpstreamConfig| match reusable(&upstream) {
             Some(pool) => Ok(pool),
-            None => UpstreamPool::new(upstream, metrics).map(Arc::new),
+            None => UpstreamPool::new(upstream, &resolver, metrics).map(Arc::new),
         };
         let pools = config
             .upstreams
@@ -86,6 +92,7 @@ impl RuntimeConfig {
             route_metrics,
             cors,
             pools,
+            resolver,
             is_all_plain_http1,
             limits,
             issuers,

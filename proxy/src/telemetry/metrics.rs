@@ -42,6 +42,7 @@ pub(crate) struct UpstreamMetrics {
     pub(crate) retries_denied: IntCounterVec,
     pub(crate) ejections: IntCounterVec,
     pub(crate) endpoints: IntGaugeVec,
+    pub(crate) names: IntGaugeVec,
 }
 
 /// Metrics of the configuration.
@@ -230,6 +231,11 @@ impl UpstreamMetrics {
             endpoints: make.gauges(
                 "postern_endpoints",
                 "Upstream addresses by state",
+                &["upstream", "state"],
+            )?,
+            names: make.gauges(
+                "postern_upstream_names",
+                "DNS names of upstreams by state of their look-ups",
                 &["upstream", "state"],
             )?,
         })

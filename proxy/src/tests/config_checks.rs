@@ -157,8 +157,8 @@ fn each_mistake_is_reported_once() {
         ),
         (
             with("[\"127.0.0.1:2\"]", "[8915]"),
-            "p.toml:4: upstream.a.addresses.0: must be an address such as 127.0.0.1:8501 or auth.internal:8501, \
-             or a table with address and weight",
+            "p.toml:4: upstream.a.addresses.0: must be an address such as 127.0.0.1:8501, auth.internal:8501 or \
+             srv://_http._tcp.auth.internal, or a table with address and weight",
         ),
         (
             with("upstream = \"a\"", "upstream = 7"),
@@ -186,6 +186,41 @@ fn each_mistake_is_reported_once() {
                 with("", "")
             ),
             "p.toml:12: test.0.token: must be none, user, service:NAME or a table",
+        ),
+    ] {
+        assert_eq!(read(&text).expect_err(said).message(), said);
+    }
+}
+
+#[test]
+fn mistakes_in_names_and_servers_are_explained() {
+    let with = |from: &str, to: &str| UPSTREAM.replace(from, to);
+    for (text, said) in [
+        (
+            with("[\"127.0.0.1:2\"]", "[\"srv://a\", \"b:1\"]"),
+            "p.toml:4: upstream.a.addresses: an srv:// address must be the only one: the records have their own \
+             priorities and weights",
+        ),
+        (
+            with(
+                "[\"127.0.0.1:2\"]",
+                "[{ address = \"srv://a\", weight = 2 }]",
+            ),
+            "p.toml:4: upstream.a.addresses.0.weight: SRV records have their own weights",
+        ),
+        (
+            with(
+                "[upstream.a]",
+                "[dns]\nservers = [\"localhost\"]\n[upstream.a]",
+            ),
+            "p.toml:4: dns.servers.0: must be an IP address, such as 10.0.0.2 or 127.0.0.1:5353",
+        ),
+        (
+            with(
+                "[upstream.a]",
+                "[dns]\nmin_ttl = \"1m\"\nmax_ttl = \"1s\"\n[upstream.a]",
+            ),
+            "p.toml:5: dns.max_ttl: must not be less than min_ttl",
         ),
     ] {
         assert_eq!(read(&text).expect_err(said).message(), said);

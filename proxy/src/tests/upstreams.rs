@@ -229,7 +229,7 @@ async fn retry_over_the_budget_is_denied_and_counted() {
 async fn ejection_is_counted_once() {
     let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let addresses = format!(
-        "addresses = [\"127.0.0.1:1\", \"{}\"]\nbalance = \"round-robin\"\nretries = 0\n\
+        "addresses = [\"127.0.0.1:1\", \"{}\"]\nload_balancing = \"round_robin\"\nretries = 0\n\
          [upstream.origin.outlier]\nfailures = 1\nejection = \"1h\"",
         origin.address
     );

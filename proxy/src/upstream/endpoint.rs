@@ -1,6 +1,5 @@
 //! The addresses of an upstream and their load, health and ejection.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pingora_core::upstreams::peer::HttpPeer;
 use serde::Serialize;
 
-use crate::config::{OutlierDetection, UpstreamConfig};
+use crate::config::OutlierDetection;
 use crate::upstream::checked_connection::TlsConnection;
 use crate::upstream::client_shares::ClientShare;
 use crate::upstream::http1_connection::{IdlePool, UpstreamConnection};
@@ -20,8 +19,10 @@ pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
     /// Position of its entry in the configuration.
     pub(crate) config_index: usize,
-    /// A hash of the address that is equal in all processes.
-    pub(super) key: u64,
+    /// Addresses with a greater number are used only if none with a lesser one is available.
+    priority: AtomicU32,
+    /// Weight relative to the other addresses; 0 for none of the requests.
+    weight: AtomicU32,
     /// The Pingora peer.
     pub(crate) peer: HttpPeer,
     in_flight: AtomicUsize,
@@ -81,12 +82,11 @@ const LATENCY_DECAY_DIVISOR: u64 = 8;
 
 impl Endpoint {
     pub(super) fn new(address: SocketAddr, config_index: usize, peer: HttpPeer) -> Self {
-        let mut key = DefaultHasher::new();
-        address.hash(&mut key);
         Self {
             address,
             config_index,
-            key: key.finish(),
+            priority: AtomicU32::new(0),
+            weight: AtomicU32::new(1),
             peer,
             in_flight: AtomicUsize::new(0),
             latency_us: AtomicU64::new(0),
@@ -102,11 +102,18 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn weight_in(&self, config: &UpstreamConfig) -> u32 {
-        config
-            .addresses
-            .get(self.config_index)
-            .map_or(0, |address| address.weight)
+    /// Sets the priority and the weight, which SRV records may change.
+    pub(super) fn set_share(&self, priority: u16, weight: u32) {
+        self.priority.store(priority.into(), Ordering::Relaxed);
+        self.weight.store(weight, Ordering::Relaxed);
+    }
+
+    pub(super) fn priority(&self) -> u32 {
+        self.priority.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
     }
 
     pub(super) fn availability(&self, now_ms: u64) -> Availability {
@@ -120,11 +127,10 @@ impl Endpoint {
     }
 
     /// Returns the load: requests in flight times latency, divided by weight.
-    pub(super) fn load(&self, config: &UpstreamConfig) -> u64 {
+    pub(super) fn load(&self) -> u64 {
         let queue = self.in_flight.load(Ordering::Relaxed) as u64 + 1;
         let latency = self.latency_us.load(Ordering::Relaxed).max(100);
-        queue.saturating_mul(latency).saturating_mul(1000)
-            / u64::from(self.weight_in(config).max(1))
+        queue.saturating_mul(latency).saturating_mul(1000) / u64::from(self.weight().max(1))
     }
 
     /// Records a success. An ejected address that is still used becomes available after as many

@@ -1,26 +1,72 @@
-//! Active health checks, with Pingora's probes.
+//! Active health checks, with the checks and the schedule of `pingora-load-balancing`.
 
-use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio_util::sync::CancellationToken;
 
+use async_trait::async_trait;
 use pingora_core::connectors::http::Connector as HttpConnector;
 use pingora_core::connectors::{ConnectorOptions, TransportConnector};
-use pingora_core::{Error, ErrorType};
-use pingora_load_balancing::Backend;
+use pingora_core::{Error, ErrorType, Result};
 use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHealthCheck};
+use pingora_load_balancing::{Backend, HealthRegistry};
 
 use crate::config::{HealthCheckConfig, HealthProbe};
 use crate::upstream::tls_material::NO_ROOTS;
 use crate::upstream::{Endpoint, UpstreamPool};
 
-/// Consecutive results of an address.
-#[derive(Clone, Copy, Debug, Default)]
-struct ProbeStreak {
-    good: u32,
-    bad: u32,
+/// The error type of a check that takes longer than `timeout`.
+const NO_ANSWER: ErrorType = ErrorType::new("no answer in time");
+
+/// A check with a timeout, which records its result in the endpoint of the backend.
+struct EndpointCheck {
+    upstream: String,
+    config: HealthCheckConfig,
+    probe: Box<dyn HealthCheck + Send + Sync>,
+}
+
+/// Returns an empty registry. The health of an address is kept when its weight changes.
+pub(super) fn registry() -> HealthRegistry {
+    HealthRegistry::with_equivalence(|backend| {
+        let mut hasher = DefaultHasher::new();
+        backend.addr.hash(&mut hasher);
+        hasher.finish()
+    })
+}
+
+// === impl EndpointCheck ===
+
+#[async_trait]
+impl HealthCheck for EndpointCheck {
+    async fn check(&self, target: &Backend) -> Result<()> {
+        let checked = tokio::time::timeout(self.config.timeout, self.probe.check(target)).await;
+        let checked = checked.unwrap_or_else(|_| Err(Error::new(NO_ANSWER)));
+        if let Err(error) = &checked {
+            tracing::debug!(upstream = %self.upstream, address = %target.addr, %error, "health check failed");
+        }
+        checked
+    }
+
+    async fn health_status_change(&self, target: &Backend, healthy: bool) {
+        if let Some(endpoint) = target.ext.get::<Arc<Endpoint>>() {
+            endpoint.healthy.store(healthy, Ordering::Relaxed);
+        }
+        tracing::warn!(upstream = %self.upstream, address = %target.addr, healthy, "upstream address health changed");
+    }
+
+    fn backend_summary(&self, target: &Backend) -> String {
+        format!("{} of upstream {}", target.addr, self.upstream)
+    }
+
+    fn health_threshold(&self, success: bool) -> usize {
+        let checks = match success {
+            true => self.config.successes,
+            false => self.config.failures,
+        };
+        usize::try_from(checks).unwrap_or(usize::MAX)
+    }
 }
 
 impl UpstreamPool {
@@ -32,70 +78,23 @@ impl UpstreamPool {
         let Some(probe) = self.build_probe(&health) else {
             return;
         };
-        let mut streaks = HashMap::new();
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = self.check_all(&health, &*probe, &mut streaks) => {}
-            }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(health.interval) => {}
-            }
-        }
-    }
-
-    /// Checks all addresses once.
-    async fn check_all(
-        &self,
-        health: &HealthCheckConfig,
-        probe: &(dyn HealthCheck + Send + Sync),
-        streaks: &mut HashMap<SocketAddr, ProbeStreak>,
-    ) {
-        let endpoints = self.endpoints();
-        streaks.retain(|address, _| {
-            endpoints
-                .iter()
-                .any(|endpoint| endpoint.address == *address)
-        });
-        let checks = endpoints.iter().map(async |endpoint| {
-            let Ok(backend) = Backend::new(&endpoint.address.to_string()) else { return true };
-            let error = match tokio::time::timeout(health.timeout, probe.check(&backend)).await {
-                Ok(Ok(())) => return true,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "no answer in time".to_owned(),
-            };
-            tracing::debug!(upstream = %self.config.name, address = %endpoint.address, error, "health check failed");
-            false
-        });
-        let found = futures_util::future::join_all(checks).await;
-        for (endpoint, good) in endpoints.iter().zip(found) {
-            let streak = streaks.entry(endpoint.address).or_default();
-            *streak = if good {
-                ProbeStreak {
-                    good: streak.good.saturating_add(1),
-                    bad: 0,
-                }
-            } else {
-                ProbeStreak {
-                    good: 0,
-                    bad: streak.bad.saturating_add(1),
-                }
-            };
-            self.update_health(endpoint, health, *streak);
-        }
-    }
-
-    fn update_health(&self, endpoint: &Endpoint, health: &HealthCheckConfig, streak: ProbeStreak) {
-        let was = endpoint.healthy.load(Ordering::Relaxed);
-        let is = if was {
-            streak.bad < health.failures
-        } else {
-            streak.good >= health.successes
+        let interval = health.interval;
+        let check = EndpointCheck {
+            upstream: self.config.name.clone(),
+            config: health,
+            probe,
         };
-        if was != is {
-            endpoint.healthy.store(is, Ordering::Relaxed);
-            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, healthy = is, "upstream address health changed");
+        self.health_check
+            .call_once(|| self.health.set_health_check(Box::new(check)));
+        loop {
+            let pass = async {
+                self.health.run_health_check(true).await;
+                tokio::time::sleep(interval).await;
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = pass => {}
+            }
         }
     }
 
@@ -108,7 +107,7 @@ impl UpstreamPool {
             .first()
             .map(|endpoint| endpoint.peer.clone());
         let template =
-            template.unwrap_or_else(|| self.peer(0, SocketAddr::from(([0, 0, 0, 0], 1))));
+            template.unwrap_or_else(|| self.peers.build(0, SocketAddr::from(([0, 0, 0, 0], 1))));
         let mut options = ConnectorOptions::new(16);
         if self.config.tls.as_ref().is_none_or(|tls| tls.ca.is_some()) {
             options.ca_file = Some(NO_ROOTS.to_owned());
@@ -121,7 +120,7 @@ impl UpstreamPool {
                 Some(Box::new(probe))
             }
             HealthProbe::Http(path) => {
-                let host = &self.config.addresses.first()?.host;
+                let host = self.config.addresses.first()?.server_name();
                 let mut probe = HttpHealthCheck::new_custom(
                     host,
                     self.config.tls.is_some(),

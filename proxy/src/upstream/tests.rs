@@ -1,16 +1,21 @@
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::*;
-use crate::config::{OutlierDetection, UpstreamAddress};
+mod discovery;
+mod selection;
 
-fn pool(balance: LoadBalancing, weights: &[u32]) -> UpstreamPool {
+use super::*;
+use crate::config::{ConsistentKey, DnsConfig, LoadBalancing, OutlierDetection, UpstreamAddress};
+
+fn config(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamConfig {
     let addresses = weights.iter().zip(1..).map(|(weight, port)| {
         UpstreamAddress::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address")
     });
-    let config = UpstreamConfig {
+    UpstreamConfig {
         name: "test".to_owned(),
         addresses: addresses.collect(),
-        balance,
+        load_balancing,
         connect_timeout: Duration::from_secs(1),
         read_timeout: Duration::from_secs(1),
         write_timeout: Duration::from_secs(1),
@@ -22,15 +27,24 @@ fn pool(balance: LoadBalancing, weights: &[u32]) -> UpstreamPool {
         outlier: OutlierDetection::default(),
         tls: None,
         http2: false,
-    };
-    UpstreamPool::new(config, &GatewayMetrics::new().expect("metrics")).expect("a pool")
+    }
+}
+
+fn pool_of(config: UpstreamConfig) -> UpstreamPool {
+    let resolver = Arc::new(NameResolver::new(DnsConfig::default()));
+    let metrics = GatewayMetrics::new().expect("metrics");
+    UpstreamPool::new(config, &resolver, &metrics).expect("a pool")
+}
+
+fn pool(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamPool {
+    pool_of(config(load_balancing, weights))
 }
 
 fn ports(pool: &UpstreamPool, picks: usize) -> Vec<usize> {
     let mut count = vec![0; pool.endpoints().len() + 1];
     for turn in 0..picks {
         let permit = pool
-            .pick(turn as u64, None, Instant::now())
+            .pick(&turn.to_le_bytes(), None, Instant::now())
             .expect("an address");
         count[usize::from(permit.endpoint.address.port())] += 1;
     }
@@ -48,9 +62,9 @@ fn round_robin_follows_the_weights() {
 #[test]
 fn less_loaded_address_is_chosen() {
     let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
-    let first = pool.pick(0, None, Instant::now()).expect("an address");
+    let first = pool.pick(b"", None, Instant::now()).expect("an address");
     for _ in 0..20 {
-        let next = pool.pick(0, None, Instant::now()).expect("an address");
+        let next = pool.pick(b"", None, Instant::now()).expect("an address");
         assert_ne!(
             next.endpoint.address, first.endpoint.address,
             "the other address has nothing in flight"
@@ -62,14 +76,14 @@ fn less_loaded_address_is_chosen() {
 fn requests_in_flight_are_limited() {
     let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
     let held: Vec<InFlightPermit> = (0..4)
-        .map(|_| pool.pick(0, None, Instant::now()).expect("a permit"))
+        .map(|_| pool.pick(b"", None, Instant::now()).expect("a permit"))
         .collect();
     assert_eq!(
-        pool.pick(0, None, Instant::now()).err(),
+        pool.pick(b"", None, Instant::now()).err(),
         Some(NoEndpoint::AtCapacity)
     );
     drop(held);
-    assert!(pool.pick(0, None, Instant::now()).is_ok());
+    assert!(pool.pick(b"", None, Instant::now()).is_ok());
 }
 
 #[test]
@@ -93,21 +107,24 @@ fn eject(pool: &UpstreamPool, at: usize) -> Arc<Endpoint> {
     endpoint
 }
 
-const BALANCES: [LoadBalancing; 3] = [
+const CONSISTENT: LoadBalancing = LoadBalancing::Consistent(ConsistentKey::ClientAddress);
+
+const ALGORITHMS: [LoadBalancing; 4] = [
     LoadBalancing::RoundRobin,
+    LoadBalancing::Random,
     LoadBalancing::LeastLoaded,
-    LoadBalancing::ClientHash,
+    CONSISTENT,
 ];
 
 #[test]
 fn retry_uses_ejected_address_as_last_resort() {
-    for balance in BALANCES {
-        let pool = pool(balance, &[1, 1]);
+    for algorithm in ALGORITHMS {
+        let pool = pool(algorithm, &[1, 1]);
         let ejected = eject(&pool, 0);
         assert_eq!(ports(&pool, 50), [0, 0, 50], "one of two ejected: no panic");
-        let failed = pool.pick(0, None, Instant::now()).expect("an address");
+        let failed = pool.pick(b"", None, Instant::now()).expect("an address");
         let retry = pool
-            .pick(0, Some(&failed.endpoint), Instant::now())
+            .pick(b"", Some(&failed.endpoint), Instant::now())
             .expect("the ejected address");
         assert_eq!(retry.endpoint.address, ejected.address);
     }
@@ -115,15 +132,16 @@ fn retry_uses_ejected_address_as_last_resort() {
 
 #[test]
 fn ejected_addresses_are_used_without_alternative() {
-    for (balance, weights) in BALANCES.into_iter().zip([[1, 1], [1, 0], [1, 0]]) {
-        let mut pool = pool(balance, &weights);
+    let all_weights = [[1, 1], [1, 1], [1, 0], [1, 0]];
+    for (algorithm, weights) in ALGORITHMS.into_iter().zip(all_weights) {
+        let mut pool = pool(algorithm, &weights);
         pool.config.outlier.panic_percent = 100;
         let only = eject(&pool, 0);
         eject(&pool, 1);
-        assert!(pool.pick(0, None, Instant::now()).is_ok(), "{weights:?}");
+        assert!(pool.pick(b"", None, Instant::now()).is_ok(), "{weights:?}");
         if weights[1] == 0 {
             let retry = pool
-                .pick(0, Some(&only), Instant::now())
+                .pick(b"", Some(&only), Instant::now())
                 .expect("the only weighted address");
             assert_eq!(retry.endpoint.address, only.address);
         }
@@ -141,21 +159,22 @@ fn ejected_address_precedes_unhealthy_one() {
     eject(&pool, 2);
     assert_eq!(ports(&pool, 10), [0, 0, 0, 10]);
     let retry = pool
-        .pick(0, Some(&all[2]), Instant::now())
+        .pick(b"", Some(&all[2]), Instant::now())
         .expect("an unhealthy address");
     assert_ne!(retry.endpoint.address, all[2].address);
 }
 
 #[test]
 fn retry_in_panic_prefers_available_address() {
-    for balance in BALANCES {
-        let pool = pool(balance, &[1, 1, 1]);
+    for algorithm in ALGORITHMS {
+        let name = algorithm.name();
+        let pool = pool(algorithm, &[1, 1, 1]);
         let failed = [eject(&pool, 0), eject(&pool, 1)];
-        for turn in 0..20 {
+        for turn in 0..20_u8 {
             let retry = pool
-                .pick(turn, Some(&failed[0]), Instant::now())
+                .pick(&[turn], Some(&failed[0]), Instant::now())
                 .expect("an address");
-            assert_eq!(retry.endpoint.address.port(), 3, "{balance:?}");
+            assert_eq!(retry.endpoint.address.port(), 3, "{name}");
         }
     }
 }
@@ -228,7 +247,7 @@ fn slow_address_is_chosen_less() {
         [0, 0, 100],
         "nothing in flight: the faster address"
     );
-    let held = pool.pick(0, None, now).expect("an address");
+    let held = pool.pick(b"", None, now).expect("an address");
     assert_eq!(held.endpoint.address, fast.address);
     assert_eq!(
         ports(&pool, 100),
@@ -247,9 +266,9 @@ fn slow_address_is_chosen_less() {
 #[test]
 fn retry_uses_another_address_and_is_bounded() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
-    let first = pool.pick(0, None, Instant::now()).expect("an address");
+    let first = pool.pick(b"", None, Instant::now()).expect("an address");
     let other = pool
-        .pick(0, Some(&first.endpoint), Instant::now())
+        .pick(b"", Some(&first.endpoint), Instant::now())
         .expect("another address");
     assert_ne!(first.endpoint.address, other.endpoint.address);
     assert!(pool.may_retry(1, 1, true) && !pool.may_retry(2, 1, true));
@@ -259,119 +278,4 @@ fn retry_uses_another_address_and_is_bounded() {
         pool.may_retry(1, 1, false) && !pool.may_retry(2, 1, false),
         "not sent"
     );
-}
-
-#[test]
-fn unchanged_addresses_keep_their_state() {
-    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
-    let before = pool.endpoints();
-    pool.set_addresses(vec![
-        (0, before[0].address),
-        (1, "127.0.0.9:2".parse().expect("an address")),
-    ]);
-    let after = pool.endpoints();
-    assert!(Arc::ptr_eq(&before[0], &after[0]) && !Arc::ptr_eq(&before[1], &after[1]));
-}
-
-#[test]
-fn client_hash_moves_only_clients_of_lost_address() {
-    let pool = pool(LoadBalancing::ClientHash, &[1, 1, 2]);
-    let clients: Vec<u64> = (0..4000_u64).map(|client| mix(client + 1)).collect();
-    let of = |client: &u64| {
-        pool.pick(*client, None, Instant::now())
-            .expect("an address")
-            .endpoint
-            .address
-            .port()
-    };
-    let before: Vec<u16> = clients.iter().map(of).collect();
-    let share = before.iter().filter(|port| **port == 3).count();
-    assert!((1800..2200).contains(&share), "half of the weight: {share}");
-    let all = pool.endpoints();
-    (0..5).for_each(|_| pool.note_failure(&all[0], Instant::now()));
-    for (client, before) in clients.iter().zip(before) {
-        assert!(before == 1 || of(client) == before);
-        assert_ne!(of(client), 1);
-    }
-}
-
-/// Addresses as returned by a resolver.
-fn found(ports: &[u16]) -> Option<Vec<SocketAddr>> {
-    Some(
-        ports
-            .iter()
-            .map(|port| SocketAddr::from(([127, 0, 0, 9], *port)))
-            .collect(),
-    )
-}
-
-#[test]
-fn unresolved_name_keeps_its_addresses() {
-    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
-    let now = || {
-        let mut ports: Vec<u16> = pool
-            .endpoints()
-            .iter()
-            .map(|endpoint| endpoint.address.port())
-            .collect();
-        ports.sort_unstable();
-        ports
-    };
-    assert!(pool.apply_resolved(vec![found(&[11, 12]), found(&[21])]));
-    assert_eq!(now(), [11, 12, 21]);
-    pool.endpoints()[0].note_success(777, &OutlierDetection::default(), 0);
-    assert!(
-        !pool.apply_resolved(vec![None, found(&[22])]),
-        "not all names were resolved"
-    );
-    assert_eq!(
-        now(),
-        [11, 12, 22],
-        "unresolved entries keep their addresses"
-    );
-    assert!(
-        !pool.apply_resolved(vec![found(&[]), found(&[22])]),
-        "an empty result counts as none"
-    );
-    assert_eq!(now(), [11, 12, 22]);
-    assert!(
-        pool.endpoints()
-            .iter()
-            .any(|endpoint| endpoint.status(0).latency_us == 777),
-        "the state is kept"
-    );
-    assert!(pool.apply_resolved(vec![found(&[13]), found(&[22])]));
-    assert_eq!(now(), [13, 22]);
-}
-
-#[tokio::test]
-async fn names_are_resolved_in_the_background() {
-    let address = |text: &str| UpstreamAddress::parse(text, 1).expect("an address");
-    let mut config = pool(LoadBalancing::RoundRobin, &[1]).config.clone();
-    config.addresses = vec![
-        address("localhost:80"),
-        address("name.invalid:80"),
-        address("127.0.0.7:80"),
-    ];
-    let pool = Arc::new(
-        UpstreamPool::new(config, &GatewayMetrics::new().expect("metrics")).expect("a pool"),
-    );
-    assert_eq!(pool.endpoints().len(), 1, "IP addresses need no look-up");
-    let stop = tokio_util::sync::CancellationToken::new();
-    let keeper = tokio::spawn(Arc::clone(&pool).run_resolver(stop.clone()));
-    let resolved = async {
-        while pool.endpoints().len() < 2 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), resolved)
-        .await
-        .expect("in time");
-    assert!(
-        pool.endpoints()
-            .iter()
-            .any(|endpoint| endpoint.address.ip().is_loopback() && endpoint.config_index == 0)
-    );
-    stop.cancel();
-    keeper.await.expect("ends after the stop");
 }

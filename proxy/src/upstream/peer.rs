@@ -1,0 +1,100 @@
+//! Pingora's peers: how connections to the addresses of an upstream are opened.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use pingora_core::protocols::{ALPN, TcpKeepalive};
+use pingora_core::upstreams::peer::{HttpPeer, PeerOptions};
+use postern_common::exit::Exit;
+
+use crate::config::UpstreamConfig;
+use crate::upstream::tls_material::TlsMaterial;
+
+/// Idle time after which TCP keep-alive probes are sent.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// Interval between keep-alive probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Unanswered keep-alive probes after which a connection is closed.
+const KEEPALIVE_PROBES: usize = 3;
+
+/// Maximum concurrent streams on one HTTP/2 connection to an upstream.
+const MAX_UPSTREAM_STREAMS: u16 = 64;
+
+/// Flow-control window of an HTTP/2 stream from an upstream. The connection window is the sum over
+/// all streams, so that slow readers do not block others. It also bounds the frame size: Pingora
+/// allows frames of 64 KiB and buffers ten frames per response.
+const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 16 << 10;
+
+/// The settings of connections to an upstream.
+#[derive(Debug)]
+pub(super) struct PeerBuilder {
+    config: UpstreamConfig,
+    tls: Option<TlsMaterial>,
+}
+
+// === impl PeerBuilder ===
+
+impl PeerBuilder {
+    /// # Errors
+    /// Status 64 if a TLS file cannot be read.
+    pub(super) fn new(config: &UpstreamConfig) -> Result<Self, Exit> {
+        Ok(Self {
+            tls: config.tls.as_ref().map(TlsMaterial::load).transpose()?,
+            config: config.clone(),
+        })
+    }
+
+    /// Returns whether a TLS file was modified since it was read. Files that could not be read are
+    /// tried again.
+    pub(super) fn has_changed_files(&self) -> bool {
+        let tls = self.tls.as_ref().zip(self.config.tls.as_ref());
+        tls.is_some_and(|(material, config)| material.has_changed(config))
+    }
+
+    /// Builds the Pingora peer of an address. All timeouts are set, because Pingora's defaults are
+    /// unlimited.
+    pub(super) fn build(&self, at: usize, address: SocketAddr) -> HttpPeer {
+        let config = &self.config;
+        let name = match &config.tls {
+            None => String::new(),
+            Some(tls) => tls
+                .name
+                .clone()
+                .unwrap_or_else(|| config.addresses[at].server_name().to_owned()),
+        };
+        let mut peer = HttpPeer::new(address, config.tls.is_some(), name);
+        let mut options = PeerOptions::new();
+        options.tcp_keepalive = Some(TcpKeepalive {
+            idle: KEEPALIVE_IDLE,
+            interval: KEEPALIVE_INTERVAL,
+            count: KEEPALIVE_PROBES,
+            // Pingora waits for a response even after a body write has timed out. The kernel closes
+            // the connection, which ends the wait.
+            #[cfg(target_os = "linux")]
+            user_timeout: config.write_timeout,
+        });
+        options.connection_timeout = Some(config.connect_timeout);
+        options.total_connection_timeout = Some(config.connect_timeout);
+        options.read_timeout = Some(config.read_timeout);
+        options.write_timeout = Some(config.write_timeout);
+        options.idle_timeout = Some(config.idle_timeout);
+        // A negotiated HTTP/1.1 response would bypass the response check of `checked_connection`.
+        options.alpn = if config.http2 { ALPN::H2 } else { ALPN::H1 };
+        options.max_h2_streams = if config.http2 {
+            usize::from(MAX_UPSTREAM_STREAMS)
+        } else {
+            1
+        };
+        options.h2_stream_window_size = Some(UPSTREAM_STREAM_WINDOW_BYTES);
+        options.h2_connection_window_size =
+            Some(UPSTREAM_STREAM_WINDOW_BYTES * u32::from(MAX_UPSTREAM_STREAMS));
+        if let Some(tls) = &self.tls {
+            options.ca.clone_from(&tls.ca);
+            peer.client_cert_key.clone_from(&tls.certificate);
+        }
+        peer.options = options;
+        peer
+    }
+}
