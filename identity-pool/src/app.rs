@@ -151,7 +151,7 @@ impl App {
             // A panic was reported by the task itself, and no further cleanup is needed.
             let _ = task.await;
         }
-        self.context.store.database().close().await;
+        self.context.store.close().await;
     }
 }
 

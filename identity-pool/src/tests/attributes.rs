@@ -2,7 +2,7 @@
 
 use aws_sdk_cognitoidentityprovider::types::AttributeType;
 
-use super::harness::{EMAIL, PASSWORD, RunningServer, claims, error_text, for_both_databases};
+use super::harness::{EMAIL, PASSWORD, RunningServer, claims, error_text, start};
 
 fn attribute(name: &str, value: &str) -> AttributeType {
     AttributeType::builder()
@@ -40,57 +40,55 @@ async fn client_write(
 
 #[tokio::test]
 async fn attribute_access_follows_client_settings() {
-    for_both_databases(|pool| async move {
-        let sub = pool.register(EMAIL, PASSWORD).await;
-        for (name, value) in [("given_name", "Ada"), ("email_verified", "true")] {
-            admin_write(&pool, &sub, attribute(name, value))
-                .await
-                .expect("written");
-        }
-        let unknown = admin_write(&pool, &sub, attribute("custom:service_id", "auth")).await;
-        assert!(
-            unknown
-                .expect_err("rejected")
-                .contains("does not exist in the schema")
-        );
-        let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let id_claims = claims(tokens.id_token().expect("ID token"));
-        assert_eq!(
-            (&id_claims["given_name"], &id_claims["email_verified"]),
-            (&"Ada".into(), &true.into())
-        );
-        let access = tokens.access_token().expect("access token");
-        let verify = client_write(&pool, access, attribute("email_verified", "true")).await;
-        assert!(
-            verify
-                .expect_err("rejected")
-                .contains("unauthorized attribute")
-        );
-        client_write(&pool, access, attribute("email", "ada@new.example"))
+    let pool = start().await;
+    let sub = pool.register(EMAIL, PASSWORD).await;
+    for (name, value) in [("given_name", "Ada"), ("email_verified", "true")] {
+        admin_write(&pool, &sub, attribute(name, value))
             .await
             .expect("written");
-        let user = pool
-            .anonymous
-            .get_user()
-            .access_token(access)
-            .send()
-            .await
-            .expect("read");
-        let read = |name: &str| {
-            let found = user
-                .user_attributes()
-                .iter()
-                .find(|attribute| attribute.name() == name);
-            found
-                .and_then(|attribute| attribute.value())
-                .map(str::to_owned)
-        };
-        assert_eq!(
-            (read("email").as_deref(), read("email_verified").as_deref()),
-            (Some("ada@new.example"), Some("false"))
-        );
-        assert!(pool.sign_in(EMAIL, PASSWORD).await.is_err());
-        assert!(pool.sign_in("ada@new.example", PASSWORD).await.is_ok());
-    })
-    .await;
+    }
+    let unknown = admin_write(&pool, &sub, attribute("custom:service_id", "auth")).await;
+    assert!(
+        unknown
+            .expect_err("rejected")
+            .contains("does not exist in the schema")
+    );
+    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
+    let id_claims = claims(tokens.id_token().expect("ID token"));
+    assert_eq!(
+        (&id_claims["given_name"], &id_claims["email_verified"]),
+        (&"Ada".into(), &true.into())
+    );
+    let access = tokens.access_token().expect("access token");
+    let verify = client_write(&pool, access, attribute("email_verified", "true")).await;
+    assert!(
+        verify
+            .expect_err("rejected")
+            .contains("unauthorized attribute")
+    );
+    client_write(&pool, access, attribute("email", "ada@new.example"))
+        .await
+        .expect("written");
+    let user = pool
+        .anonymous
+        .get_user()
+        .access_token(access)
+        .send()
+        .await
+        .expect("read");
+    let read = |name: &str| {
+        let found = user
+            .user_attributes()
+            .iter()
+            .find(|attribute| attribute.name() == name);
+        found
+            .and_then(|attribute| attribute.value())
+            .map(str::to_owned)
+    };
+    assert_eq!(
+        (read("email").as_deref(), read("email_verified").as_deref()),
+        (Some("ada@new.example"), Some("false"))
+    );
+    assert!(pool.sign_in(EMAIL, PASSWORD).await.is_err());
+    assert!(pool.sign_in("ada@new.example", PASSWORD).await.is_ok());
 }

@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use super::harness::{EMAIL, PASSWORD, start_with_config};
+use super::harness::{EMAIL, PASSWORD, start};
 
 /// Captures log output of the current thread.
 #[derive(Clone, Default)]
@@ -27,7 +27,7 @@ async fn audit_log_has_outcome_and_no_secret() {
         .with_writer(move || writer.clone())
         .finish();
     let guard = tracing::subscriber::set_default(subscriber);
-    let mut pool = start_with_config(|_| {}).await;
+    let mut pool = start().await;
     let sub = pool.register(EMAIL, PASSWORD).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
     pool.sign_in(EMAIL, "Wrong-Horse-9")

@@ -1,4 +1,3 @@
-use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -41,38 +40,30 @@ pub(super) struct RunningServer {
     shutdown: CancellationToken,
     served: JoinHandle<()>,
     /// Deletes the database when the test ends.
-    database: Arc<TestDatabase>,
+    database: TestDatabase,
 }
 
-/// Runs a test with SQLite and with PostgreSQL.
-pub(super) async fn for_both_databases<F: Future<Output = ()>>(test: impl Fn(RunningServer) -> F) {
-    for database in testing::both().await {
-        // Owned here, because a test may move single fields out of `RunningServer`, which would
-        // drop the database.
-        let database = Arc::new(database);
-        test(start(Arc::clone(&database), manual_clock(), |_| {}).await).await;
-    }
+/// Starts a server with a manual clock.
+pub(super) async fn start() -> RunningServer {
+    start_with_config(|_| {}).await
 }
 
-/// Starts a server with SQLite and a changed configuration.
+/// Starts a server with a manual clock and a changed configuration.
 pub(super) async fn start_with_config(change: impl FnOnce(&mut Config)) -> RunningServer {
-    start(Arc::new(testing::sqlite().await), manual_clock(), change).await
+    start_server(manual_clock(), change).await
 }
 
-/// Starts a server with SQLite and the system clock, for clients that sign with it.
+/// Starts a server with the system clock, for clients that sign with it.
 pub(super) async fn start_with_system_clock() -> RunningServer {
-    start(Arc::new(testing::sqlite().await), Clock::system(), |_| {}).await
+    start_server(Clock::system(), |_| {}).await
 }
 
 fn manual_clock() -> Clock {
     Clock::manual(Clock::system().now())
 }
 
-async fn start(
-    database: Arc<TestDatabase>,
-    clock: Clock,
-    change: impl FnOnce(&mut Config),
-) -> RunningServer {
+async fn start_server(clock: Clock, change: impl FnOnce(&mut Config)) -> RunningServer {
+    let database = testing::sqlite().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
     let folder =
@@ -84,7 +75,7 @@ async fn start(
 }
 
 async fn run(
-    database: Arc<TestDatabase>,
+    database: TestDatabase,
     listener: TcpListener,
     mut config: Config,
     clock: Clock,
