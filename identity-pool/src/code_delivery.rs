@@ -42,8 +42,6 @@ pub enum CodePurpose {
     SignUp,
     /// Lets a forgotten password be replaced.
     ForgotPassword,
-    /// Proves that an address belongs to a user who is signed in.
-    VerifyEmail,
     /// Carries the initial password of a user that an administrator created.
     Invitation,
 }
@@ -57,7 +55,6 @@ impl CodePurpose {
         match self {
             Self::SignUp => "sign_up",
             Self::ForgotPassword => "forgot_password",
-            Self::VerifyEmail => "verify_email",
             Self::Invitation => "invitation",
         }
     }

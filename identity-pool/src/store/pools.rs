@@ -88,15 +88,6 @@ impl PoolStore {
             .await
             .map(drop)
     }
-
-    pub(crate) async fn delete_client(&self, id: &str) -> Result<(), sqlx::Error> {
-        const SQL: &str = "DELETE FROM pool_client WHERE id = $1";
-        sqlx::query(SQL)
-            .bind(id)
-            .execute(&self.sqlite.writer)
-            .await
-            .map(drop)
-    }
 }
 
 impl From<PoolRow> for UserPool {

@@ -2,7 +2,7 @@
 
 use postern_common::clock::Timestamp;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{FromRow, Row};
+use sqlx::{AssertSqlSafe, FromRow, Row};
 
 use super::PoolStore;
 use crate::model::{User, UserPool, to_json_text};
@@ -62,6 +62,19 @@ const FIND_CANDIDATE: &str = concat!(
     ") u ON u.username = $2 OR $5 <> 0
     LEFT JOIN pool_attempt a ON a.pool_id = $1 AND a.name = COALESCE(u.username, $4)"
 );
+
+// === impl UserColumn ===
+
+impl UserColumn {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Username => "username",
+            Self::Sub => "sub",
+            Self::Email => "alias",
+            Self::UserStatus => "status",
+        }
+    }
+}
 
 // === impl SignInCandidate ===
 
@@ -245,40 +258,17 @@ impl PoolStore {
         filter: Option<&UserFilter>,
         page: Page<'_>,
     ) -> Result<Vec<User>, sqlx::Error> {
-        const ALL: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND $4 = ''
-            ORDER BY username LIMIT $3";
-        const BY_USERNAME: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
-            AND username = $4 ORDER BY username LIMIT $3";
-        const BY_SUB: &str =
-            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND sub = $4
-            ORDER BY username LIMIT $3";
-        const BY_EMAIL: &str =
-            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND alias = $4
-            ORDER BY username LIMIT $3";
-        const BY_STATUS: &str =
-            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND status = $4
-            ORDER BY username LIMIT $3";
-        const USERNAME_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
-            AND substr(username, 1, length($4)) = $4 ORDER BY username LIMIT $3";
-        const SUB_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
-            AND substr(sub, 1, length($4)) = $4 ORDER BY username LIMIT $3";
-        const EMAIL_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
-            AND substr(alias, 1, length($4)) = $4 ORDER BY username LIMIT $3";
-        const STATUS_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
-            AND substr(status, 1, length($4)) = $4 ORDER BY username LIMIT $3";
-        let sql = match filter.map(|filter| (filter.column, filter.is_prefix)) {
-            None => ALL,
-            Some((UserColumn::Username, false)) => BY_USERNAME,
-            Some((UserColumn::Username, true)) => USERNAME_BEGINS,
-            Some((UserColumn::Sub, false)) => BY_SUB,
-            Some((UserColumn::Sub, true)) => SUB_BEGINS,
-            Some((UserColumn::Email, false)) => BY_EMAIL,
-            Some((UserColumn::Email, true)) => EMAIL_BEGINS,
-            Some((UserColumn::UserStatus, false)) => BY_STATUS,
-            Some((UserColumn::UserStatus, true)) => STATUS_BEGINS,
+        let condition = match filter.map(|filter| (filter.column.name(), filter.is_prefix)) {
+            None => "$4 = ''".to_owned(),
+            Some((column, false)) => format!("{column} = $4"),
+            Some((column, true)) => format!("substr({column}, 1, length($4)) = $4"),
         };
+        let sql = format!(
+            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND {condition}
+            ORDER BY username LIMIT $3"
+        );
         let value = filter.map_or("", |filter| filter.value.as_str());
-        let query = sqlx::query_as(sql)
+        let query = sqlx::query_as(AssertSqlSafe(sql))
             .bind(pool_id)
             .bind(page.after)
             .bind(page.limit)
@@ -301,7 +291,7 @@ mod tests {
             .expect("tables");
         for sql in [FIND_USER, FIND_CANDIDATE] {
             let plan = format!("EXPLAIN QUERY PLAN {sql}");
-            let plan = sqlx::query(sqlx::AssertSqlSafe(plan))
+            let plan = sqlx::query(AssertSqlSafe(plan))
                 .fetch_all(&store.sqlite.readers)
                 .await
                 .expect("a plan");

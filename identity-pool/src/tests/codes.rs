@@ -1,62 +1,4 @@
-use aws_sdk_cognitoidentityprovider::types::AttributeType;
-
 use super::harness::{EMAIL, PASSWORD, RunningServer, error_text, start};
-
-#[tokio::test]
-async fn code_is_bound_to_the_address_it_was_sent_to() {
-    let mut pool = start().await;
-    pool.register(EMAIL, PASSWORD).await;
-    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-    let access = tokens.access_token().expect("access token");
-    let send = pool
-        .anonymous
-        .get_user_attribute_verification_code()
-        .access_token(access);
-    send.attribute_name("email").send().await.expect("sent");
-    let code = pool.codes.recv().await.expect("a code").code;
-    let victim = AttributeType::builder()
-        .name("email")
-        .value("victim@example.com")
-        .build();
-    let change = pool.anonymous.update_user_attributes().access_token(access);
-    change
-        .user_attributes(victim.expect("an attribute"))
-        .send()
-        .await
-        .expect("changed");
-    let verify = || {
-        let call = pool.anonymous.verify_user_attribute().access_token(access);
-        call.attribute_name("email").code(code.expose()).send()
-    };
-    let refused = verify()
-        .await
-        .map_err(error_text)
-        .expect_err("another address");
-    assert!(refused.starts_with("CodeMismatchException"), "{refused}");
-    let back = AttributeType::builder()
-        .name("email")
-        .value(EMAIL)
-        .build()
-        .expect("an attribute");
-    let change = pool.anonymous.update_user_attributes().access_token(access);
-    change.user_attributes(back).send().await.expect("changed");
-    verify().await.expect("the address that it was sent to");
-    let user = pool
-        .anonymous
-        .get_user()
-        .access_token(access)
-        .send()
-        .await
-        .expect("read");
-    let verified = user
-        .user_attributes()
-        .iter()
-        .find(|attribute| attribute.name() == "email_verified");
-    assert_eq!(
-        verified.and_then(|attribute| attribute.value()),
-        Some("true")
-    );
-}
 
 #[tokio::test]
 async fn codes_are_limited_to_ten_per_hour_for_any_name() {
@@ -91,24 +33,11 @@ async fn next_code(pool: &mut RunningServer) -> String {
     mail.code.expose().to_owned()
 }
 
-/// Marks the address of a user of the actor pool as verified.
-async fn verify_email(pool: &RunningServer, sub: &str) {
-    let verified = AttributeType::builder()
-        .name("email_verified")
-        .value("true")
-        .build();
-    let update = pool.admin.admin_update_user_attributes();
-    let update = update.user_pool_id(&pool.actor().pool_id).username(sub);
-    let update = update.user_attributes(verified.expect("an attribute"));
-    update.send().await.expect("verified");
-}
-
 #[tokio::test]
 async fn new_code_does_not_reset_wrong_attempts() {
     let mut pool = start().await;
-    let sub = pool.register(EMAIL, PASSWORD).await;
+    pool.register(EMAIL, PASSWORD).await;
     let actor = pool.actor().clone();
-    verify_email(&pool, &sub).await;
     let anonymous = pool.anonymous.clone();
     let forgot = || {
         let call = anonymous

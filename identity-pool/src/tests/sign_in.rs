@@ -238,24 +238,33 @@ async fn service_id_cannot_be_set_by_users() {
             .expect_err("rejected")
             .contains("SignUp is not permitted")
     );
-    let output = pool
-        .initiate(service, "actor", pool.account("actor").expose())
+    let create = pool
+        .admin
+        .admin_create_user()
+        .user_pool_id(&service.pool_id);
+    let create = create.username("new").temporary_password(PASSWORD);
+    create.send().await.expect("created");
+    let asked = pool
+        .initiate(service, "new", PASSWORD)
         .await
-        .expect("tokens");
-    let access = output
-        .authentication_result()
-        .and_then(|tokens| tokens.access_token())
-        .expect("token");
-    let attribute = aws_sdk_cognitoidentityprovider::types::AttributeType::builder()
-        .name("custom:service_id")
-        .value("auth")
-        .build()
-        .expect("an attribute");
-    let call = pool
-        .anonymous
-        .update_user_attributes()
-        .access_token(access)
-        .user_attributes(attribute);
+        .expect("asked");
+    let call = pool.anonymous.respond_to_auth_challenge();
+    let call = call
+        .client_id(&service.client_id)
+        .set_session(asked.session);
+    let call = call.challenge_name("NEW_PASSWORD_REQUIRED".into());
+    let answers = [
+        ("USERNAME", "new"),
+        ("NEW_PASSWORD", "Fresher-Horse-8"),
+        (
+            "SECRET_HASH",
+            &service.secret_hash("new").expect("a secret"),
+        ),
+        ("userAttributes.custom:service_id", "auth"),
+    ];
+    let call = answers.iter().fold(call, |call, (name, value)| {
+        call.challenge_responses(*name, *value)
+    });
     let refused = call.send().await.map_err(error_text).expect_err("rejected");
     assert!(refused.contains("unauthorized attribute"), "{refused}");
 }
