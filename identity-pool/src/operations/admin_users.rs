@@ -220,9 +220,23 @@ pub(super) async fn set_password(
     Ok(empty_response())
 }
 
-pub(super) async fn set_enabled(
+pub(super) async fn enable(
     call: &OperationCall<'_>,
     request: UserRequest,
+) -> Result<Value, ApiError> {
+    set_enabled(call, &request, true).await
+}
+
+pub(super) async fn disable(
+    call: &OperationCall<'_>,
+    request: UserRequest,
+) -> Result<Value, ApiError> {
+    set_enabled(call, &request, false).await
+}
+
+async fn set_enabled(
+    call: &OperationCall<'_>,
+    request: &UserRequest,
     enabled: bool,
 ) -> Result<Value, ApiError> {
     let user = call

@@ -132,9 +132,9 @@ pub(crate) async fn create_client(
     Ok(client)
 }
 
-pub(super) fn describe(
+pub(super) async fn describe(
     call: &OperationCall<'_>,
-    request: &ClientRequest,
+    request: ClientRequest,
 ) -> Result<Value, ApiError> {
     let client = call
         .context

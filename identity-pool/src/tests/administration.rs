@@ -46,15 +46,8 @@ async fn users_are_listed_in_pages_and_by_filter() {
     let pool = start().await;
     let id = &pool.actor().pool_id;
     for number in 0..5 {
-        let create = pool.admin.admin_create_user().user_pool_id(id);
-        let create = create
-            .username(format!("user{number}@example.com"))
-            .message_action("SUPPRESS".into());
-        create
-            .temporary_password(PASSWORD)
-            .send()
-            .await
-            .expect("created");
+        pool.create_user(&format!("user{number}@example.com"), None)
+            .await;
     }
     let first = pool
         .admin
@@ -152,16 +145,7 @@ async fn admin_sets_password_and_deletes_user() {
     let pool = start().await;
     let id = &pool.actor().pool_id;
     pool.register(EMAIL, PASSWORD).await;
-    let set = pool
-        .admin
-        .admin_set_user_password()
-        .user_pool_id(id)
-        .username(EMAIL);
-    set.password("Fresher-Horse-8")
-        .permanent(true)
-        .send()
-        .await
-        .expect("set");
+    pool.set_password(EMAIL, "Fresher-Horse-8").await;
     assert!(pool.sign_in(EMAIL, "Fresher-Horse-8").await.is_ok());
     let get = || {
         pool.admin
@@ -347,14 +331,9 @@ async fn access_token_expires_after_one_hour() {
     pool.register(EMAIL, PASSWORD).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
     pool.clock.advance(Duration::from_secs(3600));
-    let late = pool
-        .anonymous
-        .get_user()
-        .access_token(tokens.access_token().expect("access token"))
-        .send()
-        .await;
+    let late = pool.get_user(&tokens).await;
     assert_eq!(
-        late.map_err(error_text).expect_err("late"),
+        late.expect_err("late"),
         "NotAuthorizedException: Access Token has expired"
     );
 }

@@ -35,21 +35,14 @@ async fn attribute_access_follows_client_settings() {
         attribute("email_verified", "true"),
     ];
     create(given).await.expect("created");
-    let set = pool
-        .admin
-        .admin_set_user_password()
-        .user_pool_id(&actor.pool_id);
-    let set = set.username(EMAIL).password(PASSWORD).permanent(true);
-    set.send().await.expect("set");
+    pool.set_password(EMAIL, PASSWORD).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
     let id_claims = claims(tokens.id_token().expect("ID token"));
     assert_eq!(
         (&id_claims["given_name"], &id_claims["email_verified"]),
         (&"Ada".into(), &true.into())
     );
-    let access = tokens.access_token().expect("access token");
-    let user = pool.anonymous.get_user().access_token(access).send();
-    let user = user.await.expect("read");
+    let user = pool.get_user(&tokens).await.expect("read");
     let mut read = user.user_attributes().iter();
     assert!(read.any(|read| (read.name(), read.value()) == ("given_name", Some("Ada"))));
     let sign_up = pool.anonymous.sign_up().client_id(&actor.client_id);

@@ -34,16 +34,7 @@ async fn audit_log_has_outcome_and_no_secret() {
         .await
         .expect_err("rejected");
     let actor = pool.actor().clone();
-    let forgot = pool
-        .anonymous
-        .forgot_password()
-        .client_id(&actor.client_id)
-        .username(EMAIL);
-    forgot
-        .set_secret_hash(actor.secret_hash(EMAIL))
-        .send()
-        .await
-        .expect("sent");
+    pool.forgot(EMAIL).await.expect("sent");
     let code = pool.codes.recv().await.expect("a code").code;
     drop(guard);
     let log = String::from_utf8(lines.0.lock().expect("one thread").clone()).expect("UTF-8");

@@ -39,13 +39,7 @@ async fn tokens_keys_and_accounts_survive_restart() {
     pool.initiate(pool.service(), "auth", password.expose())
         .await
         .expect("signed in");
-    let access = tokens.access_token().expect("access token");
-    pool.anonymous
-        .get_user()
-        .access_token(access)
-        .send()
-        .await
-        .expect("known");
+    pool.get_user(&tokens).await.expect("known");
 }
 
 #[tokio::test]

@@ -62,28 +62,14 @@ async fn concurrent_sign_ups_of_one_address_succeed_once() {
 async fn concurrent_uses_of_code_succeed_once() {
     let mut pool = start().await;
     pool.register(EMAIL, PASSWORD).await;
-    let actor = pool.actor().clone();
-    let forgot = pool
-        .anonymous
-        .forgot_password()
-        .client_id(&actor.client_id)
-        .username(EMAIL);
-    forgot
-        .set_secret_hash(actor.secret_hash(EMAIL))
-        .send()
-        .await
-        .expect("sent");
+    pool.forgot(EMAIL).await.expect("sent");
     let code = pool.codes.recv().await.expect("a code").code;
     let attempts = join_all((0..8).map(|number| {
-        let call = pool
-            .anonymous
-            .confirm_forgot_password()
-            .client_id(&actor.client_id)
-            .username(EMAIL);
-        let call = call
-            .set_secret_hash(actor.secret_hash(EMAIL))
-            .confirmation_code(code.expose());
-        call.password(format!("{NEW_PASSWORD}{number}")).send()
+        let (pool, code) = (&pool, code.expose());
+        async move {
+            let password = format!("{NEW_PASSWORD}{number}");
+            pool.confirm_forgot(EMAIL, code, &password).await
+        }
     }));
     let outcomes: Vec<_> = attempts
         .await
@@ -101,28 +87,14 @@ async fn concurrent_uses_of_code_succeed_once() {
 async fn concurrent_challenge_responses_succeed_once() {
     let pool = start().await;
     let actor = pool.actor();
-    let create = pool
-        .admin
-        .admin_create_user()
-        .user_pool_id(&actor.pool_id)
-        .username(EMAIL);
-    let created = create
-        .temporary_password(PASSWORD)
-        .message_action("SUPPRESS".into());
-    let user = created.send().await.expect("created").user.expect("user");
-    let sub = user.username().expect("username").to_owned();
+    let sub = pool.create_user(EMAIL, Some(PASSWORD)).await;
     let asked = pool.initiate(actor, EMAIL, PASSWORD).await.expect("asked");
     let attempts = join_all((0..8).map(|number| {
-        let call = pool
-            .anonymous
-            .respond_to_auth_challenge()
-            .client_id(&actor.client_id);
-        let call = call.challenge_name("NEW_PASSWORD_REQUIRED".into());
-        let call = call.set_session(asked.session().map(str::to_owned));
-        let call = call.challenge_responses("USERNAME", &sub);
-        let call = call.challenge_responses("NEW_PASSWORD", format!("{NEW_PASSWORD}{number}"));
-        call.challenge_responses("SECRET_HASH", actor.secret_hash(&sub).expect("a secret"))
-            .send()
+        let (pool, asked, sub) = (&pool, &asked, &sub);
+        async move {
+            let password = format!("{NEW_PASSWORD}{number}");
+            pool.replace_password(asked, sub, sub, &password).await
+        }
     }));
     let answered = attempts.await.into_iter().filter(Result::is_ok).count();
     assert_eq!(answered, 1);
@@ -146,38 +118,19 @@ async fn concurrent_first_service_sign_ins_succeed() {
 async fn password_reset_revokes_concurrent_sign_ins() {
     let mut pool = start().await;
     pool.register(EMAIL, PASSWORD).await;
-    let actor = pool.actor().clone();
-    let forgot = pool
-        .anonymous
-        .forgot_password()
-        .client_id(&actor.client_id)
-        .username(EMAIL);
-    forgot
-        .set_secret_hash(actor.secret_hash(EMAIL))
-        .send()
-        .await
-        .expect("sent");
+    pool.forgot(EMAIL).await.expect("sent");
     let code = pool.codes.recv().await.expect("a code").code;
     let sign_ins = join_all((0..12).map(|_| pool.sign_in(EMAIL, PASSWORD)));
     let reset = async {
-        let call = pool
-            .anonymous
-            .confirm_forgot_password()
-            .client_id(&actor.client_id)
-            .username(EMAIL);
-        let call = call
-            .set_secret_hash(actor.secret_hash(EMAIL))
-            .confirmation_code(code.expose());
-        call.password(NEW_PASSWORD).send().await.expect("reset");
+        let reset = pool
+            .confirm_forgot(EMAIL, code.expose(), NEW_PASSWORD)
+            .await;
+        reset.expect("reset");
     };
     let (signed_in, ()) = tokio::join!(sign_ins, reset);
     for tokens in signed_in.into_iter().flatten() {
-        let call = pool
-            .anonymous
-            .get_user()
-            .access_token(tokens.access_token().expect("a token"));
         assert!(
-            call.send().await.is_err(),
+            pool.get_user(&tokens).await.is_err(),
             "a sign-in with the old password is still valid"
         );
     }

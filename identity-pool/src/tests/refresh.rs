@@ -96,14 +96,7 @@ async fn refresh_token_ends_by_expiry_user_or_revocation() {
         revoked,
         "NotAuthorizedException: Refresh Token has been revoked"
     );
-    let access = tokens.access_token().expect("access token");
-    let gone = pool
-        .anonymous
-        .get_user()
-        .access_token(access)
-        .send()
-        .await
-        .map_err(error_text);
+    let gone = pool.get_user(&tokens).await;
     assert_eq!(
         gone.expect_err("rejected"),
         "NotAuthorizedException: Access Token has been revoked"
@@ -111,19 +104,9 @@ async fn refresh_token_ends_by_expiry_user_or_revocation() {
 
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
     let token = tokens.refresh_token().expect("refresh token");
-    let disable = pool
-        .admin
-        .admin_disable_user()
-        .user_pool_id(&actor.pool_id)
-        .username(EMAIL);
-    disable.send().await.expect("disabled");
+    pool.set_enabled(EMAIL, false).await;
     assert!(refresh(&pool, token).await.is_err());
-    let enable = pool
-        .admin
-        .admin_enable_user()
-        .user_pool_id(&actor.pool_id)
-        .username(EMAIL);
-    enable.send().await.expect("enabled");
+    pool.set_enabled(EMAIL, true).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
     pool.clock.advance(Duration::from_secs(30 * 86_400));
     let expired = refresh(&pool, tokens.refresh_token().expect("refresh token"))

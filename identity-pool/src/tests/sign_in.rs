@@ -98,14 +98,7 @@ async fn wrong_password_and_unknown_user_get_same_error() {
 async fn user_status_is_revealed_only_with_correct_password() {
     let pool = start().await;
     pool.register(EMAIL, PASSWORD).await;
-    let id = &pool.actor().pool_id;
-    pool.admin
-        .admin_disable_user()
-        .user_pool_id(id)
-        .username(EMAIL)
-        .send()
-        .await
-        .expect("disabled");
+    pool.set_enabled(EMAIL, false).await;
     let wrong = "NotAuthorizedException: Incorrect username or password.";
     assert_eq!(
         pool.sign_in(EMAIL, "Wrong-Horse-9")
@@ -115,13 +108,7 @@ async fn user_status_is_revealed_only_with_correct_password() {
     );
     let right = pool.sign_in(EMAIL, PASSWORD).await.expect_err("rejected");
     assert_eq!(right, "NotAuthorizedException: User is disabled.");
-    pool.admin
-        .admin_enable_user()
-        .user_pool_id(id)
-        .username(EMAIL)
-        .send()
-        .await
-        .expect("enabled");
+    pool.set_enabled(EMAIL, true).await;
     assert!(pool.sign_in(EMAIL, PASSWORD).await.is_ok());
 
     let other = "bob@example.com";

@@ -265,10 +265,14 @@ impl SigningCertificate {
         let common = common.filter_map(|name| name.as_str().ok());
         let alternative = certificate.subject_alternative_name().ok()?;
         let alternative = alternative.map_or(&[][..], |names| &names.value.general_names);
-        let mut names = common.chain(alternative.iter().filter_map(|name| match name {
-            GeneralName::DNSName(name) => Some(*name),
-            _ => None,
-        }));
+        let alternative = alternative.iter().filter_map(|name| {
+            if let GeneralName::DNSName(name) = name {
+                Some(*name)
+            } else {
+                None
+            }
+        });
+        let mut names = common.chain(alternative);
         let expected = expected_names(url.host_str()?)?;
         let validity = certificate.validity();
         names
