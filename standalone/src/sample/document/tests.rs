@@ -49,11 +49,7 @@ async fn large_upload_is_stored_unchanged() {
     let id = resume["resumeId"].as_str().expect("id");
     let stored = std::fs::read(folder.join(id)).expect("stored");
     assert!(stored == bytes);
-    let digest: String = Sha256::digest(&bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    assert_eq!(resume["sha256"], digest);
+    assert_eq!(resume["sha256"], hex::encode(Sha256::digest(&bytes)));
     let again = send_request(client.get(format!("{url}/resumes/{id}")), &token).await;
     assert_eq!(again, (200, resume.clone()));
     assert_eq!(
