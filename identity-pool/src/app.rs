@@ -1,16 +1,14 @@
 //! Assembles the server, serves it, and runs its periodic maintenance.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+use postern_common::Clock;
 use postern_common::database::{Database, DatabaseOptions};
 use postern_common::exit::Exit;
 use postern_common::http::{AllowedHosts, Limits};
-use postern_common::{Clock, admin};
-#[cfg(test)]
-use prometheus::IntCounter;
-use prometheus::{IntCounterVec, Opts, Registry};
 use tokio::net::TcpListener;
 
 use crate::bootstrap::{self, ProvisionedPools};
@@ -27,15 +25,6 @@ const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Time for which a shutdown waits for calls in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Listening sockets, bound by the caller.
-#[derive(Debug)]
-pub struct Listeners {
-    /// Socket of the API, the JWK sets, and OpenID Connect discovery.
-    pub public: TcpListener,
-    /// Socket for liveness, readiness, and metrics.
-    pub admin: Option<TcpListener>,
-}
 
 /// An identity pool that is ready to serve.
 pub struct App {
@@ -87,10 +76,9 @@ impl App {
         &self.provisioned
     }
 
-    /// Returns the counter of hashed passwords.
     #[cfg(test)]
-    pub(crate) fn hash_counter(&self) -> IntCounter {
-        self.context.hasher.hash_counter().clone()
+    pub(crate) fn hash_counter(&self) -> Arc<std::sync::atomic::AtomicU64> {
+        self.context.hasher.hash_counter()
     }
 
     /// Returns a future that resolves when every pool has signing keys: at once, except during a
@@ -109,9 +97,9 @@ impl App {
         }
     }
 
-    /// Serves until `shutdown` is cancelled and the requests in flight are answered.
-    pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
-        let (registry, calls) = metrics(&self.context);
+    /// Serves the API, the JWK sets, and OpenID Connect discovery until `shutdown` is cancelled and
+    /// the requests in flight are answered.
+    pub async fn run(self, listener: TcpListener, shutdown: CancellationToken) {
         let limits = Limits {
             linger: Duration::ZERO,
             drain: DRAIN_TIMEOUT,
@@ -122,55 +110,17 @@ impl App {
             access_key: bootstrap::access_key(&self.provisioned),
             max_age_s: self.key_max_age.as_secs(),
             default_pool: self.provisioned.actor.pool_id.clone(),
-            calls: calls.clone(),
         };
-        let health = admin::Health::new();
-        let database = health.check("database");
-        database.set_ok();
-        let admin = listeners.admin.map(|listener| {
-            let router = admin::router(health, registry);
-            let stop = shutdown.clone();
-            tokio::spawn(async move { admin::serve(listener, router, limits, &[], stop).await })
-        });
-        let maintenance = tokio::spawn(maintain(
-            Arc::clone(&self.context),
-            database,
-            shutdown.clone(),
-        ));
-        let names: Vec<String> = self
-            .context
-            .issuer_base
-            .host_str()
-            .map(str::to_owned)
-            .into_iter()
-            .collect();
-        let hosts = AllowedHosts::of(listeners.public.local_addr().ok(), &names);
+        let maintenance = tokio::spawn(maintain(Arc::clone(&self.context), shutdown.clone()));
+        let host = self.context.issuer_base.host_str().map(str::to_owned);
+        let names: Vec<String> = host.into_iter().collect();
+        let hosts = AllowedHosts::of(listener.local_addr().ok(), &names);
         let router = wire::router(wire, hosts);
-        postern_common::http::serve(listeners.public, router, limits, shutdown).await;
-        for task in [Some(maintenance), admin].into_iter().flatten() {
-            // A panic was reported by the task itself, and no further cleanup is needed.
-            let _ = task.await;
-        }
-        self.context.store.database().close().await;
+        postern_common::http::serve(listener, router, limits, shutdown).await;
+        // A panic was reported by the task itself, and no further cleanup is needed.
+        let _ = maintenance.await;
+        self.context.store.close().await;
     }
-}
-
-/// Creates the metrics registry and the counter of calls.
-fn metrics(context: &PoolContext) -> (Registry, IntCounterVec) {
-    let options = Opts::new(
-        "postern_identity_pool_calls_total",
-        "Calls by operation and outcome.",
-    );
-    let calls = IntCounterVec::new(options, &["operation", "outcome"])
-        .expect("metric name and labels are valid");
-    let registry = Registry::new();
-    registry
-        .register(Box::new(calls.clone()))
-        .expect("a new registry has no conflicting metric");
-    registry
-        .register(Box::new(context.hasher.hash_counter().clone()))
-        .expect("the metric name is unique");
-    (registry, calls)
 }
 
 async fn build_context(
@@ -215,18 +165,14 @@ async fn rotate_keys(context: &PoolContext) -> Result<(), ApiError> {
 
 /// Rotates keys and deletes expired rows until shutdown. A failed round is retried after
 /// [`MAINTENANCE_INTERVAL`].
-async fn maintain(context: Arc<PoolContext>, database: admin::Check, shutdown: CancellationToken) {
+async fn maintain(context: Arc<PoolContext>, shutdown: CancellationToken) {
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
         }
-        match run_maintenance(&context).await {
-            Ok(()) => database.set_ok(),
-            Err(error) => {
-                database.set_failed(error.message());
-                tracing::warn!(error = error.message(), "identity pool maintenance failed");
-            }
+        if let Err(error) = run_maintenance(&context).await {
+            tracing::warn!(error = error.message(), "identity pool maintenance failed");
         }
     }
 }
@@ -234,6 +180,7 @@ async fn maintain(context: Arc<PoolContext>, database: admin::Check, shutdown: C
 async fn run_maintenance(context: &PoolContext) -> Result<(), ApiError> {
     rotate_keys(context).await?;
     let rows = context.store.delete_expired(context.clock.now()).await?;
-    tracing::debug!(rows, "expired rows deleted");
+    let hashes = context.hasher.hash_counter().load(Ordering::Relaxed);
+    tracing::debug!(rows, hashes, "expired rows deleted");
     Ok(())
 }

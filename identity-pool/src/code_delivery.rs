@@ -1,11 +1,6 @@
 //! Delivery of one-time codes and initial passwords to users.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
-
 use postern_common::Secret;
-use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::error::{ApiError, ExceptionKind};
@@ -19,9 +14,6 @@ pub enum CodeDelivery {
     /// Sends codes to a channel whose receiver sends e-mail. If the channel is full, the call fails
     /// with `CodeDeliveryFailureException`.
     Mail(mpsc::Sender<CodeMail>),
-    /// Appends codes to a file (mode 0600), one JSON object per line (`to`, `purpose`, `code`), for
-    /// scripts and tests.
-    File(PathBuf),
 }
 
 /// A code to be delivered.
@@ -42,8 +34,6 @@ pub enum CodePurpose {
     SignUp,
     /// Lets a forgotten password be replaced.
     ForgotPassword,
-    /// Proves that an address belongs to a user who is signed in.
-    VerifyEmail,
     /// Carries the initial password of a user that an administrator created.
     Invitation,
 }
@@ -57,7 +47,6 @@ impl CodePurpose {
         match self {
             Self::SignUp => "sign_up",
             Self::ForgotPassword => "forgot_password",
-            Self::VerifyEmail => "verify_email",
             Self::Invitation => "invitation",
         }
     }
@@ -72,7 +61,6 @@ impl CodeDelivery {
         let outcome = match self {
             Self::Log => Ok(()),
             Self::Mail(channel) => channel.try_send(mail).map_err(|error| error.to_string()),
-            Self::File(path) => append(path, &mail).map_err(|error| error.to_string()),
         };
         tracing::info!(target: "audit", purpose, delivered = outcome.is_ok(), "code issued");
         outcome.map_err(|error| {
@@ -83,16 +71,6 @@ impl CodeDelivery {
             )
         })
     }
-}
-
-fn append(path: &PathBuf, mail: &CodeMail) -> std::io::Result<()> {
-    let line = json!({"to": mail.to, "purpose": mail.purpose.name(), "code": mail.code.expose()});
-    let mut file = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(path)?;
-    writeln!(file, "{line}")
 }
 
 /// Masks an address for responses: `a***@e***`.

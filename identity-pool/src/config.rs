@@ -12,7 +12,7 @@ use crate::model::{ClientSettings, PoolSettings};
 /// The configuration of the server. [`Config::new`] returns the defaults; the fields are public.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Database URL: `sqlite://…` or `postgres://…`.
+    /// Database URL: `sqlite://…`.
     pub database: String,
     /// Folder of `identity-pool.json` (mode 0600), which holds the administrator's access key and
     /// the passwords of the service accounts.

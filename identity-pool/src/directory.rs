@@ -73,24 +73,8 @@ impl PoolDirectory {
         Ok(client)
     }
 
-    pub(crate) fn pools(&self) -> Vec<Arc<UserPool>> {
-        self.read(|entries| entries.pools.values().map(Arc::clone).collect())
-    }
-
     pub(crate) fn pool_ids(&self) -> Vec<String> {
         self.read(|entries| entries.pools.keys().cloned().collect())
-    }
-
-    pub(crate) fn clients(&self, pool_id: &str) -> Vec<Arc<AppClient>> {
-        let of_pool = |client: &&Arc<AppClient>| client.pool_id == pool_id;
-        self.read(|entries| {
-            entries
-                .clients
-                .values()
-                .filter(of_pool)
-                .map(Arc::clone)
-                .collect()
-        })
     }
 
     pub(crate) async fn put_pool(
@@ -125,12 +109,6 @@ impl PoolDirectory {
             entries.pools.remove(id);
             entries.clients.retain(|_, client| client.pool_id != id);
         });
-        Ok(())
-    }
-
-    pub(crate) async fn delete_client(&self, store: &PoolStore, id: &str) -> Result<(), ApiError> {
-        store.delete_client(id).await?;
-        self.write(|entries| entries.clients.remove(id));
         Ok(())
     }
 }

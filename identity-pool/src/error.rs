@@ -15,7 +15,6 @@ pub(crate) struct ApiError {
 /// An exception of the Cognito API or of AWS's common errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExceptionKind {
-    AliasExists,
     CodeDeliveryFailure,
     CodeMismatch,
     ExpiredCode,
@@ -48,7 +47,6 @@ impl ExceptionKind {
     /// Returns the name on the wire, in `__type` and `x-amzn-errortype`.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::AliasExists => "AliasExistsException",
             Self::CodeDeliveryFailure => "CodeDeliveryFailureException",
             Self::CodeMismatch => "CodeMismatchException",
             Self::ExpiredCode => "ExpiredCodeException",
@@ -81,8 +79,7 @@ impl ExceptionKind {
         match self {
             Self::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
             Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::AliasExists
-            | Self::CodeDeliveryFailure
+            Self::CodeDeliveryFailure
             | Self::CodeMismatch
             | Self::ExpiredCode
             | Self::GroupExists

@@ -34,7 +34,7 @@ mod store;
 mod error;
 mod model;
 
-pub use app::{App, Listeners};
+pub use app::App;
 pub use bootstrap::{PoolAccess, ProvisionedPools, ServiceAccount};
 pub use code_delivery::{CodeDelivery, CodeMail, CodePurpose};
 pub use config::Config;

@@ -139,84 +139,64 @@ fn empty_response() -> Value {
     json!({})
 }
 
-/// Returns the authentication that an operation requires, or `None` if the operation is unknown.
-pub(crate) fn access(operation: &str) -> Option<OperationAccess> {
-    if PUBLIC.contains(&operation) {
-        return Some(OperationAccess::Public);
-    }
-    ADMINISTRATIVE
-        .contains(&operation)
-        .then_some(OperationAccess::Administrator)
+/// Defines the operations: name, function, and the authentication that they require.
+macro_rules! operations {
+    ($($access:ident { $($name:literal => $function:path,)+ })+) => {
+        /// Returns the authentication that an operation requires, or `None` if it is unknown.
+        pub(crate) fn access(operation: &str) -> Option<OperationAccess> {
+            match operation {
+                $($($name)|+ => Some(OperationAccess::$access),)+
+                _ => None,
+            }
+        }
+
+        /// Runs an operation.
+        pub(crate) async fn run(
+            operation: &str,
+            call: &OperationCall<'_>,
+        ) -> Result<Value, ApiError> {
+            match operation {
+                $($($name => Box::pin($function(call, call.read()?)).await,)+)+
+                other => Err(unknown_operation(other)),
+            }
+        }
+    };
 }
 
-const PUBLIC: [&str; 17] = [
-    "ChangePassword",
-    "ConfirmForgotPassword",
-    "ConfirmSignUp",
-    "DeleteUser",
-    "DeleteUserAttributes",
-    "ForgotPassword",
-    "GetTokensFromRefreshToken",
-    "GetUser",
-    "GetUserAttributeVerificationCode",
-    "GlobalSignOut",
-    "InitiateAuth",
-    "ResendConfirmationCode",
-    "RespondToAuthChallenge",
-    "RevokeToken",
-    "SignUp",
-    "UpdateUserAttributes",
-    "VerifyUserAttribute",
-];
-
-const ADMINISTRATIVE: [&str; 36] = [
-    "AdminAddUserToGroup",
-    "AdminConfirmSignUp",
-    "AdminCreateUser",
-    "AdminDeleteUser",
-    "AdminDeleteUserAttributes",
-    "AdminDisableUser",
-    "AdminEnableUser",
-    "AdminGetUser",
-    "AdminInitiateAuth",
-    "AdminListGroupsForUser",
-    "AdminRemoveUserFromGroup",
-    "AdminResetUserPassword",
-    "AdminRespondToAuthChallenge",
-    "AdminSetUserPassword",
-    "AdminUpdateUserAttributes",
-    "AdminUserGlobalSignOut",
-    "CreateGroup",
-    "CreateUserPool",
-    "CreateUserPoolClient",
-    "DeleteGroup",
-    "DeleteUserPool",
-    "DeleteUserPoolClient",
-    "DescribeUserPool",
-    "DescribeUserPoolClient",
-    "GetGroup",
-    "GetUserPoolMfaConfig",
-    "ListGroups",
-    "ListTagsForResource",
-    "ListUserPoolClients",
-    "ListUserPools",
-    "ListUsers",
-    "ListUsersInGroup",
-    "SetUserPoolMfaConfig",
-    "UpdateGroup",
-    "UpdateUserPool",
-    "UpdateUserPoolClient",
-];
-
-/// Runs an operation for which [`access`] returned `Some`.
-pub(crate) async fn run(operation: &str, call: &OperationCall<'_>) -> Result<Value, ApiError> {
-    match access(operation) {
-        Some(OperationAccess::Public) => Box::pin(run_public(operation, call)).await,
-        Some(OperationAccess::Administrator) if operation.starts_with("Admin") => {
-            Box::pin(run_admin(operation, call)).await
-        }
-        Some(OperationAccess::Administrator) => Box::pin(run_directory(operation, call)).await,
-        None => Err(unknown_operation(operation)),
+operations! {
+    Public {
+        "ChangePassword" => passwords::change,
+        "ConfirmForgotPassword" => passwords::confirm_forgot,
+        "ConfirmSignUp" => sign_up::confirm,
+        "ForgotPassword" => passwords::forgot,
+        "GetTokensFromRefreshToken" => refresh::get_tokens,
+        "GetUser" => account::get,
+        "GlobalSignOut" => account::sign_out,
+        "InitiateAuth" => sign_in::initiate,
+        "ResendConfirmationCode" => sign_up::resend,
+        "RespondToAuthChallenge" => challenges::respond,
+        "RevokeToken" => refresh::revoke,
+        "SignUp" => sign_up::sign_up,
+    }
+    Administrator {
+        "AdminAddUserToGroup" => groups::add_user,
+        "AdminConfirmSignUp" => admin_users::confirm_sign_up,
+        "AdminCreateUser" => admin_users::create,
+        "AdminDeleteUser" => admin_users::delete,
+        "AdminDisableUser" => admin_users::disable,
+        "AdminEnableUser" => admin_users::enable,
+        "AdminGetUser" => admin_users::get,
+        "AdminInitiateAuth" => sign_in::admin_initiate,
+        "AdminRespondToAuthChallenge" => challenges::admin_respond,
+        "AdminSetUserPassword" => admin_users::set_password,
+        "AdminUserGlobalSignOut" => admin_users::sign_out,
+        "CreateGroup" => groups::create,
+        "CreateUserPool" => user_pools::create,
+        "CreateUserPoolClient" => app_clients::create,
+        "DeleteUserPool" => user_pools::delete,
+        "DescribeUserPoolClient" => app_clients::describe,
+        "ListUsers" => admin_users::list,
+        "UpdateUserPool" => user_pools::update,
     }
 }
 
@@ -225,75 +205,4 @@ pub(crate) fn unknown_operation(operation: &str) -> ApiError {
         ExceptionKind::UnknownOperation,
         format!("The operation {operation} is not supported"),
     )
-}
-
-async fn run_public(operation: &str, call: &OperationCall<'_>) -> Result<Value, ApiError> {
-    match operation {
-        "ChangePassword" => passwords::change(call, call.read()?).await,
-        "ConfirmForgotPassword" => passwords::confirm_forgot(call, call.read()?).await,
-        "ConfirmSignUp" => sign_up::confirm(call, call.read()?).await,
-        "DeleteUser" => account::delete(call, call.read()?).await,
-        "DeleteUserAttributes" => account::delete_attributes(call, call.read()?).await,
-        "ForgotPassword" => passwords::forgot(call, call.read()?).await,
-        "GetTokensFromRefreshToken" => refresh::get_tokens(call, call.read()?).await,
-        "GetUser" => account::get(call, call.read()?).await,
-        "GetUserAttributeVerificationCode" => account::send_verification(call, call.read()?).await,
-        "GlobalSignOut" => account::sign_out(call, call.read()?).await,
-        "InitiateAuth" => sign_in::initiate(call, call.read()?).await,
-        "ResendConfirmationCode" => sign_up::resend(call, call.read()?).await,
-        "RespondToAuthChallenge" => challenges::respond(call, call.read()?).await,
-        "RevokeToken" => refresh::revoke(call, call.read()?).await,
-        "SignUp" => sign_up::sign_up(call, call.read()?).await,
-        "UpdateUserAttributes" => account::update_attributes(call, call.read()?).await,
-        "VerifyUserAttribute" => account::verify_attribute(call, call.read()?).await,
-        other => Err(unknown_operation(other)),
-    }
-}
-
-async fn run_admin(operation: &str, call: &OperationCall<'_>) -> Result<Value, ApiError> {
-    match operation {
-        "AdminAddUserToGroup" => groups::add_user(call, call.read()?).await,
-        "AdminConfirmSignUp" => admin_users::confirm_sign_up(call, call.read()?).await,
-        "AdminCreateUser" => admin_users::create(call, call.read()?).await,
-        "AdminDeleteUser" => admin_users::delete(call, call.read()?).await,
-        "AdminDeleteUserAttributes" => admin_users::delete_attributes(call, call.read()?).await,
-        "AdminDisableUser" => admin_users::set_enabled(call, call.read()?, false).await,
-        "AdminEnableUser" => admin_users::set_enabled(call, call.read()?, true).await,
-        "AdminGetUser" => admin_users::get(call, call.read()?).await,
-        "AdminInitiateAuth" => sign_in::admin_initiate(call, call.read()?).await,
-        "AdminListGroupsForUser" => groups::of_user(call, call.read()?).await,
-        "AdminRemoveUserFromGroup" => groups::remove_user(call, call.read()?).await,
-        "AdminResetUserPassword" => admin_users::reset_password(call, call.read()?).await,
-        "AdminRespondToAuthChallenge" => challenges::admin_respond(call, call.read()?).await,
-        "AdminSetUserPassword" => admin_users::set_password(call, call.read()?).await,
-        "AdminUpdateUserAttributes" => admin_users::update_attributes(call, call.read()?).await,
-        "AdminUserGlobalSignOut" => admin_users::sign_out(call, call.read()?).await,
-        other => Err(unknown_operation(other)),
-    }
-}
-
-async fn run_directory(operation: &str, call: &OperationCall<'_>) -> Result<Value, ApiError> {
-    match operation {
-        "CreateGroup" => groups::create(call, call.read()?).await,
-        "CreateUserPool" => user_pools::create(call, call.read()?).await,
-        "CreateUserPoolClient" => app_clients::create(call, call.read()?).await,
-        "DeleteGroup" => groups::delete(call, call.read()?).await,
-        "DeleteUserPool" => user_pools::delete(call, call.read()?).await,
-        "DeleteUserPoolClient" => app_clients::delete(call, call.read()?).await,
-        "DescribeUserPool" => user_pools::describe(call, call.read()?).await,
-        "DescribeUserPoolClient" => app_clients::describe(call, &call.read()?),
-        "GetGroup" => groups::get(call, call.read()?).await,
-        "GetUserPoolMfaConfig" => user_pools::mfa_config(call, &call.read()?),
-        "ListGroups" => groups::list(call, call.read()?).await,
-        "ListTagsForResource" => Ok(json!({"Tags": {}})),
-        "ListUserPoolClients" => app_clients::list(call, &call.read()?),
-        "ListUserPools" => Ok(user_pools::list(call)),
-        "ListUsers" => admin_users::list(call, call.read()?).await,
-        "ListUsersInGroup" => groups::users(call, call.read()?).await,
-        "SetUserPoolMfaConfig" => user_pools::set_mfa_config(call, &call.read()?),
-        "UpdateGroup" => groups::update(call, call.read()?).await,
-        "UpdateUserPool" => user_pools::update(call, call.read()?).await,
-        "UpdateUserPoolClient" => app_clients::update(call, call.read()?).await,
-        other => Err(unknown_operation(other)),
-    }
 }

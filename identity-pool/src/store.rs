@@ -1,8 +1,4 @@
-//! Persistence in PostgreSQL or SQLite. All SQL of the crate is in this module; it depends on
-//! `model`.
-//!
-//! Both databases accept the same statements (`$1` parameters, `ON CONFLICT`, `RETURNING`), so most
-//! exist once. The macros below choose the connection: a reader, the writer, or a transaction.
+//! Persistence in SQLite. All SQL of the crate is in this module; it depends on `model`.
 
 mod attempts;
 mod codes;
@@ -25,85 +21,39 @@ pub(crate) use self::users::{Page, UserColumn, UserFilter};
 
 use self::group_commit::GroupCommitter;
 use postern_common::clock::Timestamp;
-use postern_common::database::Database;
+use postern_common::database::{Database, Sqlite};
 use postern_common::exit::Exit;
-
-/// Runs a reading statement: on SQLite's readers, or on any PostgreSQL connection.
-macro_rules! reading {
-    ($store:expr, $connection:ident => $body:expr) => {
-        match &$store.database {
-            postern_common::database::Database::Postgres($connection) => $body,
-            postern_common::database::Database::Sqlite(sqlite) => {
-                let $connection = &sqlite.readers;
-                $body
-            }
-        }
-    };
-}
-
-/// Runs one writing statement.
-macro_rules! writing {
-    ($store:expr, $connection:ident => $body:expr) => {
-        match &$store.database {
-            postern_common::database::Database::Postgres($connection) => $body,
-            postern_common::database::Database::Sqlite(sqlite) => {
-                let $connection = &sqlite.writer;
-                $body
-            }
-        }
-    };
-}
-
-/// Runs several statements in a transaction. A `?` in the body rolls it back.
-macro_rules! transaction {
-    ($store:expr, $transaction:ident => $body:expr) => {
-        match &$store.database {
-            postern_common::database::Database::Postgres(pool) => {
-                let work = async {
-                    let mut $transaction = pool.begin().await?;
-                    let value = $body;
-                    $transaction.commit().await?;
-                    Ok::<_, sqlx::Error>(value)
-                };
-                pool.within_deadline(work).await?
-            }
-            postern_common::database::Database::Sqlite(sqlite) => {
-                let mut $transaction = sqlite.begin().await?;
-                let value = $body;
-                $transaction.commit().await?;
-                value
-            }
-        }
-    };
-}
-
-pub(crate) use {reading, transaction, writing};
 
 /// The store, with the schema of this version.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolStore {
-    database: Database,
-    /// Group commit of sign-ins and refreshes. `None` for PostgreSQL, which has its own.
-    group_commit: Option<GroupCommitter>,
+    sqlite: Sqlite,
+    group_commit: GroupCommitter,
 }
 
 // === impl PoolStore ===
 
 impl PoolStore {
+    /// Migrates and returns the store.
+    ///
+    /// # Errors
+    /// Exit status 64 if the database is not SQLite; 69 if it is unavailable.
     pub(crate) async fn open(database: Database) -> Result<Self, Exit> {
-        database.migrate(&schema::MIGRATIONS).await?;
-        let group_commit = match &database {
-            Database::Sqlite(sqlite) => Some(GroupCommitter::start(sqlite.clone())),
-            Database::Postgres(_) => None,
+        let Database::Sqlite(sqlite) = &database else {
+            return Err(Exit::usage(
+                "identity pool: the database must begin with sqlite://",
+            ));
         };
+        database.migrate(&schema::MIGRATIONS).await?;
         Ok(Self {
-            database,
-            group_commit,
+            group_commit: GroupCommitter::start(sqlite.clone()),
+            sqlite: sqlite.clone(),
         })
     }
 
-    pub(crate) fn database(&self) -> &Database {
-        &self.database
+    /// Closes the connections and checkpoints the write-ahead log.
+    pub(crate) async fn close(&self) {
+        Database::Sqlite(self.sqlite.clone()).close().await;
     }
 
     /// Deletes expired rows. Returns their number.
@@ -119,9 +69,11 @@ impl PoolStore {
         ];
         let mut swept = 0;
         for statement in EXPIRED {
-            swept += writing!(self, db => {
-                sqlx::query(statement).bind(now.0).execute(db).await.map(|done| done.rows_affected())
-            })?;
+            let done = sqlx::query(statement)
+                .bind(now.0)
+                .execute(&self.sqlite.writer)
+                .await?;
+            swept += done.rows_affected();
         }
         Ok(swept)
     }
@@ -129,12 +81,34 @@ impl PoolStore {
     /// Returns a setting that the server stores about itself.
     pub(crate) async fn setting(&self, name: &str) -> Result<Option<String>, sqlx::Error> {
         const SQL: &str = "SELECT value FROM pool_setting WHERE name = $1";
-        reading!(self, db => sqlx::query_scalar(SQL).bind(name).fetch_optional(db).await)
+        sqlx::query_scalar(SQL)
+            .bind(name)
+            .fetch_optional(&self.sqlite.readers)
+            .await
     }
 
     pub(crate) async fn set_setting(&self, name: &str, value: &str) -> Result<(), sqlx::Error> {
         const SQL: &str = "INSERT INTO pool_setting (name, value) VALUES ($1, $2)
             ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-        writing!(self, db => sqlx::query(SQL).bind(name).bind(value).execute(db).await.map(drop))
+        sqlx::query(SQL)
+            .bind(name)
+            .bind(value)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::database::testing;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn postgres_is_rejected() {
+        let test = testing::postgres().await;
+        let rejected = PoolStore::open(test.database.clone()).await;
+        assert_eq!(rejected.expect_err("rejected").status(), 64);
     }
 }

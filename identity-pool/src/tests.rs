@@ -1,4 +1,4 @@
-//! Tests of the server through the AWS SDK, over a loopback socket and both databases.
+//! Tests of the server through the AWS SDK, over a loopback socket.
 
 mod administration;
 mod attributes;

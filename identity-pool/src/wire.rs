@@ -18,7 +18,6 @@ use axum::routing::{get, post};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Uri};
 use postern_common::http::{AllowedHosts, RequestId};
-use prometheus::IntCounterVec;
 use serde_json::{Value, json};
 
 pub(crate) use self::sigv4::AccessKey;
@@ -39,10 +38,8 @@ pub(crate) struct WireState {
     pub(crate) access_key: AccessKey,
     /// `max-age` of JWK sets and discovery documents, in seconds.
     pub(crate) max_age_s: u64,
-    /// Pool described by `/.well-operation_label/openid-pool_configuration` without a pool id.
+    /// Pool described by `/.well-known/openid-configuration` without a pool id.
     pub(crate) default_pool: String,
-    /// Counter of calls, by operation and outcome.
-    pub(crate) calls: IntCounterVec,
 }
 
 /// The parts of a request that its signature covers.
@@ -102,10 +99,6 @@ async fn handle_call(
         .subject
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
-    state
-        .calls
-        .with_label_values(&[operation_label(operation), outcome_name(&outcome)])
-        .inc();
     audit(operation, &subject, &outcome, &request_id);
     render(&outcome, &request_id)
 }
@@ -139,9 +132,9 @@ async fn dispatch(
     operations::run(operation, call).await
 }
 
-/// Returns the operation as a metric label. Unknown operations share one label, so that clients
-/// cannot create labels.
-fn operation_label(operation: &str) -> &str {
+/// Returns the operation's name for the audit log. Unknown operations, which a client names, share
+/// one.
+fn operation_name(operation: &str) -> &str {
     if operations::access(operation).is_some() {
         operation
     } else {
@@ -171,7 +164,7 @@ fn audit(
     tracing::info!(
         target: "audit",
         by,
-        operation = operation_label(operation),
+        operation = operation_name(operation),
         outcome = outcome_name(outcome),
         pool_id = subject.pool_id,
         client_id = subject.client_id,

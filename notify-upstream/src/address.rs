@@ -399,23 +399,5 @@ pub(crate) fn hash(text: &str) -> AddressHash {
     sha2::Sha256::digest(text.to_ascii_lowercase()).into()
 }
 
-/// Encodes bytes as lowercase hexadecimal digits.
-#[must_use]
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Decodes hexadecimal digits. Returns `None` if the text is malformed.
-#[must_use]
-pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests;

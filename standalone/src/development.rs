@@ -154,14 +154,8 @@ impl DevelopmentServices {
     /// Serves until the stage stops.
     pub(crate) fn run(self, sockets: DevelopmentSockets, stage: &mut ShutdownStage) {
         let stop = stage.shutdown();
-        let listeners = pool::Listeners {
-            public: sockets.identity_pool,
-            admin: None,
-        };
-        stage.spawn(
-            "identity pool",
-            self.identity_pool.run(listeners, stop.clone()),
-        );
+        let identity_pool = self.identity_pool.run(sockets.identity_pool, stop.clone());
+        stage.spawn("identity pool", identity_pool);
         stage.spawn("verifier", Arc::clone(&self.verifier).run(stop.clone()));
         let actor = actor::router(self.actor);
         stage.spawn(

@@ -5,7 +5,6 @@
 
 pub(crate) mod actor;
 pub(crate) mod document;
-mod multipart;
 #[cfg(test)]
 mod testing;
 

@@ -7,7 +7,7 @@ use aws_sdk_cognitoidentityprovider::Client;
 use postern_common::Clock;
 use postern_common::config::{Env, parse};
 use postern_common::identity::{AwsCredentials, IdentityConfig};
-use postern_identity_pool::{App, Config, HashingSettings, Listeners, ProvisionedPools};
+use postern_identity_pool::{App, Config, HashingSettings, ProvisionedPools};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -49,13 +49,7 @@ impl Pools {
             .expect("the identity pool starts");
         let provisioned = app.provisioned().clone();
         let shutdown = CancellationToken::new();
-        tokio::spawn(app.run(
-            Listeners {
-                public,
-                admin: None,
-            },
-            shutdown.clone(),
-        ));
+        tokio::spawn(app.run(public, shutdown.clone()));
         let env: BTreeMap<String, String> = provisioned
             .variables(Some("auth"))
             .into_iter()

@@ -170,12 +170,7 @@ impl ServiceTokens {
 /// Returns a digest of the account for cache keys.
 fn account_digest(pool: &Pool, account: &ServiceAccount) -> String {
     let identity = format!("{}\n{}\n{}", pool.issuer, pool.client_id, account.username);
-    let digest = Sha256::digest(identity.as_bytes());
-    digest
-        .iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex::encode(&Sha256::digest(identity.as_bytes())[..16])
 }
 
 // === impl TokenProvider ===

@@ -3,6 +3,7 @@
 //! Each thread keeps the memory of one hash, so that hashing uses at most `threads` times the
 //! memory cost. Requests beyond the queue's capacity are rejected before any hashing.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +11,6 @@ use std::time::Duration;
 use argon2::password_hash::phc::{Output, ParamsString, PasswordHash, Salt};
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use postern_common::Secret;
-use prometheus::IntCounter;
 use subtle::ConstantTimeEq;
 use tokio::sync::oneshot;
 
@@ -58,7 +58,7 @@ pub(crate) struct PasswordHasher {
     /// Hash that is verified against if the user does not exist.
     dummy_hash: Arc<str>,
     /// Number of passwords hashed, for hashing and for verification.
-    hash_counter: IntCounter,
+    hash_counter: Arc<AtomicU64>,
 }
 
 /// The result of a password comparison.
@@ -97,9 +97,7 @@ impl PasswordHasher {
         let params = params(hashing.memory_kib, hashing.passes)?;
         let (queue, jobs) = sync_channel(hashing.queue.max(1));
         let jobs = Arc::new(Mutex::new(jobs));
-        let hash_counter =
-            IntCounter::new("postern_identity_pool_hashes_total", "Passwords hashed.")
-                .map_err(|error| ApiError::internal(&error))?;
+        let hash_counter = Arc::<AtomicU64>::default();
         for number in 0..hashing.threads.max(1) {
             let (jobs, params, hash_counter) =
                 (Arc::clone(&jobs), params.clone(), hash_counter.clone());
@@ -120,8 +118,8 @@ impl PasswordHasher {
     }
 
     /// Returns the counter of hashed passwords.
-    pub(crate) fn hash_counter(&self) -> &IntCounter {
-        &self.hash_counter
+    pub(crate) fn hash_counter(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.hash_counter)
     }
 
     /// Hashes a password. Returns a PHC string.
@@ -181,7 +179,7 @@ fn params(memory_kib: u32, passes: u32) -> Result<Params, ApiError> {
     Params::new(memory_kib, passes, 1, None).map_err(|error| ApiError::internal(&error))
 }
 
-fn run_worker(jobs: &Mutex<Receiver<HashJob>>, params: &Params, hash_counter: &IntCounter) {
+fn run_worker(jobs: &Mutex<Receiver<HashJob>>, params: &Params, hash_counter: &AtomicU64) {
     let mut memory = Vec::new();
     loop {
         // One thread holds the lock and waits for a job; the other threads wait for the lock.
@@ -197,7 +195,7 @@ fn run_worker(jobs: &Mutex<Receiver<HashJob>>, params: &Params, hash_counter: &I
     }
 }
 
-fn run_job(job: HashJob, params: &Params, memory: &mut Vec<Block>, hash_counter: &IntCounter) {
+fn run_job(job: HashJob, params: &Params, memory: &mut Vec<Block>, hash_counter: &AtomicU64) {
     let HashJob {
         password,
         work,
@@ -207,7 +205,7 @@ fn run_job(job: HashJob, params: &Params, memory: &mut Vec<Block>, hash_counter:
     if done.is_closed() {
         return;
     }
-    hash_counter.inc();
+    hash_counter.fetch_add(1, Ordering::Relaxed);
     let outcome = match work {
         HashWork::Hash => hash(&password, params, memory).map(|hash| VerifyOutcome {
             outcome: PasswordMatch::Match,

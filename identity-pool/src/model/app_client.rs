@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use hmac::{Hmac, KeyInit, Mac};
 use postern_common::Secret;
+use postern_common::identity::secret_hash;
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 use super::STANDARD_ATTRIBUTES;
@@ -137,7 +134,7 @@ impl AppClient {
                 self.id
             ))),
             (Some(secret), Some(sent)) => {
-                let expected = secret_hash(username, &self.id, secret);
+                let expected = secret_hash(username, &self.id, secret.expose());
                 if bool::from(expected.as_bytes().ct_eq(sent.as_bytes())) {
                     return Ok(());
                 }
@@ -166,14 +163,6 @@ impl AppClient {
     }
 }
 
-fn secret_hash(username: &str, client_id: &str, secret: &Secret) -> String {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.expose().as_bytes())
-        .expect("HMAC accepts a key of any length (RFC 2104 section 2)");
-    mac.update(username.as_bytes());
-    mac.update(client_id.as_bytes());
-    STANDARD.encode(mac.finalize().into_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,7 +182,7 @@ mod tests {
     #[test]
     fn secret_hash_covers_username_and_client() {
         let client = client(Some("s"), ClientSettings::default());
-        let right = secret_hash("ada", "c", &Secret::from("s"));
+        let right = secret_hash("ada", "c", "s");
         assert!(client.check_secret_hash(Some(&right), "ada").is_ok());
         assert!(client.check_secret_hash(Some(&right), "bob").is_err());
         assert!(client.check_secret_hash(None, "ada").is_err());

@@ -1,4 +1,4 @@
-//! JSON values in text columns, which both databases have.
+//! JSON values in text columns.
 
 /// A value that is stored as JSON in a text column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -24,8 +24,6 @@ pub struct PoolSettings {
     pub email_usernames: bool,
     /// Whether SignUp sends a code to the address (`AutoVerifiedAttributes`).
     pub verify_email: bool,
-    /// Whether users are confirmed at sign-up, as by a pre sign-up trigger with `autoConfirmUser`.
-    pub auto_confirm: bool,
     /// Whether a forgotten password can be reset through an unverified address, which is verified
     /// thereby. Cognito rejects this; a pool whose users are confirmed by a service needs it.
     pub recover_unverified: bool,

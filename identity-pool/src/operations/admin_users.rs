@@ -6,8 +6,7 @@ use postern_common::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::codes::CodeBinding;
-use super::{OperationCall, UserRequest, account, attributes, empty_response, sign_up};
+use super::{OperationCall, UserRequest, attributes, empty_response, sign_up};
 use crate::code_delivery::{CodeMail, CodePurpose};
 use crate::crypto::random;
 use crate::error::{ApiError, ExceptionKind};
@@ -33,22 +32,6 @@ pub(super) struct SetPasswordRequest {
     password: String,
     #[serde(default)]
     permanent: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct AdminUpdateAttributesRequest {
-    user_pool_id: String,
-    username: String,
-    user_attributes: Vec<UserAttribute>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct AdminDeleteAttributesRequest {
-    user_pool_id: String,
-    username: String,
-    user_attribute_names: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -237,28 +220,23 @@ pub(super) async fn set_password(
     Ok(empty_response())
 }
 
-/// AdminResetUserPassword: disables the password until it is replaced by means of a code.
-pub(super) async fn reset_password(
+pub(super) async fn enable(
     call: &OperationCall<'_>,
     request: UserRequest,
 ) -> Result<Value, ApiError> {
-    let mut user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    user.status = UserStatus::ResetRequired;
-    call.context
-        .store
-        .set_password(&user, call.context.clock.now())
-        .await?;
-    CodeBinding::for_user(&user, CodePurpose::ForgotPassword)
-        .issue(call.context, true)
-        .await?;
-    Ok(empty_response())
+    set_enabled(call, &request, true).await
 }
 
-pub(super) async fn set_enabled(
+pub(super) async fn disable(
     call: &OperationCall<'_>,
     request: UserRequest,
+) -> Result<Value, ApiError> {
+    set_enabled(call, &request, false).await
+}
+
+async fn set_enabled(
+    call: &OperationCall<'_>,
+    request: &UserRequest,
     enabled: bool,
 ) -> Result<Value, ApiError> {
     let user = call
@@ -282,33 +260,6 @@ pub(super) async fn sign_out(
         .store
         .revoke_user(&user.pool_id, &user.username, call.context.clock.now())
         .await?;
-    Ok(empty_response())
-}
-
-pub(super) async fn update_attributes(
-    call: &OperationCall<'_>,
-    request: AdminUpdateAttributesRequest,
-) -> Result<Value, ApiError> {
-    let mut user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    let pool = call.context.directory.pool(&user.pool_id)?;
-    attributes::check(&pool, &request.user_attributes)?;
-    attributes::apply(&pool, &mut user, &request.user_attributes);
-    account::save_attributes(call, &user).await?;
-    Ok(empty_response())
-}
-
-pub(super) async fn delete_attributes(
-    call: &OperationCall<'_>,
-    request: AdminDeleteAttributesRequest,
-) -> Result<Value, ApiError> {
-    let mut user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    let pool = call.context.directory.pool(&user.pool_id)?;
-    attributes::remove(&pool, &mut user, &request.user_attribute_names)?;
-    account::save_attributes(call, &user).await?;
     Ok(empty_response())
 }
 

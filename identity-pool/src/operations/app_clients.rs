@@ -4,7 +4,7 @@ use postern_common::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{OperationCall, PoolRequest, empty_response};
+use super::OperationCall;
 use crate::context::PoolContext;
 use crate::crypto::random;
 use crate::error::ApiError;
@@ -23,23 +23,12 @@ pub(super) struct CreateClientRequest {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct UpdateClientRequest {
-    user_pool_id: String,
-    client_id: String,
-    client_name: Option<String>,
-    #[serde(flatten)]
-    settings: SettingsRequest,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
 pub(super) struct ClientRequest {
     user_pool_id: String,
     client_id: String,
 }
 
-/// The settings in a request. As in Cognito, an update replaces all of them: absent members return
-/// to their defaults.
+/// The settings in a request. Absent members have their defaults.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct SettingsRequest {
@@ -143,29 +132,7 @@ pub(crate) async fn create_client(
     Ok(client)
 }
 
-pub(super) async fn update(
-    call: &OperationCall<'_>,
-    request: UpdateClientRequest,
-) -> Result<Value, ApiError> {
-    let pool = call.context.directory.pool(&request.user_pool_id)?;
-    let mut client = (*call
-        .context
-        .directory
-        .client_of(&pool.id, &request.client_id)?)
-    .clone();
-    call.record_client(&client);
-    client.settings = parse_settings(&pool, request.settings)?;
-    client.name = request.client_name.unwrap_or(client.name);
-    client.updated_at = call.context.clock.now().0;
-    let client = call
-        .context
-        .directory
-        .put_client(&call.context.store, client)
-        .await?;
-    Ok(json!({"UserPoolClient": to_client_type(&client)}))
-}
-
-pub(super) async fn delete(
+pub(super) async fn describe(
     call: &OperationCall<'_>,
     request: ClientRequest,
 ) -> Result<Value, ApiError> {
@@ -174,35 +141,7 @@ pub(super) async fn delete(
         .directory
         .client_of(&request.user_pool_id, &request.client_id)?;
     call.record_client(&client);
-    call.context
-        .directory
-        .delete_client(&call.context.store, &client.id)
-        .await?;
-    Ok(empty_response())
-}
-
-pub(super) fn describe(
-    call: &OperationCall<'_>,
-    request: &ClientRequest,
-) -> Result<Value, ApiError> {
-    let client = call
-        .context
-        .directory
-        .client_of(&request.user_pool_id, &request.client_id)?;
-    call.record_client(&client);
     Ok(json!({"UserPoolClient": to_client_type(&client)}))
-}
-
-pub(super) fn list(call: &OperationCall<'_>, request: &PoolRequest) -> Result<Value, ApiError> {
-    let pool = call.context.directory.pool(&request.user_pool_id)?;
-    let clients: Vec<Value> = call
-        .context
-        .directory
-        .clients(&pool.id)
-        .iter()
-        .map(|client| json!({"ClientId": client.id, "UserPoolId": client.pool_id, "ClientName": client.name}))
-        .collect();
-    Ok(json!({"UserPoolClients": clients}))
 }
 
 fn parse_settings(pool: &UserPool, request: SettingsRequest) -> Result<ClientSettings, ApiError> {

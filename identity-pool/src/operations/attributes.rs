@@ -78,20 +78,6 @@ pub(super) fn apply(pool: &UserPool, user: &mut User, attributes: &[UserAttribut
     set_alias(pool, user);
 }
 
-/// Removes attributes. `sub` and the address that users sign in with cannot be removed.
-pub(super) fn remove(pool: &UserPool, user: &mut User, names: &[String]) -> Result<(), ApiError> {
-    if pool.settings.email_usernames && names.iter().any(|name| name == "email") {
-        return Err(ApiError::invalid(
-            "Cannot delete the email attribute: users sign in with it",
-        ));
-    }
-    for name in names {
-        user.attributes.0.remove(name);
-    }
-    set_alias(pool, user);
-    Ok(())
-}
-
 fn set_alias(pool: &UserPool, user: &mut User) {
     user.alias = match user.email() {
         Some(email) if pool.settings.email_usernames => Some(email.to_lowercase()),

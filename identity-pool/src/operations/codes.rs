@@ -85,7 +85,7 @@ impl<'a> CodeBinding<'a> {
     fn lifetime(&self) -> Duration {
         match self.purpose {
             CodePurpose::ForgotPassword => HOUR,
-            CodePurpose::SignUp | CodePurpose::VerifyEmail | CodePurpose::Invitation => DAY,
+            CodePurpose::SignUp | CodePurpose::Invitation => DAY,
         }
     }
 

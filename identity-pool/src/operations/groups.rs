@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{OperationCall, PoolRequest, UserRequest, empty_response};
+use super::{OperationCall, empty_response};
 use crate::error::{ApiError, ExceptionKind};
-use crate::model::{User, seconds};
+use crate::model::seconds;
 use crate::store::GroupRow;
 
 #[derive(Deserialize)]
@@ -68,74 +68,6 @@ async fn find_group(
     found.ok_or_else(|| ApiError::new(ExceptionKind::ResourceNotFound, "Group not found."))
 }
 
-pub(super) async fn get(
-    call: &OperationCall<'_>,
-    request: GroupRequest,
-) -> Result<Value, ApiError> {
-    let group = find_group(call, &request.user_pool_id, &request.group_name).await?;
-    Ok(json!({"Group": to_group_type(&group)}))
-}
-
-pub(super) async fn update(
-    call: &OperationCall<'_>,
-    request: GroupRequest,
-) -> Result<Value, ApiError> {
-    let mut group = find_group(call, &request.user_pool_id, &request.group_name).await?;
-    group.description = request.description.or(group.description);
-    group.precedence = request.precedence.or(group.precedence);
-    group.updated_at = call.context.clock.now().0;
-    call.context
-        .store
-        .update_group(&group, call.context.clock.now())
-        .await?;
-    Ok(json!({"Group": to_group_type(&group)}))
-}
-
-pub(super) async fn delete(
-    call: &OperationCall<'_>,
-    request: GroupRequest,
-) -> Result<Value, ApiError> {
-    find_group(call, &request.user_pool_id, &request.group_name).await?;
-    call.context
-        .store
-        .delete_group(&request.user_pool_id, &request.group_name)
-        .await?;
-    Ok(empty_response())
-}
-
-pub(super) async fn list(
-    call: &OperationCall<'_>,
-    request: PoolRequest,
-) -> Result<Value, ApiError> {
-    let pool = call.context.directory.pool(&request.user_pool_id)?;
-    let groups = call.context.store.groups(&pool.id).await?;
-    Ok(json!({"Groups": groups.iter().map(to_group_type).collect::<Vec<_>>()}))
-}
-
-pub(super) async fn of_user(
-    call: &OperationCall<'_>,
-    request: UserRequest,
-) -> Result<Value, ApiError> {
-    let user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    let groups = call.context.store.groups_of(&user).await?;
-    Ok(json!({"Groups": groups.iter().map(to_group_type).collect::<Vec<_>>()}))
-}
-
-pub(super) async fn users(
-    call: &OperationCall<'_>,
-    request: GroupRequest,
-) -> Result<Value, ApiError> {
-    let group = find_group(call, &request.user_pool_id, &request.group_name).await?;
-    let users = call
-        .context
-        .store
-        .members(&group.pool_id, &group.name)
-        .await?;
-    Ok(json!({"Users": users.iter().map(User::to_user_type).collect::<Vec<_>>()}))
-}
-
 pub(super) async fn add_user(
     call: &OperationCall<'_>,
     request: MembershipRequest,
@@ -145,18 +77,6 @@ pub(super) async fn add_user(
         .await?;
     let group = find_group(call, &request.user_pool_id, &request.group_name).await?;
     call.context.store.join_group(&user, &group.name).await?;
-    Ok(empty_response())
-}
-
-pub(super) async fn remove_user(
-    call: &OperationCall<'_>,
-    request: MembershipRequest,
-) -> Result<Value, ApiError> {
-    let user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    let group = find_group(call, &request.user_pool_id, &request.group_name).await?;
-    call.context.store.leave_group(&user, &group.name).await?;
     Ok(empty_response())
 }
 

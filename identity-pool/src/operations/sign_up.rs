@@ -65,19 +65,10 @@ pub(super) async fn sign_up(
     );
     ensure_name_is_free(context, &pool, &request.username).await?;
     user.password = Some(context.hasher.hash(&request.password.into()).await?);
-    user.status = if pool.settings.auto_confirm {
-        UserStatus::Confirmed
-    } else {
-        UserStatus::Unconfirmed
-    };
     insert_user(context, &user).await?;
     call.record_user(&user);
-    let confirmed = user.status == UserStatus::Confirmed;
-    let mut response = json!({"UserConfirmed": confirmed, "UserSub": user.sub});
-    if let Some(email) = user
-        .email()
-        .filter(|_| pool.settings.verify_email && !confirmed)
-    {
+    let mut response = json!({"UserConfirmed": false, "UserSub": user.sub});
+    if let Some(email) = user.email().filter(|_| pool.settings.verify_email) {
         CodeBinding::for_user(&user, CodePurpose::SignUp)
             .issue(context, true)
             .await?;

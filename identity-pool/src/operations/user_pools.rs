@@ -67,13 +67,6 @@ struct SchemaAttribute {
     name: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct MfaConfigRequest {
-    user_pool_id: String,
-    mfa_configuration: Option<String>,
-}
-
 pub(super) async fn create(
     call: &OperationCall<'_>,
     request: CreatePoolRequest,
@@ -195,55 +188,6 @@ pub(super) async fn delete(
         .await?;
     call.context.keys.remove_pool(&pool.id);
     Ok(empty_response())
-}
-
-pub(super) async fn describe(
-    call: &OperationCall<'_>,
-    request: PoolRequest,
-) -> Result<Value, ApiError> {
-    let pool = call.context.directory.pool(&request.user_pool_id)?;
-    let described = to_user_pool_type(call.context, &pool).await?;
-    Ok(json!({"UserPool": described}))
-}
-
-pub(super) fn list(call: &OperationCall<'_>) -> Value {
-    let pools: Vec<Value> = call
-        .context
-        .directory
-        .pools()
-        .iter()
-        .map(|pool| {
-            json!({
-                "Id": pool.id,
-                "Name": pool.name,
-                "CreationDate": seconds(pool.created_at),
-                "LastModifiedDate": seconds(pool.updated_at),
-            })
-        })
-        .collect();
-    json!({"UserPools": pools})
-}
-
-pub(super) fn mfa_config(
-    call: &OperationCall<'_>,
-    request: &MfaConfigRequest,
-) -> Result<Value, ApiError> {
-    call.context.directory.pool(&request.user_pool_id)?;
-    Ok(json!({"MfaConfiguration": "OFF"}))
-}
-
-pub(super) fn set_mfa_config(
-    call: &OperationCall<'_>,
-    request: &MfaConfigRequest,
-) -> Result<Value, ApiError> {
-    if request
-        .mfa_configuration
-        .as_deref()
-        .is_some_and(|wanted| wanted != "OFF")
-    {
-        return Err(ApiError::invalid("This pool has no second factors"));
-    }
-    mfa_config(call, request)
 }
 
 async fn to_user_pool_type(context: &PoolContext, pool: &UserPool) -> Result<Value, ApiError> {

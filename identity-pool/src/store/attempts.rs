@@ -2,7 +2,7 @@
 
 use postern_common::clock::Timestamp;
 
-use super::{PoolStore, reading, writing};
+use super::PoolStore;
 
 /// End of a lock in Unix milliseconds; 0 if the name was never locked.
 type LockedUntil = i64;
@@ -23,7 +23,11 @@ impl PoolStore {
         name: &str,
     ) -> Result<Option<LockedUntil>, sqlx::Error> {
         const SQL: &str = "SELECT locked_until FROM pool_attempt WHERE pool_id = $1 AND name = $2";
-        reading!(self, db => sqlx::query_scalar(SQL).bind(pool_id).bind(name).fetch_optional(db).await)
+        sqlx::query_scalar(SQL)
+            .bind(pool_id)
+            .bind(name)
+            .fetch_optional(&self.sqlite.readers)
+            .await
     }
 
     /// Counts a failure, and locks the name from the fifth on: for one second, doubled with each
@@ -51,10 +55,15 @@ impl PoolStore {
                     ELSE $3 + (1000 << CAST(pool_attempt.failures - 4 AS INTEGER)) END,
                 last_at = $3
             WHERE pool_attempt.locked_until <= $3";
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(pool_id).bind(name).bind(now.0).bind(quiet_since.0);
-            query.execute(db).await.map(|done| done.rows_affected() == 1)
-        })
+        let query = sqlx::query(SQL)
+            .bind(pool_id)
+            .bind(name)
+            .bind(now.0)
+            .bind(quiet_since.0);
+        query
+            .execute(&self.sqlite.writer)
+            .await
+            .map(|done| done.rows_affected() == 1)
     }
 
     /// Deletes the failures of a name that is not locked. Returns `false` if it is locked. Usually
@@ -70,10 +79,13 @@ impl PoolStore {
         if self.last_lock(pool_id, name).await?.is_none() {
             return Ok(true);
         }
-        let forgotten = writing!(self, db => {
-            let query = sqlx::query(SQL).bind(pool_id).bind(name).bind(now.0);
-            query.execute(db).await.map(|done| done.rows_affected() == 1)
-        })?;
+        let done = sqlx::query(SQL)
+            .bind(pool_id)
+            .bind(name)
+            .bind(now.0)
+            .execute(&self.sqlite.writer)
+            .await?;
+        let forgotten = done.rows_affected() == 1;
         Ok(forgotten || self.locked_until(pool_id, name).await? <= now.0)
     }
 
@@ -84,7 +96,12 @@ impl PoolStore {
         name: &str,
     ) -> Result<(), sqlx::Error> {
         const SQL: &str = "DELETE FROM pool_attempt WHERE pool_id = $1 AND name = $2";
-        writing!(self, db => sqlx::query(SQL).bind(pool_id).bind(name).execute(db).await.map(drop))
+        sqlx::query(SQL)
+            .bind(pool_id)
+            .bind(name)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 }
 
@@ -96,41 +113,40 @@ mod tests {
 
     #[tokio::test]
     async fn lock_doubles_from_fifth_failure_to_fifteen_minutes() {
-        for test in testing::both().await {
-            let store = PoolStore::open(test.database.clone())
-                .await
-                .expect("tables");
-            let (mut now, mut locks) = (Timestamp(1_000_000_000), Vec::new());
-            for _ in 0..17 {
-                let quiet_since = Timestamp(now.0 - 900_000);
-                assert!(
-                    store
-                        .count_failure("p", "n", now, quiet_since)
-                        .await
-                        .expect("counted")
-                );
-                let until = store.locked_until("p", "n").await.expect("read");
-                if until > now.0 {
-                    let counted = store.count_failure("p", "n", now, quiet_since).await;
-                    assert!(!counted.expect("rejected"), "not counted while locked");
-                    assert!(!store.clear_failures("p", "n", now).await.expect("rejected"));
-                }
-                locks.push((until - now.0).max(0) / 1000);
-                now = Timestamp(until.max(now.0));
-            }
-            assert_eq!(
-                locks,
-                [
-                    0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900, 900
-                ]
-            );
+        let test = testing::sqlite().await;
+        let store = PoolStore::open(test.database.clone())
+            .await
+            .expect("tables");
+        let (mut now, mut locks) = (Timestamp(1_000_000_000), Vec::new());
+        for _ in 0..17 {
+            let quiet_since = Timestamp(now.0 - 900_000);
             assert!(
                 store
-                    .clear_failures("p", "n", now)
+                    .count_failure("p", "n", now, quiet_since)
                     .await
-                    .expect("forgotten")
+                    .expect("counted")
             );
-            assert_eq!(store.locked_until("p", "n").await.expect("read"), 0);
+            let until = store.locked_until("p", "n").await.expect("read");
+            if until > now.0 {
+                let counted = store.count_failure("p", "n", now, quiet_since).await;
+                assert!(!counted.expect("rejected"), "not counted while locked");
+                assert!(!store.clear_failures("p", "n", now).await.expect("rejected"));
+            }
+            locks.push((until - now.0).max(0) / 1000);
+            now = Timestamp(until.max(now.0));
         }
+        assert_eq!(
+            locks,
+            [
+                0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900, 900
+            ]
+        );
+        assert!(
+            store
+                .clear_failures("p", "n", now)
+                .await
+                .expect("forgotten")
+        );
+        assert_eq!(store.locked_until("p", "n").await.expect("read"), 0);
     }
 }

@@ -3,7 +3,7 @@
 
 use postern_common::clock::Timestamp;
 
-use super::{PoolStore, transaction, writing};
+use super::PoolStore;
 
 /// The key of a code.
 #[derive(Clone, Copy, Debug)]
@@ -58,10 +58,17 @@ impl PoolStore {
                     CASE WHEN pool_code.window_start < $7 THEN 0 ELSE pool_code.wrong_in_window END,
                 window_start = CASE WHEN pool_code.window_start < $7 THEN $6 ELSE pool_code.window_start END
             RETURNING sent";
-        writing!(self, db => {
-            let query = sqlx::query_scalar(SQL).bind(key.pool_id).bind(key.name).bind(key.purpose).bind(hash);
-            query.bind(times.expires_at.0).bind(times.now.0).bind(times.window_since.0).fetch_one(db).await
-        })
+        let query = sqlx::query_scalar(SQL)
+            .bind(key.pool_id)
+            .bind(key.name)
+            .bind(key.purpose)
+            .bind(hash);
+        query
+            .bind(times.expires_at.0)
+            .bind(times.now.0)
+            .bind(times.window_since.0)
+            .fetch_one(&self.sqlite.writer)
+            .await
     }
 
     /// Returns the number of codes created for the name in the current window.
@@ -72,10 +79,13 @@ impl PoolStore {
     ) -> Result<i64, sqlx::Error> {
         const SQL: &str = "SELECT sent FROM pool_code
             WHERE pool_id = $1 AND name = $2 AND purpose = $3 AND window_start >= $4";
-        let sent: Option<i64> = super::reading!(self, db => {
-            let query = sqlx::query_scalar(SQL).bind(key.pool_id).bind(key.name).bind(key.purpose);
-            query.bind(window_since.0).fetch_optional(db).await
-        })?;
+        let sent: Option<i64> = sqlx::query_scalar(SQL)
+            .bind(key.pool_id)
+            .bind(key.name)
+            .bind(key.purpose)
+            .bind(window_since.0)
+            .fetch_optional(&self.sqlite.readers)
+            .await?;
         Ok(sent.unwrap_or(0))
     }
 
@@ -92,10 +102,14 @@ impl PoolStore {
                 wrong_in_window = wrong_in_window + (CASE WHEN hash = $4 THEN 0 ELSE 1 END)
             WHERE pool_id = $1 AND name = $2 AND purpose = $3 AND expires_at > $5
             RETURNING hash, wrong, wrong_in_window";
-        let found: Option<(String, i64, i64)> = transaction!(self, tx => {
-            let query = sqlx::query_as(COUNT).bind(key.pool_id).bind(key.name).bind(key.purpose);
-            query.bind(hash).bind(now.0).fetch_optional(&mut *tx).await?
-        });
+        let found: Option<(String, i64, i64)> = sqlx::query_as(COUNT)
+            .bind(key.pool_id)
+            .bind(key.name)
+            .bind(key.purpose)
+            .bind(hash)
+            .bind(now.0)
+            .fetch_optional(&self.sqlite.writer)
+            .await?;
         Ok(match found {
             None => CodeCheck::Expired,
             Some((_, wrong, in_window))
@@ -116,9 +130,14 @@ impl PoolStore {
     ) -> Result<bool, sqlx::Error> {
         const SQL: &str = "UPDATE pool_code SET hash = '', expires_at = 0
             WHERE pool_id = $1 AND name = $2 AND purpose = $3 AND hash = $4";
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(key.pool_id).bind(key.name).bind(key.purpose).bind(hash);
-            query.execute(db).await.map(|done| done.rows_affected() == 1)
-        })
+        let query = sqlx::query(SQL)
+            .bind(key.pool_id)
+            .bind(key.name)
+            .bind(key.purpose)
+            .bind(hash);
+        query
+            .execute(&self.sqlite.writer)
+            .await
+            .map(|done| done.rows_affected() == 1)
     }
 }

@@ -1,7 +1,7 @@
 //! Group commit of sign-ins and refreshes in SQLite.
 //!
 //! SQLite has one writer and syncs to disk at each commit. Writes that arrive during a commit share
-//! the next transaction; no write is delayed to fill a batch. PostgreSQL does the same by itself.
+//! the next transaction; no write is delayed to fill a batch.
 
 use std::collections::HashSet;
 
@@ -112,11 +112,8 @@ async fn start_all(sqlite: &Sqlite, starts: &[StartSession]) -> BatchOutcome {
         // Include BEGIN and COMMIT in the statement: this saves three round trips to the writer's
         // thread.
         let mut connection = sqlite.writer.acquire().await?;
-        let outcome = start_session!(
-            &mut *connection,
-            sessions::START_WITH_TRANSACTION_IN_SQLITE,
-            session
-        );
+        let sql = sessions::START_WITH_TRANSACTION;
+        let outcome = start_session(&mut connection, sql, session).await;
         return rollback_on_error(&mut connection, outcome)
             .await
             .map(|written| vec![Ok(written)]);
@@ -124,11 +121,8 @@ async fn start_all(sqlite: &Sqlite, starts: &[StartSession]) -> BatchOutcome {
     let mut transaction = sqlite.begin().await?;
     let mut outcomes = Vec::with_capacity(starts.len());
     for session in starts {
-        outcomes.push(Ok(start_session!(
-            &mut *transaction,
-            sessions::START_IN_SQLITE,
-            session
-        )?));
+        let outcome = start_session(&mut transaction, sessions::START, session).await?;
+        outcomes.push(Ok(outcome));
     }
     transaction.commit().await?;
     Ok(outcomes)
@@ -150,7 +144,7 @@ async fn rotate_all(sqlite: &Sqlite, rotations: &[RotateToken]) -> BatchOutcome 
     };
     let array = serde_json::Value::Array(rotations.iter().map(fields).collect()).to_string();
     let mut connection = sqlite.writer.acquire().await?;
-    let rows = sqlx::query(sessions::ROTATE_IN_SQLITE)
+    let rows = sqlx::query(sessions::ROTATE)
         .bind(array)
         .fetch_all(&mut *connection)
         .await;

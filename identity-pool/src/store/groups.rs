@@ -1,8 +1,6 @@
 //! Groups and their members.
 
-use postern_common::clock::Timestamp;
-
-use super::{PoolStore, reading, writing};
+use super::PoolStore;
 use crate::model::User;
 
 /// A group of a pool.
@@ -42,11 +40,15 @@ impl PoolStore {
     pub(crate) async fn add_group(&self, group: &GroupRow) -> Result<(), sqlx::Error> {
         const SQL: &str = "INSERT INTO pool_group
             (pool_id, name, description, precedence, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6)";
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&group.pool_id).bind(&group.name).bind(&group.description);
-            let query = query.bind(group.precedence).bind(group.created_at).bind(group.updated_at);
-            query.execute(db).await.map(drop)
-        })
+        let query = sqlx::query(SQL)
+            .bind(&group.pool_id)
+            .bind(&group.name)
+            .bind(&group.description);
+        let query = query
+            .bind(group.precedence)
+            .bind(group.created_at)
+            .bind(group.updated_at);
+        query.execute(&self.sqlite.writer).await.map(drop)
     }
 
     pub(crate) async fn group(
@@ -55,75 +57,21 @@ impl PoolStore {
         name: &str,
     ) -> Result<Option<GroupRow>, sqlx::Error> {
         const SQL: &str = "SELECT * FROM pool_group WHERE pool_id = $1 AND name = $2";
-        reading!(self, db => sqlx::query_as(SQL).bind(pool_id).bind(name).fetch_optional(db).await)
-    }
-
-    pub(crate) async fn groups(&self, pool_id: &str) -> Result<Vec<GroupRow>, sqlx::Error> {
-        const SQL: &str = "SELECT * FROM pool_group WHERE pool_id = $1 ORDER BY name LIMIT 1000";
-        reading!(self, db => sqlx::query_as(SQL).bind(pool_id).fetch_all(db).await)
-    }
-
-    pub(crate) async fn update_group(
-        &self,
-        group: &GroupRow,
-        now: Timestamp,
-    ) -> Result<(), sqlx::Error> {
-        const SQL: &str = "UPDATE pool_group SET description = $3, precedence = $4, updated_at = $5
-            WHERE pool_id = $1 AND name = $2";
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&group.pool_id).bind(&group.name).bind(&group.description);
-            query.bind(group.precedence).bind(now.0).execute(db).await.map(drop)
-        })
-    }
-
-    pub(crate) async fn delete_group(
-        &self,
-        pool_id: &str,
-        name: &str,
-    ) -> Result<bool, sqlx::Error> {
-        const SQL: &str = "DELETE FROM pool_group WHERE pool_id = $1 AND name = $2";
-        writing!(self, db => {
-            let done = sqlx::query(SQL).bind(pool_id).bind(name).execute(db).await;
-            done.map(|done| done.rows_affected() == 1)
-        })
-    }
-
-    /// Returns the user's groups by precedence, lowest number first.
-    pub(crate) async fn groups_of(&self, user: &User) -> Result<Vec<GroupRow>, sqlx::Error> {
-        const SQL: &str = "SELECT g.* FROM pool_membership m
-            JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
-            WHERE m.pool_id = $1 AND m.username = $2
-            ORDER BY COALESCE(g.precedence, 2147483648), g.name";
-        reading!(self, db => sqlx::query_as(SQL).bind(&user.pool_id).bind(&user.username).fetch_all(db).await)
-    }
-
-    pub(crate) async fn members(
-        &self,
-        pool_id: &str,
-        group: &str,
-    ) -> Result<Vec<User>, sqlx::Error> {
-        const SQL: &str = "SELECT u.* FROM pool_membership m
-            JOIN pool_user u ON u.pool_id = m.pool_id AND u.username = m.username
-            WHERE m.pool_id = $1 AND m.group_name = $2 ORDER BY u.username LIMIT 1000";
-        reading!(self, db => sqlx::query_as(SQL).bind(pool_id).bind(group).fetch_all(db).await)
+        sqlx::query_as(SQL)
+            .bind(pool_id)
+            .bind(name)
+            .fetch_optional(&self.sqlite.readers)
+            .await
     }
 
     pub(crate) async fn join_group(&self, user: &User, group: &str) -> Result<(), sqlx::Error> {
         const SQL: &str =
             "INSERT INTO pool_membership (pool_id, username, group_name) VALUES ($1, $2, $3)
             ON CONFLICT DO NOTHING";
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(group);
-            query.execute(db).await.map(drop)
-        })
-    }
-
-    pub(crate) async fn leave_group(&self, user: &User, group: &str) -> Result<(), sqlx::Error> {
-        const SQL: &str =
-            "DELETE FROM pool_membership WHERE pool_id = $1 AND username = $2 AND group_name = $3";
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(group);
-            query.execute(db).await.map(drop)
-        })
+        let query = sqlx::query(SQL)
+            .bind(&user.pool_id)
+            .bind(&user.username)
+            .bind(group);
+        query.execute(&self.sqlite.writer).await.map(drop)
     }
 }

@@ -2,7 +2,7 @@
 
 use postern_common::Secret;
 
-use super::{PoolStore, reading, writing};
+use super::PoolStore;
 use crate::model::{AppClient, ClientSettings, JsonColumn, PoolSettings, UserPool, to_json_text};
 
 #[derive(sqlx::FromRow)]
@@ -30,13 +30,13 @@ struct ClientRow {
 impl PoolStore {
     pub(crate) async fn pools(&self) -> Result<Vec<UserPool>, sqlx::Error> {
         const SQL: &str = "SELECT * FROM pool_pool ORDER BY created_at, id";
-        let rows: Vec<PoolRow> = reading!(self, db => sqlx::query_as(SQL).fetch_all(db).await)?;
+        let rows: Vec<PoolRow> = sqlx::query_as(SQL).fetch_all(&self.sqlite.readers).await?;
         Ok(rows.into_iter().map(UserPool::from).collect())
     }
 
     pub(crate) async fn clients(&self) -> Result<Vec<AppClient>, sqlx::Error> {
         const SQL: &str = "SELECT * FROM pool_client ORDER BY created_at, id";
-        let rows: Vec<ClientRow> = reading!(self, db => sqlx::query_as(SQL).fetch_all(db).await)?;
+        let rows: Vec<ClientRow> = sqlx::query_as(SQL).fetch_all(&self.sqlite.readers).await?;
         Ok(rows.into_iter().map(AppClient::from).collect())
     }
 
@@ -46,15 +46,25 @@ impl PoolStore {
             VALUES ($1, $2, $3, $4, $5) ON CONFLICT (id) DO UPDATE SET
             name = excluded.name, settings = excluded.settings, updated_at = excluded.updated_at";
         let settings = to_json_text(&pool.settings);
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&pool.id).bind(&pool.name).bind(settings);
-            query.bind(pool.created_at).bind(pool.updated_at).execute(db).await.map(drop)
-        })
+        let query = sqlx::query(SQL)
+            .bind(&pool.id)
+            .bind(&pool.name)
+            .bind(settings);
+        query
+            .bind(pool.created_at)
+            .bind(pool.updated_at)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 
     pub(crate) async fn delete_pool(&self, id: &str) -> Result<(), sqlx::Error> {
         const SQL: &str = "DELETE FROM pool_pool WHERE id = $1";
-        writing!(self, db => sqlx::query(SQL).bind(id).execute(db).await.map(drop))
+        sqlx::query(SQL)
+            .bind(id)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 
     /// Inserts the client, or updates its name and settings. The secret is never updated.
@@ -64,16 +74,19 @@ impl PoolStore {
             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO UPDATE SET
             name = excluded.name, settings = excluded.settings, updated_at = excluded.updated_at";
         let settings = to_json_text(&client.settings);
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&client.id).bind(&client.pool_id).bind(&client.name);
-            let query = query.bind(client.secret.as_ref().map(Secret::expose)).bind(settings);
-            query.bind(client.created_at).bind(client.updated_at).execute(db).await.map(drop)
-        })
-    }
-
-    pub(crate) async fn delete_client(&self, id: &str) -> Result<(), sqlx::Error> {
-        const SQL: &str = "DELETE FROM pool_client WHERE id = $1";
-        writing!(self, db => sqlx::query(SQL).bind(id).execute(db).await.map(drop))
+        let query = sqlx::query(SQL)
+            .bind(&client.id)
+            .bind(&client.pool_id)
+            .bind(&client.name);
+        let query = query
+            .bind(client.secret.as_ref().map(Secret::expose))
+            .bind(settings);
+        query
+            .bind(client.created_at)
+            .bind(client.updated_at)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 }
 

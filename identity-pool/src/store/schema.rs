@@ -1,5 +1,4 @@
-//! Schema and migrations. Both databases accept the same text. Times are Unix milliseconds, flags
-//! are 0 or 1.
+//! Schema and migrations. Times are Unix milliseconds, flags are 0 or 1.
 
 use postern_common::database::Migrations;
 
@@ -125,16 +124,14 @@ const WRONG_IN_WINDOW: &str = "
 ALTER TABLE pool_code ADD COLUMN wrong_in_window BIGINT NOT NULL DEFAULT 0;
 ";
 
-const MIGRATION_STEPS: &[(i64, &str)] = &[
-    (1, INITIAL_SCHEMA),
-    (2, ROTATED_TOKEN_INDEX),
-    (3, PASSWORD_VERSION),
-    (4, WRONG_IN_WINDOW),
-];
-
-/// Migrations for both databases.
+/// The migrations. There are none for PostgreSQL, which [`super::PoolStore::open`] rejects.
 pub(crate) const MIGRATIONS: Migrations = Migrations {
     owner: "postern_pool",
-    postgres: MIGRATION_STEPS,
-    sqlite: MIGRATION_STEPS,
+    postgres: &[],
+    sqlite: &[
+        (1, INITIAL_SCHEMA),
+        (2, ROTATED_TOKEN_INDEX),
+        (3, PASSWORD_VERSION),
+        (4, WRONG_IN_WINDOW),
+    ],
 };

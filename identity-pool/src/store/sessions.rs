@@ -4,10 +4,10 @@
 //! it.
 
 use postern_common::clock::Timestamp;
-use postern_common::database::Database;
+use sqlx::SqliteConnection;
 
+use super::PoolStore;
 use super::groups::RowPerGroup;
-use super::{PoolStore, reading, writing};
 use crate::model::User;
 
 /// A sign-in with its refresh tokens.
@@ -111,7 +111,7 @@ macro_rules! by_precedence {
 }
 
 /// Starts a sign-in within a transaction. Returns one row per group, at least one, if it succeeds.
-macro_rules! start_in_sqlite {
+macro_rules! start_statements {
     () => {
         "INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
             SELECT $1, pool_id, $3, username, $5, $6 FROM pool_user
@@ -127,10 +127,10 @@ macro_rules! start_in_sqlite {
     };
 }
 
-pub(super) const START_IN_SQLITE: &str = start_in_sqlite!();
+pub(super) const START: &str = start_statements!();
 /// The same statement with a transaction around it.
-pub(super) const START_WITH_TRANSACTION_IN_SQLITE: &str =
-    concat!("BEGIN IMMEDIATE; ", start_in_sqlite!(), "; COMMIT");
+pub(super) const START_WITH_TRANSACTION: &str =
+    concat!("BEGIN IMMEDIATE; ", start_statements!(), "; COMMIT");
 
 /// Performs several rotations, given as an array of `[old, new, client, now, grace start]`. Returns
 /// what [`PoolStore::refresh_token`] returns for each new token, with the index of its rotation,
@@ -138,7 +138,7 @@ pub(super) const START_WITH_TRANSACTION_IN_SQLITE: &str =
 /// an index whatever the statistics are.
 ///
 /// An old token may occur twice if both rotations are within its grace period.
-pub(super) const ROTATE_IN_SQLITE: &str = concat!(
+pub(super) const ROTATE: &str = concat!(
     "BEGIN IMMEDIATE;
     INSERT INTO pool_refresh_token (hash, family) SELECT j.value ->> 1, t.family FROM json_each($1) j
         CROSS JOIN pool_refresh_token t ON t.hash = j.value ->> 0 CROSS JOIN pool_family f ON f.id = t.family
@@ -160,43 +160,9 @@ pub(super) const ROTATE_IN_SQLITE: &str = concat!(
     "; COMMIT"
 );
 
-/// Locks the user's row, so that a concurrent password change either sees the sign-in or is seen by
-/// it. Failures are cleared by the state of their row at the time it is locked, which may be later
-/// than the statement's snapshot: if there were failures and none could be cleared, the name has
-/// been locked.
-const START_IN_POSTGRES: &str = "WITH sound AS (SELECT pool_id, username FROM pool_user
-        WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 FOR SHARE
-    ), forgotten AS (DELETE FROM pool_attempt a USING sound
-        WHERE a.pool_id = $2 AND a.name = $9 AND a.locked_until <= $10 RETURNING 1
-    ), begun AS (INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
-        SELECT $1, pool_id, $3, username, $5, $6 FROM sound WHERE EXISTS (SELECT 1 FROM forgotten)
-            OR NOT EXISTS (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9) RETURNING id
-    ), kept AS (INSERT INTO pool_refresh_token (hash, family) SELECT $7, id FROM begun)
-    SELECT g.name FROM begun
-        LEFT JOIN pool_membership m ON m.pool_id = $2 AND m.username = $4
-        LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
-        ORDER BY COALESCE(g.precedence, 2147483648), g.name";
-
-/// Rotates a token. Returns what [`PoolStore::refresh_token`] returns for the new token.
-const ROTATE_IN_POSTGRES: &str = concat!(
-    "WITH marked AS (UPDATE pool_refresh_token t SET rotated_at = COALESCE(t.rotated_at, $2)
-        FROM pool_family f JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
-        WHERE t.hash = $1 AND (t.rotated_at IS NULL OR t.rotated_at > $3) AND f.id = t.family
-            AND f.client_id = $5 AND f.revoked_at IS NULL AND f.expires_at > $2 AND u.enabled <> 0
-        RETURNING t.family
-    ), added AS (INSERT INTO pool_refresh_token (hash, family) SELECT $4, family FROM marked)
-    SELECT NULL::bigint AS rotated_at, ",
-    sign_in_of!(
-        "marked t JOIN pool_family f ON f.id = t.family
-        JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
-    ),
-    " ",
-    by_precedence!()
-);
-
 impl SessionOutcome {
     /// Converts the rows of a statement that starts a sign-in.
-    pub(super) fn started(rows: Vec<Option<String>>) -> Self {
+    fn started(rows: Vec<Option<String>>) -> Self {
         if rows.is_empty() {
             Self::Rejected
         } else {
@@ -218,37 +184,37 @@ impl RefreshSession {
     }
 }
 
-/// Starts a sign-in in either database.
-macro_rules! start_session {
-    ($connection:expr, $sql:expr, $session:expr) => {{
-        let StartSession {
-            pool_id,
-            username,
-            password_version,
-            attempts,
-            now,
-            family,
-            hash,
-        } = $session;
-        let query = sqlx::query_scalar($sql);
-        let query = query
-            .bind(&family.family)
-            .bind(pool_id)
-            .bind(&family.client_id)
-            .bind(username);
-        let query = query
-            .bind(family.auth_time)
-            .bind(family.expires_at)
-            .bind(hash);
-        let query = query.bind(password_version).bind(attempts).bind(now.0);
-        query
-            .fetch_all($connection)
-            .await
-            .map(SessionOutcome::started)
-    }};
+/// Executes a statement that starts a sign-in.
+pub(super) async fn start_session(
+    connection: &mut SqliteConnection,
+    sql: &'static str,
+    session: &StartSession,
+) -> Result<SessionOutcome, sqlx::Error> {
+    let StartSession {
+        pool_id,
+        username,
+        password_version,
+        attempts,
+        now,
+        family,
+        hash,
+    } = session;
+    let query = sqlx::query_scalar(sql).bind(&family.family).bind(pool_id);
+    let query = query
+        .bind(&family.client_id)
+        .bind(username)
+        .bind(family.auth_time);
+    let query = query
+        .bind(family.expires_at)
+        .bind(hash)
+        .bind(password_version);
+    let rows = query
+        .bind(attempts)
+        .bind(now.0)
+        .fetch_all(connection)
+        .await?;
+    Ok(SessionOutcome::started(rows))
 }
-
-pub(super) use start_session;
 
 impl PoolStore {
     /// Returns the sign-in of a refresh token.
@@ -265,7 +231,10 @@ impl PoolStore {
             " WHERE t.hash = $1 ",
             by_precedence!()
         );
-        let rows = reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_all(db).await)?;
+        let rows = sqlx::query_as(SQL)
+            .bind(hash)
+            .fetch_all(&self.sqlite.readers)
+            .await?;
         Ok(RefreshSession::combine(rows))
     }
 
@@ -274,26 +243,7 @@ impl PoolStore {
         &self,
         write: SessionWrite,
     ) -> Result<SessionOutcome, sqlx::Error> {
-        match (&self.database, &self.group_commit) {
-            (Database::Postgres(pool), _) => match write {
-                SessionWrite::StartSession(session) => {
-                    start_session!(pool, START_IN_POSTGRES, &session)
-                }
-                SessionWrite::RotateToken(RotateToken {
-                    old,
-                    new,
-                    client_id,
-                    now,
-                    grace_start,
-                }) => {
-                    let query = sqlx::query_as(ROTATE_IN_POSTGRES).bind(old).bind(now.0);
-                    let query = query.bind(grace_start.0).bind(new).bind(client_id);
-                    query.fetch_all(pool).await.map(SessionOutcome::rotated)
-                }
-            },
-            (Database::Sqlite(_), Some(group_commit)) => group_commit.write(write).await,
-            (Database::Sqlite(_), None) => Err(sqlx::Error::WorkerCrashed),
-        }
+        self.group_commit.write(write).await
     }
 
     pub(crate) async fn revoke_family(
@@ -303,7 +253,12 @@ impl PoolStore {
     ) -> Result<(), sqlx::Error> {
         const SQL: &str =
             "UPDATE pool_family SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL";
-        writing!(self, db => sqlx::query(SQL).bind(family).bind(now.0).execute(db).await.map(drop))
+        sqlx::query(SQL)
+            .bind(family)
+            .bind(now.0)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 
     /// Revokes all sign-ins of the user.
@@ -315,16 +270,22 @@ impl PoolStore {
     ) -> Result<(), sqlx::Error> {
         const SQL: &str = "UPDATE pool_family SET revoked_at = $3
             WHERE pool_id = $1 AND username = $2 AND revoked_at IS NULL";
-        writing!(self, db => {
-            sqlx::query(SQL).bind(pool_id).bind(username).bind(now.0).execute(db).await.map(drop)
-        })
+        sqlx::query(SQL)
+            .bind(pool_id)
+            .bind(username)
+            .bind(now.0)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 
     /// Returns whether the sign-in exists and is not revoked.
     pub(crate) async fn is_family_active(&self, family: &str) -> Result<bool, sqlx::Error> {
         const SQL: &str = "SELECT revoked_at FROM pool_family WHERE id = $1";
-        let found: Option<Option<i64>> =
-            reading!(self, db => sqlx::query_scalar(SQL).bind(family).fetch_optional(db).await)?;
+        let found: Option<Option<i64>> = sqlx::query_scalar(SQL)
+            .bind(family)
+            .fetch_optional(&self.sqlite.readers)
+            .await?;
         Ok(matches!(found, Some(None)))
     }
 
@@ -332,22 +293,33 @@ impl PoolStore {
         const SQL: &str =
             "INSERT INTO pool_challenge (hash, pool_id, client_id, username, expires_at)
             VALUES ($1, $2, $3, $4, $5)";
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&row.hash).bind(&row.pool_id).bind(&row.client_id);
-            query.bind(&row.username).bind(row.expires_at).execute(db).await.map(drop)
-        })
+        let query = sqlx::query(SQL)
+            .bind(&row.hash)
+            .bind(&row.pool_id)
+            .bind(&row.client_id);
+        query
+            .bind(&row.username)
+            .bind(row.expires_at)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 
     pub(crate) async fn challenge(&self, hash: &str) -> Result<Option<ChallengeRow>, sqlx::Error> {
         const SQL: &str = "SELECT hash, pool_id, client_id, username, expires_at FROM pool_challenge WHERE hash = $1";
-        reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_optional(db).await)
+        sqlx::query_as(SQL)
+            .bind(hash)
+            .fetch_optional(&self.sqlite.readers)
+            .await
     }
 
     /// Deletes a challenge. Returns `false` if a concurrent response consumed it.
     pub(crate) async fn take_challenge(&self, hash: &str) -> Result<bool, sqlx::Error> {
         const SQL: &str = "DELETE FROM pool_challenge WHERE hash = $1";
-        writing!(self, db => {
-            sqlx::query(SQL).bind(hash).execute(db).await.map(|done| done.rows_affected() == 1)
-        })
+        sqlx::query(SQL)
+            .bind(hash)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(|done| done.rows_affected() == 1)
     }
 }

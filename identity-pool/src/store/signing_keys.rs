@@ -3,7 +3,7 @@
 
 use postern_common::clock::Timestamp;
 
-use super::{PoolStore, reading, writing};
+use super::PoolStore;
 
 /// A signing key, as stored.
 #[derive(Clone, sqlx::FromRow)]
@@ -19,17 +19,19 @@ impl PoolStore {
     pub(crate) async fn keys(&self) -> Result<Vec<SigningKeyRow>, sqlx::Error> {
         const SQL: &str =
             "SELECT kid, pool_id, der, signs_from FROM pool_key ORDER BY pool_id, signs_from";
-        reading!(self, db => sqlx::query_as(SQL).fetch_all(db).await)
+        sqlx::query_as(SQL).fetch_all(&self.sqlite.readers).await
     }
 
     pub(crate) async fn add_key(&self, key: &SigningKeyRow) -> Result<(), sqlx::Error> {
         const SQL: &str =
             "INSERT INTO pool_key (kid, pool_id, der, signs_from) VALUES ($1, $2, $3, $4)
             ON CONFLICT DO NOTHING";
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&key.kid).bind(&key.pool_id).bind(&key.der).bind(key.signs_from);
-            query.execute(db).await.map(drop)
-        })
+        let query = sqlx::query(SQL)
+            .bind(&key.kid)
+            .bind(&key.pool_id)
+            .bind(&key.der)
+            .bind(key.signs_from);
+        query.execute(&self.sqlite.writer).await.map(drop)
     }
 
     /// Deletes the keys whose successor has signed since before `superseded_before`.
@@ -40,9 +42,11 @@ impl PoolStore {
     ) -> Result<u64, sqlx::Error> {
         const SQL: &str = "DELETE FROM pool_key WHERE pool_id = $1 AND signs_from < (
             SELECT max(signs_from) FROM pool_key WHERE pool_id = $1 AND signs_from < $2)";
-        writing!(self, db => {
-            let done = sqlx::query(SQL).bind(pool_id).bind(superseded_before.0).execute(db).await;
-            done.map(|done| done.rows_affected())
-        })
+        let done = sqlx::query(SQL)
+            .bind(pool_id)
+            .bind(superseded_before.0)
+            .execute(&self.sqlite.writer)
+            .await;
+        done.map(|done| done.rows_affected())
     }
 }

@@ -1,9 +1,10 @@
 //! Rows of users.
 
 use postern_common::clock::Timestamp;
-use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{AssertSqlSafe, FromRow, Row};
 
-use super::{PoolStore, reading, transaction, writing};
+use super::PoolStore;
 use crate::model::{User, UserPool, to_json_text};
 
 /// A page of a listing.
@@ -62,16 +63,23 @@ const FIND_CANDIDATE: &str = concat!(
     LEFT JOIN pool_attempt a ON a.pool_id = $1 AND a.name = COALESCE(u.username, $4)"
 );
 
+// === impl UserColumn ===
+
+impl UserColumn {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Username => "username",
+            Self::Sub => "sub",
+            Self::Email => "alias",
+            Self::UserStatus => "status",
+        }
+    }
+}
+
 // === impl SignInCandidate ===
 
-impl<'r, R: Row> FromRow<'r, R> for SignInCandidate
-where
-    User: FromRow<'r, R>,
-    &'static str: ColumnIndex<R>,
-    Option<String>: Decode<'r, R::Database> + Type<R::Database>,
-    Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
-{
-    fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
+impl FromRow<'_, SqliteRow> for SignInCandidate {
+    fn from_row(row: &SqliteRow) -> Result<Self, sqlx::Error> {
         let exists = row.try_get::<Option<String>, _>("username")?.is_some();
         Ok(Self {
             user: exists.then(|| User::from_row(row)).transpose()?,
@@ -88,9 +96,12 @@ impl PoolStore {
         name: &str,
     ) -> Result<Option<User>, sqlx::Error> {
         let alias = name.to_lowercase();
-        reading!(self, db => {
-            sqlx::query_as(FIND_USER).bind(pool_id).bind(name).bind(alias).fetch_optional(db).await
-        })
+        sqlx::query_as(FIND_USER)
+            .bind(pool_id)
+            .bind(name)
+            .bind(alias)
+            .fetch_optional(&self.sqlite.readers)
+            .await
     }
 
     /// Finds the user for a name that was entered, and the end of its lock, with one query, whether
@@ -106,10 +117,12 @@ impl PoolStore {
             entered.to_lowercase(),
             i64::from(pool.settings.email_usernames),
         );
-        reading!(self, db => {
-            let query = sqlx::query_as(FIND_CANDIDATE).bind(&pool.id).bind(entered).bind(alias).bind(unknown);
-            query.bind(by_address).fetch_one(db).await
-        })
+        let query = sqlx::query_as(FIND_CANDIDATE)
+            .bind(&pool.id)
+            .bind(entered)
+            .bind(alias)
+            .bind(unknown);
+        query.bind(by_address).fetch_one(&self.sqlite.readers).await
     }
 
     pub(crate) async fn add_user(&self, user: &User) -> Result<(), sqlx::Error> {
@@ -117,12 +130,22 @@ impl PoolStore {
                 attributes, password, temporary_until, created_at, updated_at)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         let attributes = to_json_text(&user.attributes.0);
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(&user.sub);
-            let query = query.bind(&user.alias).bind(user.status.name()).bind(user.enabled).bind(attributes);
-            let query = query.bind(&user.password).bind(user.temporary_until);
-            query.bind(user.created_at).bind(user.updated_at).execute(db).await.map(drop)
-        })
+        let query = sqlx::query(SQL)
+            .bind(&user.pool_id)
+            .bind(&user.username)
+            .bind(&user.sub);
+        let query = query
+            .bind(&user.alias)
+            .bind(user.status.name())
+            .bind(user.enabled)
+            .bind(attributes);
+        let query = query.bind(&user.password).bind(user.temporary_until);
+        query
+            .bind(user.created_at)
+            .bind(user.updated_at)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 
     /// Stores the attributes and the alias derived from them.
@@ -134,10 +157,16 @@ impl PoolStore {
         const SQL: &str = "UPDATE pool_user SET attributes = $3, alias = $4, updated_at = $5
             WHERE pool_id = $1 AND username = $2";
         let attributes = to_json_text(&user.attributes.0);
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(attributes);
-            query.bind(&user.alias).bind(now.0).execute(db).await.map(drop)
-        })
+        let query = sqlx::query(SQL)
+            .bind(&user.pool_id)
+            .bind(&user.username)
+            .bind(attributes);
+        query
+            .bind(&user.alias)
+            .bind(now.0)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 
     /// Stores the status, the password, and its expiry.
@@ -148,10 +177,17 @@ impl PoolStore {
     ) -> Result<(), sqlx::Error> {
         const SQL: &str = "UPDATE pool_user SET status = $3, password = $4, temporary_until = $5,
             updated_at = $6, password_version = password_version + 1 WHERE pool_id = $1 AND username = $2";
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(user.status.name());
-            query.bind(&user.password).bind(user.temporary_until).bind(now.0).execute(db).await.map(drop)
-        })
+        let query = sqlx::query(SQL)
+            .bind(&user.pool_id)
+            .bind(&user.username)
+            .bind(user.status.name());
+        query
+            .bind(&user.password)
+            .bind(user.temporary_until)
+            .bind(now.0)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 
     /// Replaces a password hash by one of the same password at the current cost, unless the
@@ -159,10 +195,15 @@ impl PoolStore {
     pub(crate) async fn rehash(&self, user: &User, hash: &str) -> Result<(), sqlx::Error> {
         const SQL: &str = "UPDATE pool_user SET password = $4
             WHERE pool_id = $1 AND username = $2 AND password = $3";
-        writing!(self, db => {
-            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(&user.password);
-            query.bind(hash).execute(db).await.map(drop)
-        })
+        let query = sqlx::query(SQL)
+            .bind(&user.pool_id)
+            .bind(&user.username)
+            .bind(&user.password);
+        query
+            .bind(hash)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 
     /// Enables the user, or disables it and revokes all its sign-ins.
@@ -176,27 +217,38 @@ impl PoolStore {
             WHERE pool_id = $1 AND username = $2";
         const REVOKE: &str = "UPDATE pool_family SET revoked_at = $3
             WHERE pool_id = $1 AND username = $2 AND revoked_at IS NULL";
-        transaction!(self, tx => {
-            let query = sqlx::query(ENABLE).bind(&user.pool_id).bind(&user.username).bind(i64::from(enabled));
-            query.bind(now.0).execute(&mut *tx).await?;
-            if !enabled {
-                let query = sqlx::query(REVOKE).bind(&user.pool_id).bind(&user.username).bind(now.0);
-                query.execute(&mut *tx).await?;
-            }
-        });
-        Ok(())
+        let mut tx = self.sqlite.begin().await?;
+        let query = sqlx::query(ENABLE)
+            .bind(&user.pool_id)
+            .bind(&user.username)
+            .bind(i64::from(enabled));
+        query.bind(now.0).execute(&mut *tx).await?;
+        if !enabled {
+            let query = sqlx::query(REVOKE)
+                .bind(&user.pool_id)
+                .bind(&user.username)
+                .bind(now.0);
+            query.execute(&mut *tx).await?;
+        }
+        tx.commit().await
     }
 
     pub(crate) async fn delete_user(&self, user: &User) -> Result<(), sqlx::Error> {
         const SQL: &str = "DELETE FROM pool_user WHERE pool_id = $1 AND username = $2";
-        writing!(self, db => {
-            sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).execute(db).await.map(drop)
-        })
+        sqlx::query(SQL)
+            .bind(&user.pool_id)
+            .bind(&user.username)
+            .execute(&self.sqlite.writer)
+            .await
+            .map(drop)
     }
 
     pub(crate) async fn count_users(&self, pool_id: &str) -> Result<i64, sqlx::Error> {
         const SQL: &str = "SELECT count(*) FROM pool_user WHERE pool_id = $1";
-        reading!(self, db => sqlx::query_scalar(SQL).bind(pool_id).fetch_one(db).await)
+        sqlx::query_scalar(SQL)
+            .bind(pool_id)
+            .fetch_one(&self.sqlite.readers)
+            .await
     }
 
     /// Lists users, ordered by username.
@@ -206,65 +258,41 @@ impl PoolStore {
         filter: Option<&UserFilter>,
         page: Page<'_>,
     ) -> Result<Vec<User>, sqlx::Error> {
-        const ALL: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND $4 = ''
-            ORDER BY username LIMIT $3";
-        const BY_USERNAME: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
-            AND username = $4 ORDER BY username LIMIT $3";
-        const BY_SUB: &str =
-            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND sub = $4
-            ORDER BY username LIMIT $3";
-        const BY_EMAIL: &str =
-            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND alias = $4
-            ORDER BY username LIMIT $3";
-        const BY_STATUS: &str =
-            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND status = $4
-            ORDER BY username LIMIT $3";
-        const USERNAME_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
-            AND substr(username, 1, length($4)) = $4 ORDER BY username LIMIT $3";
-        const SUB_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
-            AND substr(sub, 1, length($4)) = $4 ORDER BY username LIMIT $3";
-        const EMAIL_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
-            AND substr(alias, 1, length($4)) = $4 ORDER BY username LIMIT $3";
-        const STATUS_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
-            AND substr(status, 1, length($4)) = $4 ORDER BY username LIMIT $3";
-        let sql = match filter.map(|filter| (filter.column, filter.is_prefix)) {
-            None => ALL,
-            Some((UserColumn::Username, false)) => BY_USERNAME,
-            Some((UserColumn::Username, true)) => USERNAME_BEGINS,
-            Some((UserColumn::Sub, false)) => BY_SUB,
-            Some((UserColumn::Sub, true)) => SUB_BEGINS,
-            Some((UserColumn::Email, false)) => BY_EMAIL,
-            Some((UserColumn::Email, true)) => EMAIL_BEGINS,
-            Some((UserColumn::UserStatus, false)) => BY_STATUS,
-            Some((UserColumn::UserStatus, true)) => STATUS_BEGINS,
+        let condition = match filter.map(|filter| (filter.column.name(), filter.is_prefix)) {
+            None => "$4 = ''".to_owned(),
+            Some((column, false)) => format!("{column} = $4"),
+            Some((column, true)) => format!("substr({column}, 1, length($4)) = $4"),
         };
+        let sql = format!(
+            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND {condition}
+            ORDER BY username LIMIT $3"
+        );
         let value = filter.map_or("", |filter| filter.value.as_str());
-        reading!(self, db => {
-            let query = sqlx::query_as(sql).bind(pool_id).bind(page.after).bind(page.limit).bind(value);
-            query.fetch_all(db).await
-        })
+        let query = sqlx::query_as(AssertSqlSafe(sql))
+            .bind(pool_id)
+            .bind(page.after)
+            .bind(page.limit)
+            .bind(value);
+        query.fetch_all(&self.sqlite.readers).await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use postern_common::database::{Database, testing};
+    use postern_common::database::testing;
 
     use super::*;
 
     #[tokio::test]
     async fn user_lookup_uses_indexes_only() {
         let test = testing::sqlite().await;
-        let _store = PoolStore::open(test.database.clone())
+        let store = PoolStore::open(test.database.clone())
             .await
             .expect("tables");
-        let Database::Sqlite(sqlite) = &test.database else {
-            panic!("not SQLite")
-        };
         for sql in [FIND_USER, FIND_CANDIDATE] {
             let plan = format!("EXPLAIN QUERY PLAN {sql}");
-            let plan = sqlx::query(sqlx::AssertSqlSafe(plan))
-                .fetch_all(&sqlite.readers)
+            let plan = sqlx::query(AssertSqlSafe(plan))
+                .fetch_all(&store.sqlite.readers)
                 .await
                 .expect("a plan");
             let steps = plan

@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use super::harness::{EMAIL, PASSWORD, start_with_config};
+use super::harness::{EMAIL, PASSWORD, start};
 
 /// Captures log output of the current thread.
 #[derive(Clone, Default)]
@@ -27,23 +27,14 @@ async fn audit_log_has_outcome_and_no_secret() {
         .with_writer(move || writer.clone())
         .finish();
     let guard = tracing::subscriber::set_default(subscriber);
-    let mut pool = start_with_config(|_| {}).await;
+    let mut pool = start().await;
     let sub = pool.register(EMAIL, PASSWORD).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
     pool.sign_in(EMAIL, "Wrong-Horse-9")
         .await
         .expect_err("rejected");
     let actor = pool.actor().clone();
-    let forgot = pool
-        .anonymous
-        .forgot_password()
-        .client_id(&actor.client_id)
-        .username(EMAIL);
-    forgot
-        .set_secret_hash(actor.secret_hash(EMAIL))
-        .send()
-        .await
-        .expect("sent");
+    pool.forgot(EMAIL).await.expect("sent");
     let code = pool.codes.recv().await.expect("a code").code;
     drop(guard);
     let log = String::from_utf8(lines.0.lock().expect("one thread").clone()).expect("UTF-8");

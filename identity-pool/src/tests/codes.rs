@@ -1,92 +1,19 @@
-use aws_sdk_cognitoidentityprovider::types::AttributeType;
-
-use super::harness::{EMAIL, PASSWORD, RunningServer, error_text, for_both_databases};
-
-#[tokio::test]
-async fn code_is_bound_to_the_address_it_was_sent_to() {
-    for_both_databases(|mut pool| async move {
-        pool.register(EMAIL, PASSWORD).await;
-        let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let access = tokens.access_token().expect("access token");
-        let send = pool
-            .anonymous
-            .get_user_attribute_verification_code()
-            .access_token(access);
-        send.attribute_name("email").send().await.expect("sent");
-        let code = pool.codes.recv().await.expect("a code").code;
-        let victim = AttributeType::builder()
-            .name("email")
-            .value("victim@example.com")
-            .build();
-        let change = pool.anonymous.update_user_attributes().access_token(access);
-        change
-            .user_attributes(victim.expect("an attribute"))
-            .send()
-            .await
-            .expect("changed");
-        let verify = || {
-            let call = pool.anonymous.verify_user_attribute().access_token(access);
-            call.attribute_name("email").code(code.expose()).send()
-        };
-        let refused = verify()
-            .await
-            .map_err(error_text)
-            .expect_err("another address");
-        assert!(refused.starts_with("CodeMismatchException"), "{refused}");
-        let back = AttributeType::builder()
-            .name("email")
-            .value(EMAIL)
-            .build()
-            .expect("an attribute");
-        let change = pool.anonymous.update_user_attributes().access_token(access);
-        change.user_attributes(back).send().await.expect("changed");
-        verify().await.expect("the address that it was sent to");
-        let user = pool
-            .anonymous
-            .get_user()
-            .access_token(access)
-            .send()
-            .await
-            .expect("read");
-        let verified = user
-            .user_attributes()
-            .iter()
-            .find(|attribute| attribute.name() == "email_verified");
-        assert_eq!(
-            verified.and_then(|attribute| attribute.value()),
-            Some("true")
-        );
-    })
-    .await;
-}
+use super::harness::{EMAIL, PASSWORD, RunningServer, start};
 
 #[tokio::test]
 async fn codes_are_limited_to_ten_per_hour_for_any_name() {
-    for_both_databases(|pool| async move {
-        pool.register(EMAIL, PASSWORD).await;
-        let actor = pool.actor();
-        for name in [EMAIL, "nobody@example.com"] {
-            let forgot = || {
-                let call = pool
-                    .anonymous
-                    .forgot_password()
-                    .client_id(&actor.client_id)
-                    .username(name);
-                call.set_secret_hash(actor.secret_hash(name)).send()
-            };
-            for _ in 0..10 {
-                forgot().await.expect("sent");
-            }
-            let refused = forgot()
-                .await
-                .map_err(error_text)
-                .expect_err("the eleventh");
-            assert!(refused.starts_with("LimitExceededException"), "{refused}");
-            pool.clock.advance(std::time::Duration::from_secs(3601));
-            forgot().await.expect("an hour later");
+    let pool = start().await;
+    pool.register(EMAIL, PASSWORD).await;
+    for name in [EMAIL, "nobody@example.com"] {
+        let forgot = || pool.forgot(name);
+        for _ in 0..10 {
+            forgot().await.expect("sent");
         }
-    })
-    .await;
+        let refused = forgot().await.expect_err("the eleventh");
+        assert!(refused.starts_with("LimitExceededException"), "{refused}");
+        pool.clock.advance(std::time::Duration::from_secs(3601));
+        forgot().await.expect("an hour later");
+    }
 }
 
 /// Returns the next code that was delivered.
@@ -95,73 +22,38 @@ async fn next_code(pool: &mut RunningServer) -> String {
     mail.code.expose().to_owned()
 }
 
-/// Marks the address of a user of the actor pool as verified.
-async fn verify_email(pool: &RunningServer, sub: &str) {
-    let verified = AttributeType::builder()
-        .name("email_verified")
-        .value("true")
-        .build();
-    let update = pool.admin.admin_update_user_attributes();
-    let update = update.user_pool_id(&pool.actor().pool_id).username(sub);
-    let update = update.user_attributes(verified.expect("an attribute"));
-    update.send().await.expect("verified");
+async fn confirm(pool: &RunningServer, code: &str) -> Result<(), String> {
+    pool.confirm_forgot(EMAIL, code, "Another-Horse-9").await
 }
 
 #[tokio::test]
 async fn new_code_does_not_reset_wrong_attempts() {
-    for_both_databases(|mut pool| async move {
-        let sub = pool.register(EMAIL, PASSWORD).await;
-        let actor = pool.actor().clone();
-        verify_email(&pool, &sub).await;
-        let anonymous = pool.anonymous.clone();
-        let forgot = || {
-            let call = anonymous
-                .forgot_password()
-                .client_id(&actor.client_id)
-                .username(EMAIL);
-            call.set_secret_hash(actor.secret_hash(EMAIL)).send()
-        };
-        let confirm = |code: &str| {
-            let call = anonymous
-                .confirm_forgot_password()
-                .client_id(&actor.client_id)
-                .username(EMAIL);
-            let call = call
-                .set_secret_hash(actor.secret_hash(EMAIL))
-                .confirmation_code(code);
-            call.password("Another-Horse-9").send()
-        };
-        let mut code = String::new();
-        for _ in 0..4 {
-            forgot().await.expect("sent");
-            code = next_code(&mut pool).await;
-            let wrong = if code == "000000" { "000001" } else { "000000" };
-            for _ in 0..5 {
-                let refused = confirm(wrong).await.map_err(error_text).expect_err("wrong");
-                assert!(refused.starts_with("CodeMismatchException"), "{refused}");
-            }
+    let mut pool = start().await;
+    pool.register(EMAIL, PASSWORD).await;
+    let mut code = String::new();
+    for _ in 0..4 {
+        pool.forgot(EMAIL).await.expect("sent");
+        code = next_code(&mut pool).await;
+        let wrong = if code == "000000" { "000001" } else { "000000" };
+        for _ in 0..5 {
+            let refused = confirm(&pool, wrong).await.expect_err("wrong");
+            assert!(refused.starts_with("CodeMismatchException"), "{refused}");
         }
-        let refused = confirm("999999999")
-            .await
-            .map_err(error_text)
-            .expect_err("the sixth of this code");
-        assert!(refused.starts_with("LimitExceededException"), "{refused}");
-        // The fifth code of this hour is invalid from the start, even if entered correctly.
-        forgot().await.expect("sent");
-        let fifth = next_code(&mut pool).await;
-        let refused = confirm(&fifth)
-            .await
-            .map_err(error_text)
-            .expect_err("the attempts of the hour are exhausted");
-        assert!(refused.starts_with("LimitExceededException"), "{refused}");
-        confirm(&code)
-            .await
-            .map_err(error_text)
-            .expect_err("an earlier code");
-        pool.clock.advance(std::time::Duration::from_secs(3601));
-        forgot().await.expect("sent");
-        let code = next_code(&mut pool).await;
-        confirm(&code).await.expect("an hour later");
-    })
-    .await;
+    }
+    let refused = confirm(&pool, "999999999")
+        .await
+        .expect_err("the sixth of this code");
+    assert!(refused.starts_with("LimitExceededException"), "{refused}");
+    // The fifth code of this hour is invalid from the start, even if entered correctly.
+    pool.forgot(EMAIL).await.expect("sent");
+    let fifth = next_code(&mut pool).await;
+    let refused = confirm(&pool, &fifth)
+        .await
+        .expect_err("the attempts of the hour are exhausted");
+    assert!(refused.starts_with("LimitExceededException"), "{refused}");
+    confirm(&pool, &code).await.expect_err("an earlier code");
+    pool.clock.advance(std::time::Duration::from_secs(3601));
+    pool.forgot(EMAIL).await.expect("sent");
+    let code = next_code(&mut pool).await;
+    confirm(&pool, &code).await.expect("an hour later");
 }

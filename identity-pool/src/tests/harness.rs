@@ -1,10 +1,11 @@
-use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_cognitoidentityprovider::operation::get_user::GetUserOutput;
 use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthOutput;
+use aws_sdk_cognitoidentityprovider::operation::respond_to_auth_challenge::RespondToAuthChallengeOutput;
 use aws_sdk_cognitoidentityprovider::types::{AuthFlowType, AuthenticationResultType};
 use aws_smithy_async::time::{SharedTimeSource, TimeSource};
 use postern_common::config::{self, Env};
@@ -15,7 +16,7 @@ use postern_common::{Clock, Secret};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::{App, Config, HashingSettings, Listeners, ProvisionedPools};
+use crate::{App, Config, HashingSettings, ProvisionedPools};
 
 pub(super) const EMAIL: &str = "ada@example.com";
 pub(super) const PASSWORD: &str = "Correct-Horse-9";
@@ -36,43 +37,35 @@ pub(super) struct RunningServer {
     pub(super) admin: Client,
     pub(super) codes: tokio::sync::mpsc::Receiver<crate::CodeMail>,
     /// Counter of hashed passwords.
-    pub(super) hashes: prometheus::IntCounter,
+    pub(super) hashes: std::sync::Arc<std::sync::atomic::AtomicU64>,
     config: Config,
     shutdown: CancellationToken,
     served: JoinHandle<()>,
     /// Deletes the database when the test ends.
-    database: Arc<TestDatabase>,
+    database: TestDatabase,
 }
 
-/// Runs a test with SQLite and with PostgreSQL.
-pub(super) async fn for_both_databases<F: Future<Output = ()>>(test: impl Fn(RunningServer) -> F) {
-    for database in testing::both().await {
-        // Owned here, because a test may move single fields out of `RunningServer`, which would
-        // drop the database.
-        let database = Arc::new(database);
-        test(start(Arc::clone(&database), manual_clock(), |_| {}).await).await;
-    }
+/// Starts a server with a manual clock.
+pub(super) async fn start() -> RunningServer {
+    start_with_config(|_| {}).await
 }
 
-/// Starts a server with SQLite and a changed configuration.
+/// Starts a server with a manual clock and a changed configuration.
 pub(super) async fn start_with_config(change: impl FnOnce(&mut Config)) -> RunningServer {
-    start(Arc::new(testing::sqlite().await), manual_clock(), change).await
+    start_server(manual_clock(), change).await
 }
 
-/// Starts a server with SQLite and the system clock, for clients that sign with it.
+/// Starts a server with the system clock, for clients that sign with it.
 pub(super) async fn start_with_system_clock() -> RunningServer {
-    start(Arc::new(testing::sqlite().await), Clock::system(), |_| {}).await
+    start_server(Clock::system(), |_| {}).await
 }
 
 fn manual_clock() -> Clock {
     Clock::manual(Clock::system().now())
 }
 
-async fn start(
-    database: Arc<TestDatabase>,
-    clock: Clock,
-    change: impl FnOnce(&mut Config),
-) -> RunningServer {
+async fn start_server(clock: Clock, change: impl FnOnce(&mut Config)) -> RunningServer {
+    let database = testing::sqlite().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
     let folder =
@@ -84,7 +77,7 @@ async fn start(
 }
 
 async fn run(
-    database: Arc<TestDatabase>,
+    database: TestDatabase,
     listener: TcpListener,
     mut config: Config,
     clock: Clock,
@@ -107,11 +100,7 @@ async fn run(
     let time = SharedTimeSource::new(ManualTimeSource(clock.clone()));
     let admin = Client::from_conf(admin.config().to_builder().time_source(time).build());
     let shutdown = CancellationToken::new();
-    let listeners = Listeners {
-        public: listener,
-        admin: None,
-    };
-    let served = tokio::spawn(app.run(listeners, shutdown.clone()));
+    let served = tokio::spawn(app.run(listener, shutdown.clone()));
     RunningServer {
         url: provisioned.endpoint.clone(),
         anonymous: identity.unsigned_client(),
@@ -225,6 +214,89 @@ impl RunningServer {
     ) -> Result<AuthenticationResultType, String> {
         let output = self.initiate(self.actor(), email, password).await?;
         Ok(output.authentication_result.expect("tokens"))
+    }
+
+    /// Calls ForgotPassword. Returns the masked address that the code was sent to.
+    pub(super) async fn forgot(&self, name: &str) -> Result<String, String> {
+        let (actor, call) = (self.actor(), self.anonymous.forgot_password());
+        let call = call.client_id(&actor.client_id).username(name);
+        let call = call.set_secret_hash(actor.secret_hash(name));
+        let answer = call.send().await.map_err(error_text)?;
+        let details = answer.code_delivery_details().expect("details");
+        Ok(details.destination().expect("destination").to_owned())
+    }
+
+    /// Calls ConfirmForgotPassword.
+    pub(super) async fn confirm_forgot(
+        &self,
+        name: &str,
+        code: &str,
+        password: &str,
+    ) -> Result<(), String> {
+        let (actor, call) = (self.actor(), self.anonymous.confirm_forgot_password());
+        let call = call.client_id(&actor.client_id).username(name);
+        let call = call.set_secret_hash(actor.secret_hash(name));
+        let call = call.confirmation_code(code).password(password);
+        call.send().await.map(drop).map_err(error_text)
+    }
+
+    /// Creates a user as an administrator, without an invitation. Returns its `sub`.
+    pub(super) async fn create_user(&self, email: &str, password: Option<&str>) -> String {
+        let call = self.admin.admin_create_user().username(email);
+        let call = call.user_pool_id(&self.actor().pool_id);
+        let call = call.message_action("SUPPRESS".into());
+        let call = call.set_temporary_password(password.map(str::to_owned));
+        let user = call.send().await.expect("created").user.expect("user");
+        user.username.expect("username")
+    }
+
+    /// Disables or enables a user.
+    pub(super) async fn set_enabled(&self, email: &str, enabled: bool) {
+        let pool = &self.actor().pool_id;
+        if enabled {
+            let call = self.admin.admin_enable_user().user_pool_id(pool);
+            call.username(email).send().await.expect("enabled");
+        } else {
+            let call = self.admin.admin_disable_user().user_pool_id(pool);
+            call.username(email).send().await.expect("disabled");
+        }
+    }
+
+    /// Sets a password as an administrator.
+    pub(super) async fn set_password(&self, email: &str, password: &str) {
+        let call = self.admin.admin_set_user_password().username(email);
+        let call = call.user_pool_id(&self.actor().pool_id).permanent(true);
+        call.password(password).send().await.expect("set");
+    }
+
+    /// Responds to NEW_PASSWORD_REQUIRED of the actor pool, with the secret hash over `hash_over`.
+    pub(super) async fn replace_password(
+        &self,
+        asked: &InitiateAuthOutput,
+        name: &str,
+        hash_over: &str,
+        password: &str,
+    ) -> Result<RespondToAuthChallengeOutput, String> {
+        let (actor, call) = (self.actor(), self.anonymous.respond_to_auth_challenge());
+        let call = call
+            .client_id(&actor.client_id)
+            .challenge_name("NEW_PASSWORD_REQUIRED".into());
+        let call = call.set_session(asked.session().map(str::to_owned));
+        let hash = actor.secret_hash(hash_over).expect("a secret");
+        let call = call.challenge_responses("USERNAME", name);
+        let call = call.challenge_responses("NEW_PASSWORD", password);
+        let call = call.challenge_responses("SECRET_HASH", hash);
+        call.send().await.map_err(error_text)
+    }
+
+    /// Calls GetUser with an access token.
+    pub(super) async fn get_user(
+        &self,
+        tokens: &AuthenticationResultType,
+    ) -> Result<GetUserOutput, String> {
+        let access = tokens.access_token().expect("access token");
+        let call = self.anonymous.get_user().access_token(access);
+        call.send().await.map_err(error_text)
     }
 
     /// Verifies a token with Postern's own verifier.

@@ -1,9 +1,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::harness::{
-    EMAIL, PASSWORD, RunningServer, claims, for_both_databases, start_with_config,
-};
+use super::harness::{EMAIL, PASSWORD, RunningServer, claims, start, start_with_config};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -24,68 +22,58 @@ fn kid(token: &str) -> String {
 
 #[tokio::test]
 async fn tokens_keys_and_accounts_survive_restart() {
-    for_both_databases(|pool| async move {
-        pool.register(EMAIL, PASSWORD).await;
-        let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let (before, password) = (kids(&pool).await, pool.account("auth"));
-        let client = pool.actor().client_id.clone();
-        let pool = pool.restart().await;
-        assert_eq!(kids(&pool).await, before);
-        assert_eq!(
-            (&pool.actor().client_id, &pool.account("auth")),
-            (&client, &password)
-        );
-        pool.verify(tokens.access_token().expect("access token"))
-            .await
-            .expect("accepted");
-        pool.initiate(pool.service(), "auth", password.expose())
-            .await
-            .expect("signed in");
-        let access = tokens.access_token().expect("access token");
-        pool.anonymous
-            .get_user()
-            .access_token(access)
-            .send()
-            .await
-            .expect("known");
-    })
-    .await;
+    let pool = start().await;
+    pool.register(EMAIL, PASSWORD).await;
+    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
+    let (before, password) = (kids(&pool).await, pool.account("auth"));
+    let client = pool.actor().client_id.clone();
+    let pool = pool.restart().await;
+    assert_eq!(kids(&pool).await, before);
+    assert_eq!(
+        (&pool.actor().client_id, &pool.account("auth")),
+        (&client, &password)
+    );
+    pool.verify(tokens.access_token().expect("access token"))
+        .await
+        .expect("accepted");
+    pool.initiate(pool.service(), "auth", password.expose())
+        .await
+        .expect("signed in");
+    pool.get_user(&tokens).await.expect("known");
 }
 
 #[tokio::test]
 async fn keys_are_published_before_and_after_signing() {
-    for_both_databases(|pool| async move {
-        pool.register(EMAIL, PASSWORD).await;
-        let published = kids(&pool).await;
-        assert_eq!(published.len(), 2);
-        let first = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let first_kid = kid(first.access_token().expect("access token"));
-        pool.clock.advance(90 * DAY);
-        // Rotation runs once a minute; the restart triggers it here.
-        let pool = pool.restart().await;
-        let second = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let second_kid = kid(second.access_token().expect("access token"));
-        assert_ne!(second_kid, first_kid);
-        assert!(
-            published.contains(&second_kid),
-            "it was published before it signed"
-        );
-        let during = kids(&pool).await;
-        assert!(
-            during.contains(&first_kid) && during.len() == 3,
-            "the old one stays"
-        );
-        pool.clock.advance(DAY + Duration::from_secs(60));
-        let pool = pool.restart().await;
-        let after = kids(&pool).await;
-        assert!(!after.contains(&first_kid) && after.len() == 2, "{after:?}");
-    })
-    .await;
+    let pool = start().await;
+    pool.register(EMAIL, PASSWORD).await;
+    let published = kids(&pool).await;
+    assert_eq!(published.len(), 2);
+    let first = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
+    let first_kid = kid(first.access_token().expect("access token"));
+    pool.clock.advance(90 * DAY);
+    // Rotation runs once a minute; the restart triggers it here.
+    let pool = pool.restart().await;
+    let second = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
+    let second_kid = kid(second.access_token().expect("access token"));
+    assert_ne!(second_kid, first_kid);
+    assert!(
+        published.contains(&second_kid),
+        "it was published before it signed"
+    );
+    let during = kids(&pool).await;
+    assert!(
+        during.contains(&first_kid) && during.len() == 3,
+        "the old one stays"
+    );
+    pool.clock.advance(DAY + Duration::from_secs(60));
+    let pool = pool.restart().await;
+    let after = kids(&pool).await;
+    assert!(!after.contains(&first_kid) && after.len() == 2, "{after:?}");
 }
 
 #[tokio::test]
 async fn discovery_returns_issuer_and_keys() {
-    let pool = start_with_config(|_| {}).await;
+    let pool = start().await;
     let issuer = pool.actor().issuer.clone();
     let id = pool.actor().pool_id.clone();
     let document = pool
@@ -118,7 +106,7 @@ async fn discovery_returns_issuer_and_keys() {
 
 #[tokio::test]
 async fn jwks_with_matching_etag_returns_not_modified() {
-    let pool = start_with_config(|_| {}).await;
+    let pool = start().await;
     let url = format!("{}/.well-known/jwks.json", pool.url);
     let first = reqwest::get(&url).await.expect("answer");
     let etag = first.headers()["etag"].clone();

@@ -1,196 +1,137 @@
 use futures_util::future::join_all;
 
-use super::harness::{EMAIL, PASSWORD, error_text, for_both_databases};
+use super::harness::{EMAIL, PASSWORD, error_text, start};
 
 const NEW_PASSWORD: &str = "Fresher-Horse-8";
 
 #[tokio::test]
 async fn concurrent_guesses_are_limited_to_five() {
-    for_both_databases(|pool| async move {
-        pool.register(EMAIL, PASSWORD).await;
-        let wrong = join_all((0..20).map(|_| pool.sign_in(EMAIL, "Wrong-Horse-9")));
-        // The correct password is submitted last: it is hashed like the others but not confirmed.
-        let right = async {
-            tokio::task::yield_now().await;
-            pool.sign_in(EMAIL, PASSWORD).await
-        };
-        let (wrong, right) = tokio::join!(wrong, right);
-        let answers: Vec<String> = wrong
-            .into_iter()
-            .map(|answer| answer.expect_err("wrong"))
-            .collect();
-        let told = answers
-            .iter()
-            .filter(|answer| answer.contains("Incorrect"))
-            .count();
-        let locked = answers
-            .iter()
-            .filter(|answer| answer.contains("attempts exceeded"))
-            .count();
-        assert_eq!(told + locked, 20, "{answers:?}");
-        // A correct password in time restarts the count: then five more may be answered.
-        let most = if right.is_ok() { 9 } else { 5 };
-        assert!(
-            (5..=most).contains(&told),
-            "{told} guesses were answered; the right one: {}",
-            right.is_ok()
-        );
-    })
-    .await;
+    let pool = start().await;
+    pool.register(EMAIL, PASSWORD).await;
+    let wrong = join_all((0..20).map(|_| pool.sign_in(EMAIL, "Wrong-Horse-9")));
+    // The correct password is submitted last: it is hashed like the others but not confirmed.
+    let right = async {
+        tokio::task::yield_now().await;
+        pool.sign_in(EMAIL, PASSWORD).await
+    };
+    let (wrong, right) = tokio::join!(wrong, right);
+    let answers: Vec<String> = wrong
+        .into_iter()
+        .map(|answer| answer.expect_err("wrong"))
+        .collect();
+    let told = answers
+        .iter()
+        .filter(|answer| answer.contains("Incorrect"))
+        .count();
+    let locked = answers
+        .iter()
+        .filter(|answer| answer.contains("attempts exceeded"))
+        .count();
+    assert_eq!(told + locked, 20, "{answers:?}");
+    // A correct password in time restarts the count: then five more may be answered.
+    let most = if right.is_ok() { 9 } else { 5 };
+    assert!(
+        (5..=most).contains(&told),
+        "{told} guesses were answered; the right one: {}",
+        right.is_ok()
+    );
 }
 
 #[tokio::test]
 async fn concurrent_sign_ups_of_one_address_succeed_once() {
-    for_both_databases(|pool| async move {
-        let actor = pool.actor();
-        let attempts = join_all((0..8).map(|_| {
-            let call = pool
-                .anonymous
-                .sign_up()
-                .client_id(&actor.client_id)
-                .username(EMAIL)
-                .password(PASSWORD);
-            call.set_secret_hash(actor.secret_hash(EMAIL)).send()
-        }));
-        let (made, refused): (Vec<_>, Vec<_>) = attempts.await.into_iter().partition(Result::is_ok);
-        assert_eq!(made.len(), 1);
-        for attempt in refused {
-            let refused = attempt.map_err(error_text).expect_err("rejected");
-            assert!(refused.starts_with("UsernameExistsException"), "{refused}");
-        }
-    })
-    .await;
+    let pool = start().await;
+    let actor = pool.actor();
+    let attempts = join_all((0..8).map(|_| {
+        let call = pool
+            .anonymous
+            .sign_up()
+            .client_id(&actor.client_id)
+            .username(EMAIL)
+            .password(PASSWORD);
+        call.set_secret_hash(actor.secret_hash(EMAIL)).send()
+    }));
+    let (made, refused): (Vec<_>, Vec<_>) = attempts.await.into_iter().partition(Result::is_ok);
+    assert_eq!(made.len(), 1);
+    for attempt in refused {
+        let refused = attempt.map_err(error_text).expect_err("rejected");
+        assert!(refused.starts_with("UsernameExistsException"), "{refused}");
+    }
 }
 
 #[tokio::test]
 async fn concurrent_uses_of_code_succeed_once() {
-    for_both_databases(|mut pool| async move {
-        pool.register(EMAIL, PASSWORD).await;
-        let actor = pool.actor().clone();
-        let forgot = pool
-            .anonymous
-            .forgot_password()
-            .client_id(&actor.client_id)
-            .username(EMAIL);
-        forgot
-            .set_secret_hash(actor.secret_hash(EMAIL))
-            .send()
-            .await
-            .expect("sent");
-        let code = pool.codes.recv().await.expect("a code").code;
-        let attempts = join_all((0..8).map(|number| {
-            let call = pool
-                .anonymous
-                .confirm_forgot_password()
-                .client_id(&actor.client_id)
-                .username(EMAIL);
-            let call = call
-                .set_secret_hash(actor.secret_hash(EMAIL))
-                .confirmation_code(code.expose());
-            call.password(format!("{NEW_PASSWORD}{number}")).send()
-        }));
-        let outcomes: Vec<_> = attempts
-            .await
-            .into_iter()
-            .map(|outcome| outcome.is_ok())
-            .collect();
-        assert_eq!(outcomes.iter().filter(|reset| **reset).count(), 1);
-        let winner = outcomes.iter().position(|reset| *reset).expect("one");
-        pool.sign_in(EMAIL, &format!("{NEW_PASSWORD}{winner}"))
-            .await
-            .expect("the winner's password");
-    })
-    .await;
+    let mut pool = start().await;
+    pool.register(EMAIL, PASSWORD).await;
+    pool.forgot(EMAIL).await.expect("sent");
+    let code = pool.codes.recv().await.expect("a code").code;
+    let attempts = join_all((0..8).map(|number| {
+        let (pool, code) = (&pool, code.expose());
+        async move {
+            let password = format!("{NEW_PASSWORD}{number}");
+            pool.confirm_forgot(EMAIL, code, &password).await
+        }
+    }));
+    let outcomes: Vec<_> = attempts
+        .await
+        .into_iter()
+        .map(|outcome| outcome.is_ok())
+        .collect();
+    assert_eq!(outcomes.iter().filter(|reset| **reset).count(), 1);
+    let winner = outcomes.iter().position(|reset| *reset).expect("one");
+    pool.sign_in(EMAIL, &format!("{NEW_PASSWORD}{winner}"))
+        .await
+        .expect("the winner's password");
 }
 
 #[tokio::test]
 async fn concurrent_challenge_responses_succeed_once() {
-    for_both_databases(|pool| async move {
-        let actor = pool.actor();
-        let create = pool
-            .admin
-            .admin_create_user()
-            .user_pool_id(&actor.pool_id)
-            .username(EMAIL);
-        let created = create
-            .temporary_password(PASSWORD)
-            .message_action("SUPPRESS".into());
-        let user = created.send().await.expect("created").user.expect("user");
-        let sub = user.username().expect("username").to_owned();
-        let asked = pool.initiate(actor, EMAIL, PASSWORD).await.expect("asked");
-        let attempts = join_all((0..8).map(|number| {
-            let call = pool
-                .anonymous
-                .respond_to_auth_challenge()
-                .client_id(&actor.client_id);
-            let call = call.challenge_name("NEW_PASSWORD_REQUIRED".into());
-            let call = call.set_session(asked.session().map(str::to_owned));
-            let call = call.challenge_responses("USERNAME", &sub);
-            let call = call.challenge_responses("NEW_PASSWORD", format!("{NEW_PASSWORD}{number}"));
-            call.challenge_responses("SECRET_HASH", actor.secret_hash(&sub).expect("a secret"))
-                .send()
-        }));
-        let answered = attempts.await.into_iter().filter(Result::is_ok).count();
-        assert_eq!(answered, 1);
-    })
-    .await;
+    let pool = start().await;
+    let actor = pool.actor();
+    let sub = pool.create_user(EMAIL, Some(PASSWORD)).await;
+    let asked = pool.initiate(actor, EMAIL, PASSWORD).await.expect("asked");
+    let attempts = join_all((0..8).map(|number| {
+        let (pool, asked, sub) = (&pool, &asked, &sub);
+        async move {
+            let password = format!("{NEW_PASSWORD}{number}");
+            pool.replace_password(asked, sub, sub, &password).await
+        }
+    }));
+    let answered = attempts.await.into_iter().filter(Result::is_ok).count();
+    assert_eq!(answered, 1);
 }
 
 #[tokio::test]
 async fn concurrent_first_service_sign_ins_succeed() {
-    for_both_databases(|pool| async move {
-        // Each sign-in replaces the low-cost hash.
-        let password = pool.account("notify");
-        let attempts = (0..8).map(|_| pool.initiate(pool.service(), "notify", password.expose()));
-        for outcome in join_all(attempts).await {
-            outcome.expect("signed in");
-        }
-        pool.initiate(pool.service(), "notify", password.expose())
-            .await
-            .expect("the new hash is right");
-    })
-    .await;
+    let pool = start().await;
+    // Each sign-in replaces the low-cost hash.
+    let password = pool.account("notify");
+    let attempts = (0..8).map(|_| pool.initiate(pool.service(), "notify", password.expose()));
+    for outcome in join_all(attempts).await {
+        outcome.expect("signed in");
+    }
+    pool.initiate(pool.service(), "notify", password.expose())
+        .await
+        .expect("the new hash is right");
 }
 
 #[tokio::test]
 async fn password_reset_revokes_concurrent_sign_ins() {
-    for_both_databases(|mut pool| async move {
-        pool.register(EMAIL, PASSWORD).await;
-        let actor = pool.actor().clone();
-        let forgot = pool
-            .anonymous
-            .forgot_password()
-            .client_id(&actor.client_id)
-            .username(EMAIL);
-        forgot
-            .set_secret_hash(actor.secret_hash(EMAIL))
-            .send()
-            .await
-            .expect("sent");
-        let code = pool.codes.recv().await.expect("a code").code;
-        let sign_ins = join_all((0..12).map(|_| pool.sign_in(EMAIL, PASSWORD)));
-        let reset = async {
-            let call = pool
-                .anonymous
-                .confirm_forgot_password()
-                .client_id(&actor.client_id)
-                .username(EMAIL);
-            let call = call
-                .set_secret_hash(actor.secret_hash(EMAIL))
-                .confirmation_code(code.expose());
-            call.password(NEW_PASSWORD).send().await.expect("reset");
-        };
-        let (signed_in, ()) = tokio::join!(sign_ins, reset);
-        for tokens in signed_in.into_iter().flatten() {
-            let call = pool
-                .anonymous
-                .get_user()
-                .access_token(tokens.access_token().expect("a token"));
-            assert!(
-                call.send().await.is_err(),
-                "a sign-in with the old password is still valid"
-            );
-        }
-    })
-    .await;
+    let mut pool = start().await;
+    pool.register(EMAIL, PASSWORD).await;
+    pool.forgot(EMAIL).await.expect("sent");
+    let code = pool.codes.recv().await.expect("a code").code;
+    let sign_ins = join_all((0..12).map(|_| pool.sign_in(EMAIL, PASSWORD)));
+    let reset = async {
+        let reset = pool
+            .confirm_forgot(EMAIL, code.expose(), NEW_PASSWORD)
+            .await;
+        reset.expect("reset");
+    };
+    let (signed_in, ()) = tokio::join!(sign_ins, reset);
+    for tokens in signed_in.into_iter().flatten() {
+        assert!(
+            pool.get_user(&tokens).await.is_err(),
+            "a sign-in with the old password is still valid"
+        );
+    }
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use aws_sdk_cognitoidentityprovider::types::AuthenticationResultType;
 use postern_common::identity::secret_hash;
 
-use super::harness::{EMAIL, PASSWORD, RunningServer, claims, error_text, for_both_databases};
+use super::harness::{EMAIL, PASSWORD, RunningServer, claims, error_text, start};
 
 async fn refresh(pool: &RunningServer, token: &str) -> Result<AuthenticationResultType, String> {
     let actor = pool.actor();
@@ -28,191 +28,162 @@ async fn signed_in(pool: &RunningServer) -> AuthenticationResultType {
 
 #[tokio::test]
 async fn rotated_refresh_token_works_within_grace() {
-    for_both_databases(|pool| async move {
-        let first = signed_in(&pool).await;
-        let old = first.refresh_token().expect("refresh token");
-        pool.clock.advance(Duration::from_secs(60));
-        let second = refresh(&pool, old).await.expect("rotated");
-        let new = second.refresh_token().expect("a new refresh token");
-        assert_ne!(new, old);
-        let (before, after) = (
-            claims(first.access_token().expect("access token")),
-            claims(second.access_token().expect("access token")),
-        );
-        assert_eq!(
-            (&before["origin_jti"], &before["auth_time"]),
-            (&after["origin_jti"], &after["auth_time"])
-        );
-        assert_ne!(before["jti"], after["jti"]);
-        pool.clock.advance(Duration::from_secs(29));
-        refresh(&pool, old)
-            .await
-            .expect("a lost response can be requested again");
-        refresh(&pool, new).await.expect("rotated again");
-    })
-    .await;
+    let pool = start().await;
+    let first = signed_in(&pool).await;
+    let old = first.refresh_token().expect("refresh token");
+    pool.clock.advance(Duration::from_secs(60));
+    let second = refresh(&pool, old).await.expect("rotated");
+    let new = second.refresh_token().expect("a new refresh token");
+    assert_ne!(new, old);
+    let (before, after) = (
+        claims(first.access_token().expect("access token")),
+        claims(second.access_token().expect("access token")),
+    );
+    assert_eq!(
+        (&before["origin_jti"], &before["auth_time"]),
+        (&after["origin_jti"], &after["auth_time"])
+    );
+    assert_ne!(before["jti"], after["jti"]);
+    pool.clock.advance(Duration::from_secs(29));
+    refresh(&pool, old)
+        .await
+        .expect("a lost response can be requested again");
+    refresh(&pool, new).await.expect("rotated again");
 }
 
 #[tokio::test]
 async fn refresh_token_reuse_after_grace_revokes_sign_in() {
-    for_both_databases(|pool| async move {
-        let first = signed_in(&pool).await;
-        let old = first.refresh_token().expect("refresh token");
-        let second = refresh(&pool, old).await.expect("rotated");
-        pool.clock.advance(Duration::from_secs(31));
-        let reused = refresh(&pool, old).await.expect_err("rejected");
-        assert!(reused.starts_with("RefreshTokenReuseException"), "{reused}");
-        let sibling = refresh(&pool, second.refresh_token().expect("refresh token"))
-            .await
-            .expect_err("rejected");
-        assert_eq!(
-            sibling,
-            "NotAuthorizedException: Refresh Token has been revoked"
-        );
-        let other = pool
-            .sign_in(EMAIL, PASSWORD)
-            .await
-            .expect("another sign-in");
-        refresh(&pool, other.refresh_token().expect("refresh token"))
-            .await
-            .expect("still valid");
-    })
-    .await;
+    let pool = start().await;
+    let first = signed_in(&pool).await;
+    let old = first.refresh_token().expect("refresh token");
+    let second = refresh(&pool, old).await.expect("rotated");
+    pool.clock.advance(Duration::from_secs(31));
+    let reused = refresh(&pool, old).await.expect_err("rejected");
+    assert!(reused.starts_with("RefreshTokenReuseException"), "{reused}");
+    let sibling = refresh(&pool, second.refresh_token().expect("refresh token"))
+        .await
+        .expect_err("rejected");
+    assert_eq!(
+        sibling,
+        "NotAuthorizedException: Refresh Token has been revoked"
+    );
+    let other = pool
+        .sign_in(EMAIL, PASSWORD)
+        .await
+        .expect("another sign-in");
+    refresh(&pool, other.refresh_token().expect("refresh token"))
+        .await
+        .expect("still valid");
 }
 
 #[tokio::test]
 async fn refresh_token_ends_by_expiry_user_or_revocation() {
-    for_both_databases(|pool| async move {
-        let tokens = signed_in(&pool).await;
-        let token = tokens.refresh_token().expect("refresh token");
-        let unknown = refresh(&pool, "unknown").await.expect_err("rejected");
-        assert_eq!(unknown, "NotAuthorizedException: Invalid Refresh Token");
-        let actor = pool.actor();
-        let secret = actor.client_secret.clone().expect("a secret");
-        let revoke = pool
-            .anonymous
-            .revoke_token()
-            .client_id(&actor.client_id)
-            .client_secret(secret.expose());
-        revoke.token(token).send().await.expect("revoked");
-        let revoked = refresh(&pool, token).await.expect_err("rejected");
-        assert_eq!(
-            revoked,
-            "NotAuthorizedException: Refresh Token has been revoked"
-        );
-        let access = tokens.access_token().expect("access token");
-        let gone = pool
-            .anonymous
-            .get_user()
-            .access_token(access)
-            .send()
-            .await
-            .map_err(error_text);
-        assert_eq!(
-            gone.expect_err("rejected"),
-            "NotAuthorizedException: Access Token has been revoked"
-        );
+    let pool = start().await;
+    let tokens = signed_in(&pool).await;
+    let token = tokens.refresh_token().expect("refresh token");
+    let unknown = refresh(&pool, "unknown").await.expect_err("rejected");
+    assert_eq!(unknown, "NotAuthorizedException: Invalid Refresh Token");
+    let actor = pool.actor();
+    let secret = actor.client_secret.clone().expect("a secret");
+    let revoke = pool
+        .anonymous
+        .revoke_token()
+        .client_id(&actor.client_id)
+        .client_secret(secret.expose());
+    revoke.token(token).send().await.expect("revoked");
+    let revoked = refresh(&pool, token).await.expect_err("rejected");
+    assert_eq!(
+        revoked,
+        "NotAuthorizedException: Refresh Token has been revoked"
+    );
+    let gone = pool.get_user(&tokens).await;
+    assert_eq!(
+        gone.expect_err("rejected"),
+        "NotAuthorizedException: Access Token has been revoked"
+    );
 
-        let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        let token = tokens.refresh_token().expect("refresh token");
-        let disable = pool
-            .admin
-            .admin_disable_user()
-            .user_pool_id(&actor.pool_id)
-            .username(EMAIL);
-        disable.send().await.expect("disabled");
-        assert!(refresh(&pool, token).await.is_err());
-        let enable = pool
-            .admin
-            .admin_enable_user()
-            .user_pool_id(&actor.pool_id)
-            .username(EMAIL);
-        enable.send().await.expect("enabled");
-        let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        pool.clock.advance(Duration::from_secs(30 * 86_400));
-        let expired = refresh(&pool, tokens.refresh_token().expect("refresh token"))
-            .await
-            .expect_err("rejected");
-        assert_eq!(expired, "NotAuthorizedException: Refresh Token has expired");
-    })
-    .await;
+    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
+    let token = tokens.refresh_token().expect("refresh token");
+    pool.set_enabled(EMAIL, false).await;
+    assert!(refresh(&pool, token).await.is_err());
+    pool.set_enabled(EMAIL, true).await;
+    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
+    pool.clock.advance(Duration::from_secs(30 * 86_400));
+    let expired = refresh(&pool, tokens.refresh_token().expect("refresh token"))
+        .await
+        .expect_err("rejected");
+    assert_eq!(expired, "NotAuthorizedException: Refresh Token has expired");
 }
 
 #[tokio::test]
 async fn refresh_secret_hash_covers_real_username() {
-    for_both_databases(|pool| async move {
-        let service = pool.service();
-        let output = pool
-            .initiate(service, "auth", pool.account("auth").expose())
+    let pool = start().await;
+    let service = pool.service();
+    let output = pool
+        .initiate(service, "auth", pool.account("auth").expose())
+        .await
+        .expect("signed in");
+    let token = output
+        .authentication_result()
+        .and_then(|tokens| tokens.refresh_token())
+        .expect("token");
+    let secret = service.client_secret.clone().expect("a secret");
+    let call = |name: &str| {
+        let hash = secret_hash(name, &service.client_id, secret.expose());
+        let call = pool.anonymous.initiate_auth().client_id(&service.client_id);
+        let call = call
+            .auth_flow("REFRESH_TOKEN_AUTH".into())
+            .auth_parameters("SECRET_HASH", hash);
+        let call = call.auth_parameters("REFRESH_TOKEN", token);
+        async move { call.send().await.map_err(error_text) }
+    };
+    let refused = call("notify").await.expect_err("another name");
+    assert!(
+        refused.contains("Unable to verify secret hash"),
+        "{refused}"
+    );
+    let output = call("auth").await.expect("refreshed");
+    let tokens = output.authentication_result().expect("tokens");
+    assert_eq!(tokens.refresh_token(), None);
+    let id = tokens.id_token().expect("ID token");
+    assert_eq!(
+        pool.verify(id)
             .await
-            .expect("signed in");
-        let token = output
-            .authentication_result()
-            .and_then(|tokens| tokens.refresh_token())
-            .expect("token");
-        let secret = service.client_secret.clone().expect("a secret");
-        let call = |name: &str| {
-            let hash = secret_hash(name, &service.client_id, secret.expose());
-            let call = pool.anonymous.initiate_auth().client_id(&service.client_id);
-            let call = call
-                .auth_flow("REFRESH_TOKEN_AUTH".into())
-                .auth_parameters("SECRET_HASH", hash);
-            let call = call.auth_parameters("REFRESH_TOKEN", token);
-            async move { call.send().await.map_err(error_text) }
-        };
-        let refused = call("notify").await.expect_err("another name");
-        assert!(
-            refused.contains("Unable to verify secret hash"),
-            "{refused}"
-        );
-        let output = call("auth").await.expect("refreshed");
-        let tokens = output.authentication_result().expect("tokens");
-        assert_eq!(tokens.refresh_token(), None);
-        let id = tokens.id_token().expect("ID token");
-        assert_eq!(
-            pool.verify(id)
-                .await
-                .expect("accepted")
-                .service()
-                .expect("service")
-                .service_id
-                .as_ref(),
-            "auth"
-        );
-    })
-    .await;
+            .expect("accepted")
+            .service()
+            .expect("service")
+            .service_id
+            .as_ref(),
+        "auth"
+    );
 }
 
 #[tokio::test]
 async fn refresh_token_auth_is_rejected_with_rotation() {
-    for_both_databases(|pool| async move {
-        let tokens = signed_in(&pool).await;
-        let call = pool
-            .anonymous
-            .initiate_auth()
-            .client_id(&pool.actor().client_id);
-        let call = call.auth_flow("REFRESH_TOKEN_AUTH".into());
-        let call = call.auth_parameters(
-            "REFRESH_TOKEN",
-            tokens.refresh_token().expect("refresh token"),
-        );
-        let refused = call.send().await.map_err(error_text).expect_err("rejected");
-        assert!(
-            refused.starts_with("InvalidParameterException"),
-            "{refused}"
-        );
-    })
-    .await;
+    let pool = start().await;
+    let tokens = signed_in(&pool).await;
+    let call = pool
+        .anonymous
+        .initiate_auth()
+        .client_id(&pool.actor().client_id);
+    let call = call.auth_flow("REFRESH_TOKEN_AUTH".into());
+    let call = call.auth_parameters(
+        "REFRESH_TOKEN",
+        tokens.refresh_token().expect("refresh token"),
+    );
+    let refused = call.send().await.map_err(error_text).expect_err("rejected");
+    assert!(
+        refused.starts_with("InvalidParameterException"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
 async fn concurrent_rotations_succeed_within_grace() {
-    for_both_databases(|pool| async move {
-        let tokens = signed_in(&pool).await;
-        let token = tokens.refresh_token().expect("refresh token");
-        let fresh = futures_util::future::join_all((0..50).map(|_| refresh(&pool, token))).await;
-        let fresh: Result<Vec<_>, _> = fresh.into_iter().collect();
-        assert_eq!(fresh.expect("rotated").len(), 50);
-    })
-    .await;
+    let pool = start().await;
+    let tokens = signed_in(&pool).await;
+    let token = tokens.refresh_token().expect("refresh token");
+    let fresh = futures_util::future::join_all((0..50).map(|_| refresh(&pool, token))).await;
+    let fresh: Result<Vec<_>, _> = fresh.into_iter().collect();
+    assert_eq!(fresh.expect("rotated").len(), 50);
 }

@@ -1,9 +1,12 @@
 //! Verification of AWS Signature Version 4 ("Create a signed AWS API request", AWS IAM User Guide).
 
-use hmac::{Hmac, KeyInit, Mac};
+use std::time::{Duration, SystemTime};
+
+use aws_credential_types::Credentials;
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::sign::v4;
 use postern_common::Secret;
 use postern_common::clock::Timestamp;
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::SignedRequest;
@@ -72,16 +75,15 @@ pub(super) fn verify(
     }
     let sent_at =
         single_header(request, "x-amz-date").ok_or_else(|| invalid("X-Amz-Date is missing"))?;
-    check_time(sent_at, authorization.date, now)?;
+    let sent_at = check_time(sent_at, authorization.date, now)?;
     if !REQUIRED_SIGNED_HEADERS
         .iter()
         .all(|name| authorization.signed_headers.contains(name))
     {
         return Err(invalid("host, x-amz-date and x-amz-target must be signed"));
     }
-    let canonical = canonical_request(request, &authorization.signed_headers)
+    let expected = signature(request, &authorization.signed_headers, key, region, sent_at)
         .ok_or_else(|| invalid("A signed header is missing or occurs more than once"))?;
-    let expected = sign(key, &authorization, sent_at, &canonical);
     if bool::from(
         expected
             .as_bytes()
@@ -130,7 +132,7 @@ fn parse(header: &str) -> Option<AuthorizationHeader<'_>> {
 
 /// Checks that the time (`20261120T093000Z`) is within five minutes of `now` and on the day of the
 /// credential's scope.
-fn check_time(sent_at: &str, day: &str, now: Timestamp) -> Result<(), ApiError> {
+fn check_time(sent_at: &str, day: &str, now: Timestamp) -> Result<Timestamp, ApiError> {
     let at = basic_time(sent_at)
         .ok_or_else(|| invalid("X-Amz-Date is not of the form 20261120T093000Z"))?;
     if !sent_at.starts_with(day) || day.len() != 8 {
@@ -148,7 +150,7 @@ fn check_time(sent_at: &str, day: &str, now: Timestamp) -> Result<(), ApiError> 
             "{side}: {sent_at} is more than 5 min from {now}"
         )));
     }
-    Ok(())
+    Ok(at)
 }
 
 fn basic_time(text: &str) -> Option<Timestamp> {
@@ -170,62 +172,37 @@ fn single_header<'a>(request: &'a SignedRequest<'_>, name: &str) -> Option<&'a s
     values.next().is_none().then_some(value)
 }
 
-fn canonical_request(request: &SignedRequest<'_>, signed_headers: &[&str]) -> Option<String> {
-    let mut headers = String::new();
-    for name in signed_headers {
-        let value = single_header(request, name)?;
-        let value: Vec<&str> = value.split_whitespace().collect();
-        headers.push_str(&format!("{name}:{}\n", value.join(" ")));
-    }
-    let mut query: Vec<&str> = request.uri.query().unwrap_or("").split('&').collect();
-    query.sort_unstable();
-    Some(format!(
-        "POST\n{}\n{}\n{headers}\n{}\n{}",
-        request.uri.path(),
-        query.join("&"),
-        signed_headers.join(";"),
-        hex(&Sha256::digest(request.body)),
-    ))
-}
-
-fn sign(
+/// Returns the signature that the key gives a request, in hexadecimal digits. Returns `None` if a
+/// signed header does not occur exactly once.
+fn signature(
+    request: &SignedRequest<'_>,
+    signed_headers: &[&str],
     key: &AccessKey,
-    authorization: &AuthorizationHeader<'_>,
-    sent_at: &str,
-    canonical: &str,
-) -> String {
-    let AuthorizationHeader {
-        date,
-        region,
-        service,
-        ..
-    } = authorization;
-    let hashed = hex(&Sha256::digest(canonical));
-    let to_sign =
-        format!("{ALGORITHM}\n{sent_at}\n{date}/{region}/{service}/aws4_request\n{hashed}");
-    let mut signing = hmac(format!("AWS4{}", key.secret.expose()).as_bytes(), date);
-    for part in [*region, *service, "aws4_request"] {
-        signing = hmac(&signing, part);
-    }
-    hex(&hmac(&signing, &to_sign))
-}
-
-fn hmac(key: &[u8], text: &str) -> Vec<u8> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key)
-        .expect("HMAC accepts a key of any length (RFC 2104 section 2)");
-    mac.update(text.as_bytes());
-    mac.finalize().into_bytes().to_vec()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    region: &str,
+    at: Timestamp,
+) -> Option<String> {
+    let headers = signed_headers.iter();
+    let headers: Option<Vec<_>> = headers
+        .map(|name| Some((*name, single_header(request, name)?)))
+        .collect();
+    let body = SignableBody::Bytes(request.body);
+    let uri = request.uri.to_string();
+    let signable = SignableRequest::new("POST", uri, headers?.into_iter(), body).ok()?;
+    let identity = Credentials::new(&key.id, key.secret.expose(), None, None, "").into();
+    let mut settings = SigningSettings::default();
+    // The client decides which headers it signs.
+    settings.excluded_headers = None;
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(at.0).ok()?);
+    let params = v4::SigningParams::builder()
+        .identity(&identity)
+        .region(region)
+        .name(SERVICE)
+        .time(at)
+        .settings(settings)
+        .build()
+        .ok()?
+        .into();
+    Some(sign(signable, &params).ok()?.into_parts().1)
 }
 
 #[cfg(test)]
@@ -264,17 +241,12 @@ mod tests {
             body: BODY,
         };
         let names: Vec<&str> = signed.split(';').collect();
-        let canonical = canonical_request(&request, &names).expect("headers");
+        let at = basic_time(SENT).expect("a time");
+        let signature = signature(&request, &names, &key(), "us-west-2", at).expect("headers");
         let credential = format!(
             "{ALGORITHM} Credential=AKIDEXAMPLE/20261120/us-west-2/cognito-idp/aws4_request"
         );
         let text = format!("{credential}, SignedHeaders={signed}, Signature=");
-        let signature = sign(
-            &key(),
-            &parse(&format!("{text}0")).expect("complete"),
-            SENT,
-            &canonical,
-        );
         let value = change(format!("{text}{signature}"));
         headers.insert(
             "authorization",

@@ -106,7 +106,7 @@ fn line(entry: &SuppressionEntry) -> String {
         "{} {list} {channel} {} {}",
         entry.at,
         entry.reason,
-        address::hex(&entry.address)
+        hex::encode(&entry.address)
     )
 }
 
@@ -140,8 +140,9 @@ impl SuppressionFilter {
             .map(|(list, channel)| list.kind(channel))
             .collect();
         let by_hash = self.hash.map(|text| {
-            let hash: Option<AddressHash> =
-                address::from_hex(&text).and_then(|hash| hash.try_into().ok());
+            let hash: Option<AddressHash> = hex::decode(&text)
+                .ok()
+                .and_then(|hash| hash.try_into().ok());
             hash.ok_or_else(|| Exit::usage("--hash must be 64 hexadecimal digits"))
         });
         Ok(SuppressionQuery {

@@ -6,7 +6,7 @@ use postern_common::Clock;
 use postern_common::cache::{Cache, CacheError};
 use sha2::{Digest, Sha256};
 
-use crate::address::{AddressHash, hex};
+use crate::address::AddressHash;
 use crate::notification::NotificationId;
 
 /// Counts messages per hour for each unverified address and for each caller, over all replicas.
@@ -66,7 +66,7 @@ impl UnverifiedQuota {
     async fn count(&self, of: &str, hash: &[u8; 32], hour: i64) -> Result<u64, CacheError> {
         self.cache
             .increment(
-                &format!("notify:unverified:{of}:{}:{hour}", hex(hash)),
+                &format!("notify:unverified:{of}:{}:{hour}", hex::encode(hash)),
                 COUNTER_TTL,
             )
             .await

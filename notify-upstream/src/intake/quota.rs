@@ -50,11 +50,7 @@ impl CallerQuota {
         };
         let Some(limit) = limit else { return Ok(()) };
         let seconds = self.clock.now().unix_seconds();
-        let caller: String = Sha256::digest(&*principal.creator)
-            .iter()
-            .take(16)
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let caller = hex::encode(&Sha256::digest(&*principal.creator)[..16]);
         let key = format!("notify:quota:{caller}:{}", seconds.div_euclid(60));
         match self.cache.increment(&key, Duration::from_secs(120)).await {
             Ok(count) if count > limit => {

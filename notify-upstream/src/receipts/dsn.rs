@@ -10,7 +10,7 @@ use mail_parser::{DateTime, Message, MessageParser, MessagePart, MimeHeaders};
 use postern_common::clock::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::address::{AddressHash, hash, hex};
+use crate::address::{AddressHash, hash};
 use crate::delivery::mail_token::{MailTokens, TokenClaim, TokenPurpose};
 use crate::delivery::provider::ErrorCodeTable;
 use crate::delivery::report::ProviderReport;
@@ -67,10 +67,12 @@ pub(crate) fn read(mail: &[u8], codes: &ErrorCodeTable, now: Timestamp) -> Optio
     let mut claims: Vec<TokenClaim> = envelope.into_iter().chain(return_paths(&mail)).collect();
     claims.truncate(MAX_CLAIMS);
     let first_id = claims.first()?.id.to_string();
-    let fingerprint = hex(&Sha256::new()
-        .chain_update(first_id)
-        .chain_update(status)
-        .finalize());
+    let fingerprint = hex::encode(
+        Sha256::new()
+            .chain_update(first_id)
+            .chain_update(status)
+            .finalize(),
+    );
     let recipient_fields = groups
         .take(MAX_RECIPIENTS)
         .filter_map(FieldGroup::read)

@@ -284,6 +284,10 @@ fn plain_text_of_html_keeps_link_targets() {
         "Please confirm (https://x.example/?a=1&b=2) now.\n"
     );
     assert_eq!(
+        text("<p title='a > b'>Caf&eacute;<!-- a > b --> &amp;amp; bar</p><style>p > a {}</style>"),
+        "Café &amp; bar\n"
+    );
+    assert_eq!(
         text("<a href=\"https:&#x2f;&#x2f;x.example\">https://x.example</a>"),
         "https://x.example\n"
     );

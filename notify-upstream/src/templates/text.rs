@@ -1,53 +1,53 @@
 //! Conversion of rendered HTML to plain text.
 
+use html5gum::{DefaultEmitter, StartTag, Token, Tokenizer};
+
 /// Returns the text content: block elements start new lines, list items get a dash, links keep
 /// their targets, scripts and styles are removed.
 pub(super) fn from_html(html: &str) -> String {
     let mut text = String::with_capacity(html.len() / 2);
-    let mut rest = html;
     let mut link = None;
-    while let Some(open) = rest.find('<') {
-        push_text(&mut text, &rest[..open]);
-        let Some(close) = rest[open..].find('>') else {
-            rest = "";
-            break;
-        };
-        let tag = rest[open + 1..open + close].trim();
-        rest = &rest[open + close + 1..];
-        rest = skip_element(&name_of(tag), tag, rest);
-        if name_of(tag) == "a" {
-            push_target(&mut text, link.take());
-            link = target(tag).map(|target| (text.len(), target));
+    let mut hidden = None;
+    let mut emitter: DefaultEmitter = DefaultEmitter::default();
+    // The contents of scripts, styles and titles are text, not tags.
+    emitter.naively_switch_states(true);
+    for token in Tokenizer::new_with_emitter(html, emitter) {
+        let Ok(token) = token;
+        match token {
+            Token::StartTag(tag) => {
+                let name = String::from_utf8_lossy(&tag.name);
+                if matches!(&*name, "script" | "style" | "title") && !tag.self_closing {
+                    hidden = Some(name.clone().into_owned());
+                }
+                if name == "a" {
+                    push_target(&mut text, link.take());
+                    link = target(&tag).map(|target| (text.len(), target));
+                }
+                push_break(&mut text, &name, false);
+            }
+            Token::EndTag(tag) => {
+                let name = String::from_utf8_lossy(&tag.name);
+                if hidden.as_deref() == Some(&*name) {
+                    hidden = None;
+                }
+                if name == "a" {
+                    push_target(&mut text, link.take());
+                }
+                push_break(&mut text, &name, true);
+            }
+            Token::String(source) if hidden.is_none() => {
+                push_text(&mut text, &String::from_utf8_lossy(&source));
+            }
+            Token::String(_) | Token::Comment(_) | Token::Doctype(_) | Token::Error(_) => {}
         }
-        push_break(&mut text, &name_of(tag), tag.starts_with('/'));
     }
-    push_text(&mut text, rest);
     normalize_lines(&text)
 }
 
-fn name_of(tag: &str) -> String {
-    let name = tag.trim_start_matches('/');
-    name.chars()
-        .take_while(char::is_ascii_alphanumeric)
-        .collect::<String>()
-        .to_ascii_lowercase()
-}
-
 /// Returns the target of an opening tag's web link.
-fn target(tag: &str) -> Option<String> {
-    let lower = tag.to_ascii_lowercase();
-    let (at, name) = lower
-        .match_indices("href")
-        .find(|(at, _)| lower[..*at].ends_with(char::is_whitespace))?;
-    let value = tag[at + name.len()..]
-        .trim_start()
-        .strip_prefix('=')?
-        .trim_start();
-    let value = match value.chars().next()? {
-        quote @ ('"' | '\'') => value[1..].split(quote).next()?,
-        _ => value.split_whitespace().next()?,
-    };
-    let value = unescape(value.trim());
+fn target(tag: &StartTag<()>) -> Option<String> {
+    let value = tag.attributes.get(&b"href"[..])?;
+    let value = String::from_utf8_lossy(value).trim().to_owned();
     (value.starts_with("https://") || value.starts_with("http://")).then_some(value)
 }
 
@@ -71,18 +71,6 @@ fn push_target(text: &mut String, link: Option<(usize, String)>) {
     }
 }
 
-/// Skips the contents of elements that are not displayed.
-fn skip_element<'a>(name: &str, tag: &str, rest: &'a str) -> &'a str {
-    if !matches!(name, "script" | "style" | "title") || tag.starts_with('/') {
-        return rest;
-    }
-    let end = rest
-        .to_ascii_lowercase()
-        .find(&format!("</{name}"))
-        .unwrap_or(rest.len());
-    &rest[end..]
-}
-
 fn push_break(text: &mut String, name: &str, closing: bool) {
     match name {
         "p" | "h1" | "h2" | "h3" | "h4" | "ul" | "ol" | "table" | "blockquote" => {
@@ -95,40 +83,20 @@ fn push_break(text: &mut String, name: &str, closing: bool) {
     }
 }
 
+/// Appends text with its white space collapsed. Spaces that do not break are kept.
 fn push_text(text: &mut String, source: &str) {
-    let plain = source.split_whitespace().collect::<Vec<_>>().join(" ");
-    let glued =
-        source.starts_with(char::is_whitespace) && !text.ends_with(['\n', ' ']) && !text.is_empty();
-    if glued {
+    let plain = source
+        .split_ascii_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    let is_space = |c: char| c.is_ascii_whitespace();
+    if source.starts_with(is_space) && !text.ends_with(['\n', ' ']) && !text.is_empty() {
         text.push(' ');
     }
-    text.push_str(&unescape(&plain));
-    if source.ends_with(char::is_whitespace) && !plain.is_empty() {
+    text.push_str(&plain.replace('\u{a0}', " "));
+    if source.ends_with(is_space) && !plain.is_empty() {
         text.push(' ');
     }
-}
-
-/// Reverses the template engine's HTML escaping, and decodes a few common named entities.
-fn unescape(text: &str) -> String {
-    if !text.contains('&') {
-        return text.to_owned();
-    }
-    let names = [
-        ("&lt;", "<"),
-        ("&gt;", ">"),
-        ("&quot;", "\""),
-        ("&#34;", "\""),
-        ("&#x27;", "'"),
-        ("&#39;", "'"),
-        ("&#x2f;", "/"),
-        ("&nbsp;", " "),
-        ("&amp;", "&"),
-    ];
-    names
-        .into_iter()
-        .fold(text.to_owned(), |text, (name, plain)| {
-            text.replace(name, plain)
-        })
 }
 
 fn normalize_lines(text: &str) -> String {

@@ -35,7 +35,6 @@ fn message(mail: &CodeMail) -> Vec<u8> {
     let (subject, line) = match mail.purpose {
         CodePurpose::SignUp => ("Confirm your registration", "Your confirmation code is"),
         CodePurpose::ForgotPassword => ("Reset your password", "Your password reset code is"),
-        CodePurpose::VerifyEmail => ("Verify your e-mail address", "Your verification code is"),
         CodePurpose::Invitation => ("You are invited", "Your first password is"),
     };
     let (to, code) = (&mail.to, mail.code.expose());

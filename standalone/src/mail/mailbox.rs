@@ -280,11 +280,22 @@ fn trace_headers(envelope: &MailEnvelope, at: Timestamp) -> String {
 
 fn summarize(id: &str, file: &[u8]) -> Summary {
     let headers = mime::headers(file);
-    let first = |name: &str| headers.first(name).unwrap_or_default();
-    // Only `Delivered-To` headers before the message's own headers were added by this server.
+    let first = |name: &str| {
+        let mut named = headers
+            .iter()
+            .filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        named
+            .next()
+            .map(|(_, value)| value.clone())
+            .unwrap_or_default()
+    };
+    // Only `Delivered-To` headers after the first header and before the message's own headers were
+    // added by this server.
     let added_by_server = headers
-        .all("Delivered-To")
-        .take(headers.leading("Delivered-To", 1));
+        .iter()
+        .skip(1)
+        .take_while(|(name, _)| name == "Delivered-To")
+        .map(|(_, recipient)| recipient.clone());
     Summary {
         id: id.to_owned(),
         received_at: first("X-Postern-Received"),

@@ -11,9 +11,9 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use futures_util::StreamExt;
-use http::header::LOCATION;
+use http::header::{CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use multer::{Constraints, Field, Multipart, SizeLimit};
 use postern_common::Clock;
 use postern_common::database::Sqlite;
 use postern_common::http::json;
@@ -23,7 +23,6 @@ use uuid::Uuid;
 
 use self::store::{ResumeMetadata, ResumeStore};
 use self::upload_file::IncomingFile;
-use super::multipart::{FormEvent, MultipartParser, PartHead};
 use super::{ProvidesVerifier, VerifiedCaller, store_error};
 
 /// Maximum size of a request body in bytes.
@@ -41,24 +40,22 @@ pub(crate) struct DocumentService {
     clock: Clock,
 }
 
+/// Maximum number of parts in a body; a form has two.
+const MAX_PARTS: usize = 32;
+
 /// A form that is being received.
 #[derive(Debug, Default)]
 struct UploadForm {
     candidate_id: Option<Vec<u8>>,
     resume: Option<(PartHead, IncomingFile)>,
-    field: FormField,
     problems: Vec<(String, &'static str, String)>,
 }
 
-/// The form field that is being received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum FormField {
-    #[default]
-    None,
-    CandidateId,
-    Resume,
-    /// A rejected field, whose bytes are discarded.
-    Other,
+/// What the client says about the file.
+#[derive(Debug)]
+struct PartHead {
+    file_name: String,
+    content_type: Option<String>,
 }
 
 /// A valid form. The file still has a temporary name.
@@ -108,13 +105,18 @@ async fn upload(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let reader = MultipartParser::for_headers(&headers).ok_or_else(|| {
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let boundary = multer::parse_boundary(content_type.unwrap_or_default()).map_err(|_| {
         let detail = "Content-Type must be multipart/form-data with a boundary";
         Problem::new(Code::UnsupportedMediaType).detail(detail)
     })?;
+    let limit = SizeLimit::new().whole_stream(MAX_UPLOAD_BYTES);
+    let limit = Constraints::new().size_limit(limit);
+    let parts = Multipart::with_constraints(body.into_data_stream(), boundary, limit);
     let id = Uuid::now_v7().to_string();
-    let mut form = UploadForm::default();
-    receive_form(&service, &id, reader, body, &mut form).await?;
+    let form = receive_form(&service, &id, parts).await?;
     let ValidUpload {
         candidate_id,
         head,
@@ -124,7 +126,7 @@ async fn upload(
         resume_id: id,
         candidate_id,
         uploaded_by: caller.0.subject().to_owned(),
-        file_name: upload_file::sanitize_file_name(head.file_name.as_deref().unwrap_or_default()),
+        file_name: upload_file::sanitize_file_name(&head.file_name),
         content_type: head
             .content_type
             .unwrap_or_else(|| "application/octet-stream".to_owned()),
@@ -170,32 +172,33 @@ async fn resume(
 async fn receive_form(
     service: &DocumentService,
     id: &str,
-    mut reader: MultipartParser,
-    body: Body,
-    form: &mut UploadForm,
-) -> Result<(), Problem> {
-    let mut stream = body.into_data_stream();
-    let mut received: u64 = 0;
-    while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|_| malformed_body("the body is incomplete"))?;
-        received += chunk.len() as u64;
-        if received > MAX_UPLOAD_BYTES {
-            return Err(Problem::new(Code::BodyTooLarge)
-                .detail(format!("the limit is {MAX_UPLOAD_BYTES} bytes")));
+    mut parts: Multipart<'_>,
+) -> Result<UploadForm, Problem> {
+    let mut form = UploadForm::default();
+    let mut count = 0;
+    while let Some(field) = parts
+        .next_field()
+        .await
+        .map_err(|error| body_error(&error))?
+    {
+        count += 1;
+        if count > MAX_PARTS {
+            return Err(malformed_body("too many parts"));
         }
-        reader.push(&chunk);
-        while let Some(event) = reader.next().map_err(|error| malformed_body(error.0))? {
-            form.handle_event(service, id, event).await?;
-        }
+        form.receive_field(service, id, field).await?;
     }
-    if reader.is_done() {
-        Ok(())
+    Ok(form)
+}
+
+fn body_error(error: &multer::Error) -> Problem {
+    if let multer::Error::StreamSizeExceeded { .. } = error {
+        Problem::new(Code::BodyTooLarge).detail(format!("the limit is {MAX_UPLOAD_BYTES} bytes"))
     } else {
-        Err(malformed_body("the last boundary is missing"))
+        malformed_body(&error.to_string())
     }
 }
 
-fn malformed_body(reason: &'static str) -> Problem {
+fn malformed_body(reason: &str) -> Problem {
     Problem::new(Code::InvalidRequest)
         .detail("The body is not well-formed form data.")
         .error("", "invalid_multipart", reason)
@@ -209,59 +212,66 @@ fn disk_error(error: &std::io::Error) -> Problem {
 // === impl UploadForm ===
 
 impl UploadForm {
-    async fn handle_event(
+    /// Receives one field. The bytes of a rejected field are discarded.
+    async fn receive_field(
         &mut self,
         service: &DocumentService,
         id: &str,
-        event: FormEvent,
+        mut field: Field<'_>,
     ) -> Result<(), Problem> {
-        match event {
-            FormEvent::Begin(head) => {
-                self.field = self.start_part(&head);
-                if self.field == FormField::Resume {
-                    let file = IncomingFile::create(&service.folder, id)
-                        .await
-                        .map_err(|error| disk_error(&error))?;
-                    self.resume = Some((head, file));
-                }
+        let header = |name: &str| {
+            field
+                .headers()
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+        };
+        // RFC 7578 section 4.7.
+        if header("content-transfer-encoding")
+            .is_some_and(|encoding| !["binary", "8bit", "7bit"].contains(&encoding))
+        {
+            return Err(malformed_body("parts are sent without a transfer encoding"));
+        }
+        let content_type = header("content-type").map(str::to_owned);
+        let name = field
+            .name()
+            .ok_or_else(|| malformed_body("a part has no name"))?;
+        let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
+        match (name, field.file_name()) {
+            ("candidateId" | "resume", _) if self.has(name) => {
+                self.reject_field(pointer, "duplicate_field", "this field is repeated");
             }
-            FormEvent::Data(bytes) => {
-                match (self.field, &mut self.candidate_id, &mut self.resume) {
-                    (FormField::CandidateId, Some(text), _) if text.len() <= MAX_TEXT_BYTES => {
+            ("candidateId", Some(_)) => {
+                self.reject_field(pointer, "invalid_type", "must be text, not a file");
+            }
+            ("resume", None) => {
+                self.reject_field(pointer, "invalid_type", "must be a file, not text");
+            }
+            ("candidateId", None) => {
+                let mut text = Vec::new();
+                while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
+                    if text.len() <= MAX_TEXT_BYTES {
                         text.extend_from_slice(&bytes);
                     }
-                    (FormField::Resume, _, Some((_, file))) => {
-                        file.write(&bytes)
-                            .await
-                            .map_err(|error| disk_error(&error))?;
-                    }
-                    _ => {}
                 }
+                self.candidate_id = Some(text);
             }
-            FormEvent::End => self.field = FormField::None,
-        }
-        Ok(())
-    }
-
-    fn start_part(&mut self, head: &PartHead) -> FormField {
-        let pointer = format!("/{}", head.name.replace('~', "~0").replace('/', "~1"));
-        match head.name.as_str() {
-            "candidateId" | "resume" if self.has(&head.name) => {
-                self.reject_field(pointer, "duplicate_field", "this field is repeated")
+            ("resume", Some(file_name)) => {
+                let head = PartHead {
+                    file_name: file_name.to_owned(),
+                    content_type,
+                };
+                let failed = |error: std::io::Error| disk_error(&error);
+                let mut file = IncomingFile::create(&service.folder, id)
+                    .await
+                    .map_err(failed)?;
+                while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
+                    file.write(&bytes).await.map_err(failed)?;
+                }
+                self.resume = Some((head, file));
             }
-            "candidateId" if head.file_name.is_some() => {
-                self.reject_field(pointer, "invalid_type", "must be text, not a file")
-            }
-            "candidateId" => {
-                self.candidate_id = Some(Vec::new());
-                FormField::CandidateId
-            }
-            "resume" if head.file_name.is_none() => {
-                self.reject_field(pointer, "invalid_type", "must be a file, not text")
-            }
-            "resume" => FormField::Resume,
             _ => self.reject_field(pointer, "unknown_field", "is not a known field"),
         }
+        Ok(())
     }
 
     fn has(&self, name: &str) -> bool {
@@ -272,9 +282,8 @@ impl UploadForm {
         }
     }
 
-    fn reject_field(&mut self, pointer: String, code: &'static str, detail: &str) -> FormField {
+    fn reject_field(&mut self, pointer: String, code: &'static str, detail: &str) {
         self.problems.push((pointer, code, detail.to_owned()));
-        FormField::Other
     }
 
     /// Validates the form. Returns 400 for malformed or missing fields, and 422 for an empty file.

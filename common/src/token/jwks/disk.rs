@@ -55,10 +55,5 @@ fn path(dir: &Path, issuer: &str, url: &Url) -> PathBuf {
         .chain_update([0])
         .chain_update(url.as_str())
         .finalize();
-    let name: String = digest
-        .iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    dir.join(format!("jwks-{name}.json"))
+    dir.join(format!("jwks-{}.json", hex::encode(&digest[..16])))
 }

@@ -28,14 +28,14 @@ async fn hash_matches_only_its_password() {
         .await
         .expect("verified");
     assert_eq!(wrong.outcome, PasswordMatch::Mismatch);
-    let before = hasher.hash_counter().get();
+    let before = hasher.hash_counter().load(Ordering::Relaxed);
     let unknown = hasher
         .verify(&"Correct-Horse-9".into(), None)
         .await
         .expect("verified");
     assert_eq!(unknown.outcome, PasswordMatch::Mismatch);
     assert_eq!(
-        hasher.hash_counter().get(),
+        hasher.hash_counter().load(Ordering::Relaxed),
         before + 1,
         "an unknown user costs one hash"
     );

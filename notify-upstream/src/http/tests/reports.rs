@@ -16,11 +16,7 @@ fn mailgun(token: &str) -> Signature {
     let timestamp = START.unix_seconds().to_string();
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"mg-key");
     let tag = hmac::sign(&key, format!("{timestamp}{token}").as_bytes());
-    let tag: String = tag
-        .as_ref()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let tag = hex::encode(tag);
     Signature(json!({"timestamp": timestamp, "token": token, "signature": tag}))
 }
 

@@ -11,7 +11,6 @@ use super::{
     WebhookRejection, WebhookRequest, bytes, hmac_sha256, id_in_message_id, json, text,
     within_window, without_address,
 };
-use crate::address::from_hex;
 use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::store::WebhookToken;
@@ -41,7 +40,7 @@ impl MailgunWebhook {
         };
         let (timestamp, token, signature) =
             (part("timestamp")?, part("token")?, part("signature")?);
-        let tag = from_hex(signature).ok_or(WebhookRejection::Signature)?;
+        let tag = hex::decode(signature).map_err(|_| WebhookRejection::Signature)?;
         hmac_sha256(
             bytes(&self.signing_key),
             &[timestamp.as_bytes(), token.as_bytes()],

@@ -19,7 +19,7 @@ use url::Url;
 
 pub(crate) use certificate::CertificateCache;
 #[cfg(test)]
-pub(super) use certificate::{FetchError, public_key};
+pub(super) use certificate::{FetchError, SigningCertificate};
 
 use super::{
     WebhookRejection, WebhookRequest, id_in_message_id, json, text, within_window, without_address,
@@ -85,11 +85,11 @@ impl SnsWebhook {
         let sent_at = Timestamp::parse(part("Timestamp")?).ok_or(WebhookRejection::Signature)?;
         within_window(sent_at.unix_seconds(), request.now, SIGNATURE_WINDOW)?;
         // Verified last, because it may require an HTTP request.
-        let key = self
+        let certificate = self
             .certificates
-            .public_key(&url, request.source, request.now)
+            .certificate(&url, request.source, request.now)
             .await?;
-        UnparsedPublicKey::new(algorithm, &*key)
+        UnparsedPublicKey::new(algorithm, &certificate.public_key)
             .verify(signed.as_bytes(), &signature)
             .map_err(|_| WebhookRejection::Signature)?;
         match part("Type")? {

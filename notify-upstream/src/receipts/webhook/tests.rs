@@ -3,8 +3,6 @@
 mod certificates;
 mod judges;
 
-use std::sync::Arc;
-
 use http::{HeaderName, HeaderValue};
 
 use super::sns::FetchError;
@@ -36,11 +34,11 @@ fn webhooks() -> Webhooks {
 
 fn webhooks_of(certificates: CertificateCache) -> Webhooks {
     let vectors = vectors();
-    let key = sns::public_key(&at(&vectors, "/sns/cert")).expect("a certificate");
     let url = "https://sns.us-west-2.amazonaws.com/cert.pem"
         .parse()
         .expect("URL");
-    certificates.insert(&url, &Arc::from(key));
+    let certificate = sns::SigningCertificate::parse(&at(&vectors, "/sns/cert"), &url);
+    certificates.insert(&url, certificate.expect("a certificate"));
     Webhooks {
         twilio: Some(TwilioWebhook {
             auth_token: Secret::from("12345"),

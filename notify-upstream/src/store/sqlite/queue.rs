@@ -4,7 +4,6 @@ use postern_common::clock::Timestamp;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Sqlite, id_list, json, rows};
-use crate::address::hex;
 use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
 use crate::store::StoreResult;
 use crate::store::read::{RECORD, WANTED_AT};
@@ -406,7 +405,7 @@ impl Sqlite {
 fn key_row(row: &NewNotification) -> Option<impl serde::Serialize + '_> {
     let (key, fingerprint) = row.key.as_ref()?;
     // JSON has no binary type; `unhex` restores the bytes.
-    let fingerprint = hex(fingerprint);
+    let fingerprint = hex::encode(fingerprint);
     Some((
         row.record.creator.as_str(),
         key.as_str(),
@@ -461,7 +460,7 @@ fn result_columns(row: &Finished) -> impl serde::Serialize + '_ {
         &result.provider,
         &result.code,
         &result.detail,
-        result.address.as_ref().map(|hash| hex(hash)),
+        result.address.as_ref().map(hex::encode),
         result.template_version,
     )
 }

@@ -49,11 +49,7 @@ async fn large_upload_is_stored_unchanged() {
     let id = resume["resumeId"].as_str().expect("id");
     let stored = std::fs::read(folder.join(id)).expect("stored");
     assert!(stored == bytes);
-    let digest: String = Sha256::digest(&bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    assert_eq!(resume["sha256"], digest);
+    assert_eq!(resume["sha256"], hex::encode(Sha256::digest(&bytes)));
     let again = send_request(client.get(format!("{url}/resumes/{id}")), &token).await;
     assert_eq!(again, (200, resume.clone()));
     assert_eq!(
@@ -114,6 +110,22 @@ async fn invalid_form_reports_all_errors_and_leaves_no_file() {
         send([file(), text()].concat()).await,
         (400, "invalid_multipart".to_owned())
     );
+    let encoded = "--B\r\nContent-Disposition: form-data; name=x\r\nContent-Transfer-Encoding: base64\r\n\r\nx\r\n--B--";
+    let unnamed = "--B\r\nContent-Disposition: form-data\r\n\r\nx\r\n--B--";
+    let headless = "--B\r\n\r\nx\r\n--B--";
+    let many = part("name=x", b"").repeat(33);
+    for malformed in [
+        encoded.as_bytes(),
+        unnamed.as_bytes(),
+        headless.as_bytes(),
+        b"--Bx",
+        &many,
+    ] {
+        let answer = send(malformed.to_vec()).await;
+        assert_eq!(answer, (400, "invalid_multipart".to_owned()));
+    }
+    let large = part("name=resume; filename=a", &vec![b'x'; 101 << 20]);
+    assert_eq!(send(large).await.0, 413);
     assert_eq!(std::fs::read_dir(&folder).expect("folder").count(), 0);
     let other = client.post(format!("{url}/resumes")).body("x");
     assert_eq!(send_request(other, &token).await.0, 415);

@@ -1,6 +1,5 @@
 //! Uploaded files: hashed while they are written, under a temporary name until complete.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -56,14 +55,10 @@ impl IncomingFile {
     pub(super) async fn finish(mut self) -> std::io::Result<CompleteFile> {
         self.file.flush().await?;
         self.file.sync_all().await?;
-        let mut sha256 = String::with_capacity(64);
-        for byte in self.hash.finalize() {
-            let _never_fails = write!(sha256, "{byte:02x}");
-        }
         Ok(CompleteFile {
             path: self.path,
             size: self.size,
-            sha256,
+            sha256: hex::encode(self.hash.finalize()),
         })
     }
 }

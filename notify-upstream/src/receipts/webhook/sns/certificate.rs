@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::StatusCode;
 use postern_common::clock::Timestamp;
 use url::Url;
+use x509_parser::extensions::GeneralName;
+use x509_parser::pem::parse_x509_pem;
 
 use crate::receipts::webhook::WebhookRejection;
 
@@ -36,7 +37,17 @@ struct FetchCounts {
 }
 
 /// Locked while the certificate is fetched.
-type CacheEntry = tokio::sync::Mutex<Option<(Timestamp, Result<Arc<[u8]>, WebhookRejection>)>>;
+type CacheEntry =
+    tokio::sync::Mutex<Option<(Timestamp, Result<Arc<SigningCertificate>, WebhookRejection>)>>;
+
+/// A certificate that was issued to SNS.
+#[derive(Debug)]
+pub(in crate::receipts::webhook) struct SigningCertificate {
+    /// The public key as `SubjectPublicKeyInfo`.
+    pub(super) public_key: Vec<u8>,
+    /// The first and the last valid second, in Unix time.
+    validity: RangeInclusive<i64>,
+}
 
 #[derive(Debug)]
 enum CertificateSource {
@@ -90,18 +101,31 @@ impl CertificateCache {
         }
     }
 
-    /// Returns the public key of a certificate as `SubjectPublicKeyInfo`. `source` is the client
-    /// that named the URL.
-    pub(super) async fn public_key(
+    /// Returns a certificate that is valid now. `source` is the client that named the URL.
+    pub(super) async fn certificate(
         &self,
         url: &Url,
         source: Option<IpAddr>,
         now: Timestamp,
-    ) -> Result<Arc<[u8]>, WebhookRejection> {
+    ) -> Result<Arc<SigningCertificate>, WebhookRejection> {
+        let certificate = self.cached_or_fetched(url, source, now).await?;
+        if certificate.validity.contains(&now.unix_seconds()) {
+            Ok(certificate)
+        } else {
+            Err(WebhookRejection::Signature)
+        }
+    }
+
+    async fn cached_or_fetched(
+        &self,
+        url: &Url,
+        source: Option<IpAddr>,
+        now: Timestamp,
+    ) -> Result<Arc<SigningCertificate>, WebhookRejection> {
         let entry = self.entry(url);
         let mut entry = entry.lock().await;
         match &*entry {
-            Some((_, Ok(key))) => return Ok(Arc::clone(key)),
+            Some((_, Ok(certificate))) => return Ok(Arc::clone(certificate)),
             Some((at, Err(WebhookRejection::Unavailable))) if now.since(*at) < UNAVAILABLE_TTL => {
                 return Err(WebhookRejection::Unavailable);
             }
@@ -116,20 +140,20 @@ impl CertificateCache {
         if !self.try_count_fetch(source.map(network), now) {
             return Err(WebhookRejection::Unavailable);
         }
-        let key = match self.fetch_text(url).await {
-            Ok(pem) => public_key(&pem)
-                .map(Arc::from)
+        let certificate = match self.fetch_text(url).await {
+            Ok(pem) => SigningCertificate::parse(&pem, url)
+                .map(Arc::new)
                 .ok_or(WebhookRejection::Signature),
             Err(FetchError::NotFound) => Err(WebhookRejection::Signature),
             Err(FetchError::Unavailable) => Err(WebhookRejection::Unavailable),
         };
-        *entry = Some((now, key.clone()));
-        key
+        *entry = Some((now, certificate.clone()));
+        certificate
     }
 
     #[cfg(test)]
-    pub(in crate::receipts::webhook) fn insert(&self, url: &Url, key: &Arc<[u8]>) {
-        let entry = CacheEntry::new(Some((Timestamp(0), Ok(Arc::clone(key)))));
+    pub(in crate::receipts::webhook) fn insert(&self, url: &Url, certificate: SigningCertificate) {
+        let entry = CacheEntry::new(Some((Timestamp(0), Ok(Arc::new(certificate)))));
         self.entries
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -226,49 +250,105 @@ fn check_status(status: StatusCode) -> Result<(), FetchError> {
     }
 }
 
-/// Returns the `subjectPublicKeyInfo` of the first certificate in PEM (RFC 5280 section 4.1: the
-/// seventh field of `tbsCertificate`, or the sixth if the version is omitted).
-pub(in crate::receipts::webhook) fn public_key(pem: &str) -> Option<Vec<u8>> {
-    let begin = pem.split("-----BEGIN CERTIFICATE-----").nth(1)?;
-    let encoded: String = begin.split("-----END").next()?.split_whitespace().collect();
-    let der = STANDARD.decode(encoded).ok()?;
-    let (_, certificate, _) = element(&der)?;
-    let (_, tbs, _) = element(certificate)?;
-    let mut rest = tbs;
-    let (tag, _, _) = element(rest)?;
-    let before = if tag == 0xa0 { 6 } else { 5 };
-    for _ in 0..before {
-        rest = element(rest)?.2;
+// === impl SigningCertificate ===
+
+impl SigningCertificate {
+    /// Parses a certificate in PEM that was fetched from this URL. Returns `None` if it is malformed
+    /// or not issued to SNS.
+    ///
+    /// SNS publishes the certificate alone, without its issuers. The chain of trust is that of the
+    /// TLS connection to the host of the URL; the names are those that the AWS SDK for Java accepts.
+    pub(in crate::receipts::webhook) fn parse(pem: &str, url: &Url) -> Option<Self> {
+        let (_, pem) = parse_x509_pem(pem.as_bytes()).ok()?;
+        let certificate = pem.parse_x509().ok()?;
+        let common = certificate.subject().iter_common_name();
+        let common = common.filter_map(|name| name.as_str().ok());
+        let alternative = certificate.subject_alternative_name().ok()?;
+        let alternative = alternative.map_or(&[][..], |names| &names.value.general_names);
+        let alternative = alternative.iter().filter_map(|name| {
+            if let GeneralName::DNSName(name) = name {
+                Some(*name)
+            } else {
+                None
+            }
+        });
+        let mut names = common.chain(alternative);
+        let expected = expected_names(url.host_str()?)?;
+        let validity = certificate.validity();
+        names
+            .any(|name| expected.iter().any(|known| known == name))
+            .then(|| Self {
+                public_key: certificate.public_key().raw.to_vec(),
+                validity: validity.not_before.timestamp()..=validity.not_after.timestamp(),
+            })
     }
-    let (tag, content, after) = element(rest)?;
-    let length = rest.len() - after.len();
-    (tag == 0x30 && !content.is_empty()).then(|| rest[..length].to_vec())
 }
 
-/// Returns tag, content and remainder of a DER element (X.690 sections 8.1.2 and 8.1.3).
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = der.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x83 => {
-            let count = usize::from(first & 0x7f);
-            let digits = rest.get(..count)?;
-            (
-                digits
-                    .iter()
-                    .fold(0, |length, digit| length << 8 | usize::from(*digit)),
-                rest.get(count..)?,
-            )
-        }
-        _ => return None,
+/// Returns the names of the certificates of SNS in the region of a host, `sns.{region}.{domain}`.
+fn expected_names(host: &str) -> Option<[String; 4]> {
+    let (region, domain) = host.strip_prefix("sns.")?.split_once('.')?;
+    // Both regions of GovCloud use the certificate of one.
+    let issued_for = if region == "us-gov-east-1" {
+        "us-gov-west-1"
+    } else {
+        region
     };
-    Some((tag, rest.get(..length)?, rest.get(length..)?))
+    Some([
+        format!("sns.{domain}"),
+        format!("sns.{region}.{domain}"),
+        format!("sns-signing.{region}.{domain}"),
+        format!("sns-{issued_for}.{domain}"),
+    ])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn certificate_names_follow_region() {
+        for (host, name) in [
+            ("sns.us-west-2.amazonaws.com", "sns.amazonaws.com"),
+            (
+                "sns.af-south-1.amazonaws.com",
+                "sns-signing.af-south-1.amazonaws.com",
+            ),
+            (
+                "sns.us-gov-east-1.amazonaws.com",
+                "sns-us-gov-west-1.amazonaws.com",
+            ),
+            (
+                "sns.cn-north-1.amazonaws.com.cn",
+                "sns-cn-north-1.amazonaws.com.cn",
+            ),
+        ] {
+            let names = expected_names(host).expect("a host of SNS");
+            assert!(names.contains(&name.to_owned()), "{host}");
+        }
+    }
+
+    #[tokio::test]
+    async fn certificate_must_be_valid_and_issued_to_sns() {
+        let vectors: serde_json::Value =
+            serde_json::from_str(include_str!("../vectors.json")).expect("JSON");
+        let pem = vectors["sns"]["cert"].as_str().expect("PEM");
+        let url = |host: &str| Url::parse(&format!("https://{host}/cert.pem")).expect("URL");
+        let oregon = url("sns.us-west-2.amazonaws.com");
+        let certificate = SigningCertificate::parse(pem, &oregon).expect("issued to SNS");
+        assert!(SigningCertificate::parse(pem, &url("sns.cn-north-1.amazonaws.com.cn")).is_none());
+        let cache = CertificateCache::new(reqwest::Client::new());
+        cache.insert(&oregon, certificate);
+        for (at, is_valid) in [
+            ("2024-12-31T23:59:59Z", false),
+            ("2025-01-01T00:00:00Z", true),
+            ("2035-01-01T00:00:00Z", true),
+            ("2035-01-01T00:00:01Z", false),
+        ] {
+            let now = Timestamp::parse(at).expect("a time");
+            let outcome = cache.certificate(&oregon, None, now).await;
+            assert_eq!(outcome.is_ok(), is_valid, "{at}");
+        }
+    }
 
     #[test]
     fn only_a_final_client_error_counts_as_not_found() {
