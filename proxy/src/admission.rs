@@ -13,30 +13,44 @@ pub(crate) mod rejection;
 pub(crate) mod response_headers;
 mod server_options;
 
-use pingora_core::Result;
+use std::sync::Arc;
 
-use crate::downstream::client_exchange::ClientExchange;
+use pingora_core::Result;
+use pingora_proxy::Session;
+
+use crate::downstream::session_ext::SessionExt;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
 /// Admits the request, or answers it. Returns whether it was answered.
 pub(crate) async fn admit_or_answer(
     state: &GatewayState,
-    client: &mut impl ClientExchange,
+    client: &mut Session,
     ctx: &mut RequestContext,
 ) -> Result<bool> {
     if let Some(connection) = client.connection() {
         connection.note_hook_called();
     }
     rate_limits::identify_client(client, ctx);
-    if server_options::answer(state, client, ctx).await?
-        || cors::preflight(state, client, ctx).await?
-    {
+    if server_options::answer(state, client, ctx).await? {
         return Ok(true);
     }
-    match authorize::authorize(state, client, ctx).await {
-        Ok(()) => Ok(false),
-        Err(problem) => {
+    authorize::start_trace_span(state, &client.req_header().headers, ctx);
+    let config = Arc::clone(&ctx.config);
+    let problem = match authorize::route(client.req_header(), &config.route_table) {
+        Ok(routed) => {
+            let found = routed.found;
+            if let Some(response) = cors::preflight_response(&routed, ctx)? {
+                cors::answer_preflight(state, client, response, ctx).await?;
+                return Ok(true);
+            }
+            authorize::authorize(state, client, found, ctx).await.err()
+        }
+        Err(problem) => Some(problem),
+    };
+    match problem {
+        None => Ok(false),
+        Some(problem) => {
             rejection::write_rejection(client, ctx, &problem).await?;
             Ok(true)
         }

@@ -60,6 +60,8 @@ pub struct Config {
     pub log: Log,
     /// Worker threads; `None` for one per core. Read at startup only.
     pub workers: Option<usize>,
+    /// How requests are served.
+    pub server: ServerConfig,
     /// The user pools whose tokens are trusted.
     pub identity: IdentityConfig,
     /// The token cache.
@@ -84,6 +86,14 @@ pub struct Config {
     pub cors: Option<Arc<CorsPolicy>>,
     /// Requests whose decision must be as specified before the configuration is activated.
     pub tests: Vec<RouteTest>,
+}
+
+/// `[server]`: how requests are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Whether requests may take the fast path, in which the gateway forwards them itself; default
+    /// true. If false, Pingora forwards all requests: the answers are the same, at a higher cost.
+    pub fast_path: bool,
 }
 
 /// `[tokens]`: the token cache.
@@ -136,6 +146,9 @@ impl Config {
         let admin = read_admin(root, None);
         let log = Log::read(root, env);
         let workers = root.optional("workers", |field| field.integer(1..=256));
+        let server = root
+            .section("server", ServerConfig::read)
+            .unwrap_or_default();
         let identity = IdentityConfig::read(root, env);
         let tokens = root
             .section("tokens", TokenConfig::read)
@@ -165,6 +178,7 @@ impl Config {
             admin,
             log,
             workers,
+            server,
             identity: identity?,
             tokens,
             limits,
@@ -204,6 +218,20 @@ impl Config {
             .iter()
             .filter_map(|upstream| upstream.tls.as_ref())
             .any(|tls| tls.ca.is_none())
+    }
+}
+
+impl ServerConfig {
+    fn read(section: &Object<'_>) -> Option<Self> {
+        Some(Self {
+            fast_path: section.or("fast_path", true, |field| field.boolean()),
+        })
+    }
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self { fast_path: true }
     }
 }
 

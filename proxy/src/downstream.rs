@@ -7,10 +7,11 @@
 
 pub(crate) mod client_address;
 pub(crate) mod client_connection;
-pub(crate) mod client_exchange;
 pub(crate) mod connection_limit;
 pub(crate) mod connection_permit;
 pub(crate) mod deadline;
+pub(crate) mod http1_session;
 pub(crate) mod http2_stream;
 pub(crate) mod response_buffers;
+pub(crate) mod session_ext;
 pub(crate) mod tls;

@@ -3,20 +3,20 @@
 //! - **Enters:** an admitted request with its `RequestContext`.
 //! - **Leaves:** a response, or an error response; the request record (metrics, span, access
 //!   event).
-//! - **Two paths:** `fast_path` for complete small requests to plain HTTP/1.1 upstreams, and
-//!   `streaming_path` (Pingora) for everything else. Both use the functions of the other modules,
-//!   so that their rules are the same.
+//! - **One pipeline, two paths:** `pipeline` implements Pingora's hooks. After admission, it forwards
+//!   a request on the `fast_path` if its length is known and its upstream speaks HTTP/1.1, and lets
+//!   Pingora forward everything else (the streaming path). Both use the functions of the other
+//!   modules, so that their rules are the same.
 //! - **May depend on:** `admission` for rejections, `upstream`, `downstream`,
 //!   [`routing`](crate::routing), [`message`](crate::message), `state` and
 //!   [`telemetry`](crate::telemetry).
 
 mod failure;
-pub(crate) mod fast_path;
-mod http1_session;
+mod fast_path;
 pub mod identity_headers;
+pub(crate) mod pipeline;
 mod request_record;
 mod response;
-pub(crate) mod streaming_path;
 mod upstream_request;
 
 use pingora_core::ErrorType;

@@ -1,6 +1,7 @@
 //! Tests of the gateway over real sockets: the bytes that an origin receives, and the responses to
 //! clients.
 
+mod agreement;
 mod any_origin;
 mod bodies;
 mod config_checks;

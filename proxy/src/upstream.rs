@@ -45,7 +45,7 @@ pub(crate) use http1_connection::UpstreamConnection;
 use log_throttle::LogThrottle;
 pub(crate) use name_resolver::NameResolver;
 use peer::PeerBuilder;
-pub(crate) use response::ResponseBody;
+pub(crate) use response::{ResponseBody, UpstreamResponse};
 use retry_budget::RetryBudget;
 use selection::{Candidates, EndpointSet};
 pub(crate) use tls_material::NO_ROOTS;
@@ -202,16 +202,10 @@ impl UpstreamPool {
         Arc::clone(&self.endpoints.load().endpoints)
     }
 
-    /// Returns whether the upstream is spoken to in plain HTTP/1.1.
-    pub(crate) fn is_plain_http1(&self) -> bool {
-        self.config.tls.is_none() && !self.config.http2
-    }
-
     /// Closes expired idle connections.
     pub(crate) fn evict_idle_connections(&self) {
         for endpoint in self.endpoints().iter() {
-            endpoint.idle_plain.evict(self.config.idle_timeout);
-            endpoint.idle_tls.evict(self.config.idle_timeout);
+            endpoint.idle.evict(self.config.idle_timeout);
         }
     }
 

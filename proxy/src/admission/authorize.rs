@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use pingora::http::RequestHeader;
+use pingora_proxy::Session;
 use postern_common::clock::Timestamp;
 use postern_common::http::bearer;
 use postern_common::token::Caller;
@@ -12,41 +13,57 @@ use postern_common::{Code, Problem};
 
 use crate::admission::rate_limits;
 use crate::config::Route;
-use crate::downstream::client_exchange::ClientExchange;
+use crate::downstream::session_ext::SessionExt;
 use crate::message::grpc;
 use crate::message::headers;
 use crate::message::target::RequestTarget;
+use crate::routing::decision;
 use crate::routing::router::RouteRequest;
-use crate::routing::table::RouteMatch;
+use crate::routing::table::{RouteMatch, RouteTable};
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 use crate::telemetry::trace_context::TraceContext;
 
-/// Checks, in this order: target, route, address limit, response buffers, token, policy, principal
-/// limit, route limits, body size.
-pub(crate) async fn authorize(
-    state: &GatewayState,
-    client: &impl ClientExchange,
-    ctx: &mut RequestContext,
-) -> Result<(), Problem> {
-    let config = Arc::clone(&ctx.config);
-    let head = client.request();
-    start_trace_span(state, &head.headers, ctx);
+/// A request with its parsed target and the result of its route lookup.
+pub(crate) struct RoutedRequest<'r> {
+    pub(crate) request: RouteRequest<'r>,
+    pub(crate) found: RouteMatch,
+}
+
+/// Parses the target and looks up the route.
+///
+/// # Errors
+/// The target is not canonical.
+pub(crate) fn route<'r>(
+    head: &'r RequestHeader,
+    table: &RouteTable,
+) -> Result<RoutedRequest<'r>, Problem> {
     let target = RequestTarget::parse(head.raw_path())
         .map_err(|fault| Problem::new(Code::InvalidTarget).detail(fault.detail()))?;
-    ctx.has_canonical_target = true;
-    let host = request_authority(head);
     let request = RouteRequest {
-        host,
+        host: request_authority(head),
         path: target.path,
         query: target.query,
         method: head.method.as_str(),
         headers: &head.headers,
     };
-    let found = config.route_table.find(&request);
-    if let RouteMatch::Route(index) = found {
-        ctx.route = Some(index);
-    }
+    let found = table.find(&request);
+    Ok(RoutedRequest { request, found })
+}
+
+/// Checks, in this order: address limit, response buffers, token, route and policy, principal
+/// limit, route limits, body size.
+pub(crate) async fn authorize(
+    state: &GatewayState,
+    client: &Session,
+    found: RouteMatch,
+    ctx: &mut RequestContext,
+) -> Result<(), Problem> {
+    let config = Arc::clone(&ctx.config);
+    let table = &config.route_table;
+    let head = client.req_header();
+    ctx.has_canonical_target = true;
+    ctx.route = found.route();
     rate_limits::check_address(state, ctx)?;
     if !state
         .response_buffers
@@ -56,59 +73,28 @@ pub(crate) async fn authorize(
             Problem::new(Code::Unavailable).detail("Too many responses wait for their readers.")
         );
     }
-    let is_public = match found {
-        RouteMatch::Route(route) => config.route_table.routes[route].policy.is_public(),
-        RouteMatch::MethodNotAllowed { public, .. } => public,
-        RouteMatch::NotFound => false,
-    };
-    if !is_public {
+    if !decision::is_public(table, found) {
         ctx.caller = Some(authenticate(state, &head.headers, ctx.start_time).await?);
     }
-    let route = match found {
-        RouteMatch::Route(index) => &config.route_table.routes[index],
-        RouteMatch::MethodNotAllowed { allow, .. } => {
-            return Err(Problem::method_not_allowed(allow.to_string()));
-        }
-        RouteMatch::NotFound => return Err(Code::NotFound.into()),
+    let allowed = decision::decide(table, found, ctx.caller.as_ref())?;
+    let Some(route) = ctx.route.map(|index| &table.routes[index]) else {
+        return Err(Code::Internal.into());
     };
-    apply_policy(state, route, ctx)?;
+    if let Some(code) = allowed.report_only {
+        ctx.report_only_code = Some(code);
+        let labels = [route.name.as_str(), code.as_str()];
+        let counter = state.metrics.policy_report_only.with_label_values(&labels);
+        counter.inc();
+    }
     rate_limits::check_principal(state, ctx)?;
     rate_limits::check_route(state, route, ctx).await?;
     check_content_length(&head.headers, route.body_bytes)?;
     set_deadline(client, route, ctx)
 }
 
-/// Evaluates the policy of the route. A report-only policy records its decision only.
-fn apply_policy(
-    state: &GatewayState,
-    route: &Route,
-    ctx: &mut RequestContext,
-) -> Result<(), Problem> {
-    if let Some(Err(code)) = ctx
-        .caller
-        .as_ref()
-        .map(|caller| route.policy.decide(caller))
-    {
-        if !route.policy.is_report_only() {
-            return Err(code.into());
-        }
-        ctx.report_only_code = Some(code);
-        state
-            .metrics
-            .policy_report_only
-            .with_label_values(&[route.name.as_str(), code.as_str()])
-            .inc();
-    }
-    Ok(())
-}
-
 /// Sets the deadline of the request: that of the route, or a shorter one of a gRPC call.
-fn set_deadline(
-    client: &impl ClientExchange,
-    route: &Route,
-    ctx: &RequestContext,
-) -> Result<(), Problem> {
-    let head = client.request();
+fn set_deadline(client: &Session, route: &Route, ctx: &RequestContext) -> Result<(), Problem> {
+    let head = client.req_header();
     if let Some(deadline) = client.deadline() {
         // The client's timeout applies only to calls that are forwarded as gRPC.
         if grpc::is_call(head) && ctx.config.is_http2(route) {
@@ -122,7 +108,7 @@ fn set_deadline(
 }
 
 /// Returns the authority: that of the target (HTTP/2), or else `Host`.
-pub(crate) fn request_authority(head: &RequestHeader) -> &str {
+fn request_authority(head: &RequestHeader) -> &str {
     match head.uri.authority() {
         Some(authority) => authority.as_str(),
         None => head
@@ -159,7 +145,11 @@ fn check_content_length(headers: &HeaderMap, limit: u64) -> Result<(), Problem> 
 }
 
 /// Continues the client's trace, or starts a new one.
-fn start_trace_span(state: &GatewayState, headers: &HeaderMap, ctx: &mut RequestContext) {
+pub(crate) fn start_trace_span(
+    state: &GatewayState,
+    headers: &HeaderMap,
+    ctx: &mut RequestContext,
+) {
     let given = headers
         .get("traceparent")
         .filter(|value| headers::is_traceparent(value.as_bytes()));

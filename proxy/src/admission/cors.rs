@@ -9,13 +9,13 @@ use http::header::{
 use http::{HeaderMap, Method, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
+use pingora_proxy::Session;
 
-use crate::admission::{authorize, rate_limits, rejection};
+use crate::admission::authorize::RoutedRequest;
+use crate::admission::{rate_limits, rejection};
 use crate::config::CorsPolicy;
 use crate::config::MethodSet;
-use crate::downstream::client_exchange::ClientExchange;
-use crate::message::target::RequestTarget;
-use crate::routing::router::RouteRequest;
+use crate::downstream::session_ext::SessionExt;
 use crate::routing::table::RouteMatch;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
@@ -24,70 +24,47 @@ use crate::state::request_context::RequestContext;
 const EXPOSED_HEADERS: &str =
     "Location, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id";
 
-/// Answers a preflight request if a CORS policy applies; browsers send no token with it. Returns
-/// whether it was answered.
-pub(crate) async fn preflight(
+/// Writes the response to a preflight request; browsers send no token with it.
+pub(crate) async fn answer_preflight(
     state: &GatewayState,
-    client: &mut impl ClientExchange,
+    client: &mut Session,
+    mut response: ResponseHeader,
     ctx: &mut RequestContext,
-) -> Result<bool> {
-    if client.request().method != Method::OPTIONS {
-        return Ok(false);
-    }
-    let Some(mut response) = preflight_response(client, ctx)? else {
-        return Ok(false);
-    };
+) -> Result<()> {
     if let Err(problem) = rate_limits::check_address(state, ctx) {
-        rejection::write_rejection(client, ctx, &problem).await?;
-        return Ok(true);
+        return rejection::write_rejection(client, ctx, &problem).await;
     }
     if state.is_draining.load(Ordering::Relaxed) {
-        client.disable_keep_alive();
+        client.close_after_response();
     }
     response.insert_header("X-Request-Id", ctx.id.hyphenated().to_string())?;
-    client.write_head(response, true).await?;
-    client.write_body(None, true).await?;
-    Ok(true)
+    client.write_head(Box::new(response), true).await?;
+    client.write_response_body(None, true).await
 }
 
-/// Builds the response to a preflight request. It contains no permission if the origin is not
-/// allowed.
-fn preflight_response(
-    client: &impl ClientExchange,
+/// Builds the response to a preflight request, if it is one and a CORS policy applies. It contains
+/// no permission if the origin is not allowed.
+pub(crate) fn preflight_response(
+    routed: &RoutedRequest<'_>,
     ctx: &mut RequestContext,
 ) -> Result<Option<ResponseHeader>> {
-    let head = client.request();
-    let requested_method = head
+    let RoutedRequest { request, found } = routed;
+    let requested_method = request
         .headers
         .get(ACCESS_CONTROL_REQUEST_METHOD)
-        .and_then(|method| method.to_str().ok());
-    let (Ok(target), Some(method), Some(_)) = (
-        RequestTarget::parse(head.raw_path()),
-        requested_method,
-        head.headers.get(ORIGIN),
-    ) else {
+        .and_then(|method| method.to_str().ok())
+        .filter(|_| request.method == Method::OPTIONS && request.headers.contains_key(ORIGIN));
+    let Some(method) = requested_method else {
         return Ok(None);
     };
-    let request = |method| RouteRequest {
-        host: authorize::request_authority(head),
-        path: target.path,
-        query: target.query,
-        method,
-        headers: &head.headers,
-    };
     let config = &ctx.config;
-    let (route, methods) = match config.route_table.find(&request(method)) {
+    let (route, methods) = match config.route_table.find(&request.with_method(method)) {
         RouteMatch::Route(route) => (
             Some(route),
             Some(config.route_table.routes[route].pattern.methods),
         ),
         // An upstream whose route includes OPTIONS answers itself.
-        RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound
-            if matches!(
-                config.route_table.find(&request("OPTIONS")),
-                RouteMatch::Route(_)
-            ) =>
-        {
+        RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound if found.route().is_some() => {
             return Ok(None);
         }
         // Allows pages to read the error response, without disclosing whether the path exists.
@@ -98,7 +75,7 @@ fn preflight_response(
     };
     let mut response = ResponseHeader::build(StatusCode::NO_CONTENT, Some(8))?;
     if let (true, Some(methods)) = (
-        append_allow_headers(cors, &head.headers, &mut response)?,
+        append_allow_headers(cors, request.headers, &mut response)?,
         methods,
     ) {
         response.insert_header("Access-Control-Allow-Methods", methods.to_string())?;

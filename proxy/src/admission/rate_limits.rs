@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use http::{HeaderName, HeaderValue};
+use pingora_proxy::Session;
 use postern_common::cache::Cache;
 use postern_common::problem::Rendered;
 use postern_common::{Code, Problem};
 
 use crate::config::{ClientLimits, RateLimitKey, Route};
 use crate::downstream::client_address;
-use crate::downstream::client_exchange::ClientExchange;
+use crate::downstream::session_ext::SessionExt;
 use crate::rate_limiter::{Rate, RateDecision};
 use crate::state::GatewayState;
 use crate::state::request_context::{RateLimitStatus, RequestContext};
@@ -46,7 +47,7 @@ impl LimitScope {
 }
 
 /// Determines the client address and whether the client uses TLS, also behind trusted proxies.
-pub(crate) fn identify_client(client: &impl ClientExchange, ctx: &mut RequestContext) {
+pub(crate) fn identify_client(client: &Session, ctx: &mut RequestContext) {
     ctx.is_tls = client.is_tls();
     let peer = client.peer_address();
     ctx.client_address = peer;
@@ -55,7 +56,7 @@ pub(crate) fn identify_client(client: &impl ClientExchange, ctx: &mut RequestCon
     else {
         return;
     };
-    let headers = &client.request().headers;
+    let headers = &client.req_header().headers;
     let forwarded: Vec<&str> = headers
         .get_all("x-forwarded-for")
         .iter()

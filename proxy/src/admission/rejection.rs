@@ -3,19 +3,20 @@
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
+use pingora_proxy::Session;
 use postern_common::{Code, Problem};
 use uuid::Uuid;
 
 use crate::admission::response_headers::apply_common_headers;
-use crate::downstream::client_exchange::ClientExchange;
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
+use crate::downstream::session_ext::SessionExt;
 use crate::message::grpc;
 use crate::message::grpc::GrpcStatus;
 use crate::state::request_context::RequestContext;
 
 /// Writes the problem as the response.
 pub(crate) async fn write_rejection(
-    client: &mut impl ClientExchange,
+    client: &mut Session,
     ctx: &mut RequestContext,
     problem: &Problem,
 ) -> Result<()> {
@@ -23,12 +24,12 @@ pub(crate) async fn write_rejection(
     let mut text = Uuid::encode_buffer();
     let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
     let rendered = problem.render(id);
-    if grpc::is_call(client.request()) {
+    if grpc::is_call(client.req_header()) {
         let status = grpc_status(client, problem.code());
         let mut response = status.trailers_only_response(problem.message(), &rendered.headers)?;
         response.insert_header("X-Request-Id", id)?;
         apply_common_headers(client, &mut response, ctx)?;
-        return client.write_head(response, true).await;
+        return client.write_head(Box::new(response), true).await;
     }
     let mut response = ResponseHeader::build(rendered.status, Some(8))?;
     for (name, value) in &rendered.headers {
@@ -37,22 +38,22 @@ pub(crate) async fn write_rejection(
     response.insert_header("Content-Length", rendered.body.len())?;
     response.insert_header("X-Request-Id", id)?;
     apply_common_headers(client, &mut response, ctx)?;
-    client.write_head(response, false).await?;
+    client.write_head(Box::new(response), false).await?;
     client
-        .write_body(Some(Bytes::from(rendered.body)), true)
+        .write_response_body(Some(Bytes::from(rendered.body)), true)
         .await
 }
 
 /// Ends a gRPC call whose response has started. The trailers carry the reason, which a reset would
 /// not.
-pub(crate) async fn end_grpc_call(client: &mut impl ClientExchange, code: Code) -> Result<()> {
+pub(crate) async fn end_grpc_call(client: &mut Session, code: Code) -> Result<()> {
     let trailers = grpc_status(client, code).trailers(code.title());
-    client.write_trailers(trailers).await
+    client.as_mut().write_response_trailers(trailers).await
 }
 
 /// Returns the gRPC status of a call that ends with this code; deadlines have a status of their
 /// own.
-fn grpc_status(client: &impl ClientExchange, code: Code) -> GrpcStatus {
+fn grpc_status(client: &Session, code: Code) -> GrpcStatus {
     match client.deadline().and_then(RequestDeadline::abort_reason) {
         Some(AbortReason::ClientDeadline | AbortReason::UpstreamDeadline) => {
             GrpcStatus::DeadlineExceeded

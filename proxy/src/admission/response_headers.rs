@@ -2,19 +2,19 @@
 
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
+use pingora_proxy::Session;
 use postern_common::Code;
 
 use crate::admission::cors;
-use crate::downstream::client_exchange::ClientExchange;
 use crate::state::request_context::RequestContext;
 
 /// Sets the CORS fields, the route's response headers and the rate limit status.
 pub(crate) fn apply_common_headers(
-    client: &impl ClientExchange,
+    client: &Session,
     response: &mut ResponseHeader,
     ctx: &RequestContext,
 ) -> Result<()> {
-    cors::apply_headers(ctx, &client.request().headers, response)?;
+    cors::apply_headers(ctx, &client.req_header().headers, response)?;
     if let Some(route) = ctx.route() {
         for (name, value) in &route.response_headers {
             response.insert_header(name, value)?;

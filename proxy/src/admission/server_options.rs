@@ -3,9 +3,10 @@
 use http::StatusCode;
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
+use pingora_proxy::Session;
 
 use crate::admission::{rate_limits, rejection};
-use crate::downstream::client_exchange::ClientExchange;
+use crate::downstream::session_ext::SessionExt;
 use crate::message::head;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
@@ -14,10 +15,10 @@ use crate::state::request_context::RequestContext;
 /// answered.
 pub(crate) async fn answer(
     state: &GatewayState,
-    client: &mut impl ClientExchange,
+    client: &mut Session,
     ctx: &mut RequestContext,
 ) -> Result<bool> {
-    let request = client.request();
+    let request = client.req_header();
     if !head::is_server_options(request.method.as_str().as_bytes(), request.raw_path()) {
         return Ok(false);
     }
@@ -27,7 +28,7 @@ pub(crate) async fn answer(
     }
     let mut response = ResponseHeader::build(StatusCode::NO_CONTENT, Some(1))?;
     response.insert_header("X-Request-Id", ctx.id.hyphenated().to_string())?;
-    client.write_head(response, true).await?;
-    client.write_body(None, true).await?;
+    client.write_head(Box::new(response), true).await?;
+    client.write_response_body(None, true).await?;
     Ok(true)
 }

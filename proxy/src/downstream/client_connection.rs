@@ -60,7 +60,7 @@ pub(crate) struct ClientConnection {
     head_left: usize,
     framing: BodyFraming,
     slow_client: SlowClientGuard,
-    deadline: RequestDeadline,
+    deadline: Arc<RequestDeadline>,
     /// Whether the connection has become a tunnel.
     tunnel: AtomicBool,
     /// The expiry of a tunnel's token, if the tunnel ends with it.
@@ -106,7 +106,7 @@ impl ClientConnection {
             head_left: 0,
             framing: BodyFraming::Done,
             slow_client: SlowClientGuard::default(),
-            deadline: RequestDeadline::new(),
+            deadline: Arc::new(RequestDeadline::new()),
             tunnel: AtomicBool::new(false),
             expires_at: OnceLock::new(),
             expiry: None,
@@ -170,6 +170,22 @@ impl ClientConnection {
         &self.deadline
     }
 
+    /// Returns the deadline, which all requests of the connection share.
+    pub(crate) fn shared_deadline(&self) -> Arc<RequestDeadline> {
+        Arc::clone(&self.deadline)
+    }
+
+    /// Polls the deadlines of the request while its body is not read, because the upstream does not
+    /// accept more of it.
+    pub(crate) fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        self.slow_client.reading = None;
+        let reason = ready!(
+            self.slow_client
+                .poll_upstream(&self.deadline, &self.limits, cx)
+        );
+        Poll::Ready(self.abort_error(reason))
+    }
+
     /// Switches to tunnel mode after an upgrade: all bytes pass, without a request deadline.
     pub(crate) fn open_tunnel(&self) {
         self.deadline.clear();
@@ -190,9 +206,9 @@ impl ClientConnection {
         backlog
     }
 
-    /// Returns the socket digest that Pingora requires for HTTP/2 streams.
-    pub(crate) fn socket_digest(&self) -> Arc<SocketDigest> {
-        Arc::clone(&self.digest)
+    /// Returns the socket digest, which contains the addresses of the connection.
+    pub(crate) fn socket_digest(&self) -> &Arc<SocketDigest> {
+        &self.digest
     }
 
     /// Makes the connection be closed with a reset when it is dropped.
@@ -206,6 +222,10 @@ impl ClientConnection {
     }
 
     fn abort<T>(&self, reason: AbortReason) -> Poll<io::Result<T>> {
+        Poll::Ready(Err(self.abort_error(reason)))
+    }
+
+    fn abort_error(&self, reason: AbortReason) -> io::Error {
         self.deadline.set_abort_reason(reason);
         let kind = match reason {
             AbortReason::InvalidFraming => io::ErrorKind::InvalidData,
@@ -216,7 +236,7 @@ impl ClientConnection {
             | AbortReason::UpstreamDeadline
             | AbortReason::TokenExpired => io::ErrorKind::TimedOut,
         };
-        Poll::Ready(Err(kind.into()))
+        kind.into()
     }
 
     fn transport_mut(&mut self) -> io::Result<Pin<&mut ClientTransport>> {

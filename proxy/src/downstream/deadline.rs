@@ -34,6 +34,8 @@ pub(crate) struct RequestDeadline {
     is_grpc: AtomicBool,
     /// Whether the whole response has been written.
     response_complete: AtomicBool,
+    /// HTTP/1 only: whether the connection closes after the response.
+    closes_after_response: AtomicBool,
     /// Units of [`crate::downstream::response_buffers`] to reserve while the reader is slow.
     buffer_units: AtomicUsize,
     abort_reason: AtomicU8,
@@ -87,6 +89,7 @@ impl RequestDeadline {
             client_aborted: AtomicBool::new(false),
             is_grpc: AtomicBool::new(false),
             response_complete: AtomicBool::new(false),
+            closes_after_response: AtomicBool::new(false),
             buffer_units: AtomicUsize::new(1),
             abort_reason: AtomicU8::new(0),
         }
@@ -104,6 +107,7 @@ impl RequestDeadline {
         self.skip_next_progress.store(false, Ordering::Relaxed);
         self.request_complete
             .store(request_complete, Ordering::Relaxed);
+        self.closes_after_response.store(false, Ordering::Relaxed);
         self.abort_reason.store(0, Ordering::Relaxed);
         self.set_buffer_units(1);
     }
@@ -190,6 +194,16 @@ impl RequestDeadline {
     /// that aborts nothing.
     pub(crate) fn is_response_complete(&self) -> bool {
         self.response_complete.load(Ordering::Relaxed)
+    }
+
+    /// Makes the connection close after the response.
+    pub(crate) fn close_after_response(&self) {
+        self.closes_after_response.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the connection closes after the response.
+    pub(crate) fn closes_after_response(&self) -> bool {
+        self.closes_after_response.load(Ordering::Relaxed)
     }
 
     /// Records that the client aborted the request, if `aborted` and the response is not complete.

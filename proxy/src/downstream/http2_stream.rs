@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::COOKIE;
+use http::header::{COOKIE, HOST};
 use http::{HeaderMap, HeaderValue};
 use pingora::http::RequestHeader;
 use pingora_core::protocols::http::HttpTask;
@@ -22,10 +22,7 @@ use pingora_core::{Error, ErrorType, Result};
 use crate::config::ClientLimits;
 use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
 use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
-
-/// A request extension: whether the connection of the stream uses TLS.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct IsTls(pub(crate) bool);
+use crate::downstream::session_ext::ClientHandle;
 
 /// Chunk size in which the messages of a gRPC call are forwarded. Pingora does not read the
 /// response while the upstream does not accept a chunk of the request, and a server that answers
@@ -66,9 +63,12 @@ impl ClientStream {
         let empty = http::Request::new(()).into_parts().0;
         let header = std::mem::replace(session.req_header_mut(), RequestHeader::from(empty));
         let mut parts = http::request::Parts::from(header);
-        parts.extensions.insert(Arc::clone(&deadline));
-        parts.extensions.insert(IsTls(connection.is_tls));
+        parts.extensions.insert(ClientHandle {
+            deadline: Arc::clone(&deadline),
+            is_tls: connection.is_tls,
+        });
         join_cookies(&mut parts.headers);
+        set_host(&mut parts);
         *session.req_header_mut() = RequestHeader::from(parts);
         let buffers = Arc::clone(&connection.buffers);
         Self {
@@ -291,6 +291,16 @@ impl ClientStream {
 fn abort_error(deadline: &RequestDeadline, reason: AbortReason) -> Box<Error> {
     deadline.set_abort_reason(reason);
     Error::explain(ErrorType::ReadTimedout, "request aborted by the gateway").into_down()
+}
+
+/// Sets `Host` to the authority, which Pingora keeps in the target only, where a rewrite would lose
+/// it, and which an HTTP/1.1 upstream expects in `Host`.
+fn set_host(head: &mut http::request::Parts) {
+    if let (None, Some(authority)) = (head.headers.get(HOST), head.uri.authority())
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        head.headers.insert(HOST, host);
+    }
 }
 
 /// Joins split `Cookie` fields, which HTTP/1 does not allow (RFC 9113 section 8.2.3).

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use http::Version;
 use pingora_core::{Error, ErrorSource, ErrorType};
-use pingora_proxy::FailToProxy;
+use pingora_proxy::{FailToProxy, Session};
 use postern_common::{Code, Problem};
 
 use crate::admission::rejection;
-use crate::downstream::client_exchange::ClientExchange;
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
+use crate::downstream::session_ext::SessionExt;
 use crate::message::grpc;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 
@@ -31,7 +31,7 @@ pub(super) fn on_connect_error(ctx: &RequestContext, mut error: Box<Error>) -> B
 /// failure of a reused connection is not counted for its address, because origins close idle
 /// connections.
 pub(super) fn on_exchange_error(
-    client: &impl ClientExchange,
+    client: &Session,
     mut error: Box<Error>,
     ctx: &RequestContext,
     connection_reused: bool,
@@ -42,7 +42,8 @@ pub(super) fn on_exchange_error(
             .attempt
             .as_ref()
             .is_some_and(UpstreamAttempt::used_idle_connection);
-    let can_repeat = client.request().method.is_idempotent() && client.can_replay_body();
+    let can_repeat =
+        client.req_header().method.is_idempotent() && !client.as_ref().retry_buffer_truncated();
     if can_repeat {
         // Retryable as Pingora would allow on a reused connection only: no response was received.
         error.retry.decide_reuse(true);
@@ -118,7 +119,7 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
 
 /// Writes the error response, if the client is connected and no response has started.
 pub(super) async fn write_error_response(
-    client: &mut impl ClientExchange,
+    client: &mut Session,
     error: &Error,
     ctx: &mut RequestContext,
 ) -> FailToProxy {
@@ -133,7 +134,7 @@ pub(super) async fn write_error_response(
         };
     }
     // In a tunnel, an error response would be taken for data of the peer.
-    let response_started = client.is_tunnel()
+    let response_started = client.was_upgraded()
         || client
             .response_status()
             .is_some_and(|status| !status.is_informational());
@@ -143,7 +144,7 @@ pub(super) async fn write_error_response(
     let is_overdue = client.deadline().and_then(RequestDeadline::abort_reason)
         == Some(AbortReason::UpstreamDeadline);
     // The same applies to a deadline that the client of a gRPC call has set.
-    let is_cut = is_overdue && (response_started || grpc::has_client_timeout(client.request()));
+    let is_cut = is_overdue && (response_started || grpc::has_client_timeout(client.req_header()));
     if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.error_code, &ctx.attempt)
         && !matches!(error.esource(), ErrorSource::Upstream)
         && !is_cut
@@ -154,7 +155,7 @@ pub(super) async fn write_error_response(
     // would appear to be complete.
     if let (true, Version::HTTP_10, Some(connection)) = (
         response_started,
-        client.request().version,
+        client.req_header().version,
         client.connection(),
     ) {
         connection.reset_on_drop();
@@ -163,7 +164,7 @@ pub(super) async fn write_error_response(
     ctx.client_aborted = code.is_none();
     let status = code.map_or(0, |code| code.status().as_u16());
     if let (Some(code), false) = (code, response_started) {
-        client.disable_keep_alive();
+        client.close_after_response();
         if rejection::write_rejection(client, ctx, &Problem::new(code))
             .await
             .is_err()
@@ -172,7 +173,7 @@ pub(super) async fn write_error_response(
         }
     }
     if let (Some(code), true) = (code, response_started)
-        && grpc::is_call(client.request())
+        && grpc::is_call(client.req_header())
     {
         // If writing fails, the stream is reset, as for any other request.
         let _gone_or_slow = rejection::end_grpc_call(client, code).await;
@@ -186,7 +187,7 @@ pub(super) async fn write_error_response(
 /// Returns the problem code of an error; `None` if the client has disconnected. Whether a deadline
 /// counts as a timeout of the client or of the upstream depends on which of them the gateway was
 /// waiting for.
-fn problem_code(client: &impl ClientExchange, error: &Error) -> Option<Code> {
+fn problem_code(client: &Session, error: &Error) -> Option<Code> {
     match client.deadline().and_then(RequestDeadline::abort_reason) {
         Some(AbortReason::InvalidFraming) => return Some(Code::InvalidRequest),
         Some(AbortReason::ClientStalled | AbortReason::ClientDeadline) => {

@@ -1,139 +1,104 @@
-//! The fast path: exchanges of complete small requests over HTTP/1.1 with upstreams that speak
-//! plain HTTP/1.1. Most requests are eligible.
+//! The fast path: an exchange within Pingora's `proxy_upstream_filter`, by a single task.
 //!
-//! Pingora forwards both directions concurrently, over two channels. A request with a short body
-//! does not need that: the body is read completely, the request is sent in one write, and the
-//! response is forwarded as it arrives, by a single task. Other requests (long or chunked bodies,
-//! upgrades, TLS or HTTP/2 to the upstream, HTTP/2 from the client) take the streaming path. Both
-//! paths share the functions that implement their rules, through the [`ClientExchange`] trait.
+//! Pingora forwards both directions of an exchange concurrently, over two channels. That costs
+//! more than the rest of a request, and an exchange rarely needs it. Here, a single task polls both
+//! sides: it sends the request body as it arrives, and the response as it arrives, and waits for
+//! the slower side. A short body is read completely first, so that the request can be sent again.
+//!
+//! Requests of unknown length, with `Expect` or an upgrade, from HTTP/1.0 clients, and to HTTP/2
+//! upstreams take the streaming path. Both paths use the same functions for their rules.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Instant;
 
-use bytes::BytesMut;
-use http::header::{EXPECT, UPGRADE};
-use http::{Method, StatusCode, Version};
-use pingora::http::{RequestHeader, ResponseHeader};
+use bytes::buf::Chain;
+use bytes::{Buf, Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, EXPECT};
+use http::{Method, StatusCode};
+use pingora::http::ResponseHeader;
 use pingora_core::{Error, ErrorType, Result};
+use pingora_proxy::Session;
 
-use crate::admission::{admit_or_answer, authorize};
-use crate::downstream::client_connection::ClientConnection;
-use crate::downstream::client_exchange::ClientExchange;
-use crate::forwarding::http1_session::Http1ServerSession;
-use crate::forwarding::{failure, request_record, response, upstream_request};
-use crate::message::head;
-use crate::message::target::RequestTarget;
-use crate::routing::router::RouteRequest;
-use crate::routing::table::RouteMatch;
+use crate::downstream::session_ext::SessionExt;
+use crate::forwarding::{failure, response, upstream_request};
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
-use crate::state::runtime_config::RuntimeConfig;
-use crate::upstream::{ResponseBody, UpstreamConnection};
+use crate::upstream::{ResponseBody, UpstreamConnection, UpstreamResponse};
 
-/// Maximum bytes of a request body on the fast path.
-pub(super) const MAX_BUFFERED_BODY_BYTES: u64 = 16 << 10;
+/// Maximum bytes of a request body that is read completely before the request is sent.
+const MAX_BUFFERED_BODY_BYTES: u64 = 16 << 10;
 
-/// The result of serving a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FastPathOutcome {
-    /// The request was answered, and the connection can be reused.
-    KeepAlive,
-    /// The request has ended, and the connection must be closed.
-    Closed,
-    /// The request must take the streaming path; nothing has been consumed.
-    Ineligible,
+/// Returns whether a request can take the fast path.
+pub(super) fn is_eligible(session: &mut Session, ctx: &RequestContext) -> bool {
+    let is_http1 = ctx.route().is_some_and(|route| ctx.config.is_http1(route));
+    ctx.config.fast_path
+        && is_http1
+        && session.is_custom()
+        && !session.req_header().headers.contains_key(EXPECT)
+        && body_length(session).is_some()
 }
 
-/// Serves the request whose head was checked last, if it is eligible.
-pub(crate) async fn serve(
+/// Returns the length of the request body, if it is known.
+fn body_length(session: &mut Session) -> Option<u64> {
+    if session.is_body_empty() {
+        return Some(0);
+    }
+    let length = session.req_header().headers.get(CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
+}
+
+/// Forwards an admitted request, with retries.
+pub(super) async fn forward(
     state: &GatewayState,
-    connection: &mut ClientConnection,
-) -> FastPathOutcome {
-    if connection
-        .body_remaining()
-        .is_none_or(|left| left > MAX_BUFFERED_BODY_BYTES)
-    {
-        return FastPathOutcome::Ineligible;
-    }
-    let mut ctx = state.new_context();
-    let Some(request) = head::to_request(connection.pending_head())
-        .filter(|request| is_eligible(request, &ctx.config))
-    else {
-        return FastPathOutcome::Ineligible;
-    };
-    let mut session = Http1ServerSession::new(connection, request);
-    if state.is_draining.load(Ordering::Relaxed) {
-        session.disable_keep_alive();
-    }
-    let forwarded = forward(state, &mut session, &mut ctx).await;
-    if let Err(error) = &forwarded {
-        let _written = failure::write_error_response(&mut session, error, &mut ctx).await;
-    }
-    request_record::record_request(
-        state,
-        &session,
-        forwarded.as_ref().err().map(|error| &**error),
-        &ctx,
-    );
-    drop(ctx);
-    if forwarded.is_ok() && session.finish().await {
-        FastPathOutcome::KeepAlive
-    } else {
-        FastPathOutcome::Closed
-    }
-}
-
-fn is_eligible(request: &RequestHeader, config: &RuntimeConfig) -> bool {
-    let is_simple = ![EXPECT, UPGRADE]
-        .iter()
-        .any(|name| request.headers.contains_key(name));
-    request.version == Version::HTTP_11
-        && is_simple
-        && (config.is_all_plain_http1 || routes_to_plain_upstream(request, config))
-}
-
-/// Returns whether the route uses plain HTTP/1.1 upstreams only. Called if some upstreams do not.
-fn routes_to_plain_upstream(request: &RequestHeader, config: &RuntimeConfig) -> bool {
-    let Ok(target) = RequestTarget::parse(request.raw_path()) else {
-        return true;
-    };
-    let lookup = RouteRequest {
-        host: authorize::request_authority(request),
-        path: target.path,
-        query: target.query,
-        method: request.method.as_str(),
-        headers: &request.headers,
-    };
-    match config.route_table.find(&lookup) {
-        RouteMatch::Route(route) => config.is_plain_http1(&config.route_table.routes[route]),
-        RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound => true,
-    }
-}
-
-/// Admits the request and forwards it, with retries.
-async fn forward(
-    state: &GatewayState,
-    session: &mut Http1ServerSession<'_>,
+    session: &mut Session,
     ctx: &mut RequestContext,
 ) -> Result<()> {
-    if admit_or_answer(state, session, ctx).await? {
-        return Ok(());
+    let length = body_length(session).unwrap_or(u64::MAX);
+    let body = match length <= MAX_BUFFERED_BODY_BYTES {
+        true => Some(read_body(session, length, ctx).await?),
+        false => None,
+    };
+    if body.is_none() && session.req_header().method.is_idempotent() {
+        session.as_mut().enable_retry_buffering();
     }
-    let body = session.read_body(ctx).await?;
     loop {
         upstream_request::choose_endpoint(state, session, ctx)?;
-        match attempt_once(state, session, &body, ctx).await {
+        match attempt_once(state, session, body.as_ref(), ctx).await {
             Err(error) if error.retry() => {}
             done => return done,
         }
     }
 }
 
+/// Reads a whole body.
+async fn read_body(session: &mut Session, length: u64, ctx: &mut RequestContext) -> Result<Bytes> {
+    if length == 0 {
+        return Ok(Bytes::new());
+    }
+    let began = Instant::now();
+    let read_part = |part: Result<_>| part.map_err(Error::into_down);
+    let first = read_part(session.as_mut().read_request_body().await)?.unwrap_or_default();
+    let body = if first.len() as u64 == length {
+        first
+    } else {
+        // Copied, because many small parts would occupy a buffer each.
+        let mut body = BytesMut::from(first);
+        while let Some(part) = read_part(session.as_mut().read_request_body().await)? {
+            body.extend_from_slice(&part);
+        }
+        body.freeze()
+    };
+    ctx.body_read_time = began.elapsed();
+    Ok(body)
+}
+
 async fn attempt_once(
     state: &GatewayState,
-    session: &mut Http1ServerSession<'_>,
-    body: &[u8],
+    session: &mut Session,
+    body: Option<&Bytes>,
     ctx: &mut RequestContext,
 ) -> Result<()> {
     let Some(chosen) = &ctx.attempt else {
@@ -143,106 +108,231 @@ async fn attempt_once(
         Arc::clone(&chosen.pool),
         Arc::clone(&chosen.permit.endpoint),
     );
-    let idle = endpoint.idle_plain.take(pool.config.idle_timeout);
+    let idle = endpoint.idle.take(pool.config.idle_timeout);
     let was_idle = idle.is_some();
     let mut upstream = match idle {
         Some(upstream) => upstream,
-        None => UpstreamConnection::connect(endpoint.address, pool.config.connect_timeout)
-            .await
-            .map_err(|error| failure::on_connect_error(ctx, error))?,
+        None => UpstreamConnection::connect(
+            endpoint.address,
+            &endpoint.peer,
+            pool.config.connect_timeout,
+        )
+        .await
+        .map_err(|error| failure::on_connect_error(ctx, error))?,
     };
-    match exchange(state, session, &mut upstream, body, ctx).await {
-        Ok(Some(since)) => endpoint.idle_plain.put(upstream, since),
+    let head = upstream_request::serialize_request(session.req_header(), ctx)?;
+    let is_head_request = session.req_header().method == Method::HEAD;
+    let mut exchange = Exchange {
+        upstream: &mut upstream,
+        is_head_request,
+        outbound: head.chain(Bytes::new()),
+        is_sending: true,
+        is_request_read: body.is_some(),
+        send_error: None,
+        response_body: None,
+        has_forwarded: false,
+    };
+    match body {
+        Some(body) => exchange.append(body.clone()),
+        None => exchange.append(session.as_ref().get_retry_buffer().unwrap_or_default()),
+    }
+    match exchange.run(state, session, ctx).await {
+        Ok(Some(since)) => endpoint.idle.put(upstream, since),
         Ok(None) => {}
         Err(error) => return Err(failure::on_exchange_error(session, error, ctx, was_idle)),
     }
     Ok(())
 }
 
-/// Sends the request and forwards the response. Returns the time since which the connection is
-/// idle, if it can be reused.
-async fn exchange(
-    state: &GatewayState,
-    session: &mut Http1ServerSession<'_>,
-    upstream: &mut UpstreamConnection,
-    body: &[u8],
-    ctx: &mut RequestContext,
-) -> Result<Option<Instant>> {
-    let message = upstream_request::serialize_request(session.request(), body, ctx)?;
-    let is_head_request = session.request().method == Method::HEAD;
-    send_request(session, upstream, message, ctx).await?;
-    let mut reply = session
-        .await_upstream(|cx| upstream.poll_response(cx, is_head_request))
-        .await?;
-    while reply.head.status.is_informational()
-        && reply.head.status != StatusCode::SWITCHING_PROTOCOLS
-    {
-        forward_head(state, session, reply.head, false, ctx).await?;
-        reply = session
-            .await_upstream(|cx| upstream.poll_response(cx, is_head_request))
-            .await
-            .map_err(|mut error| {
-                error.set_retry(false);
-                error
-            })?;
-    }
-    if reply.head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(response::invalid_response("unrequested protocol upgrade"));
-    }
-    let mut rest = reply.body;
-    let mut is_written = rest == ResponseBody::Done;
-    let mut since = Instant::now();
-    if is_written {
-        ctx.note_response_complete();
-    }
-    forward_head(state, session, reply.head, is_written, ctx).await?;
-    while let Some(data) = session
-        .await_upstream(|cx| upstream.poll_body(cx, &mut rest))
-        .await?
-    {
-        is_written = rest == ResponseBody::Done;
-        if is_written {
-            since = Instant::now();
-            ctx.note_response_complete();
-        }
-        session.write_body(Some(data), is_written).await?;
-    }
-    if !is_written {
-        session.write_body(None, true).await?;
-    }
-    Ok(reply.keep_alive.then_some(since))
+/// An exchange with an upstream.
+struct Exchange<'u> {
+    upstream: &'u mut UpstreamConnection,
+    is_head_request: bool,
+    /// The unsent request head, and the unsent part of the body.
+    outbound: Chain<BytesMut, Bytes>,
+    /// Whether `outbound`, or its end in a buffer of the TLS layer, has not been sent.
+    is_sending: bool,
+    /// Whether the whole request body has been read from the client.
+    is_request_read: bool,
+    /// The error after which no more of the request is sent. The response may have arrived.
+    send_error: Option<Box<Error>>,
+    /// The unread body of the final response, once its head has been received.
+    response_body: Option<ResponseBody>,
+    /// Whether a response head has been forwarded, so that the request cannot be sent again.
+    has_forwarded: bool,
 }
 
-/// Sends the request within the upstream's write timeout, then starts its read timeout.
-async fn send_request(
-    session: &mut Http1ServerSession<'_>,
-    upstream: &mut UpstreamConnection,
-    mut message: BytesMut,
-    ctx: &RequestContext,
-) -> Result<()> {
-    let Some(UpstreamAttempt { pool, .. }) = &ctx.attempt else {
-        return Err(Error::new_in(ErrorType::InternalError));
-    };
-    let began = Instant::now();
-    session.expect_upstream(pool.config.write_timeout, began);
-    let mut has_waited = false;
-    session
-        .await_upstream(|cx| {
-            let sent = upstream.poll_send(cx, &mut message);
-            has_waited |= sent.is_pending();
-            sent
+/// A step of an exchange.
+enum Step {
+    /// A part of the request body was read, or its end.
+    RequestBody(Option<Bytes>),
+    /// The outbound data was sent.
+    Sent,
+    /// Sending failed.
+    SendFailed(Box<Error>),
+    ResponseHead(UpstreamResponse),
+    ResponseBody(Option<Bytes>),
+}
+
+impl Exchange<'_> {
+    /// Adds a part of the body to the outbound data.
+    fn append(&mut self, part: Bytes) {
+        self.is_sending |= !part.is_empty();
+        // A part that fits into one packet or record with the head is copied.
+        if self.outbound.first_ref().has_remaining() && part.len() as u64 <= MAX_BUFFERED_BODY_BYTES
+        {
+            self.outbound.first_mut().extend_from_slice(&part);
+        } else {
+            *self.outbound.last_mut() = part;
+        }
+    }
+
+    /// Carries out the exchange. Returns the time since which the connection is idle, if it can be
+    /// reused.
+    async fn run(
+        mut self,
+        state: &GatewayState,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+    ) -> Result<Option<Instant>> {
+        let mut keep_alive = false;
+        self.expect_write(session, ctx);
+        loop {
+            let step = self.step(session).await.map_err(|error| self.sent(error))?;
+            match step {
+                Step::RequestBody(part) => {
+                    self.append(part.unwrap_or_default());
+                    self.is_request_read = session.as_mut().is_body_done();
+                    if self.is_sending {
+                        self.expect_write(session, ctx);
+                    } else {
+                        self.expect_response(session, ctx);
+                    }
+                }
+                Step::Sent => {
+                    self.is_sending = false;
+                    if self.is_request_read {
+                        self.expect_response(session, ctx);
+                    }
+                }
+                Step::SendFailed(error) => {
+                    (self.is_sending, self.is_request_read) = (false, true);
+                    self.send_error.get_or_insert(error);
+                }
+                Step::ResponseHead(reply) => {
+                    let status = reply.head.status;
+                    if status == StatusCode::SWITCHING_PROTOCOLS {
+                        return Err(response::invalid_response("unrequested protocol upgrade"));
+                    }
+                    let is_final = !status.is_informational();
+                    let is_over = is_final && reply.body == ResponseBody::Done;
+                    if is_final {
+                        keep_alive = reply.keep_alive;
+                        self.response_body = Some(reply.body);
+                    }
+                    let idle_since = is_over.then(|| self.note_end(session, ctx));
+                    self.has_forwarded = true;
+                    forward_head(state, session, reply.head, is_over, ctx).await?;
+                    if let Some(since) = idle_since {
+                        return Ok(self.is_reusable(keep_alive).then_some(since));
+                    }
+                }
+                Step::ResponseBody(data) => {
+                    let is_over = self.response_body == Some(ResponseBody::Done);
+                    let idle_since = is_over.then(|| self.note_end(session, ctx));
+                    session.write_response_body(data, is_over).await?;
+                    if let Some(since) = idle_since {
+                        return Ok(self.is_reusable(keep_alive).then_some(since));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for the next step. Fails if the upstream fails, the client disconnects or a deadline
+    /// passes.
+    async fn step(&mut self, session: &mut Session) -> Result<Step> {
+        let Self {
+            upstream,
+            outbound,
+            response_body,
+            ..
+        } = self;
+        let (is_sending, is_head_request) = (self.is_sending, self.is_head_request);
+        let wants_body = !self.is_request_read && !outbound.last_ref().has_remaining();
+        let mut client = pin!(session.as_mut().read_body_or_idle(!wants_body));
+        poll_fn(|cx| {
+            if wants_body && let Poll::Ready(read) = client.as_mut().poll(cx) {
+                return Poll::Ready(read.map(Step::RequestBody).map_err(Error::into_down));
+            }
+            if is_sending && let Poll::Ready(sent) = upstream.poll_send(cx, outbound) {
+                return Poll::Ready(Ok(sent.map_or_else(Step::SendFailed, |()| Step::Sent)));
+            }
+            let received = match response_body {
+                None => upstream
+                    .poll_response(cx, is_head_request)
+                    .map_ok(Step::ResponseHead),
+                Some(rest) => upstream.poll_body(cx, rest).map_ok(Step::ResponseBody),
+            };
+            if received.is_ready() || wants_body {
+                return received;
+            }
+            client.as_mut().poll(cx).map(|client| {
+                Err(match client {
+                    Ok(_) => Error::new_down(ErrorType::ConnectionClosed),
+                    Err(error) => error.into_down(),
+                })
+            })
         })
-        .await?;
-    // Most requests are sent in one write, so that the clock need not be read again.
-    let sent_at = if has_waited { Instant::now() } else { began };
-    session.expect_upstream(ctx.read_timeout(pool), sent_at);
-    Ok(())
+        .await
+    }
+
+    /// Returns the error of the exchange: that of sending, if no response arrived after it.
+    fn sent(&mut self, error: Box<Error>) -> Box<Error> {
+        let mut error = match self.send_error.take() {
+            Some(earlier) if self.response_body.is_none() => earlier,
+            Some(_) | None => error,
+        };
+        if self.has_forwarded {
+            error.set_retry(false);
+        }
+        error
+    }
+
+    /// Starts the write timeout of the upstream.
+    fn expect_write(&self, session: &Session, ctx: &RequestContext) {
+        if let (Some(deadline), Some(UpstreamAttempt { pool, .. })) =
+            (session.deadline(), &ctx.attempt)
+        {
+            deadline.expect_upstream(pool.config.write_timeout, Instant::now());
+        }
+    }
+
+    /// Starts the read timeout of the upstream: the whole request has been sent.
+    fn expect_response(&self, session: &Session, ctx: &RequestContext) {
+        if let (Some(deadline), Some(UpstreamAttempt { pool, .. })) =
+            (session.deadline(), &ctx.attempt)
+        {
+            deadline.expect_upstream(ctx.read_timeout(pool), Instant::now());
+        }
+    }
+
+    /// Records the end of the response, and returns its time.
+    fn note_end(&self, session: &Session, ctx: &RequestContext) -> Instant {
+        response::note_response_complete(session, ctx);
+        Instant::now()
+    }
+
+    /// Returns whether the connection can carry another request after the response.
+    fn is_reusable(&self, keep_alive: bool) -> bool {
+        keep_alive && self.is_request_read && !self.is_sending && self.send_error.is_none()
+    }
 }
 
 async fn forward_head(
     state: &GatewayState,
-    session: &mut Http1ServerSession<'_>,
-    mut head: ResponseHeader,
+    session: &mut Session,
+    mut head: Box<ResponseHeader>,
     end_of_stream: bool,
     ctx: &mut RequestContext,
 ) -> Result<()> {

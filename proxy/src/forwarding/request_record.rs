@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use http::Version;
 use pingora_core::Error;
+use pingora_proxy::Session;
 use postern_common::Code;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
-use crate::downstream::client_exchange::ClientExchange;
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
+use crate::downstream::session_ext::SessionExt;
 use crate::state::GatewayState;
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::{ForwardingPath, RequestContext};
 use crate::telemetry::access_log::AccessEvent;
 use crate::telemetry::metrics::{NO_ROUTE, OK_CODE};
 use crate::telemetry::spans::RequestSpan;
@@ -29,7 +30,7 @@ struct RequestOutcome {
 /// Records a completed request.
 pub(super) fn record_request(
     state: &GatewayState,
-    client: &impl ClientExchange,
+    client: &Session,
     error: Option<&Error>,
     ctx: &RequestContext,
 ) {
@@ -69,6 +70,9 @@ pub(super) fn record_request(
         }
         None => state.metrics.count(NO_ROUTE, status, code),
     }
+    if let Some(path) = ctx.path {
+        state.metrics.forwarded.count(path == ForwardingPath::Fast);
+    }
     if let Some(attempt) = &ctx.attempt {
         let upstream_s = ctx.upstream_latency_us.map_or_else(
             || seconds_since(attempt.started),
@@ -90,7 +94,7 @@ fn seconds_since(began: Instant) -> f64 {
 
 fn build_span(
     state: &GatewayState,
-    client: &impl ClientExchange,
+    client: &Session,
     ctx: &RequestContext,
     outcome: &RequestOutcome,
 ) -> RequestSpan {
@@ -99,7 +103,13 @@ fn build_span(
         trace_id: ctx.trace.id,
         span_id: ctx.trace.span,
         parent_id: ctx.trace.parent,
-        method: client.request().method.as_str().chars().take(16).collect(),
+        method: client
+            .req_header()
+            .method
+            .as_str()
+            .chars()
+            .take(16)
+            .collect(),
         route: ctx
             .route()
             .map_or(NO_ROUTE, |route| &route.pattern.path.template)
@@ -117,12 +127,12 @@ fn build_span(
 
 fn write_access_event(
     state: &GatewayState,
-    client: &impl ClientExchange,
+    client: &Session,
     ctx: &RequestContext,
     outcome: &RequestOutcome,
 ) {
     let (mut id, mut trace) = (Uuid::encode_buffer(), Uuid::encode_buffer());
-    let head = client.request();
+    let head = client.req_header();
     let path = head.raw_path();
     let path = path
         .split(|byte| *byte == b'?')
@@ -133,7 +143,8 @@ fn write_access_event(
         .as_ref()
         .and_then(Caller::service)
         .map(|service| &*service.service_id);
-    let (request_bytes, response_bytes) = client.body_bytes();
+    let request_bytes = client.body_bytes_read() as u64;
+    let response_bytes = client.body_bytes_sent() as u64;
     let event = AccessEvent {
         request_id: ctx.id.hyphenated().encode_lower(&mut id),
         method: Some(head.method.as_str()).filter(|method| method.len() <= 16),
@@ -155,6 +166,7 @@ fn write_access_event(
             .attempt
             .as_ref()
             .map(|attempt| attempt.pool.config.name.as_str()),
+        forwarding: ctx.path.map(ForwardingPath::as_str),
         attempts: ctx.attempts,
         duration_us: u64::try_from(outcome.elapsed.as_micros()).unwrap_or(u64::MAX),
         upstream_us: ctx.upstream_latency_us,

@@ -14,8 +14,8 @@ use postern_common::http::PROBLEM_CODE;
 use uuid::Uuid;
 
 use crate::admission::response_headers::apply_common_headers;
-use crate::downstream::client_exchange::ClientExchange;
 use crate::downstream::deadline::RequestDeadline;
+use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::identity_headers::REQUEST_ID;
 use crate::message::headers;
 use crate::state::GatewayState;
@@ -61,7 +61,7 @@ pub(super) fn invalid_response(reason: &'static str) -> Box<Error> {
 /// Records a response head in the statistics of the upstream, and opens the tunnel after an
 /// upgrade.
 pub(super) fn note_response_head(
-    client: &impl ClientExchange,
+    client: &Session,
     response: &ResponseHeader,
     ctx: &mut RequestContext,
 ) {
@@ -99,7 +99,7 @@ pub(super) fn note_response_head(
 
 /// Records the end of a response. The upstream's slot in flight is freed if it has received the
 /// whole request.
-pub(super) fn note_response_complete(client: &impl ClientExchange, ctx: &RequestContext) {
+pub(super) fn note_response_complete(client: &Session, ctx: &RequestContext) {
     if client
         .deadline()
         .is_some_and(RequestDeadline::is_request_complete)
@@ -127,7 +127,7 @@ fn is_error_status(status: StatusCode) -> bool {
 /// Sets the header fields of a forwarded response.
 pub(super) fn apply_response_headers(
     state: &GatewayState,
-    client: &mut impl ClientExchange,
+    client: &mut Session,
     response: &mut ResponseHeader,
     ctx: &RequestContext,
 ) -> Result<()> {
@@ -141,13 +141,13 @@ pub(super) fn apply_response_headers(
     }
     // HTTP/1.0 has no chunked framing (RFC 9112 section 6.1): the end of the connection ends the
     // body.
-    if client.request().version == Version::HTTP_10
+    if client.req_header().version == Version::HTTP_10
         && response.remove_header(&TRANSFER_ENCODING).is_some()
     {
-        client.disable_keep_alive();
+        client.close_after_response();
     }
     if state.is_draining.load(Ordering::Relaxed) {
-        client.disable_keep_alive();
+        client.close_after_response();
     }
     apply_common_headers(client, response, ctx)?;
     // Inserted into the `http` header map, which is cheaper than through Pingora.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::BytesMut;
-use http::header::{HOST, TE};
+use http::header::TE;
 use http::{HeaderValue, Version};
 use pingora::http::RequestHeader;
 use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
@@ -12,8 +12,8 @@ use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_proxy::Session;
 use postern_common::Code;
 
-use crate::downstream::client_exchange::ClientExchange;
 use crate::downstream::response_buffers::HTTP2_UPSTREAM_UNITS;
+use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::REFUSED;
 use crate::forwarding::identity_headers::IdentityHeaders;
 use crate::message::grpc;
@@ -34,7 +34,7 @@ pub(super) fn fail_with(ctx: &mut RequestContext, code: Code) -> Box<Error> {
 /// Chooses the address of the next attempt.
 pub(super) fn choose_endpoint(
     state: &GatewayState,
-    client: &impl ClientExchange,
+    client: &Session,
     ctx: &mut RequestContext,
 ) -> Result<()> {
     let config = Arc::clone(&ctx.config);
@@ -56,7 +56,7 @@ pub(super) fn choose_endpoint(
     let is_one_client = ctx
         .client_address
         .is_some_and(|address| !config.limits.is_trusted_proxy(address));
-    let key = pool.hash_key(client.request(), ctx.caller.as_ref(), ctx.client_address);
+    let key = pool.hash_key(client.req_header(), ctx.caller.as_ref(), ctx.client_address);
     let permit = match is_one_client {
         true => pool.pick_for_client(ctx.client_key, &key, avoid, began),
         false => pool.pick(&key, avoid, began),
@@ -160,13 +160,6 @@ pub(super) fn prepare_headers(
     let empty = http::Request::new(()).into_parts().0;
     let mut parts =
         http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
-    // For HTTP/2, Pingora keeps the authority in the target only, where a rewrite would lose it.
-    // From `Host` it builds the authority and the scheme again.
-    if let (None, Some(authority)) = (parts.headers.get(HOST), parts.uri.authority()) {
-        let authority =
-            HeaderValue::from_str(authority.as_str()).or_err(REFUSED, "invalid authority")?;
-        parts.headers.insert(HOST, authority);
-    }
     identity_headers(ctx)
         .write(&mut parts.headers)
         .or_err(REFUSED, "identity is not a valid header value")?;
@@ -186,12 +179,8 @@ pub(super) fn prepare_headers(
     }
 }
 
-/// Serializes the whole request as HTTP/1.1.
-pub(super) fn serialize_request(
-    request: &RequestHeader,
-    body: &[u8],
-    ctx: &RequestContext,
-) -> Result<BytesMut> {
+/// Serializes the head of the request as HTTP/1.1.
+pub(super) fn serialize_request(request: &RequestHeader, ctx: &RequestContext) -> Result<BytesMut> {
     let mut message = BytesMut::with_capacity(2 << 10);
     message.extend_from_slice(request.method.as_str().as_bytes());
     message.extend_from_slice(b" ");
@@ -204,7 +193,6 @@ pub(super) fn serialize_request(
         .append(&request.headers, &mut message)
         .or_err(REFUSED, "identity is not a valid header value")?;
     message.extend_from_slice(b"\r\n");
-    message.extend_from_slice(body);
     Ok(message)
 }
 

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin;
 use crate::config::{Config, ShutdownConfig};
 use crate::downstream::connection_limit::ConnectionLimit;
-use crate::forwarding::streaming_path::StreamingProxy;
+use crate::forwarding::pipeline::GatewayProxy;
 use crate::lifecycle::background_tasks;
 use crate::lifecycle::background_tasks::BackgroundTasks;
 use crate::lifecycle::hot_restart::{ListenerHandoff, PreviousProcess};
@@ -120,7 +120,7 @@ impl App {
             is_draining: AtomicBool::new(false),
             config_status: Mutex::new(status),
         });
-        let proxy = http_proxy(&pingora, StreamingProxy::new(Arc::clone(&state)));
+        let proxy = http_proxy(&pingora, GatewayProxy::new(Arc::clone(&state)));
         let connections = Arc::new(ConnectionHandler::new(proxy, Arc::clone(&state)));
         let health = Health::new();
         let running = health.check("gateway");

@@ -34,6 +34,7 @@ impl StartupOnlySettings {
             identity: _,
             tokens,
             limits: _,
+            server: _,
             stop: _,
             handover,
             access_log,

@@ -1,54 +1,56 @@
-//! The decision on a request, for route tests and `explain`.
+//! The decision on a request: one function for the request pipeline, route tests and `explain`.
 
-use postern_common::Code;
 use postern_common::token::Caller;
+use postern_common::{Code, Problem};
 
-use crate::routing::router::{RouteIndex, RouteRequest};
 use crate::routing::table::{RouteMatch, RouteTable};
 
-/// The decision of a configuration on a request.
+/// A request that is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RouteDecision {
-    /// The matched route, if any.
-    pub(crate) route: Option<RouteIndex>,
-    /// `Ok` to forward the request, or the problem code of the rejection.
-    pub(crate) outcome: Result<(), Code>,
+pub(crate) struct Allowed {
+    /// The problem code with which a report-only policy would have rejected it.
+    pub(crate) report_only: Option<Code>,
 }
 
-/// Decides on a request. `caller` is the caller of a verified token.
+/// Returns whether a request is decided without a caller, so that no token is verified. Whether a
+/// path exists is disclosed to authenticated callers only.
+pub(crate) fn is_public(table: &RouteTable, found: RouteMatch) -> bool {
+    match found {
+        RouteMatch::Route(route) => table.routes[route].policy.is_public(),
+        RouteMatch::MethodNotAllowed { public, .. } => public,
+        RouteMatch::NotFound => false,
+    }
+}
+
+/// Decides on the request of a route lookup. `caller` is the caller of a verified token.
+///
+/// # Errors
+/// The rejection.
 pub(crate) fn decide(
     table: &RouteTable,
-    request: &RouteRequest<'_>,
+    found: RouteMatch,
     caller: Option<&Caller>,
-) -> RouteDecision {
-    match (table.find(request), caller) {
-        (RouteMatch::Route(route), caller) => {
-            let policy = &table.routes[route].policy;
-            let outcome = match caller {
-                _ if policy.is_public() => Ok(()),
-                None => Err(Code::AuthenticationRequired),
-                Some(caller) => policy
-                    .decide(caller)
-                    .or_else(|code| policy.is_report_only().then_some(()).ok_or(code)),
-            };
-            RouteDecision {
-                route: Some(route),
-                outcome,
-            }
+) -> Result<Allowed, Problem> {
+    let allowed = Allowed { report_only: None };
+    let is_public = is_public(table, found);
+    if caller.is_none() && !is_public {
+        return Err(Code::AuthenticationRequired.into());
+    }
+    let policy = match found {
+        RouteMatch::Route(route) => &table.routes[route].policy,
+        RouteMatch::MethodNotAllowed { allow, .. } => {
+            return Err(Problem::method_not_allowed(allow.to_string()));
         }
-        (RouteMatch::MethodNotAllowed { public: false, .. } | RouteMatch::NotFound, None) => {
-            RouteDecision {
-                route: None,
-                outcome: Err(Code::AuthenticationRequired),
-            }
-        }
-        (RouteMatch::MethodNotAllowed { .. }, _) => RouteDecision {
-            route: None,
-            outcome: Err(Code::MethodNotAllowed),
-        },
-        (RouteMatch::NotFound, Some(_)) => RouteDecision {
-            route: None,
-            outcome: Err(Code::NotFound),
-        },
+        RouteMatch::NotFound => return Err(Code::NotFound.into()),
+    };
+    match caller
+        .filter(|_| !is_public)
+        .map(|caller| policy.decide(caller))
+    {
+        None | Some(Ok(())) => Ok(allowed),
+        Some(Err(code)) if policy.is_report_only() => Ok(Allowed {
+            report_only: Some(code),
+        }),
+        Some(Err(code)) => Err(code.into()),
     }
 }

@@ -9,7 +9,7 @@ use crate::config::PathSegment;
 use crate::config::{CallerRules, RoutePolicy};
 use crate::config::{Config, Route, TestToken};
 use crate::message::target::RequestTarget;
-use crate::routing::decision::decide;
+use crate::routing::decision::{decide, is_public};
 use crate::routing::route_tests::caller_for;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
@@ -57,7 +57,8 @@ pub fn explain(
         method,
         headers,
     };
-    match table.find(&request) {
+    let found = table.find(&request);
+    match found {
         RouteMatch::Route(index) => {
             write_route(&mut out, config, &table.routes[index], target.path);
         }
@@ -67,7 +68,7 @@ pub fn explain(
         }
         RouteMatch::NotFound => out.push_str("route      none: no path matches\n"),
     }
-    write_decision(&mut out, &table, &request, sender);
+    write_decision(&mut out, &table, found, sender);
     out
 }
 
@@ -178,41 +179,38 @@ fn describe_policy(policy: &RoutePolicy) -> String {
     all.join(" ")
 }
 
-fn write_decision(
-    out: &mut String,
-    table: &RouteTable,
-    request: &RouteRequest<'_>,
-    sender: &CallerSource,
-) {
+fn write_decision(out: &mut String, table: &RouteTable, found: RouteMatch, sender: &CallerSource) {
     let caller = match sender {
+        // No token is verified.
+        _ if is_public(table, found) => None,
         CallerSource::Assumed(token) => caller_for(token),
         CallerSource::Verified(caller) => Some(caller.clone()),
         CallerSource::Rejected(code) => {
-            let public = matches!(table.find(request), RouteMatch::Route(at) if table.routes[at].policy.is_public());
-            if !public {
-                let _memory_only = writeln!(
-                    out,
-                    "caller     the token is refused\ndecision   401 {code}"
-                );
-                return;
-            }
-            None
+            let _memory_only = writeln!(
+                out,
+                "caller     the token is refused\ndecision   401 {code}"
+            );
+            return;
         }
     };
     let _memory_only = match &caller {
+        None if is_public(table, found) => {
+            writeln!(out, "caller     not asked: the route is public")
+        }
         None => writeln!(out, "caller     no token"),
         Some(Caller::User(user)) => writeln!(out, "caller     user {}", user.subject),
         Some(Caller::Service(service)) => {
             writeln!(out, "caller     service {}", service.service_id)
         }
     };
-    let _memory_only = match decide(table, request, caller.as_ref()).outcome {
-        Ok(()) => writeln!(
+    let _memory_only = match decide(table, found, caller.as_ref()) {
+        Ok(_) => writeln!(
             out,
             "decision   allow\nadds       {}",
             added_headers(caller.as_ref())
         ),
-        Err(code) => {
+        Err(problem) => {
+            let code = problem.code();
             writeln!(
                 out,
                 "decision   {} {}: {}",

@@ -60,11 +60,10 @@ fn test_failure(
                 method: &test.method,
                 headers: &test.headers,
             };
-            let decision = decide(table, &request, caller_for(&test.token).as_ref());
-            (
-                decision.route,
-                decision.outcome.err().map_or("allow", Code::as_str),
-            )
+            let found = table.find(&request);
+            let decision = decide(table, found, caller_for(&test.token).as_ref());
+            let rejection = decision.err().map(|problem| problem.code());
+            (found.route(), rejection.map_or("allow", Code::as_str))
         }
     };
     let taken = route.map(|index| &table.routes[index]);

@@ -41,6 +41,16 @@ pub struct RouteMatcher {
     hosts: HostTries,
 }
 
+// === impl RouteRequest ===
+
+impl<'a> RouteRequest<'a> {
+    /// Returns the same request with another method.
+    #[must_use]
+    pub fn with_method(self, method: &'a str) -> Self {
+        Self { method, ..self }
+    }
+}
+
 // === impl RouteMatcher ===
 
 impl RouteMatcher {

@@ -29,6 +29,18 @@ pub(crate) enum RouteMatch {
     NotFound,
 }
 
+// === impl RouteMatch ===
+
+impl RouteMatch {
+    /// Returns the matching route, if any.
+    pub(crate) fn route(self) -> Option<RouteIndex> {
+        match self {
+            Self::Route(route) => Some(route),
+            Self::MethodNotAllowed { .. } | Self::NotFound => None,
+        }
+    }
+}
+
 // === impl RouteTable ===
 
 impl RouteTable {

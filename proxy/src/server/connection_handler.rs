@@ -17,24 +17,23 @@ use tokio::sync::watch;
 use crate::admission::rate_limits::reject_head;
 use crate::config::ClientLimits;
 use crate::downstream::client_connection::{ClientConnection, DetectedProtocol, HeadEvent};
+use crate::downstream::http1_session;
+use crate::downstream::http1_session::{ConnectionSlot, Http1Session};
 use crate::downstream::response_buffers::ResponseBufferBudget;
-use crate::forwarding::fast_path;
-use crate::forwarding::fast_path::FastPathOutcome;
-use crate::forwarding::streaming_path::StreamingProxy;
+use crate::forwarding::pipeline::GatewayProxy;
 use crate::state::GatewayState;
 use crate::telemetry::metrics::GatewayMetrics;
 
-/// Serves connections: reads and checks each head and passes the request to the fast path or to
-/// Pingora.
+/// Serves connections: reads and checks each head, and passes the request to Pingora.
 pub(crate) struct ConnectionHandler {
-    pub(super) proxy: Arc<HttpProxy<StreamingProxy>>,
+    pub(super) proxy: Arc<HttpProxy<GatewayProxy>>,
     pub(super) state: Arc<GatewayState>,
     /// Notifies Pingora that connections must not be kept alive.
     pub(super) stopping: watch::Sender<bool>,
 }
 
 impl ConnectionHandler {
-    pub(crate) fn new(proxy: HttpProxy<StreamingProxy>, state: Arc<GatewayState>) -> Self {
+    pub(crate) fn new(proxy: HttpProxy<GatewayProxy>, state: Arc<GatewayState>) -> Self {
         let (stopping, _) = watch::channel(false);
         Self {
             proxy: Arc::new(proxy),
@@ -93,6 +92,7 @@ impl ConnectionHandler {
     ) {
         let stopping = self.stopping.subscribe();
         let mut close_idle = pin!(close_idle.cancelled());
+        let slot = ConnectionSlot::default();
         let mut is_first_request = true;
         loop {
             match connection
@@ -112,23 +112,41 @@ impl ConnectionHandler {
                 }
             }
             is_first_request = false;
-            // Boxed, so that an idle connection does not contain its memory.
-            match Box::pin(fast_path::serve(&self.state, &mut connection)).await {
-                FastPathOutcome::KeepAlive => continue,
-                FastPathOutcome::Closed => return,
-                FastPathOutcome::Ineligible => {}
+            match self.serve_request(connection, &slot, &stopping).await {
+                Some(back) => connection = back,
+                None => return,
             }
-            let mut session = ServerSession::new_http1(connection as Stream);
-            // The head has been read, and the connection enforces the deadlines of the body.
-            session.set_read_timeout(None);
-            let Some(reused) = self.proxy.process_new_http(session, &stopping).await else {
-                return;
-            };
-            let (stream, _settings) = reused.consume();
-            match stream.into_any().downcast() {
-                Ok(back) => connection = back,
-                Err(_) => return,
+        }
+    }
+
+    /// Serves the request whose head was read. Returns the connection if it can carry another.
+    async fn serve_request(
+        &self,
+        connection: Box<ClientConnection>,
+        slot: &ConnectionSlot,
+        stopping: &watch::Receiver<bool>,
+    ) -> Option<Box<ClientConnection>> {
+        let session = match http1_session::parse_request(&connection) {
+            Some(request) => {
+                if self.state.is_draining.load(Ordering::Relaxed) {
+                    connection.deadline().close_after_response();
+                }
+                let session = Http1Session::new(connection, request, Arc::clone(slot));
+                ServerSession::new_custom(Box::new(session))
             }
+            None => {
+                let mut session = ServerSession::new_http1(connection as Stream);
+                // The head has been read, and the connection enforces the deadlines of the body.
+                session.set_read_timeout(None);
+                session
+            }
+        };
+        match self.proxy.process_new_http(session, stopping).await {
+            Some(reused) => {
+                let (stream, _settings) = reused.consume();
+                stream.into_any().downcast().ok()
+            }
+            None => http1_session::take_connection(slot),
         }
     }
 

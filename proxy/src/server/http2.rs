@@ -20,7 +20,7 @@ use crate::config::ClientLimits;
 use crate::downstream::client_connection::{ClientConnection, FIRST_REQUEST_GRACE};
 use crate::downstream::http2_stream;
 use crate::downstream::http2_stream::ClientStream;
-use crate::forwarding::streaming_path::StreamingProxy;
+use crate::forwarding::pipeline::GatewayProxy;
 use crate::message::grpc;
 use crate::message::grpc::GrpcStatus;
 use crate::message::head::{HeadFault, http2};
@@ -39,7 +39,7 @@ const DATA_FRAME_OVERHEAD_BYTES: usize = 256 << 10;
 /// The state that the streams of a connection share.
 #[derive(Clone)]
 struct StreamHandler {
-    proxy: Arc<HttpProxy<StreamingProxy>>,
+    proxy: Arc<HttpProxy<GatewayProxy>>,
     state: Arc<GatewayState>,
     limits: Arc<ClientLimits>,
     stopping: watch::Receiver<bool>,
@@ -55,7 +55,7 @@ impl ConnectionHandler {
         close_idle: CancellationToken,
     ) {
         let (limits, is_tls) = (self.limits(), client.is_tls());
-        let socket_digest = Some(client.socket_digest());
+        let socket_digest = Some(Arc::clone(client.socket_digest()));
         let digest = Digest {
             ssl_digest: None,
             timing_digest: Vec::new(),

@@ -47,12 +47,23 @@ pub(crate) struct RequestContext {
     pub(crate) client_key: u64,
     /// The status of the tightest rate limit.
     pub(crate) rate_limit: Option<RateLimitStatus>,
+    /// The path on which the request is forwarded; `None` if it was answered before.
+    pub(crate) path: Option<ForwardingPath>,
     pub(crate) attempt: Option<UpstreamAttempt>,
     pub(crate) attempts: u32,
     /// Time spent reading the request body before an address was chosen.
     pub(crate) body_read_time: Duration,
     pub(crate) upstream_latency_us: Option<u64>,
     pub(crate) body_bytes: u64,
+}
+
+/// The path on which a request is forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForwardingPath {
+    /// By the gateway, in a single task.
+    Fast,
+    /// By Pingora.
+    Streaming,
 }
 
 /// The status of a rate limit, for the RateLimit fields (draft-ietf-httpapi-ratelimit-headers).
@@ -106,6 +117,7 @@ impl RequestContext {
             is_tls: false,
             client_key: 0,
             rate_limit: None,
+            path: None,
             attempt: None,
             attempts: 0,
             body_read_time: Duration::ZERO,
@@ -141,6 +153,16 @@ impl RequestContext {
     pub(crate) fn route(&self) -> Option<&Route> {
         self.route
             .map(|index| &self.config.route_table.routes[index])
+    }
+}
+
+impl ForwardingPath {
+    /// Returns the name in the access log and in metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Streaming => "streaming",
+        }
     }
 }
 

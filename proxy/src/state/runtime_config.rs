@@ -25,8 +25,8 @@ pub(crate) struct RuntimeConfig {
     pub(crate) pools: Vec<Arc<UpstreamPool>>,
     /// The resolver of the names of upstreams.
     resolver: Arc<NameResolver>,
-    /// Whether all upstreams are spoken to in plain HTTP/1.1.
-    pub(crate) is_all_plain_http1: bool,
+    /// Whether requests may take the fast path.
+    pub(crate) fast_path: bool,
     pub(crate) limits: Arc<ClientLimits>,
     /// The issuers whose keys are required for readiness: the two user pools.
     pub(crate) issuers: [String; 2],
@@ -72,7 +72,6 @@ impl RuntimeConfig {
             .into_iter()
             .map(pool)
             .collect::<Result<Vec<_>, _>>()?;
-        let is_all_plain_http1 = pools.iter().all(|pool| pool.is_plain_http1());
         let route_metrics = table
             .routes
             .iter()
@@ -93,7 +92,7 @@ impl RuntimeConfig {
             cors,
             pools,
             resolver,
-            is_all_plain_http1,
+            fast_path: config.server.fast_path,
             limits,
             issuers,
             shutdown: stop,
@@ -106,12 +105,12 @@ impl RuntimeConfig {
         &self.pools[weighted_choice(&route.targets, turn)]
     }
 
-    /// Returns whether all upstreams of the route are spoken to in plain HTTP/1.1.
-    pub(crate) fn is_plain_http1(&self, route: &Route) -> bool {
+    /// Returns whether all upstreams of the route are spoken to in HTTP/1.1.
+    pub(crate) fn is_http1(&self, route: &Route) -> bool {
         route
             .targets
             .iter()
-            .all(|target| self.pools[target.upstream].is_plain_http1())
+            .all(|target| !self.pools[target.upstream].config.http2)
     }
 
     /// Returns whether all upstreams of the route are spoken to in HTTP/2, as gRPC requires.

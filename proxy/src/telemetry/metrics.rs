@@ -17,6 +17,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) requests: IntCounterVec,
     pub(crate) duration: HistogramVec,
     pub(crate) overhead: Histogram,
+    pub(crate) forwarded: ForwardedRequests,
     pub(crate) upstream: UpstreamMetrics,
     pub(crate) rejected_before_routing: IntCounterVec,
     pub(crate) protocol_errors: IntCounter,
@@ -32,6 +33,13 @@ pub(crate) struct GatewayMetrics {
     pub(crate) token_cache: IntGaugeVec,
     pub(crate) jwks_age: IntGaugeVec,
     pub(crate) limiter_keys: IntGauge,
+}
+
+/// Forwarded requests by path.
+#[derive(Debug)]
+pub(crate) struct ForwardedRequests {
+    fast: IntCounter,
+    streaming: IntCounter,
 }
 
 /// Metrics of upstreams, by name.
@@ -141,6 +149,7 @@ impl GatewayMetrics {
                 "postern_overhead_seconds",
                 "Time from the request head to the choice of an upstream address",
             )?,
+            forwarded: ForwardedRequests::new(&make)?,
             upstream: UpstreamMetrics::new(&make)?,
             rejected_before_routing: make.counters(
                 "postern_proxy_rejected_before_routing_total",
@@ -206,6 +215,27 @@ impl GatewayMetrics {
         self.rejected_before_routing
             .with_label_values(&[code.as_str()])
             .inc();
+    }
+}
+
+impl ForwardedRequests {
+    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
+        let by_path = make.counters(
+            "postern_proxy_forwarded_requests_total",
+            "Forwarded requests by path (fast, streaming)",
+            &["path"],
+        )?;
+        Ok(Self {
+            fast: by_path.with_label_values(&["fast"]),
+            streaming: by_path.with_label_values(&["streaming"]),
+        })
+    }
+
+    pub(crate) fn count(&self, is_fast: bool) {
+        match is_fast {
+            true => self.fast.inc(),
+            false => self.streaming.inc(),
+        }
     }
 }
 

@@ -23,6 +23,12 @@ use crate::{App, Config, Listeners, PreviousProcess};
 /// Header fields that select the path: the fast path, or the streaming path.
 pub(super) const PATH_SELECTORS: [&str; 2] = ["", "Upgrade: other\r\n"];
 
+/// Returns whether all gateways of this test run have the fast path switched off, so that Pingora
+/// forwards every request: `tests/run` runs these tests a second time in this way.
+pub(super) fn fast_path_is_off() -> bool {
+    std::env::var_os("POSTERN_TEST_FAST_PATH").is_some_and(|value| value == "off")
+}
+
 /// Maximum duration of any step in these tests.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -191,8 +197,12 @@ impl TestGateway {
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
         let pool = serve_keys(&key).await;
         let log = tempfile::tempdir().expect("a folder");
+        let server = match fast_path_is_off() {
+            true => "[server]\nfast_path = false\n",
+            false => "",
+        };
         let text = format!(
-            "[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n[access_log]\nto = \"{}\"\n[limits]\n{limits}\n\
+            "{server}[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n[access_log]\nto = \"{}\"\n[limits]\n{limits}\n\
              [upstream.origin]\n{upstream}\n{routes}",
             log.path().join("access.log").display()
         );

@@ -234,7 +234,9 @@ async fn http2_stream_makes_the_gateway_hold_64_kib() {
                 held <= count * (most + OVERHEAD_BYTES),
                 "{held} bytes of {count} streams: HTTP/2 {is_http2}"
             );
-            assert!(held >= count * (8 << 10), "{held} bytes of {count} streams");
+            // The fast path reads with the head only what follows it within 4 KiB.
+            let least = if is_http2 { 8 << 10 } else { 2 << 10 };
+            assert!(held >= count * least, "{held} bytes of {count} streams");
             until_held(&gateway, count * most, "streams").await;
         }
     }

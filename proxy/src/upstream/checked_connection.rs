@@ -9,24 +9,22 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::BytesMut;
-use futures_util::FutureExt;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode};
 use memchr::{memchr, memmem};
 use pingora_core::Result;
 use pingora_core::connectors::l4::Connect;
-use pingora_core::connectors::{ConnectorOptions, TransportConnector};
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
 use pingora_core::upstreams::peer::{HttpPeer, Scheme};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::config::UpstreamConfig;
 use crate::message::framing::BodyFraming;
@@ -34,11 +32,8 @@ use crate::message::head;
 use crate::message::head::BodyKind;
 use crate::message::headers::names_websocket;
 use crate::upstream::endpoint::{Endpoint, InFlightPermit};
-use crate::upstream::http1_connection::{
-    MAX_RESPONSE_HEAD_BYTES, PooledConnection, UpstreamConnection,
-};
+use crate::upstream::http1_connection::{MAX_RESPONSE_HEAD_BYTES, UpstreamConnection};
 use crate::upstream::response::{ResponseBody, UpstreamResponse};
-use crate::upstream::tls_material::NO_ROOTS;
 
 /// Size of one body read. Pingora buffers up to ten reads of a response while its reader is slow.
 const BODY_READ_BYTES: usize = 4 << 10;
@@ -56,22 +51,10 @@ pub(crate) fn prepare(
     is_reused
 }
 
-/// The connector for TLS with the system's certificate authorities. It pools no connections.
-/// [`super::tls_material`] has checked that the system has authorities.
-static WITH_SYSTEM_ROOTS: LazyLock<TransportConnector> =
-    LazyLock::new(|| TransportConnector::new(None));
-
-/// The connector for TLS with the upstream's own certificate authorities.
-static WITH_OWN_ROOTS: LazyLock<TransportConnector> = LazyLock::new(|| {
-    let mut options = ConnectorOptions::new(1);
-    options.ca_file = Some(NO_ROOTS.to_owned());
-    TransportConnector::new(Some(options))
-});
-
 #[derive(Debug)]
 pub(super) struct CheckedConnector {
-    /// The TLS peer, if the upstream uses TLS.
-    encrypted: Option<Box<HttpPeer>>,
+    /// The peer as configured, with TLS if the upstream uses it.
+    peer: Box<HttpPeer>,
     endpoint: Arc<Endpoint>,
     /// The permit of the current request.
     permit: Weak<InFlightPermit>,
@@ -81,21 +64,11 @@ pub(super) struct CheckedConnector {
     is_reused: Arc<AtomicBool>,
 }
 
-/// A TLS connection.
-#[derive(Debug)]
-pub(crate) struct TlsConnection(pingora_core::protocols::Stream);
-
-#[derive(Debug)]
-enum InnerConnection {
-    Plain(UpstreamConnection),
-    Encrypted(TlsConnection),
-}
-
 /// A connection for one request.
 #[derive(Debug)]
 pub(super) struct CheckedConnection {
     /// `None` once the exchange has ended.
-    connection: Option<InnerConnection>,
+    connection: Option<UpstreamConnection>,
     endpoint: Arc<Endpoint>,
     permit: Weak<InFlightPermit>,
     /// Whether the request asks for a WebSocket upgrade.
@@ -131,18 +104,7 @@ enum ResponseProgress {
 #[async_trait]
 impl Connect for CheckedConnector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
-        let idle = match &self.encrypted {
-            None => self
-                .endpoint
-                .idle_plain
-                .take(self.idle_timeout)
-                .map(InnerConnection::Plain),
-            Some(_) => self
-                .endpoint
-                .idle_tls
-                .take(self.idle_timeout)
-                .map(InnerConnection::Encrypted),
-        };
+        let idle = self.endpoint.idle.take(self.idle_timeout);
         self.is_reused.store(idle.is_some(), Ordering::Relaxed);
         let connection = match idle {
             Some(connection) => connection,
@@ -159,10 +121,10 @@ impl CheckedConnector {
         permit: &Arc<InFlightPermit>,
         config: &UpstreamConfig,
     ) -> Self {
-        let encrypted = peer.is_tls().then(|| Box::new(peer.clone()));
+        let configured = Box::new(peer.clone());
         peer.scheme = Scheme::HTTP;
         Self {
-            encrypted,
+            peer: configured,
             endpoint: Arc::clone(&permit.endpoint),
             permit: Arc::downgrade(permit),
             connect_timeout: config.connect_timeout,
@@ -181,10 +143,8 @@ impl CheckedConnector {
         })
     }
 
-    fn guard(&self, mut connection: InnerConnection) -> CheckedConnection {
-        if let InnerConnection::Plain(connection) = &mut connection {
-            connection.set_write_stall_timeout(self.write_timeout);
-        }
+    fn guard(&self, connection: UpstreamConnection) -> CheckedConnection {
+        connection.set_write_stall_timeout(self.write_timeout);
         CheckedConnection {
             connection: Some(connection),
             endpoint: Arc::clone(&self.endpoint),
@@ -199,49 +159,11 @@ impl CheckedConnector {
         }
     }
 
-    async fn open(&self) -> Result<InnerConnection> {
-        let Some(peer) = &self.encrypted else {
-            let connection =
-                UpstreamConnection::connect(self.endpoint.address, self.connect_timeout).await?;
-            return Ok(InnerConnection::Plain(connection));
-        };
-        let transport = if peer.options.ca.is_some() {
-            &WITH_OWN_ROOTS
-        } else {
-            &WITH_SYSTEM_ROOTS
-        };
-        Ok(InnerConnection::Encrypted(TlsConnection(
-            transport.new_stream(&**peer).await?,
-        )))
+    async fn open(&self) -> Result<UpstreamConnection> {
+        let address = self.endpoint.address;
+        UpstreamConnection::connect(address, &self.peer, self.connect_timeout).await
     }
 }
-
-impl PooledConnection for TlsConnection {
-    fn prepare_for_idle(&mut self) -> bool {
-        self.is_reusable()
-    }
-
-    fn is_reusable(&mut self) -> bool {
-        let mut space = [0; 1];
-        tokio::task::unconstrained(self.0.read(&mut space))
-            .now_or_never()
-            .is_none()
-    }
-}
-
-impl InnerConnection {
-    fn stream(&mut self) -> Pin<&mut dyn DuplexStream> {
-        match self {
-            Self::Plain(connection) => connection.stream(),
-            Self::Encrypted(encrypted) => Pin::new(&mut encrypted.0),
-        }
-    }
-}
-
-/// A bidirectional byte stream.
-trait DuplexStream: AsyncRead + AsyncWrite + Unpin {}
-
-impl<D: AsyncRead + AsyncWrite + Unpin> DuplexStream for D {}
 
 // === impl CheckedConnection ===
 
@@ -347,11 +269,7 @@ impl CheckedConnection {
             && let Some(connection) = self.connection.take()
             && self.keep_alive
         {
-            let now = Instant::now();
-            match connection {
-                InnerConnection::Plain(connection) => self.endpoint.idle_plain.put(connection, now),
-                InnerConnection::Encrypted(encrypted) => self.endpoint.idle_tls.put(encrypted, now),
-            }
+            self.endpoint.idle.put(connection, Instant::now());
         }
     }
 }

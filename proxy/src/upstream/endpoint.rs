@@ -8,9 +8,8 @@ use pingora_core::upstreams::peer::HttpPeer;
 use serde::Serialize;
 
 use crate::config::OutlierDetection;
-use crate::upstream::checked_connection::TlsConnection;
 use crate::upstream::client_shares::ClientShare;
-use crate::upstream::http1_connection::{IdlePool, UpstreamConnection};
+use crate::upstream::http1_connection::IdlePool;
 use crate::upstream::log_throttle::LogThrottle;
 
 /// An address of an upstream and its state.
@@ -38,10 +37,8 @@ pub(crate) struct Endpoint {
     successes_while_ejected: AtomicU32,
     /// Result of the active health checks.
     pub(crate) healthy: AtomicBool,
-    /// Idle connections without TLS.
-    pub(crate) idle_plain: IdlePool<UpstreamConnection>,
-    /// Idle connections with TLS.
-    pub(super) idle_tls: IdlePool<TlsConnection>,
+    /// Idle HTTP/1.1 connections.
+    pub(crate) idle: IdlePool,
     /// Rate limit of warnings about failed attempts.
     pub(crate) warnings: LogThrottle,
 }
@@ -96,8 +93,7 @@ impl Endpoint {
             ejected_until: AtomicU64::new(0),
             successes_while_ejected: AtomicU32::new(0),
             healthy: AtomicBool::new(true),
-            idle_plain: IdlePool::default(),
-            idle_tls: IdlePool::default(),
+            idle: IdlePool::default(),
             warnings: LogThrottle::default(),
         }
     }

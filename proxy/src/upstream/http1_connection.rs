@@ -1,22 +1,28 @@
-//! Plain HTTP/1.1 connections to upstream addresses, and the pool of idle ones.
+//! HTTP/1.1 connections to upstream addresses, with or without TLS, and the pool of idle ones.
 
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
+use futures_util::FutureExt;
 use memchr::memchr_iter;
+use pingora_core::connectors::{ConnectorOptions, TransportConnector};
+use pingora_core::protocols::Stream;
+use pingora_core::upstreams::peer::{HttpPeer, Scheme};
 use pingora_core::{Error, ErrorType, OrErr, Result, RetryType};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_util::io::poll_write_buf;
 
 use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
+use crate::upstream::tls_material::NO_ROOTS;
 
 /// Maximum bytes of a response head (the limit of Pingora).
 pub(super) const MAX_RESPONSE_HEAD_BYTES: usize = 1 << 20;
@@ -30,10 +36,22 @@ const BODY_READ_BYTES: usize = 32 << 10;
 /// Maximum idle connections to one address.
 const MAX_IDLE_CONNECTIONS: usize = 512;
 
+/// The connector for TLS with the system's certificate authorities. It pools no connections.
+/// [`super::tls_material`] has checked that the system has authorities.
+static WITH_SYSTEM_ROOTS: LazyLock<TransportConnector> =
+    LazyLock::new(|| TransportConnector::new(None));
+
+/// The connector for TLS with the upstream's own certificate authorities.
+static WITH_OWN_ROOTS: LazyLock<TransportConnector> = LazyLock::new(|| {
+    let mut options = ConnectorOptions::new(1);
+    options.ca_file = Some(NO_ROOTS.to_owned());
+    TransportConnector::new(Some(options))
+});
+
 /// A connection. Its errors are Pingora errors of an upstream.
 #[derive(Debug)]
 pub(crate) struct UpstreamConnection {
-    stream: TcpStream,
+    transport: Transport,
     inbound: BytesMut,
     /// Bytes of `inbound` that were searched for the end of a head.
     searched: usize,
@@ -41,64 +59,91 @@ pub(crate) struct UpstreamConnection {
     has_body_buffer: bool,
 }
 
+#[derive(Debug)]
+enum Transport {
+    Tcp(TcpStream),
+    Tls(Stream),
+}
+
+/// A bidirectional byte stream.
+pub(super) trait DuplexStream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<D: AsyncRead + AsyncWrite + Unpin> DuplexStream for D {}
+
 /// A pool of idle connections to one address with their idle times, most recently used first, so
 /// that unneeded connections expire.
-#[derive(Debug)]
-pub(crate) struct IdlePool<C>(Mutex<Vec<(C, Instant)>>);
-
-/// A connection that can be pooled.
-pub(crate) trait PooledConnection {
-    /// Prepares the connection for the pool. Returns whether it may be pooled: no unsolicited data
-    /// was received.
-    fn prepare_for_idle(&mut self) -> bool;
-
-    /// Returns whether nothing was received while idle, including the end of the connection.
-    fn is_reusable(&mut self) -> bool;
-}
+#[derive(Debug, Default)]
+pub(crate) struct IdlePool(Mutex<Vec<(UpstreamConnection, Instant)>>);
 
 // === impl UpstreamConnection ===
 
 impl UpstreamConnection {
-    pub(crate) async fn connect(address: SocketAddr, within: Duration) -> Result<Self> {
-        let stream = connect(address, within).await.map_err(Error::into_up)?;
-        let _best_effort = stream.set_nodelay(true);
+    /// Opens a connection to `address`, with TLS if `peer` uses it.
+    pub(crate) async fn connect(
+        address: SocketAddr,
+        peer: &HttpPeer,
+        within: Duration,
+    ) -> Result<Self> {
+        let transport = match peer.scheme {
+            Scheme::HTTP => {
+                let stream = connect(address, within).await.map_err(Error::into_up)?;
+                let _best_effort = stream.set_nodelay(true);
+                Transport::Tcp(stream)
+            }
+            Scheme::HTTPS => {
+                let connector = match peer.options.ca {
+                    Some(_) => &WITH_OWN_ROOTS,
+                    None => &WITH_SYSTEM_ROOTS,
+                };
+                let connected = connector.new_stream(peer).await;
+                Transport::Tls(connected.map_err(Error::into_up)?)
+            }
+        };
         Ok(Self {
-            stream,
+            transport,
             inbound: BytesMut::new(),
             searched: 0,
             has_body_buffer: false,
         })
     }
 
-    pub(super) fn stream(&mut self) -> Pin<&mut TcpStream> {
-        Pin::new(&mut self.stream)
+    pub(super) fn stream(&mut self) -> Pin<&mut dyn DuplexStream> {
+        match &mut self.transport {
+            Transport::Tcp(stream) => Pin::new(stream),
+            Transport::Tls(stream) => Pin::new(stream),
+        }
     }
 
     /// Makes the kernel close the connection if the peer accepts no data for `within`. Pingora
     /// waits for a response even after a body write has timed out.
     pub(super) fn set_write_stall_timeout(&self, within: Duration) {
-        let millis = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
-        let _best_effort = rustix::net::sockopt::set_tcp_user_timeout(&self.stream, millis);
+        if let Transport::Tcp(stream) = &self.transport {
+            let millis = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+            let _best_effort = rustix::net::sockopt::set_tcp_user_timeout(stream, millis);
+        }
     }
 
     /// Sends all of `data`.
     pub(crate) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
-        data: &mut BytesMut,
+        data: &mut impl Buf,
     ) -> Poll<Result<()>> {
-        while !data.is_empty() {
-            let error = match ready!(Pin::new(&mut self.stream).poll_write(cx, data)) {
+        while data.has_remaining() {
+            let error = match ready!(poll_write_buf(self.stream(), cx, data)) {
                 Ok(0) => io::ErrorKind::WriteZero.into(),
-                Ok(written) => {
-                    data.advance(written);
-                    continue;
-                }
+                Ok(_) => continue,
                 Err(error) => error,
             };
             return Poll::Ready(Err(self.io_error(ErrorType::WriteError, error)));
         }
-        Poll::Ready(Ok(()))
+        match &mut self.transport {
+            // TCP has no buffer of its own.
+            Transport::Tcp(_) => Poll::Ready(Ok(())),
+            Transport::Tls(stream) => Pin::new(stream)
+                .poll_flush(cx)
+                .map_err(|error| self.io_error(ErrorType::WriteError, error)),
+        }
     }
 
     /// Reads the next response head.
@@ -173,8 +218,11 @@ impl UpstreamConnection {
 
     fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<usize>> {
         self.inbound.reserve(room);
-        let read = ready!(pin!(self.stream.read_buf(&mut self.inbound)).poll(cx));
-        Poll::Ready(read.map_err(|error| self.io_error(ErrorType::ReadError, error)))
+        let read = match &mut self.transport {
+            Transport::Tcp(stream) => pin!(stream.read_buf(&mut self.inbound)).poll(cx),
+            Transport::Tls(stream) => pin!(stream.read_buf(&mut self.inbound)).poll(cx),
+        };
+        Poll::Ready(ready!(read).map_err(|error| self.io_error(ErrorType::ReadError, error)))
     }
 
     /// Converts an I/O error. If no byte of a response was received, the request may be retried,
@@ -188,20 +236,33 @@ impl UpstreamConnection {
     }
 }
 
-impl PooledConnection for UpstreamConnection {
+impl UpstreamConnection {
+    /// Prepares the connection for the pool. Returns whether it may be pooled: no unsolicited data
+    /// was received.
     fn prepare_for_idle(&mut self) -> bool {
         if std::mem::take(&mut self.has_body_buffer) && self.inbound.is_empty() {
             self.inbound = BytesMut::new();
         }
-        self.inbound.is_empty()
+        match self.transport {
+            Transport::Tcp(_) => self.inbound.is_empty(),
+            Transport::Tls(_) => self.is_reusable(),
+        }
     }
 
-    /// Queries the kernel, because tokio's readiness is only as recent as its last poll.
+    /// Returns whether nothing was received while idle, including the end of the connection.
     fn is_reusable(&mut self) -> bool {
         let mut space = [0; 1];
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         self.inbound.is_empty()
-            && recv(&self.stream, &mut space, flags).is_err_and(|error| error == Errno::WOULDBLOCK)
+            && match &mut self.transport {
+                // Queries the kernel, because tokio's readiness is only as recent as its last poll.
+                Transport::Tcp(stream) => {
+                    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+                    recv(stream, &mut space, flags).is_err_and(|error| error == Errno::WOULDBLOCK)
+                }
+                Transport::Tls(stream) => tokio::task::unconstrained(stream.read(&mut space))
+                    .now_or_never()
+                    .is_none(),
+            }
     }
 }
 
@@ -233,15 +294,9 @@ fn truncated_body() -> Box<Error> {
 
 // === impl IdlePool ===
 
-impl<C> Default for IdlePool<C> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<C: PooledConnection> IdlePool<C> {
+impl IdlePool {
     /// Returns a connection that can carry a request now.
-    pub(crate) fn take(&self, idle: Duration) -> Option<C> {
+    pub(crate) fn take(&self, idle: Duration) -> Option<UpstreamConnection> {
         loop {
             let (mut connection, since) = self.lock().pop()?;
             if since.elapsed() < idle && connection.is_reusable() {
@@ -251,7 +306,7 @@ impl<C: PooledConnection> IdlePool<C> {
     }
 
     /// Adds a connection whose last response was read completely at `now`.
-    pub(crate) fn put(&self, mut connection: C, now: Instant) {
+    pub(crate) fn put(&self, mut connection: UpstreamConnection, now: Instant) {
         if !connection.prepare_for_idle() {
             return;
         }
@@ -271,7 +326,7 @@ impl<C: PooledConnection> IdlePool<C> {
         now.extend(newer);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(C, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(UpstreamConnection, Instant)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct ResponseFault;
 /// A response head and the framing of its body.
 #[derive(Debug)]
 pub(crate) struct UpstreamResponse {
-    pub(crate) head: ResponseHeader,
+    pub(crate) head: Box<ResponseHeader>,
     pub(crate) body: ResponseBody,
     /// Whether the connection may be reused after the body.
     pub(crate) keep_alive: bool,
@@ -87,7 +87,7 @@ impl UpstreamResponse {
         }
         parts.version = Version::HTTP_11;
         Ok(Some(Self {
-            head: ResponseHeader::from(parts),
+            head: Box::new(ResponseHeader::from(parts)),
             body,
             keep_alive,
         }))

@@ -15,10 +15,7 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 
 use crate::downstream::http2_stream::ClientStream;
-
-/// A reader of custom messages, which HTTP/2 does not have.
-type CustomMessages =
-    Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+use crate::downstream::session_ext::CustomMessages;
 
 #[async_trait]
 impl Session for ClientStream {

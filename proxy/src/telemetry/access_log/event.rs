@@ -37,6 +37,8 @@ pub struct AccessEvent<'a> {
     pub service: Option<&'a str>,
     /// The name of the last upstream.
     pub upstream: Option<&'a str>,
+    /// The path on which the request was forwarded, `fast` or `streaming`.
+    pub forwarding: Option<&'a str>,
     /// Number of upstream attempts.
     pub attempts: u32,
     /// Microseconds from the head of the request to the end of the response.
@@ -105,6 +107,7 @@ impl AccessEvent<'_> {
         text(line, br#","subject":""#, self.subject);
         text(line, br#","service":""#, self.service);
         text(line, br#","upstream":""#, self.upstream);
+        text(line, br#","forwarding":""#, self.forwarding);
         if self.attempts > 1 {
             number(line, br#","attempts":"#, u64::from(self.attempts));
         }

@@ -1,4 +1,8 @@
-//! The streaming path: Pingora's hooks, each of which delegates to another module.
+//! The pipeline: Pingora's hooks, each of which delegates to another module.
+//!
+//! Every request enters through [`ProxyHttp::request_filter`], which admits or answers it.
+//! [`ProxyHttp::proxy_upstream_filter`] forwards it on the [fast path](super::fast_path) if it can;
+//! otherwise the later hooks take part in Pingora's own forwarding, the streaming path.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,24 +18,24 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use postern_common::Code;
 
 use crate::admission::admit_or_answer;
-use crate::downstream::client_exchange::ClientExchange;
-use crate::forwarding::{failure, request_record, response, upstream_request};
+use crate::downstream::session_ext::SessionExt;
+use crate::forwarding::{failure, fast_path, request_record, response, upstream_request};
 use crate::state::GatewayState;
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::{ForwardingPath, RequestContext};
 
 /// The implementation of Pingora's proxy hooks.
-pub(crate) struct StreamingProxy {
+pub(crate) struct GatewayProxy {
     state: Arc<GatewayState>,
 }
 
-impl StreamingProxy {
+impl GatewayProxy {
     pub(crate) fn new(state: Arc<GatewayState>) -> Self {
         Self { state }
     }
 }
 
 #[async_trait]
-impl ProxyHttp for StreamingProxy {
+impl ProxyHttp for GatewayProxy {
     type CTX = RequestContext;
 
     fn new_ctx(&self) -> RequestContext {
@@ -51,6 +55,21 @@ impl ProxyHttp for StreamingProxy {
             session.set_ignore_info_resp(true);
         }
         admit_or_answer(&self.state, session, ctx).await
+    }
+
+    /// Forwards the request on the fast path, if it is eligible.
+    async fn proxy_upstream_filter(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+    ) -> Result<bool> {
+        if !fast_path::is_eligible(session, ctx) {
+            ctx.path = Some(ForwardingPath::Streaming);
+            return Ok(true);
+        }
+        ctx.path = Some(ForwardingPath::Fast);
+        fast_path::forward(&self.state, session, ctx).await?;
+        Ok(false)
     }
 
     async fn upstream_peer(

@@ -1,0 +1,365 @@
+//! One HTTP/1.1 exchange on a client connection, as a Pingora session.
+//!
+//! Pingora's own session parses the head, which has been checked already, a second time, and copies
+//! it. Requests whose body has a known length, which are nearly all, use this session instead. A
+//! request with a chunked body, `Expect`, `Upgrade` or HTTP/1.0 uses Pingora's.
+
+mod session;
+
+use std::future::poll_fn;
+use std::io::Write;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, TRANSFER_ENCODING, UPGRADE};
+use http::{Method, Version};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora_core::protocols::http::date::get_cached_date;
+use pingora_core::{Error, ErrorType, OrErr, Result};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio_util::io::poll_read_buf;
+
+use crate::downstream::client_connection::ClientConnection;
+use crate::downstream::session_ext::ClientHandle;
+use crate::message::{head, headers};
+
+/// Size of one read of a request body.
+const BODY_READ_BYTES: u64 = 32 << 10;
+
+/// Maximum unread bytes of a request body that are read after the response, so that the connection
+/// can be reused. With more, the response announces that the connection closes.
+const MAX_DRAIN_BYTES: u64 = 16 << 10;
+
+/// Maximum bytes of a request body that are kept for a second attempt on Pingora's path.
+const MAX_RETRY_BYTES: usize = 64 << 10;
+
+/// Where a session leaves its connection for the next request.
+pub(crate) type ConnectionSlot = Arc<Mutex<Option<Box<ClientConnection>>>>;
+
+/// One exchange.
+pub(crate) struct Http1Session {
+    /// `None` once the exchange has ended.
+    connection: Option<Box<ClientConnection>>,
+    slot: ConnectionSlot,
+    request: RequestHeader,
+    has_body: bool,
+    /// The last response head that was written.
+    response: Option<Box<ResponseHeader>>,
+    framing: ResponseFraming,
+    is_response_complete: bool,
+    /// Whether the response announced that the connection stays open.
+    keep_alive: bool,
+    received: usize,
+    sent: usize,
+    retry_buffer: Option<RetryBuffer>,
+}
+
+/// The framing of the response body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ResponseFraming {
+    /// No body.
+    NoBody,
+    /// A body with this many remaining bytes.
+    Length(usize),
+    Chunked,
+}
+
+/// The beginning of a request body, for a second attempt.
+#[derive(Debug, Default)]
+struct RetryBuffer {
+    data: BytesMut,
+    is_truncated: bool,
+}
+
+/// Takes the connection that a session has left.
+pub(crate) fn take_connection(slot: &ConnectionSlot) -> Option<Box<ClientConnection>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Parses the head of the connection's pending request if [`Http1Session`] supports it.
+pub(crate) fn parse_request(connection: &ClientConnection) -> Option<RequestHeader> {
+    connection.body_remaining()?;
+    head::to_request(connection.pending_head()).filter(|request| {
+        request.version == Version::HTTP_11
+            && ![EXPECT, UPGRADE]
+                .iter()
+                .any(|name| request.headers.contains_key(name))
+    })
+}
+
+impl Http1Session {
+    /// Creates the session of `request`, the pending request of the connection.
+    pub(crate) fn new(
+        mut connection: Box<ClientConnection>,
+        request: RequestHeader,
+        slot: ConnectionSlot,
+    ) -> Self {
+        connection.consume_head();
+        connection.note_hook_called();
+        let handle = ClientHandle {
+            deadline: connection.shared_deadline(),
+            is_tls: connection.is_tls(),
+        };
+        let mut parts = http::request::Parts::from(request);
+        parts.extensions.insert(handle);
+        Self {
+            has_body: connection.body_remaining() != Some(0),
+            connection: Some(connection),
+            slot,
+            request: RequestHeader::from(parts),
+            response: None,
+            framing: ResponseFraming::NoBody,
+            is_response_complete: false,
+            keep_alive: true,
+            received: 0,
+            sent: 0,
+            retry_buffer: None,
+        }
+    }
+
+    fn connection(&mut self) -> Result<&mut ClientConnection> {
+        match &mut self.connection {
+            Some(connection) => Ok(connection),
+            None => Err(Error::new_down(ErrorType::ConnectionClosed)),
+        }
+    }
+
+    fn body_remaining(&self) -> u64 {
+        let remaining = self.connection.as_ref().and_then(|it| it.body_remaining());
+        remaining.unwrap_or(0)
+    }
+
+    /// Reads the next part of the request body; `None` at its end.
+    async fn read(&mut self) -> Result<Option<Bytes>> {
+        let remaining = self.body_remaining();
+        if remaining == 0 {
+            return Ok(None);
+        }
+        let room = usize::try_from(remaining.min(BODY_READ_BYTES)).unwrap_or(0);
+        let connection = self.connection()?;
+        let read = poll_fn(|cx| {
+            // A body that is waited for occupies no buffer.
+            let mut part = BytesMut::with_capacity(room);
+            let read = ready!(poll_read_buf(Pin::new(&mut *connection), cx, &mut part));
+            Poll::Ready(read.map(|_| part))
+        });
+        let part = read
+            .await
+            .or_err(ErrorType::ReadError, "reading a request body")
+            .map_err(Error::into_down)?;
+        if part.is_empty() {
+            return Err(Error::new_down(ErrorType::ConnectionClosed));
+        }
+        self.received += part.len();
+        if let Some(buffer) = &mut self.retry_buffer {
+            buffer.append(&part);
+        }
+        Ok(Some(part.freeze()))
+    }
+
+    /// Waits until the client disconnects or a deadline passes. Data that was written for the client
+    /// is sent meanwhile. If a body remains, it is not read, and a disconnect is not noticed.
+    async fn wait_for_abort(&mut self) -> Box<Error> {
+        match self.connection() {
+            Ok(connection) => poll_fn(|cx| poll_abort(connection, cx)).await,
+            Err(error) => error,
+        }
+    }
+
+    fn keeps_alive(&self) -> bool {
+        let is_closing = self
+            .connection
+            .as_ref()
+            .is_none_or(|connection| connection.deadline().closes_after_response());
+        let has_close = |value: &http::HeaderValue| {
+            value.to_str().is_ok_and(|value| {
+                value
+                    .split(',')
+                    .any(|option| option.trim().eq_ignore_ascii_case("close"))
+            })
+        };
+        !is_closing
+            && self.body_remaining() <= MAX_DRAIN_BYTES
+            && !self
+                .request
+                .headers
+                .get_all(CONNECTION)
+                .iter()
+                .any(has_close)
+    }
+
+    async fn write_head(&mut self, head: Box<ResponseHeader>, end: bool) -> Result<()> {
+        let is_final = !head.status.is_informational();
+        self.keep_alive = self.keeps_alive();
+        let text = self.serialize_head(&head, is_final);
+        self.framing = self.framing_of(&head);
+        self.response = Some(head);
+        self.write(&text).await?;
+        if end {
+            return self.write_end().await;
+        }
+        match is_final {
+            true => Ok(()),
+            false => self.flush().await,
+        }
+    }
+
+    fn serialize_head(&self, head: &ResponseHeader, is_final: bool) -> BytesMut {
+        let mut text = BytesMut::with_capacity(512);
+        text.extend_from_slice(b"HTTP/1.1 ");
+        text.extend_from_slice(head.status.as_str().as_bytes());
+        text.extend_from_slice(b" ");
+        let reason = head.status.canonical_reason().unwrap_or_default();
+        text.extend_from_slice(reason.as_bytes());
+        text.extend_from_slice(b"\r\n");
+        for (name, value) in &head.headers {
+            if *name != CONNECTION && !(is_final && *name == DATE) {
+                headers::append_field(&mut text, name.as_str(), value.as_bytes());
+            }
+        }
+        if is_final {
+            headers::append_field(&mut text, DATE.as_str(), get_cached_date().as_bytes());
+            let connection: &[u8] = match self.keep_alive {
+                true => b"keep-alive",
+                false => b"close",
+            };
+            headers::append_field(&mut text, CONNECTION.as_str(), connection);
+        }
+        text.extend_from_slice(b"\r\n");
+        text
+    }
+
+    fn framing_of(&self, head: &ResponseHeader) -> ResponseFraming {
+        let length = head
+            .headers
+            .get(CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse().ok());
+        let has_no_body = self.request.method == Method::HEAD
+            || head.status.is_informational()
+            || matches!(head.status.as_u16(), 204 | 304);
+        match length {
+            _ if has_no_body => ResponseFraming::NoBody,
+            _ if head.headers.contains_key(TRANSFER_ENCODING) => ResponseFraming::Chunked,
+            Some(length) => ResponseFraming::Length(length),
+            None => ResponseFraming::NoBody,
+        }
+    }
+
+    async fn write_data(&mut self, mut data: Bytes, end: bool) -> Result<()> {
+        match self.framing {
+            ResponseFraming::NoBody => data.clear(),
+            ResponseFraming::Length(left) => {
+                data.truncate(left);
+                self.framing = ResponseFraming::Length(left - data.len());
+                self.write(&data).await?;
+            }
+            ResponseFraming::Chunked if data.is_empty() => {}
+            ResponseFraming::Chunked => {
+                let mut size = [0; 18];
+                let room = size.len();
+                let mut space = &mut size[..];
+                let _fits = write!(space, "{:x}\r\n", data.len());
+                let length = room - space.len();
+                self.write(&size[..length]).await?;
+                self.write(&data).await?;
+                self.write(b"\r\n").await?;
+            }
+        }
+        self.sent += data.len();
+        match end {
+            true => self.write_end().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Writes the end of the response, once.
+    async fn write_end(&mut self) -> Result<()> {
+        if self.is_response_complete {
+            return Ok(());
+        }
+        match self.framing {
+            // The next response would be taken for the missing part of this one.
+            ResponseFraming::Length(1..) => {
+                return Err(Error::new_in(ErrorType::InternalError));
+            }
+            ResponseFraming::Chunked => self.write(b"0\r\n\r\n").await?,
+            ResponseFraming::Length(0) | ResponseFraming::NoBody => {}
+        }
+        self.is_response_complete = true;
+        self.flush().await
+    }
+
+    async fn write(&mut self, data: &[u8]) -> Result<()> {
+        let written = self.connection()?.write_all(data).await;
+        written
+            .or_err(ErrorType::WriteError, "writing to a client")
+            .map_err(Error::into_down)
+    }
+
+    async fn flush(&mut self) -> Result<()> {
+        let flushed = self.connection()?.flush().await;
+        flushed
+            .or_err(ErrorType::WriteError, "writing to a client")
+            .map_err(Error::into_down)
+    }
+
+    /// Ends the exchange, once: Pingora's path ends the body and then the session. Leaves the
+    /// connection in the slot if it can carry another request.
+    async fn end(&mut self) -> Result<()> {
+        if self.connection.is_none() {
+            return Ok(());
+        }
+        self.write_end().await?;
+        if !self.keep_alive {
+            if let Some(mut connection) = self.connection.take() {
+                let _gone = connection.shutdown().await;
+            }
+            return Ok(());
+        }
+        // An unread request body precedes the next request on the connection.
+        self.retry_buffer = None;
+        while self.read().await?.is_some() {}
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = self.connection.take();
+        Ok(())
+    }
+}
+
+/// Completes with the reason for no longer serving the client.
+fn poll_abort(connection: &mut ClientConnection, cx: &mut Context<'_>) -> Poll<Box<Error>> {
+    if connection.has_unsent_data()
+        && let Poll::Ready(Err(error)) = Pin::new(&mut *connection).poll_flush(cx)
+    {
+        let error = Error::because(ErrorType::WriteError, "writing to a client", error);
+        return Poll::Ready(error.into_down());
+    }
+    if connection.body_remaining() != Some(0) {
+        let error = ready!(connection.poll_deadline(cx));
+        return Poll::Ready(Error::because(ErrorType::ReadError, "waiting", error).into_down());
+    }
+    let mut space = [0; 1];
+    let read = Pin::new(&mut *connection).poll_read(cx, &mut ReadBuf::new(&mut space));
+    Poll::Ready(match ready!(read) {
+        Ok(()) => Error::new_down(ErrorType::ConnectionClosed),
+        Err(error) => Error::because(ErrorType::ReadError, "polling a client", error).into_down(),
+    })
+}
+
+impl RetryBuffer {
+    fn append(&mut self, part: &[u8]) {
+        if self.data.len() + part.len() > MAX_RETRY_BYTES {
+            self.is_truncated = true;
+            self.data = BytesMut::new();
+        }
+        if !self.is_truncated {
+            self.data.extend_from_slice(part);
+        }
+    }
+
+    /// Returns the data, unless there is none or it is incomplete.
+    fn contents(&self) -> Option<Bytes> {
+        let is_usable = !self.is_truncated && !self.data.is_empty();
+        is_usable.then(|| Bytes::copy_from_slice(&self.data))
+    }
+}

@@ -1,0 +1,192 @@
+//! The session trait of Pingora.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::HeaderMap;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora_core::protocols::Digest;
+use pingora_core::protocols::http::HttpTask;
+use pingora_core::protocols::http::custom::CustomMessageWrite;
+use pingora_core::protocols::http::custom::server::Session;
+use pingora_core::protocols::l4::socket::SocketAddr;
+use pingora_core::{Error, ErrorType, Result};
+use tokio::io::AsyncWriteExt;
+
+use crate::downstream::http1_session::{Http1Session, RetryBuffer};
+use crate::downstream::session_ext::CustomMessages;
+
+#[async_trait]
+impl Session for Http1Session {
+    fn req_header(&self) -> &RequestHeader {
+        &self.request
+    }
+
+    fn req_header_mut(&mut self) -> &mut RequestHeader {
+        &mut self.request
+    }
+
+    async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
+        self.read().await
+    }
+
+    async fn drain_request_body(&mut self) -> Result<()> {
+        while self.read().await?.is_some() {}
+        Ok(())
+    }
+
+    async fn read_body_or_idle(&mut self, no_body_expected: bool) -> Result<Option<Bytes>> {
+        if no_body_expected || self.body_remaining() == 0 {
+            return Err(self.wait_for_abort().await);
+        }
+        self.read().await
+    }
+
+    async fn write_response_header(&mut self, head: Box<ResponseHeader>, end: bool) -> Result<()> {
+        self.write_head(head, end).await
+    }
+
+    async fn write_response_header_ref(&mut self, head: &ResponseHeader, end: bool) -> Result<()> {
+        self.write_head(Box::new(head.clone()), end).await
+    }
+
+    async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
+        self.write_data(data, end).await
+    }
+
+    /// Ends the response without trailers, which RFC 9110 section 6.5.1 allows to be dropped.
+    async fn write_trailers(&mut self, _trailers: HeaderMap) -> Result<()> {
+        self.write_end().await
+    }
+
+    async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        let mut is_over = false;
+        for task in tasks {
+            let (written, end) = match task {
+                HttpTask::Header(head, end) => (self.write_head(head, end).await, end),
+                HttpTask::Body(data, end) => {
+                    (self.write_data(data.unwrap_or_default(), end).await, end)
+                }
+                HttpTask::Trailer(_) | HttpTask::Done => (self.write_end().await, true),
+                HttpTask::UpgradedBody(..) => (Err(Error::new_in(ErrorType::InternalError)), true),
+                // A failure of the upstream is reported as such.
+                HttpTask::Failed(error) => return Err(error),
+            };
+            written.map_err(Error::into_down)?;
+            is_over |= end;
+        }
+        self.flush().await?;
+        Ok(is_over)
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        self.end().await
+    }
+
+    async fn finish_custom(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn shutdown(&mut self, _code: u32, _context: &str) {
+        if let Some(mut connection) = self.connection.take() {
+            let _gone = AsyncWriteExt::shutdown(&mut *connection).await;
+        }
+    }
+
+    fn response_written(&self) -> Option<&ResponseHeader> {
+        self.response.as_deref()
+    }
+
+    fn is_body_done(&mut self) -> bool {
+        self.body_remaining() == 0
+    }
+
+    fn is_body_empty(&mut self) -> bool {
+        !self.has_body
+    }
+
+    fn body_bytes_sent(&self) -> usize {
+        self.sent
+    }
+
+    fn body_bytes_read(&self) -> usize {
+        self.received
+    }
+
+    fn enable_retry_buffering(&mut self) {
+        self.retry_buffer.get_or_insert_default();
+    }
+
+    fn retry_buffer_truncated(&self) -> bool {
+        self.retry_buffer
+            .as_ref()
+            .is_some_and(|buffer| buffer.is_truncated)
+    }
+
+    fn get_retry_buffer(&self) -> Option<Bytes> {
+        self.retry_buffer.as_ref().and_then(RetryBuffer::contents)
+    }
+
+    fn request_summary(&self) -> String {
+        self.request.method.to_string()
+    }
+
+    fn pseudo_raw_h1_request_header(&self) -> Bytes {
+        Bytes::new()
+    }
+
+    fn digest(&self) -> Option<&Digest> {
+        None
+    }
+
+    fn digest_mut(&mut self) -> Option<&mut Digest> {
+        None
+    }
+
+    fn client_addr(&self) -> Option<&SocketAddr> {
+        self.connection.as_ref()?.socket_digest().peer_addr()
+    }
+
+    fn server_addr(&self) -> Option<&SocketAddr> {
+        self.connection.as_ref()?.socket_digest().local_addr()
+    }
+
+    // The deadlines of the connection replace these timeouts.
+
+    fn set_read_timeout(&mut self, _timeout: Option<Duration>) {}
+
+    fn get_read_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn set_write_timeout(&mut self, _timeout: Option<Duration>) {}
+
+    fn get_write_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn set_total_drain_timeout(&mut self, _timeout: Option<Duration>) {}
+
+    fn get_total_drain_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    // HTTP/1 has no custom messages.
+
+    fn take_custom_message_reader(&mut self) -> Option<CustomMessages> {
+        None
+    }
+
+    fn restore_custom_message_reader(&mut self, _reader: CustomMessages) -> Result<()> {
+        Ok(())
+    }
+
+    fn take_custom_message_writer(&mut self) -> Option<Box<dyn CustomMessageWrite>> {
+        None
+    }
+
+    fn restore_custom_message_writer(&mut self, _: Box<dyn CustomMessageWrite>) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! What the gateway asks of a Pingora session, for both forwarding paths and both protocols.
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use pingora::http::ResponseHeader;
+use pingora_core::Result;
+use pingora_proxy::Session;
+
+use crate::downstream::client_connection::ClientConnection;
+use crate::downstream::deadline::RequestDeadline;
+
+/// A request extension of the gateway's own sessions, whose connection hooks cannot reach.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientHandle {
+    pub(crate) deadline: Arc<RequestDeadline>,
+    /// Whether the connection uses TLS.
+    pub(crate) is_tls: bool,
+}
+
+/// A reader of custom messages, which HTTP does not have.
+pub(crate) type CustomMessages =
+    Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+
+/// The gateway's operations on a session.
+pub(crate) trait SessionExt {
+    /// Returns the IP address of the peer.
+    fn peer_address(&self) -> Option<IpAddr>;
+    /// Returns the connection of Pingora's HTTP/1 session; `None` for other sessions.
+    fn connection(&self) -> Option<&ClientConnection>;
+    /// Returns whether the connection uses TLS.
+    fn is_tls(&self) -> bool;
+    /// Returns the deadline of the request: that of the connection for HTTP/1, that of the stream
+    /// for HTTP/2.
+    fn deadline(&self) -> Option<&RequestDeadline>;
+    /// Returns the status of the last response head that was written.
+    fn response_status(&self) -> Option<StatusCode>;
+    /// Makes the connection close after this response.
+    fn close_after_response(&mut self);
+    /// Writes a response head. `end_of_stream` if there is no body.
+    fn write_head(
+        &mut self,
+        head: Box<ResponseHeader>,
+        end_of_stream: bool,
+    ) -> impl Future<Output = Result<()>> + Send;
+}
+
+impl SessionExt for Session {
+    fn peer_address(&self) -> Option<IpAddr> {
+        self.client_addr()
+            .and_then(|address| address.as_inet())
+            .map(SocketAddr::ip)
+    }
+
+    fn connection(&self) -> Option<&ClientConnection> {
+        self.stream()
+            .and_then(|stream| (**stream).as_any().downcast_ref::<ClientConnection>())
+    }
+
+    fn is_tls(&self) -> bool {
+        match self.connection() {
+            Some(connection) => connection.is_tls(),
+            None => handle(self).is_some_and(|handle| handle.is_tls),
+        }
+    }
+
+    fn deadline(&self) -> Option<&RequestDeadline> {
+        match self.connection() {
+            Some(connection) => Some(connection.deadline()),
+            None => handle(self).map(|handle| &*handle.deadline),
+        }
+    }
+
+    fn response_status(&self) -> Option<StatusCode> {
+        self.response_written().map(|response| response.status)
+    }
+
+    fn close_after_response(&mut self) {
+        self.set_keepalive(None);
+        if let Some(handle) = handle(self) {
+            handle.deadline.close_after_response();
+        }
+    }
+
+    async fn write_head(&mut self, head: Box<ResponseHeader>, end_of_stream: bool) -> Result<()> {
+        // Pingora would not tell the session that the response ends, which would then be sent in a
+        // separate empty frame. A gRPC Trailers-Only response must be a single frame.
+        if let Some(session) = self.as_mut().as_custom_mut() {
+            return session.write_response_header(head, end_of_stream).await;
+        }
+        self.write_response_header(head, end_of_stream).await
+    }
+}
+
+fn handle(session: &Session) -> Option<&ClientHandle> {
+    session.req_header().extensions.get::<ClientHandle>()
+}

@@ -1,0 +1,265 @@
+//! `explain`, the route tests and the running gateway agree on random configurations and requests.
+
+use http::{HeaderMap, HeaderValue};
+use postern_common::Code;
+use postern_common::config::{Env, parse};
+
+use super::harness::TestGateway;
+use super::origin::{OriginBehavior, TestOrigin};
+use crate::config::TestToken;
+use crate::{CallerSource, Config, explain};
+
+/// Random configurations, and random requests to each of them.
+const CONFIGURATIONS: usize = 100;
+const REQUESTS: usize = 100;
+
+const METHODS: [&str; 5] = ["GET", "POST", "DELETE", "OPTIONS", "PUT"];
+
+const ROUTE_PATHS: [&str; 8] = [
+    "/a", "/a/{x}", "/a/b", "/a/b/*", "/*", "/b/{x}/c", "/b/*", "/a/{x}/c",
+];
+
+const POLICIES: [&str; 7] = [
+    "\"public\"",
+    "{ users = \"any\" }",
+    "{ services = \"any\" }",
+    "{ users = \"any\", services = [\"auth\"] }",
+    "{ users = { scopes = [\"admin\"] } }",
+    "{ users = { scopes = [\"read\"] }, services = [\"auth\"] }",
+    "{ services = [\"auth\"], audit = true }",
+];
+
+const TARGETS: [&str; 14] = [
+    "/a", "/a/", "/a/b", "/a/x", "/a/b/c", "/b/x/c", "/b/x", "/", "/c", "//a", "/a/../b", "/a%2Fb",
+    "/a/x/c", "/a;v=1",
+];
+
+/// A caller, as the running gateway, `explain` and a route test see it.
+struct TestCaller {
+    authorization: String,
+    source: CallerSource,
+    /// The token of a route test; `None` if there is no such test.
+    route_test: Option<&'static str>,
+}
+
+/// A generator of choices (SplitMix64), so that a failure can be repeated.
+struct Choices(u64);
+
+impl Choices {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        usize::try_from(self.next() % count as u64).expect("a small number")
+    }
+
+    fn of<'a, T: ?Sized>(&mut self, all: &[&'a T]) -> &'a T {
+        all[self.below(all.len())]
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+
+    /// Returns the routes of a configuration, some of which may be unreachable.
+    fn routes(&mut self) -> String {
+        (0..=self.below(7))
+            .map(|number| self.route(number))
+            .collect()
+    }
+
+    fn route(&mut self, number: usize) -> String {
+        let path = self.of(&ROUTE_PATHS);
+        let mut methods: Vec<&str> = (0..=self.below(3)).map(|_| self.of(&METHODS)).collect();
+        methods.sort_unstable();
+        methods.dedup();
+        let policy = self.of(&POLICIES);
+        let mut route = format!(
+            "[[route]]\nname = \"r{number}\"\npath = \"{path}\"\nmethods = {methods:?}\n\
+             upstream = \"origin\"\npolicy = {policy}\n"
+        );
+        if self.one_in(3) {
+            route.push_str("hosts = [\"a.test\"]\n");
+        }
+        if self.one_in(4) {
+            route.push_str("headers = { x-kind = \"one\" }\n");
+        }
+        if self.one_in(3) {
+            let strip = if path.starts_with("/a") { "/a" } else { "" };
+            let add = self.of(&["/api", "/v1/x"]);
+            route.push_str(&format!(
+                "rewrite = {{ strip = \"{strip}\", add = \"{add}\" }}\n"
+            ));
+        }
+        route
+    }
+}
+
+/// Returns a configuration that contains only what `explain` and route tests need.
+fn config(text: &str) -> Result<Config, String> {
+    let env = Env::from([
+        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+        ("IDP_ACTOR_CLIENT_ID", "web"),
+        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+        ("IDP_SERVICE_CLIENT_ID", "machines"),
+    ]);
+    let text = format!(
+        "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n{text}"
+    );
+    parse("test.toml", &text, |root| Config::read(root, &env)).map_err(|error| error.to_string())
+}
+
+fn callers(gateway: &TestGateway) -> Vec<TestCaller> {
+    let user = TestToken::User {
+        groups: Vec::new(),
+        scopes: vec!["read".to_owned(), "write".to_owned()],
+        claims: Vec::new(),
+    };
+    let known = |token: String, test: TestToken, route_test| TestCaller {
+        authorization: format!("Authorization: Bearer {token}\r\n"),
+        source: CallerSource::Assumed(test),
+        route_test: Some(route_test),
+    };
+    vec![
+        TestCaller {
+            authorization: String::new(),
+            source: CallerSource::Assumed(TestToken::None),
+            route_test: Some(""),
+        },
+        known(
+            gateway.user(),
+            user,
+            "token = { scopes = [\"read\", \"write\"] }\n",
+        ),
+        known(
+            gateway.service("auth"),
+            TestToken::Service("auth".to_owned()),
+            "token = \"service:auth\"\n",
+        ),
+        known(
+            gateway.service("other"),
+            TestToken::Service("other".to_owned()),
+            "token = \"service:other\"\n",
+        ),
+        TestCaller {
+            authorization: "Authorization: Bearer x\r\n".to_owned(),
+            source: CallerSource::Rejected(Code::TokenMalformed.as_str()),
+            route_test: None,
+        },
+    ]
+}
+
+/// Returns the value of a line of `explain`.
+fn line<'e>(explained: &'e str, name: &str) -> Option<&'e str> {
+    let mut lines = explained.lines();
+    lines.find_map(|line| Some(line.strip_prefix(name)?.trim_start()))
+}
+
+/// The expected results of the requests to one configuration.
+struct Expectations<'c> {
+    routes: &'c str,
+    config: &'c Config,
+    /// Requests that the origin has received.
+    forwarded: usize,
+    /// Route tests with the decisions of `explain`.
+    route_tests: String,
+}
+
+impl Expectations<'_> {
+    /// Sends a random request and compares the decision of `explain` with the answer.
+    async fn check(&mut self, gateway: &TestGateway, callers: &[TestCaller], random: &mut Choices) {
+        let (method, target) = (random.of(&METHODS), random.of(&TARGETS));
+        let host = random.of(&["a.test", "b.test"]);
+        let kind = random.one_in(2).then_some("one");
+        let caller = &callers[random.below(callers.len())];
+        let mut headers = HeaderMap::new();
+        if let Some(kind) = kind {
+            headers.insert("x-kind", HeaderValue::from_static(kind));
+        }
+        let url = format!("http://{host}{target}");
+        let explained = explain(self.config, method, &url, &headers, &caller.source);
+        let decision = line(&explained, "decision").expect("a decision");
+
+        let kind_line = kind.map_or(String::new(), |kind| format!("X-Kind: {kind}\r\n"));
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: {host}\r\n{kind_line}{}\r\n",
+            caller.authorization
+        );
+        let answer = gateway.send(&request).await;
+        let case = format!("{}\n{request}\n{explained}\n{}", self.routes, answer.head);
+        let seen = gateway.origin.seen();
+        if decision == "allow" {
+            self.forwarded += 1;
+            assert_eq!(answer.status, 200, "{case}");
+            let forwarded = line(&explained, "forwarded").unwrap_or(target);
+            let sent = seen.last().expect("a request");
+            let request_line = format!("{method} {forwarded} HTTP/1.1\r\n");
+            assert!(sent.starts_with(&request_line), "{case}\n{sent}");
+            let has_identity = sent.contains("\r\nx-postern-subject: ");
+            assert_eq!(
+                has_identity,
+                explained.contains("X-Postern-Subject"),
+                "{case}"
+            );
+        } else {
+            assert_eq!(answer.status.to_string(), decision[..3], "{case}");
+            let code = code_of(decision);
+            assert!(answer.body.contains(&format!("\"{code}\"")), "{case}");
+        }
+        assert_eq!(seen.len(), self.forwarded, "{case}");
+        if let Some(token) = caller.route_test {
+            let kind = kind.map_or("", |_| "headers = { x-kind = \"one\" }\n");
+            let code = code_of(decision);
+            self.route_tests.push_str(&format!(
+                "[[test]]\nrequest = \"{method} {target}\"\nhost = \"{host}\"\n{kind}{token}decision = \"{code}\"\n"
+            ));
+        }
+    }
+}
+
+/// Returns `allow` or the problem code of a decision such as `404 not_found: title`.
+fn code_of(decision: &str) -> &str {
+    match decision.split_once(' ') {
+        Some((_status, rest)) => rest.split(':').next().unwrap_or_default(),
+        None => decision,
+    }
+}
+
+#[tokio::test]
+async fn explain_route_tests_and_gateway_agree() {
+    let mut random = Choices(0x2026_1125);
+    let mut number = 0;
+    while number < CONFIGURATIONS {
+        let routes = random.routes();
+        // Some configurations are rejected, because a route is unreachable.
+        let Ok(loaded) = config(&routes) else {
+            continue;
+        };
+        number += 1;
+        let origin = TestOrigin::start(OriginBehavior::Answer).await;
+        let upstream = format!("addresses = [\"{}\"]", origin.address);
+        let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
+        let callers = callers(&gateway);
+        let mut expectations = Expectations {
+            routes: &routes,
+            config: &loaded,
+            forwarded: 0,
+            route_tests: String::new(),
+        };
+        for _ in 0..REQUESTS {
+            expectations.check(&gateway, &callers, &mut random).await;
+        }
+        let all = format!("{routes}{}", expectations.route_tests);
+        if let Err(error) = config(&all) {
+            panic!("{error}\n{all}");
+        }
+        let wrong = all.replacen("decision = \"allow\"", "decision = \"not_found\"", 1);
+        if wrong != all {
+            assert!(config(&wrong).is_err(), "{wrong}");
+        }
+    }
+}
