@@ -130,7 +130,15 @@ impl UpstreamConnection {
         data: &mut impl Buf,
     ) -> Poll<Result<()>> {
         while data.has_remaining() {
-            let error = match ready!(poll_write_buf(self.stream(), cx, data)) {
+            // A vectored write costs more than a write.
+            let sent = match data.chunk().len() == data.remaining() {
+                true => self.stream().poll_write(cx, data.chunk()).map_ok(|sent| {
+                    data.advance(sent);
+                    sent
+                }),
+                false => poll_write_buf(self.stream(), cx, data),
+            };
+            let error = match ready!(sent) {
                 Ok(0) => io::ErrorKind::WriteZero.into(),
                 Ok(_) => continue,
                 Err(error) => error,
