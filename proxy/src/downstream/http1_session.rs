@@ -193,10 +193,10 @@ impl Http1Session {
     async fn write_head(&mut self, head: Box<ResponseHeader>, end: bool) -> Result<()> {
         let is_final = !head.status.is_informational();
         self.keep_alive = self.keeps_alive();
-        let text = self.serialize_head(&head, is_final);
+        let keep_alive = self.keep_alive;
+        serialize_head(&head, keep_alive, self.connection()?.write_buffer());
         self.framing = self.framing_of(&head);
         self.response = Some(head);
-        self.write(&text).await?;
         if end {
             return self.write_end().await;
         }
@@ -204,31 +204,6 @@ impl Http1Session {
             true => Ok(()),
             false => self.flush().await,
         }
-    }
-
-    fn serialize_head(&self, head: &ResponseHeader, is_final: bool) -> BytesMut {
-        let mut text = BytesMut::with_capacity(512);
-        text.extend_from_slice(b"HTTP/1.1 ");
-        text.extend_from_slice(head.status.as_str().as_bytes());
-        text.extend_from_slice(b" ");
-        let reason = head.status.canonical_reason().unwrap_or_default();
-        text.extend_from_slice(reason.as_bytes());
-        text.extend_from_slice(b"\r\n");
-        for (name, value) in &head.headers {
-            if *name != CONNECTION && !(is_final && *name == DATE) {
-                headers::append_field(&mut text, name.as_str(), value.as_bytes());
-            }
-        }
-        if is_final {
-            headers::append_field(&mut text, DATE.as_str(), get_cached_date().as_bytes());
-            let connection: &[u8] = match self.keep_alive {
-                true => b"keep-alive",
-                false => b"close",
-            };
-            headers::append_field(&mut text, CONNECTION.as_str(), connection);
-        }
-        text.extend_from_slice(b"\r\n");
-        text
     }
 
     fn framing_of(&self, head: &ResponseHeader) -> ResponseFraming {
@@ -324,6 +299,32 @@ impl Http1Session {
         *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = self.connection.take();
         Ok(())
     }
+}
+
+/// Appends a response head in HTTP/1.1.
+fn serialize_head(head: &ResponseHeader, keep_alive: bool, text: &mut BytesMut) {
+    let is_final = !head.status.is_informational();
+    text.reserve(512);
+    text.extend_from_slice(b"HTTP/1.1 ");
+    text.extend_from_slice(head.status.as_str().as_bytes());
+    text.extend_from_slice(b" ");
+    let reason = head.status.canonical_reason().unwrap_or_default();
+    text.extend_from_slice(reason.as_bytes());
+    text.extend_from_slice(b"\r\n");
+    for (name, value) in &head.headers {
+        if *name != CONNECTION && !(is_final && *name == DATE) {
+            headers::append_field(text, name.as_str(), value.as_bytes());
+        }
+    }
+    if is_final {
+        headers::append_field(text, DATE.as_str(), get_cached_date().as_bytes());
+        let connection: &[u8] = match keep_alive {
+            true => b"keep-alive",
+            false => b"close",
+        };
+        headers::append_field(text, CONNECTION.as_str(), connection);
+    }
+    text.extend_from_slice(b"\r\n");
 }
 
 /// Completes with the reason for no longer serving the client.

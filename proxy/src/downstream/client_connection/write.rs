@@ -5,13 +5,19 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
-use bytes::Buf;
+use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 
 use crate::downstream::client_connection::{ClientConnection, WRITE_COALESCE_BYTES};
 use crate::downstream::deadline::AbortReason;
 
 impl ClientConnection {
+    /// Returns the buffer of coalesced writes, to append a response head to it.
+    pub(crate) fn write_buffer(&mut self) -> &mut BytesMut {
+        self.deadline.note_progress();
+        &mut self.outbound
+    }
+
     /// Coalesces small writes. A large write goes to the socket, as far as that accepts it.
     pub(super) fn poll_send(
         &mut self,
