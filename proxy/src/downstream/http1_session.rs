@@ -140,6 +140,12 @@ impl Http1Session {
         let room = usize::try_from(remaining.min(BODY_READ_BYTES)).unwrap_or(0);
         let connection = self.connection()?;
         let read = poll_fn(|cx| {
+            // A response may have begun before the end of the body.
+            if connection.has_unsent_data()
+                && let Poll::Ready(Err(error)) = Pin::new(&mut *connection).poll_flush(cx)
+            {
+                return Poll::Ready(Err(error));
+            }
             // A body that is waited for occupies no buffer.
             let mut part = BytesMut::with_capacity(room);
             let read = ready!(poll_read_buf(Pin::new(&mut *connection), cx, &mut part));

@@ -156,6 +156,8 @@ impl ClientStream {
     /// Waits, after the end of the request, until the client resets the stream or a deadline
     /// passes.
     async fn wait_for_abort(&mut self) -> Box<Error> {
+        // The client is not waited for, although its request may not have ended.
+        self.slow_client.reading = None;
         let Self {
             session,
             limits,

@@ -1,9 +1,10 @@
 //! The fast path: an exchange within Pingora's `proxy_upstream_filter`, by a single task.
 //!
 //! Pingora forwards both directions of an exchange concurrently, over two channels. That costs
-//! more than the rest of a request, and an exchange rarely needs it. Here, a single task polls both
-//! sides: it sends the request body as it arrives, and the response as it arrives, and waits for
-//! the slower side. A short body is read completely first, so that the request can be sent again.
+//! more than the rest of a request, and an exchange rarely needs it. Here, a single task takes one
+//! step at a time: it reads a part of the request body, sends it, or passes on a part of the
+//! response. While the client does not accept a part of the response, no more of the request is
+//! sent. A short body is read completely first, so that the request can be sent again.
 //!
 //! Requests of unknown length, with `Expect` or an upgrade, from HTTP/1.0 clients, and to HTTP/2
 //! upstreams take the streaming path. Both paths use the same functions for their rules.
@@ -11,7 +12,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::buf::Chain;
@@ -127,7 +128,9 @@ async fn attempt_once(
         is_head_request,
         outbound: head.chain(Bytes::new()),
         is_sending: true,
-        is_request_read: body.is_some(),
+        // Also before a further attempt with a body of which everything is buffered.
+        is_request_read: body.is_some() || session.as_mut().is_body_done(),
+        has_begun_to_send: false,
         send_error: None,
         response_body: None,
         has_forwarded: false,
@@ -141,6 +144,8 @@ async fn attempt_once(
         Ok(None) => {}
         Err(error) => return Err(failure::on_exchange_error(session, error, ctx, was_idle)),
     }
+    // Also if the request was not read to its end: the upstream is no longer concerned.
+    ctx.note_response_complete();
     Ok(())
 }
 
@@ -152,6 +157,9 @@ struct Exchange<'u> {
     outbound: Chain<BytesMut, Bytes>,
     /// Whether `outbound`, or its end in a buffer of the TLS layer, has not been sent.
     is_sending: bool,
+    /// Whether sending was tried, or must be next. Before that, the first part of a body is added to
+    /// the head.
+    has_begun_to_send: bool,
     /// Whether the whole request body has been read from the client.
     is_request_read: bool,
     /// The error after which no more of the request is sent. The response may have arrived.
@@ -201,6 +209,7 @@ impl Exchange<'_> {
             let step = self.step(session).await.map_err(|error| self.sent(error))?;
             match step {
                 Step::RequestBody(part) => {
+                    self.has_begun_to_send = true;
                     self.append(part.unwrap_or_default());
                     self.is_request_read = session.as_mut().is_body_done();
                     if self.is_sending {
@@ -230,7 +239,7 @@ impl Exchange<'_> {
                         keep_alive = reply.keep_alive;
                         self.response_body = Some(reply.body);
                     }
-                    let idle_since = is_over.then(|| self.note_end(session, ctx));
+                    let idle_since = is_over.then(|| self.note_end(ctx));
                     self.has_forwarded = true;
                     forward_head(state, session, reply.head, is_over, ctx).await?;
                     if let Some(since) = idle_since {
@@ -239,7 +248,7 @@ impl Exchange<'_> {
                 }
                 Step::ResponseBody(data) => {
                     let is_over = self.response_body == Some(ResponseBody::Done);
-                    let idle_since = is_over.then(|| self.note_end(session, ctx));
+                    let idle_since = is_over.then(|| self.note_end(ctx));
                     session.write_response_body(data, is_over).await?;
                     if let Some(since) = idle_since {
                         return Ok(self.is_reusable(keep_alive).then_some(since));
@@ -256,26 +265,40 @@ impl Exchange<'_> {
             upstream,
             outbound,
             response_body,
+            has_begun_to_send,
             ..
         } = self;
         let (is_sending, is_head_request) = (self.is_sending, self.is_head_request);
-        let wants_body = !self.is_request_read && !outbound.last_ref().has_remaining();
+        // One part at a time, so that an upstream that accepts nothing occupies little memory.
+        let wants_body = !self.is_request_read && (!is_sending || !*has_begun_to_send);
         let mut client = pin!(session.as_mut().read_body_or_idle(!wants_body));
         poll_fn(|cx| {
+            let mut poll_response =
+                |upstream: &mut UpstreamConnection, cx: &mut Context<'_>| match response_body {
+                    None => upstream
+                        .poll_response(cx, is_head_request)
+                        .map_ok(Step::ResponseHead),
+                    Some(rest) => upstream.poll_body(cx, rest).map_ok(Step::ResponseBody),
+                };
+            // A response that is there is passed on before more of the request is read.
+            let may_be_answered = *has_begun_to_send;
+            if may_be_answered && let Poll::Ready(received) = poll_response(upstream, cx) {
+                return Poll::Ready(received);
+            }
             if wants_body && let Poll::Ready(read) = client.as_mut().poll(cx) {
                 return Poll::Ready(read.map(Step::RequestBody).map_err(Error::into_down));
             }
-            if is_sending && let Poll::Ready(sent) = upstream.poll_send(cx, outbound) {
-                return Poll::Ready(Ok(sent.map_or_else(Step::SendFailed, |()| Step::Sent)));
+            if is_sending {
+                *has_begun_to_send = true;
+                if let Poll::Ready(sent) = upstream.poll_send(cx, outbound) {
+                    return Poll::Ready(Ok(sent.map_or_else(Step::SendFailed, |()| Step::Sent)));
+                }
             }
-            let received = match response_body {
-                None => upstream
-                    .poll_response(cx, is_head_request)
-                    .map_ok(Step::ResponseHead),
-                Some(rest) => upstream.poll_body(cx, rest).map_ok(Step::ResponseBody),
-            };
-            if received.is_ready() || wants_body {
-                return received;
+            if !may_be_answered && let Poll::Ready(received) = poll_response(upstream, cx) {
+                return Poll::Ready(received);
+            }
+            if wants_body {
+                return Poll::Pending;
             }
             client.as_mut().poll(cx).map(|client| {
                 Err(match client {
@@ -318,8 +341,10 @@ impl Exchange<'_> {
     }
 
     /// Records the end of the response, and returns its time.
-    fn note_end(&self, session: &Session, ctx: &RequestContext) -> Instant {
-        response::note_response_complete(session, ctx);
+    fn note_end(&self, ctx: &RequestContext) -> Instant {
+        if self.is_request_read && !self.is_sending {
+            ctx.note_response_complete();
+        }
         Instant::now()
     }
 

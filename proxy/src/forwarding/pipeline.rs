@@ -5,6 +5,7 @@
 //! otherwise the later hooks take part in Pingora's own forwarding, the streaming path.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -50,6 +51,9 @@ impl ProxyHttp for GatewayProxy {
         session: &mut Session,
         ctx: &mut RequestContext,
     ) -> Result<bool> {
+        if self.state.is_draining.load(Ordering::Relaxed) {
+            session.close_after_response();
+        }
         // HTTP/1.0 has no interim responses (RFC 9110 section 15.2).
         if session.req_header().version == Version::HTTP_10 {
             session.set_ignore_info_resp(true);

@@ -128,9 +128,6 @@ impl ConnectionHandler {
     ) -> Option<Box<ClientConnection>> {
         let session = match http1_session::parse_request(&connection) {
             Some(request) => {
-                if self.state.is_draining.load(Ordering::Relaxed) {
-                    connection.deadline().close_after_response();
-                }
                 let session = Http1Session::new(connection, request, Arc::clone(slot));
                 ServerSession::new_custom(Box::new(session))
             }
