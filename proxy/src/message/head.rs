@@ -8,7 +8,6 @@ pub mod http2;
 use std::net::Ipv6Addr;
 use std::ops::Range;
 
-use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Version};
 use memchr::{memchr, memchr2};
 use pingora::http::RequestHeader;
@@ -231,9 +230,7 @@ impl RequestHead {
 /// for an empty or malformed head, which the check rejects.
 #[must_use]
 pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
-    // All values share one copy of the head, which is cheaper than a copy of each.
-    let shared = Bytes::copy_from_slice(&bytes[..bytes.len().saturating_sub(2)]);
-    let mut lines = HeadLines(&shared);
+    let mut lines = HeadLines(&bytes[..bytes.len().saturating_sub(2)]);
     let mut words = lines
         .next()?
         .strip_suffix(b"\r\n")?
@@ -251,8 +248,7 @@ pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
         let line = line.strip_suffix(b"\r\n")?;
         let colon = memchr(b':', line)?;
         let name = HeaderName::from_bytes(&line[..colon]).ok()?;
-        let value = shared.slice_ref(line[colon + 1..].trim_ascii());
-        let value = HeaderValue::from_maybe_shared(value).ok()?;
+        let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).ok()?;
         parts.headers.append(name, value);
     }
     Some(RequestHeader::from(parts))
