@@ -12,6 +12,7 @@ pub(crate) mod connection_permit;
 pub(crate) mod deadline;
 pub(crate) mod http1_session;
 pub(crate) mod http2_stream;
+pub(crate) mod read_ahead;
 pub(crate) mod response_buffers;
 pub(crate) mod session_ext;
 pub(crate) mod tls;

@@ -14,6 +14,7 @@
 mod failure;
 mod fast_path;
 pub mod identity_headers;
+mod outbound_data;
 pub(crate) mod pipeline;
 mod request_record;
 mod response;

@@ -108,6 +108,12 @@ impl ClientLimits {
         (u64::from(self.min_rate).saturating_mul(window_ms) / 1000).max(1)
     }
 
+    /// Returns the bytes that a client at the minimum rate accepts in a window, or in one second if
+    /// that is longer, to avoid a flood of small frames.
+    pub(crate) fn bytes_at_min_rate(&self) -> u64 {
+        self.min_bytes_per_window().max(self.min_rate.into())
+    }
+
     /// Returns whether the address is a trusted proxy, whose connections carry requests of many
     /// clients.
     pub(crate) fn is_trusted_proxy(&self, address: IpAddr) -> bool {

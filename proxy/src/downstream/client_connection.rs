@@ -12,6 +12,7 @@
 mod backlog;
 mod close;
 mod http2_frames;
+mod http2_io;
 mod pingora_io;
 mod preface;
 mod read_head;
@@ -37,7 +38,7 @@ use crate::downstream::deadline::{AbortReason, DeadlineTimer, RequestDeadline, S
 use crate::downstream::response_buffers::BufferReservation;
 use crate::message::framing::BodyFraming;
 pub(crate) use backlog::WriteBacklog;
-use http2_frames::Http2FrameTracker;
+use http2_io::Http2Io;
 pub(crate) use preface::DetectedProtocol;
 pub(crate) use read_head::{FIRST_REQUEST_GRACE, HeadEvent};
 pub(crate) use transport::ClientTransport;
@@ -74,8 +75,8 @@ pub(crate) struct ClientConnection {
     /// Whether the connection is closed with a reset, so that a truncated response is not taken for
     /// a complete one.
     reset_on_close: AtomicBool,
-    /// HTTP/2 only: the frame tracker, for frames that arrive too slowly, and the write backlog.
-    frames: Option<Box<(Http2FrameTracker, WriteBacklog)>>,
+    /// HTTP/2 only.
+    http2: Option<Box<Http2Io>>,
     digest: Arc<SocketDigest>,
     permit: Option<ConnectionPermit>,
     /// HTTP/1 only: the reservation for a response while its reader is slow.
@@ -114,7 +115,7 @@ impl ClientConnection {
             stopping: false,
             awaiting_hook: AtomicBool::new(false),
             reset_on_close: AtomicBool::new(false),
-            frames: None,
+            http2: None,
             digest: Arc::new(digest),
             permit,
             buffer_reservation: None,
@@ -201,8 +202,9 @@ impl ClientConnection {
     /// is exact whenever the HTTP/2 layer is waiting, because it has then written all that it may.
     pub(crate) fn switch_to_http2(&mut self) -> WriteBacklog {
         self.open_tunnel();
-        let backlog = WriteBacklog::default();
-        self.frames = Some(Box::new((Http2FrameTracker::default(), backlog.clone())));
+        let http2 = Box::<Http2Io>::default();
+        let backlog = http2.backlog.clone();
+        self.http2 = Some(http2);
         backlog
     }
 
@@ -253,8 +255,8 @@ impl ClientConnection {
             let Ok(taken) = self.framing.advance(&self.inbound[..available]) else {
                 return self.abort(AbortReason::InvalidFraming);
             };
-            if let Some((frames, _)) = self.frames.as_deref_mut()
-                && frames.advance(&self.inbound[..taken]).is_err()
+            if let Some(http2) = self.http2.as_deref_mut()
+                && http2.tracker.advance(&self.inbound[..taken]).is_err()
             {
                 return self.abort(AbortReason::InvalidFraming);
             }
@@ -271,8 +273,8 @@ impl ClientConnection {
             let Ok(taken) = self.framing.advance(&buf.filled()[before..]) else {
                 return self.abort(AbortReason::InvalidFraming);
             };
-            if let Some((frames, _)) = self.frames.as_deref_mut()
-                && frames.advance(&buf.filled()[before..]).is_err()
+            if let Some(http2) = self.http2.as_deref_mut()
+                && http2.tracker.advance(&buf.filled()[before..]).is_err()
             {
                 return self.abort(AbortReason::InvalidFraming);
             }
@@ -292,11 +294,11 @@ impl ClientConnection {
             self.slow_client.wait_for_body();
             return self.slow_client.poll(&self.deadline, &self.limits, cx);
         }
-        match self.frames.as_deref() {
+        match self.http2.as_deref() {
             None => self
                 .slow_client
                 .poll_tunnel(&self.deadline, &self.limits, cx),
-            Some((frames, _)) => match frames.deadline(self.limits.head_timeout) {
+            Some(http2) => match http2.tracker.deadline(self.limits.head_timeout) {
                 Some(due) => self
                     .slow_client
                     .timer
@@ -352,6 +354,7 @@ impl AsyncRead for ClientConnection {
         }
         if this.tunnel.load(Ordering::Acquire) {
             this.enter_tunnel();
+            this.note_http2_poll();
             return this.poll_read_expiring(cx, buf);
         }
         if this.framing == BodyFraming::Done {

@@ -61,11 +61,12 @@ pub(crate) enum AbortReason {
 }
 
 /// Enforces deadlines and minimum rates of a client, with a single timer.
-#[derive(Default)]
 pub(crate) struct SlowClientGuard {
     pub(crate) timer: DeadlineTimer,
     pub(crate) reading: Option<StallWindow>,
     writing: Option<StallWindow>,
+    /// Windows within which the client must accept what is being written.
+    pub(crate) write_windows: u32,
     /// Time since which the reader is not waited for, because it had taken all data.
     paused_since: Option<Instant>,
     /// Tunnels only: the time without transfer in both directions.
@@ -255,6 +256,21 @@ fn millis(duration: Duration) -> u64 {
 
 // === impl SlowClientGuard ===
 
+impl Default for SlowClientGuard {
+    fn default() -> Self {
+        Self {
+            timer: DeadlineTimer::default(),
+            reading: None,
+            writing: None,
+            write_windows: 1,
+            paused_since: None,
+            tunnel_idle: None,
+            bytes_received: 0,
+            bytes_sent: 0,
+        }
+    }
+}
+
 impl SlowClientGuard {
     /// Starts to measure the receive rate: the client is expected to send.
     pub(crate) fn wait_for_body(&mut self) {
@@ -307,13 +323,13 @@ impl SlowClientGuard {
     ) -> Poll<AbortReason> {
         let deadline = request.expires_at();
         let window = limits.stall_timeout;
+        let write_window = window * self.write_windows;
         let least = limits.min_bytes_per_window();
         loop {
             let writing = self.writing.filter(|_| self.paused_since.is_none());
-            let stalls = [self.reading, writing]
+            let stalls = [(self.reading, window), (writing, write_window)]
                 .into_iter()
-                .flatten()
-                .map(|stall| stall.since + window);
+                .filter_map(|(stall, window)| Some(stall?.since + window));
             let Some(due) = stalls.chain(deadline).min() else {
                 return Poll::Pending;
             };
@@ -331,9 +347,9 @@ impl SlowClientGuard {
                 .writing
                 .as_mut()
                 .filter(|_| self.paused_since.is_none());
-            for (stall, bytes) in [
-                (self.reading.as_mut(), self.bytes_received),
-                (writing, self.bytes_sent),
+            for (stall, window, bytes) in [
+                (self.reading.as_mut(), window, self.bytes_received),
+                (writing, write_window, self.bytes_sent),
             ] {
                 match stall {
                     Some(stall) if stall.since + window <= now => {

@@ -10,6 +10,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::{COOKIE, HOST};
@@ -30,6 +31,15 @@ use crate::downstream::session_ext::ClientHandle;
 /// progress unless the responses to one chunk exceed the upstream's window.
 const GRPC_CHUNK_BYTES: usize = 1 << 10;
 
+/// Maximum chunk of a response: one frame (RFC 9113 section 4.2).
+const MAX_CHUNK_BYTES: usize = 16 << 10;
+
+/// The chunk of a client that reads fast, in windows at the minimum rate.
+const LARGE_CHUNK_WINDOWS: usize = 2;
+
+/// A client reads fast if it accepts a chunk within this fraction of a window.
+const FAST_DIVISOR: u32 = 10;
+
 /// Properties of the connection that its streams share.
 #[derive(Clone, Debug)]
 pub(crate) struct Http2ConnectionInfo {
@@ -46,6 +56,8 @@ pub(crate) struct ClientStream {
     buffers: Arc<ResponseBufferBudget>,
     /// The reservation while the reader of the response is slow.
     buffer_reservation: Option<BufferReservation>,
+    /// Whether the client accepted the last chunk of the response quickly.
+    reads_fast: bool,
     /// Received data of a gRPC call that has not been forwarded.
     pending_grpc_data: Bytes,
 }
@@ -78,6 +90,7 @@ impl ClientStream {
             deadline,
             buffers,
             buffer_reservation: None,
+            reads_fast: false,
             pending_grpc_data: Bytes::new(),
         }
     }
@@ -189,18 +202,25 @@ impl ClientStream {
     /// Writes data in chunks, each of which must be accepted within the time that the minimum rate
     /// allows.
     async fn write(&mut self, mut data: Bytes, end: bool) -> Result<()> {
-        // At least one second at the minimum rate, to avoid a flood of small frames.
-        let chunk_len = self
-            .limits
-            .min_bytes_per_window()
-            .max(self.limits.min_rate.into());
-        let chunk_len = usize::try_from(chunk_len).unwrap_or(usize::MAX);
         self.deadline.note_progress();
-        while data.len() > chunk_len {
+        loop {
+            let chunk_len = self.chunk_len();
+            if data.len() <= chunk_len {
+                return self.write_chunk(data, end).await;
+            }
             let part = data.split_to(chunk_len);
             self.write_chunk(part, false).await?;
         }
-        self.write_chunk(data, end).await
+    }
+
+    /// Returns the size of the next chunk.
+    fn chunk_len(&self) -> usize {
+        let chunk_len = usize::try_from(self.limits.bytes_at_min_rate()).unwrap_or(usize::MAX);
+        match self.reads_fast {
+            true => chunk_len.saturating_mul(LARGE_CHUNK_WINDOWS),
+            false => chunk_len,
+        }
+        .min(MAX_CHUNK_BYTES)
     }
 
     async fn write_chunk(&mut self, data: Bytes, end: bool) -> Result<()> {
@@ -211,6 +231,7 @@ impl ClientStream {
             deadline,
             buffers,
             buffer_reservation,
+            reads_fast,
             ..
         } = self;
         let address = session
@@ -218,6 +239,11 @@ impl ClientStream {
             .and_then(|address| address.as_inet())
             .map(std::net::SocketAddr::ip);
         let length = data.len() as u64;
+        slow_client.write_windows = match length > limits.bytes_at_min_rate() {
+            true => LARGE_CHUNK_WINDOWS as u32,
+            false => 1,
+        };
+        let mut waiting_since = None;
         let mut writing = pin!(session.write_body(data, end));
         poll_fn(|cx| match writing.as_mut().poll(cx) {
             Poll::Ready(written) => {
@@ -225,6 +251,7 @@ impl ClientStream {
                 Poll::Ready(written)
             }
             Poll::Pending => {
+                waiting_since.get_or_insert_with(Instant::now);
                 slow_client.wait_for_reader();
                 if buffer_reservation.is_none() {
                     *buffer_reservation = buffers.reserve(limits, address, deadline.buffer_units());
@@ -239,6 +266,8 @@ impl ClientStream {
         })
         .await?;
         *buffer_reservation = None;
+        *reads_fast = waiting_since
+            .is_none_or(|since: Instant| since.elapsed() < limits.stall_timeout / FAST_DIVISOR);
         slow_client.bytes_sent += length;
         deadline.note_response_complete(end);
         // The upstream was not waited for while the reader was slow.

@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::config::{ListenerTlsConfig, UpstreamTlsConfig};
+use crate::downstream::read_ahead::ReadAhead;
 
 /// The TLS files of a listener and the configuration that was loaded from them.
 pub(crate) struct ReloadableTls {
@@ -68,9 +69,9 @@ impl ReloadableTls {
         Ok(())
     }
 
-    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<ReadAhead>> {
         TlsAcceptor::from(self.current.load_full())
-            .accept(stream)
+            .accept(ReadAhead::new(stream))
             .await
     }
 }

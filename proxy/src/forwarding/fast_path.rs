@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::buf::Chain;
 use bytes::{Buf, Bytes, BytesMut};
+use futures_util::FutureExt;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{Method, StatusCode};
 use pingora::http::ResponseHeader;
@@ -24,13 +24,17 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use crate::downstream::session_ext::SessionExt;
+use crate::forwarding::outbound_data::OutboundData;
 use crate::forwarding::{failure, response, upstream_request};
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
-use crate::upstream::{ResponseBody, UpstreamConnection, UpstreamResponse};
+use crate::upstream::{IdleCheck, ResponseBody, UpstreamConnection, UpstreamResponse};
 
 /// Maximum bytes of a request body that is read completely before the request is sent.
 const MAX_BUFFERED_BODY_BYTES: u64 = 16 << 10;
+
+/// Parts of a request body are sent together up to this size.
+const MAX_GATHERED_BYTES: usize = 32 << 10;
 
 /// Returns whether a request can take the fast path.
 pub(super) fn is_eligible(session: &mut Session, ctx: &RequestContext) -> bool {
@@ -109,7 +113,11 @@ async fn attempt_once(
         Arc::clone(&chosen.pool),
         Arc::clone(&chosen.permit.endpoint),
     );
-    let idle = endpoint.idle.take(pool.config.idle_timeout);
+    let check = match session.req_header().method.is_idempotent() {
+        true => IdleCheck::LastPoll,
+        false => IdleCheck::Now,
+    };
+    let idle = endpoint.idle.take(pool.config.idle_timeout, check);
     let was_idle = idle.is_some();
     let mut upstream = match idle {
         Some(upstream) => upstream,
@@ -126,7 +134,7 @@ async fn attempt_once(
     let mut exchange = Exchange {
         upstream: &mut upstream,
         is_head_request,
-        outbound: head.chain(Bytes::new()),
+        outbound: OutboundData::new(head),
         is_sending: true,
         // Also before a further attempt with a body of which everything is buffered.
         is_request_read: body.is_some() || session.as_mut().is_body_done(),
@@ -154,7 +162,7 @@ struct Exchange<'u> {
     upstream: &'u mut UpstreamConnection,
     is_head_request: bool,
     /// The unsent request head, and the unsent part of the body.
-    outbound: Chain<BytesMut, Bytes>,
+    outbound: OutboundData,
     /// Whether `outbound`, or its end in a buffer of the TLS layer, has not been sent.
     is_sending: bool,
     /// Whether sending was tried, or must be next. Before that, the first part of a body is added to
@@ -186,13 +194,18 @@ impl Exchange<'_> {
     /// Adds a part of the body to the outbound data.
     fn append(&mut self, part: Bytes) {
         self.is_sending |= !part.is_empty();
-        // A part that fits into one packet or record with the head is copied.
-        if self.outbound.first_ref().has_remaining() && part.len() as u64 <= MAX_BUFFERED_BODY_BYTES
+        self.outbound.append(part);
+    }
+
+    /// Adds parts of the body that have arrived already, so that they are sent together.
+    fn append_received(&mut self, session: &mut Session) -> Result<()> {
+        while self.outbound.remaining() < MAX_GATHERED_BYTES
+            && !session.as_mut().is_body_done()
+            && let Some(part) = session.as_mut().read_request_body().now_or_never()
         {
-            self.outbound.first_mut().extend_from_slice(&part);
-        } else {
-            *self.outbound.last_mut() = part;
+            self.append(part.map_err(Error::into_down)?.unwrap_or_default());
         }
+        Ok(())
     }
 
     /// Carries out the exchange. Returns the time since which the connection is idle, if it can be
@@ -211,6 +224,7 @@ impl Exchange<'_> {
                 Step::RequestBody(part) => {
                     self.has_begun_to_send = true;
                     self.append(part.unwrap_or_default());
+                    self.append_received(session)?;
                     self.is_request_read = session.as_mut().is_body_done();
                     if self.is_sending {
                         self.expect_write(session, ctx);

@@ -1,8 +1,9 @@
 //! The handling of an HTTP/2 connection, from its preface to its last stream.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
@@ -14,10 +15,12 @@ use pingora_proxy::HttpProxy;
 use postern_common::Problem;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::admission::rate_limits::reject_head;
 use crate::config::ClientLimits;
 use crate::downstream::client_connection::{ClientConnection, FIRST_REQUEST_GRACE};
+use crate::downstream::deadline::DeadlineTimer;
 use crate::downstream::http2_stream;
 use crate::downstream::http2_stream::ClientStream;
 use crate::forwarding::pipeline::GatewayProxy;
@@ -31,6 +34,13 @@ use crate::state::GatewayState;
 /// Bytes of a response that are buffered per stream: one frame (RFC 9113 section 4.2). Completed
 /// responses that the client does not read occupy this as well, a hundred per connection.
 const SEND_BUFFER_BYTES: usize = 16 << 10;
+
+/// Bytes of a request body that a client may send before they are read (RFC 9113 section 5.2).
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+
+/// The same for all streams of a connection: more than one stream, so that a stream whose upstream
+/// accepts nothing does not block the others.
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
 /// Budget for the overhead of DATA frames that are not read yet: each frame below 256 bytes counts
 /// for the difference. Allows 1,024 frames of one byte.
@@ -72,11 +82,19 @@ impl ConnectionHandler {
         let mut tracker = ConnectionAbuseTracker::new(&limits, Instant::now());
         let stream_handler = self.stream_handler(&limits, is_tls);
         let mut streams = JoinSet::new();
+        let mut stopping = pin!(self.wait_for_shutdown());
+        let mut idle_close = pin!(wait_for_idle_close(&close_idle, tracker.connected_at()));
+        let mut idle_timer = DeadlineTimer::default();
         loop {
+            let idle_until = Instant::now() + tracker.idle_timeout();
+            let must_stop = poll_fn(|cx| match tracker.has_opened_stream() {
+                true => stopping.as_mut().poll(cx),
+                false => idle_close.as_mut().poll(cx),
+            });
             tokio::select! {
                 // Ended streams are counted before further ones are accepted.
                 biased;
-                () = self.wait_for_goaway(&tracker, &close_idle), if !tracker.is_goaway_sent() => {
+                () = must_stop, if !tracker.is_goaway_sent() => {
                     connection.graceful_shutdown();
                     tracker.note_goaway(Instant::now());
                 }
@@ -92,7 +110,7 @@ impl ConnectionHandler {
                     }
                     Ok(None) | Err(_) => break,
                 },
-                () = tokio::time::sleep(tracker.idle_timeout()), if streams.is_empty() => {
+                () = poll_fn(|cx| idle_timer.poll(idle_until, cx)), if streams.is_empty() => {
                     if tracker.is_done(&limits, backlog.is_waiting(), Instant::now()) {
                         break;
                     }
@@ -115,21 +133,10 @@ impl ConnectionHandler {
         while streams.join_next().await.is_some() {}
     }
 
-    /// Waits until GOAWAY must be sent. A client that has just connected gets some time for its
-    /// first request: GOAWAY before the first stream would make it fail instead of moving it to
-    /// another connection.
-    async fn wait_for_goaway(
-        &self,
-        tracker: &ConnectionAbuseTracker,
-        close_idle: &CancellationToken,
-    ) {
-        if tracker.has_opened_stream() {
-            let mut stopping = self.stopping.subscribe();
-            drop(stopping.wait_for(|stopping| *stopping).await);
-        } else {
-            close_idle.cancelled().await;
-            tokio::time::sleep_until((tracker.connected_at() + FIRST_REQUEST_GRACE).into()).await;
-        }
+    /// Waits until the process is shutting down.
+    async fn wait_for_shutdown(&self) {
+        let mut stopping = self.stopping.subscribe();
+        drop(stopping.wait_for(|stopping| *stopping).await);
     }
 
     fn stream_handler(&self, limits: &Arc<ClientLimits>, is_tls: bool) -> StreamHandler {
@@ -144,6 +151,14 @@ impl ConnectionHandler {
             },
         }
     }
+}
+
+/// Waits until a connection without requests must be closed. A client that has just connected gets
+/// some time for its first request: GOAWAY before the first stream would make it fail instead of
+/// moving it to another connection.
+async fn wait_for_idle_close(close_idle: &CancellationToken, connected_at: Instant) {
+    close_idle.cancelled().await;
+    tokio::time::sleep_until((connected_at + FIRST_REQUEST_GRACE).into()).await;
 }
 
 impl StreamHandler {
@@ -221,7 +236,8 @@ fn options(limits: &ClientLimits) -> H2Options {
         // limit and twice the limit are rejected as over HTTP/1.
         .max_header_list_size(u32::try_from(2 * limits.head.bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
-        .initial_window_size(64 << 10)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_reset_streams(20)
         .max_pending_accept_reset_streams(20)
         .data_frame_budget(DATA_FRAME_OVERHEAD_BYTES);

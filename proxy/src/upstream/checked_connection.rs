@@ -32,7 +32,7 @@ use crate::message::head;
 use crate::message::head::BodyKind;
 use crate::message::headers::names_websocket;
 use crate::upstream::endpoint::{Endpoint, InFlightPermit};
-use crate::upstream::http1_connection::{MAX_RESPONSE_HEAD_BYTES, UpstreamConnection};
+use crate::upstream::http1_connection::{IdleCheck, MAX_RESPONSE_HEAD_BYTES, UpstreamConnection};
 use crate::upstream::response::{ResponseBody, UpstreamResponse};
 
 /// Size of one body read. Pingora buffers up to ten reads of a response while its reader is slow.
@@ -104,7 +104,7 @@ enum ResponseProgress {
 #[async_trait]
 impl Connect for CheckedConnector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
-        let idle = self.endpoint.idle.take(self.idle_timeout);
+        let idle = self.endpoint.idle.take(self.idle_timeout, IdleCheck::Now);
         self.is_reused.store(idle.is_some(), Ordering::Relaxed);
         let connection = match idle {
             Some(connection) => connection,

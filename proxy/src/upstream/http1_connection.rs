@@ -70,6 +70,16 @@ pub(super) trait DuplexStream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<D: AsyncRead + AsyncWrite + Unpin> DuplexStream for D {}
 
+/// How to find out that the upstream has closed an idle connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdleCheck {
+    /// From the last poll of the sockets, without a system call, for requests that are repeated if
+    /// the connection turns out to be closed.
+    LastPoll,
+    /// From the kernel.
+    Now,
+}
+
 /// A pool of idle connections to one address with their idle times, most recently used first, so
 /// that unneeded connections expire.
 #[derive(Debug, Default)]
@@ -253,16 +263,18 @@ impl UpstreamConnection {
         }
         match self.transport {
             Transport::Tcp(_) => self.inbound.is_empty(),
-            Transport::Tls(_) => self.is_reusable(),
+            Transport::Tls(_) => self.is_reusable(IdleCheck::Now),
         }
     }
 
     /// Returns whether nothing was received while idle, including the end of the connection.
-    fn is_reusable(&mut self) -> bool {
+    fn is_reusable(&mut self, check: IdleCheck) -> bool {
         let mut space = [0; 1];
         self.inbound.is_empty()
             && match &mut self.transport {
-                // Queries the kernel, because tokio's readiness is only as recent as its last poll.
+                Transport::Tcp(stream) if check == IdleCheck::LastPoll => stream
+                    .try_read(&mut space)
+                    .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
                 Transport::Tcp(stream) => {
                     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
                     recv(stream, &mut space, flags).is_err_and(|error| error == Errno::WOULDBLOCK)
@@ -304,10 +316,10 @@ fn truncated_body() -> Box<Error> {
 
 impl IdlePool {
     /// Returns a connection that can carry a request now.
-    pub(crate) fn take(&self, idle: Duration) -> Option<UpstreamConnection> {
+    pub(crate) fn take(&self, idle: Duration, check: IdleCheck) -> Option<UpstreamConnection> {
         loop {
             let (mut connection, since) = self.lock().pop()?;
-            if since.elapsed() < idle && connection.is_reusable() {
+            if since.elapsed() < idle && connection.is_reusable(check) {
                 return Some(connection);
             }
         }
@@ -327,8 +339,9 @@ impl IdlePool {
     /// Closes connections that have expired or were closed by the upstream.
     pub(crate) fn evict(&self, idle: Duration) {
         let mut connections = std::mem::take(&mut *self.lock());
-        connections
-            .retain_mut(|(connection, since)| since.elapsed() < idle && connection.is_reusable());
+        connections.retain_mut(|(connection, since)| {
+            since.elapsed() < idle && connection.is_reusable(IdleCheck::Now)
+        });
         let mut now = self.lock();
         let newer = std::mem::replace(&mut *now, connections);
         now.extend(newer);

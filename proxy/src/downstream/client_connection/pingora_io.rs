@@ -27,7 +27,7 @@ impl UniqueID for ClientConnection {
             .as_ref()
             .map_or(-1, |transport| match transport {
                 ClientTransport::Tcp(stream) => stream.as_raw_fd(),
-                ClientTransport::Tls(stream) => stream.get_ref().0.as_raw_fd(),
+                ClientTransport::Tls(stream) => stream.get_ref().0.socket().as_raw_fd(),
             })
     }
 }

@@ -10,6 +10,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::downstream::read_ahead::ReadAhead;
+
 /// Maximum time for which input is discarded after the response to a client that is still sending.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -21,7 +23,7 @@ pub(crate) enum ClientTransport {
     /// TCP.
     Tcp(TcpStream),
     /// TLS over TCP.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<ReadAhead>>),
 }
 
 impl ClientTransport {
@@ -29,7 +31,7 @@ impl ClientTransport {
     pub(super) fn raw_fd(&self) -> RawFd {
         match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
-            Self::Tls(stream) => stream.get_ref().0.as_raw_fd(),
+            Self::Tls(stream) => stream.get_ref().0.socket().as_raw_fd(),
         }
     }
 
@@ -37,7 +39,7 @@ impl ClientTransport {
     pub(super) fn reset(self) {
         let _best_effort = match &self {
             Self::Tcp(stream) => stream.set_zero_linger(),
-            Self::Tls(stream) => stream.get_ref().0.set_zero_linger(),
+            Self::Tls(stream) => stream.get_ref().0.socket().set_zero_linger(),
         };
     }
 
@@ -81,6 +83,21 @@ impl AsyncWrite for ClientTransport {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, data),
         }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,6 +1,6 @@
 //! Writing to a client connection.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
@@ -63,6 +63,7 @@ impl ClientConnection {
                 Poll::Pending => return self.poll_slow_reader(cx),
             }
         }
+        self.release_http2_buffer();
         self.buffer_reservation = None;
         // The upstream was not waited for while the reader was slow.
         if self.slow_client.pause_reader_wait() {
@@ -71,11 +72,11 @@ impl ClientConnection {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_slow_reader<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    pub(super) fn poll_slow_reader<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         self.set_backlog(true);
         self.slow_client.wait_for_reader();
         // HTTP/2 reservations are made per stream.
-        if let (None, None, Some(permit)) = (&self.frames, &self.buffer_reservation, &self.permit) {
+        if let (None, None, Some(permit)) = (&self.http2, &self.buffer_reservation, &self.permit) {
             self.buffer_reservation =
                 permit.reserve_buffer(&self.limits, self.deadline.buffer_units());
             if self.buffer_reservation.is_none() {
@@ -106,8 +107,8 @@ impl ClientConnection {
     }
 
     fn set_backlog(&self, waits: bool) {
-        if let Some((_, backlog)) = self.frames.as_deref() {
-            backlog.set(waits);
+        if let Some(http2) = self.http2.as_deref() {
+            http2.backlog.set(waits);
         }
     }
 }
@@ -126,9 +127,29 @@ impl AsyncWrite for ClientConnection {
         this.poll_send(cx, data)
     }
 
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.http2.is_some() {
+            return self.poll_send_frames(cx, parts);
+        }
+        let first = parts.iter().find(|part| !part.is_empty());
+        self.poll_write(cx, first.map_or(&[], |part| part))
+    }
+
+    /// Only HTTP/2 frames: a response of HTTP/1 is written in one piece.
+    fn is_write_vectored(&self) -> bool {
+        self.http2.is_some()
+    }
+
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Poll::Ready(overdue) = self.poll_expired(cx) {
             return Poll::Ready(overdue);
+        }
+        if self.defers_flush(cx) {
+            return Poll::Ready(Ok(()));
         }
         ready!(self.poll_drain(cx))?;
         let flushed = self.transport_mut()?.poll_flush(cx);

@@ -1,0 +1,111 @@
+//! The transport of HTTP/2 frames.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::AsyncWrite;
+
+use crate::downstream::client_connection::backlog::WriteBacklog;
+use crate::downstream::client_connection::http2_frames::Http2FrameTracker;
+use crate::downstream::client_connection::{
+    ClientConnection, MAX_IDLE_BUFFER_BYTES, WRITE_COALESCE_BYTES,
+};
+
+/// The state of a connection that carries HTTP/2.
+#[derive(Debug, Default)]
+pub(super) struct Http2Io {
+    /// Finds frames that arrive too slowly.
+    pub(super) tracker: Http2FrameTracker,
+    pub(super) backlog: WriteBacklog,
+    flush: DeferredFlush,
+}
+
+/// The HTTP/2 layer flushes after every frame with much data. A flush is therefore deferred to the
+/// next poll of the connection's task: what its streams write until then is sent together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum DeferredFlush {
+    /// Nothing was deferred.
+    #[default]
+    None,
+    /// Deferred to the next poll, for which the task was woken.
+    Deferred,
+    /// The next poll has begun: the next flush is carried out.
+    Due,
+}
+
+impl ClientConnection {
+    /// Sends HTTP/2 frames. Small ones are coalesced; large ones are sent together with what was
+    /// coalesced, so that the header of a frame occupies no TLS record of its own.
+    pub(super) fn poll_send_frames(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        if self.outbound.len() + length <= WRITE_COALESCE_BYTES {
+            for part in parts {
+                self.outbound.extend_from_slice(part);
+            }
+            return Poll::Ready(Ok(length));
+        }
+        loop {
+            let Some(transport) = self.transport.as_mut() else {
+                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+            };
+            let mut all = [&self.outbound[..], &[], &[]].map(IoSlice::new);
+            for (slot, part) in all[1..].iter_mut().zip(parts) {
+                *slot = *part;
+            }
+            let written = match Pin::new(transport).poll_write_vectored(cx, &all) {
+                Poll::Ready(written) => written?,
+                Poll::Pending => return self.poll_slow_reader(cx),
+            };
+            self.slow_client.bytes_sent += written as u64;
+            let coalesced = written.min(self.outbound.len());
+            self.outbound.advance(coalesced);
+            ready!(self.poll_drain(cx))?;
+            self.release_http2_buffer();
+            if written > coalesced {
+                self.slow_client.pause_reader_wait();
+                return Poll::Ready(Ok(written - coalesced));
+            }
+        }
+    }
+
+    /// Records that a poll of the connection's task has begun: the HTTP/2 layer reads first.
+    pub(super) fn note_http2_poll(&mut self) {
+        if let Some(http2) = self.http2.as_deref_mut()
+            && http2.flush == DeferredFlush::Deferred
+        {
+            http2.flush = DeferredFlush::Due;
+        }
+    }
+
+    /// Returns whether a flush is deferred. While the client reads slowly, none is, so that no more
+    /// frames are written.
+    pub(super) fn defers_flush(&mut self, cx: &Context<'_>) -> bool {
+        let must_wait = self.outbound.is_empty() || self.slow_client.is_waiting_for_reader();
+        let Some(http2) = self.http2.as_deref_mut() else {
+            return false;
+        };
+        if must_wait || http2.flush == DeferredFlush::Due {
+            http2.flush = DeferredFlush::None;
+            return false;
+        }
+        if http2.flush == DeferredFlush::None {
+            http2.flush = DeferredFlush::Deferred;
+            cx.waker().wake_by_ref();
+        }
+        true
+    }
+
+    /// Frees the buffer of coalesced frames, which an idle connection does not need.
+    pub(super) fn release_http2_buffer(&mut self) {
+        let is_large = self.outbound.capacity() > MAX_IDLE_BUFFER_BYTES;
+        if self.http2.is_some() && self.outbound.is_empty() && is_large {
+            self.outbound = BytesMut::new();
+        }
+    }
+}
