@@ -145,6 +145,18 @@ async fn continuation_flood_closes_the_connection() {
 }
 
 #[tokio::test]
+async fn settings_are_sent_before_the_client_has_sent_anything() {
+    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
+    let mut stream = front.connect().await;
+    let mut header = [0; 9];
+    tokio::time::timeout(STEP_TIMEOUT, stream.read_exact(&mut header))
+        .await
+        .expect("settings in time")
+        .expect("a frame");
+    assert_eq!(header[3], SETTINGS);
+}
+
+#[tokio::test]
 async fn rapid_resets_close_the_connection() {
     let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = open(&front).await;

@@ -53,6 +53,11 @@ impl Default for Http2FrameTracker {
 }
 
 impl Http2FrameTracker {
+    /// Returns whether the client's preface and the beginning of its SETTINGS were received.
+    pub(super) fn has_settings(&self) -> bool {
+        self.has_settings
+    }
+
     /// Processes received bytes.
     ///
     /// # Errors

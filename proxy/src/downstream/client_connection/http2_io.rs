@@ -83,14 +83,15 @@ impl ClientConnection {
         }
     }
 
-    /// Returns whether a flush is deferred. While the client reads slowly, none is, so that no more
-    /// frames are written.
+    /// Returns whether a flush is deferred. During the handshake none is, because the HTTP/2 layer
+    /// then waits for the client and does not flush again. While the client reads slowly none is, so
+    /// that no more frames are written.
     pub(super) fn defers_flush(&mut self, cx: &Context<'_>) -> bool {
         let must_wait = self.outbound.is_empty() || self.slow_client.is_waiting_for_reader();
         let Some(http2) = self.http2.as_deref_mut() else {
             return false;
         };
-        if must_wait || http2.flush == DeferredFlush::Due {
+        if must_wait || !http2.tracker.has_settings() || http2.flush == DeferredFlush::Due {
             http2.flush = DeferredFlush::None;
             return false;
         }
