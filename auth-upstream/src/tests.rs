@@ -1,5 +1,6 @@
 //! Tests of the flows against stubs on loopback sockets.
 
+mod abandoned_locks;
 mod attempt_limits;
 mod audit;
 mod authorization_state;
