@@ -12,6 +12,7 @@ mod hostile_provider;
 mod http;
 mod limits;
 mod password_flows;
+mod readiness;
 mod refresh;
 mod registration;
 mod registration_crash;
