@@ -47,7 +47,7 @@ pub(crate) struct Fixture {
     pub(crate) provider: Arc<StubProvider>,
     pub(crate) clock: Clock,
     pub(crate) settings: ReplicaSettings,
-    _database: TestDatabase,
+    pub(crate) database: TestDatabase,
 }
 
 /// The configuration file and the environment of a replica.
@@ -69,6 +69,8 @@ pub(crate) struct FixtureOptions {
     /// The shared cache; memory if neither field is set.
     pub(crate) cache: Option<TestCache>,
     pub(crate) cache_url: Option<String>,
+    /// The database; a SQLite file by default.
+    pub(crate) database: Option<TestDatabase>,
 }
 
 /// An error response of a stub. Status 0: no response.
@@ -132,7 +134,10 @@ impl Fixture {
         let pool = StubPool::start(clock.clone()).await;
         let actors = StubActors::start().await;
         let provider = StubProvider::start(clock.clone()).await;
-        let database = testing::sqlite().await;
+        let database = match options.database {
+            Some(database) => database,
+            None => testing::sqlite().await,
+        };
         let cache = options.cache.map(|cache| cache.url).or(options.cache_url);
         let cache = cache.unwrap_or_else(|| "memory:".to_owned());
         let file = format!(
@@ -153,7 +158,7 @@ impl Fixture {
             provider,
             clock,
             settings,
-            _database: database,
+            database,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Tests of the flows against stubs on loopback sockets.
 
+mod abandoned_locks;
 mod attempt_limits;
 mod audit;
 mod authorization_state;
@@ -11,6 +12,7 @@ mod hostile_provider;
 mod http;
 mod limits;
 mod password_flows;
+mod readiness;
 mod refresh;
 mod registration;
 mod registration_crash;

@@ -237,3 +237,26 @@ async fn unresponsive_database_is_unavailable_until_it_recovers() {
     );
     store.check_writable().await.expect("ready again");
 }
+
+#[tokio::test]
+async fn locked_sqlite_file_is_unavailable_in_time() {
+    let test = testing::sqlite().await;
+    let options = postern_common::database::DatabaseOptions::new("operator");
+    let other = Database::open(&test.url, options).await.expect("opens");
+    let store = AuthStore::new(test.database.clone())
+        .await
+        .expect("migrated");
+    let Database::Sqlite(sqlite) = &other else {
+        panic!("SQLite")
+    };
+    let transaction = sqlite.begin().await.expect("a write lock");
+    let started_at = std::time::Instant::now();
+    let insert = store.insert_registration("a", "ada@example.com", Timestamp(1), Timestamp(2));
+    let error = insert.await.expect_err("locked");
+    let elapsed = started_at.elapsed();
+    assert_eq!(Problem::from(error).code(), Code::Unavailable);
+    // SQLite itself waits for five seconds.
+    assert!(elapsed < Duration::from_millis(4_500), "{elapsed:?}");
+    transaction.rollback().await.expect("rolled back");
+    assert_eq!(store.count_registrations().await.expect("reads"), 0);
+}

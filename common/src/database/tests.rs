@@ -1,5 +1,6 @@
 //! Tests of behaviour that both stores share.
 
+mod connect;
 mod outage;
 
 use super::*;

@@ -5,6 +5,7 @@ mod faults;
 mod intake;
 mod outage;
 mod priorities;
+mod store_outage;
 mod urgent_gate;
 mod wakeups;
 mod watermarks;

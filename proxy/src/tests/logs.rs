@@ -1,11 +1,14 @@
 //! Log events about failing upstreams.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::harness::{PATH_SELECTORS, ROUTES, TestGateway};
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 
 /// Captures log lines of this thread, the only one of the test's runtime.
@@ -142,4 +145,92 @@ async fn request_without_an_available_address_is_logged() {
     );
     let words = ["no upstream address available", "no name is resolved"];
     assert_eq!(lines(&log, &words), 1, "{}", log.text());
+}
+
+#[tokio::test]
+async fn request_beyond_the_capacity_is_logged() {
+    for (limits, reason) in [
+        ("", "the client has an eighth of it"),
+        (
+            "trusted_proxies = [\"127.0.0.0/8\"]",
+            "every address has as many requests in flight as in_flight allows",
+        ),
+    ] {
+        let (log, _guard) = capture();
+        let gateway = TestGateway::with(OriginBehavior::Hang, limits, "in_flight = 1").await;
+        let mut held = gateway.connect().await;
+        held.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
+        let sent = async {
+            while gateway.origin.seen().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(STEP_TIMEOUT, sent)
+            .await
+            .expect("a request in flight");
+        for level in [" WARN ", "DEBUG "] {
+            let answer = gateway.get("/open", "").await;
+            assert_eq!(answer.code(), "upstream_unavailable");
+            let id = answer.header("x-request-id").expect("an id");
+            let words = ["no upstream address available", reason, id, level];
+            assert_eq!(lines(&log, &words), 1, "{}", log.text());
+        }
+    }
+}
+
+const DEADLINE_ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\"]\n\
+                              upstream = \"origin\"\npolicy = \"public\"\ndeadline = \"200ms\"\n";
+
+/// Starts a server that answers each connection with text that is not TLS.
+async fn plain_text_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _gone = stream.write_all(b"this is not TLS at all\r\n\r\n").await;
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn each_cause_of_a_failed_attempt_is_logged() {
+    const TLS: &str = "connect_timeout = \"300ms\"\n[upstream.origin.tls]\nname = \"origin\"";
+    let mut missing = Vec::new();
+    for (is_silent, upstream, routes, code, cause) in [
+        (
+            true,
+            "read_timeout = \"150ms\"",
+            ROUTES,
+            "upstream_timeout",
+            "timed out",
+        ),
+        (true, "", DEADLINE_ROUTE, "upstream_timeout", "timed out"),
+        (true, TLS, ROUTES, "upstream_timeout", "ConnectTimedout"),
+        (false, TLS, ROUTES, "upstream_failed", "TLSHandshakeFailure"),
+    ] {
+        for selector in PATH_SELECTORS {
+            let (log, _guard) = capture();
+            let origin = TestOrigin::start(OriginBehavior::Hang).await;
+            let address = match is_silent {
+                true => origin.address,
+                false => plain_text_server().await,
+            };
+            let upstream = format!("addresses = [\"{address}\"]\nretries = 0\n{upstream}");
+            let gateway = TestGateway::before(origin, &upstream, "", routes).await;
+            let answer = gateway.get("/open", selector).await;
+            let (id, address) = (answer.header("x-request-id"), address.to_string());
+            let id = id.expect("an id");
+            let words = ["upstream attempt failed", " WARN ", id, &address, cause];
+            if answer.code() != code || lines(&log, &words) != 1 {
+                let text = log.text();
+                let failed = text
+                    .lines()
+                    .filter(|line| line.contains("upstream attempt failed"));
+                let failed = failed.collect::<String>();
+                missing.push((upstream, selector, answer.code(), failed));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
 }

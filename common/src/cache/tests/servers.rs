@@ -240,6 +240,11 @@ async fn lock_of_a_killed_holder_is_free_in_seconds() {
         cache.lock("left", MINUTE).await.expect("answers").is_none(),
         "it was left behind"
     );
+    let lease: i64 = server
+        .command(&["PTTL", "postern:left"])
+        .await
+        .expect("answers");
+    assert!((1..=3_000).contains(&lease), "milliseconds: {lease}");
     let start = Instant::now();
     let taken = cache
         .wait_for_lock("left", MINUTE, MINUTE)
@@ -252,6 +257,14 @@ async fn lock_of_a_killed_holder_is_free_in_seconds() {
         "{:?}",
         start.elapsed()
     );
+}
+
+/// Works under a lock until it is lost.
+async fn endless_work(held: LockGuard) -> Result<(), CacheError> {
+    let work = held.run(std::future::pending());
+    tokio::time::timeout(Duration::from_secs(20), work)
+        .await
+        .expect("work ends when the lock is lost")
 }
 
 #[tokio::test]
@@ -282,7 +295,7 @@ async fn held_lock_is_renewed_and_work_ends_when_it_is_lost() {
     // As after a failover to a replica that does not have the lock.
     assert!(cache.delete("long").await.expect("answers"));
     assert_eq!(
-        held.run(std::future::pending::<()>()).await,
+        endless_work(held).await,
         Err(CacheError::Unavailable),
         "another's"
     );
@@ -293,7 +306,7 @@ async fn held_lock_is_renewed_and_work_ends_when_it_is_lost() {
         .expect("given back");
     server.kill();
     assert_eq!(
-        held.run(std::future::pending::<()>()).await,
+        endless_work(held).await,
         Err(CacheError::Unavailable),
         "unconfirmed"
     );

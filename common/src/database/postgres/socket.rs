@@ -70,3 +70,29 @@ fn set_socket_options(socket: &OwnedFd, port: u16) -> std::io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn connections_to_the_port_get_keepalive_and_user_timeout() {
+        let connect = || {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = listener.local_addr().expect("bound");
+            let stream = TcpStream::connect(address).expect("connects");
+            (listener, stream, address.port())
+        };
+        let ((_server, stream, port), (_other_server, other, _)) = (connect(), connect());
+        set_keepalive(port);
+        assert!(sockopt::socket_keepalive(&stream).expect("an option"));
+        let duration = |read: rustix::io::Result<Duration>| read.expect("an option").as_secs();
+        assert_eq!(duration(sockopt::tcp_keepidle(&stream)), 15);
+        assert_eq!(duration(sockopt::tcp_keepintvl(&stream)), 5);
+        assert_eq!(sockopt::tcp_keepcnt(&stream), Ok(3));
+        assert_eq!(sockopt::tcp_user_timeout(&stream), Ok(30_000));
+        assert_eq!(sockopt::socket_keepalive(&other), Ok(false), "another port");
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,6 +18,7 @@ pub struct Relay {
     port: u16,
     /// Number of state changes; odd while forwarding is stopped.
     state_generation: Arc<watch::Sender<u64>>,
+    accepted: Arc<AtomicUsize>,
 }
 
 // === impl Relay ===
@@ -41,10 +43,13 @@ impl Relay {
         let relay = Self {
             port,
             state_generation: Arc::default(),
+            accepted: Arc::default(),
         };
         let state_generation = Arc::clone(&relay.state_generation);
+        let accepted = Arc::clone(&relay.accepted);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                accepted.fetch_add(1, Ordering::Relaxed);
                 tokio::spawn(forward(client, server, state_generation.subscribe()));
             }
         });
@@ -56,6 +61,12 @@ impl Relay {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Returns the number of connections accepted so far.
+    #[must_use]
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
     }
 
     /// Stops forwarding in both directions. New connections are accepted and receive no answer.

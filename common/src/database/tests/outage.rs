@@ -1,9 +1,9 @@
 //! PostgreSQL that is unresponsive, read-only or gone: every statement ends, and no failure
 //! outlives its cause.
 
-use std::time::Instant;
-
-use sqlx::Executor;
+use futures_util::future::join_all;
+use sqlx::{AssertSqlSafe, Executor, SqlSafeStr};
+use tokio::time::timeout;
 
 use super::super::testing::{Relay, TestDatabase, postgres};
 use super::*;
@@ -27,14 +27,132 @@ async fn behind_a_relay(test: &TestDatabase) -> (Relay, PostgresPool) {
 }
 
 async fn one(pool: &PostgresPool) -> Result<i32, sqlx::Error> {
-    let asked = Instant::now();
-    let answer = sqlx::query_scalar("SELECT 1").fetch_one(pool).await;
+    let statement = sqlx::query_scalar("SELECT 1").fetch_one(pool);
+    timeout(MAX_STATEMENT_TIME, statement)
+        .await
+        .expect("a statement ends by itself")
+}
+
+/// The ways to run a statement. Each has a deadline of its own in the pool.
+const STATEMENT_KINDS: [&str; 7] = [
+    "execute", "fetch", "prepare", "describe", "begin", "commit", "rollback",
+];
+
+/// Runs a statement on a connection that has just become silent. Returns what is wrong with its
+/// end.
+async fn silent_statement(test: &TestDatabase, kind: &str) -> Option<String> {
+    let (relay, pool) = behind_a_relay(test).await;
+    let statement = async {
+        let is_end = matches!(kind, "commit" | "rollback");
+        let transaction = if is_end {
+            Some(pool.begin().await?)
+        } else {
+            pool.execute("SELECT 1").await?;
+            None
+        };
+        relay.stop_forwarding();
+        match (kind, transaction) {
+            ("commit", Some(transaction)) => transaction.commit().await,
+            (_, Some(transaction)) => transaction.rollback().await,
+            ("execute", None) => pool.execute("SELECT 1").await.map(drop),
+            ("fetch", None) => pool.fetch_optional("SELECT 1").await.map(drop),
+            ("prepare", None) => pool.prepare("SELECT 1".into_sql_str()).await.map(drop),
+            ("describe", None) => pool.describe("SELECT 1".into_sql_str()).await.map(drop),
+            (_, None) => pool.begin().await.map(drop),
+        }
+    };
+    match timeout(MAX_STATEMENT_TIME, statement).await {
+        Err(_) => Some(format!("{kind}: no deadline")),
+        Ok(Ok(())) => Some(format!("{kind}: succeeded")),
+        Ok(Err(error)) if !is_unavailable(&error) => Some(format!("{kind}: {error}")),
+        Ok(Err(_)) if pool.idle_connections() > 0 => Some(format!("{kind}: connection kept")),
+        Ok(Err(_)) => None,
+    }
+}
+
+#[tokio::test]
+async fn every_kind_of_statement_has_a_deadline() {
+    let test = postgres().await;
+    let ends = join_all(STATEMENT_KINDS.map(|kind| silent_statement(&test, kind))).await;
+    let wrong: Vec<String> = ends.into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[tokio::test]
+async fn wait_for_a_connection_has_a_deadline() {
+    let test = postgres().await;
+    let (_relay, pool) = behind_a_relay(&test).await;
+    let held = join_all((0..3).map(|_| pool.acquire())).await;
+    assert!(held.iter().all(Result::is_ok));
+    let error = one(&pool).await.expect_err("all connections are in use");
     assert!(
-        asked.elapsed() < MAX_STATEMENT_TIME,
-        "{:?}",
-        asked.elapsed()
+        matches!(error, sqlx::Error::PoolTimedOut) && is_unavailable(&error),
+        "{error}"
     );
-    answer
+}
+
+#[tokio::test]
+async fn readiness_check_has_a_deadline_of_its_own() {
+    let test = postgres().await;
+    let (relay, url) = Relay::start(&test.url).await;
+    let options = DatabaseOptions {
+        statement_timeout: Duration::from_secs(600),
+        ..DatabaseOptions::new("outage")
+    };
+    let database = Database::open(&url, options).await.expect("opens");
+    database.migrate(&FIRST).await.expect("migrated");
+    database.verify_writable(&FIRST).await.expect("ready");
+    relay.stop_forwarding();
+    let check = timeout(MAX_STATEMENT_TIME, database.verify_writable(&FIRST)).await;
+    let exit = check
+        .expect("the check ends by itself")
+        .expect_err("not ready");
+    assert!(exit.is_temporary(), "{exit}");
+    let ping = timeout(MAX_STATEMENT_TIME, database.ping()).await;
+    ping.expect("it ends by itself").expect_err("no answer");
+}
+
+#[tokio::test]
+async fn sqlstate_decides_whether_connections_are_discarded() {
+    let test = postgres().await;
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    let mut wrong = Vec::new();
+    for (sqlstate, is_discarded, may_succeed_later) in [
+        ("25006", true, true),
+        ("57P01", true, true),
+        ("57P02", true, true),
+        ("57P03", true, true),
+        ("08006", true, true),
+        ("26000", true, false),
+        ("42P05", true, false),
+        ("0A000", true, false),
+        ("40001", false, true),
+        ("53100", false, true),
+        ("55P03", false, true),
+        ("57014", false, true),
+        ("23505", false, false),
+        ("22P02", false, false),
+    ] {
+        let sleep = || pool.execute("SELECT pg_sleep(0.05)");
+        let (one, other) = tokio::join!(sleep(), sleep());
+        assert!(one.is_ok() && other.is_ok());
+        assert_eq!(pool.idle_connections(), 2);
+        let raise = format!("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{sqlstate}'; END $$");
+        let error = pool
+            .execute(AssertSqlSafe(raise))
+            .await
+            .expect_err(sqlstate);
+        let code = error.as_database_error().and_then(|error| error.code());
+        assert_eq!(code.as_deref(), Some(sqlstate));
+        let expected = (if is_discarded { 0 } else { 2 }, may_succeed_later);
+        let found = (pool.idle_connections(), is_unavailable(&error));
+        if found != expected {
+            wrong.push((sqlstate, found));
+        }
+    }
+    assert_eq!(wrong, [], "idle connections and availability");
 }
 
 #[tokio::test]
@@ -76,12 +194,11 @@ async fn unanswered_transaction_times_out_and_is_closed() {
         transaction.execute("INSERT INTO t VALUES (2)").await?;
         transaction.commit().await
     };
-    let asked = Instant::now();
-    let error = pool.within_deadline(insert).await.expect_err("no answer");
-    assert!(
-        asked.elapsed() < MAX_STATEMENT_TIME && is_unavailable(&error),
-        "{error}"
-    );
+    let ended = timeout(MAX_STATEMENT_TIME, pool.within_deadline(insert)).await;
+    let error = ended
+        .expect("a transaction ends by itself")
+        .expect_err("no answer");
+    assert!(is_unavailable(&error), "{error}");
     relay.recover();
     let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM t")
         .fetch_one(&pool)
@@ -97,11 +214,29 @@ async fn cancelled_request_does_not_leave_its_answer_to_the_next() {
         panic!("PostgreSQL")
     };
     let slow = sqlx::query_scalar::<_, i32>("SELECT 7 FROM pg_sleep(5)").fetch_one(pool);
-    tokio::time::timeout(Duration::from_millis(200), slow)
+    timeout(Duration::from_millis(200), slow)
         .await
         .expect_err("it is cut off");
     assert_eq!(pool.idle_connections(), 0, "its connection is closed");
     assert_eq!(one(pool).await.expect("answers"), 1);
+}
+
+#[tokio::test]
+async fn cancelled_statement_makes_the_pool_check_other_connections() {
+    let test = postgres().await;
+    let (relay, pool) = behind_a_relay(&test).await;
+    let sleep = || pool.execute("SELECT pg_sleep(0.2)");
+    let (a, b, c) = tokio::join!(sleep(), sleep(), sleep());
+    assert!(a.is_ok() && b.is_ok() && c.is_ok());
+    relay.stop_forwarding();
+    let statement = one(&pool);
+    timeout(Duration::from_millis(50), statement)
+        .await
+        .expect_err("no answer");
+    relay.recover();
+    one(&pool)
+        .await
+        .expect("the silent connections are not used");
 }
 
 #[tokio::test]
@@ -147,7 +282,7 @@ async fn read_only_server_is_not_connected_to() {
         panic!("PostgreSQL")
     };
     let name = test.url.rsplit_once('/').expect("a path").1;
-    let set = sqlx::AssertSqlSafe(format!(
+    let set = AssertSqlSafe(format!(
         "ALTER DATABASE {name} SET default_transaction_read_only = on"
     ));
     pool.execute(set).await.expect("set");
@@ -168,30 +303,13 @@ async fn read_only_server_is_not_connected_to() {
 }
 
 #[tokio::test]
-async fn first_writable_host_is_connected_to() {
-    let primary = postgres().await;
-    let (silent, _) = Relay::start(&primary.url).await;
-    silent.stop_forwarding();
-    let url = url::Url::parse(&primary.url).expect("a URL");
-    let port = url.port().expect("a port");
-    // A closed port, an unresponsive server, and a server that answers.
-    let hosts = format!("127.0.0.1:1,127.0.0.1:{},127.0.0.1:{port}", silent.port());
-    let several = primary.url.replace(&format!("127.0.0.1:{port}"), &hosts);
-    let database = Database::open(&several, DatabaseOptions::new("test"))
-        .await
-        .expect("the third answers");
-    database.ping().await.expect("answers");
-    assert!(database.label().contains(&hosts), "{}", database.label());
-}
-
-#[tokio::test]
 async fn close_does_not_wait_for_connections_in_use() {
     let test = postgres().await;
     let (relay, pool) = behind_a_relay(&test).await;
     let held = pool.acquire().await.expect("a connection");
     one(&pool).await.expect("another is idle");
     relay.stop_forwarding();
-    tokio::time::timeout(MAX_STATEMENT_TIME, pool.close())
+    timeout(MAX_STATEMENT_TIME, pool.close())
         .await
         .expect("it is closed");
     held.release();
@@ -208,23 +326,59 @@ async fn tcp_keepalive_is_set_on_both_ends() {
     let test = postgres().await;
     let (relay, pool) = behind_a_relay(&test).await;
     one(&pool).await.expect("answers");
-    let shown: String = sqlx::query_scalar("SHOW tcp_keepalives_idle")
-        .fetch_one(&pool)
-        .await
-        .expect("answers");
-    assert_eq!(shown, "15", "the server's end");
+    for (setting, expected) in [
+        ("tcp_keepalives_idle", "15"),
+        ("tcp_keepalives_interval", "5"),
+        ("tcp_keepalives_count", "3"),
+        ("tcp_user_timeout", "30000"),
+    ] {
+        let show = AssertSqlSafe(format!("SHOW {setting}"));
+        let shown: String = sqlx::query_scalar(show)
+            .fetch_one(&pool)
+            .await
+            .expect("answers");
+        assert_eq!(shown, expected, "the server's end: {setting}");
+    }
+    assert_eq!(keepalive_timers(relay.port()), [true], "the pool's");
+    let _listener = pool.listen("outage").await.expect("listens");
+    assert_eq!(
+        keepalive_timers(relay.port()),
+        [true, true],
+        "the listener's"
+    );
+}
+
+/// Returns for each established connection to a port whether its keepalive timer runs.
+fn keepalive_timers(port: u16) -> Vec<bool> {
     // proc_net_tcp(5): state 01 is established, timer 02 is keepalive.
-    let watched = |line: &str| {
+    let timer = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let to_relay = fields
+        let is_peer = fields
             .get(2)
-            .is_some_and(|peer| peer.ends_with(&format!(":{:04X}", relay.port())));
-        (to_relay && fields[3] == "01").then(|| fields[5].starts_with("02:"))
+            .is_some_and(|peer| peer.ends_with(&format!(":{port:04X}")));
+        (is_peer && fields[3] == "01").then(|| fields[5].starts_with("02:"))
     };
     let table = std::fs::read_to_string("/proc/self/net/tcp").expect("Linux");
-    let connections: Vec<bool> = table.lines().filter_map(watched).collect();
-    assert!(
-        !connections.is_empty() && connections.iter().all(|watched| *watched),
-        "{connections:?}"
-    );
+    table.lines().filter_map(timer).collect()
+}
+
+#[tokio::test]
+async fn readiness_check_writes_a_row() {
+    for test in testing::both().await {
+        test.database.migrate(&FIRST).await.expect("migrated");
+        let changes = async || match &test.database {
+            Database::Postgres(pool) => {
+                let newest = "SELECT xmin::text::bigint FROM postern_first_migrations";
+                sqlx::query_scalar::<_, i64>(newest).fetch_one(pool).await
+            }
+            Database::Sqlite(sqlite) => {
+                sqlx::query_scalar::<_, i64>("SELECT total_changes()")
+                    .fetch_one(&sqlite.writer)
+                    .await
+            }
+        };
+        let before = changes().await.expect("answers");
+        test.database.verify_writable(&FIRST).await.expect("ready");
+        assert!(changes().await.expect("answers") > before);
+    }
 }

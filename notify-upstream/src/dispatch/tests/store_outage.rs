@@ -1,0 +1,129 @@
+//! Tests of acceptance and readiness while the store is unresponsive.
+
+use std::time::Instant;
+
+use postern_common::admin::Health;
+use postern_common::database::testing::{self, Relay};
+use postern_common::database::{Database, DatabaseOptions};
+use sqlx::Executor;
+
+use super::*;
+use crate::housekeeping::StoreMaintenance;
+use crate::principal::Principal;
+
+/// Upper bound for something that ends by itself, on a busy machine.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Upper bound for a request. The deadline of its statement is 2 s, and that of the dispatcher's
+/// statements is 5 s.
+const MAX_RESPONSE_TIME: Duration = Duration::from_millis(4_500);
+
+#[tokio::test]
+async fn silent_database_rejects_submissions_until_it_recovers() {
+    let test = testing::postgres().await;
+    let (relay, url) = Relay::start(&test.url).await;
+    let database = Database::open(&url, DatabaseOptions::new("postern-notify"))
+        .await
+        .expect("opens");
+    let store = Store::open(&database, 4).await.expect("the store opens");
+    store
+        .maintain(START, Timestamp(0))
+        .await
+        .expect("partitions are created");
+    let mut rig = TestReplica::new(&store, &clock(), 8).await;
+    rig.submit(draft(Priority::Normal), Some("before"))
+        .await
+        .expect("accepted");
+    relay.stop_forwarding();
+    for _ in 0..2 {
+        let asked = Instant::now();
+        let submission = rig.submit(draft(Priority::Normal), Some("during"));
+        let answer = tokio::time::timeout(STEP_TIMEOUT, submission).await;
+        let problem = answer
+            .expect("a statement ends by itself")
+            .expect_err("no answer");
+        assert_eq!(problem.code(), Code::Unavailable);
+        let elapsed = asked.elapsed();
+        assert!(elapsed < MAX_RESPONSE_TIME, "{elapsed:?}");
+    }
+    relay.recover();
+    let accepted = rig.submit(draft(Priority::Normal), Some("during")).await;
+    let repeated = rig.submit(draft(Priority::Normal), Some("during")).await;
+    assert_eq!(
+        accepted.expect("a new connection").id,
+        repeated.expect("the same key").id
+    );
+}
+
+#[tokio::test]
+async fn submission_without_a_commit_is_rejected_in_time() {
+    for (store, _database) in stores().await {
+        let mut rig = TestReplica::new(&store, &clock(), 8).await;
+        let principal = Principal {
+            creator: "service:test".into(),
+            actor: None,
+        };
+        // The committer does not run: it waits for the store.
+        let submission = rig.submissions.submit(
+            &principal,
+            draft(Priority::Normal),
+            None,
+            BudgetPermit::default(),
+        );
+        let answer = tokio::time::timeout(STEP_TIMEOUT, submission).await;
+        let problem = answer.expect("it ends by itself").expect_err("no commit");
+        let response = problem.render("x");
+        assert_eq!(
+            (response.status.as_u16(), &response.headers["retry-after"]),
+            (503, &"1".parse().expect("a value"))
+        );
+        rig.committer.step().await;
+        let depths = store.queue_depths(i64::MAX).await.expect("no error");
+        assert_eq!(
+            depths.iter().map(|depth| depth.rows).sum::<i64>(),
+            0,
+            "a rejected submission is not written later"
+        );
+    }
+}
+
+#[tokio::test]
+async fn replica_is_not_ready_while_writes_fail() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4)
+        .await
+        .expect("the store opens");
+    let rig = TestReplica::new(&store, &clock(), 8).await;
+    let health = Health::new();
+    let maintenance = StoreMaintenance {
+        store: store.clone(),
+        clock: clock(),
+        workers: Arc::clone(&rig.workers),
+        suppression: Arc::clone(&rig.suppression),
+        metrics: NotifyMetrics::new(),
+        database: health.check("database"),
+        opened: test.database.clone(),
+        retention: Duration::from_secs(90 * 86_400),
+    };
+    maintenance.check_health().await;
+    assert!(health.is_ready(), "{health}");
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    let mut operator = pool.begin().await.expect("a transaction begins");
+    // Reads continue, and writes wait.
+    operator
+        .execute("LOCK TABLE postern_notify_migrations IN EXCLUSIVE MODE")
+        .await
+        .expect("locked");
+    maintenance.check_health().await;
+    assert!(
+        health
+            .to_string()
+            .starts_with("not ready; database: the database accepts no writes"),
+        "{health}"
+    );
+    store.queue_depths(1).await.expect("reads succeed");
+    operator.rollback().await.expect("rolled back");
+    maintenance.check_health().await;
+    assert!(health.is_ready(), "{health}");
+}
