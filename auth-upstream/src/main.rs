@@ -32,7 +32,12 @@ struct CommandLine {
 enum Subcommand {
     /// Checks pools, app clients, keys, clock and stores, and reports configuration errors.
     Check,
+    /// Prints the JSON schema of the configuration, for editors.
+    Schema,
 }
+
+/// The JSON schema of the configuration. A test makes it from what the readers accept.
+const SCHEMA: &str = include_str!("../auth.schema.json");
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -49,6 +54,11 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: CommandLine) -> Result<(), Exit> {
+    if let Some(Subcommand::Schema) = arguments.command {
+        // Standard output may be closed early, for instance by `head`.
+        let _closed = std::io::stdout().write_all(SCHEMA.as_bytes());
+        return Ok(());
+    }
     let env = Env::of_process();
     let config = load(&arguments.config, |root| Config::read(root, &env))?;
     if let Some(Subcommand::Check) = arguments.command {

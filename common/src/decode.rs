@@ -17,6 +17,7 @@
 //!
 //! Depends on `clock` for timestamps.
 
+mod accepted;
 mod field;
 mod json;
 mod mistake;
@@ -25,6 +26,7 @@ mod path;
 mod toml;
 mod units;
 
+pub use accepted::{AcceptedFields, FieldDescription};
 pub use field::Field;
 pub use json::json;
 pub use mistake::{Mistake, Mistakes, Weight};

@@ -51,6 +51,8 @@ pub(super) enum OperatorCommand {
     Suppression(SuppressionCommand),
     /// Check the database configuration.
     Check,
+    /// Print the JSON schema of the configuration, for editors.
+    Schema,
     /// Read a delivery status notification (RFC 3464) from standard input, as piped by a mail
     /// server.
     Dsn,
@@ -148,6 +150,9 @@ pub async fn run() -> ExitCode {
     }
 }
 
+/// The JSON schema of the configuration. A test makes it from what the readers accept.
+const SCHEMA: &str = include_str!("../notify.schema.json");
+
 fn read_config(path: &Path, env: &Env) -> Result<Config, Exit> {
     load(path, |root| Config::read(root, env))
 }
@@ -174,6 +179,7 @@ impl OperatorCommand {
             Self::Dead(command) => Box::pin(command.run(&read(config)?)).await,
             Self::Suppression(command) => Box::pin(command.run(&read(config)?)).await,
             Self::Check => Box::pin(check_database(&read(config)?)).await,
+            Self::Schema => print_line(SCHEMA.trim_end()),
             Self::Dsn => Box::pin(dsn::run(read(config))).await,
         }
     }

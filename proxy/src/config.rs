@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postern_common::config::{AdminListener, Env, read_admin};
-use postern_common::decode::{Field, Object, Value};
+use postern_common::decode::{Field, Object};
 use postern_common::identity::IdentityConfig;
 use postern_common::log::Log;
 use postern_common::token::Issuer;
@@ -136,13 +136,10 @@ impl Config {
     /// Decodes the root of the document, without running the route tests. Returns `None`, with the
     /// mistakes recorded, if it is invalid.
     pub(crate) fn decode(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let listen = root.list("listen", |field| field.object(ListenerConfig::read));
-        let none = |field: Field<'_>| {
-            Some(matches!(field.value(), Value::Array(items) if items.is_empty()))
-        };
-        if root.optional("listen", none).unwrap_or(true) {
-            root.fail("missing_field", "at least one [[listen]] is required");
-        }
+        let listen =
+            root.non_empty_list("listen", "at least one [[listen]] is required", |field| {
+                field.object(ListenerConfig::read)
+            });
         let admin = read_admin(root, None);
         let log = Log::read(root, env);
         let workers = root.optional("workers", |field| field.integer(1..=256));
@@ -258,10 +255,7 @@ impl Default for TokenConfig {
 
 impl TraceConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
-        let sample = section.or("sample", 0.01, |field| match field.number()? {
-            share if (0.0..=1.0).contains(&share) => Some(share),
-            _ => field.fail("out_of_range", "must be 0 to 1"),
-        });
+        let sample = section.or("sample", 0.01, |field| field.number(0.0..=1.0));
         section
             .required("endpoint", |field| field.url())
             .map(|endpoint| Self { endpoint, sample })
@@ -309,15 +303,6 @@ fn nonzero_duration(field: Field<'_>) -> Option<Duration> {
         Duration::ZERO => field.fail("out_of_range", "must be more than 0"),
         duration => Some(duration),
     }
-}
-
-/// Reads a list that is not empty. A list whose items are all invalid is not reported as empty as
-/// well.
-fn non_empty<T>(field: Field<'_>, read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
-    if matches!(field.value(), Value::Array(items) if items.is_empty()) {
-        return field.fail("invalid_length", "must not be empty");
-    }
-    field.array(read)
 }
 
 /// Reads a list of strings of 1 to 256 bytes.

@@ -1,8 +1,11 @@
-//! Checks of the commented-out settings in the shipped configuration files.
+//! Checks of the shipped configuration files and of the JSON schemas that the programs print.
 
+use jsonschema::Validator;
 use postern_common::config::{Env, parse};
 use postern_common::identity::IdentityConfig;
 use postern_tests::config_file::ConfigFile;
+use postern_tests::program::Program;
+use serde_json::{Value, json};
 
 /// Returns the commented lines from `# [identity]` to the end of a file, without comment marks and
 /// prose.
@@ -34,5 +37,65 @@ fn commented_identity_settings_are_valid() {
         let config = config.unwrap_or_else(|exit| panic!("{file}: {exit}\n{text}"));
         assert_eq!(config.actor.pool_id, "us-west-2_XXXXXXXXX");
         assert!(config.service_account.is_some(), "{file}");
+    }
+}
+
+/// Returns the validator of the schema that a program prints.
+async fn validator(program: &str) -> Validator {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ended = Program::of_workspace(program, folder.path())
+        .arg("schema")
+        .run()
+        .await;
+    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+    let schema: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    jsonschema::draft202012::new(&schema).expect("a valid schema")
+}
+
+#[tokio::test]
+async fn shipped_files_are_valid_by_the_schemas() {
+    for (program, files) in [
+        ("postern-proxy", vec!["proxy.toml", "proxy-local-pool.toml"]),
+        ("postern-auth", vec!["auth.toml"]),
+        ("postern-notify", vec!["notify.toml"]),
+    ] {
+        let validator = validator(program).await;
+        for file in files {
+            let text = ConfigFile::of_repository(file).text().to_owned();
+            let value: Value = toml::from_str(&text).expect("TOML");
+            let wrong: Vec<String> = validator
+                .iter_errors(&value)
+                .map(|error| format!("{}: {error}", error.instance_path()))
+                .collect();
+            assert_eq!(wrong, Vec::<String>::new(), "{file}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn schema_rejects_unknown_keys_wrong_types_and_values_out_of_range() {
+    let validator = validator("postern-proxy").await;
+    let shipped = ConfigFile::of_repository("proxy.toml").text().to_owned();
+    let shipped: Value = toml::from_str(&shipped).expect("TOML");
+    for (pointer, key, wrong) in [
+        ("", "route_", json!([])),
+        ("", "workers", json!(0)),
+        ("", "listen", json!([])),
+        ("/limits", "head_timeut", json!("1s")),
+        ("/limits", "head_timeout", json!(1)),
+        ("/limits", "head_timeout", json!("1 s")),
+        ("/limits", "head_bytes", json!("1KB")),
+        ("/route/0", "policy", json!("private")),
+        ("/route/0", "policy", json!({"user": "any"})),
+        ("/route/0", "methods", json!(["get"])),
+        ("/route/0", "methods", json!([])),
+        ("/route/0", "retries", json!(6)),
+    ] {
+        let mut value = shipped.clone();
+        if value.pointer(pointer).is_none() {
+            value[pointer.trim_start_matches('/')] = json!({});
+        }
+        value.pointer_mut(pointer).expect("a table")[key] = wrong.clone();
+        assert!(!validator.is_valid(&value), "{pointer}/{key} = {wrong}");
     }
 }

@@ -3,6 +3,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use postern_common::config::parse;
 use postern_common::exit::Exit;
+use postern_common::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
+use std::path::Path;
 
 const POOLS: [(&str, &str); 6] = [
     ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
@@ -227,16 +229,19 @@ prompt = "consent"
 "#;
 
 #[test]
-fn every_key_is_in_the_configuration_reference() {
+fn every_key_is_in_the_configuration_reference_and_in_the_schema() {
     let secrets = [
         ("IDP_ACTOR_CLIENT_SECRET", "x"),
         ("IDP_SERVICE_CLIENT_SECRET", "x"),
     ];
     let env: Env = POOLS.iter().chain(&secrets).copied().collect();
-    postern_common::testing::assert_keys_documented(
-        &format!("{EVERY_KEY}{}", postern_common::testing::IDENTITY_TABLES),
-        include_str!("../../../docs/configuration.md"),
-        &["## All processes", "## Authentication: `auth.toml`"],
-        |root| Config::read(root, &env),
-    );
+    let reference = ConfigurationReference {
+        sample: &format!("{EVERY_KEY}{IDENTITY_TABLES}"),
+        document: include_str!("../../../docs/configuration.md"),
+        sections: &["## All processes", "## Authentication: `auth.toml`"],
+    };
+    let accepted = reference.assert_complete(|root| Config::read(root, &env));
+    let schema = reference.schema("Postern authentication service configuration", &accepted);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("auth.schema.json");
+    assert_schema_written(&path, &schema);
 }

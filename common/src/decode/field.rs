@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use serde_json::{Value as Json, json};
 use url::Url;
 
 use super::mistake::{Mistake, Mistakes, Weight};
@@ -66,18 +67,57 @@ impl<'a> Field<'a> {
         )
     }
 
+    /// Records an accepted form of the value as a JSON schema.
+    fn accept(&self, form: impl FnOnce() -> Json) {
+        if let Some(recorded) = &self.mistakes.accepted {
+            recorded.borrow_mut().note_form(self.at.path(), form());
+        }
+    }
+
     /// Reads text of any length.
     pub fn string(&self) -> Option<&'a str> {
-        if let Value::String(text) = &self.node.value {
-            Some(text)
-        } else {
-            self.mistyped("a string")
+        self.string_as(|| json!({ "type": "string" }))
+    }
+
+    /// Reads text, which the caller parses. `form` is its JSON schema.
+    pub fn string_as(&self, form: impl FnOnce() -> Json) -> Option<&'a str> {
+        self.if_string(form).or_else(|| self.mistyped("a string"))
+    }
+
+    /// Returns the text of a string. Any other value has another form, and is not recorded as a
+    /// mistake. `form` is the JSON schema of the string.
+    pub fn if_string(&self, form: impl FnOnce() -> Json) -> Option<&'a str> {
+        self.accept(form);
+        match &self.node.value {
+            Value::String(text) => Some(text),
+            _ => None,
         }
+    }
+
+    /// Returns whether the value is this word, one of its forms.
+    #[must_use]
+    pub fn is(&self, word: &str) -> bool {
+        self.if_string(|| json!({ "enum": [word] })) == Some(word)
+    }
+
+    /// Returns whether the value is `true`, one of its forms.
+    #[must_use]
+    pub fn is_true(&self) -> bool {
+        self.accept(|| json!({ "const": true }));
+        self.node.value == Value::Bool(true)
+    }
+
+    pub(super) fn is_empty_array(&self) -> bool {
+        matches!(&self.node.value, Value::Array(items) if items.is_empty())
     }
 
     /// Reads text without control characters whose length in bytes is in `range`.
     pub fn text(&self, range: RangeInclusive<usize>) -> Option<String> {
-        let text = self.string()?;
+        // A character has one to four bytes.
+        let text = self.string_as(|| {
+            let (min, max) = (range.start().div_ceil(4), range.end());
+            json!({ "type": "string", "minLength": min, "maxLength": max })
+        })?;
         if !range.contains(&text.len()) {
             let (min, max) = (range.start(), range.end());
             return self.fail(
@@ -93,6 +133,7 @@ impl<'a> Field<'a> {
 
     /// Reads a boolean.
     pub fn boolean(&self) -> Option<bool> {
+        self.accept(|| json!({ "type": "boolean" }));
         if let Value::Bool(flag) = self.node.value {
             Some(flag)
         } else {
@@ -105,6 +146,11 @@ impl<'a> Field<'a> {
     where
         T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display,
     {
+        self.accept(|| {
+            let number = |bound: &T| bound.to_string().parse().map_or(Json::Null, Json::Number);
+            let (min, max) = (number(range.start()), number(range.end()));
+            json!({ "type": "integer", "minimum": min, "maximum": max })
+        });
         let Value::Integer(number) = self.node.value else {
             return self.mistyped("an integer");
         };
@@ -117,8 +163,18 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Reads a number.
-    pub fn number(&self) -> Option<f64> {
+    /// Reads a number in `range`.
+    pub fn number(&self, range: RangeInclusive<f64>) -> Option<f64> {
+        let (min, max) = (range.start(), range.end());
+        self.accept(|| json!({ "type": "number", "minimum": min, "maximum": max }));
+        let number = self.any_number()?;
+        if range.contains(&number) {
+            return Some(number);
+        }
+        self.fail("out_of_range", format!("must be {min} to {max}"))
+    }
+
+    fn any_number(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "settings are far below 2^53")]
         if let Value::Integer(number) = self.node.value {
             return Some(number as f64);
@@ -132,6 +188,7 @@ impl<'a> Field<'a> {
 
     /// Reads a nested object. Fields that `read` does not take are recorded as unknown.
     pub fn object<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Option<T> {
+        self.accept(|| json!({ "type": "object" }));
         let Value::Object(entries) = &self.node.value else {
             return self.mistyped("an object");
         };
@@ -149,7 +206,29 @@ impl<'a> Field<'a> {
     }
 
     /// Reads every item of a list. Invalid items are omitted and recorded.
-    pub fn array<T>(&self, mut read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
+    pub fn array<T>(&self, read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
+        self.array_of(0, read)
+    }
+
+    /// Reads every item of a list that must not be empty. Invalid items are omitted and recorded; if
+    /// all are, the list is not recorded as empty as well.
+    pub fn non_empty_array<T>(&self, read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
+        if self.is_empty_array() {
+            return self.fail("invalid_length", "must not be empty");
+        }
+        self.array_of(1, read)
+    }
+
+    /// Reads every item of a list that has at least `min` items.
+    pub(super) fn array_of<T>(
+        &self,
+        min: usize,
+        mut read: impl FnMut(Field<'_>) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        self.accept(|| match min {
+            0 => json!({ "type": "array" }),
+            min => json!({ "type": "array", "minItems": min }),
+        });
         let Value::Array(items) = &self.node.value else {
             return self.mistyped("an array");
         };
@@ -169,7 +248,10 @@ impl<'a> Field<'a> {
 
     /// Reads one of a closed set of names.
     pub fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Option<T> {
-        let text = self.string()?;
+        let text = self.string_as(|| {
+            let names: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+            json!({ "enum": names })
+        })?;
         match choices.iter().find(|(word, _)| *word == text) {
             Some((_, choice)) => Some(*choice),
             None => {
@@ -184,14 +266,15 @@ impl<'a> Field<'a> {
 
     /// Reads an RFC 3339 timestamp.
     pub fn timestamp(&self) -> Option<Timestamp> {
-        let text = self.string()?;
+        let text = self.string_as(|| json!({ "type": "string", "format": "date-time" }))?;
         Timestamp::parse(text)
             .or_else(|| self.fail("invalid_format", "must be an RFC 3339 timestamp"))
     }
 
     /// Reads a duration such as `250ms`, `30s`, `5m`, `1h` or `7d`.
     pub fn duration(&self) -> Option<Duration> {
-        let text = self.string()?;
+        let pattern = "^[0-9]+(ms|s|m|h|d)$";
+        let text = self.string_as(|| json!({ "type": "string", "pattern": pattern }))?;
         parse_duration(text).or_else(|| {
             self.fail(
                 "invalid_format",
@@ -202,19 +285,24 @@ impl<'a> Field<'a> {
 
     /// Reads a size in bytes such as `512`, `64KiB`, `10MiB` or `1GiB`.
     pub fn bytes(&self) -> Option<u64> {
+        self.accept(|| json!({ "type": "integer", "minimum": 0 }));
+        let pattern = "^[0-9]+(B|KiB|MiB|GiB)?$";
+        self.accept(|| json!({ "type": "string", "pattern": pattern }));
         if let Value::Integer(number) = self.node.value {
             return u64::try_from(number)
                 .ok()
                 .or_else(|| self.fail("out_of_range", "must not be negative"));
         }
-        let text = self.string()?;
+        let Value::String(text) = &self.node.value else {
+            return self.mistyped("a string");
+        };
         parse_bytes(text)
             .or_else(|| self.fail("invalid_format", "must be a size such as 64KiB or 10MiB"))
     }
 
     /// Reads an absolute `http` or `https` URL without a user name and password.
     pub fn url(&self) -> Option<Url> {
-        let text = self.string()?;
+        let text = self.string_as(|| json!({ "type": "string", "pattern": "^https?://" }))?;
         let Some(url) = Url::parse(text)
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https"))
@@ -232,7 +320,7 @@ impl<'a> Field<'a> {
 
     /// Reads an IP address with a port, such as `127.0.0.1:8500` or `[::1]:8500`.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
-        let text = self.string()?;
+        let text = self.string_as(|| json!({ "type": "string", "pattern": "^.+:[0-9]+$" }))?;
         text.parse().ok().or_else(|| {
             self.fail(
                 "invalid_format",

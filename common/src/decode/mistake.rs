@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use super::accepted::AcceptedFields;
 use super::path::ValuePath;
 use super::{Field, Node, Object};
 
@@ -40,17 +41,17 @@ const MAX_POINTER_BYTES: usize = 256;
 #[derive(Debug, Default)]
 pub struct Mistakes {
     noted: RefCell<Vec<Mistake>>,
-    /// The names of the fields that readers know, if they are recorded.
-    pub(super) known_fields: Option<RefCell<BTreeSet<String>>>,
+    /// What readers accept, if it is recorded.
+    pub(super) accepted: Option<RefCell<AcceptedFields>>,
 }
 
 impl Mistakes {
-    /// Creates a collector that also records which fields the readers know, for tests that compare
-    /// them with a document.
+    /// Creates a collector that also records what the readers accept, for schemas and for tests that
+    /// compare fields with a document.
     #[must_use]
     pub fn recording_fields() -> Self {
         Self {
-            known_fields: Some(RefCell::default()),
+            accepted: Some(RefCell::default()),
             ..Self::default()
         }
     }
@@ -59,12 +60,14 @@ impl Mistakes {
     /// objects, `upstream.NAME.addresses` where the key is user-defined.
     #[must_use]
     pub fn known_fields(&self) -> BTreeSet<String> {
-        let recorded = self.known_fields.as_ref();
-        recorded
-            .map(RefCell::borrow)
-            .as_deref()
-            .cloned()
-            .unwrap_or_default()
+        self.accepted_fields().paths()
+    }
+
+    /// Returns what readers have accepted so far.
+    #[must_use]
+    pub fn accepted_fields(&self) -> AcceptedFields {
+        let recorded = self.accepted.as_ref();
+        recorded.map(|all| all.borrow().clone()).unwrap_or_default()
     }
 
     /// Records a mistake, unless [`Mistakes::is_full`]. Long pointers are truncated.

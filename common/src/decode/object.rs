@@ -28,6 +28,9 @@ impl Object<'_> {
         read: impl FnOnce(Field<'_>) -> Option<T>,
     ) -> Option<T> {
         let found = self.field(name);
+        if let Some(recorded) = &self.mistakes.accepted {
+            recorded.borrow_mut().note_required(self.path_of(name));
+        }
         if found.is_none() {
             self.fail_field(name, self.offset, "missing_field", "is required".to_owned());
         }
@@ -66,6 +69,26 @@ impl Object<'_> {
     pub fn list<T>(&self, name: &'static str, read: impl FnMut(Field<'_>) -> Option<T>) -> Vec<T> {
         self.optional(name, |field| field.array(read))
             .unwrap_or_default()
+    }
+
+    /// Reads every item of a required list that must not be empty. An absent or empty one is recorded
+    /// (400) with this detail.
+    pub fn non_empty_list<T>(
+        &self,
+        name: &'static str,
+        detail: &str,
+        read: impl FnMut(Field<'_>) -> Option<T>,
+    ) -> Vec<T> {
+        if let Some(recorded) = &self.mistakes.accepted {
+            recorded.borrow_mut().note_required(self.path_of(name));
+        }
+        match self.field(name) {
+            Some(field) if !field.is_empty_array() => field.array_of(1, read).unwrap_or_default(),
+            Some(_) | None => {
+                self.fail("missing_field", detail);
+                Vec::new()
+            }
+        }
     }
 
     /// Reads every field that was not requested by name before, for objects with user-defined keys.
@@ -193,15 +216,19 @@ impl Object<'_> {
     }
 
     fn record_known(&self, known: &[&'static str]) {
-        let Some(recorded) = &self.mistakes.known_fields else {
+        let Some(recorded) = &self.mistakes.accepted else {
             return;
         };
-        let path = self.at.path();
-        let dot = if path.is_empty() { "" } else { "." };
         for name in known {
             let name = if *name == ANY_NAME { "NAME" } else { name };
-            recorded.borrow_mut().insert(format!("{path}{dot}{name}"));
+            recorded.borrow_mut().note_field(self.path_of(name));
         }
+    }
+
+    fn path_of(&self, name: &str) -> String {
+        let path = self.at.path();
+        let dot = if path.is_empty() { "" } else { "." };
+        format!("{path}{dot}{name}")
     }
 
     /// Records as unknown (400) every field that was not requested.

@@ -1,4 +1,7 @@
+use std::path::Path;
+
 use postern_common::config;
+use postern_common::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
 
 use super::*;
 
@@ -162,7 +165,7 @@ secret_env = "WEBHOOK_SECRET"
 "#;
 
 #[test]
-fn every_key_is_in_the_configuration_reference() {
+fn every_key_is_in_the_configuration_reference_and_in_the_schema() {
     let folder = tempfile::tempdir().expect("a folder");
     let account = r#"{"project_id": "p", "client_email": "a@b.example", "private_key": "k",
         "token_uri": "https://oauth2.example/token"}"#;
@@ -177,10 +180,13 @@ fn every_key_is_in_the_configuration_reference() {
         ("VAPID_KEY", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE"),
         ("WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
     ];
-    postern_common::testing::assert_keys_documented(
-        &format!("{sample}{}", postern_common::testing::IDENTITY_TABLES),
-        include_str!("../../../docs/configuration.md"),
-        &["## All processes", "## Notifications: `notify.toml`"],
-        |root| Config::read(root, &Env::from(variables)),
-    );
+    let reference = ConfigurationReference {
+        sample: &format!("{sample}{IDENTITY_TABLES}"),
+        document: include_str!("../../../docs/configuration.md"),
+        sections: &["## All processes", "## Notifications: `notify.toml`"],
+    };
+    let accepted = reference.assert_complete(|root| Config::read(root, &Env::from(variables)));
+    let schema = reference.schema("Postern notification service configuration", &accepted);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("notify.schema.json");
+    assert_schema_written(&path, &schema);
 }

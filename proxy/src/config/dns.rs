@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postern_common::decode::{Field, Object};
 
-use crate::config::{non_empty, nonzero_duration};
+use crate::config::nonzero_duration;
 
 /// `[dns]`: look-ups of the names of upstreams.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl DnsConfig {
                 },
             );
         Some(Self {
-            servers: section.optional("servers", |field| non_empty(field, read_server)),
+            servers: section.optional("servers", |field| field.non_empty_array(read_server)),
             timeout: section.or("timeout", default.timeout, nonzero_duration),
             min_ttl,
             max_ttl,

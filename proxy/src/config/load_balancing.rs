@@ -88,12 +88,10 @@ impl ConsistentKey {
                           { query = \"user\" }";
 
     fn read(field: Field<'_>) -> Option<Self> {
-        if let Value::String(text) = field.value() {
-            match text.as_str() {
-                "principal" => return Some(Self::Principal),
-                "client_address" => return Some(Self::ClientAddress),
-                _ => {}
-            }
+        if field.is("principal") {
+            return Some(Self::Principal);
+        } else if field.is("client_address") {
+            return Some(Self::ClientAddress);
         } else if matches!(field.value(), Value::Object(_)) {
             return field.object(Self::read_table);
         }

@@ -75,6 +75,12 @@ impl MethodSet {
             .map(|bit| Self(1 << bit))
     }
 
+    /// Returns the JSON schema of one item of `methods`.
+    pub(super) fn schema() -> serde_json::Value {
+        let names: Vec<&str> = std::iter::once("*").chain(METHODS).collect();
+        serde_json::json!({ "enum": names })
+    }
+
     /// Returns the union of both sets.
     #[must_use]
     pub fn union(self, other: Self) -> Self {

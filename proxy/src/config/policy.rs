@@ -76,39 +76,36 @@ impl RoutePolicy {
 /// Reads `"public"`, or `{ users = …, services = …, audit = … }` with at least one of the first
 /// two.
 pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
-    match field.value() {
-        Value::String(text) if text == "public" => Some(RoutePolicy::Public),
-        Value::Object(_) => field.object(|policy| {
-            let users = policy.optional("users", read_users);
-            let services = policy.optional("services", read_services);
-            let audit = policy.or("audit", false, |field| field.boolean());
-            if !policy.has("users") && !policy.has("services") {
-                policy.fail(
-                    "missing_field",
-                    "must let in users or services, or be \"public\"",
-                );
-            }
-            Some(RoutePolicy::Protected(CallerRules {
-                users,
-                services,
-                audit,
-            }))
-        }),
-        Value::String(_)
-        | Value::Null
-        | Value::Bool(_)
-        | Value::Integer(_)
-        | Value::Float(_)
-        | Value::Array(_) => field.fail(
+    if field.is("public") {
+        return Some(RoutePolicy::Public);
+    }
+    if !matches!(field.value(), Value::Object(_)) {
+        return field.fail(
             "invalid_choice",
             "must be \"public\" or a table with users or services",
-        ),
+        );
     }
+    field.object(|policy| {
+        let users = policy.optional("users", read_users);
+        let services = policy.optional("services", read_services);
+        let audit = policy.or("audit", false, |field| field.boolean());
+        if !policy.has("users") && !policy.has("services") {
+            policy.fail(
+                "missing_field",
+                "must let in users or services, or be \"public\"",
+            );
+        }
+        Some(RoutePolicy::Protected(CallerRules {
+            users,
+            services,
+            audit,
+        }))
+    })
 }
 
 /// Reads `"any"`, or a table of requirements.
 fn read_users(field: Field<'_>) -> Option<UserRule> {
-    if is_any(field) {
+    if field.is("any") {
         return Some(UserRule::default());
     }
     if !matches!(field.value(), Value::Object(_)) {
@@ -132,7 +129,7 @@ pub(super) fn read_claims(section: &Object<'_>) -> Option<Vec<(String, serde_jso
 
 /// Reads `"any"`, a list of names, or a table with `allow` and `scopes`.
 fn read_services(field: Field<'_>) -> Option<ServiceRule> {
-    if is_any(field) {
+    if field.is("any") {
         return Some(ServiceRule::default());
     }
     if matches!(field.value(), Value::Array(_)) {
@@ -153,8 +150,4 @@ fn read_services(field: Field<'_>) -> Option<ServiceRule> {
             scopes: rule.or("scopes", Vec::new(), short_texts),
         })
     })
-}
-
-fn is_any(field: Field<'_>) -> bool {
-    matches!(field.value(), Value::String(text) if text == "any")
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ahash::{AHashMap, AHashSet};
 use http::{HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
+use serde_json::json;
 
 use crate::config::RoutePolicy;
 use crate::config::{
@@ -166,13 +167,13 @@ impl Route {
 
 fn read_pattern(route: &Object<'_>) -> Option<RoutePattern> {
     let path = route.required("path", |field| {
-        PathPattern::parse(field.string()?)
+        PathPattern::parse(field.string_as(|| json!({ "type": "string", "pattern": "^/" }))?)
             .or_else(|detail| field.fail("invalid_format", detail).ok_or(()))
             .ok()
     });
     let methods = route.required("methods", |field| {
-        let all = super::non_empty(field, |item| {
-            let name = item.string()?;
+        let all = field.non_empty_array(|item| {
+            let name = item.string_as(MethodSet::schema)?;
             let known = if name == "*" {
                 Some(MethodSet::ALL)
             } else {
@@ -217,17 +218,12 @@ fn read_conditions(section: &Object<'_>, lower_case: bool) -> Vec<MatchCondition
         if lower_case && HeaderName::from_bytes(name.as_bytes()).is_err() {
             return field.fail("invalid_format", "is not the name of a header");
         }
-        let value = match field.value() {
-            Value::Bool(true) => None,
-            Value::String(_) => Some(field.text(0..=1024)?),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Integer(_)
-            | Value::Float(_)
-            | Value::Array(_)
-            | Value::Object(_) => {
-                return field.fail("invalid_type", "must be a string, or true for any value");
-            }
+        let value = if field.is_true() {
+            None
+        } else if matches!(field.value(), Value::String(_)) {
+            Some(field.text(0..=1024)?)
+        } else {
+            return field.fail("invalid_type", "must be a string, or true for any value");
         };
         Some(MatchCondition { name, value })
     })
@@ -239,7 +235,7 @@ fn read_targets(field: Field<'_>, upstreams: &[UpstreamConfig]) -> Option<Vec<Ro
         let found = upstreams.iter().position(|upstream| upstream.name == name);
         found.or_else(|| field.fail("unknown_upstream", format!("there is no [upstream.{name}]")))
     };
-    if let Value::String(name) = field.value() {
+    if let Some(name) = field.if_string(|| json!({ "type": "string" })) {
         return Some(vec![RouteTarget {
             upstream: find(name, field)?,
             weight: 1,

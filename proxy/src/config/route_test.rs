@@ -2,6 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
+use serde_json::json;
 
 use crate::config::{Route, UpstreamConfig, policy, short_texts};
 
@@ -51,7 +52,8 @@ pub(super) fn read(
 ) -> Option<RouteTest> {
     field.object(|test| {
         let request = test.required("request", |field| {
-            let text = field.string()?;
+            let text =
+                field.string_as(|| json!({ "type": "string", "pattern": "^[^ ]+ [^ ]+$" }))?;
             let words = text
                 .split_once(' ')
                 .filter(|(_, target)| !target.contains(' '));
@@ -138,8 +140,9 @@ impl TestToken {
     /// Reads `"none"`, `"user"`, `"service:NAME"` or, for a user, `{ groups = […], scopes = […],
     /// claims = { … } }`.
     fn read(field: Field<'_>) -> Option<Self> {
-        if let Value::String(text) = field.value() {
-            return match (text.as_str(), text.strip_prefix("service:")) {
+        let form = || json!({ "type": "string", "pattern": "^(none|user|service:.+)$" });
+        if let Some(text) = field.if_string(form) {
+            return match (text, text.strip_prefix("service:")) {
                 ("none", _) => Some(Self::None),
                 ("user", _) => Some(Self::user()),
                 (_, Some(name)) if !name.is_empty() => Some(Self::Service(name.to_owned())),

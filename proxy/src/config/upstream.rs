@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use postern_common::decode::{Field, Object, Value};
+use serde_json::json;
 
 use crate::config::{LoadBalancing, nonzero_duration};
 
@@ -150,7 +151,7 @@ const SRV_SCHEME: &str = "srv://";
 
 /// Reads `addresses`.
 fn read_addresses(field: Field<'_>) -> Option<Vec<UpstreamAddress>> {
-    let addresses = super::non_empty(field, UpstreamAddress::read)?;
+    let addresses = field.non_empty_array(UpstreamAddress::read)?;
     if addresses.len() > 1 && addresses.iter().any(|address| address.is_srv) {
         // The upstream itself is known, so that routes to it are no further mistakes.
         let _recorded: Option<()> = field.fail(
@@ -167,7 +168,7 @@ fn read_addresses(field: Field<'_>) -> Option<Vec<UpstreamAddress>> {
 impl UpstreamAddress {
     /// Reads `"host:port"`, `"srv://name"`, or `{ address = "host:port", weight = 2 }`.
     fn read(field: Field<'_>) -> Option<Self> {
-        if let Value::String(text) = field.value() {
+        if let Some(text) = field.if_string(Self::schema) {
             return Self::parse(text, 1).or_else(|| field.fail("invalid_format", Self::FORMAT));
         }
         if !matches!(field.value(), Value::Object(_)) {
@@ -177,7 +178,7 @@ impl UpstreamAddress {
         field.object(|table| {
             let weight = table.optional("weight", |field| field.integer(0..=1000));
             let address = table.required("address", |field| {
-                Self::parse(field.string()?, weight.unwrap_or(1))
+                Self::parse(field.string_as(Self::schema)?, weight.unwrap_or(1))
                     .or_else(|| field.fail("invalid_format", Self::FORMAT))
             })?;
             if address.is_srv && table.has("weight") {
@@ -189,6 +190,11 @@ impl UpstreamAddress {
             }
             Some(address)
         })
+    }
+
+    fn schema() -> serde_json::Value {
+        let pattern = "^(srv://[A-Za-z0-9_.-]+|.+:[0-9]+)$";
+        json!({ "type": "string", "pattern": pattern })
     }
 
     const FORMAT: &str = "must be an address such as 127.0.0.1:8501, auth.internal:8501 or \

@@ -1,7 +1,9 @@
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use postern_common::config::{Env, load, parse};
+use postern_common::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
 
 use super::harness::{STEP_TIMEOUT, TestGateway};
 use super::origin::OriginBehavior;
@@ -191,7 +193,7 @@ fn env() -> Env {
 
 #[test]
 fn shipped_configuration_is_valid() {
-    let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../conf/proxy.toml"));
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../conf/proxy.toml"));
     load(path, |root| Config::read(root, &env())).expect("valid configuration with passing tests");
 }
 
@@ -229,7 +231,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn every_key_is_in_the_configuration_reference() {
+fn every_key_is_in_the_configuration_reference_and_in_the_schema() {
     let secrets = ["IDP_ACTOR_CLIENT_SECRET", "IDP_SERVICE_CLIENT_SECRET"];
     let account = [
         "IDP_SERVICE_ACCOUNT_USERNAME",
@@ -243,16 +245,15 @@ fn every_key_is_in_the_configuration_reference() {
     ];
     let names = secrets.into_iter().chain(account).chain(pools);
     let env: Env = names.map(|name| (name, "us-west-2_x")).collect();
-    postern_common::testing::assert_keys_documented(
-        &format!(
-            "{}{}",
-            include_str!("everything.toml"),
-            postern_common::testing::IDENTITY_TABLES
-        ),
-        include_str!("../../../docs/configuration.md"),
-        &["## All processes", "## Gateway: `proxy.toml`"],
-        |root| Config::read(root, &env),
-    );
+    let reference = ConfigurationReference {
+        sample: &format!("{}{IDENTITY_TABLES}", include_str!("everything.toml")),
+        document: include_str!("../../../docs/configuration.md"),
+        sections: &["## All processes", "## Gateway: `proxy.toml`"],
+    };
+    let accepted = reference.assert_complete(|root| Config::read(root, &env));
+    let schema = reference.schema("Postern gateway configuration", &accepted);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy.schema.json");
+    assert_schema_written(&path, &schema);
 }
 
 #[test]
