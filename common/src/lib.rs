@@ -22,6 +22,7 @@ pub mod signals;
 pub mod config;
 pub mod decode;
 pub mod identity;
+pub mod network;
 
 pub mod service_manager;
 pub mod startup;

@@ -21,12 +21,13 @@ mod password_quota;
 mod pending_removals;
 mod trusted_networks;
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use postern_common::cache::{AttemptOutcome, AttemptPolicy, Cache};
 use postern_common::clock::Timestamp;
+use postern_common::network::IpNetwork;
 use postern_common::{Clock, Secret};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
@@ -441,16 +442,7 @@ fn account_digest(account: &str) -> String {
 
 /// Returns the /24 or /64 network of an address.
 fn network(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(v4) => {
-            let [a, b, c, _] = v4.octets();
-            format!("{a}.{b}.{c}.0/24")
-        }
-        IpAddr::V6(v6) => {
-            let [a, b, c, d, ..] = v6.segments();
-            format!("{}/64", Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-    }
+    IpNetwork::of(address, 24, 64).to_string()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest;
 
+use crate::network::client_limit_bits;
 use crate::problem::{Code, Problem};
 
 /// Bytes of request bodies that a server holds in memory, by class of caller, so that no class can
@@ -136,16 +137,8 @@ impl BodyOwner {
         match self {
             Self::Service => None,
             Self::User(identity) => Some(identity),
-            Self::Anonymous(address) | Self::Webhook(address) => address.map(address_key),
+            Self::Anonymous(address) | Self::Webhook(address) => address.map(client_limit_bits),
         }
-    }
-}
-
-/// Returns an IPv4 address, or the /64 of an IPv6 address, which usually belongs to one client.
-fn address_key(address: IpAddr) -> u128 {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits() & !u128::from(u64::MAX),
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
+use postern_common::network::client_limit_key;
 
 use crate::config::ClientLimits;
-use crate::downstream::client_address::client_limit_key;
 
 /// Maximum bytes that a response buffers while its reader is slow.
 const UNIT_BYTES: usize = 64 << 10;
@@ -118,7 +118,7 @@ impl Drop for BufferReservation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::IpNetwork;
+    use postern_common::network::IpNetwork;
 
     fn limits() -> ClientLimits {
         ClientLimits {

@@ -1,13 +1,14 @@
 //! Signing certificates of Amazon SNS: fetching, caching and parsing.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
 use postern_common::clock::Timestamp;
+use postern_common::network::client_limit_key;
 use url::Url;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
@@ -137,7 +138,7 @@ impl CertificateCache {
             }
             _ => {}
         }
-        if !self.try_count_fetch(source.map(network), now) {
+        if !self.try_count_fetch(source.map(client_limit_key), now) {
             return Err(WebhookRejection::Unavailable);
         }
         let certificate = match self.fetch_text(url).await {
@@ -207,14 +208,6 @@ impl CertificateCache {
             #[cfg(test)]
             CertificateSource::Script(script) => script.fetch_text(url).await,
         }
-    }
-}
-
-/// Returns the network whose addresses count together.
-fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(long) => IpAddr::V6(Ipv6Addr::from_bits(long.to_bits() >> 64 << 64)),
     }
 }
 
