@@ -21,6 +21,7 @@ use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
 use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, AuthenticationResultType, ChallengeNameType,
 };
+use postern_common::email::EmailAddress;
 use postern_common::identity::Pool;
 use postern_common::{Clock, Secret};
 
@@ -28,7 +29,6 @@ use self::admin::PoolAdmin;
 use self::circuit_breaker::CircuitBreaker;
 use self::error::PoolError;
 pub(crate) use self::tokens::{AccessTokenClaims, PoolTokens};
-use crate::email::EmailAddress;
 use crate::telemetry::Metrics;
 
 /// The Cognito authentication flow for passwords.

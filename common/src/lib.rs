@@ -21,6 +21,7 @@ pub mod signals;
 
 pub mod config;
 pub mod decode;
+pub mod email;
 pub mod identity;
 pub mod network;
 

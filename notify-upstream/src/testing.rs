@@ -12,6 +12,7 @@ use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 use postern_common::database::testing::{self, TestDatabase};
+use postern_common::email::EmailAddress;
 use postern_common::http::BudgetPermit;
 use postern_common::identity::{IdentityConfig, Pool};
 use postern_common::service::{ServiceClient, ServiceTokens};
@@ -19,7 +20,7 @@ use postern_common::{Clock, Problem};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::sync::mpsc;
 
-use crate::address::{Address, EmailAddress};
+use crate::address::Address;
 use crate::delivery::actors::{ActorClient, UserAddressPolicy};
 use crate::delivery::attempt::AttemptExecutor;
 use crate::delivery::pool::{

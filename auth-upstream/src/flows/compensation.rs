@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postern_common::Clock;
+use postern_common::email::EmailAddress;
 use tokio_util::sync::CancellationToken;
 
 use super::user_locks::UserLocks;
 use crate::actor_service::ActorService;
 use crate::client::ClientContext;
-use crate::email::EmailAddress;
 use crate::pool::UserPool;
 use crate::pool::admin::PoolAdmin;
 use crate::store::{AuthStore, PendingRegistration, StoreError};

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use postern_common::clock::Timestamp;
+use postern_common::email::EmailAddress;
 use postern_common::{Clock, Code, Problem, Secret};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -24,7 +25,6 @@ use crate::actor_service::{ActorService, ActorServiceError};
 use crate::client::ClientContext;
 use crate::config::ConfirmationMode;
 use crate::crypto::KeyRing;
-use crate::email::EmailAddress;
 use crate::pool::error::{PoolCall, PoolError};
 use crate::pool::{PoolTokens, SignInStep, SignUpResult, UserPool};
 use crate::protection::AttemptKind;

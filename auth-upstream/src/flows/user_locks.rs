@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use postern_common::cache::{Cache, LockGuard};
+use postern_common::email::EmailAddress;
 use postern_common::{Code, Problem};
 
 use super::cache_unavailable;
 use crate::crypto::sha256_hex;
-use crate::email::EmailAddress;
 
 /// The maximum time for which a lock is held. Longer than all calls under it together.
 const USER_LOCK_TTL: Duration = Duration::from_secs(45);

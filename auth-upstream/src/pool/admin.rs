@@ -9,12 +9,12 @@ use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, ChallengeNameType, MessageActionType, UserStatusType,
 };
 use postern_common::clock::Timestamp;
+use postern_common::email::EmailAddress;
 use postern_common::identity::Pool;
 
 use super::circuit_breaker::CircuitBreaker;
 use super::error::PoolError;
 use super::{SignInStep, sign_in_step};
-use crate::email::EmailAddress;
 
 /// A client for administrative calls to the pool.
 #[derive(Debug)]

@@ -339,9 +339,9 @@ impl SuppressionList {
 #[cfg(test)]
 mod tests {
     use postern_common::database::Database;
+    use postern_common::email::EmailAddress;
 
     use super::*;
-    use crate::address::EmailAddress;
     use crate::testing::{START, execute, stores};
 
     #[tokio::test]

@@ -40,6 +40,7 @@ mod operations;
 use std::sync::Arc;
 
 use postern_common::Clock;
+use postern_common::email::EmailAddress;
 use postern_common::token::oidc::IdToken;
 
 use self::operations::{admin_error, linked_identity, standalone_identity};
@@ -50,7 +51,6 @@ use super::SocialError;
 use crate::actor_service::ActorService;
 use crate::client::ClientContext;
 use crate::config::SocialConfig;
-use crate::email::EmailAddress;
 use crate::pool::UserPool;
 use crate::pool::admin::PoolAdmin;
 use crate::pool::error::PoolError;

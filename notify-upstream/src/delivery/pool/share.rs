@@ -169,8 +169,10 @@ impl Drop for ShareGuard {
 
 #[cfg(test)]
 mod tests {
+    use postern_common::email::EmailAddress;
+
     use super::*;
-    use crate::address::{EmailAddress, PushSubscription, SubscriptionKeys};
+    use crate::address::{PushSubscription, SubscriptionKeys};
     use crate::delivery::provider::script::ProviderScript;
 
     fn endpoint(host: &str) -> Address {

@@ -16,11 +16,12 @@ use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParam
 use lettre::transport::smtp::commands::{Data, Ehlo, Mail, Rcpt};
 use lettre::transport::smtp::extension::{ClientId, MailParameter, RcptParameter};
 use lettre::transport::smtp::response::Response;
+use postern_common::email::EmailAddress;
 
 pub(crate) use config::{SmtpConfig, SmtpTimeouts, TlsMode};
 
 use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
-use crate::address::{Address, EmailAddress};
+use crate::address::Address;
 use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
