@@ -12,8 +12,11 @@
 //!
 //! [`clock`], [`secret`] and [`seal`] are used by all of them.
 
+pub mod backoff;
+pub mod circuit_breaker;
 pub mod clock;
 pub mod secret;
+pub mod weighted;
 
 pub mod exit;
 pub mod log;

@@ -24,7 +24,7 @@ use crate::address::Address;
 use crate::delivery::actors::{ActorClient, UserAddressPolicy};
 use crate::delivery::attempt::AttemptExecutor;
 use crate::delivery::pool::{
-    CircuitBreaker, PooledProvider, PriorityLimiter, ProviderPool, ShareLimiter,
+    PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ShareLimiter,
 };
 use crate::delivery::provider::script::ProviderScript;
 use crate::delivery::provider::{ErrorCodeTable, Provider};
@@ -361,7 +361,7 @@ fn pooled(script: &ProviderScript, clock: &Clock, concurrency: usize) -> PooledP
         weight: 1,
         limiter: PriorityLimiter::new(concurrency, None),
         shares: ShareLimiter::new(concurrency),
-        breaker: CircuitBreaker::new(clock.clone()),
+        breaker: ProviderCircuitBreaker::new(clock.clone()),
     }
 }
 

@@ -25,6 +25,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
+use postern_common::backoff::Backoff;
 use postern_common::cache::{AttemptOutcome, AttemptPolicy, Cache};
 use postern_common::clock::Timestamp;
 use postern_common::network::IpNetwork;
@@ -39,10 +40,8 @@ use super::fallback_cache::{FallbackCache, FallbackReservation};
 use crate::client::ClientContext;
 use crate::crypto::{hex, random};
 
-/// The delay after the first failure beyond the free ones; doubled by each further failure.
-const INITIAL_ATTEMPT_DELAY: Duration = Duration::from_secs(1);
-/// The maximum delay.
-const MAX_ATTEMPT_DELAY: Duration = Duration::from_secs(15 * 60);
+/// The delays after failures beyond the free ones.
+const ATTEMPT_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(15 * 60));
 /// The window in which failures in total are counted.
 const TOTAL_WINDOW: Duration = Duration::from_secs(60);
 /// The prefix of the cache keys of counters with delays.
@@ -365,8 +364,7 @@ impl AttemptLimiter {
             free,
             delayed_from,
             window: self.limits.window,
-            initial_delay: INITIAL_ATTEMPT_DELAY,
-            max_delay: MAX_ATTEMPT_DELAY,
+            delays: ATTEMPT_DELAYS,
         }
     }
 }

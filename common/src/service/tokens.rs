@@ -1,15 +1,17 @@
 //! The service token of this process: from memory, the shared cache, or the service pool.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
+use parking_lot::{Mutex, MutexGuard};
 use sha2::{Digest, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
 use super::token::ServiceToken;
 use super::{ServiceTokenError, sign_in};
+use crate::backoff::Backoff;
 use crate::cache::Cache;
 use crate::clock::{Clock, Timestamp};
 use crate::identity::{IdentityConfig, Pool, ServiceAccount};
@@ -29,8 +31,8 @@ const SHARED_TOKEN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time between two checks of [`ServiceTokens::run`] whether the token is due for refresh.
 const REFRESH_CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
-/// First and maximum delay before the next attempt after a failure; it doubles each time.
-const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// Delays before the next attempt after a failure.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// Provides this service's own token. Clones share it.
 ///
@@ -63,7 +65,8 @@ struct TokenState {
 struct RenewalFailure {
     error: ServiceTokenError,
     next_attempt: Timestamp,
-    delay: Duration,
+    /// Number of consecutive failures.
+    count: u32,
 }
 
 // === impl ServiceTokens ===
@@ -311,16 +314,13 @@ impl TokenProvider {
     fn record_failure(&self, error: ServiceTokenError) -> ServiceTokenError {
         tracing::warn!(%error, account = self.account.username, "service token renewal failed");
         let mut state = self.state();
-        let (first, max) = RETRY_DELAYS;
-        let delay = state
-            .failure
-            .as_ref()
-            .map_or(first, |before| (before.delay * 2).min(max));
-        let next_attempt = self.clock.now().plus(delay);
+        let count = state.failure.as_ref().map_or(0, |before| before.count);
+        let count = count.saturating_add(1);
+        let next_attempt = self.clock.now().plus(RETRY_DELAYS.delay(count));
         state.failure = Some(RenewalFailure {
             error: error.clone(),
             next_attempt,
-            delay,
+            count,
         });
         error
     }
@@ -337,7 +337,7 @@ impl TokenProvider {
     }
 
     fn state(&self) -> MutexGuard<'_, TokenState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use postern_common::Clock;
+use postern_common::backoff::Backoff;
 use tokio::sync::mpsc;
 
 use super::{DeliveryJob, DispatchContext, DispatchState};
@@ -56,8 +57,8 @@ const RESULT_BATCH_SIZE: usize = 512;
 const MAX_CONCURRENT_WRITES: usize = 2;
 /// Maximum length of a provider's response that is stored, in bytes.
 const MAX_DETAIL_BYTES: usize = 500;
-/// Delay before the first retry of a write. It doubles with each retry.
-const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
+/// Delays before the retries of a write.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
 // === impl ResultWriter ===
 
@@ -190,7 +191,7 @@ impl ResultWriter {
         if rows.is_empty() {
             return;
         }
-        let mut wait = MIN_RETRY_DELAY;
+        let mut delays = RETRY_DELAYS.delays();
         for left in (0..MAX_RELEASE_ATTEMPTS).rev() {
             match self.store.release(&rows).await {
                 Ok(places) => {
@@ -201,8 +202,7 @@ impl ResultWriter {
                 }
                 Err(StoreError::Unavailable(error)) if left > 0 => {
                     tracing::warn!(%error, rows = rows.len(), "row release failed, retrying");
-                    tokio::time::sleep(wait).await;
-                    wait *= 2;
+                    tokio::time::sleep(delays.next_delay()).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, rows = rows.len(), "row release failed, rows are recovered after lease timeout");
@@ -216,7 +216,7 @@ impl ResultWriter {
     /// Writes a batch and retries for as long as the store is unavailable. Rows that another worker
     /// has taken over have a higher fence and are not changed.
     async fn write(&self, rows: &[Finished], workers: &[&WorkerLease]) {
-        let mut wait = MIN_RETRY_DELAY;
+        let mut delays = RETRY_DELAYS.delays();
         loop {
             match self.store.finish(rows).await {
                 Ok(taken) => {
@@ -225,8 +225,7 @@ impl ResultWriter {
                 }
                 Err(StoreError::Unavailable(error)) => {
                     tracing::warn!(%error, rows = rows.len(), "result write failed, retrying");
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(Duration::from_secs(2));
+                    tokio::time::sleep(delays.next_delay()).await;
                 }
                 Err(StoreError::Refused(error)) if rows.len() == 1 => {
                     tracing::error!(%error, notification_id = %rows[0].id, "result rejected by the store, row is recovered after lease timeout");

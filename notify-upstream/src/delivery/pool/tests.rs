@@ -17,7 +17,7 @@ fn providers(clock: &Clock) -> (ProviderPool, [ProviderScript; 2]) {
         weight,
         limiter: PriorityLimiter::new(8, None),
         shares: ShareLimiter::new(8),
-        breaker: CircuitBreaker::new(clock.clone()),
+        breaker: ProviderCircuitBreaker::new(clock.clone()),
     };
     let email = vec![pooled("a", &scripts[0], 3), pooled("b", &scripts[1], 1)];
     (email_pool(email), scripts)
@@ -209,7 +209,7 @@ fn refuses_before_the_call(clock: &Clock) -> ProviderPool {
         weight: 1,
         limiter: PriorityLimiter::new(8, None),
         shares: ShareLimiter::new(8),
-        breaker: CircuitBreaker::new(clock.clone()),
+        breaker: ProviderCircuitBreaker::new(clock.clone()),
     };
     email_pool(vec![pooled])
 }
