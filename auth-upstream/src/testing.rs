@@ -9,12 +9,13 @@ mod stub_pool;
 mod stub_provider;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
 use postern_common::cache::testing::TestCache;
 use postern_common::clock::Timestamp;
 use postern_common::config::{Env, parse};
@@ -87,14 +88,11 @@ pub(crate) struct FailureScript(Mutex<VecDeque<(String, StubFailure)>>);
 
 impl FailureScript {
     pub(crate) fn add(&self, operation: &str, failure: StubFailure) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_back((operation.to_owned(), failure));
+        self.0.lock().push_back((operation.to_owned(), failure));
     }
 
     fn next(&self, operation: &str) -> Option<StubFailure> {
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.0.lock();
         let index = failures.iter().position(|(name, _)| name == operation)?;
         failures.remove(index).map(|(_, failure)| failure)
     }

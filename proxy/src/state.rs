@@ -11,12 +11,13 @@ pub(crate) mod request_context;
 pub(crate) mod runtime_config;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ahash::RandomState;
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use postern_common::network::client_limit_bits;
 use postern_common::token::Verifier;
 use postern_common::{Clock, Code};

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use aws_lc_rs::digest;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::network::client_limit_bits;
 use crate::problem::{Code, Problem};
@@ -201,7 +202,7 @@ impl BodyMemoryBudget {
 
 impl ClassBudget {
     fn usage(&self) -> MutexGuard<'_, BudgetUsage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+        self.usage.lock()
     }
 
     fn check_total(&self, used: usize, more: usize) -> Result<(), Problem> {

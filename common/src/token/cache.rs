@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::digest::TokenDigest;
 use super::jwk::VerificationKey;
@@ -143,7 +145,7 @@ impl TokenCache {
 }
 
 fn lock(shard: &Mutex<CacheShard>) -> MutexGuard<'_, CacheShard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+    shard.lock()
 }
 
 // === impl CachedToken ===

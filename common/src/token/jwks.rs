@@ -58,7 +58,7 @@ pub(super) struct KeySource {
     completed_fetches: AtomicU64,
     wait_permits: Semaphore,
     loaded: OnceCell<()>,
-    progress: std::sync::Mutex<FetchProgress>,
+    progress: parking_lot::Mutex<FetchProgress>,
 }
 
 /// Keys by `kid`.
@@ -105,7 +105,7 @@ impl KeySource {
             completed_fetches: AtomicU64::new(0),
             wait_permits: Semaphore::new(MAX_WAITING),
             loaded: OnceCell::new(),
-            progress: std::sync::Mutex::new(FetchProgress::new(now)),
+            progress: parking_lot::Mutex::new(FetchProgress::new(now)),
             settings,
         }
     }
@@ -325,10 +325,8 @@ impl KeySource {
         }));
     }
 
-    fn progress(&self) -> std::sync::MutexGuard<'_, FetchProgress> {
-        self.progress
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn progress(&self) -> parking_lot::MutexGuard<'_, FetchProgress> {
+        self.progress.lock()
     }
 
     /// Returns the status for the admin listener.

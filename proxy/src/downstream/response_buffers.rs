@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
+use parking_lot::{Mutex, MutexGuard};
 use postern_common::network::client_limit_key;
 
 use crate::config::ClientLimits;
@@ -95,9 +96,7 @@ impl ResponseBufferBudget {
     }
 
     fn shares(&self) -> MutexGuard<'_, HashMap<IpAddr, usize, RandomState>> {
-        self.by_address
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.by_address.lock()
     }
 }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use serde::Serialize;
@@ -241,7 +242,7 @@ impl Mailbox {
     }
 
     fn index(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Summary>>> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock()
     }
 }
 

@@ -1,7 +1,9 @@
 //! Removals of trusted networks that the shared cache has not confirmed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Keys of the lists that are being removed, with the number of removals. No network is trusted by
 /// a list whose removal is not confirmed. There is one removal for each password reset that the
@@ -32,6 +34,6 @@ impl PendingRemovals {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 use postern_common::clock::Timestamp;
 use postern_common::network::client_limit_key;
 use url::Url;
@@ -155,15 +156,12 @@ impl CertificateCache {
     #[cfg(test)]
     pub(in crate::receipts::webhook) fn insert(&self, url: &Url, certificate: SigningCertificate) {
         let entry = CacheEntry::new(Some((Timestamp(0), Ok(Arc::new(certificate)))));
-        self.entries
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(url.to_string(), Arc::new(entry));
+        self.entries.lock().insert(url.to_string(), Arc::new(entry));
     }
 
     /// Returns the entry of a URL. If the cache is full, failures are evicted first.
     fn entry(&self, url: &Url) -> Arc<CacheEntry> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         if entries.len() >= MAX_CACHED_CERTIFICATES && !entries.contains_key(url.as_str()) {
             entries.retain(|_, entry| {
                 entry
@@ -178,7 +176,7 @@ impl CertificateCache {
     }
 
     fn try_count_fetch(&self, network: Option<IpAddr>, now: Timestamp) -> bool {
-        let mut fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fetches = self.fetches.lock();
         let minute = now.unix_seconds().div_euclid(60);
         if fetches.minute != minute {
             *fetches = FetchCounts {
