@@ -33,6 +33,7 @@ pub mod startup;
 
 pub mod cache;
 pub mod database;
+pub mod group_commit;
 pub mod seal;
 
 pub mod admin;

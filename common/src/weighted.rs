@@ -30,7 +30,7 @@ mod tests {
         assert_eq!(weighted_choice([].into_iter(), 7), None);
         assert_eq!(
             weighted_choice([u32::MAX; 3].into_iter(), u64::MAX),
-            Some(0)
+            Some(2)
         );
     }
 }

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use postern_common::Clock;
 use postern_common::backoff::Backoff;
+use postern_common::group_commit::process_batches;
 use tokio::sync::mpsc;
 
 use super::{DeliveryJob, DispatchContext, DispatchState};
@@ -91,44 +90,30 @@ impl ResultWriter {
 
     /// Writes results until all senders are dropped.
     pub(crate) async fn run(mut self) {
-        let mut completed = std::mem::replace(&mut self.completed, mpsc::unbounded_channel().1);
-        let (mut batch, mut writing) = (
-            Vec::with_capacity(RESULT_BATCH_SIZE),
-            FuturesUnordered::new(),
-        );
-        loop {
-            tokio::select! {
-                count = completed.recv_many(&mut batch, self.dispatch_state.urgent_gate().batch_size(RESULT_BATCH_SIZE)), if writing.len() < MAX_CONCURRENT_WRITES => {
-                    if count == 0 {
-                        break;
-                    }
-                    writing.push(self.flush(std::mem::replace(&mut batch, Vec::with_capacity(RESULT_BATCH_SIZE))));
-                }
-                Some(()) = writing.next(), if !writing.is_empty() => {}
-            }
-        }
-        while writing.next().await.is_some() {}
+        let completed = std::mem::replace(&mut self.completed, mpsc::unbounded_channel().1);
+        let (limit, flush) = (|| self.batch_size(), |batch| self.flush(batch));
+        process_batches(completed, MAX_CONCURRENT_WRITES, limit, flush).await;
+    }
+
+    fn batch_size(&self) -> usize {
+        self.dispatch_state
+            .urgent_gate()
+            .batch_size(RESULT_BATCH_SIZE)
     }
 
     /// Writes all results that have completed, and returns their number.
     #[cfg(test)]
     pub(crate) async fn drain(&mut self) -> usize {
+        use futures_util::FutureExt;
+        use postern_common::group_commit::next_batch;
+
         let mut written = 0;
         loop {
-            let mut batch = Vec::new();
-            let max_rows = self
-                .dispatch_state
-                .urgent_gate()
-                .batch_size(RESULT_BATCH_SIZE);
-            while let Some(completed) = (batch.len() < max_rows)
-                .then(|| self.completed.try_recv().ok())
-                .flatten()
-            {
-                batch.push(completed);
-            }
-            if batch.is_empty() {
+            let limit = self.batch_size();
+            let next = next_batch(&mut self.completed, limit).now_or_never();
+            let Some(batch) = next.filter(|batch| !batch.is_empty()) else {
                 return written;
-            }
+            };
             written += batch.len();
             self.flush(batch).await;
         }
