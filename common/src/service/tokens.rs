@@ -287,9 +287,7 @@ impl TokenProvider {
     }
 
     async fn share(&self, token: &ServiceToken) {
-        let Some(sealed) = self.seal.close(token.token.expose()) else {
-            return;
-        };
+        let sealed = self.seal.close(token.token.expose());
         let remaining = token.remaining(self.clock.now());
         // If the cache is unavailable, each replica signs in by itself.
         let _ = self

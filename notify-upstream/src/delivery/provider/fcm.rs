@@ -220,12 +220,11 @@ impl FcmProvider {
             secret,
         };
         let plaintext = format!("{} {}", token.expires_at.0, token.secret.expose());
-        if let Some(sealed) = self.seal.close(&plaintext) {
-            let _best_effort = self
-                .cache
-                .set(&cache_key(&self.account.project), &sealed, life)
-                .await;
-        }
+        let sealed = self.seal.close(&plaintext);
+        let _best_effort = self
+            .cache
+            .set(&cache_key(&self.account.project), &sealed, life)
+            .await;
         Ok(token)
     }
 }
