@@ -9,9 +9,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::Clock;
 use postern_common::backoff::Backoff;
 use postern_common::email::EmailAddress;
+use postern_common::{Clock, Problem};
 use tokio_util::sync::CancellationToken;
 
 use super::user_locks::UserLocks;
@@ -124,17 +124,16 @@ impl RegistrationCompensator {
         let Some(email) = EmailAddress::parse(&pending.email) else {
             return Ok(Some(Resolution::Undone));
         };
-        let Ok(guard) = self.locks.lock_address(&email).await else {
-            return Ok(Some(Resolution::Postponed));
-        };
         let work = async {
-            let Some(pending) = self.store.registration(&pending.id).await? else {
-                return Ok(None);
+            let resolution = match self.store.registration(&pending.id).await {
+                Ok(Some(pending)) => Ok(Some(self.resolve(&pending, &email).await)),
+                Ok(None) => Ok(None),
+                Err(error) => Err(error),
             };
-            Ok(Some(self.resolve(&pending, &email).await))
+            Ok::<_, Problem>(resolution)
         };
-        guard
-            .run(Box::pin(work))
+        self.locks
+            .with_address(&email, work)
             .await
             .unwrap_or(Ok(Some(Resolution::Postponed)))
     }

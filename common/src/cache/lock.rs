@@ -165,7 +165,7 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`CacheError::Unavailable`] if the lock was lost.
-    pub async fn run<T>(mut self, work: impl Future<Output = T>) -> Result<T, CacheError> {
+    pub(super) async fn run<T>(mut self, work: impl Future<Output = T>) -> Result<T, CacheError> {
         let lost = async {
             match &mut self.renewal {
                 Some(renewal) => drop(renewal.is_lost.wait_for(|is_lost| *is_lost).await),

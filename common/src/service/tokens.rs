@@ -11,12 +11,12 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::token::ServiceToken;
 use super::{ServiceTokenError, sign_in};
+use crate::Secret;
 use crate::backoff::Backoff;
 use crate::cache::Cache;
 use crate::clock::{Clock, Timestamp};
 use crate::identity::{IdentityConfig, Pool, ServiceAccount};
 use crate::seal::Seal;
-use crate::{Secret, cache};
 
 /// Maximum time for which a caller waits for a new token. The sign-in continues after it.
 const MAX_CALLER_WAIT: Duration = Duration::from_secs(2);
@@ -215,44 +215,44 @@ impl TokenProvider {
         {
             return Err(failure.error.clone());
         }
-        let (shared, lock) = self.shared_or_lock().await;
-        if let Some(current) = shared {
-            return Ok(self.store(current));
-        }
-        let outcome = self.sign_in().await;
-        if let Ok(current) = &outcome {
-            self.share(current).await;
-        }
-        if let Some(lock) = lock {
-            lock.release().await;
-        }
-        outcome
+        self.shared_or_new().await
     }
 
-    /// Returns a fresh token from the shared cache, or the lock for a sign-in. Waits for the
-    /// sign-in of another replica up to its maximum time. If the cache is unavailable, each replica
-    /// signs in by itself.
-    async fn shared_or_lock(&self) -> (Option<ServiceToken>, Option<cache::LockGuard>) {
+    /// Returns a fresh token from the shared cache, or signs in under a lock. Waits for the sign-in
+    /// of another replica up to its maximum time. If the cache is unavailable, each replica signs
+    /// in by itself.
+    async fn shared_or_new(&self) -> Result<Arc<ServiceToken>, ServiceTokenError> {
         let polls = SIGN_IN_LOCK_TTL.as_millis() / SHARED_TOKEN_POLL_INTERVAL.as_millis();
+        let lock = format!("service-token-lock:{}", self.account_digest);
         for _ in 0..polls {
             if let Some(current) = self.shared().await {
-                return (Some(current), None);
+                return Ok(self.store(current));
             }
-            match self
-                .cache
-                .lock(
-                    &format!("service-token-lock:{}", self.account_digest),
-                    SIGN_IN_LOCK_TTL,
-                )
-                .await
-            {
-                Ok(None) => tokio::time::sleep(SHARED_TOKEN_POLL_INTERVAL).await,
+            let sign_in = async {
                 // The previous holder may have stored its token after the check above.
-                Ok(Some(lock)) => return (self.shared().await, Some(lock)),
-                Err(_) => return (None, None),
+                match self.shared().await {
+                    Some(current) => Ok(self.store(current)),
+                    None => self.sign_in_and_share().await,
+                }
+            };
+            let sign_in = Box::pin(sign_in);
+            let outcome = self
+                .cache
+                .with_lock(&lock, SIGN_IN_LOCK_TTL, Duration::ZERO, sign_in)
+                .await;
+            match outcome {
+                Ok(None) => tokio::time::sleep(SHARED_TOKEN_POLL_INTERVAL).await,
+                Ok(Some(outcome)) => return outcome,
+                Err(_) => break,
             }
         }
-        (None, None)
+        self.sign_in_and_share().await
+    }
+
+    async fn sign_in_and_share(&self) -> Result<Arc<ServiceToken>, ServiceTokenError> {
+        let current = self.sign_in().await?;
+        self.share(&current).await;
+        Ok(current)
     }
 
     async fn sign_in(&self) -> Result<Arc<ServiceToken>, ServiceTokenError> {

@@ -44,7 +44,6 @@ use postern_common::email::EmailAddress;
 use postern_common::token::oidc::IdToken;
 
 use self::operations::{admin_error, linked_identity, standalone_identity};
-use super::super::cache_unavailable;
 use super::super::compensation::RegistrationCompensator;
 use super::super::user_locks::UserLocks;
 use super::SocialError;
@@ -127,12 +126,9 @@ impl AccountResolver {
         client: &ClientContext,
         id: &IdToken,
     ) -> Result<SocialIdentity, SocialError> {
-        let guard = self
-            .locks
-            .lock_social_identity(&id.issuer, &id.subject)
-            .await?;
-        let work = Box::pin(self.run(client, id));
-        guard.run(work).await.map_err(cache_unavailable)?
+        self.locks
+            .with_social_identity(&id.issuer, &id.subject, self.run(client, id))
+            .await
     }
 
     async fn run(
@@ -223,8 +219,7 @@ impl AccountResolver {
                 }
             }
         };
-        let guard = self.locks.lock_address(claim.email).await?;
-        guard.run(Box::pin(work)).await.map_err(cache_unavailable)?
+        self.locks.with_address(claim.email, work).await
     }
 
     /// The transition function of [`ClaimState`]. The claimed account replaces `existing`.
