@@ -1,6 +1,8 @@
 //! Group commit: what arrives while a statement is in flight is the batch of the next one. No
 //! statement is delayed to fill a batch.
 
+use std::future::poll_fn;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -32,34 +34,6 @@ pub struct Reply<R> {
     submitted_at: Instant,
 }
 
-/// The reason why there is no reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
-    /// The queue is full. The item will not be processed.
-    #[error("the queue is full")]
-    Full,
-    /// There was no reply in time. The item may have been processed.
-    #[error("no reply in time")]
-    TimedOut,
-    /// The receiver has ended or has dropped the item.
-    #[error("the receiver has ended")]
-    Closed,
-}
-
-/// A queue from which a batch can be received.
-pub trait BatchSource: Send {
-    /// What the queue contains.
-    type Item: Send;
-
-    /// Waits until the queue is not empty, and moves at most `limit` items to `batch`. Returns
-    /// their number, which is 0 if all senders have been dropped.
-    fn receive(
-        &mut self,
-        batch: &mut Vec<Self::Item>,
-        limit: usize,
-    ) -> impl Future<Output = usize> + Send;
-}
-
 /// Creates a queue of at most `capacity` items.
 #[must_use]
 pub fn queue<T, R>(capacity: usize) -> (Submitter<T, R>, mpsc::Receiver<Submission<T, R>>) {
@@ -67,26 +41,18 @@ pub fn queue<T, R>(capacity: usize) -> (Submitter<T, R>, mpsc::Receiver<Submissi
     (Submitter { queue }, receiver)
 }
 
-/// Waits for items and returns at most `limit` of them. Returns an empty batch if all senders have
-/// been dropped.
-pub async fn next_batch<S: BatchSource>(source: &mut S, limit: usize) -> Vec<S::Item> {
-    let mut batch = new_batch();
-    source.receive(&mut batch, limit).await;
-    batch
-}
-
-/// Processes batches of at most `limit()` items, at most `concurrency` at a time, until all senders
-/// have been dropped and the last batch is finished.
-pub async fn process_batches<S: BatchSource, F: Future<Output = ()> + Send>(
-    mut source: S,
+/// Processes batches of at most `limit()` items, at most `concurrency` at a time, until `receive`
+/// returns 0 (as `poll_recv_many` of a queue without senders) and the last batch is finished.
+pub async fn process_batches<T, F: Future<Output = ()>>(
+    mut receive: impl FnMut(&mut Context<'_>, &mut Vec<T>, usize) -> Poll<usize>,
     concurrency: usize,
     limit: impl Fn() -> usize,
-    process: impl Fn(Vec<S::Item>) -> F,
+    process: impl Fn(Vec<T>) -> F,
 ) {
     let (mut batch, mut in_flight) = (new_batch(), FuturesUnordered::new());
     loop {
         tokio::select! {
-            count = source.receive(&mut batch, limit()), if in_flight.len() < concurrency => {
+            count = poll_fn(|cx| receive(cx, &mut batch, limit())), if in_flight.len() < concurrency => {
                 if count == 0 {
                     break;
                 }
@@ -105,33 +71,20 @@ fn new_batch<T>() -> Vec<T> {
 // === impl Submitter ===
 
 impl<T, R> Submitter<T, R> {
-    /// Submits an item and returns the reply. Waits while the queue is full.
-    ///
-    /// # Errors
-    /// [`SubmitError::Closed`].
-    pub async fn submit(&self, item: T) -> Result<R, SubmitError> {
+    /// Submits an item and returns the reply. Waits while the queue is full. Returns `None` if the
+    /// receiver has ended or has dropped the item.
+    pub async fn submit(&self, item: T) -> Option<R> {
         let (submission, reply) = Submission::new(item);
-        let queued = self.queue.send(submission).await;
-        queued.map_err(|_| SubmitError::Closed)?;
-        reply.await.map_err(|_| SubmitError::Closed)
+        self.queue.send(submission).await.ok()?;
+        reply.await.ok()
     }
 
-    /// Submits an item, unless the queue is full, and returns the reply.
-    ///
-    /// # Errors
-    /// [`SubmitError`].
-    pub async fn try_submit(&self, item: T, timeout: Duration) -> Result<R, SubmitError> {
+    /// Submits an item and returns the reply. Returns `None` if the queue is full, and otherwise as
+    /// [`Submitter::submit`] or if there is no reply in time; then the item may be processed.
+    pub async fn try_submit(&self, item: T, timeout: Duration) -> Option<R> {
         let (submission, reply) = Submission::new(item);
-        self.queue
-            .try_send(submission)
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => SubmitError::Full,
-                mpsc::error::TrySendError::Closed(_) => SubmitError::Closed,
-            })?;
-        match tokio::time::timeout(timeout, reply).await {
-            Ok(reply) => reply.map_err(|_| SubmitError::Closed),
-            Err(_) => Err(SubmitError::TimedOut),
-        }
+        self.queue.try_send(submission).ok()?;
+        tokio::time::timeout(timeout, reply).await.ok()?.ok()
     }
 }
 
@@ -171,22 +124,6 @@ impl<R> Reply<R> {
     }
 }
 
-impl<T: Send> BatchSource for mpsc::Receiver<T> {
-    type Item = T;
-
-    async fn receive(&mut self, batch: &mut Vec<T>, limit: usize) -> usize {
-        self.recv_many(batch, limit).await
-    }
-}
-
-impl<T: Send> BatchSource for mpsc::UnboundedReceiver<T> {
-    type Item = T;
-
-    async fn receive(&mut self, batch: &mut Vec<T>, limit: usize) -> usize {
-        self.recv_many(batch, limit).await
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -205,7 +142,7 @@ mod tests {
 
     impl Processor {
         fn start(concurrency: usize, limit: usize) -> (Self, Submitter<u32, u32>) {
-            let (submitter, receiver) = queue::<u32, u32>(16);
+            let (submitter, mut queue) = queue::<u32, u32>(16);
             let processor = Self {
                 sizes: Arc::default(),
                 permits: Arc::new(Semaphore::new(0)),
@@ -213,7 +150,10 @@ mod tests {
             let running = processor.clone();
             tokio::spawn(async move {
                 let process = |batch| running.process(batch);
-                process_batches(receiver, concurrency, || limit, process).await;
+                let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
+                    queue.poll_recv_many(cx, batch, limit)
+                };
+                process_batches(receive, concurrency, || limit, process).await;
             });
             (processor, submitter)
         }
@@ -280,17 +220,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn full_queue_and_missing_reply_are_errors() {
+    async fn full_queue_and_missing_reply_are_reported() {
         const TIMEOUT: Duration = Duration::from_secs(1);
         let (submitter, mut receiver) = queue::<u32, u32>(1);
         let waiting = submitter.try_submit(1, TIMEOUT);
-        let (first, second) = tokio::join!(waiting, submitter.try_submit(2, TIMEOUT));
-        assert_eq!(first, Err(SubmitError::TimedOut));
-        assert_eq!(second, Err(SubmitError::Full));
-        assert_eq!(next_batch(&mut receiver, 8).await.len(), 1);
+        let started_at = tokio::time::Instant::now();
+        let full = async {
+            let reply = submitter.try_submit(2, TIMEOUT).await;
+            (reply, started_at.elapsed())
+        };
+        let (late, full) = tokio::join!(waiting, full);
+        assert_eq!((late, full), (None, (None, Duration::ZERO)));
+        assert_eq!(started_at.elapsed(), TIMEOUT);
+        let waiting = receiver.recv().await.expect("the first");
+        assert_eq!((waiting.item, receiver.is_empty()), (1, true));
+        waiting.reply.send(10);
         drop(receiver);
-        let closed = submitter.try_submit(3, TIMEOUT).await;
-        assert_eq!(closed, Err(SubmitError::Closed));
-        assert_eq!(submitter.submit(4).await, Err(SubmitError::Closed));
+        assert_eq!(submitter.try_submit(3, TIMEOUT).await, None);
+        assert_eq!(submitter.submit(4).await, None);
     }
 }

@@ -36,6 +36,7 @@ pub mod database;
 pub mod group_commit;
 pub mod seal;
 
+pub mod accept;
 pub mod admin;
 pub mod http;
 pub mod problem;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
@@ -208,7 +208,8 @@ impl TokenProvider {
             return Ok(current);
         }
         if let Some(failure) = self
-            .state()
+            .state
+            .lock()
             .failure
             .as_ref()
             .filter(|failure| now < failure.next_attempt)
@@ -302,7 +303,7 @@ impl TokenProvider {
 
     fn store(&self, token: ServiceToken) -> Arc<ServiceToken> {
         let token = Arc::new(token);
-        *self.state() = TokenState {
+        *self.state.lock() = TokenState {
             current: Some(token.clone()),
             failure: None,
         };
@@ -311,7 +312,7 @@ impl TokenProvider {
 
     fn record_failure(&self, error: ServiceTokenError) -> ServiceTokenError {
         tracing::warn!(%error, account = self.account.username, "service token renewal failed");
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let count = state.failure.as_ref().map_or(0, |before| before.count);
         let count = count.saturating_add(1);
         let next_attempt = self.clock.now().plus(RETRY_DELAYS.delay(count));
@@ -324,18 +325,15 @@ impl TokenProvider {
     }
 
     fn current(&self) -> Option<Arc<ServiceToken>> {
-        self.state().current.clone()
+        self.state.lock().current.clone()
     }
 
     fn is_backing_off(&self, now: Timestamp) -> bool {
-        self.state()
+        self.state
+            .lock()
             .failure
             .as_ref()
             .is_some_and(|failure| now < failure.next_attempt)
-    }
-
-    fn state(&self) -> MutexGuard<'_, TokenState> {
-        self.state.lock()
     }
 }
 

@@ -4,6 +4,7 @@
 //! the next transaction; no write is delayed to fill a batch.
 
 use std::collections::HashSet;
+use std::task::Context;
 
 use postern_common::database::Sqlite;
 use postern_common::group_commit::{self, Reply, Submission, Submitter};
@@ -27,10 +28,13 @@ pub(super) struct GroupCommitter(Submitter<SessionWrite, WriteResult>);
 
 impl GroupCommitter {
     pub(super) fn start(sqlite: Sqlite) -> Self {
-        let (submitter, writes) = group_commit::queue(QUEUE_CAPACITY);
+        let (submitter, mut writes) = group_commit::queue(QUEUE_CAPACITY);
         tokio::spawn(async move {
             let write = |batch| write_batch(&sqlite, batch);
-            group_commit::process_batches(writes, 1, || MAX_BATCH_SIZE, write).await;
+            let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
+                writes.poll_recv_many(cx, batch, limit)
+            };
+            group_commit::process_batches(receive, 1, || MAX_BATCH_SIZE, write).await;
         });
         Self(submitter)
     }
@@ -38,7 +42,7 @@ impl GroupCommitter {
     /// Queues a write and waits for its commit.
     pub(super) async fn write(&self, write: SessionWrite) -> WriteResult {
         let outcome = self.0.submit(write).await;
-        outcome.map_err(|_| sqlx::Error::WorkerCrashed)?
+        outcome.unwrap_or(Err(sqlx::Error::WorkerCrashed))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Batched writes of attempt results.
 
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use postern_common::Clock;
@@ -90,9 +91,12 @@ impl ResultWriter {
 
     /// Writes results until all senders are dropped.
     pub(crate) async fn run(mut self) {
-        let completed = std::mem::replace(&mut self.completed, mpsc::unbounded_channel().1);
+        let mut completed = std::mem::replace(&mut self.completed, mpsc::unbounded_channel().1);
+        let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
+            completed.poll_recv_many(cx, batch, limit)
+        };
         let (limit, flush) = (|| self.batch_size(), |batch| self.flush(batch));
-        process_batches(completed, MAX_CONCURRENT_WRITES, limit, flush).await;
+        process_batches(receive, MAX_CONCURRENT_WRITES, limit, flush).await;
     }
 
     fn batch_size(&self) -> usize {
@@ -105,15 +109,14 @@ impl ResultWriter {
     #[cfg(test)]
     pub(crate) async fn drain(&mut self) -> usize {
         use futures_util::FutureExt;
-        use postern_common::group_commit::next_batch;
 
         let mut written = 0;
         loop {
-            let limit = self.batch_size();
-            let next = next_batch(&mut self.completed, limit).now_or_never();
-            let Some(batch) = next.filter(|batch| !batch.is_empty()) else {
+            let (mut batch, limit) = (Vec::new(), self.batch_size());
+            let received = self.completed.recv_many(&mut batch, limit).now_or_never();
+            if received.is_none_or(|count| count == 0) {
                 return written;
-            };
+            }
             written += batch.len();
             self.flush(batch).await;
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
-use postern_common::group_commit::{self, Reply, Submission, Submitter, next_batch};
+use postern_common::group_commit::{self, Reply, Submission, Submitter};
 use postern_common::http::BudgetPermit;
 use postern_common::{Code, Problem};
 use tokio::sync::mpsc;
@@ -122,7 +122,7 @@ impl SubmissionQueue {
             permit,
         };
         let result = self.queue.try_submit(submission, COMMIT_TIMEOUT).await;
-        result.map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?
+        result.unwrap_or_else(|| Err(Problem::new(Code::Unavailable).retry_after(1)))
     }
 }
 
@@ -163,8 +163,8 @@ impl GroupCommitter {
     /// Waits for submissions and commits one batch. Returns `false` if every queue handle has been
     /// dropped.
     pub(crate) async fn step(&mut self) -> bool {
-        let mut batch = next_batch(&mut self.queue, MAX_COMMIT_ROWS).await;
-        if batch.is_empty() {
+        let mut batch = Vec::with_capacity(64);
+        if self.queue.recv_many(&mut batch, MAX_COMMIT_ROWS).await == 0 {
             return false;
         }
         // Submissions whose requesters have already received 503 are not written after an outage of

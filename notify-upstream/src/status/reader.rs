@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -73,7 +74,7 @@ impl StatusReader {
     /// 503 if the store is unavailable or the queue is full.
     pub(crate) async fn read(&self, id: NotificationId) -> ReadResult {
         let result = self.queue.try_submit(id, READ_TIMEOUT).await;
-        result.map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?
+        result.unwrap_or_else(|| Err(Problem::new(Code::Unavailable).retry_after(1)))
     }
 }
 
@@ -81,14 +82,17 @@ impl StatusReader {
 
 impl StatusBatcher {
     /// Serves reads until every [`StatusReader`] has been dropped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         let read = |batch| {
             let (store, snapshot_cache) = (self.store.clone(), Arc::clone(&self.snapshot_cache));
             let reading =
                 tokio::spawn(async move { read_batch(&store, &snapshot_cache, batch).await });
             reading.map(drop)
         };
-        process_batches(self.queue, CONCURRENT_READS, || MAX_IDS_PER_READ, read).await;
+        let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
+            self.queue.poll_recv_many(cx, batch, limit)
+        };
+        process_batches(receive, CONCURRENT_READS, || MAX_IDS_PER_READ, read).await;
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use serde::Serialize;
@@ -136,7 +136,7 @@ impl Mailbox {
             .await
             .map_err(std::io::Error::other)??;
         let evicted = {
-            let mut index = self.index();
+            let mut index = self.index.lock();
             index.insert(id.clone(), summary);
             (index.len() > MAX_MESSAGES)
                 .then(|| index.pop_first())
@@ -158,7 +158,8 @@ impl Mailbox {
             .limit
             .unwrap_or(MAX_LISTED_MESSAGES)
             .min(MAX_LISTED_MESSAGES);
-        self.index()
+        self.index
+            .lock()
             .values()
             .rev()
             .filter(|summary| query.matches(summary))
@@ -191,7 +192,7 @@ impl Mailbox {
     /// # Errors
     /// When the file cannot be read.
     pub fn raw(&self, id: &str) -> std::io::Result<Option<Vec<u8>>> {
-        if !self.index().contains_key(id) {
+        if !self.index.lock().contains_key(id) {
             return Ok(None);
         }
         match std::fs::read(self.path(id)) {
@@ -211,7 +212,7 @@ impl Mailbox {
 
     /// Deletes a message. Returns false for an unknown id.
     pub(super) fn delete(&self, id: &str) -> std::io::Result<bool> {
-        let known = self.index().remove(id).is_some();
+        let known = self.index.lock().remove(id).is_some();
         if known {
             self.remove_file(id)?;
         }
@@ -220,12 +221,12 @@ impl Mailbox {
 
     /// Deletes all messages.
     pub(super) fn clear(&self) -> std::io::Result<()> {
-        let all = std::mem::take(&mut *self.index());
+        let all = std::mem::take(&mut *self.index.lock());
         all.keys().try_for_each(|id| self.remove_file(id))
     }
 
     pub(super) fn summary(&self, id: &str) -> Option<Arc<Summary>> {
-        self.index().get(id).cloned()
+        self.index.lock().get(id).cloned()
     }
 
     fn remove_file(&self, id: &str) -> std::io::Result<()> {
@@ -239,10 +240,6 @@ impl Mailbox {
     /// it cannot contain a path.
     fn path(&self, id: &str) -> PathBuf {
         self.folder.join(format!("{id}.eml"))
-    }
-
-    fn index(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Summary>>> {
-        self.index.lock()
     }
 }
 

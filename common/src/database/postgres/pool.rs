@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use sqlx::postgres::PgListener;
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -172,7 +172,7 @@ impl PostgresPool {
             // The server is unreachable or read-only, and the other idle connections lead to the
             // same one.
             drop(idle);
-            self.shared.idle().clear();
+            self.shared.idle.lock().clear();
         }
         self.connect(deadline_at, permit).await
     }
@@ -282,7 +282,7 @@ impl PostgresPool {
     /// Closes idle connections now and the others when they are released, without waiting for them.
     pub async fn close(&self) {
         self.shared.permits.close();
-        let idle = std::mem::take(&mut *self.shared.idle());
+        let idle = std::mem::take(&mut *self.shared.idle.lock());
         join_all(
             idle.into_iter()
                 .map(|idle| timeout(CLOSE_TIMEOUT, idle.connection.close())),
@@ -293,7 +293,7 @@ impl PostgresPool {
     /// Returns the number of idle connections.
     #[must_use]
     pub fn idle_connections(&self) -> usize {
-        self.shared.idle().len()
+        self.shared.idle.lock().len()
     }
 }
 
@@ -421,19 +421,15 @@ impl std::ops::DerefMut for PostgresTransaction {
 // === impl PoolState ===
 
 impl PoolState {
-    fn idle(&self) -> MutexGuard<'_, Vec<IdleConnection>> {
-        self.idle.lock()
-    }
-
     fn pop(&self) -> Option<IdleConnection> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.retain(|it| it.since.elapsed() < MAX_IDLE_TIME && it.opened.elapsed() < MAX_LIFETIME);
         idle.pop()
     }
 
     fn put_back(&self, it: IdleConnection) {
         if !self.permits.is_closed() {
-            self.idle().push(it);
+            self.idle.lock().push(it);
         }
     }
 
@@ -444,7 +440,7 @@ impl PoolState {
         let was_slow =
             matches!(error, sqlx::Error::Io(error) if error.kind() == ErrorKind::TimedOut);
         if !was_slow {
-            self.idle().clear();
+            self.idle.lock().clear();
         }
     }
 }
