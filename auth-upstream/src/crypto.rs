@@ -16,5 +16,5 @@ pub(crate) use self::token_vault::{TokenVault, VaultPurpose};
 
 /// Returns the SHA-256 digest of a text in hexadecimal.
 pub(crate) fn sha256_hex(text: impl AsRef<[u8]>) -> String {
-    hex(&Sha256::digest(text))
+    hex(Sha256::digest(text))
 }

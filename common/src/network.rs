@@ -151,7 +151,10 @@ impl FromIterator<IpNetwork> for IpNetworks {
 /// IPv6 address, which usually belongs to a single client.
 #[must_use]
 pub fn client_limit_key(address: IpAddr) -> IpAddr {
-    IpNetwork::of(address, 32, 64).address()
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::from((address.to_bits() & (u128::MAX << 64)).to_be_bytes()),
+        address @ IpAddr::V4(_) => address,
+    }
 }
 
 /// Returns [`client_limit_key`] as a number.

@@ -133,7 +133,7 @@ impl RegistrationCompensator {
             Ok::<_, Problem>(resolution)
         };
         self.locks
-            .with_address(&email, work)
+            .with_address(&email, Box::pin(work))
             .await
             .unwrap_or(Ok(Some(Resolution::Postponed)))
     }

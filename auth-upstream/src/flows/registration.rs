@@ -124,11 +124,16 @@ impl RegistrationFlow {
         // profile.
         self.guard.limiter().record_failure(&mut attempt).await;
         let email = &request.email;
-        let created = Box::pin(self.locks.with_address(email, self.register_new(request))).await?;
+        let created = self
+            .locks
+            .with_address(email, Box::pin(self.register_new(request)))
+            .await?;
         if let Some(signed_in) = created {
             return Ok(signed_in);
         }
-        let repetition = Box::pin(self.locks.with_address(email, self.repeat(request)));
+        let repetition = self
+            .locks
+            .with_address(email, Box::pin(self.repeat(request)));
         let attempt = PasswordAttempt {
             client,
             email,
@@ -200,10 +205,10 @@ impl RegistrationFlow {
             account: email.as_str(),
             failure_code: Code::InvalidCode,
         };
-        let confirmation = Box::pin(self.locks.with_address(email, confirmation));
+        let confirmation = self.locks.with_address(email, Box::pin(confirmation));
         self.guard.evaluate(attempt, confirmation).await?;
         let sign_in = self.sign_in_and_save_profile(registration);
-        let sign_in = Box::pin(self.locks.with_address(email, sign_in));
+        let sign_in = self.locks.with_address(email, Box::pin(sign_in));
         let attempt = PasswordAttempt {
             client,
             email,

@@ -70,7 +70,7 @@ impl UserLocks {
     ) -> Result<T, E> {
         let key = format!("postern:auth:{scope}-lock:{}", sha256_hex(value));
         self.cache
-            .with_lock(&key, USER_LOCK_TTL, USER_LOCK_WAIT, Box::pin(work))
+            .with_lock(&key, USER_LOCK_TTL, USER_LOCK_WAIT, work)
             .await
             .map_err(cache_unavailable)?
             .ok_or_else(|| Problem::from(Code::Unavailable))?

@@ -300,7 +300,7 @@ async fn throttled_confirmation_does_not_lock_the_address() {
         Ok::<_, Problem>(tokio::time::timeout(limit, confirmation).await)
     };
     let locks = &fixture.service.flows.registration.locks;
-    let throttled = locks.with_address(&email(ADA), throttled).await;
+    let throttled = locks.with_address(&email(ADA), Box::pin(throttled)).await;
     assert_eq!(
         throttled
             .expect("the lock is free")

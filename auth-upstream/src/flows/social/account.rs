@@ -126,8 +126,9 @@ impl AccountResolver {
         client: &ClientContext,
         id: &IdToken,
     ) -> Result<SocialIdentity, SocialError> {
+        let work = Box::pin(self.run(client, id));
         self.locks
-            .with_social_identity(&id.issuer, &id.subject, self.run(client, id))
+            .with_social_identity(&id.issuer, &id.subject, work)
             .await
     }
 
@@ -219,7 +220,7 @@ impl AccountResolver {
                 }
             }
         };
-        self.locks.with_address(claim.email, work).await
+        self.locks.with_address(claim.email, Box::pin(work)).await
     }
 
     /// The transition function of [`ClaimState`]. The claimed account replaces `existing`.

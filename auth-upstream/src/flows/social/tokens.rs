@@ -42,7 +42,7 @@ impl SocialTokenIssuer {
         if !identity.social_only {
             return Ok(Err(TokensUnavailable::PasswordRequired));
         }
-        let sign_in = self.sign_in_once(admin, username);
+        let sign_in = Box::pin(self.sign_in_once(admin, username));
         let tokens = self.locks.with_one_time_password(username, sign_in).await;
         tokens.map(Ok)
     }
