@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
+use postern_common::email::EmailAddress;
 use postern_common::service::ServiceClient;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::email::EmailAddress;
 use crate::telemetry::log_limited;
 
 /// Delays before the second and the third attempt.

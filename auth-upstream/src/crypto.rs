@@ -8,23 +8,13 @@ mod key_ring;
 pub(crate) mod random;
 mod token_vault;
 
+pub(crate) use hex::encode as hex;
 use sha2::{Digest, Sha256};
 
 pub(crate) use self::key_ring::{KeyRing, SealingKey};
 pub(crate) use self::token_vault::{TokenVault, VaultPurpose};
 
-/// Encodes bytes as lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            text.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
-            text.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
-            text
-        })
-}
-
 /// Returns the SHA-256 digest of a text in hexadecimal.
 pub(crate) fn sha256_hex(text: impl AsRef<[u8]>) -> String {
-    hex(&Sha256::digest(text))
+    hex(Sha256::digest(text))
 }

@@ -16,7 +16,7 @@
 //! - `store`: SQL.
 //! - `crypto`: sealing and random values.
 //! - `telemetry`: audit log, metrics and rate-limited log events.
-//! - `client`, `email`: types that several modules share.
+//! - `client`: the client of a request.
 
 mod app;
 mod assembly;
@@ -33,7 +33,6 @@ mod store;
 
 mod client;
 mod crypto;
-mod email;
 mod telemetry;
 
 pub use app::{App, Listeners};

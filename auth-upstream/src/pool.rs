@@ -21,14 +21,14 @@ use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
 use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, AuthenticationResultType, ChallengeNameType,
 };
+use postern_common::email::EmailAddress;
 use postern_common::identity::Pool;
 use postern_common::{Clock, Secret};
 
 use self::admin::PoolAdmin;
-use self::circuit_breaker::CircuitBreaker;
+use self::circuit_breaker::PoolCircuitBreaker;
 use self::error::PoolError;
 pub(crate) use self::tokens::{AccessTokenClaims, PoolTokens};
-use crate::email::EmailAddress;
 use crate::telemetry::Metrics;
 
 /// The Cognito authentication flow for passwords.
@@ -45,7 +45,7 @@ pub(crate) enum PasswordAuthFlow {
 #[derive(Debug)]
 pub(crate) struct UserPool {
     client: Client,
-    breaker: Arc<CircuitBreaker>,
+    breaker: Arc<PoolCircuitBreaker>,
     /// Calls under AWS credentials; `None` if no credentials are configured.
     pub(crate) admin: Option<PoolAdmin>,
     pool: Pool,
@@ -144,7 +144,7 @@ impl UserPool {
             auth_flow,
             deadline,
         } = settings;
-        let breaker = Arc::new(CircuitBreaker::new(
+        let breaker = Arc::new(PoolCircuitBreaker::new(
             clock.clone(),
             pool.jwks_url.clone(),
             metrics.clone(),

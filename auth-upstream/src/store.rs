@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 use postern_common::database::{Database, is_unavailable};
+use postern_common::with_dialect;
 use postern_common::{Code, Problem};
 use sqlx::Row;
 
@@ -109,29 +110,7 @@ pub(crate) struct StoreError(#[from] sqlx::Error);
 /// Timeout of a statement, including the wait for a connection.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs statements on the open database within [`STATEMENT_TIMEOUT`]. `write` selects the
-/// connection pool that may write. The expression evaluates to a `Result` of the driver.
-macro_rules! execute {
-    (write $self:ident, $pool:ident => $run:expr) => {
-        match &$self.database {
-            Database::Postgres($pool) => with_timeout(async { $run }).await,
-            Database::Sqlite(sqlite) => {
-                let $pool = &sqlite.writer;
-                with_timeout(async { $run }).await
-            }
-        }
-    };
-    (read $self:ident, $pool:ident => $run:expr) => {
-        match &$self.database {
-            Database::Postgres($pool) => with_timeout(async { $run }).await,
-            Database::Sqlite(sqlite) => {
-                let $pool = &sqlite.readers;
-                with_timeout(async { $run }).await
-            }
-        }
-    };
-}
-
+/// Runs statements within [`STATEMENT_TIMEOUT`].
 async fn with_timeout<T>(
     work: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, StoreError> {
@@ -185,10 +164,10 @@ impl AuthStore {
         generated: &str,
         now: Timestamp,
     ) -> Result<String, StoreError> {
-        execute!(write self, pool => {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
             sqlx::query(INSERT_KEY).bind(name).bind(generated).bind(now.0).execute(pool).await?;
             sqlx::query(SELECT_KEY).bind(name).fetch_one(pool).await?.try_get("base64")
-        })
+        }).await)
     }
 
     /// Inserts a registration before it has any effect. Keeps an existing row of this id.
@@ -199,9 +178,9 @@ impl AuthStore {
         began_at: Timestamp,
         due_at: Timestamp,
     ) -> Result<(), StoreError> {
-        execute!(write self, pool => {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
             let insert = sqlx::query(INSERT_REGISTRATION).bind(id).bind(email).bind(began_at.0).bind(due_at.0);
-            insert.execute(pool).await.map(drop) })
+            insert.execute(pool).await.map(drop) }).await)
     }
 
     /// Stores the subject of the user that a registration created.
@@ -210,17 +189,23 @@ impl AuthStore {
         id: &str,
         subject: &str,
     ) -> Result<(), StoreError> {
-        execute!(write self, pool => sqlx::query(SET_REGISTRATION_SUBJECT).bind(id).bind(subject).execute(pool).await.map(drop))
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
+            sqlx::query(SET_REGISTRATION_SUBJECT).bind(id).bind(subject).execute(pool).await.map(drop)
+        }).await)
     }
 
     /// Deletes a registration that is completed or undone.
     pub(crate) async fn delete_registration(&self, id: &str) -> Result<(), StoreError> {
-        execute!(write self, pool => sqlx::query(DELETE_REGISTRATION).bind(id).execute(pool).await.map(drop))
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
+            sqlx::query(DELETE_REGISTRATION).bind(id).execute(pool).await.map(drop)
+        }).await)
     }
 
     /// Deletes all registrations of an address.
     pub(crate) async fn delete_registrations_of(&self, email: &str) -> Result<(), StoreError> {
-        execute!(write self, pool => sqlx::query(DELETE_REGISTRATIONS_OF).bind(email).execute(pool).await.map(drop))
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
+            sqlx::query(DELETE_REGISTRATIONS_OF).bind(email).execute(pool).await.map(drop)
+        }).await)
     }
 
     /// Sets when the registration is due next, and counts the attempt.
@@ -229,8 +214,8 @@ impl AuthStore {
         id: &str,
         due_at: Timestamp,
     ) -> Result<(), StoreError> {
-        execute!(write self, pool => {
-            sqlx::query(POSTPONE_REGISTRATION).bind(id).bind(due_at.0).execute(pool).await.map(drop) })
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
+            sqlx::query(POSTPONE_REGISTRATION).bind(id).bind(due_at.0).execute(pool).await.map(drop) }).await)
     }
 
     /// Returns registrations that are due at `now`, oldest first.
@@ -239,9 +224,9 @@ impl AuthStore {
         now: Timestamp,
         limit: i64,
     ) -> Result<Vec<PendingRegistration>, StoreError> {
-        execute!(read self, pool => {
+        with_dialect!(self.database.readers(), pool => with_timeout(async {
             sqlx::query_as(SELECT_DUE_REGISTRATIONS).bind(now.0).bind(limit).fetch_all(pool).await
-        })
+        }).await)
     }
 
     /// Returns the registration of this id, if it is pending.
@@ -249,12 +234,16 @@ impl AuthStore {
         &self,
         id: &str,
     ) -> Result<Option<PendingRegistration>, StoreError> {
-        execute!(write self, pool => sqlx::query_as(SELECT_REGISTRATION).bind(id).fetch_optional(pool).await)
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
+            sqlx::query_as(SELECT_REGISTRATION).bind(id).fetch_optional(pool).await
+        }).await)
     }
 
     /// Returns the number of pending registrations.
     pub(crate) async fn count_registrations(&self) -> Result<i64, StoreError> {
-        execute!(read self, pool => sqlx::query(COUNT_REGISTRATIONS).fetch_one(pool).await?.try_get("pending"))
+        with_dialect!(self.database.readers(), pool => with_timeout(async {
+            sqlx::query(COUNT_REGISTRATIONS).fetch_one(pool).await?.try_get("pending")
+        }).await)
     }
 
     /// Returns the user of a social identity, if known.
@@ -263,17 +252,17 @@ impl AuthStore {
         issuer: &str,
         subject: &str,
     ) -> Result<Option<SocialIdentity>, StoreError> {
-        execute!(write self, pool => {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
             sqlx::query_as(SELECT_SOCIAL_IDENTITY).bind(issuer).bind(subject).fetch_optional(pool).await
-        })
+        }).await)
     }
 
     /// Returns whether the user has a social identity.
     pub(crate) async fn has_social_identity(&self, user_id: &str) -> Result<bool, StoreError> {
-        execute!(write self, pool => {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
             let row = sqlx::query(COUNT_SOCIAL_IDENTITIES).bind(user_id).fetch_one(pool).await?;
             row.try_get::<i64, _>("found").map(|found| found > 0)
-        })
+        }).await)
     }
 
     /// Deletes a social identity if it belongs to this user.
@@ -283,9 +272,9 @@ impl AuthStore {
         subject: &str,
         user_id: &str,
     ) -> Result<(), StoreError> {
-        execute!(write self, pool => {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
             let delete = sqlx::query(DELETE_SOCIAL_IDENTITY).bind(issuer).bind(subject).bind(user_id);
-            delete.execute(pool).await.map(drop) })
+            delete.execute(pool).await.map(drop) }).await)
     }
 
     /// Inserts the user of a social identity and returns the stored one: the first writer wins.
@@ -302,10 +291,10 @@ impl AuthStore {
             social_only,
             profile_saved,
         } = identity;
-        execute!(write self, pool => {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
             let insert = sqlx::query(INSERT_SOCIAL_IDENTITY).bind(issuer).bind(subject).bind(user_id).bind(username);
             insert.bind(*social_only).bind(*profile_saved).bind(now.0).execute(pool).await?;
-            sqlx::query_as(SELECT_SOCIAL_IDENTITY).bind(issuer).bind(subject).fetch_one(pool).await })
+            sqlx::query_as(SELECT_SOCIAL_IDENTITY).bind(issuer).bind(subject).fetch_one(pool).await }).await)
     }
 
     /// Stores the provider's sealed refresh token.
@@ -316,9 +305,9 @@ impl AuthStore {
         sealed: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        execute!(write self, pool => {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
             let update = sqlx::query(SAVE_PROVIDER_TOKEN).bind(issuer).bind(subject).bind(sealed);
-            update.bind(now.0).execute(pool).await.map(drop) })
+            update.bind(now.0).execute(pool).await.map(drop) }).await)
     }
 
     /// Returns stored refresh tokens in the order of issuer and subject, starting behind `after`.
@@ -327,7 +316,7 @@ impl AuthStore {
         after: &(String, String),
         limit: i64,
     ) -> Result<Vec<SealedProviderToken>, StoreError> {
-        execute!(read self, pool => {
+        with_dialect!(self.database.readers(), pool => with_timeout(async {
             let select = sqlx::query(SELECT_PROVIDER_TOKENS).bind(&after.0).bind(&after.1).bind(limit);
             let rows = select.fetch_all(pool).await?;
             let tokens = rows.iter().map(|row| {
@@ -339,7 +328,7 @@ impl AuthStore {
                 })
             });
             tokens.collect()
-        })
+        }).await)
     }
 
     /// Replaces the sealed form of a token and returns whether it was replaced. A token that a
@@ -350,11 +339,11 @@ impl AuthStore {
         sealed: &str,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        execute!(write self, pool => {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
             let update = sqlx::query(REPLACE_PROVIDER_TOKEN).bind(&token.issuer).bind(&token.subject);
             let done = update.bind(&token.sealed).bind(sealed).bind(now.0).execute(pool).await?;
             Ok(done.rows_affected() == 1)
-        })
+        }).await)
     }
 
     /// Marks the profile of a social identity as saved.
@@ -364,9 +353,9 @@ impl AuthStore {
         subject: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        execute!(write self, pool => {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
             let update = sqlx::query(MARK_PROFILE_SAVED).bind(issuer).bind(subject).bind(true).bind(now.0);
-            update.execute(pool).await.map(drop) })
+            update.execute(pool).await.map(drop) }).await)
     }
 
     /// Marks a pool user as having a password of their own.
@@ -375,9 +364,9 @@ impl AuthStore {
         username: &str,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        execute!(write self, pool => {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
             let update = sqlx::query(MARK_OWN_PASSWORD).bind(username).bind(false).bind(now.0);
-            update.execute(pool).await.map(drop) })
+            update.execute(pool).await.map(drop) }).await)
     }
 }
 

@@ -9,16 +9,18 @@ mod stub_pool;
 mod stub_provider;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
 use postern_common::cache::testing::TestCache;
 use postern_common::clock::Timestamp;
 use postern_common::config::{Env, parse};
 use postern_common::database::testing::{self, TestDatabase};
+use postern_common::email::EmailAddress;
 use postern_common::http::{Limits, serve};
 use postern_common::{Clock, Secret};
 use tokio::net::TcpListener;
@@ -34,7 +36,6 @@ use crate::assembly::AuthService;
 use crate::client::ClientContext;
 use crate::config::Config;
 use crate::crypto::random;
-use crate::email::EmailAddress;
 use crate::flows::{ExchangedIdentity, LoginRequest, RegistrationRequest, SocialFlow, TokenSet};
 use crate::http;
 use crate::telemetry::AuditedResult;
@@ -89,14 +90,11 @@ pub(crate) struct FailureScript(Mutex<VecDeque<(String, StubFailure)>>);
 
 impl FailureScript {
     pub(crate) fn add(&self, operation: &str, failure: StubFailure) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_back((operation.to_owned(), failure));
+        self.0.lock().push_back((operation.to_owned(), failure));
     }
 
     fn next(&self, operation: &str) -> Option<StubFailure> {
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.0.lock();
         let index = failures.iter().position(|(name, _)| name == operation)?;
         failures.remove(index).map(|(_, failure)| failure)
     }

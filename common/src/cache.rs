@@ -243,21 +243,16 @@ impl Cache {
         }
     }
 
-    /// Acquires a lock that can be held for at most `ttl`. Returns `None` if it is held.
-    ///
-    /// Over Redis the lock is a lease of 2.5 s that is renewed while the guard exists, so that a
-    /// lock of a killed holder, or one that a failover restored, is free within 3 s. The lock is an
-    /// optimization and not a guarantee: a suspended holder may continue briefly after another has
-    /// acquired it. Use the database or [`Cache::compare_and_set`] for what must happen at most
-    /// once.
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
-    pub async fn lock(&self, key: &str, ttl: Duration) -> Result<Option<LockGuard>, CacheError> {
+    #[cfg(test)]
+    pub(crate) async fn lock(
+        &self,
+        key: &str,
+        ttl: Duration,
+    ) -> Result<Option<LockGuard>, CacheError> {
         lock::acquire(self, key, ttl).await
     }
 
-    /// Acquires a lock as [`Cache::lock`] does and returns the values of `keys`, in one round trip
+    /// Acquires a lock as [`Cache::with_lock`] does, unless it is held, and returns the values of `keys`, in one round trip
     /// (two over a cluster). If the lock was acquired, the values were read after that.
     ///
     /// # Errors
@@ -271,18 +266,30 @@ impl Cache {
         lock::acquire_and_get(self, key, ttl, keys).await
     }
 
-    /// Acquires a lock as [`Cache::lock`] does, waiting up to `max_wait` while it is held. Returns
-    /// `None` on timeout. Waiters are not served in order.
+    /// Runs `work` under a lock, which is waited for up to `max_wait` and held for at most `ttl`.
+    /// Returns `None` if the lock is not free in time; waiters are not served in order. The lock is
+    /// released afterwards, also if the returned future is dropped.
+    ///
+    /// Over Redis the lock is a lease of 2.5 s that is renewed while the work runs, so that a lock
+    /// of a killed holder, or one that a failover restored, is free within 3 s. The lock is an
+    /// optimization and not a guarantee: a suspended holder may continue briefly after another has
+    /// acquired it. Use the database or [`Cache::compare_and_set`] for what must happen at most
+    /// once.
     ///
     /// # Errors
-    /// As [`Cache::set`].
-    pub async fn wait_for_lock(
+    /// As [`Cache::set`]. Also if the lock can no longer be confirmed, because another may acquire
+    /// it; then `work` is dropped at its next await point.
+    pub async fn with_lock<T>(
         &self,
         key: &str,
         ttl: Duration,
         max_wait: Duration,
-    ) -> Result<Option<LockGuard>, CacheError> {
-        lock::wait(self, key, ttl, max_wait).await
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, CacheError> {
+        match lock::wait(self, key, ttl, max_wait).await? {
+            Some(guard) => guard.run(work).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Performs one round trip, for readiness checks.

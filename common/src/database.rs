@@ -20,6 +20,8 @@ pub mod testing;
 
 use std::time::Duration;
 
+use sqlx::SqlitePool;
+
 pub use self::migrations::Migrations;
 pub use self::postgres::{PooledConnection, PostgresPool, PostgresTransaction};
 pub use self::sqlite::Sqlite;
@@ -28,13 +30,29 @@ use crate::exit::Exit;
 /// Maximum time of a readiness check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An open store. A service's store module matches on it.
-#[derive(Clone, Debug)]
-pub enum Database {
-    /// A pool of connections to PostgreSQL.
-    Postgres(PostgresPool),
-    /// One SQLite file, with one writer and several readers.
-    Sqlite(Sqlite),
+/// Something for each of the two databases. [`with_dialect!`](crate::with_dialect) evaluates one
+/// expression for both.
+#[derive(Clone, Copy, Debug)]
+pub enum Dialect<P, S> {
+    /// For PostgreSQL 15 or later.
+    Postgres(P),
+    /// For one SQLite file.
+    Sqlite(S),
+}
+
+/// An open store: a pool of connections to PostgreSQL, or one SQLite file with one writer and
+/// several readers.
+pub type Database = Dialect<PostgresPool, Sqlite>;
+
+/// Evaluates an expression for the database in use: `with_dialect!(store, inner => inner.read())`.
+#[macro_export]
+macro_rules! with_dialect {
+    ($dialect:expr, $inner:ident => $run:expr) => {
+        match $dialect {
+            $crate::database::Dialect::Postgres($inner) => $run,
+            $crate::database::Dialect::Sqlite($inner) => $run,
+        }
+    };
 }
 
 /// The result of [`Database::probe`].
@@ -163,19 +181,33 @@ impl Database {
         }
     }
 
+    /// Returns the connections for statements that change something.
+    #[must_use]
+    pub fn writer(&self) -> Dialect<&PostgresPool, &SqlitePool> {
+        match self {
+            Self::Postgres(pool) => Dialect::Postgres(pool),
+            Self::Sqlite(sqlite) => Dialect::Sqlite(&sqlite.writer),
+        }
+    }
+
+    /// Returns the connections for statements that only read.
+    #[must_use]
+    pub fn readers(&self) -> Dialect<&PostgresPool, &SqlitePool> {
+        match self {
+            Self::Postgres(pool) => Dialect::Postgres(pool),
+            Self::Sqlite(sqlite) => Dialect::Sqlite(&sqlite.readers),
+        }
+    }
+
     /// Performs one round trip, to verify that the store answers.
     ///
     /// # Errors
     /// The driver's error, or a pool timeout if the store does not answer within two seconds.
     pub async fn ping(&self) -> Result<(), sqlx::Error> {
         let answer = async {
-            match self {
-                Self::Postgres(pool) => sqlx::query("SELECT 1").execute(pool).await.map(drop),
-                Self::Sqlite(sqlite) => sqlx::query("SELECT 1")
-                    .execute(&sqlite.readers)
-                    .await
-                    .map(drop),
-            }
+            with_dialect!(self.readers(), pool => {
+                sqlx::query("SELECT 1").execute(pool).await.map(drop)
+            })
         };
         tokio::time::timeout(PROBE_TIMEOUT, answer)
             .await

@@ -28,7 +28,7 @@ use http::{HeaderMap, HeaderName, StatusCode};
 
 pub use body::{Json, Raw};
 pub use budget::{BodyBudgets, BodyOwner, BudgetPermit};
-pub use forwarded::{Network, TrustedProxies};
+pub use forwarded::TrustedProxies;
 pub use host::AllowedHosts;
 pub use server::{bind, serve};
 

@@ -3,17 +3,25 @@
 //! A module belongs here if at least two processes use it and it knows no route, no authentication
 //! flow and no notification. The modules are listed in the order in which a process uses them:
 //!
-//! 1. Start: [`config`] and [`decode`] read the configuration and report every mistake at once;
-//!    [`identity`] holds the settings of the identity pools; [`exit`], [`log`], [`signals`],
-//!    [`service_manager`] and [`startup`] connect a process to its environment.
-//! 2. State: [`database`] and [`cache`] open the durable and the volatile store.
-//! 3. Requests: [`http`] serves them, [`token`] verifies who is calling, [`problem`] renders error
-//!    responses, [`service`] calls other services, [`admin`] serves readiness and metrics.
+//! 1. Start: [`config`] and [`decode`] read the configuration and report every mistake at once, with
+//!    [`email`] and [`network`] for addresses; [`identity`] holds the settings of the identity
+//!    pools; [`exit`], [`log`], [`signals`], [`service_manager`] and [`startup`] connect a process
+//!    to its environment.
+//! 2. State: [`database`] and [`cache`] open the durable and the volatile store; [`group_commit`]
+//!    writes in batches.
+//! 3. Requests: [`accept`] and [`http`] serve them, [`token`] verifies who is calling, [`problem`]
+//!    renders error responses, [`service`] calls other services, [`admin`] serves readiness and
+//!    metrics.
 //!
-//! [`clock`], [`secret`] and [`seal`] are used by all of them.
+//! [`clock`], [`secret`] and [`seal`] are used by all of them; [`backoff`], [`circuit_breaker`] and
+//! [`weighted`] by those that call others.
 
 pub mod clock;
 pub mod secret;
+
+pub mod backoff;
+pub mod circuit_breaker;
+pub mod weighted;
 
 pub mod exit;
 pub mod log;
@@ -21,15 +29,19 @@ pub mod signals;
 
 pub mod config;
 pub mod decode;
+pub mod email;
 pub mod identity;
+pub mod network;
 
 pub mod service_manager;
 pub mod startup;
 
 pub mod cache;
 pub mod database;
+pub mod group_commit;
 pub mod seal;
 
+pub mod accept;
 pub mod admin;
 pub mod http;
 pub mod problem;

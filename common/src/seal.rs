@@ -1,18 +1,78 @@
-//! Encryption of values that are stored in the shared cache.
+//! Authenticated encryption with AES-256-GCM.
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, Nonce, RandomizedNonceKey};
+use aes_gcm::aead::{Aead, Payload};
+use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+use zeroize::Zeroizing;
+
+/// Length of a nonce in bytes.
+pub const NONCE_BYTES: usize = 12;
+
+/// An AES-256-GCM key.
+pub struct Cipher(Aes256Gcm);
 
 /// Encrypts the copy of an access token in the shared cache, so that read access to Redis, its
 /// dumps or its replication stream does not expose it.
 ///
-/// Uses AES-256-GCM with a random nonce. The key is derived with HKDF-SHA256 from a secret that
-/// every replica of the service has and the cache does not. The secret should be generated: a
-/// sealed copy allows offline guessing of a weak one.
+/// The key is derived with HKDF-SHA256 from a secret that every replica of the service has and the
+/// cache does not. The secret should be generated: a sealed copy allows offline guessing of a weak
+/// one.
 pub struct Seal {
-    key: RandomizedNonceKey,
+    cipher: Cipher,
     /// The cache key, used as additional data: a value does not decrypt under another key.
     name: String,
+}
+
+// === impl Cipher ===
+
+impl Cipher {
+    /// Creates a cipher from a key.
+    #[must_use]
+    pub fn new(key: &[u8; 32]) -> Self {
+        Self(Aes256Gcm::new(key.into()))
+    }
+
+    /// Encrypts with a random nonce. Returns nonce, ciphertext and tag.
+    ///
+    /// # Panics
+    /// If the operating system's random source fails, because no nonce can be generated safely then.
+    #[must_use]
+    pub fn seal(&self, additional_data: &[u8], plain: &[u8]) -> Vec<u8> {
+        let mut nonce = [0; NONCE_BYTES];
+        getrandom::fill(&mut nonce).expect("the operating system has a random source");
+        let payload = Payload {
+            msg: plain,
+            aad: additional_data,
+        };
+        let sealed = self
+            .0
+            .encrypt(&Nonce::from(nonce), payload)
+            .expect("AES-GCM encrypts up to 64 GiB");
+        [&nonce, &*sealed].concat()
+    }
+
+    /// Decrypts ciphertext and tag. Returns `None` unless they were sealed with this key, nonce and
+    /// additional data.
+    #[must_use]
+    pub fn open(
+        &self,
+        additional_data: &[u8],
+        nonce: &[u8; NONCE_BYTES],
+        sealed: &[u8],
+    ) -> Option<Zeroizing<Vec<u8>>> {
+        let payload = Payload {
+            msg: sealed,
+            aad: additional_data,
+        };
+        let plain = self.0.decrypt(&Nonce::from(*nonce), payload).ok()?;
+        Some(Zeroizing::new(plain))
+    }
+}
+
+impl std::fmt::Debug for Cipher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[Cipher]")
+    }
 }
 
 // === impl Seal ===
@@ -26,44 +86,29 @@ impl Seal {
     #[must_use]
     pub fn new(purpose: &str, secret: &[u8], name: &str) -> Self {
         let prk = Salt::new(HKDF_SHA256, purpose.as_bytes()).extract(secret);
-        let mut key = zeroize::Zeroizing::new([0; 32]);
+        let mut key = Zeroizing::new([0; 32]);
         prk.expand(&[name.as_bytes()], HKDF_SHA256)
             .and_then(|okm| okm.fill(key.as_mut()))
             .expect("HKDF-SHA256 can fill 32 bytes");
-        let key = RandomizedNonceKey::new(&AES_256_GCM, key.as_ref())
-            .expect("an AES-256 key has 32 bytes");
         Self {
-            key,
+            cipher: Cipher::new(&key),
             name: name.to_owned(),
         }
     }
 
-    /// Encrypts `token` and returns nonce, ciphertext and tag. Returns `None` only if the system
-    /// has no random bytes.
+    /// Encrypts `token` as [`Cipher::seal`] does.
     #[must_use]
-    pub fn close(&self, token: &str) -> Option<Vec<u8>> {
-        let mut text = token.as_bytes().to_vec();
-        let nonce = self
-            .key
-            .seal_in_place_append_tag(Aad::from(self.name.as_bytes()), &mut text)
-            .ok()?;
-        let mut sealed = nonce.as_ref().to_vec();
-        sealed.extend_from_slice(&text);
-        Some(sealed)
+    pub fn close(&self, token: &str) -> Vec<u8> {
+        self.cipher.seal(self.name.as_bytes(), token.as_bytes())
     }
 
     /// Decrypts a sealed value. Returns `None` if it was sealed with another secret or cache key,
     /// or was modified.
     #[must_use]
     pub fn open(&self, sealed: &[u8]) -> Option<String> {
-        let (nonce, text) = sealed.split_at_checked(aws_lc_rs::aead::NONCE_LEN)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let mut text = text.to_vec();
-        let text = self
-            .key
-            .open_in_place(nonce, Aad::from(self.name.as_bytes()), &mut text)
-            .ok()?;
-        String::from_utf8(text.to_vec()).ok()
+        let (nonce, sealed) = sealed.split_first_chunk()?;
+        let plain = self.cipher.open(self.name.as_bytes(), nonce, sealed)?;
+        std::str::from_utf8(&plain).ok().map(str::to_owned)
     }
 }
 
@@ -72,5 +117,64 @@ impl std::fmt::Debug for Seal {
         f.debug_struct("Seal")
             .field("name", &self.name)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealed_copy_opens_with_its_secret_and_name_only() {
+        let seal = |secret: &str, name: &str| Seal::new("test v1", secret.as_bytes(), name);
+        let sealed = seal("secret", "key").close("token");
+        assert_eq!(sealed.len(), NONCE_BYTES + "token".len() + 16);
+        let open = |seal: &Seal, sealed: &[u8]| seal.open(sealed);
+        assert_eq!(
+            open(&seal("secret", "key"), &sealed).as_deref(),
+            Some("token")
+        );
+        assert_eq!(open(&seal("other", "key"), &sealed), None);
+        assert_eq!(open(&seal("secret", "other"), &sealed), None);
+        assert_eq!(open(&seal("secret", "key"), &sealed[1..]), None);
+        assert_eq!(open(&seal("secret", "key"), &sealed[..4]), None);
+        assert_ne!(seal("secret", "key").close("token"), sealed, "a new nonce");
+    }
+
+    #[test]
+    fn cipher_agrees_with_wycheproof_vectors() {
+        let bytes = |text: &str| -> Vec<u8> {
+            let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
+            (0..text.len()).step_by(2).map(digit).collect()
+        };
+        let path = crate::testing::vectors("wycheproof/aes_gcm_test.json");
+        let text = std::fs::read(path).expect("a readable file");
+        let file: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let is_supported = |group: &&serde_json::Value| {
+            (&group["keySize"], &group["ivSize"]) == (&256.into(), &96.into())
+        };
+        let groups = file["testGroups"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter(is_supported);
+        let tests: Vec<_> = groups
+            .flat_map(|group| group["tests"].as_array().expect("a list"))
+            .collect();
+        assert!(tests.len() > 60, "{} vectors", tests.len());
+        for test in tests {
+            let field = |name: &str| bytes(test[name].as_str().expect("text"));
+            let key: [u8; 32] = field("key").try_into().expect("32 bytes");
+            let nonce: [u8; NONCE_BYTES] = field("iv").try_into().expect("12 bytes");
+            let (aad, sealed) = (field("aad"), [field("ct"), field("tag")].concat());
+            let opened = Cipher::new(&key).open(&aad, &nonce, &sealed);
+            let expected = (test["result"] == "valid").then(|| field("msg"));
+            assert_eq!(
+                opened.map(|plain| plain.to_vec()),
+                expected,
+                "{}",
+                test["tcId"]
+            );
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! An in-memory copy of pools and app clients. Every call reads it; only administrators change it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use crate::error::{ApiError, ExceptionKind};
 use crate::model::{AppClient, UserPool};
@@ -34,11 +36,11 @@ impl PoolDirectory {
     }
 
     fn read<T>(&self, read: impl FnOnce(&DirectoryEntries) -> T) -> T {
-        read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        read(&self.0.read())
     }
 
     fn write<T>(&self, write: impl FnOnce(&mut DirectoryEntries) -> T) -> T {
-        write(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+        write(&mut self.0.write())
     }
 
     pub(crate) fn pool(&self, id: &str) -> Result<Arc<UserPool>, ApiError> {

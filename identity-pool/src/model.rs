@@ -12,6 +12,6 @@ pub(crate) use self::app_client::AppClient;
 pub use self::app_client::ClientSettings;
 pub(crate) use self::json_column::{JsonColumn, to_json_text};
 pub use self::password_policy::PasswordPolicy;
-pub(crate) use self::user::{User, UserAttribute, UserStatus, is_email, seconds};
+pub(crate) use self::user::{User, UserAttribute, UserStatus, seconds};
 pub use self::user_pool::PoolSettings;
 pub(crate) use self::user_pool::{STANDARD_ATTRIBUTES, UserPool};

@@ -22,8 +22,7 @@ pub(crate) use self::app_clients::create_client;
 pub(crate) use self::sign_up::new_user;
 pub(crate) use self::user_pools::create_pool;
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -100,7 +99,7 @@ impl<'a> OperationCall<'a> {
     }
 
     fn record(&self, record: impl FnOnce(&mut AuditSubject)) {
-        record(&mut self.subject.lock().unwrap_or_else(PoisonError::into_inner));
+        record(&mut self.subject.lock());
     }
 
     fn record_client(&self, client: &AppClient) {

@@ -7,7 +7,7 @@
 mod discovery;
 mod sigv4;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -95,10 +95,7 @@ async fn handle_call(
         .and_then(|target| target.strip_prefix(TARGET_PREFIX))
         .unwrap_or("none");
     let outcome = dispatch(&state, operation, &request, &call).await;
-    let subject = call
-        .subject
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
+    let subject = call.subject.into_inner();
     audit(operation, &subject, &outcome, &request_id);
     render(&outcome, &request_id)
 }

@@ -6,17 +6,11 @@
 use std::net::IpAddr;
 
 use postern_common::decode::{Field, Object};
+use postern_common::email::EmailAddress;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 use crate::notification::Channel;
-
-/// An e-mail address that any mail server accepts: a dot-atom (RFC 5322 section 3.2.3) of at most
-/// 64 bytes, `@`, and an ASCII domain name. Quoted strings, comments and control characters are
-/// rejected, which prevents header injection.
-#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct EmailAddress(String);
 
 /// A telephone number in E.164: `+`, a digit from 1 to 9, and 6 to 14 more.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -91,7 +85,6 @@ macro_rules! debug_as_type_name {
 }
 // Addresses are not logged.
 debug_as_type_name!(
-    EmailAddress,
     PhoneNumber,
     DeviceToken,
     PushSubscription,
@@ -99,50 +92,6 @@ debug_as_type_name!(
     Address,
     Recipient
 );
-
-// === impl EmailAddress ===
-
-impl EmailAddress {
-    /// Parses an address and lowercases its domain.
-    #[must_use]
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (local, domain) = text.rsplit_once('@')?;
-        let atom = |atom: &str| !atom.is_empty() && atom.bytes().all(is_atext);
-        let label = |label: &str| {
-            (1..=63).contains(&label.len())
-                && label
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        };
-        let is_valid = text.len() <= 254
-            && local.len() <= 64
-            && local.split('.').all(atom)
-            && domain.split('.').all(label)
-            && !domain
-                .rsplit('.')
-                .next()
-                .is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
-        is_valid.then(|| Self(format!("{local}@{}", domain.to_ascii_lowercase())))
-    }
-
-    /// Returns the local part and the domain.
-    #[must_use]
-    pub(crate) fn parts(&self) -> (&str, &str) {
-        self.0.rsplit_once('@').unwrap_or((&self.0, ""))
-    }
-
-    /// Returns the whole address.
-    #[must_use]
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-fn is_atext(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte)
-}
 
 // === impl PhoneNumber ===
 
@@ -303,7 +252,7 @@ impl Recipient {
                     parsed(field, ActorId::parse).map(Self::ActorId)
                 }),
                 object.optional("email", |field| {
-                    parsed(field, EmailAddress::parse).map(|a| Address::Email(a).into())
+                    EmailAddress::read(field).map(|a| Address::Email(a).into())
                 }),
                 object.optional("phone", |field| {
                     parsed(field, PhoneNumber::parse).map(|a| Address::Phone(a).into())

@@ -24,6 +24,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use postern_common::Clock;
+use postern_common::circuit_breaker::BreakerState;
 use postern_common::clock::Timestamp;
 
 pub(crate) use low_throttle::{LowPriorityThrottle, ThrottleController};
@@ -35,7 +36,6 @@ pub(crate) use state::{ChannelFlow, ChannelState, DispatchState};
 pub(crate) use urgent_gate::UrgentWriteGate;
 pub(crate) use wakeup::WakeupPublisher;
 
-use crate::delivery::pool::BreakerState;
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;

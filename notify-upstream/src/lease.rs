@@ -1,11 +1,12 @@
 //! Worker leases: the identities under which this process claims rows, their renewal, and the
 //! detection of dead workers. Depends on `store`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+use parking_lot::Mutex;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use tokio::sync::Notify;
@@ -134,23 +135,20 @@ impl WorkerRegistry {
     /// Returns the identity for new leases.
     #[must_use]
     pub(crate) fn current(&self) -> Arc<WorkerLease> {
-        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let leases = self.leases.lock();
         Arc::clone(leases.last().expect("the list has at least one identity"))
     }
 
     /// Returns the workers whose rows may be taken over.
     #[must_use]
     pub(crate) fn dead(&self) -> Arc<[i64]> {
-        Arc::clone(&self.dead.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.dead.lock())
     }
 
     /// Returns whether the last renewal is recent enough, and the schema supported, to start work.
     #[must_use]
     pub(crate) fn is_alive(&self) -> bool {
-        let (at, instant) = *self
-            .last_renewal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let (at, instant) = *self.last_renewal.lock();
         let by_the_machine = match self.lease_clock {
             LeaseClock::Store => instant.elapsed(),
             #[cfg(test)]
@@ -190,20 +188,13 @@ impl WorkerRegistry {
         if self.current().suspect.load(Ordering::Relaxed) {
             self.replace(now).await?;
         }
-        let leases = self
-            .leases
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let leases = self.leases.lock().clone();
         let current = self.current().id;
         for worker in &leases {
             // One reference is the list's, one is held by this loop.
             if worker.id != current && Arc::strong_count(worker) <= 2 {
                 self.store.retire_worker(worker.id, false).await?;
-                self.leases
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .retain(|known| known.id != worker.id);
+                self.leases.lock().retain(|known| known.id != worker.id);
             } else if !self
                 .store
                 .renew_worker(worker.id, now, dead_before(now))
@@ -217,10 +208,7 @@ impl WorkerRegistry {
             }
         }
         self.refresh_dead().await?;
-        *self
-            .last_renewal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = began;
+        *self.last_renewal.lock() = began;
         Ok(())
     }
 
@@ -230,17 +218,14 @@ impl WorkerRegistry {
             .store
             .dead_workers(dead_before(self.lease_now().await?))
             .await?;
-        *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead.into();
+        *self.dead.lock() = dead.into();
         Ok(())
     }
 
     async fn replace(&self, now: Timestamp) -> Result<(), StoreError> {
         let worker = WorkerLease::new();
         self.store.register_worker(worker.id, now).await?;
-        self.leases
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(worker);
+        self.leases.lock().push(worker);
         Ok(())
     }
 
@@ -273,11 +258,7 @@ impl WorkerRegistry {
     }
 
     fn has_old_identities(&self) -> bool {
-        self.leases
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
-            > 1
+        self.leases.lock().len() > 1
     }
 
     /// Deletes workers that have been dead for [`DEAD_WORKER_RETENTION`] and hold no rows, and
@@ -294,8 +275,7 @@ impl WorkerRegistry {
 
     /// Retires all identities. Those without references hold no rows and are deleted.
     pub(crate) async fn retire_all(&self) {
-        let leases =
-            std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
+        let leases = std::mem::take(&mut *self.leases.lock());
         for worker in &leases {
             let gone = Arc::strong_count(worker) == 1 && !worker.suspect.load(Ordering::Relaxed);
             if let Err(error) = self.store.retire_worker(worker.id, gone).await {
@@ -303,10 +283,7 @@ impl WorkerRegistry {
             }
         }
         // Later callers get an identity that is not registered and takes no leases.
-        self.leases
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(WorkerLease::new());
+        self.leases.lock().push(WorkerLease::new());
         self.set_schema_supported(false);
     }
 }
@@ -332,7 +309,7 @@ mod tests {
             let long_ago = Instant::now()
                 .checked_sub(silent)
                 .expect("the machine has been up for longer");
-            *workers.last_renewal.lock().expect("no panic") = (clock.now(), long_ago);
+            *workers.last_renewal.lock() = (clock.now(), long_ago);
             assert!(!workers.is_alive(), "no time went by on the clock");
             workers.step().await.expect("lease renewal succeeds");
             assert!(workers.is_alive());

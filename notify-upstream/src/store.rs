@@ -29,8 +29,9 @@ mod snapshot_cache;
 mod sqlite;
 
 use postern_common::clock::Timestamp;
-use postern_common::database::{Database, is_unavailable};
+use postern_common::database::{Database, Dialect, is_unavailable};
 use postern_common::exit::Exit;
+use postern_common::with_dialect;
 use sqlx::postgres::PgListener;
 
 pub(crate) use row::{
@@ -51,12 +52,7 @@ use sqlite::Sqlite;
 
 /// The store in one of the two databases.
 #[derive(Clone, Debug)]
-pub enum Store {
-    /// PostgreSQL 15 or later.
-    Postgres(Postgres),
-    /// One SQLite file.
-    Sqlite(Sqlite),
-}
+pub struct Store(Dialect<Postgres, Sqlite>);
 
 /// An error of the store.
 #[derive(Debug, thiserror::Error)]
@@ -91,10 +87,7 @@ macro_rules! delegate {
             /// # Errors
             /// The store is unavailable or rejects the statement.
             $vis async fn $name(&self, $($arg: $type),*) -> Result<$result, StoreError> {
-                match self {
-                    Self::Postgres(store) => store.$name($($arg),*).await,
-                    Self::Sqlite(store) => store.$name($($arg),*).await,
-                }
+                with_dialect!(&self.0, store => store.$name($($arg),*).await)
             }
         )*}
     };
@@ -184,26 +177,26 @@ impl Store {
     /// Exit code 69 if a migration fails or the schema requires a newer binary.
     pub async fn open(database: &Database, connections: u32) -> Result<Self, Exit> {
         database.migrate(&MIGRATIONS).await?;
-        Ok(match database {
-            Database::Postgres(pool) => Self::Postgres(Postgres::new(pool.clone(), connections)),
-            Database::Sqlite(sqlite) => Self::Sqlite(Sqlite::new(sqlite.clone())),
-        })
+        Ok(Self(match database {
+            Dialect::Postgres(pool) => Dialect::Postgres(Postgres::new(pool.clone(), connections)),
+            Dialect::Sqlite(sqlite) => Dialect::Sqlite(Sqlite::new(sqlite.clone())),
+        }))
     }
 
     /// Closes the connections that the store has opened, without waiting for those in use.
     pub(crate) async fn close(&self) {
-        match self {
-            Self::Postgres(store) => store.close().await,
-            Self::Sqlite(_) => {}
+        match &self.0 {
+            Dialect::Postgres(store) => store.close().await,
+            Dialect::Sqlite(_) => {}
         }
     }
 
     /// Returns whether several processes may share the store.
     #[must_use]
     pub(crate) fn is_shared(&self) -> bool {
-        match self {
-            Self::Postgres(_) => true,
-            Self::Sqlite(_) => false,
+        match &self.0 {
+            Dialect::Postgres(_) => true,
+            Dialect::Sqlite(_) => false,
         }
     }
 
@@ -212,9 +205,9 @@ impl Store {
     /// # Errors
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn shared_now(&self) -> Result<Option<Timestamp>, StoreError> {
-        match self {
-            Self::Postgres(store) => store.now().await.map(Some),
-            Self::Sqlite(_) => Ok(None),
+        match &self.0 {
+            Dialect::Postgres(store) => store.now().await.map(Some),
+            Dialect::Sqlite(_) => Ok(None),
         }
     }
 
@@ -224,9 +217,9 @@ impl Store {
     /// # Errors
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn publish(&self, text: &str) -> Result<(), StoreError> {
-        match self {
-            Self::Postgres(store) => store.publish(text).await,
-            Self::Sqlite(_) => Ok(()),
+        match &self.0 {
+            Dialect::Postgres(store) => store.publish(text).await,
+            Dialect::Sqlite(_) => Ok(()),
         }
     }
 
@@ -236,9 +229,9 @@ impl Store {
     /// # Errors
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn listen(&self) -> Result<Option<PgListener>, StoreError> {
-        match self {
-            Self::Postgres(store) => store.listen().await.map(Some),
-            Self::Sqlite(_) => Ok(None),
+        match &self.0 {
+            Dialect::Postgres(store) => store.listen().await.map(Some),
+            Dialect::Sqlite(_) => Ok(None),
         }
     }
 }

@@ -12,6 +12,7 @@ use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 use postern_common::database::testing::{self, TestDatabase};
+use postern_common::email::EmailAddress;
 use postern_common::http::BudgetPermit;
 use postern_common::identity::{IdentityConfig, Pool};
 use postern_common::service::{ServiceClient, ServiceTokens};
@@ -19,11 +20,11 @@ use postern_common::{Clock, Problem};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::sync::mpsc;
 
-use crate::address::{Address, EmailAddress};
+use crate::address::Address;
 use crate::delivery::actors::{ActorClient, UserAddressPolicy};
 use crate::delivery::attempt::AttemptExecutor;
 use crate::delivery::pool::{
-    CircuitBreaker, PooledProvider, PriorityLimiter, ProviderPool, ShareLimiter,
+    PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ShareLimiter,
 };
 use crate::delivery::provider::script::ProviderScript;
 use crate::delivery::provider::{ErrorCodeTable, Provider};
@@ -360,7 +361,7 @@ fn pooled(script: &ProviderScript, clock: &Clock, concurrency: usize) -> PooledP
         weight: 1,
         limiter: PriorityLimiter::new(concurrency, None),
         shares: ShareLimiter::new(concurrency),
-        breaker: CircuitBreaker::new(clock.clone()),
+        breaker: ProviderCircuitBreaker::new(clock.clone()),
     }
 }
 

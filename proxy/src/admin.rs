@@ -2,7 +2,7 @@
 //! `/upstreams/names`, `/jwks/status`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use axum::extract::State as Shared;
@@ -36,11 +36,7 @@ pub(crate) async fn serve(
 }
 
 async fn config_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {
-    let status = state
-        .config_status
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    let status = state.config_status.lock().clone();
     Json(serde_json::to_value(status).unwrap_or_default())
 }
 

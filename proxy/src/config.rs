@@ -11,7 +11,6 @@ mod dns;
 mod limits;
 mod listen;
 mod load_balancing;
-mod network;
 mod pattern;
 mod policy;
 mod route;
@@ -38,7 +37,6 @@ pub use listen::{
     AccessLogConfig, AccessLogSink, ClientAddressDetail, ListenerConfig, ListenerTlsConfig,
 };
 pub use load_balancing::{ConsistentKey, LoadBalancing};
-pub use network::IpNetwork;
 pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
 pub use policy::{CallerRules, RoutePolicy, ServiceRule, UserRule};
 pub use route::{PathRewrite, Route, RouteTarget};

@@ -5,7 +5,6 @@
 //!   under the memory budget for slow readers.
 //! - **May depend on:** [`crate::config`] and [`crate::message`].
 
-pub(crate) mod client_address;
 pub(crate) mod client_connection;
 pub(crate) mod connection_limit;
 pub(crate) mod connection_permit;

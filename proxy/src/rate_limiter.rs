@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// A sustained rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,9 +161,7 @@ impl RateLimiter {
 
     fn shard(&self, key: u64) -> MutexGuard<'_, KeyShard> {
         let at = usize::try_from(key >> 32).unwrap_or_default() % SHARD_COUNT;
-        self.shards[at]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[at].lock()
     }
 
     /// Returns the number of tracked keys.
@@ -170,13 +169,7 @@ impl RateLimiter {
     pub fn key_count(&self) -> usize {
         self.shards
             .iter()
-            .map(|shard| {
-                shard
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .arrivals
-                    .len()
-            })
+            .map(|shard| shard.lock().arrivals.len())
             .sum()
     }
 }

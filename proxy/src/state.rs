@@ -11,12 +11,14 @@ pub(crate) mod request_context;
 pub(crate) mod runtime_config;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ahash::RandomState;
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use postern_common::network::client_limit_bits;
 use postern_common::token::Verifier;
 use postern_common::{Clock, Code};
 use uuid::Uuid;
@@ -67,11 +69,7 @@ impl GatewayState {
 
     /// Returns the rate limit key of a client address (of its /64 for IPv6).
     pub(crate) fn address_key(&self, address: IpAddr, salt: u64) -> u64 {
-        let bits = match address {
-            IpAddr::V4(address) => u128::from(address.to_bits()),
-            IpAddr::V6(address) => address.to_bits() >> 64 | 1 << 127,
-        };
-        self.key_seed.hash_one((bits, salt))
+        self.key_seed.hash_one((client_limit_bits(address), salt))
     }
 
     /// Counts and logs a rejected head.

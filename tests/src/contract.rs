@@ -3,9 +3,10 @@
 mod check;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use http::Method;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::answer::Answer;
@@ -139,17 +140,11 @@ impl Contract {
     /// Returns the operations and statuses of which a conforming response has been seen.
     #[must_use]
     pub fn seen(&self) -> BTreeSet<(String, u16)> {
-        self.seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.seen.lock().clone()
     }
 
     fn note(&self, operation: &Operation, status: u16) {
-        self.seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((operation.id.clone(), status));
+        self.seen.lock().insert((operation.id.clone(), status));
     }
 
     /// Resolves a `$ref` into this document.

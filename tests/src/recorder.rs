@@ -1,7 +1,7 @@
 //! Upstreams that record the requests that they receive.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -9,6 +9,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -76,21 +77,13 @@ impl Recorder {
 
     /// Adds a response, which is used for the next request without one, in order.
     pub fn answer(&self, status: u16, body: Value) {
-        self.shared
-            .answers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((status, body));
+        self.shared.answers.lock().push((status, body));
     }
 
     /// Returns all recorded requests.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
-        self.shared
-            .seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.shared.seen.lock().clone()
     }
 
     /// Waits until `count` requests have been recorded, and returns them.
@@ -134,16 +127,9 @@ async fn record(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Re
         headers: parts.headers,
         body,
     };
-    shared
-        .seen
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(seen);
+    shared.seen.lock().push(seen);
     shared.arrived.notify_waiters();
-    let mut answers = shared
-        .answers
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut answers = shared.answers.lock();
     let (status, body) = if answers.is_empty() {
         (200, Value::Object(Default::default()))
     } else {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use postern_common::email::EmailAddress;
 use postern_common::problem::Code;
 use postern_tests::Contract;
 use serde_json::Value;
@@ -50,6 +51,52 @@ fn references_resolve_and_components_are_used() {
                 "{reference} is not used"
             );
         }
+    }
+}
+
+#[test]
+fn email_schema_accepts_what_the_decoder_accepts() {
+    let schema = &Contract::shared().document()["components"]["schemas"]["Email"];
+    let long_local = format!("{}@example.com", "a".repeat(65));
+    let long_host = format!("ada@{}com", "a.".repeat(125));
+    let long_label = format!("ada@{}.com", "a".repeat(64));
+    let longest = format!("{}@{}.com", "a".repeat(64), "b".repeat(63));
+    let texts = [
+        "",
+        "@",
+        "ada",
+        "@example.com",
+        "ada@example.com",
+        "Ada@Example.COM",
+        "a.b+c@x-y.example.co",
+        "a..b@example.com",
+        ".a@example.com",
+        "a.@example.com",
+        "a@b@example.com",
+        "ada@localhost",
+        "ada@example.123",
+        "ada@example.12x",
+        "ada@123.example",
+        "ada@127.0.0.1",
+        "ada@-x.com",
+        "ada@x-.com",
+        "ada@x.-com",
+        "ada@x..com",
+        "ada@example.com.",
+        "ada@example.com\n",
+        "\"a\"@example.com",
+        "ä@example.com",
+        &long_local,
+        &long_host,
+        &long_label,
+        &longest,
+    ];
+    for text in texts {
+        assert_eq!(
+            jsonschema::is_valid(schema, &text.into()),
+            EmailAddress::parse(text).is_some(),
+            "{text:?}"
+        );
     }
 }
 

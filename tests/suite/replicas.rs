@@ -2,11 +2,11 @@
 //! rolling restarts of both replicas, and kills of each (default 1); long runs use the same tests.
 
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use http::Method;
+use parking_lot::Mutex;
 use postern_common::config::Env;
 use postern_tests::client::Request;
 use postern_tests::http_body::json;
@@ -112,7 +112,7 @@ async fn run_client(request: Arc<RepeatedRequest>, outcome: Arc<Outcome>) {
             Some(answer) if answer.status.as_u16() == request.expected => {
                 outcome.served.send_modify(|served| *served += 1);
                 if request.expected == 201 {
-                    outcome.created.lock().expect("not poisoned").push(answer);
+                    outcome.created.lock().push(answer);
                 }
                 continue;
             }
@@ -125,7 +125,7 @@ async fn run_client(request: Arc<RepeatedRequest>, outcome: Arc<Outcome>) {
             ended: Instant::now(),
             error,
         };
-        outcome.failed.lock().expect("not poisoned").push(failure);
+        outcome.failed.lock().push(failure);
     }
 }
 
@@ -157,7 +157,7 @@ async fn rolling_restart_of_auth_fails_no_request() {
     }
     clients.wait_for_served(200).await;
     let outcome = clients.stop().await;
-    let failed = std::mem::take(&mut *outcome.failed.lock().expect("not poisoned"));
+    let failed = std::mem::take(&mut *outcome.failed.lock());
     let served = *outcome.served.borrow();
     note(&format!(
         "gateway: {} rolling restarts of two postern-auth: {served} served, {} failed",
@@ -210,7 +210,7 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
     }
     clients.wait_for_served(200).await;
     let outcome = clients.stop().await;
-    let failed = std::mem::take(&mut *outcome.failed.lock().expect("not poisoned"));
+    let failed = std::mem::take(&mut *outcome.failed.lock());
     let served = *outcome.served.borrow();
     note(&format!(
         "gateway: {} kills of one of two postern-notify: {served} served, {} failed",
@@ -223,7 +223,7 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
             .any(|kill| failure.began <= kill.end && failure.ended >= kill.start);
         assert!(in_flight && failure.method == Method::POST, "{failure:?}");
     }
-    let created = std::mem::take(&mut *outcome.created.lock().expect("not poisoned"));
+    let created = std::mem::take(&mut *outcome.created.lock());
     let created: Vec<String> = created
         .iter()
         .map(|answer| answer.header("location"))

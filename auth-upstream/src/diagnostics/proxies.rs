@@ -30,14 +30,14 @@ pub(crate) fn check_trusted_proxies(listen: SocketAddr, trusted: &TrustedProxies
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_common::http::Network;
+    use postern_common::network::IpNetwork;
 
     #[test]
     fn public_listener_without_trusted_proxies_warns() {
         let warns = |listen: &str, trusted: &[&str]| {
-            let networks: Vec<Network> = trusted
+            let networks: Vec<IpNetwork> = trusted
                 .iter()
-                .map(|text| Network::parse(text).expect("a network"))
+                .map(|text| IpNetwork::parse(text).expect("a network"))
                 .collect();
             check_trusted_proxies(
                 listen.parse().expect("an address"),

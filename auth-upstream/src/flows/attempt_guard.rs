@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postern_common::email::EmailAddress;
 use postern_common::{Code, Problem, Secret};
 use tokio::time::Instant;
 
 use super::is_not_evaluated;
 use super::token_issuer::{SignedInUser, TokenIssuer};
 use crate::client::ClientContext;
-use crate::email::EmailAddress;
 use crate::protection::{
     Attempt, AttemptKind, AttemptLimiter, CredentialDigest, ResponseTimePadding,
 };

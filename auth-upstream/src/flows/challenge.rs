@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use postern_common::email::EmailAddress;
 use postern_common::{Clock, Code, Problem};
 
 use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
@@ -11,7 +12,6 @@ use super::token_issuer::{SignedInUser, TokenIssuer};
 use super::token_set::TokenSet;
 use crate::client::ClientContext;
 use crate::crypto::KeyRing;
-use crate::email::EmailAddress;
 use crate::pool::UserPool;
 use crate::pool::error::PoolCall;
 use crate::protection::AttemptKind;

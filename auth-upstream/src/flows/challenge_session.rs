@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
+use postern_common::email::EmailAddress;
 use postern_common::{Code, Problem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::crypto::KeyRing;
-use crate::email::EmailAddress;
 use crate::pool::PoolChallenge;
 
 /// Validity of a challenge session. The pool's own session is shorter (3 to 15 minutes) and

@@ -9,13 +9,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::Clock;
+use postern_common::backoff::Backoff;
+use postern_common::email::EmailAddress;
+use postern_common::{Clock, Problem};
 use tokio_util::sync::CancellationToken;
 
 use super::user_locks::UserLocks;
 use crate::actor_service::ActorService;
 use crate::client::ClientContext;
-use crate::email::EmailAddress;
 use crate::pool::UserPool;
 use crate::pool::admin::PoolAdmin;
 use crate::store::{AuthStore, PendingRegistration, StoreError};
@@ -28,10 +29,8 @@ pub(super) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 const COMPENSATION_INTERVAL: Duration = Duration::from_secs(15);
 /// The maximum number of registrations in one run.
 const COMPENSATION_BATCH_SIZE: i64 = 50;
-/// The delay after the first failure; doubled by each further one.
-const INITIAL_RETRY_DELAY: Duration = Duration::from_secs(30);
-/// The maximum delay.
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(3600);
+/// The delays after failures.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(3600));
 /// Tolerance for the clock of the pool, which counts whole seconds, in milliseconds.
 const CLOCK_TOLERANCE_MS: i64 = 5_000;
 
@@ -97,7 +96,8 @@ impl RegistrationCompensator {
             Resolution::Completed => "finished",
             Resolution::Undone => "undone",
             Resolution::Postponed => {
-                let due_at = self.clock.now().plus(retry_delay(pending.attempts));
+                let failures = u32::try_from(pending.attempts + 1).unwrap_or(u32::MAX);
+                let due_at = self.clock.now().plus(RETRY_DELAYS.delay(failures));
                 self.store
                     .postpone_registration(&pending.id, due_at)
                     .await?;
@@ -124,17 +124,16 @@ impl RegistrationCompensator {
         let Some(email) = EmailAddress::parse(&pending.email) else {
             return Ok(Some(Resolution::Undone));
         };
-        let Ok(guard) = self.locks.lock_address(&email).await else {
-            return Ok(Some(Resolution::Postponed));
-        };
         let work = async {
-            let Some(pending) = self.store.registration(&pending.id).await? else {
-                return Ok(None);
+            let resolution = match self.store.registration(&pending.id).await {
+                Ok(Some(pending)) => Ok(Some(self.resolve(&pending, &email).await)),
+                Ok(None) => Ok(None),
+                Err(error) => Err(error),
             };
-            Ok(Some(self.resolve(&pending, &email).await))
+            Ok::<_, Problem>(resolution)
         };
-        guard
-            .run(Box::pin(work))
+        self.locks
+            .with_address(&email, Box::pin(work))
             .await
             .unwrap_or(Ok(Some(Resolution::Postponed)))
     }
@@ -188,9 +187,4 @@ impl RegistrationCompensator {
             .filter(|account| account.created_at.0 >= earliest)
             .map(|account| account.subject))
     }
-}
-
-fn retry_delay(attempts: i64) -> Duration {
-    let doublings = u32::try_from(attempts.clamp(0, 7)).unwrap_or(7);
-    (INITIAL_RETRY_DELAY * 2_u32.pow(doublings)).min(MAX_RETRY_DELAY)
 }

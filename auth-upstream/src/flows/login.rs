@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use postern_common::email::EmailAddress;
 use postern_common::{Code, Secret};
 use serde_json::Map;
 
@@ -10,7 +11,6 @@ use super::challenge_session::password_reset_required;
 use super::token_issuer::{SignedInUser, TokenIssuer};
 use super::token_set::TokenSet;
 use crate::client::ClientContext;
-use crate::email::EmailAddress;
 use crate::pool::UserPool;
 use crate::pool::error::{PoolCall, PoolError};
 use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};

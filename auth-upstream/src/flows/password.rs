@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use postern_common::email::EmailAddress;
 use postern_common::{Clock, Code, Problem, Secret};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -9,7 +10,6 @@ use tokio::task::JoinHandle;
 use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
 use super::{is_not_evaluated, run_to_completion};
 use crate::client::ClientContext;
-use crate::email::EmailAddress;
 use crate::pool::UserPool;
 use crate::pool::error::PoolCall;
 use crate::protection::AttemptKind;

@@ -9,12 +9,12 @@
 use std::sync::Arc;
 
 use postern_common::clock::Timestamp;
+use postern_common::email::EmailAddress;
 use postern_common::{Clock, Code, Problem, Secret};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard, PasswordAttempt};
-use super::cache_unavailable;
 use super::challenge_session::ChallengeSession;
 use super::compensation::REGISTRATION_TIMEOUT;
 use super::token_issuer::{SignedInUser, TokenIssuer};
@@ -24,7 +24,6 @@ use crate::actor_service::{ActorService, ActorServiceError};
 use crate::client::ClientContext;
 use crate::config::ConfirmationMode;
 use crate::crypto::KeyRing;
-use crate::email::EmailAddress;
 use crate::pool::error::{PoolCall, PoolError};
 use crate::pool::{PoolTokens, SignInStep, SignUpResult, UserPool};
 use crate::protection::AttemptKind;
@@ -125,11 +124,16 @@ impl RegistrationFlow {
         // profile.
         self.guard.limiter().record_failure(&mut attempt).await;
         let email = &request.email;
-        let created = Box::pin(self.with_address_lock(email, self.register_new(request))).await?;
+        let created = self
+            .locks
+            .with_address(email, Box::pin(self.register_new(request)))
+            .await?;
         if let Some(signed_in) = created {
             return Ok(signed_in);
         }
-        let repetition = Box::pin(self.with_address_lock(email, self.repeat(request)));
+        let repetition = self
+            .locks
+            .with_address(email, Box::pin(self.repeat(request)));
         let attempt = PasswordAttempt {
             client,
             email,
@@ -201,10 +205,10 @@ impl RegistrationFlow {
             account: email.as_str(),
             failure_code: Code::InvalidCode,
         };
-        let confirmation = Box::pin(self.with_address_lock(email, confirmation));
+        let confirmation = self.locks.with_address(email, Box::pin(confirmation));
         self.guard.evaluate(attempt, confirmation).await?;
         let sign_in = self.sign_in_and_save_profile(registration);
-        let sign_in = Box::pin(self.with_address_lock(email, sign_in));
+        let sign_in = self.locks.with_address(email, Box::pin(sign_in));
         let attempt = PasswordAttempt {
             client,
             email,
@@ -212,15 +216,6 @@ impl RegistrationFlow {
             failure_code: Code::InvalidCredentials,
         };
         self.guard.evaluate_password(attempt, sign_in).await
-    }
-
-    async fn with_address_lock<T, E: From<Problem>>(
-        &self,
-        email: &EmailAddress,
-        work: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
-        let guard = self.locks.lock_address(email).await?;
-        guard.run(Box::pin(work)).await.map_err(cache_unavailable)?
     }
 
     /// Registers a new user. Returns `None` if the pool has a user with this address.

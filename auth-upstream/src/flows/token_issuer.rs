@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use postern_common::email::EmailAddress;
 use postern_common::{Clock, Code, Problem};
 use serde_json::{Map, Value};
 
@@ -12,7 +13,6 @@ use super::challenge_session::{
 use super::grant::RefreshGrant;
 use super::token_set::TokenSet;
 use crate::crypto::KeyRing;
-use crate::email::EmailAddress;
 use crate::pool::{PoolChallenge, PoolTokens, SignInStep, UserPool};
 use crate::telemetry::{Completed, log_limited};
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use postern_common::cache::{Cache, LockGuard};
+use postern_common::cache::Cache;
+use postern_common::email::EmailAddress;
 use postern_common::{Code, Problem};
 
 use super::cache_unavailable;
 use crate::crypto::sha256_hex;
-use crate::email::EmailAddress;
 
 /// The maximum time for which a lock is held. Longer than all calls under it together.
 const USER_LOCK_TTL: Duration = Duration::from_secs(45);
@@ -27,41 +27,52 @@ impl UserLocks {
         Self { cache }
     }
 
-    /// Locks an e-mail address for a registration, a social sign-in or the compensation.
+    /// Runs `work` under the lock of an e-mail address: a registration, a social sign-in or the
+    /// compensation.
     ///
     /// # Errors
-    /// `unavailable` if the cache fails or the lock is not free in time. The same holds for the
-    /// other locks.
-    pub(crate) async fn lock_address(&self, email: &EmailAddress) -> Result<LockGuard, Problem> {
-        self.lock("register", &email.as_str().to_ascii_lowercase())
+    /// `unavailable` if the cache fails, or if the lock is not free in time or is lost. The same
+    /// holds for the other locks.
+    pub(crate) async fn with_address<T, E: From<Problem>>(
+        &self,
+        email: &EmailAddress,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        self.with_lock("register", &email.as_str().to_ascii_lowercase(), work)
             .await
     }
 
-    /// Locks a social identity.
-    pub(super) async fn lock_social_identity(
+    /// Runs `work` under the lock of a social identity.
+    pub(super) async fn with_social_identity<T, E: From<Problem>>(
         &self,
         issuer: &str,
         subject: &str,
-    ) -> Result<LockGuard, Problem> {
-        self.lock("social-identity", &format!("{issuer}\0{subject}"))
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        self.with_lock("social-identity", &format!("{issuer}\0{subject}"), work)
             .await
     }
 
-    /// Locks the one-time password of a social user.
-    pub(super) async fn lock_one_time_password(
+    /// Runs `work` under the lock of a social user's one-time password.
+    pub(super) async fn with_one_time_password<T, E: From<Problem>>(
         &self,
         username: &str,
-    ) -> Result<LockGuard, Problem> {
-        self.lock("social-password", username).await
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        self.with_lock("social-password", username, work).await
     }
 
-    async fn lock(&self, scope: &str, value: &str) -> Result<LockGuard, Problem> {
+    async fn with_lock<T, E: From<Problem>>(
+        &self,
+        scope: &str,
+        value: &str,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         let key = format!("postern:auth:{scope}-lock:{}", sha256_hex(value));
-        let guard = self
-            .cache
-            .wait_for_lock(&key, USER_LOCK_TTL, USER_LOCK_WAIT)
+        self.cache
+            .with_lock(&key, USER_LOCK_TTL, USER_LOCK_WAIT, work)
             .await
-            .map_err(cache_unavailable)?;
-        guard.ok_or_else(|| Code::Unavailable.into())
+            .map_err(cache_unavailable)?
+            .ok_or_else(|| Problem::from(Code::Unavailable))?
     }
 }

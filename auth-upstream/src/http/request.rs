@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use postern_common::decode::{Field, Object};
+use postern_common::email::EmailAddress;
 use postern_common::{Code, Problem, Secret};
 
 use super::profile::profile;
-use crate::email::EmailAddress;
 use crate::flows::{
     ChallengeAnswer, ConfirmationRequest, LoginRequest, RegistrationRequest, ResetRequest,
     SocialCallback, is_code_challenge,

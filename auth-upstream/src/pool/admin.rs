@@ -9,18 +9,18 @@ use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, ChallengeNameType, MessageActionType, UserStatusType,
 };
 use postern_common::clock::Timestamp;
+use postern_common::email::EmailAddress;
 use postern_common::identity::Pool;
 
-use super::circuit_breaker::CircuitBreaker;
+use super::circuit_breaker::PoolCircuitBreaker;
 use super::error::PoolError;
 use super::{SignInStep, sign_in_step};
-use crate::email::EmailAddress;
 
 /// A client for administrative calls to the pool.
 #[derive(Debug)]
 pub(crate) struct PoolAdmin {
     client: Client,
-    breaker: Arc<CircuitBreaker>,
+    breaker: Arc<PoolCircuitBreaker>,
     pool: Pool,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct PoolAccount {
 // === impl PoolAdmin ===
 
 impl PoolAdmin {
-    pub(super) fn new(client: Client, breaker: Arc<CircuitBreaker>, pool: Pool) -> Self {
+    pub(super) fn new(client: Client, breaker: Arc<PoolCircuitBreaker>, pool: Pool) -> Self {
         Self {
             client,
             breaker,

@@ -3,23 +3,16 @@
 //! A call that takes longer than [`PROBE_AFTER`] triggers a liveness probe: a request for the
 //! pool's public keys, which every pool answers at once. If the probe succeeds, the pool is only
 //! busy and the call may take its whole deadline; if not, the call fails in less than a second.
-//!
-//! ```text
-//!            3 consecutive failures              open time elapsed
-//!   Closed ─────────────────────────► Open ────────────────────────► HalfOpen
-//!     ▲                                ▲                                │
-//!     │                                └── one call fails: open again ──┤
-//!     └────────────────────────────────────── one call succeeds ────────┘
-//! ```
 
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
+use parking_lot::Mutex;
 use postern_common::Clock;
-use postern_common::clock::Timestamp;
+use postern_common::backoff::Backoff;
+use postern_common::circuit_breaker::{BreakerPolicy, CircuitBreaker};
 use postern_common::service::http_client;
 use tokio::time::Instant;
 use url::Url;
@@ -27,12 +20,12 @@ use url::Url;
 use super::error::PoolError;
 use crate::telemetry::{Metrics, PoolCallOutcome};
 
-/// Consecutive failures that open the breaker.
-const FAILURE_THRESHOLD: u32 = 3;
-/// The time for which the breaker opens first; doubled by each failed call afterwards.
-const INITIAL_OPEN_TIME: Duration = Duration::from_millis(500);
-/// The maximum time for which the breaker opens.
-const MAX_OPEN_TIME: Duration = Duration::from_secs(5);
+/// The open time doubles with each failed call.
+const POLICY: BreakerPolicy = BreakerPolicy {
+    failure_threshold: 3,
+    open_time: Backoff::new(Duration::from_millis(500), Duration::from_secs(5)),
+    counts_calls_in_flight: true,
+};
 
 /// The duration of a call after which the pool is probed.
 const PROBE_AFTER: Duration = Duration::from_millis(300);
@@ -41,31 +34,11 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(450);
 
 /// A circuit breaker that rejects calls to a failing pool.
 #[derive(Debug)]
-pub(crate) struct CircuitBreaker {
+pub(crate) struct PoolCircuitBreaker {
     clock: Clock,
-    record: Mutex<FailureRecord>,
+    breaker: Mutex<CircuitBreaker>,
     probe: LivenessProbe,
     metrics: Metrics,
-}
-
-/// The state of a circuit breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BreakerState {
-    /// Calls pass.
-    Closed,
-    /// Calls fail at once.
-    Open,
-    /// One call passes, to find out whether the pool has recovered.
-    HalfOpen,
-}
-
-/// The failures from which the state follows.
-#[derive(Debug)]
-struct FailureRecord {
-    consecutive_failures: u32,
-    open_until: Timestamp,
-    /// The time for which the breaker opens next.
-    open_time: Duration,
 }
 
 /// Probes the pool, one request at a time.
@@ -83,15 +56,10 @@ struct ProbeResult {
     is_alive: bool,
 }
 
-// === impl CircuitBreaker ===
+// === impl PoolCircuitBreaker ===
 
-impl CircuitBreaker {
+impl PoolCircuitBreaker {
     pub(crate) fn new(clock: Clock, jwks_url: Url, metrics: Metrics) -> Self {
-        let record = FailureRecord {
-            consecutive_failures: 0,
-            open_until: Timestamp(i64::MIN),
-            open_time: INITIAL_OPEN_TIME,
-        };
         let probe = LivenessProbe {
             http: http_client(),
             url: jwks_url,
@@ -99,7 +67,7 @@ impl CircuitBreaker {
         };
         Self {
             clock,
-            record: Mutex::new(record),
+            breaker: Mutex::new(CircuitBreaker::new(POLICY)),
             probe,
             metrics,
         }
@@ -131,50 +99,16 @@ impl CircuitBreaker {
         result
     }
 
-    /// Returns whether a call may be made now. While half-open, one call is allowed; the
-    /// others are rejected until it succeeds, or for another open time.
     fn allows_call(&self) -> bool {
-        let mut record = self.lock();
-        let now = self.clock.now();
-        match record.state(now) {
-            BreakerState::Closed => true,
-            BreakerState::Open => false,
-            BreakerState::HalfOpen => {
-                record.open_until = now.plus(record.open_time);
-                true
-            }
-        }
+        self.breaker.lock().allows_call(self.clock.now())
     }
 
     fn record(&self, is_failure: bool) {
-        let mut record = self.lock();
-        if !is_failure {
-            record.consecutive_failures = 0;
-            record.open_time = INITIAL_OPEN_TIME;
-            return;
-        }
-        record.consecutive_failures = record.consecutive_failures.saturating_add(1);
-        if record.consecutive_failures >= FAILURE_THRESHOLD {
-            record.open_until = self.clock.now().plus(record.open_time);
-            record.open_time = (record.open_time * 2).min(MAX_OPEN_TIME);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FailureRecord> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-// === impl FailureRecord ===
-
-impl FailureRecord {
-    fn state(&self, now: Timestamp) -> BreakerState {
-        if self.consecutive_failures < FAILURE_THRESHOLD {
-            BreakerState::Closed
-        } else if now < self.open_until {
-            BreakerState::Open
+        let mut breaker = self.breaker.lock();
+        if is_failure {
+            breaker.record_failure(self.clock.now());
         } else {
-            BreakerState::HalfOpen
+            breaker.record_success();
         }
     }
 }
@@ -221,6 +155,7 @@ impl LivenessProbe {
 #[cfg(test)]
 mod tests {
     use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthError;
+    use postern_common::clock::Timestamp;
 
     use super::*;
 
@@ -244,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn hanging_calls_fail_long_before_their_deadline() {
-        let breaker = CircuitBreaker::new(
+        let breaker = PoolCircuitBreaker::new(
             Clock::system(),
             unresponsive_server().await,
             Metrics::new().expect("metrics"),
@@ -267,7 +202,7 @@ mod tests {
         let clock = Clock::manual(Timestamp(0));
         let jwks_url = "http://127.0.0.1:1/".parse().expect("a URL");
         let breaker =
-            CircuitBreaker::new(clock.clone(), jwks_url, Metrics::new().expect("metrics"));
+            PoolCircuitBreaker::new(clock.clone(), jwks_url, Metrics::new().expect("metrics"));
         for _ in 0..3 {
             assert!(breaker.allows_call());
             breaker.record(true);

@@ -21,12 +21,14 @@ mod password_quota;
 mod pending_removals;
 mod trusted_networks;
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
+use postern_common::backoff::Backoff;
 use postern_common::cache::{AttemptOutcome, AttemptPolicy, Cache};
 use postern_common::clock::Timestamp;
+use postern_common::network::IpNetwork;
 use postern_common::{Clock, Secret};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
@@ -38,10 +40,8 @@ use super::fallback_cache::{FallbackCache, FallbackReservation};
 use crate::client::ClientContext;
 use crate::crypto::{hex, random};
 
-/// The delay after the first failure beyond the free ones; doubled by each further failure.
-const INITIAL_ATTEMPT_DELAY: Duration = Duration::from_secs(1);
-/// The maximum delay.
-const MAX_ATTEMPT_DELAY: Duration = Duration::from_secs(15 * 60);
+/// The delays after failures beyond the free ones.
+const ATTEMPT_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(15 * 60));
 /// The window in which failures in total are counted.
 const TOTAL_WINDOW: Duration = Duration::from_secs(60);
 /// The prefix of the cache keys of counters with delays.
@@ -364,8 +364,7 @@ impl AttemptLimiter {
             free,
             delayed_from,
             window: self.limits.window,
-            initial_delay: INITIAL_ATTEMPT_DELAY,
-            max_delay: MAX_ATTEMPT_DELAY,
+            delays: ATTEMPT_DELAYS,
         }
     }
 }
@@ -441,16 +440,7 @@ fn account_digest(account: &str) -> String {
 
 /// Returns the /24 or /64 network of an address.
 fn network(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(v4) => {
-            let [a, b, c, _] = v4.octets();
-            format!("{a}.{b}.{c}.0/24")
-        }
-        IpAddr::V6(v6) => {
-            let [a, b, c, d, ..] = v6.segments();
-            format!("{}/64", Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-    }
+    IpNetwork::of(address, 24, 64).to_string()
 }
 
 #[cfg(test)]

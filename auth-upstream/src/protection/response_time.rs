@@ -5,9 +5,9 @@
 //! which counts whole milliseconds, so that differences below a millisecond are hidden as well.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use super::AttemptKind;
@@ -39,7 +39,7 @@ impl ResponseTimePadding {
     }
 
     fn add_sample(&self, kind: AttemptKind, duration: Duration) {
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = self.0.lock();
         let recent = samples.entry(kind.name()).or_default();
         if recent.len() == SAMPLES_PER_KIND {
             recent.pop_front();
@@ -48,7 +48,7 @@ impl ResponseTimePadding {
     }
 
     fn random_sample(&self, kind: AttemptKind) -> Option<Duration> {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = self.0.lock();
         let recent = samples.get(kind.name())?;
         let [index] = random::bytes::<1>();
         recent

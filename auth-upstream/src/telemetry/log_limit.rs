@@ -1,8 +1,8 @@
 //! Rate limits for log events that requests can cause, such as those of an unavailable dependency.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Minimum time between two events of one call site.
@@ -48,7 +48,7 @@ impl LogLimit {
     }
 
     fn admit_at(&self, now: Instant) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if state
             .logged_at
             .is_some_and(|logged_at| now < logged_at + MIN_LOG_INTERVAL)

@@ -1,7 +1,8 @@
 //! Pauses of calls to stubs: a test learns that a call has arrived, and decides when it continues.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// The pauses of one stub.
@@ -41,17 +42,14 @@ impl CallPauses {
             point,
             signals: Arc::clone(&signals),
         };
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(pause);
+        self.0.lock().push(pause);
         PausedCall(signals)
     }
 
     /// Returns when the call may continue.
     pub(super) async fn pass(&self, operation: &str, point: PausePoint) {
         let signals = {
-            let mut pauses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pauses = self.0.lock();
             let index = pauses
                 .iter()
                 .position(|pause| pause.operation == operation && pause.point == point);

@@ -1,13 +1,14 @@
 //! A stub of the actor service.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{CallPauses, PausePoint, spawn};
@@ -48,11 +49,7 @@ impl StubActors {
     }
 
     pub(crate) fn profile(&self, subject: &str) -> Option<Value> {
-        self.profiles
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(subject)
-            .cloned()
+        self.profiles.lock().get(subject).cloned()
     }
 
     fn fails(&self) -> bool {
@@ -86,11 +83,7 @@ async fn register(
     }
     actors.pauses.pass("register", PausePoint::Before).await;
     let subject = body["actorId"].as_str().expect("actorId").to_owned();
-    let before = actors
-        .profiles
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .insert(subject, body);
+    let before = actors.profiles.lock().insert(subject, body);
     actors.pauses.pass("register", PausePoint::After).await;
     if before.is_some() {
         StatusCode::OK

@@ -1,14 +1,15 @@
 //! A stub of the actor pool and the service pool with Cognito's wire format.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, StatusCode};
+use parking_lot::{Mutex, MutexGuard};
 use postern_common::Clock;
 use postern_common::identity::secret_hash;
 use serde_json::{Value, json};
@@ -85,7 +86,7 @@ impl StubPool {
     }
 
     fn state(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn user(&self, email: &str) -> Option<StubUser> {

@@ -1,8 +1,8 @@
 //! A stub of a social provider with OpenID Connect.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_lc_rs::hmac;
 use axum::extract::State;
@@ -12,6 +12,7 @@ use axum::{Form, Json, Router};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{StatusCode, Uri};
+use parking_lot::Mutex;
 use postern_common::Clock;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -88,11 +89,11 @@ impl StubProvider {
     }
 
     pub(crate) fn set(&self, behavior: ProviderBehavior) {
-        *self.behavior.lock().unwrap_or_else(PoisonError::into_inner) = behavior;
+        *self.behavior.lock() = behavior;
     }
 
     fn behavior(&self) -> ProviderBehavior {
-        *self.behavior.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.behavior.lock()
     }
 
     /// Returns code and state of the redirect after the user has consented.
@@ -102,11 +103,8 @@ impl StubProvider {
         assert_eq!(query["response_type"], "code");
         let code = crate::crypto::random::token();
         let issued = (query["nonce"].clone(), query["code_challenge"].clone());
-        self.codes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(code.clone(), issued);
-        *self.claims.lock().unwrap_or_else(PoisonError::into_inner) = claims;
+        self.codes.lock().insert(code.clone(), issued);
+        *self.claims.lock() = claims;
         (code, query["state"].clone())
     }
 }
@@ -162,11 +160,7 @@ async fn token(
         Json(json!({ "error": "invalid_grant" })),
     )
         .into_response();
-    let issued = provider
-        .codes
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .remove(&form["code"]);
+    let issued = provider.codes.lock().remove(&form["code"]);
     let Some((nonce, challenge)) = issued else {
         return rejection;
     };
@@ -189,11 +183,7 @@ fn claims(provider: &StubProvider, nonce: &str) -> Value {
         "iss": provider.url, "aud": "social-client", "sub": "p-1", "iat": now, "exp": now + 300, "nonce": nonce,
         "email": "ada@example.com", "email_verified": true, "given_name": "Ada", "name": "Ada Lovelace",
     });
-    let replaced = provider
-        .claims
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    let replaced = provider.claims.lock().clone();
     for (name, value) in replaced.as_object().expect("an object") {
         claims[name] = value.clone();
     }

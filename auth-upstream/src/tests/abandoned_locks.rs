@@ -1,10 +1,13 @@
 //! Locks that a killed replica has left behind.
 
+use std::future::pending;
 use std::time::{Duration, Instant};
 
+use postern_common::Problem;
 use postern_common::cache::Cache;
 use postern_common::cache::testing::RedisServer;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::flows::UserLocks;
 use crate::testing::browser::sign_in;
@@ -19,15 +22,23 @@ fn lock_and_die(url: String) {
             .enable_all()
             .build()
             .expect("a runtime");
-        let guard = runtime.block_on(async {
-            let cache = Cache::open(&url).await.expect("a URL");
-            UserLocks::new(cache)
-                .lock_address(&email(ADA))
-                .await
-                .expect("free")
+        let cache = runtime.block_on(Cache::open(&url)).expect("a URL");
+        let (acquired, is_acquired) = oneshot::channel();
+        let mut held = Box::pin(async move {
+            let work = async {
+                acquired.send(()).expect("awaited");
+                pending::<Result<(), Problem>>().await
+            };
+            UserLocks::new(cache).with_address(&email(ADA), work).await
+        });
+        runtime.block_on(async {
+            tokio::select! {
+                ended = &mut held => panic!("{ended:?}"),
+                acquired = is_acquired => acquired.expect("free"),
+            }
         });
         drop(runtime);
-        drop(guard);
+        drop(held);
     });
     holder.join().expect("no panic");
 }

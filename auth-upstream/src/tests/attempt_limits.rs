@@ -293,25 +293,22 @@ async fn throttled_confirmation_does_not_lock_the_address() {
             .await
             .expect_err("rejected");
     }
-    let guard = fixture
-        .service
-        .flows
-        .registration
-        .locks
-        .lock_address(&email(ADA))
-        .await
-        .expect("the lock is free");
     let client = client_at("192.0.2.1");
-    let throttled = confirm(&fixture, &client, &session, "123456");
-    let throttled = tokio::time::timeout(std::time::Duration::from_secs(5), throttled).await;
+    let throttled = async {
+        let confirmation = confirm(&fixture, &client, &session, "123456");
+        let limit = std::time::Duration::from_secs(5);
+        Ok::<_, Problem>(tokio::time::timeout(limit, confirmation).await)
+    };
+    let locks = &fixture.service.flows.registration.locks;
+    let throttled = locks.with_address(&email(ADA), Box::pin(throttled)).await;
     assert_eq!(
         throttled
+            .expect("the lock is free")
             .expect("does not wait for the lock")
             .expect_err("throttled")
             .code(),
         Code::InvalidCode
     );
-    guard.release().await;
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{Cache, CacheError, CacheStore};
+use crate::backoff::Backoff;
 use crate::clock::Timestamp;
 
 /// The limit of a counter of attempts.
@@ -20,10 +21,8 @@ pub struct AttemptPolicy {
     pub delayed_from: u64,
     /// Time after the first attempt for which attempts are counted.
     pub window: Duration,
-    /// Delay of the first attempt that starts one.
-    pub initial_delay: Duration,
-    /// Maximum delay.
-    pub max_delay: Duration,
+    /// Delays of the attempts that start one.
+    pub delays: Backoff,
 }
 
 /// An attempt that has been admitted and counted.
@@ -63,18 +62,12 @@ struct AttemptState {
 /// The holder of a delay that a failure has confirmed, and of no delay.
 const NO_HOLDER: &str = "-";
 
-/// Maximum number of times that the initial delay is doubled.
-const MAX_DOUBLINGS: u64 = 20;
-
 // === impl AttemptPolicy ===
 
 impl AttemptPolicy {
     fn delay_after(&self, count: u64) -> Duration {
-        let doublings = count.saturating_sub(self.free).saturating_sub(1);
-        let doublings = u32::try_from(doublings.min(MAX_DOUBLINGS)).unwrap_or_default();
-        self.initial_delay
-            .saturating_mul(2_u32.saturating_pow(doublings))
-            .min(self.max_delay)
+        let failures = u32::try_from(count.saturating_sub(self.free)).unwrap_or(u32::MAX);
+        self.delays.delay(failures)
     }
 }
 
@@ -137,7 +130,7 @@ impl AttemptState {
     fn read(stored: Option<&[u8]>, policy: &AttemptPolicy, now: Timestamp) -> Option<Self> {
         let mut state = Self::parse(stored?)?;
         state.window_end = state.window_end.min(now.plus(policy.window));
-        if state.delayed_until > now.plus(policy.max_delay) {
+        if state.delayed_until > now.plus(policy.delays.max) {
             state.delayed_until = Timestamp(0);
         }
         Some(state)

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
 
 use super::{Cache, CacheError, CacheStore, Change, EpochRead};
+use crate::backoff::jittered;
 
 /// Time for which Redis stores a lock without renewal. It bounds the wait for a holder that has
 /// died.
@@ -82,15 +83,10 @@ pub(super) async fn wait(
         if taken.is_some() || Instant::now() >= until {
             return Ok(taken);
         }
-        tokio::time::sleep(randomized(MAX_RETRY_DELAY)).await;
+        // At regular intervals, a waiter could always miss a lock that another caller acquires at
+        // regular intervals.
+        tokio::time::sleep(jittered(MAX_RETRY_DELAY, 0.8)).await;
     }
-}
-
-/// Returns a random duration between a fifth of `duration` and all of it. At regular intervals, a
-/// waiter could always miss a lock that another caller acquires at regular intervals.
-fn randomized(duration: Duration) -> Duration {
-    let fraction = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));
-    duration.mul_f64(0.2 + 0.8 * fraction)
 }
 
 /// Returns the lease. A lock in memory needs no renewal, because it ends with its process.
@@ -169,7 +165,7 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`CacheError::Unavailable`] if the lock was lost.
-    pub async fn run<T>(mut self, work: impl Future<Output = T>) -> Result<T, CacheError> {
+    pub(super) async fn run<T>(mut self, work: impl Future<Output = T>) -> Result<T, CacheError> {
         let lost = async {
             match &mut self.renewal {
                 Some(renewal) => drop(renewal.is_lost.wait_for(|is_lost| *is_lost).await),
@@ -234,30 +230,5 @@ impl Drop for LockGuard {
             );
             runtime.spawn(async move { cache.delete_if_equal(&key, token.as_bytes()).await });
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn retry_delay_is_random_and_bounded() {
-        let times: Vec<_> = std::iter::repeat_with(|| randomized(MAX_RETRY_DELAY))
-            .take(1_000)
-            .collect();
-        assert!(
-            times
-                .iter()
-                .all(|time| (MAX_RETRY_DELAY / 5..=MAX_RETRY_DELAY).contains(time))
-        );
-        let early = times
-            .iter()
-            .filter(|time| **time < MAX_RETRY_DELAY.mul_f64(0.6))
-            .count();
-        assert!(
-            (300..700).contains(&early),
-            "{early} of 1000 in the first half"
-        );
     }
 }

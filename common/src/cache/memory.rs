@@ -5,9 +5,10 @@
 //! entries must not evict either.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::{CacheError, CacheOptions, Change, MemoryShare};
@@ -180,7 +181,7 @@ impl MemoryCache {
     /// Locks the state and removes expired entries.
     fn lock_current(&self) -> (MutexGuard<'_, MemoryState>, Timestamp) {
         let now = self.clock.now();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         while let Some(first) = state
             .expiry
             .first_entry()

@@ -4,11 +4,11 @@ mod connection;
 mod script;
 
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{join_all, try_join_all};
+use parking_lot::Mutex;
 use redis::{
     Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, Script, ServerErrorKind, ToRedisArgs,
     Value,
@@ -18,14 +18,15 @@ use tokio::time::Instant;
 pub(super) use self::connection::RedisServerKind;
 use self::connection::{RedisConnection, SharedConnection, connect};
 use self::script::ScriptSet;
-use super::breaker::{CircuitBreaker, FailureEffect};
+use super::breaker::ServerCircuitBreaker;
 use super::{AttemptPolicy, CacheError, Change, EpochRead};
+use crate::circuit_breaker::FailureEffect;
 
 /// A cache in Redis, with a circuit breaker and a time limit per call.
 pub(super) struct RedisCache {
     server: RedisServerKind,
     deadline: Duration,
-    breaker: CircuitBreaker,
+    breaker: ServerCircuitBreaker,
     connection: Mutex<Option<SharedConnection>>,
     scripts: ScriptSet,
 }
@@ -39,7 +40,7 @@ impl RedisCache {
         Self {
             server,
             deadline,
-            breaker: CircuitBreaker::default(),
+            breaker: ServerCircuitBreaker::default(),
             connection: Mutex::default(),
             scripts: ScriptSet::new(),
         }
@@ -338,13 +339,13 @@ impl RedisCache {
             ),
         };
         let effect = self.breaker.record_failure(Instant::now());
-        if effect == FailureEffect::Opened {
+        if matches!(effect, FailureEffect::Opened(_)) {
             tracing::warn!(error, "cache unavailable");
         }
         // A cluster connection reconnects to its nodes by itself; one unresponsive node must not
         // cost the connections to the others.
         let reconnects = matches!(connection.peek(), Some(Ok(RedisConnection::Cluster(_))))
-            && effect == FailureEffect::StillClosed;
+            && matches!(effect, FailureEffect::StillClosed(_));
         if is_lost && !reconnects {
             self.discard(&connection);
         }
@@ -354,10 +355,7 @@ impl RedisCache {
     /// Returns the connection, starting it if necessary. It is established in a separate task,
     /// because the caller's deadline may be shorter than a slow handshake.
     fn connection(&self) -> SharedConnection {
-        let mut slot = self
-            .connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.connection.lock();
         slot.get_or_insert_with(|| {
             let connecting = connect(self.server.clone(), self.deadline).boxed().shared();
             tokio::spawn(connecting.clone());
@@ -368,10 +366,7 @@ impl RedisCache {
 
     /// Drops a failed connection, unless it has been replaced already.
     fn discard(&self, failed: &SharedConnection) {
-        let mut slot = self
-            .connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.connection.lock();
         if slot
             .as_ref()
             .is_some_and(|connection| connection.ptr_eq(failed))
@@ -426,7 +421,7 @@ fn is_command_error(error: &RedisError) -> bool {
 /// Returns a policy as arguments of a script.
 fn policy_arguments(policy: &AttemptPolicy) -> [u64; 5] {
     let [window, initial, max] =
-        [policy.window, policy.initial_delay, policy.max_delay].map(millis);
+        [policy.window, policy.delays.initial, policy.delays.max].map(millis);
     [policy.free, policy.delayed_from, window, initial, max]
 }
 

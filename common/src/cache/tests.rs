@@ -209,11 +209,8 @@ async fn cancelled_lock_call_leaves_no_lock_behind() {
             && cache.get("l").await.expect("answers").is_none()
         {}
         drop(taking);
-        let taken = cache
-            .wait_for_lock("l", MINUTE, Duration::from_secs(5))
-            .await
-            .expect("answers");
-        assert!(taken.is_some(), "{url}");
+        let run = cache.with_lock("l", MINUTE, Duration::from_secs(5), async {});
+        assert_eq!(run.await, Ok(Some(())), "{url}");
     }
 }
 
@@ -225,17 +222,36 @@ async fn waiter_acquires_the_lock_once_it_is_free() {
             .await
             .expect("answers")
             .expect("free");
-        let none = cache
-            .wait_for_lock("l", MINUTE, Duration::from_millis(60))
-            .await
-            .expect("answers");
-        assert!(none.is_none(), "{url}");
+        let none = cache.with_lock("l", MINUTE, Duration::from_millis(60), async {});
+        assert_eq!(none.await, Ok(None), "{url}");
         let free = async {
             tokio::time::sleep(Duration::from_millis(60)).await;
             held.release().await;
         };
-        let (taken, ()) = tokio::join!(cache.wait_for_lock("l", MINUTE, MINUTE), free);
-        assert!(taken.expect("answers").is_some(), "{url}");
+        let run = cache.with_lock("l", MINUTE, MINUTE, async { "done" });
+        let (done, ()) = tokio::join!(run, free);
+        assert_eq!(done, Ok(Some("done")), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn lock_of_cancelled_work_is_released() {
+    for TestCache { cache, url } in testing::both().await {
+        let (entered, has_entered) = tokio::sync::oneshot::channel();
+        let work = async {
+            entered.send(()).expect("waits");
+            std::future::pending::<()>().await;
+        };
+        let mut run = Box::pin(cache.with_lock("l", MINUTE, MINUTE, work));
+        tokio::select! {
+            _ = run.as_mut() => panic!("{url}: the work does not end"),
+            _ = has_entered => {}
+        }
+        let held = cache.with_lock("l", MINUTE, Duration::ZERO, async {});
+        assert_eq!(held.await, Ok(None), "{url}");
+        drop(run);
+        let free = cache.with_lock("l", MINUTE, Duration::from_secs(5), async {});
+        assert_eq!(free.await, Ok(Some(())), "{url}");
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use aws_lc_rs::digest;
+use parking_lot::Mutex;
 
+use crate::network::client_limit_bits;
 use crate::problem::{Code, Problem};
 
 /// Bytes of request bodies that a server holds in memory, by class of caller, so that no class can
@@ -136,16 +138,8 @@ impl BodyOwner {
         match self {
             Self::Service => None,
             Self::User(identity) => Some(identity),
-            Self::Anonymous(address) | Self::Webhook(address) => address.map(address_key),
+            Self::Anonymous(address) | Self::Webhook(address) => address.map(client_limit_bits),
         }
-    }
-}
-
-/// Returns an IPv4 address, or the /64 of an IPv6 address, which usually belongs to one client.
-fn address_key(address: IpAddr) -> u128 {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits() & !u128::from(u64::MAX),
     }
 }
 
@@ -190,7 +184,7 @@ impl BodyMemoryBudget {
         let (class, source) = (owner.class(), owner.source());
         let announced = usize::try_from(announced).map_err(|_| exhausted())?;
         let budget = &self.0[class];
-        let usage = budget.usage();
+        let usage = budget.usage.lock();
         budget.check_share(&usage, source, announced)?;
         budget.check_total(usage.complete, announced)?;
         drop(usage);
@@ -207,10 +201,6 @@ impl BodyMemoryBudget {
 // === impl ClassBudget ===
 
 impl ClassBudget {
-    fn usage(&self) -> MutexGuard<'_, BudgetUsage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn check_total(&self, used: usize, more: usize) -> Result<(), Problem> {
         if more <= self.size.saturating_sub(used) {
             Ok(())
@@ -256,7 +246,7 @@ impl BodyReservation {
     /// 503 or 429, as [`BodyMemoryBudget::reserve`].
     pub(super) fn grow(&mut self, more: usize, is_last: bool) -> Result<(), Problem> {
         let budget = &self.budget.0[self.class];
-        let mut usage = budget.usage();
+        let mut usage = budget.usage.lock();
         budget.check_share(&usage, self.source, more)?;
         if is_last || self.is_complete {
             let arrived = if self.is_complete { 0 } else { self.bytes };
@@ -288,7 +278,7 @@ impl BodyReservation {
 
 impl Drop for BodyReservation {
     fn drop(&mut self) {
-        let mut usage = self.budget.0[self.class].usage();
+        let mut usage = self.budget.0[self.class].usage.lock();
         if self.is_complete {
             usage.complete -= self.bytes;
         } else {

@@ -1,11 +1,8 @@
 //! An HTTP/1.1 server with graceful shutdown.
 
 use std::convert::Infallible;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use axum::Router;
@@ -14,23 +11,11 @@ use http::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::task::TaskTracker;
 
 use super::request_layer::RequestLayer;
 use super::{Limits, Peer};
+use crate::accept::serve_connections;
 use crate::exit::Exit;
-
-/// Size of the accept queue of a listener made by [`bind`] (tokio's default).
-const ACCEPT_QUEUE_SIZE: usize = 1024;
-
-/// State shared by the connections of a listener.
-#[derive(Clone)]
-struct ConnectionContext {
-    limits: Limits,
-    shutdown: CancellationToken,
-    tasks: TaskTracker,
-}
 
 /// Binds the configured address.
 ///
@@ -56,27 +41,16 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) {
     let request_layer = RequestLayer::new(router, limits);
-    let permits = Arc::new(Semaphore::new(limits.connections));
-    let context = ConnectionContext {
-        limits,
-        shutdown,
-        tasks: TaskTracker::new(),
+    let serve = |stream, peer| {
+        serve_connection(
+            stream,
+            peer,
+            request_layer.clone(),
+            limits,
+            shutdown.clone(),
+        )
     };
-    loop {
-        let accepted = tokio::select! {
-            () = context.shutdown.cancelled() => break,
-            accepted = accept(&listener, &permits) => accepted,
-        };
-        if let Some((stream, peer, permit)) = accepted {
-            spawn_connection(stream, permit, peer, request_layer.clone(), &context);
-        }
-    }
-    drain_accept_queue(listener, &permits, &request_layer, &context);
-    context.tasks.close();
-    if tokio::time::timeout(limits.drain, context.tasks.wait())
-        .await
-        .is_err()
-    {
+    if !serve_connections(listener, limits.connections, limits.drain, &shutdown, serve).await {
         tracing::warn!(
             drain_s = limits.drain.as_secs(),
             "drain timeout exceeded, requests in flight dropped"
@@ -84,74 +58,19 @@ pub async fn serve(
     }
 }
 
-/// Accepts the next connection. Returns `None` after an error of the operating system (such as no
-/// file descriptors), with a pause of 20 ms.
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> Option<(TcpStream, Peer, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, peer)) => Some((stream, Peer(Some(peer)), permit)),
-        Err(error) => {
-            tracing::warn!(%error, "accept failed");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            None
-        }
-    }
-}
-
-/// Accepts the connections in the accept queue before the listener is closed, which would reset
-/// them.
-fn drain_accept_queue(
-    listener: TcpListener,
-    permits: &Arc<Semaphore>,
-    request_layer: &RequestLayer,
-    context: &ConnectionContext,
-) {
-    let Ok(listener) = listener.into_std() else {
-        return;
-    };
-    for _ in 0..ACCEPT_QUEUE_SIZE {
-        let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
-            return;
-        };
-        match listener.accept() {
-            Ok((stream, peer)) => {
-                if stream.set_nonblocking(true).is_ok()
-                    && let Ok(stream) = TcpStream::from_std(stream)
-                {
-                    spawn_connection(
-                        stream,
-                        permit,
-                        Peer(Some(peer)),
-                        request_layer.clone(),
-                        context,
-                    );
-                }
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-            // The error concerns this connection only (accept(2)); others may follow it.
-            Err(error) => tracing::warn!(%error, "accept failed"),
-        }
-    }
-}
-
-fn spawn_connection(
+async fn serve_connection(
     stream: TcpStream,
-    permit: OwnedSemaphorePermit,
-    peer: Peer,
+    peer: SocketAddr,
     request_layer: RequestLayer,
-    context: &ConnectionContext,
+    limits: Limits,
+    shutdown: CancellationToken,
 ) {
-    let stop = context.shutdown.clone();
-    let service = service_fn(move |request| {
-        let stop = stop.clone();
+    let service = service_fn(|request| {
         request_layer
             .clone()
-            .handle(peer, request)
-            .map(move |mut response| {
-                if stop.is_cancelled() {
+            .handle(Peer(Some(peer)), request)
+            .map(|mut response| {
+                if shutdown.is_cancelled() {
                     response
                         .headers_mut()
                         .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -159,31 +78,25 @@ fn spawn_connection(
                 Ok::<_, Infallible>(response)
             })
     });
-    let _best_effort = stream.set_nodelay(true);
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(context.limits.head_timeout)
+        .header_read_timeout(limits.head_timeout)
         .max_buf_size(64 << 10);
-    let connection = http.serve_connection(TokioIo::new(stream), service);
-    let (shutdown, linger) = (context.shutdown.clone(), context.limits.linger);
-    context.tasks.spawn(async move {
-        let mut connection = pin!(connection);
-        let linger_elapsed = async {
-            shutdown.cancelled().await;
-            tokio::time::sleep(linger).await;
-        };
-        let result = tokio::select! {
-            result = connection.as_mut() => result,
-            () = linger_elapsed => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = result {
-            tracing::debug!(%error, "connection result");
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let linger_elapsed = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(limits.linger).await;
+    };
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = linger_elapsed => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
         }
-        drop(permit);
-    });
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "connection result");
+    }
 }
 
 #[cfg(test)]

@@ -1,20 +1,22 @@
 //! The service token of this process: from memory, the shared cache, or the service pool.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
 use super::token::ServiceToken;
 use super::{ServiceTokenError, sign_in};
+use crate::Secret;
+use crate::backoff::Backoff;
 use crate::cache::Cache;
 use crate::clock::{Clock, Timestamp};
 use crate::identity::{IdentityConfig, Pool, ServiceAccount};
 use crate::seal::Seal;
-use crate::{Secret, cache};
 
 /// Maximum time for which a caller waits for a new token. The sign-in continues after it.
 const MAX_CALLER_WAIT: Duration = Duration::from_secs(2);
@@ -29,8 +31,8 @@ const SHARED_TOKEN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time between two checks of [`ServiceTokens::run`] whether the token is due for refresh.
 const REFRESH_CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
-/// First and maximum delay before the next attempt after a failure; it doubles each time.
-const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// Delays before the next attempt after a failure.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// Provides this service's own token. Clones share it.
 ///
@@ -63,7 +65,8 @@ struct TokenState {
 struct RenewalFailure {
     error: ServiceTokenError,
     next_attempt: Timestamp,
-    delay: Duration,
+    /// Number of consecutive failures.
+    count: u32,
 }
 
 // === impl ServiceTokens ===
@@ -205,51 +208,52 @@ impl TokenProvider {
             return Ok(current);
         }
         if let Some(failure) = self
-            .state()
+            .state
+            .lock()
             .failure
             .as_ref()
             .filter(|failure| now < failure.next_attempt)
         {
             return Err(failure.error.clone());
         }
-        let (shared, lock) = self.shared_or_lock().await;
-        if let Some(current) = shared {
-            return Ok(self.store(current));
-        }
-        let outcome = self.sign_in().await;
-        if let Ok(current) = &outcome {
-            self.share(current).await;
-        }
-        if let Some(lock) = lock {
-            lock.release().await;
-        }
-        outcome
+        self.shared_or_new().await
     }
 
-    /// Returns a fresh token from the shared cache, or the lock for a sign-in. Waits for the
-    /// sign-in of another replica up to its maximum time. If the cache is unavailable, each replica
-    /// signs in by itself.
-    async fn shared_or_lock(&self) -> (Option<ServiceToken>, Option<cache::LockGuard>) {
+    /// Returns a fresh token from the shared cache, or signs in under a lock. Waits for the sign-in
+    /// of another replica up to its maximum time. If the cache is unavailable, each replica signs
+    /// in by itself.
+    async fn shared_or_new(&self) -> Result<Arc<ServiceToken>, ServiceTokenError> {
         let polls = SIGN_IN_LOCK_TTL.as_millis() / SHARED_TOKEN_POLL_INTERVAL.as_millis();
+        let lock = format!("service-token-lock:{}", self.account_digest);
         for _ in 0..polls {
             if let Some(current) = self.shared().await {
-                return (Some(current), None);
+                return Ok(self.store(current));
             }
-            match self
-                .cache
-                .lock(
-                    &format!("service-token-lock:{}", self.account_digest),
-                    SIGN_IN_LOCK_TTL,
-                )
-                .await
-            {
-                Ok(None) => tokio::time::sleep(SHARED_TOKEN_POLL_INTERVAL).await,
+            let sign_in = async {
                 // The previous holder may have stored its token after the check above.
-                Ok(Some(lock)) => return (self.shared().await, Some(lock)),
-                Err(_) => return (None, None),
+                match self.shared().await {
+                    Some(current) => Ok(self.store(current)),
+                    None => self.sign_in_and_share().await,
+                }
+            };
+            let sign_in = Box::pin(sign_in);
+            let outcome = self
+                .cache
+                .with_lock(&lock, SIGN_IN_LOCK_TTL, Duration::ZERO, sign_in)
+                .await;
+            match outcome {
+                Ok(None) => tokio::time::sleep(SHARED_TOKEN_POLL_INTERVAL).await,
+                Ok(Some(outcome)) => return outcome,
+                Err(_) => break,
             }
         }
-        (None, None)
+        self.sign_in_and_share().await
+    }
+
+    async fn sign_in_and_share(&self) -> Result<Arc<ServiceToken>, ServiceTokenError> {
+        let current = self.sign_in().await?;
+        self.share(&current).await;
+        Ok(current)
     }
 
     async fn sign_in(&self) -> Result<Arc<ServiceToken>, ServiceTokenError> {
@@ -284,9 +288,7 @@ impl TokenProvider {
     }
 
     async fn share(&self, token: &ServiceToken) {
-        let Some(sealed) = self.seal.close(token.token.expose()) else {
-            return;
-        };
+        let sealed = self.seal.close(token.token.expose());
         let remaining = token.remaining(self.clock.now());
         // If the cache is unavailable, each replica signs in by itself.
         let _ = self
@@ -301,7 +303,7 @@ impl TokenProvider {
 
     fn store(&self, token: ServiceToken) -> Arc<ServiceToken> {
         let token = Arc::new(token);
-        *self.state() = TokenState {
+        *self.state.lock() = TokenState {
             current: Some(token.clone()),
             failure: None,
         };
@@ -310,34 +312,28 @@ impl TokenProvider {
 
     fn record_failure(&self, error: ServiceTokenError) -> ServiceTokenError {
         tracing::warn!(%error, account = self.account.username, "service token renewal failed");
-        let mut state = self.state();
-        let (first, max) = RETRY_DELAYS;
-        let delay = state
-            .failure
-            .as_ref()
-            .map_or(first, |before| (before.delay * 2).min(max));
-        let next_attempt = self.clock.now().plus(delay);
+        let mut state = self.state.lock();
+        let count = state.failure.as_ref().map_or(0, |before| before.count);
+        let count = count.saturating_add(1);
+        let next_attempt = self.clock.now().plus(RETRY_DELAYS.delay(count));
         state.failure = Some(RenewalFailure {
             error: error.clone(),
             next_attempt,
-            delay,
+            count,
         });
         error
     }
 
     fn current(&self) -> Option<Arc<ServiceToken>> {
-        self.state().current.clone()
+        self.state.lock().current.clone()
     }
 
     fn is_backing_off(&self, now: Timestamp) -> bool {
-        self.state()
+        self.state
+            .lock()
             .failure
             .as_ref()
             .is_some_and(|failure| now < failure.next_attempt)
-    }
-
-    fn state(&self) -> MutexGuard<'_, TokenState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

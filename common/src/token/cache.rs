@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::digest::TokenDigest;
 use super::jwk::VerificationKey;
@@ -131,19 +133,15 @@ impl TokenCache {
     pub(super) fn size(&self) -> (usize, usize) {
         self.shards
             .iter()
-            .map(lock)
+            .map(Mutex::lock)
             .fold((0, 0), |(entries, bytes), shard| {
                 (entries + shard.index.len(), bytes + shard.bytes)
             })
     }
 
     fn shard(&self, digest: TokenDigest) -> MutexGuard<'_, CacheShard> {
-        lock(&self.shards[to_index(digest.shard_bits()) & (self.shards.len() - 1)])
+        self.shards[to_index(digest.shard_bits()) & (self.shards.len() - 1)].lock()
     }
-}
-
-fn lock(shard: &Mutex<CacheShard>) -> MutexGuard<'_, CacheShard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // === impl CachedToken ===

@@ -58,7 +58,7 @@ pub(super) struct KeySource {
     completed_fetches: AtomicU64,
     wait_permits: Semaphore,
     loaded: OnceCell<()>,
-    progress: std::sync::Mutex<FetchProgress>,
+    progress: parking_lot::Mutex<FetchProgress>,
 }
 
 /// Keys by `kid`.
@@ -105,7 +105,7 @@ impl KeySource {
             completed_fetches: AtomicU64::new(0),
             wait_permits: Semaphore::new(MAX_WAITING),
             loaded: OnceCell::new(),
-            progress: std::sync::Mutex::new(FetchProgress::new(now)),
+            progress: parking_lot::Mutex::new(FetchProgress::new(now)),
             settings,
         }
     }
@@ -175,7 +175,7 @@ impl KeySource {
 
     /// If the last fetch succeeded, the key does not exist. An older set does not decide that.
     fn missing_key_error(&self) -> TokenError {
-        if self.progress().last_attempt_succeeded() {
+        if self.progress.lock().last_attempt_succeeded() {
             TokenError::KeyUnknown
         } else {
             KEYS_UNAVAILABLE
@@ -221,7 +221,7 @@ impl KeySource {
 
     /// Returns the time of the next background refresh.
     pub(super) fn due_at(&self) -> Timestamp {
-        self.progress().due_at
+        self.progress.lock().due_at
     }
 
     /// Returns whether there is a key set that is not too old.
@@ -261,14 +261,14 @@ impl KeySource {
                     .max_age
                     .unwrap_or(self.settings.refresh)
                     .min(self.settings.refresh_max);
-                self.progress().succeeded(started_at, lifetime);
+                self.progress.lock().succeeded(started_at, lifetime);
                 if let Some(dir) = &self.settings.dir {
                     disk::save(dir, &self.issuer, self.url(), started_at, &answer.body).await;
                 }
             }
             Err(error) => {
                 tracing::warn!(issuer = &*self.issuer, error, "JWKS refresh failed");
-                self.progress().failed(started_at, error);
+                self.progress.lock().failed(started_at, error);
             }
         }
         self.completed_fetches.store(number, Ordering::Release);
@@ -325,12 +325,6 @@ impl KeySource {
         }));
     }
 
-    fn progress(&self) -> std::sync::MutexGuard<'_, FetchProgress> {
-        self.progress
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
     /// Returns the status for the admin listener.
     pub(super) fn status(&self) -> JwksStatus {
         let snapshot = self.snapshot.load();
@@ -339,7 +333,7 @@ impl KeySource {
         let age = snapshot
             .fetched_at
             .map(|at| self.settings.clock.now().since(at).as_secs());
-        let progress = self.progress();
+        let progress = self.progress.lock();
         JwksStatus {
             issuer: self.issuer.to_string(),
             url: self.url().to_string(),

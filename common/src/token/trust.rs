@@ -1,8 +1,9 @@
 //! The trusted issuers and the rules for their tokens.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use url::Url;
 
 use super::strict_json::{JsonValue, StrictObject};
@@ -186,7 +187,7 @@ impl Default for ServiceNames {
 
 impl InternedLists {
     fn intern(&self, list: Vec<String>) -> Arc<[String]> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if let Some(intern) = known.get(list.as_slice()) {
             return Arc::clone(intern);
         }

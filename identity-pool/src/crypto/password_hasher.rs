@@ -3,13 +3,14 @@
 //! Each thread keeps the memory of one hash, so that hashing uses at most `threads` times the
 //! memory cost. Requests beyond the queue's capacity are rejected before any hashing.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use argon2::password_hash::phc::{Output, ParamsString, PasswordHash, Salt};
 use argon2::{Algorithm, Argon2, Block, Params, Version};
+use parking_lot::Mutex;
 use postern_common::Secret;
 use subtle::ConstantTimeEq;
 use tokio::sync::oneshot;
@@ -183,10 +184,7 @@ fn run_worker(jobs: &Mutex<Receiver<HashJob>>, params: &Params, hash_counter: &A
     let mut memory = Vec::new();
     loop {
         // One thread holds the lock and waits for a job; the other threads wait for the lock.
-        let next = jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .recv_timeout(IDLE_MEMORY_TIMEOUT);
+        let next = jobs.lock().recv_timeout(IDLE_MEMORY_TIMEOUT);
         match next {
             Ok(job) => run_job(job, params, &mut memory, hash_counter),
             Err(RecvTimeoutError::Timeout) => memory = Vec::new(),

@@ -5,7 +5,7 @@
 //! tokens remain valid across restarts.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
@@ -15,6 +15,7 @@ use aws_lc_rs::signature::{KeyPair, RSA_PKCS1_SHA256};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jsonwebtoken::DecodingKey;
+use parking_lot::RwLock;
 use postern_common::clock::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -139,18 +140,12 @@ impl SigningKeys {
             .into_iter()
             .map(|(pool, keys)| (pool, Arc::new(keys)))
             .collect();
-        *self
-            .keys_by_pool
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = keys_by_pool;
+        *self.keys_by_pool.write() = keys_by_pool;
         Ok(())
     }
 
     fn pool_keys(&self, pool_id: &str) -> PoolKeys {
-        let keys_by_pool = self
-            .keys_by_pool
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let keys_by_pool = self.keys_by_pool.read();
         keys_by_pool
             .get(pool_id)
             .map(Arc::clone)
@@ -236,10 +231,7 @@ impl SigningKeys {
 
     /// Removes the keys of a deleted pool from memory.
     pub(crate) fn remove_pool(&self, pool_id: &str) {
-        self.keys_by_pool
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(pool_id);
+        self.keys_by_pool.write().remove(pool_id);
     }
 
     /// Returns the published keys as a JWK set (RFC 7517 section 5).

@@ -131,39 +131,3 @@ pub(crate) fn seconds(millis: i64) -> Value {
     let seconds = millis as f64 / 1000.0;
     json!(seconds)
 }
-
-/// Returns whether the text has the form of an e-mail address: one `@` with text on both sides, no
-/// space or control character, at most 254 bytes (RFC 5321 section 4.5.3.1.3).
-pub(crate) fn is_email(text: &str) -> bool {
-    let Some((local, domain)) = text.rsplit_once('@') else {
-        return false;
-    };
-    let plain =
-        |part: &str| !part.is_empty() && !part.chars().any(|c| c.is_whitespace() || c.is_control());
-    text.len() <= 254
-        && plain(local)
-        && plain(domain)
-        && !local.contains('@')
-        && !domain.starts_with('.')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn email_requires_local_part_and_domain() {
-        assert!(is_email("ada@example.com"));
-        for bad in [
-            "",
-            "ada",
-            "@example.com",
-            "ada@",
-            "a b@example.com",
-            "a@b@c",
-            "ada@.com",
-        ] {
-            assert!(!is_email(bad), "{bad}");
-        }
-    }
-}

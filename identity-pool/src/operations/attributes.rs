@@ -1,7 +1,9 @@
 //! Validation and application of user attributes in requests.
 
+use postern_common::email::EmailAddress;
+
 use crate::error::ApiError;
-use crate::model::{AppClient, User, UserAttribute, UserPool, is_email};
+use crate::model::{AppClient, User, UserAttribute, UserPool};
 
 /// Maximum length of an attribute value in characters (Cognito's quota).
 const MAX_LENGTH: usize = 2048;
@@ -31,7 +33,7 @@ pub(super) fn check(pool: &UserPool, attributes: &[UserAttribute]) -> Result<(),
             Some("Attribute does not exist in the schema.")
         } else if value.chars().count() > MAX_LENGTH {
             Some("String must be no longer than 2048 characters")
-        } else if name == "email" && !is_email(value) {
+        } else if name == "email" && EmailAddress::parse(value).is_none() {
             Some("Invalid email address format.")
         } else if name == "phone_number" && !is_phone(value) {
             Some("Invalid phone number format.")

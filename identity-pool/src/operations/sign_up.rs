@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use postern_common::database;
+use postern_common::email::EmailAddress;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -12,7 +13,7 @@ use super::{OperationCall, attributes, empty_response};
 use crate::code_delivery::CodePurpose;
 use crate::context::PoolContext;
 use crate::error::{ApiError, ExceptionKind};
-use crate::model::{JsonColumn, User, UserAttribute, UserPool, UserStatus, is_email};
+use crate::model::{JsonColumn, User, UserAttribute, UserPool, UserStatus};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -86,7 +87,7 @@ pub(crate) fn new_user(
 ) -> Result<User, ApiError> {
     let sub = Uuid::new_v4().to_string();
     let username = if pool.settings.email_usernames {
-        if !is_email(entered) {
+        if EmailAddress::parse(entered).is_none() {
             return Err(ApiError::invalid("Username should be an email."));
         }
         sub.clone()

@@ -4,10 +4,11 @@
 //! the next transaction; no write is delayed to fill a batch.
 
 use std::collections::HashSet;
+use std::task::Context;
 
 use postern_common::database::Sqlite;
+use postern_common::group_commit::{self, Reply, Submission, Submitter};
 use sqlx::{FromRow, Row, SqliteConnection};
-use tokio::sync::{mpsc, oneshot};
 
 use super::groups::RowPerGroup;
 use super::sessions::{
@@ -19,65 +20,60 @@ const QUEUE_CAPACITY: usize = 1024;
 /// Maximum number of writes in a transaction. Bounds the memory for their results.
 const MAX_BATCH_SIZE: usize = 64;
 
+type WriteResult = Result<SessionOutcome, sqlx::Error>;
+
 /// A handle to the writer task, which ends when the last clone is dropped.
 #[derive(Clone, Debug)]
-pub(super) struct GroupCommitter(mpsc::Sender<WriteJob>);
-
-#[derive(Debug)]
-struct WriteJob {
-    write: SessionWrite,
-    done: oneshot::Sender<Result<SessionOutcome, sqlx::Error>>,
-}
+pub(super) struct GroupCommitter(Submitter<SessionWrite, WriteResult>);
 
 impl GroupCommitter {
     pub(super) fn start(sqlite: Sqlite) -> Self {
-        let (sender, jobs) = mpsc::channel(QUEUE_CAPACITY);
-        tokio::spawn(run_writer(sqlite, jobs));
-        Self(sender)
+        let (submitter, mut writes) = group_commit::queue(QUEUE_CAPACITY);
+        tokio::spawn(async move {
+            let write = |batch| write_batch(&sqlite, batch);
+            let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
+                writes.poll_recv_many(cx, batch, limit)
+            };
+            group_commit::process_batches(receive, 1, || MAX_BATCH_SIZE, write).await;
+        });
+        Self(submitter)
     }
 
     /// Queues a write and waits for its commit.
-    pub(super) async fn write(&self, write: SessionWrite) -> Result<SessionOutcome, sqlx::Error> {
-        let (done, outcome) = oneshot::channel();
-        self.0
-            .send(WriteJob { write, done })
-            .await
-            .map_err(|_| sqlx::Error::WorkerCrashed)?;
-        outcome.await.map_err(|_| sqlx::Error::WorkerCrashed)?
+    pub(super) async fn write(&self, write: SessionWrite) -> WriteResult {
+        let outcome = self.0.submit(write).await;
+        outcome.unwrap_or(Err(sqlx::Error::WorkerCrashed))
     }
 }
 
-/// Writes of one kind, each with the channel for its result.
-type PendingWrites<W> = Vec<(W, oneshot::Sender<Result<SessionOutcome, sqlx::Error>>)>;
+/// Writes of one kind, each with the submitter that waits for its result.
+type PendingWrites<W> = Vec<(W, Reply<WriteResult>)>;
 
 /// The result of each write, or an error if none was written.
-type BatchOutcome = Result<Vec<Result<SessionOutcome, sqlx::Error>>, sqlx::Error>;
+type BatchOutcome = Result<Vec<WriteResult>, sqlx::Error>;
 
-async fn run_writer(sqlite: Sqlite, mut jobs: mpsc::Receiver<WriteJob>) {
-    let mut batch = Vec::with_capacity(MAX_BATCH_SIZE);
-    while jobs.recv_many(&mut batch, MAX_BATCH_SIZE).await > 0 {
-        let (mut starts, mut rotations) = (Vec::new(), Vec::new());
-        for WriteJob { write, done } in batch.drain(..) {
-            match write {
-                SessionWrite::StartSession(session) => starts.push((session, done)),
-                SessionWrite::RotateToken(rotate) => rotations.push((rotate, done)),
-            }
+async fn write_batch(sqlite: &Sqlite, batch: Vec<Submission<SessionWrite, WriteResult>>) {
+    let (mut starts, mut rotations) = (Vec::new(), Vec::new());
+    for Submission { item, reply } in batch {
+        match item {
+            SessionWrite::StartSession(session) => starts.push((session, reply)),
+            SessionWrite::RotateToken(rotate) => rotations.push((rotate, reply)),
         }
-        if !starts.is_empty() {
-            commit_batch(&sqlite, starts, start_all).await;
-        }
-        while !rotations.is_empty() {
-            // Without a grace period, rotations of the same token must see each other's effects, so
-            // only one of them goes into each transaction.
-            let mut seen = HashSet::new();
-            let (now, later) = rotations
-                .into_iter()
-                .partition(|(rotate, _): &(RotateToken, _)| {
-                    seen.insert(rotate.old.clone()) || rotate.grace_start < rotate.now
-                });
-            commit_batch(&sqlite, now, rotate_all).await;
-            rotations = later;
-        }
+    }
+    if !starts.is_empty() {
+        commit_batch(sqlite, starts, start_all).await;
+    }
+    while !rotations.is_empty() {
+        // Without a grace period, rotations of the same token must see each other's effects, so
+        // only one of them goes into each transaction.
+        let mut seen = HashSet::new();
+        let (now, later) = rotations
+            .into_iter()
+            .partition(|(rotate, _): &(RotateToken, _)| {
+                seen.insert(rotate.old.clone()) || rotate.grace_start < rotate.now
+            });
+        commit_batch(sqlite, now, rotate_all).await;
+        rotations = later;
     }
 }
 
@@ -88,18 +84,18 @@ async fn commit_batch<W>(
     pending: PendingWrites<W>,
     commit: impl AsyncFn(&Sqlite, &[W]) -> BatchOutcome,
 ) {
-    let (writes, done): (Vec<W>, Vec<_>) = pending.into_iter().unzip();
+    let (writes, replies): (Vec<W>, Vec<_>) = pending.into_iter().unzip();
     // The requester may have stopped waiting; the write is committed regardless.
     match commit(sqlite, &writes).await {
         Ok(outcomes) => {
-            for (done, outcome) in done.into_iter().zip(outcomes) {
-                let _ = done.send(outcome);
+            for (reply, outcome) in replies.into_iter().zip(outcomes) {
+                reply.send(outcome);
             }
         }
         Err(_) => {
-            for (done, write) in done.into_iter().zip(&writes) {
+            for (reply, write) in replies.into_iter().zip(&writes) {
                 let outcomes = commit(sqlite, std::slice::from_ref(write)).await;
-                let _ = done.send(outcomes.and_then(|mut outcomes| {
+                reply.send(outcomes.and_then(|mut outcomes| {
                     outcomes.pop().unwrap_or(Ok(SessionOutcome::Rejected))
                 }));
             }

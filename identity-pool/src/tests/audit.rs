@@ -1,5 +1,7 @@
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::harness::{EMAIL, PASSWORD, start};
 
@@ -9,7 +11,7 @@ struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
 impl Write for LogCapture {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("one thread").extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -37,7 +39,7 @@ async fn audit_log_has_outcome_and_no_secret() {
     pool.forgot(EMAIL).await.expect("sent");
     let code = pool.codes.recv().await.expect("a code").code;
     drop(guard);
-    let log = String::from_utf8(lines.0.lock().expect("one thread").clone()).expect("UTF-8");
+    let log = String::from_utf8(lines.0.lock().clone()).expect("UTF-8");
     let line = |operation: &str, outcome: &str| {
         log.lines()
             .find(|line| {

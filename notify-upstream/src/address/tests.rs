@@ -1,50 +1,36 @@
 use postern_common::decode::{Mistakes, json};
+use proptest::prelude::*;
 
 use super::*;
 
-#[test]
-fn unusual_email_addresses_are_rejected() {
-    for good in [
-        "ada@example.com",
-        "a.b+c@Example.COM",
-        "o'neil@x-y.example",
-        "a@localhost",
-    ] {
-        assert!(EmailAddress::parse(good).is_some(), "{good}");
+/// Texts that are nearly addresses: parts that are valid, too long, empty or not allowed.
+fn nearly_address() -> impl Strategy<Value = String> {
+    let label = prop_oneof![
+        "[a-zA-Z0-9]{1,3}",
+        "[0-9]{1,3}",
+        "-?[a-z]{0,3}-?",
+        "[a-z]{62,65}"
+    ];
+    let host = proptest::collection::vec(label, 1..5).prop_map(|labels| labels.join("."));
+    let local = prop_oneof!["[!-~]{0,4}", "[a-z.+']{1,6}", "[a-z]{63,66}"];
+    (local, prop_oneof![Just("@"), Just("")], host)
+        .prop_map(|(local, at, host)| format!("{local}{at}{host}"))
+}
+
+proptest! {
+    #[test]
+    fn address_that_can_register_can_be_mailed(text in nearly_address()) {
+        let can_register = EmailAddress::parse(&text);
+        let body = serde_json::json!({ "email": text }).to_string();
+        let accepted = recipient(&body, Channel::Email).ok();
+        prop_assert_eq!(
+            accepted,
+            can_register.clone().map(|email| Address::Email(email).into())
+        );
+        if let Some((local, host)) = can_register.as_ref().map(EmailAddress::parts) {
+            prop_assert!(lettre::Address::new(local, host).is_ok(), "{}", text);
+        }
     }
-    let long = format!("{}@example.com", "a".repeat(65));
-    for bad in [
-        "",
-        "@",
-        "ada",
-        "ada@",
-        "@x.com",
-        "a b@x.com",
-        "ada@x..com",
-        ".a@x.com",
-        "a.@x.com",
-        "\"a\"@x.com",
-        "a@x.com\r\nRCPT TO:<b@x.com>",
-        "a@x.com>",
-        "<a@x.com>",
-        "a,b@x.com",
-        "a@-x.com",
-        "a@127.0.0.1",
-        "a@[::1]",
-        "ü@x.com",
-        "a@ü.com",
-        "a@x.com\0",
-        "a@b@c\n",
-        &long,
-    ] {
-        assert!(EmailAddress::parse(bad).is_none(), "{bad:?}");
-    }
-    assert_eq!(
-        EmailAddress::parse("A@Example.COM")
-            .map(|a| a.as_str().to_owned())
-            .as_deref(),
-        Some("A@example.com")
-    );
 }
 
 #[test]

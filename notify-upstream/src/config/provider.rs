@@ -9,17 +9,14 @@ use std::path::PathBuf;
 use postern_common::Secret;
 use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
+use postern_common::email::{EmailAddress, MAX_LOCAL_PART_BYTES};
 use url::Url;
 
-use crate::address::EmailAddress;
 use crate::config::webhooks::callback;
 use crate::delivery::mail_token::{MailTokens, TOKEN_LENGTH};
 use crate::delivery::pool::{ProviderConfig, ProviderSettings};
 use crate::delivery::provider::{SmtpConfig, SmtpTimeouts, TlsMode};
 use crate::notification::Channel;
-
-/// Maximum length of a local part in octets (RFC 5321 section 4.5.3.1.1).
-const MAX_LOCAL_PART_BYTES: usize = 64;
 
 // === impl ProviderConfig ===
 
@@ -179,7 +176,7 @@ fn read_smtp(
             .ok()
             .or_else(|| field.fail("unreadable", format!("cannot read {path}")))
     });
-    let from = object.required("from", email);
+    let from = object.required("from", EmailAddress::read);
     let return_path = object.optional("return_path", return_path);
     let from_name = object.or("from_name", String::new(), |field| field.text(0..=128));
     let ehlo_name = object.optional("hello", |field| field.text(1..=253));
@@ -225,7 +222,7 @@ fn read_smtp(
 
 /// Reads an address whose local part leaves room for `+` and a token.
 fn return_path(field: Field<'_>) -> Option<EmailAddress> {
-    let address = email(field)?;
+    let address = EmailAddress::read(field)?;
     let max = MAX_LOCAL_PART_BYTES - 1 - TOKEN_LENGTH;
     if address.parts().0.len() > max {
         return field.fail(
@@ -234,11 +231,6 @@ fn return_path(field: Field<'_>) -> Option<EmailAddress> {
         );
     }
     Some(address)
-}
-
-fn email(field: Field<'_>) -> Option<EmailAddress> {
-    EmailAddress::parse(field.string()?)
-        .or_else(|| field.fail("invalid_format", "must be an e-mail address"))
 }
 
 /// Reads a secret from the environment variable named by a `…_env` key. The file contains no

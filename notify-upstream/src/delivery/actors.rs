@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use postern_common::email::EmailAddress;
 use postern_common::service::{ServiceClient, ServiceTokenError};
 use serde_json::Value;
 use url::Url;
 
 use crate::address::{
-    ActorId, Address, DeviceToken, EmailAddress, PhoneNumber, PushSubscription, SubscriptionKeys,
-    is_public_https,
+    ActorId, Address, DeviceToken, PhoneNumber, PushSubscription, SubscriptionKeys, is_public_https,
 };
 use crate::notification::{Channel, PerChannel};
 use crate::principal::Principal;

@@ -5,13 +5,12 @@ use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
 use postern_common::Clock;
+use postern_common::circuit_breaker::BreakerState;
 
 use crate::address::{Address, Recipient};
 use crate::delivery::actors::{ActorAddress, ActorAddressError, ActorClient};
 use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, AttemptReport, SentMessage};
-use crate::delivery::pool::{
-    BreakerState, CallFailure, CallPermit, CallRejection, CallRequest, ProviderPool,
-};
+use crate::delivery::pool::{CallFailure, CallPermit, CallRejection, CallRequest, ProviderPool};
 use crate::delivery::provider::{OutgoingMessage, ProviderRefusal};
 use crate::delivery::retry::FailureClass;
 use crate::delivery::suppression::SuppressionCache;

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postern_common::circuit_breaker::BreakerState;
+use postern_common::weighted::weighted_choice;
 use url::{Host, Url};
 
 use crate::address::Address;
@@ -22,7 +24,7 @@ mod share;
 
 pub(crate) use build::{ProviderConfig, ProviderSettings};
 pub(crate) use circuit_breaker::{
-    BreakerState, BreakerTransition, CallOutcome, CallSource, CircuitBreaker,
+    BreakerTransition, CallOutcome, CallSource, ProviderCircuitBreaker,
 };
 pub(crate) use priority_limiter::{CallSlot, PriorityLimiter};
 pub(crate) use rate::ProviderRate;
@@ -49,7 +51,7 @@ pub(crate) struct PooledProvider {
     /// Limits the concurrent calls of one caller and of one push service.
     pub(crate) shares: Arc<ShareLimiter>,
     /// The circuit breaker.
-    pub(crate) breaker: CircuitBreaker,
+    pub(crate) breaker: ProviderCircuitBreaker,
 }
 
 /// A request for the permit to call a provider.
@@ -358,18 +360,9 @@ fn by_weight(
     message: &OutgoingMessage<'_>,
     attempt: i32,
 ) -> Option<usize> {
-    let seed = message.id.0.as_u128() & u128::from(u32::MAX);
-    let total: u128 = candidates
-        .iter()
-        .map(|pooled| u128::from(pooled.weight.max(1)))
-        .sum();
-    let mut point = seed % total.max(1);
-    let first = candidates.iter().position(|pooled| {
-        let weight = u128::from(pooled.weight.max(1));
-        let hit = point < weight;
-        point = point.saturating_sub(weight);
-        hit
-    })?;
+    let seed = u64::try_from(message.id.0.as_u128() & u128::from(u32::MAX)).unwrap_or_default();
+    let weights = candidates.iter().map(|pooled| pooled.weight.max(1));
+    let first = weighted_choice(weights, seed)?;
     Some((first + usize::try_from(attempt - 1).unwrap_or(0)) % candidates.len())
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postern_common::backoff::Backoff;
 use postern_common::clock::Timestamp;
 
 use crate::notification::Priority;
@@ -26,10 +27,8 @@ pub(crate) enum FailureClass {
 /// The retry policy of a priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetryPolicy {
-    /// Maximum of the first delay; it doubles with each attempt.
-    pub(crate) base: Duration,
-    /// Maximum of every delay.
-    pub(crate) cap: Duration,
+    /// Maximum of the delay after each attempt.
+    pub(crate) backoff: Backoff,
     /// Maximum number of attempts.
     pub(crate) attempts: i32,
     /// Maximum time from acceptance (or from the scheduled time, or from a replay) to the start of
@@ -51,8 +50,7 @@ impl RetryPolicy {
             Priority::Low => (60, 3600, 15, 72 * 3600),
         };
         Self {
-            base: Duration::from_secs(base_s),
-            cap: Duration::from_secs(cap_s),
+            backoff: Backoff::new(Duration::from_secs(base_s), Duration::from_secs(cap_s)),
             attempts,
             window: Duration::from_secs(window_s),
         }
@@ -72,11 +70,10 @@ impl RetryPolicy {
         if class == FailureClass::Permanent || attempt >= self.attempts {
             return None;
         }
-        let doublings = u32::try_from(attempt - 1).unwrap_or(0).min(20);
-        let ceiling = self.base.saturating_mul(1 << doublings).min(self.cap);
+        let ceiling = self.backoff.delay(u32::try_from(attempt).unwrap_or(1));
         let floor = match class {
             FailureClass::Configuration => Duration::from_secs(60),
-            FailureClass::Throttled => self.base,
+            FailureClass::Throttled => self.backoff.initial,
             FailureClass::Permanent | FailureClass::Transient | FailureClass::Ambiguous => {
                 Duration::from_millis(100)
             }
@@ -154,7 +151,7 @@ mod tests {
                 match policy.next_attempt(attempt, FailureClass::Transient, times(Some(at_least)), random) {
                     Some(due) => {
                         let wait = due.since(Timestamp(10_000));
-                        prop_assert!(wait >= at_least && wait <= policy.cap.max(at_least));
+                        prop_assert!(wait >= at_least && wait <= policy.backoff.max.max(at_least));
                         prop_assert!(attempt < policy.attempts);
                     }
                     None => prop_assert!(attempt >= policy.attempts),

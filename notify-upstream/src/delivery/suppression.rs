@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
 
+use parking_lot::{Mutex, RwLock};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
@@ -102,7 +102,7 @@ impl SuppressionCache {
     }
 
     fn is_cached(&self, kind: i16, address: &Address) -> bool {
-        let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+        let cached = self.cached.read();
         !cached.is_empty() && cached.contains(&(kind, address.hash()))
     }
 
@@ -114,11 +114,8 @@ impl SuppressionCache {
     /// Adds an address by its hash.
     pub(crate) fn add_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
         let kind = SuppressionList::Suppressed.kind(channel);
-        self.cached
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((kind, hash));
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        self.cached.write().insert((kind, hash));
+        let mut pending = self.pending.lock();
         if pending.len() < 10_000 {
             pending.push(SuppressionRow {
                 kind,
@@ -156,7 +153,7 @@ impl SuppressionCache {
             })
             .collect();
         self.store.suppress(&rows, self.clock.now()).await?;
-        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.cached.write();
         cached.extend(addresses.iter().map(|hash| (kind, *hash)));
         Ok(())
     }
@@ -199,17 +196,10 @@ impl SuppressionCache {
     /// # Errors
     /// The store is unavailable; the next call retries.
     pub(crate) async fn flush(&self) -> Result<(), StoreError> {
-        let pending = self
-            .pending
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let pending = self.pending.lock().clone();
         if !pending.is_empty() {
             self.store.suppress(&pending, self.clock.now()).await?;
-            self.pending
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .drain(..pending.len());
+            self.pending.lock().drain(..pending.len());
         }
         Ok(())
     }
@@ -234,18 +224,11 @@ impl SuppressionCache {
 
     /// Reads removals of other replicas, and returns whether there may be more.
     async fn read_removals(&self, page: i64) -> Result<bool, StoreError> {
-        let since = self
-            .read_position
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .removals;
+        let since = self.read_position.lock().removals;
         let rows = self.store.removals_since(since, page).await?;
         let next_read_position = since.max(next_read_position(&rows, page));
-        self.read_position
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .removals = next_read_position;
-        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        self.read_position.lock().removals = next_read_position;
+        let mut cached = self.cached.write();
         let is_full = is_full(&rows, page);
         for row in rows {
             if let Ok(hash) = <[u8; 32]>::try_from(row.address) {
@@ -257,18 +240,11 @@ impl SuppressionCache {
 
     /// Reads additions of other replicas, and returns whether there may be more.
     async fn read_additions(&self, page: i64) -> Result<bool, StoreError> {
-        let since = self
-            .read_position
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .additions;
+        let since = self.read_position.lock().additions;
         let rows = self.store.additions_since(since, page).await?;
         let next_read_position = since.max(next_read_position(&rows, page));
-        self.read_position
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .additions = next_read_position;
-        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        self.read_position.lock().additions = next_read_position;
+        let mut cached = self.cached.write();
         let is_full = is_full(&rows, page);
         for row in rows {
             let Ok(hash) = <[u8; 32]>::try_from(row.address) else {
@@ -339,9 +315,9 @@ impl SuppressionList {
 #[cfg(test)]
 mod tests {
     use postern_common::database::Database;
+    use postern_common::email::EmailAddress;
 
     use super::*;
-    use crate::address::EmailAddress;
     use crate::testing::{START, execute, stores};
 
     #[tokio::test]

@@ -1,6 +1,8 @@
 //! Permits for concurrent deliveries of one channel.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::LaneTurn;
 use crate::notification::{Lane, Priority};
@@ -54,7 +56,7 @@ impl PermitPool {
         turns: &[LaneTurn],
         want: usize,
     ) -> Option<(LaneTurn, Vec<ChannelPermit>)> {
-        let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.0.used.lock();
         let in_use: usize = used.iter().sum();
         let (turn, count) = turns.iter().find_map(|turn| {
             let free = self
@@ -84,12 +86,7 @@ impl PermitPool {
     /// Returns the number of permits in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
-        self.0
-            .used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .sum()
+        self.0.used.lock().iter().sum()
     }
 
     /// Returns the number of permits that are reserved for higher priorities: a sixteenth for each
@@ -119,11 +116,7 @@ impl PermitPool {
 
 impl Drop for ChannelPermit {
     fn drop(&mut self) {
-        let mut used = self
-            .counts
-            .used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.counts.used.lock();
         used[self.lane] = used[self.lane].saturating_sub(1);
     }
 }

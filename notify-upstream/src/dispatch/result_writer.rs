@@ -1,11 +1,12 @@
 //! Batched writes of attempt results.
 
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use postern_common::Clock;
+use postern_common::backoff::Backoff;
+use postern_common::group_commit::process_batches;
 use tokio::sync::mpsc;
 
 use super::{DeliveryJob, DispatchContext, DispatchState};
@@ -56,8 +57,8 @@ const RESULT_BATCH_SIZE: usize = 512;
 const MAX_CONCURRENT_WRITES: usize = 2;
 /// Maximum length of a provider's response that is stored, in bytes.
 const MAX_DETAIL_BYTES: usize = 500;
-/// Delay before the first retry of a write. It doubles with each retry.
-const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
+/// Delays before the retries of a write.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
 // === impl ResultWriter ===
 
@@ -91,41 +92,29 @@ impl ResultWriter {
     /// Writes results until all senders are dropped.
     pub(crate) async fn run(mut self) {
         let mut completed = std::mem::replace(&mut self.completed, mpsc::unbounded_channel().1);
-        let (mut batch, mut writing) = (
-            Vec::with_capacity(RESULT_BATCH_SIZE),
-            FuturesUnordered::new(),
-        );
-        loop {
-            tokio::select! {
-                count = completed.recv_many(&mut batch, self.dispatch_state.urgent_gate().batch_size(RESULT_BATCH_SIZE)), if writing.len() < MAX_CONCURRENT_WRITES => {
-                    if count == 0 {
-                        break;
-                    }
-                    writing.push(self.flush(std::mem::replace(&mut batch, Vec::with_capacity(RESULT_BATCH_SIZE))));
-                }
-                Some(()) = writing.next(), if !writing.is_empty() => {}
-            }
-        }
-        while writing.next().await.is_some() {}
+        let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
+            completed.poll_recv_many(cx, batch, limit)
+        };
+        let (limit, flush) = (|| self.batch_size(), |batch| self.flush(batch));
+        process_batches(receive, MAX_CONCURRENT_WRITES, limit, flush).await;
+    }
+
+    fn batch_size(&self) -> usize {
+        self.dispatch_state
+            .urgent_gate()
+            .batch_size(RESULT_BATCH_SIZE)
     }
 
     /// Writes all results that have completed, and returns their number.
     #[cfg(test)]
     pub(crate) async fn drain(&mut self) -> usize {
+        use futures_util::FutureExt;
+
         let mut written = 0;
         loop {
-            let mut batch = Vec::new();
-            let max_rows = self
-                .dispatch_state
-                .urgent_gate()
-                .batch_size(RESULT_BATCH_SIZE);
-            while let Some(completed) = (batch.len() < max_rows)
-                .then(|| self.completed.try_recv().ok())
-                .flatten()
-            {
-                batch.push(completed);
-            }
-            if batch.is_empty() {
+            let (mut batch, limit) = (Vec::new(), self.batch_size());
+            let received = self.completed.recv_many(&mut batch, limit).now_or_never();
+            if received.is_none_or(|count| count == 0) {
                 return written;
             }
             written += batch.len();
@@ -190,7 +179,7 @@ impl ResultWriter {
         if rows.is_empty() {
             return;
         }
-        let mut wait = MIN_RETRY_DELAY;
+        let mut delays = RETRY_DELAYS.delays();
         for left in (0..MAX_RELEASE_ATTEMPTS).rev() {
             match self.store.release(&rows).await {
                 Ok(places) => {
@@ -201,8 +190,7 @@ impl ResultWriter {
                 }
                 Err(StoreError::Unavailable(error)) if left > 0 => {
                     tracing::warn!(%error, rows = rows.len(), "row release failed, retrying");
-                    tokio::time::sleep(wait).await;
-                    wait *= 2;
+                    tokio::time::sleep(delays.next_delay()).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, rows = rows.len(), "row release failed, rows are recovered after lease timeout");
@@ -216,7 +204,7 @@ impl ResultWriter {
     /// Writes a batch and retries for as long as the store is unavailable. Rows that another worker
     /// has taken over have a higher fence and are not changed.
     async fn write(&self, rows: &[Finished], workers: &[&WorkerLease]) {
-        let mut wait = MIN_RETRY_DELAY;
+        let mut delays = RETRY_DELAYS.delays();
         loop {
             match self.store.finish(rows).await {
                 Ok(taken) => {
@@ -225,8 +213,7 @@ impl ResultWriter {
                 }
                 Err(StoreError::Unavailable(error)) => {
                     tracing::warn!(%error, rows = rows.len(), "result write failed, retrying");
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(Duration::from_secs(2));
+                    tokio::time::sleep(delays.next_delay()).await;
                 }
                 Err(StoreError::Refused(error)) if rows.len() == 1 => {
                     tracing::error!(%error, notification_id = %rows[0].id, "result rejected by the store, row is recovered after lease timeout");

@@ -7,15 +7,15 @@ use tokio_util::sync::CancellationToken;
 
 use futures_util::FutureExt;
 use postern_common::Clock;
+use postern_common::backoff::random_fraction;
+use postern_common::circuit_breaker::BreakerState;
 use postern_common::clock::Timestamp;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
 use super::{ChannelPermit, CompletedJob, JobOutcome};
 use crate::delivery::attempt::{AttemptExecutor, DeliveryAttempt};
 use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, AttemptReport};
-use crate::delivery::pool::BreakerState;
 use crate::delivery::retry::{FailureClass, RetryPolicy, RetryTimes};
 use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::notification::Channel;
@@ -316,10 +316,4 @@ fn failed(row: &ResultRow, failure: AttemptFailure, due: Option<Timestamp>) -> J
         ..*row
     };
     JobOutcome::Result(result, next_attempt)
-}
-
-/// Returns a random number from 0 to 1, both included.
-fn random_fraction() -> f64 {
-    let bits = u32::try_from(Uuid::new_v4().as_u128() & u128::from(u32::MAX)).unwrap_or(0);
-    f64::from(bits) / f64::from(u32::MAX)
 }

@@ -1,9 +1,10 @@
 //! State that intake and dispatch share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use postern_common::Clock;
@@ -109,7 +110,7 @@ impl ChannelState {
         let blocked =
             lane.priority == Priority::Low && self.low_throttle() != LowPriorityThrottle::Off;
         let lane_is_ahead = {
-            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let waiting = self.waiting.lock();
             waiting
                 .iter()
                 .take(lane.index() + 1)
@@ -129,7 +130,7 @@ impl ChannelState {
 
     /// Records that rows were left waiting in a lane, and wakes the dispatcher.
     pub(crate) fn mark_waiting(&self, lane: Lane) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         waiting[lane.index()].may_wait = true;
         waiting[lane.index()].signals += 1;
         drop(waiting);
@@ -138,7 +139,7 @@ impl ChannelState {
 
     /// Records that a row was moved to `order`, possibly below the cursor of the dispatcher.
     pub(crate) fn record_moved(&self, lane: Lane, order: Order) {
-        let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut moved = self.moved.lock();
         let lowest = &mut moved[lane.index()];
         *lowest = Some(lowest.map_or(order, |known| known.min(order)));
         drop(moved);
@@ -147,19 +148,19 @@ impl ChannelState {
 
     /// Returns, and resets, the lowest order that a row of each lane was moved to.
     pub(super) fn take_moved(&self) -> [Option<Order>; Lane::PER_CHANNEL] {
-        std::mem::take(&mut *self.moved.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.moved.lock())
     }
 
     /// Returns how often rows were left waiting in a lane.
     #[must_use]
     pub(crate) fn signals(&self, lane: Lane) -> u64 {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)[lane.index()].signals
+        self.waiting.lock()[lane.index()].signals
     }
 
     /// Records that a claim reached the end of a lane, unless rows were left waiting since
     /// `signals` was read.
     pub(crate) fn mark_scanned(&self, lane: Lane, signals: u64) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let waiting = &mut waiting[lane.index()];
         waiting.may_wait = waiting.signals != signals;
     }
@@ -167,10 +168,7 @@ impl ChannelState {
     /// Returns the lanes in which rows may be waiting.
     #[must_use]
     pub(crate) fn waiting(&self) -> [bool; Lane::PER_CHANNEL] {
-        self.waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .map(|waiting| waiting.may_wait)
+        self.waiting.lock().map(|waiting| waiting.may_wait)
     }
 
     /// Returns the current throttling of LOW.

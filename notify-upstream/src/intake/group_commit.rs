@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use postern_common::clock::Timestamp;
+use postern_common::group_commit::{self, Reply, Submission, Submitter};
 use postern_common::http::BudgetPermit;
 use postern_common::{Code, Problem};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::dispatch::{ChannelPermit, DeliveryJob, DispatchContext};
 use crate::intake::request::{IdempotencyKey, ValidatedRequest};
@@ -31,7 +32,7 @@ pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// A handle that submits notifications to the [`GroupCommitter`].
 #[derive(Clone, Debug)]
 pub(crate) struct SubmissionQueue {
-    queue: mpsc::Sender<PendingSubmission>,
+    queue: Submitter<NewSubmission, SubmissionResult>,
 }
 
 /// The task that commits submissions in batches.
@@ -50,24 +51,26 @@ pub(crate) struct AcceptedNotification {
     pub(crate) created_at: Timestamp,
 }
 
-/// A notification that waits for its commit.
+/// A notification to be committed.
 #[derive(Debug)]
-struct PendingSubmission {
+struct NewSubmission {
     record: Record,
     send_at: Option<Timestamp>,
     /// Idempotency key and fingerprint.
     key: Option<(String, [u8; 32])>,
-    requester: Requester,
+    /// Memory reserved for the request body. It is released after the commit, even if the client
+    /// disconnects earlier.
+    permit: BudgetPermit,
 }
+
+type SubmissionResult = Result<AcceptedNotification, Problem>;
+type PendingSubmission = Submission<NewSubmission, SubmissionResult>;
 
 /// The requester that waits for a commit.
 #[derive(Debug)]
 struct Requester {
-    reply: oneshot::Sender<Result<AcceptedNotification, Problem>>,
-    since: Instant,
-    /// Memory reserved for the request body. It is released after the commit, even if the client
-    /// disconnects earlier.
-    _permit: BudgetPermit,
+    reply: Reply<SubmissionResult>,
+    permit: BudgetPermit,
 }
 
 /// Assigns identifiers and leases, commits a batch and answers its requesters.
@@ -87,9 +90,9 @@ impl SubmissionQueue {
     /// Creates a queue and the committer that empties it.
     #[must_use]
     pub(crate) fn open(context: DispatchContext) -> (Self, GroupCommitter) {
-        let (sender, queue) = mpsc::channel(MAX_PENDING_SUBMISSIONS);
+        let (submitter, queue) = group_commit::queue(MAX_PENDING_SUBMISSIONS);
         (
-            Self { queue: sender },
+            Self { queue: submitter },
             GroupCommitter {
                 writer: Arc::new(BatchWriter(context)),
                 queue,
@@ -110,28 +113,16 @@ impl SubmissionQueue {
         key: Option<IdempotencyKey>,
         permit: BudgetPermit,
     ) -> Result<AcceptedNotification, Problem> {
-        let (reply, result) = oneshot::channel();
         let key = key.map(|key| (key.as_str().to_owned(), validated.request.fingerprint()));
         let send_at = validated.request.send_at;
-        let record = record(principal, validated);
-        let requester = Requester {
-            reply,
-            since: Instant::now(),
-            _permit: permit,
-        };
-        let submission = PendingSubmission {
-            record,
+        let submission = NewSubmission {
+            record: record(principal, validated),
             send_at,
             key,
-            requester,
+            permit,
         };
-        self.queue
-            .try_send(submission)
-            .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
-        match tokio::time::timeout(COMMIT_TIMEOUT, result).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) | Err(_) => Err(Problem::new(Code::Unavailable).retry_after(1)),
-        }
+        let result = self.queue.try_submit(submission, COMMIT_TIMEOUT).await;
+        result.unwrap_or_else(|| Err(Problem::new(Code::Unavailable).retry_after(1)))
     }
 }
 
@@ -178,7 +169,7 @@ impl GroupCommitter {
         }
         // Submissions whose requesters have already received 503 are not written after an outage of
         // the store.
-        batch.retain(|submission| submission.requester.since.elapsed() < COMMIT_TIMEOUT);
+        batch.retain(|submission| submission.reply.age() < COMMIT_TIMEOUT);
         if !batch.is_empty() {
             self.writer.write(batch).await;
         }
@@ -186,18 +177,18 @@ impl GroupCommitter {
     }
 }
 
-// === impl PendingSubmission ===
-
-impl PendingSubmission {
-    /// Restores the submission of a row that was not stored.
-    fn from_row(row: NewNotification, requester: Requester) -> Self {
-        Self {
-            record: row.record,
-            send_at: row.send_at,
-            key: row.key,
-            requester,
-        }
-    }
+/// Restores the submission of a row that was not stored.
+fn submission_of(
+    row: NewNotification,
+    Requester { reply, permit }: Requester,
+) -> PendingSubmission {
+    let item = NewSubmission {
+        record: row.record,
+        send_at: row.send_at,
+        key: row.key,
+        permit,
+    };
+    Submission { item, reply }
 }
 
 // === impl BatchWriter ===
@@ -209,7 +200,7 @@ impl BatchWriter {
         let entering = urgent_gate.begin_commit(
             batch
                 .iter()
-                .map(|submission| submission.record.lane.priority),
+                .map(|submission| submission.item.record.lane.priority),
         );
         let placed = self.place(batch, &worker);
         let count = placed.rows.len();
@@ -221,7 +212,7 @@ impl BatchWriter {
             Err(StoreError::Refused(error)) if count > 1 => {
                 tracing::warn!(%error, rows = count, "batch insert rejected, retrying rows individually");
                 for (row, (requester, _)) in placed.rows.into_iter().zip(placed.requesters) {
-                    Box::pin(self.write(vec![PendingSubmission::from_row(row, requester)])).await;
+                    Box::pin(self.write(vec![submission_of(row, requester)])).await;
                 }
             }
             Err(error) => {
@@ -234,7 +225,7 @@ impl BatchWriter {
                 // are unknown here.
                 self.0.workers.mark_suspect(&worker);
                 for (requester, _) in placed.requesters {
-                    let _ = requester.reply.send(Err(code.into()));
+                    requester.reply.send(Err(code.into()));
                 }
             }
         }
@@ -253,16 +244,13 @@ impl BatchWriter {
             rows: Vec::with_capacity(batch.len()),
             requesters: Vec::with_capacity(batch.len()),
         };
-        for (
-            PendingSubmission {
+        for (Submission { item, reply }, (order, id)) in batch.into_iter().zip(places) {
+            let NewSubmission {
                 record,
                 send_at,
                 key,
-                requester,
-            },
-            (order, id),
-        ) in batch.into_iter().zip(places)
-        {
+                permit,
+            } = item;
             let lane = record.lane;
             let send_at = send_at.filter(|at| *at > now);
             let first_waiting = first_waiting.get_mut(lane.channel);
@@ -289,7 +277,7 @@ impl BatchWriter {
                 worker: lease.as_ref().map(|_| worker.id()),
                 key,
             });
-            placed.requesters.push((requester, lease));
+            placed.requesters.push((Requester { reply, permit }, lease));
         }
         placed
     }
@@ -306,7 +294,7 @@ impl BatchWriter {
                 let writer = Arc::clone(self);
                 tokio::spawn(async move {
                     writer
-                        .answer_repeated_key(PendingSubmission::from_row(row, requester))
+                        .answer_repeated_key(submission_of(row, requester))
                         .await;
                 });
                 continue;
@@ -316,10 +304,11 @@ impl BatchWriter {
                 created_at: row.record.created_at,
             };
             let lane = row.record.lane;
-            let _ = requester.reply.send(Ok(accepted));
+            let latency = requester.reply.age();
+            requester.reply.send(Ok(accepted));
             self.0
                 .metrics
-                .accepted(lane.channel, lane.priority, requester.since.elapsed());
+                .accepted(lane.channel, lane.priority, latency);
             match lease {
                 Some(permit) => {
                     self.0.runner.start(DeliveryJob {
@@ -344,9 +333,9 @@ impl BatchWriter {
     /// Answers a submission whose idempotency key was used before: with the first result, or with
     /// 409.
     async fn answer_repeated_key(self: Arc<Self>, submission: PendingSubmission) {
-        let result = match &submission.key {
+        let result = match &submission.item.key {
             Some((key, fingerprint)) => {
-                self.find_repeated(&submission.record.creator, key, fingerprint)
+                self.find_repeated(&submission.item.record.creator, key, fingerprint)
                     .await
             }
             None => Err(Code::Internal.into()),
@@ -355,7 +344,7 @@ impl BatchWriter {
             // The key has expired meanwhile: the submission is written as a new one.
             None => Box::pin(self.write(vec![submission])).await,
             Some(result) => {
-                let _ = submission.requester.reply.send(result);
+                submission.reply.send(result);
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Generation of notification identifiers and queue orders. Both ascend within a process.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use postern_common::Clock;
 use uuid::Uuid;
 
@@ -30,7 +29,7 @@ impl OrderSequence {
     /// before, even if the clock steps back or the counter of a millisecond overflows.
     pub fn orders(&self, count: usize) -> Order {
         let now = self.clock.now().0.max(0) << ORDER_COUNTER_BITS;
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let first = now.max(*last + 1);
         *last = first + i64::try_from(count.max(1)).unwrap_or(i64::MAX) - 1;
         first

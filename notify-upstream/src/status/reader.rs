@@ -3,10 +3,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use postern_common::group_commit::{self, Submission, Submitter, process_batches};
 use postern_common::{Code, Problem};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::notification::NotificationId;
 use crate::store::{NotificationSnapshot, SnapshotCache, Store};
@@ -23,7 +26,7 @@ const READ_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// A handle that submits reads to the [`StatusBatcher`].
 #[derive(Clone, Debug)]
 pub(crate) struct StatusReader {
-    queue: mpsc::Sender<PendingRead>,
+    queue: Submitter<NotificationId, ReadResult>,
     snapshot_cache: Arc<SnapshotCache>,
 }
 
@@ -35,11 +38,8 @@ pub(crate) struct StatusBatcher {
     queue: mpsc::Receiver<PendingRead>,
 }
 
-#[derive(Debug)]
-struct PendingRead {
-    id: NotificationId,
-    reply: oneshot::Sender<Result<Option<Arc<NotificationSnapshot>>, Problem>>,
-}
+type ReadResult = Result<Option<Arc<NotificationSnapshot>>, Problem>;
+type PendingRead = Submission<NotificationId, ReadResult>;
 
 // === impl StatusReader ===
 
@@ -47,10 +47,10 @@ impl StatusReader {
     /// Creates a reader and the batcher that serves it.
     #[must_use]
     pub(crate) fn open(store: Store, snapshot_cache: Arc<SnapshotCache>) -> (Self, StatusBatcher) {
-        let (sender, queue) = mpsc::channel(MAX_PENDING_READS);
+        let (submitter, queue) = group_commit::queue(MAX_PENDING_READS);
         (
             Self {
-                queue: sender,
+                queue: submitter,
                 snapshot_cache: Arc::clone(&snapshot_cache),
             },
             StatusBatcher {
@@ -72,19 +72,9 @@ impl StatusReader {
     ///
     /// # Errors
     /// 503 if the store is unavailable or the queue is full.
-    pub(crate) async fn read(
-        &self,
-        id: NotificationId,
-    ) -> Result<Option<Arc<NotificationSnapshot>>, Problem> {
-        let (reply, result) = oneshot::channel();
-        let pending = PendingRead { id, reply };
-        self.queue
-            .try_send(pending)
-            .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
-        match tokio::time::timeout(READ_TIMEOUT, result).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) | Err(_) => Err(Problem::new(Code::Unavailable).retry_after(1)),
-        }
+    pub(crate) async fn read(&self, id: NotificationId) -> ReadResult {
+        let result = self.queue.try_submit(id, READ_TIMEOUT).await;
+        result.unwrap_or_else(|| Err(Problem::new(Code::Unavailable).retry_after(1)))
     }
 }
 
@@ -93,26 +83,21 @@ impl StatusReader {
 impl StatusBatcher {
     /// Serves reads until every [`StatusReader`] has been dropped.
     pub(crate) async fn run(mut self) {
-        let slots = Arc::new(tokio::sync::Semaphore::new(CONCURRENT_READS));
-        loop {
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-                return;
-            };
-            let mut batch = Vec::with_capacity(16);
-            if self.queue.recv_many(&mut batch, MAX_IDS_PER_READ).await == 0 {
-                return;
-            }
+        let read = |batch| {
             let (store, snapshot_cache) = (self.store.clone(), Arc::clone(&self.snapshot_cache));
-            tokio::spawn(async move {
-                read_batch(&store, &snapshot_cache, batch).await;
-                drop(slot);
-            });
-        }
+            let reading =
+                tokio::spawn(async move { read_batch(&store, &snapshot_cache, batch).await });
+            reading.map(drop)
+        };
+        let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
+            self.queue.poll_recv_many(cx, batch, limit)
+        };
+        process_batches(receive, CONCURRENT_READS, || MAX_IDS_PER_READ, read).await;
     }
 }
 
 async fn read_batch(store: &Store, snapshot_cache: &SnapshotCache, batch: Vec<PendingRead>) {
-    let mut ids: Vec<NotificationId> = batch.iter().map(|pending| pending.id).collect();
+    let mut ids: Vec<NotificationId> = batch.iter().map(|pending| pending.item).collect();
     ids.sort_unstable();
     ids.dedup();
     snapshot_cache.begin_read(&ids);
@@ -134,9 +119,9 @@ async fn read_batch(store: &Store, snapshot_cache: &SnapshotCache, batch: Vec<Pe
     for pending in batch {
         let result = found
             .as_ref()
-            .map(|found| found.get(&pending.id).cloned())
+            .map(|found| found.get(&pending.item).cloned())
             .map_err(Clone::clone);
-        let _ = pending.reply.send(result);
+        pending.reply.send(result);
     }
 }
 

@@ -4,17 +4,16 @@
 mod history;
 mod queue;
 mod suppression;
-mod rows {
-    super::super::read::row_readers!(sqlx::postgres::PgRow);
-}
 
 use std::time::Duration;
 
 use postern_common::database::PostgresPool;
 
+use super::read as rows;
+
 /// The store in PostgreSQL.
 #[derive(Clone, Debug)]
-pub struct Postgres {
+pub(crate) struct Postgres {
     /// Connections for the queue, with planner settings of their own.
     queue: PostgresPool,
     /// The connections of the queue, for statements that a caller waits for.

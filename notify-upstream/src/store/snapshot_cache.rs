@@ -1,9 +1,10 @@
 //! A short-lived cache of snapshots, so that frequent status queries cause few reads.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
@@ -118,7 +119,7 @@ impl SnapshotCache {
     fn shard(&self, id: NotificationId) -> MutexGuard<'_, CacheShard> {
         // The last bits of an identifier are random.
         let shard = &self.shards[usize::from(id.0.as_bytes()[15]) % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        shard.lock()
     }
 }
 
@@ -257,7 +258,7 @@ mod tests {
             for _ in 0..3 {
                 read(&recent, &many.iter().collect::<Vec<_>>());
                 let cached = recent.shards.iter().map(|shard| {
-                    let shard = shard.lock().expect("no panic");
+                    let shard = shard.lock();
                     let bytes: usize = shard
                         .entries
                         .values()
@@ -274,12 +275,7 @@ mod tests {
                 clock.advance(MAX_AGE);
             }
             recent.invalidate(many.iter().map(|snapshot| snapshot.id));
-            assert!(
-                recent
-                    .shards
-                    .iter()
-                    .all(|shard| shard.lock().expect("no panic").bytes == 0)
-            );
+            assert!(recent.shards.iter().all(|shard| shard.lock().bytes == 0));
         }
         let recent = SnapshotCache::new(Clock::manual(Timestamp(0)));
         let huge = large(1, 1000);

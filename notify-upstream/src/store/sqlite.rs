@@ -6,17 +6,15 @@
 mod history;
 mod queue;
 mod suppression;
-mod rows {
-    super::super::read::row_readers!(sqlx::sqlite::SqliteRow);
-}
 
 use postern_common::database;
 
+use super::read as rows;
 use crate::notification::NotificationId;
 
 /// The store in SQLite.
 #[derive(Clone, Debug)]
-pub struct Sqlite {
+pub(super) struct Sqlite {
     pools: database::Sqlite,
 }
 

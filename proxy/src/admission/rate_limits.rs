@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use http::{HeaderName, HeaderValue};
 use pingora_proxy::Session;
 use postern_common::cache::Cache;
+use postern_common::network::client_limit_key;
 use postern_common::problem::Rendered;
 use postern_common::{Code, Problem};
 
 use crate::config::{ClientLimits, RateLimitKey, Route};
-use crate::downstream::client_address;
 use crate::downstream::session_ext::SessionExt;
 use crate::rate_limiter::{Rate, RateDecision};
 use crate::state::GatewayState;
@@ -52,21 +52,11 @@ pub(crate) fn identify_client(client: &Session, ctx: &mut RequestContext) {
     let peer = client.peer_address();
     ctx.client_address = peer;
     let trusted = &ctx.config.limits.trusted_proxies;
-    let Some(peer) = peer.filter(|peer| trusted.iter().any(|network| network.contains(*peer)))
-    else {
+    let Some(peer) = peer.filter(|peer| trusted.contains(*peer)) else {
         return;
     };
     let headers = &client.req_header().headers;
-    let forwarded: Vec<&str> = headers
-        .get_all("x-forwarded-for")
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .collect();
-    ctx.client_address = Some(client_address::resolve_client_address(
-        peer,
-        forwarded.into_iter(),
-        trusted,
-    ));
+    ctx.client_address = Some(trusted.client_address(peer, headers));
     ctx.is_tls |= headers
         .get("x-forwarded-proto")
         .is_some_and(|scheme| scheme == "https");
@@ -101,13 +91,10 @@ pub(crate) fn reject_head(
     problem: &Problem,
     request_id: &str,
 ) -> (Code, Rendered) {
-    let trusted = |address: &IpAddr| {
-        limits
-            .trusted_proxies
-            .iter()
-            .any(|network| network.contains(*address))
-    };
-    if let (Some(rate), Some(sender)) = (limits.address, sender.filter(|sender| !trusted(sender))) {
+    if let (Some(rate), Some(sender)) = (
+        limits.address,
+        sender.filter(|sender| !limits.is_trusted_proxy(*sender)),
+    ) {
         let key = state.address_key(sender, ADDRESS_SALT);
         let verdict = state
             .limiter
@@ -203,7 +190,7 @@ async fn count_in_store(
     (route.name.as_str(), index).hash(&mut hasher);
     match limit.by {
         RateLimitKey::Address => {
-            client_address::client_limit_key(ctx.client_address?).hash(&mut hasher);
+            client_limit_key(ctx.client_address?).hash(&mut hasher);
         }
         RateLimitKey::Principal => {
             ctx.caller

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
+use postern_common::network::{IpNetwork, IpNetworks};
 
-use crate::config::IpNetwork;
 use crate::config::{memory_size, nonzero_duration};
 use crate::message::head::HeadLimits;
 use crate::rate_limiter::Rate;
@@ -55,7 +55,7 @@ pub struct ClientLimits {
     pub principal: Option<Rate>,
     /// Reverse proxies in front of the gateway whose `X-Forwarded-For` and `X-Forwarded-Proto` are
     /// trusted; default none.
-    pub trusted_proxies: Vec<IpNetwork>,
+    pub trusted_proxies: IpNetworks,
     /// Maximum keys that the rate limiter tracks; default 200,000.
     pub keys: usize,
     /// `redis://…` URL of the store for rate limits marked `global`; default none. The environment
@@ -117,9 +117,7 @@ impl ClientLimits {
     /// Returns whether the address is a trusted proxy, whose connections carry requests of many
     /// clients.
     pub(crate) fn is_trusted_proxy(&self, address: IpAddr) -> bool {
-        self.trusted_proxies
-            .iter()
-            .any(|network| network.contains(address))
+        self.trusted_proxies.contains(address)
     }
 
     pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {
@@ -160,10 +158,10 @@ impl ClientLimits {
             deadline: section.or("deadline", default.deadline, nonzero_duration),
             address: section.section("address", read_rate),
             principal: section.section("principal", read_rate),
-            trusted_proxies: section.list("trusted_proxies", |item| {
-                IpNetwork::parse(item.string()?)
-                    .or_else(|| item.fail("invalid_format", "must be a network such as 10.0.0.0/8"))
-            }),
+            trusted_proxies: section
+                .list("trusted_proxies", IpNetwork::read)
+                .into_iter()
+                .collect(),
             keys: section.or("keys", default.keys, |field| {
                 field.integer(1_000..=100_000_000)
             }),
@@ -193,7 +191,7 @@ impl Default for ClientLimits {
             deadline: Duration::from_secs(60),
             address: None,
             principal: None,
-            trusted_proxies: Vec::new(),
+            trusted_proxies: IpNetworks::default(),
             keys: 200_000,
             store: None,
         }

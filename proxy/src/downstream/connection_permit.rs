@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::config::ClientLimits;
@@ -30,7 +31,7 @@ pub(crate) struct ConnectionsByAddress(Mutex<HashMap<IpAddr, usize, ahash::Rando
 impl ConnectionsByAddress {
     /// Adds a connection of this address, unless it has `limit` already.
     pub(crate) fn try_add(&self, address: IpAddr, limit: usize) -> bool {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.lock();
         let count = open.entry(address).or_default();
         let may = *count < limit;
         if may {
@@ -40,7 +41,7 @@ impl ConnectionsByAddress {
     }
 
     fn remove_one(&self, address: IpAddr) {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.lock();
         if let Some(count) = open.get_mut(&address) {
             *count = count.saturating_sub(1);
             if *count == 0 {

@@ -9,12 +9,13 @@ mod session;
 use std::future::poll_fn;
 use std::io::Write;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Version};
+use parking_lot::Mutex;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::{Error, ErrorType, OrErr, Result};
@@ -75,7 +76,7 @@ struct RetryBuffer {
 
 /// Takes the connection that a session has left.
 pub(crate) fn take_connection(slot: &ConnectionSlot) -> Option<Box<ClientConnection>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+    slot.lock().take()
 }
 
 /// Parses the head of the connection's pending request if [`Http1Session`] supports it.
@@ -302,7 +303,7 @@ impl Http1Session {
         // An unread request body precedes the next request on the connection.
         self.retry_buffer = None;
         while self.read().await?.is_some() {}
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = self.connection.take();
+        *self.slot.lock() = self.connection.take();
         Ok(())
     }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
+use parking_lot::{Mutex, MutexGuard};
+use postern_common::network::client_limit_key;
 
 use crate::config::ClientLimits;
-use crate::downstream::client_address::client_limit_key;
 
 /// Maximum bytes that a response buffers while its reader is slow.
 const UNIT_BYTES: usize = 64 << 10;
@@ -95,9 +96,7 @@ impl ResponseBufferBudget {
     }
 
     fn shares(&self) -> MutexGuard<'_, HashMap<IpAddr, usize, RandomState>> {
-        self.by_address
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.by_address.lock()
     }
 }
 
@@ -118,7 +117,7 @@ impl Drop for BufferReservation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::IpNetwork;
+    use postern_common::network::IpNetwork;
 
     fn limits() -> ClientLimits {
         ClientLimits {

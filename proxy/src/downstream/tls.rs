@@ -2,10 +2,11 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use postern_common::exit::Exit;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -46,13 +47,7 @@ impl ReloadableTls {
     /// As [`ReloadableTls::load`].
     pub(crate) fn refresh(&self, forced: bool) -> Result<(), Exit> {
         let now = modification_times(&self.source);
-        let before = std::mem::replace(
-            &mut *self
-                .last_attempt
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-            now.clone(),
-        );
+        let before = std::mem::replace(&mut *self.last_attempt.lock(), now.clone());
         if forced || before != now {
             self.reload()
         } else {

@@ -1,13 +1,14 @@
 //! The assembled gateway: built from a configuration and run on bound sockets.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use ahash::RandomState;
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::http_proxy;
 use postern_common::Clock;

@@ -1,10 +1,11 @@
 //! Background tasks: token keys, name resolution, health checks and gauges.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+use parking_lot::Mutex;
 use postern_common::admin::{Check, Health};
 use tokio_util::task::TaskTracker;
 
@@ -83,7 +84,7 @@ impl BackgroundTasks {
 impl PoolTasks {
     /// Starts tasks for new pools and stops those of removed pools.
     pub(crate) fn sync(&self, pools: &[Arc<UpstreamPool>]) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.running.lock();
         running.retain(|(pool, stop)| {
             let stays = pools.iter().any(|live| Arc::ptr_eq(live, pool));
             if !stays {

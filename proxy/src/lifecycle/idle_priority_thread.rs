@@ -97,8 +97,9 @@ fn fall_back_to_niceness(policy: Result<(), thread_priority::Error>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -166,15 +167,12 @@ mod tests {
         let threads = Arc::new(Mutex::new(Vec::new()));
         let recorded = Arc::clone(&threads);
         let panics = move || -> String {
-            recorded.lock().expect("not poisoned").push(thread_name());
+            recorded.lock().push(thread_name());
             panic!("a deliberate panic")
         };
         let caller = thread_name();
         catch_unwind(AssertUnwindSafe(|| thread.run(TEST_TIMEOUT, panics))).expect_err("a panic");
-        assert_eq!(
-            *threads.lock().expect("not poisoned"),
-            [THREAD_NAME.to_owned(), caller]
-        );
+        assert_eq!(*threads.lock(), [THREAD_NAME.to_owned(), caller]);
         assert_eq!(
             thread.run(TEST_TIMEOUT, thread_name),
             THREAD_NAME,

@@ -8,11 +8,12 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+use parking_lot::{Mutex, MutexGuard};
 use postern_common::Clock;
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
@@ -176,11 +177,7 @@ impl ConfigReloader {
     ) -> Self {
         let last_tried = Mutex::new(source.initial_hash);
         let hash = source.initial_hash.map(|hash| format!("{hash:016x}"));
-        state
-            .config_status
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .hash = hash;
+        state.config_status.lock().hash = hash;
         Self {
             source: Arc::new(source),
             state,
@@ -267,7 +264,7 @@ impl ConfigReloader {
             .iter()
             .any(|pool| pool.has_changed_files());
         self.reload(forced || renewed, idle_thread);
-        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut retired = self.retired.lock();
         for unused in
             retired.extract_if(.., |runtime_config| Arc::strong_count(runtime_config) == 1)
         {
@@ -329,10 +326,7 @@ impl ConfigReloader {
         // these evaluate.
         self.state.verifier.adopt(trust);
         let before = self.state.runtime_config.swap(Arc::new(runtime_config));
-        self.retired
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(before);
+        self.retired.lock().push(before);
         Ok(self.startup_settings.differences(&startup_settings))
     }
 
@@ -376,19 +370,11 @@ impl ConfigReloader {
     }
 
     fn last_tried(&self) -> MutexGuard<'_, Option<u64>> {
-        self.last_tried
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.last_tried.lock()
     }
 
     fn update_status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {
-        change(
-            &mut self
-                .state
-                .config_status
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        change(&mut self.state.config_status.lock())
     }
 }
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use postern_common::exit::Exit;
+use postern_common::network::client_limit_key;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
 use crate::config::ListenerConfig;
-use crate::downstream::client_address::client_limit_key;
 use crate::downstream::client_connection::{ClientConnection, ClientTransport};
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::connection_permit::{ConnectionPermit, ConnectionsByAddress};
@@ -163,11 +163,7 @@ impl ConnectionAcceptor {
         let metrics = self.connections.metrics();
         let limits = self.connections.limits();
         // Trusted proxies carry requests of many clients: only the total limit applies to them.
-        let trusted = limits
-            .trusted_proxies
-            .iter()
-            .any(|network| network.contains(client));
-        let limit = if trusted {
+        let limit = if limits.is_trusted_proxy(client) {
             usize::MAX
         } else {
             limits.connections_per_address

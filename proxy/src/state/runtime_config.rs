@@ -6,8 +6,9 @@ use std::time::Duration;
 use postern_common::Clock;
 use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
+use postern_common::weighted::weighted_choice;
 
-use crate::config::{ClientLimits, Config, CorsPolicy, Route, RouteTarget, ShutdownConfig};
+use crate::config::{ClientLimits, Config, CorsPolicy, Route, ShutdownConfig};
 use crate::routing::table::RouteTable;
 use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
 use crate::upstream::{NameResolver, UpstreamPool};
@@ -102,7 +103,9 @@ impl RuntimeConfig {
 
     /// Returns an upstream pool of the route; `turn` distributes requests by weight.
     pub(crate) fn pool(&self, route: &Route, turn: u64) -> &Arc<UpstreamPool> {
-        &self.pools[weighted_choice(&route.targets, turn)]
+        let weights = route.targets.iter().map(|target| target.weight);
+        let target = weighted_choice(weights, turn).unwrap_or_default();
+        &self.pools[route.targets[target].upstream]
     }
 
     /// Returns whether all upstreams of the route are spoken to in HTTP/1.1.
@@ -130,42 +133,11 @@ fn rate_limit_store_options(clock: &Clock) -> cache::CacheOptions {
     }
 }
 
-/// Returns the upstream at `turn` of a sequence in which each occurs as often as its weight.
-fn weighted_choice(targets: &[RouteTarget], turn: u64) -> usize {
-    let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
-    let mut left = turn % total.max(1);
-    for target in targets {
-        match left.checked_sub(u64::from(target.weight)) {
-            Some(rest) => left = rest,
-            None => return target.upstream,
-        }
-    }
-    targets.first().map_or(0, |target| target.upstream)
-}
-
 #[cfg(test)]
 mod tests {
     use postern_common::config::{Env, parse};
 
     use super::*;
-    use crate::telemetry::ids::IdGenerator;
-
-    #[test]
-    fn weighted_choice_follows_the_weights() {
-        let targets =
-            [(0, 90), (1, 10), (2, 0)].map(|(upstream, weight)| RouteTarget { upstream, weight });
-        let count = |turns: &mut dyn Iterator<Item = u64>| {
-            let mut count = [0_u32; 3];
-            turns.for_each(|turn| count[weighted_choice(&targets, turn)] += 1);
-            count
-        };
-        assert_eq!(count(&mut (0..1000)), [900, 100, 0]);
-        // With 100,000 random draws, the standard deviation of a share of 10 % is 95.
-        let ids = IdGenerator::new();
-        let [most, canary, none] = count(&mut (0..100_000).map(|_| ids.random_u64()));
-        assert!((9_300..10_700).contains(&canary), "{canary}");
-        assert_eq!((most + canary, none), (100_000, 0));
-    }
 
     #[test]
     fn reload_keeps_unchanged_upstreams() {

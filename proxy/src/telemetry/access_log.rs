@@ -7,10 +7,11 @@ mod event;
 mod file;
 
 use std::io::Write;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use postern_common::exit::Exit;
 use prometheus::IntCounter;
 
@@ -120,11 +121,7 @@ impl AccessLog {
 
     /// Appends one line, which ends in a newline.
     pub(crate) fn append(&self, line: &[u8]) {
-        let mut state = self
-            .shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.state.lock();
         if state.buffer.len() + line.len() > self.capacity {
             drop(state);
             self.dropped.inc();
@@ -141,11 +138,7 @@ impl AccessLog {
 
     /// Reopens the file, after it was moved.
     pub(crate) fn reopen(&self) {
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .reopen = true;
+        self.shared.state.lock().reopen = true;
         self.shared.wake.notify_one();
     }
 }
@@ -153,11 +146,7 @@ impl AccessLog {
 impl AccessLog {
     /// Counts the events that were not written, and logs the number if standard error accepts it.
     fn count_lost(&self) {
-        let mut state = self
-            .shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.state.lock();
         let lost = state.appended - state.done;
         state.abandoned = true;
         drop(state);
@@ -184,11 +173,7 @@ fn ends_within(timeout: Duration, thread: &JoinHandle<()>) -> bool {
 
 impl Drop for AccessLog {
     fn drop(&mut self) {
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .closed = true;
+        self.shared.state.lock().closed = true;
         self.shared.wake.notify_one();
         if let Some(writer) = self.writer.take()
             && !ends_within(CLOSE_TIMEOUT, &writer)
@@ -202,21 +187,20 @@ impl Drop for AccessLog {
 fn run_writer(shared: &SharedBuffer, mut sink: LogSink, dropped: &IntCounter) {
     let mut batch = Vec::new();
     loop {
-        let state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let ready = |state: &mut BufferState| {
+        let mut state = shared.state.lock();
+        let is_idle = |state: &mut BufferState| {
             state.buffer.len() < WAKE_BYTES && !state.reopen && !state.closed
         };
-        let (mut state, _) = shared
+        shared
             .wake
-            .wait_timeout_while(state, FLUSH_INTERVAL, ready)
-            .unwrap_or_else(PoisonError::into_inner);
+            .wait_while_for(&mut state, is_idle, FLUSH_INTERVAL);
         std::mem::swap(&mut batch, &mut state.buffer);
         let taken = state.appended;
         let (reopen, closed) = (std::mem::take(&mut state.reopen), state.closed);
         drop(state);
         let written = sink.write(&batch);
         let lost = written.as_ref().err().map_or(0, |_| line_count(&batch));
-        let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = shared.state.lock();
         state.done = taken;
         if written.is_err() && !state.abandoned {
             dropped.inc_by(lost);

@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tracing_subscriber::fmt::MakeWriter;
@@ -17,16 +18,13 @@ struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
 impl CapturedLog {
     fn text(&self) -> String {
-        String::from_utf8(self.0.lock().expect("not poisoned").clone()).expect("text")
+        String::from_utf8(self.0.lock().clone()).expect("text")
     }
 }
 
 impl io::Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0
-            .lock()
-            .expect("not poisoned")
-            .extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

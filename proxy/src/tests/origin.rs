@@ -1,9 +1,10 @@
 //! An origin that records every byte that it receives.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -87,7 +88,7 @@ impl TestOrigin {
 
     /// Returns all requests so far, as received.
     pub(super) fn seen(&self) -> Vec<String> {
-        let seen = self.seen.lock().expect("not poisoned");
+        let seen = self.seen.lock();
         seen.iter()
             .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
             .collect()
@@ -112,7 +113,7 @@ async fn serve(
     while let Some(length) = read_request(&mut stream, &mut buffer).await {
         let request: Vec<u8> = buffer.drain(..length).collect();
         let method = String::from_utf8_lossy(&request[..4]).into_owned();
-        record.lock().expect("not poisoned").push(request);
+        record.lock().push(request);
         let answer = match behavior {
             OriginBehavior::AnswerPosts if method != "POST" => {
                 std::future::pending::<()>().await;
@@ -152,7 +153,7 @@ async fn serve(
 async fn events(mut stream: impl Stream, record: &Mutex<Vec<Vec<u8>>>) {
     let head =
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let requests = || record.lock().expect("not poisoned").len();
+    let requests = || record.lock().len();
     let begun = requests();
     if stream
         .write_all(format!("{head}8\r\nfirst..\n\r\n").as_bytes())
@@ -188,10 +189,7 @@ async fn surplus(mut stream: impl Stream, pause: Duration, record: &Mutex<Vec<Ve
     if stream.write_all(first.as_bytes()).await.is_ok() {
         tokio::time::sleep(pause).await;
         let _gone = stream.write_all(later.as_bytes()).await;
-        record
-            .lock()
-            .expect("not poisoned")
-            .push(b"surplus".to_vec());
+        record.lock().push(b"surplus".to_vec());
         std::future::pending::<()>().await;
     }
 }

@@ -1,7 +1,9 @@
 //! Requests in flight per client of an upstream, so that one client cannot use all of them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Number of shards, which reduces lock contention between clients.
 const SHARD_COUNT: usize = 16;
@@ -37,7 +39,7 @@ impl ClientShares {
     fn shard(&self, client: u64) -> MutexGuard<'_, HashMap<u64, usize>> {
         // The upper bits, because the hash tables use the lower ones.
         let at = usize::try_from(client >> 32).unwrap_or(0) % SHARD_COUNT;
-        self.0[at].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0[at].lock()
     }
 }
 
@@ -65,11 +67,6 @@ mod tests {
             .collect();
         assert!(shares.try_add(1, 3).is_none() && shares.try_add(2, 1).is_some());
         drop(held);
-        assert!(
-            shares
-                .0
-                .iter()
-                .all(|shard| shard.lock().expect("not poisoned").is_empty())
-        );
+        assert!(shares.0.iter().all(|shard| shard.lock().is_empty()));
     }
 }

@@ -7,12 +7,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use parking_lot::{Mutex, MutexGuard};
 use pingora_load_balancing::discovery::ServiceDiscovery;
 use pingora_load_balancing::{Backend, Extensions};
 use serde::Serialize;
@@ -284,7 +285,7 @@ impl Discovery {
     }
 
     fn state(&self) -> MutexGuard<'_, DiscoveryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

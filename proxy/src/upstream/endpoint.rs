@@ -1,9 +1,10 @@
 //! The addresses of an upstream and their load, health and ejection.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use pingora_core::upstreams::peer::HttpPeer;
 use serde::Serialize;
 
@@ -213,7 +214,7 @@ impl InFlightPermit {
 
     /// Attaches the share of the client, which is released together with the permit.
     pub(super) fn attach_client_share(&self, share: ClientShare) {
-        *self.share.lock().unwrap_or_else(PoisonError::into_inner) = Some(share);
+        *self.share.lock() = Some(share);
     }
 
     /// Releases the slot: the upstream has completed its response, even if the client is still
@@ -221,10 +222,7 @@ impl InFlightPermit {
     pub(crate) fn release(&self) {
         if !self.is_released.swap(true, Ordering::Relaxed) {
             self.endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
-            self.share
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
+            self.share.lock().take();
         }
     }
 }

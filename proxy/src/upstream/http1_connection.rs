@@ -4,13 +4,14 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::LazyLock;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::FutureExt;
 use memchr::memchr_iter;
+use parking_lot::{Mutex, MutexGuard};
 use pingora_core::connectors::{ConnectorOptions, TransportConnector};
 use pingora_core::protocols::Stream;
 use pingora_core::upstreams::peer::{HttpPeer, Scheme};
@@ -348,6 +349,6 @@ impl IdlePool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(UpstreamConnection, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
@@ -20,6 +20,7 @@ use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::{Query, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::{Hosts, TokioResolver, system_conf};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::config::{DnsConfig, UpstreamAddress};
 use crate::upstream::discovery::Target;
@@ -127,14 +128,13 @@ impl NameResolver {
     }
 
     fn last_answers(&self) -> MutexGuard<'_, HashMap<String, Vec<Target>>> {
-        let last = self.last_answers.lock();
-        last.unwrap_or_else(PoisonError::into_inner)
+        self.last_answers.lock()
     }
 
     /// Returns a number that changes when a file of the system was modified, so that answers are
     /// outdated. Checks at most once in [`FILE_CHECK_INTERVAL`].
     pub(super) fn generation(&self, now: Instant) -> u64 {
-        let mut system = self.system.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut system = self.system.lock();
         if let Some(current) = &mut system.current
             && now.saturating_duration_since(current.checked_at) >= FILE_CHECK_INTERVAL
         {
@@ -149,7 +149,7 @@ impl NameResolver {
 
     /// Returns the resolver, which is built by the first look-up.
     fn current(&self) -> (TokioResolver, Arc<Hosts>) {
-        let mut system = self.system.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut system = self.system.lock();
         let current = system.current.get_or_insert_with(|| SystemResolver {
             modified: modified(),
             resolver: build(&self.config),

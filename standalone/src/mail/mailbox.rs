@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use serde::Serialize;
@@ -135,7 +136,7 @@ impl Mailbox {
             .await
             .map_err(std::io::Error::other)??;
         let evicted = {
-            let mut index = self.index();
+            let mut index = self.index.lock();
             index.insert(id.clone(), summary);
             (index.len() > MAX_MESSAGES)
                 .then(|| index.pop_first())
@@ -157,7 +158,8 @@ impl Mailbox {
             .limit
             .unwrap_or(MAX_LISTED_MESSAGES)
             .min(MAX_LISTED_MESSAGES);
-        self.index()
+        self.index
+            .lock()
             .values()
             .rev()
             .filter(|summary| query.matches(summary))
@@ -190,7 +192,7 @@ impl Mailbox {
     /// # Errors
     /// When the file cannot be read.
     pub fn raw(&self, id: &str) -> std::io::Result<Option<Vec<u8>>> {
-        if !self.index().contains_key(id) {
+        if !self.index.lock().contains_key(id) {
             return Ok(None);
         }
         match std::fs::read(self.path(id)) {
@@ -210,7 +212,7 @@ impl Mailbox {
 
     /// Deletes a message. Returns false for an unknown id.
     pub(super) fn delete(&self, id: &str) -> std::io::Result<bool> {
-        let known = self.index().remove(id).is_some();
+        let known = self.index.lock().remove(id).is_some();
         if known {
             self.remove_file(id)?;
         }
@@ -219,12 +221,12 @@ impl Mailbox {
 
     /// Deletes all messages.
     pub(super) fn clear(&self) -> std::io::Result<()> {
-        let all = std::mem::take(&mut *self.index());
+        let all = std::mem::take(&mut *self.index.lock());
         all.keys().try_for_each(|id| self.remove_file(id))
     }
 
     pub(super) fn summary(&self, id: &str) -> Option<Arc<Summary>> {
-        self.index().get(id).cloned()
+        self.index.lock().get(id).cloned()
     }
 
     fn remove_file(&self, id: &str) -> std::io::Result<()> {
@@ -238,10 +240,6 @@ impl Mailbox {
     /// it cannot contain a path.
     fn path(&self, id: &str) -> PathBuf {
         self.folder.join(format!("{id}.eml"))
-    }
-
-    fn index(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Summary>>> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

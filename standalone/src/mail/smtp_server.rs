@@ -5,11 +5,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use bytes::BytesMut;
+use postern_common::accept::serve_connections;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use tokio_util::task::TaskTracker;
 
 use super::mailbox::Mailbox;
 use super::smtp_session::{SessionAction, SmtpSession};
@@ -33,37 +32,15 @@ pub(crate) async fn serve(
     mailbox: Arc<Mailbox>,
     shutdown: CancellationToken,
 ) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let sessions = TaskTracker::new();
-    loop {
-        let accepted = tokio::select! {
-            () = shutdown.cancelled() => break,
-            permit = Arc::clone(&permits).acquire_owned() => permit,
-        };
-        let Ok(permit) = accepted else { break };
-        let accepted = tokio::select! {
-            () = shutdown.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, _peer)) => {
-                let (mailbox, shutdown) = (Arc::clone(&mailbox), shutdown.clone());
-                sessions.spawn(async move {
-                    if let Err(error) = run_session(stream, &mailbox, &shutdown).await {
-                        tracing::debug!(%error, "smtp session failed");
-                    }
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "smtp accept failed");
-                tokio::time::sleep(Duration::from_millis(20)).await;
+    let serve = |stream, _peer| {
+        let (mailbox, shutdown) = (Arc::clone(&mailbox), shutdown.clone());
+        async move {
+            if let Err(error) = run_session(stream, &mailbox, &shutdown).await {
+                tracing::debug!(%error, "smtp session failed");
             }
         }
-    }
-    drop(listener);
-    sessions.close();
-    let _cut_off = timeout(DRAIN_TIMEOUT, sessions.wait()).await;
+    };
+    serve_connections(listener, MAX_CONNECTIONS, DRAIN_TIMEOUT, &shutdown, serve).await;
 }
 
 async fn run_session(
@@ -71,7 +48,6 @@ async fn run_session(
     mailbox: &Mailbox,
     shutdown: &CancellationToken,
 ) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
     let (mut session, mut input) = (SmtpSession::default(), BytesMut::with_capacity(16 << 10));
     send(&mut stream, GREETING).await?;
     loop {

@@ -12,6 +12,7 @@ use http::StatusCode;
 use postern_common::Clock;
 use postern_common::database::Sqlite;
 use postern_common::decode::{Field, Value as Node};
+use postern_common::email::EmailAddress;
 use postern_common::http::{Json, json};
 use postern_common::problem::{Code, Problem};
 use postern_common::token::Verifier;
@@ -79,7 +80,7 @@ async fn register(
     caller.service(&["auth"])?;
     let (actor_id, email, profile) = body.read(|object| {
         let actor_id = object.required("actorId", |field| field.text(1..=128));
-        let email = object.required("email", |field| field.text(3..=254));
+        let email = object.required("email", EmailAddress::read);
         let profile = object.or("profile", Some(Map::new()), |field| {
             Some(read_profile(field))
         });
@@ -87,7 +88,7 @@ async fn register(
     })?;
     let actor = RegisteredActor {
         actor_id,
-        email,
+        email: email.as_str().to_owned(),
         profile,
         created_at: service.clock.now(),
     };

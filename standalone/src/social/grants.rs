@@ -1,11 +1,11 @@
 //! Issued grants: codes in memory for a minute, refresh tokens in SQLite.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::database::Sqlite;
@@ -96,7 +96,7 @@ impl GrantStore {
             expires_at,
             used: false,
         };
-        let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut codes = self.codes.lock();
         codes.retain(|_, pending| pending.expires_at > now);
         if codes.len() >= MAX_PENDING_CODES {
             let oldest = codes
@@ -115,7 +115,7 @@ impl GrantStore {
         code: &str,
     ) -> Result<RedeemResult<PendingCode>, sqlx::Error> {
         let found = {
-            let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut codes = self.codes.lock();
             let pending = codes
                 .get_mut(code)
                 .filter(|pending| pending.expires_at > self.clock.now());

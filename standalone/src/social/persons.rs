@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use postern_common::email::EmailAddress;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -67,15 +68,9 @@ impl SocialPerson {
     /// same address, or the same name without an address, always yields the same subject.
     pub(super) fn from_form(name: &str, email: &str, email_verified: bool) -> Option<Self> {
         let (name, email) = (name.trim(), email.trim());
-        let is_valid_text =
-            |text: &str, max: usize| text.len() <= max && !text.chars().any(char::is_control);
-        if name.is_empty() || !is_valid_text(name, 200) || !is_valid_text(email, 254) {
-            return None;
-        }
-        let parts = email.split_once('@');
-        if !email.is_empty()
-            && !parts.is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
-        {
+        let is_valid_name = name.len() <= 200 && !name.chars().any(char::is_control);
+        let is_valid_email = email.is_empty() || EmailAddress::parse(email).is_some();
+        if name.is_empty() || !is_valid_name || !is_valid_email {
             return None;
         }
         let identity = if email.is_empty() {
@@ -115,7 +110,13 @@ mod tests {
                 .expect("person")
                 .email_verified
         );
-        for (name, email) in [("", "a@b"), ("Kim", "kim"), ("Kim", "@b"), ("K\nim", "a@b")] {
+        for (name, email) in [
+            ("", "a@b"),
+            ("Kim", "kim"),
+            ("Kim", "@b"),
+            ("Kim", "kim@example.123"),
+            ("K\nim", "a@b.example"),
+        ] {
             assert_eq!(SocialPerson::from_form(name, email, true), None);
         }
     }

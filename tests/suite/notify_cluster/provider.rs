@@ -1,11 +1,12 @@
 //! A provider of text messages that records every call.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Path, Request, State};
 use http::StatusCode;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 
@@ -79,20 +80,12 @@ impl Provider {
 
     /// Responds to further calls with this status, or with 202 for `None`.
     pub(crate) fn respond_with(&self, status: Option<u16>) {
-        *self
-            .shared
-            .status
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = status;
+        *self.shared.status.lock() = status;
     }
 
     /// Returns the recorded calls.
     pub(crate) fn calls(&self) -> Vec<Call> {
-        self.shared
-            .calls
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.shared.calls.lock().clone()
     }
 
     /// Returns the recorded calls once they satisfy a condition.
@@ -104,13 +97,7 @@ impl Provider {
         let waited = tokio::time::timeout(timeout, async {
             loop {
                 let changed = self.shared.changed.notified();
-                if is_satisfied(
-                    &self
-                        .shared
-                        .calls
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner),
-                ) {
+                if is_satisfied(&self.shared.calls.lock()) {
                     return;
                 }
                 changed.await;
@@ -131,15 +118,11 @@ async fn record_call(State(shared): State<Arc<Shared>>, request: Request) -> Sta
         .to_str()
         .expect("an id")
         .to_owned();
-    let status = *shared.status.lock().unwrap_or_else(PoisonError::into_inner);
-    shared
-        .calls
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(Call {
-            id,
-            at: Instant::now(),
-        });
+    let status = *shared.status.lock();
+    shared.calls.lock().push(Call {
+        id,
+        at: Instant::now(),
+    });
     shared.changed.notify_waiters();
     let mut responds = shared.responds.subscribe();
     let _ = responds.wait_for(|responds| *responds).await;
@@ -149,7 +132,7 @@ async fn record_call(State(shared): State<Arc<Shared>>, request: Request) -> Sta
 }
 
 async fn look_up(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> StatusCode {
-    let calls = shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
+    let calls = shared.calls.lock();
     if calls.iter().any(|call| call.id == id) {
         StatusCode::OK
     } else {

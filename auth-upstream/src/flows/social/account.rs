@@ -40,17 +40,16 @@ mod operations;
 use std::sync::Arc;
 
 use postern_common::Clock;
+use postern_common::email::EmailAddress;
 use postern_common::token::oidc::IdToken;
 
 use self::operations::{admin_error, linked_identity, standalone_identity};
-use super::super::cache_unavailable;
 use super::super::compensation::RegistrationCompensator;
 use super::super::user_locks::UserLocks;
 use super::SocialError;
 use crate::actor_service::ActorService;
 use crate::client::ClientContext;
 use crate::config::SocialConfig;
-use crate::email::EmailAddress;
 use crate::pool::UserPool;
 use crate::pool::admin::PoolAdmin;
 use crate::pool::error::PoolError;
@@ -127,12 +126,10 @@ impl AccountResolver {
         client: &ClientContext,
         id: &IdToken,
     ) -> Result<SocialIdentity, SocialError> {
-        let guard = self
-            .locks
-            .lock_social_identity(&id.issuer, &id.subject)
-            .await?;
         let work = Box::pin(self.run(client, id));
-        guard.run(work).await.map_err(cache_unavailable)?
+        self.locks
+            .with_social_identity(&id.issuer, &id.subject, work)
+            .await
     }
 
     async fn run(
@@ -223,8 +220,7 @@ impl AccountResolver {
                 }
             }
         };
-        let guard = self.locks.lock_address(claim.email).await?;
-        guard.run(Box::pin(work)).await.map_err(cache_unavailable)?
+        self.locks.with_address(claim.email, Box::pin(work)).await
     }
 
     /// The transition function of [`ClaimState`]. The claimed account replaces `existing`.

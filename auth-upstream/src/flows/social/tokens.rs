@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use postern_common::Secret;
 
-use super::super::cache_unavailable;
 use super::super::exchange::TokensUnavailable;
 use super::super::token_issuer::TokenIssuer;
 use super::super::token_set::TokenSet;
@@ -43,9 +42,9 @@ impl SocialTokenIssuer {
         if !identity.social_only {
             return Ok(Err(TokensUnavailable::PasswordRequired));
         }
-        let guard = self.locks.lock_one_time_password(username).await?;
         let sign_in = Box::pin(self.sign_in_once(admin, username));
-        guard.run(sign_in).await.map_err(cache_unavailable)?.map(Ok)
+        let tokens = self.locks.with_one_time_password(username, sign_in).await;
+        tokens.map(Ok)
     }
 
     async fn sign_in_once(

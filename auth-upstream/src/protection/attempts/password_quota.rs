@@ -50,7 +50,7 @@ impl AttemptLimiter {
             .finalize();
         CredentialDigest {
             counter_key: format!("{account_key}:sign-ins"),
-            exhausted_key: format!("{KEY_PREFIX}:sign-ins-reached:{}", hex(&digest)),
+            exhausted_key: format!("{KEY_PREFIX}:sign-ins-reached:{}", hex(digest)),
         }
     }
 

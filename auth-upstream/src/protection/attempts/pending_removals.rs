@@ -1,7 +1,9 @@
 //! Removals of trusted networks that the shared cache has not confirmed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Keys of the lists that are being removed, with the number of removals. No network is trusted by
 /// a list whose removal is not confirmed. There is one removal for each password reset that the
@@ -13,12 +15,12 @@ pub(super) struct PendingRemovals(Arc<Mutex<HashMap<String, usize>>>);
 
 impl PendingRemovals {
     pub(super) fn insert(&self, key: &str) {
-        *self.lock().entry(key.to_owned()).or_default() += 1;
+        *self.0.lock().entry(key.to_owned()).or_default() += 1;
     }
 
     /// Ends one removal, which the shared cache has confirmed.
     pub(super) fn remove(&self, key: &str) {
-        let mut pending = self.lock();
+        let mut pending = self.0.lock();
         if let Some(removals) = pending.get_mut(key) {
             *removals -= 1;
             if *removals == 0 {
@@ -28,10 +30,6 @@ impl PendingRemovals {
     }
 
     pub(super) fn contains(&self, key: &str) -> bool {
-        self.lock().contains_key(key)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().contains_key(key)
     }
 }

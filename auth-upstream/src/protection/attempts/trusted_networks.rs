@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use postern_common::backoff::Backoff;
 use postern_common::cache::Change;
 use postern_common::clock::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -25,10 +26,8 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(86_400);
 /// Maximum difference of the clocks of two replicas, and time after a removal in which only the
 /// network of the password reset itself is trusted.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
-/// The delay before a removal is retried for the first time; doubled by each retry.
-const INITIAL_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The maximum delay between two retries of a removal.
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// The delays before a removal is retried.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// The maximum number of attempts to change a list that other sign-ins change concurrently.
 const MAX_CHANGE_ATTEMPTS: u32 = 3;
 /// The maximum number of networks of one account. The least recently renewed one is removed first.
@@ -136,13 +135,12 @@ impl AttemptLimiter {
     async fn retry_removal(&self, key: &str, removed_at: i64) {
         // Another password reset may have been stored meanwhile: its network is not the last one's.
         let removed = TrustedNetworks::removed(Timestamp(removed_at));
-        let mut delay = INITIAL_RETRY_DELAY;
+        let mut delays = RETRY_DELAYS.delays();
         loop {
-            tokio::time::sleep(delay).await;
+            tokio::time::sleep(delays.next_delay()).await;
             if self.store_removal(key, &removed).await {
                 return;
             }
-            delay = delay.saturating_mul(2).min(MAX_RETRY_DELAY);
         }
     }
 

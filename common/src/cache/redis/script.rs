@@ -75,7 +75,7 @@ const COMMIT: &str = "local found = redis.call('GET', KEYS[1]) \
 /// See [`super::super::attempts`] for the fields and for the same rules in memory.
 ///
 /// Arguments: the token of the attempt; `free`, `delayed_from`, and in milliseconds `window`,
-/// `initial_delay`, `max_delay` of the policy.
+/// `delays.initial`, `delays.max` of the policy.
 const ATTEMPTS: &str = "local time = redis.call('TIME') \
     local now = time[1] * 1000 + math.floor(time[2] / 1000) \
     local free, threshold, window = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]) \

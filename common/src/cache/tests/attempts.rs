@@ -5,6 +5,7 @@ use futures_util::future::join_all;
 use super::super::testing::{TestCache, both, memory};
 use super::super::*;
 use super::MINUTE;
+use crate::backoff::Backoff;
 use crate::clock::Timestamp;
 
 /// Three free attempts; the third starts a delay.
@@ -12,8 +13,7 @@ const POLICY: AttemptPolicy = AttemptPolicy {
     free: 3,
     delayed_from: 3,
     window: Duration::from_secs(60),
-    initial_delay: Duration::from_secs(1),
-    max_delay: Duration::from_secs(8),
+    delays: Backoff::new(Duration::from_secs(1), Duration::from_secs(8)),
 };
 
 async fn reserve(cache: &Cache, policy: &AttemptPolicy) -> Option<AttemptReservation> {
@@ -61,7 +61,7 @@ async fn concurrent_attempts_do_not_exceed_the_limit() {
 #[tokio::test]
 async fn one_attempt_is_admitted_after_a_delay() {
     let policy = AttemptPolicy {
-        initial_delay: Duration::from_millis(300),
+        delays: Backoff::new(Duration::from_millis(300), Duration::from_secs(8)),
         ..POLICY
     };
     for TestCache { cache, url } in both().await {
@@ -151,8 +151,7 @@ async fn clock_that_is_set_back_does_not_prolong_a_delay() {
 /// A policy whose times are not over before a test is.
 const SLOW_POLICY: AttemptPolicy = AttemptPolicy {
     window: Duration::from_secs(3_600),
-    initial_delay: MINUTE,
-    max_delay: Duration::from_secs(480),
+    delays: Backoff::new(MINUTE, Duration::from_secs(480)),
     ..POLICY
 };
 

@@ -6,11 +6,12 @@
 //! outlives its cause.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use sqlx::postgres::PgListener;
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,6 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::connect::Connector;
 use super::error::{breaks_connection, timeout_error};
 use super::listen;
+use crate::backoff::Backoff;
 
 /// A pool of connections to PostgreSQL. Clones share the connections.
 #[derive(Clone, Debug)]
@@ -78,9 +80,9 @@ const MAX_LIFETIME: Duration = Duration::from_secs(3600);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Message of the panic if a released connection is used, which the API prevents by consuming it.
 const RELEASED_CONNECTION: &str = "a connection is given back by value";
-/// First and maximum delay between two attempts to connect.
-const CONNECT_RETRY_DELAYS: (Duration, Duration) =
-    (Duration::from_millis(10), Duration::from_millis(400));
+/// Delays between attempts to connect.
+const CONNECT_RETRY_DELAYS: Backoff =
+    Backoff::new(Duration::from_millis(10), Duration::from_millis(400));
 
 // === impl PostgresPool ===
 
@@ -170,7 +172,7 @@ impl PostgresPool {
             // The server is unreachable or read-only, and the other idle connections lead to the
             // same one.
             drop(idle);
-            self.shared.idle().clear();
+            self.shared.idle.lock().clear();
         }
         self.connect(deadline_at, permit).await
     }
@@ -180,15 +182,15 @@ impl PostgresPool {
         deadline_at: Instant,
         permit: OwnedSemaphorePermit,
     ) -> Result<PooledConnection, sqlx::Error> {
-        let mut delay = CONNECT_RETRY_DELAYS.0;
+        let mut delays = CONNECT_RETRY_DELAYS.delays();
         loop {
+            let delay = delays.next_delay();
             match self.shared.connector.connect(deadline_at).await {
                 Ok((connection, _)) => return Ok(self.wrap(connection, Instant::now(), permit)),
                 Err(error) if error.is_transient && Instant::now() + delay < deadline_at => {}
                 Err(error) => return Err(error.into_statement_error()),
             }
             tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(CONNECT_RETRY_DELAYS.1);
         }
     }
 
@@ -280,7 +282,7 @@ impl PostgresPool {
     /// Closes idle connections now and the others when they are released, without waiting for them.
     pub async fn close(&self) {
         self.shared.permits.close();
-        let idle = std::mem::take(&mut *self.shared.idle());
+        let idle = std::mem::take(&mut *self.shared.idle.lock());
         join_all(
             idle.into_iter()
                 .map(|idle| timeout(CLOSE_TIMEOUT, idle.connection.close())),
@@ -291,7 +293,7 @@ impl PostgresPool {
     /// Returns the number of idle connections.
     #[must_use]
     pub fn idle_connections(&self) -> usize {
-        self.shared.idle().len()
+        self.shared.idle.lock().len()
     }
 }
 
@@ -419,19 +421,15 @@ impl std::ops::DerefMut for PostgresTransaction {
 // === impl PoolState ===
 
 impl PoolState {
-    fn idle(&self) -> MutexGuard<'_, Vec<IdleConnection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn pop(&self) -> Option<IdleConnection> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.retain(|it| it.since.elapsed() < MAX_IDLE_TIME && it.opened.elapsed() < MAX_LIFETIME);
         idle.pop()
     }
 
     fn put_back(&self, it: IdleConnection) {
         if !self.permits.is_closed() {
-            self.idle().push(it);
+            self.idle.lock().push(it);
         }
     }
 
@@ -442,7 +440,7 @@ impl PoolState {
         let was_slow =
             matches!(error, sqlx::Error::Io(error) if error.kind() == ErrorKind::TimedOut);
         if !was_slow {
-            self.idle().clear();
+            self.idle.lock().clear();
         }
     }
 }

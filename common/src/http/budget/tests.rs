@@ -71,7 +71,7 @@ fn complete_body_is_read_despite_incomplete_ones() {
     let unfinished = fill(&budget, BodyOwner::Anonymous(None)).0;
     assert_eq!(unfinished.len(), 16, "all reservations are released");
     drop((whole_one, unfinished));
-    assert_eq!(*budget.0[2].usage(), BudgetUsage::default());
+    assert_eq!(*budget.0[2].usage.lock(), BudgetUsage::default());
 }
 
 #[test]

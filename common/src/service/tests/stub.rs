@@ -1,6 +1,6 @@
 //! A configurable stub of a service pool, with Cognito's protocol (JSON 1.1).
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::Clock;
@@ -59,12 +60,12 @@ impl Stub {
     }
 
     pub(super) fn set(&self, mood: Mood) {
-        self.state.lock().expect("not poisoned").0 = mood;
+        self.state.lock().0 = mood;
     }
 
     /// Returns the received sign-ins in order.
     pub(super) fn calls(&self) -> Vec<Value> {
-        self.state.lock().expect("not poisoned").1.clone()
+        self.state.lock().1.clone()
     }
 
     fn tokens(&self, number: usize, in_id: bool, in_access: bool, seconds: i64) -> Value {
@@ -93,7 +94,7 @@ async fn answer(State(stub): State<Stub>, headers: HeaderMap, body: String) -> R
         "sign-in is not signed"
     );
     let (mood, number) = {
-        let mut state = stub.state.lock().expect("not poisoned");
+        let mut state = stub.state.lock();
         state.1.push(serde_json::from_str(&body).expect("JSON"));
         (state.0, state.1.len())
     };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::backoff::{Backoff, jittered};
 use crate::clock::Timestamp;
 
 /// The status of one issuer's keys, as the admin listener shows it (`/jwks/status`).
@@ -52,7 +53,9 @@ pub(super) struct FetchProgress {
 }
 
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
-const MAX_BACKOFF: Duration = Duration::from_secs(60);
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
+/// The part by which a delay is reduced at random, so that replicas do not fetch at the same time.
+const JITTER: f64 = 0.2;
 
 impl FetchProgress {
     pub(super) fn new(now: Timestamp) -> Self {
@@ -69,27 +72,18 @@ impl FetchProgress {
         self.failures == 0 && self.last_success.is_some()
     }
 
-    /// Schedules the next refresh after `lifetime`, reduced by a random part so that replicas do
-    /// not fetch at the same time.
+    /// Schedules the next refresh after `lifetime`, with jitter.
     pub(super) fn succeeded(&mut self, at: Timestamp, lifetime: Duration) {
         self.failures = 0;
         self.last_success = Some(at);
-        self.due_at = at.plus(with_jitter(lifetime.max(MIN_REFRESH_INTERVAL)));
+        self.due_at = at.plus(jittered(lifetime.max(MIN_REFRESH_INTERVAL), JITTER));
     }
 
-    /// Schedules the next attempt with exponential backoff, from 2 s to 60 s.
+    /// Schedules the next attempt with exponential backoff and jitter.
     pub(super) fn failed(&mut self, at: Timestamp, error: &'static str) {
         self.failures = self.failures.saturating_add(1);
         self.last_error = Some(error);
         self.last_error_at = Some(at);
-        let backoff = Duration::from_secs(1 << self.failures.min(6)).min(MAX_BACKOFF);
-        self.due_at = at.plus(with_jitter(backoff));
+        self.due_at = at.plus(jittered(RETRY_DELAYS.delay(self.failures), JITTER));
     }
-}
-
-/// Returns `duration` reduced by up to a fifth at random; unchanged if the system has no random
-/// bytes.
-fn with_jitter(duration: Duration) -> Duration {
-    let fraction = getrandom::u32().map_or(0.0, |random| f64::from(random) / f64::from(u32::MAX));
-    duration.mul_f64(1.0 - 0.2 * fraction)
 }

@@ -2,7 +2,7 @@
 //! a JWKS.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use aws_lc_rs::rand::SystemRandom;
@@ -13,6 +13,7 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -177,7 +178,7 @@ impl Server {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 counter.fetch_add(1, Ordering::SeqCst);
-                let behaviour = shared.lock().unwrap().clone();
+                let behaviour = shared.lock().clone();
                 tokio::spawn(answer(stream, behaviour));
             }
         });
@@ -189,7 +190,7 @@ impl Server {
     }
 
     pub(super) fn becomes(&self, behaviour: Behaviour) {
-        *self.behaviour.lock().unwrap() = behaviour;
+        *self.behaviour.lock() = behaviour;
     }
 
     pub(super) fn requests(&self) -> usize {

@@ -7,7 +7,8 @@ use postern_common::cache::Cache;
 use postern_common::exit::Exit;
 
 use super::{
-    CircuitBreaker, PooledProvider, PriorityLimiter, ProviderPool, ProviderRate, ShareLimiter,
+    PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ProviderRate,
+    ShareLimiter,
 };
 use crate::delivery::provider::{
     ErrorCodeTable, FcmAccount, FcmProvider, FileProvider, HttpConfig, HttpProvider, Provider,
@@ -84,7 +85,7 @@ impl ProviderPool {
                 weight,
                 limiter: PriorityLimiter::new(concurrency, rate),
                 shares: ShareLimiter::new(concurrency.min(*permits.get(channel))),
-                breaker: CircuitBreaker::new(clock.clone()),
+                breaker: ProviderCircuitBreaker::new(clock.clone()),
             });
         }
         Ok(Self::new(channels, codes))

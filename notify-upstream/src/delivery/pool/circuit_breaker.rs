@@ -1,10 +1,12 @@
 //! The circuit breaker of a provider.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use postern_common::Clock;
+use postern_common::backoff::Backoff;
+use postern_common::circuit_breaker::{BreakerPolicy, BreakerState, CircuitBreaker, FailureEffect};
 use postern_common::clock::Timestamp;
 
 use crate::delivery::provider::{FaultScope, ProviderRefusal};
@@ -12,32 +14,20 @@ use crate::delivery::retry::FailureClass;
 
 /// A circuit breaker, which stops calls to a failing provider. It opens after ten consecutive
 /// failures of the provider, or after ten consecutive refusals of recipients that differ in domain
-/// and in caller. After a delay one call, the probe, is allowed (half-open); the first successful
-/// call closes it.
+/// and in caller.
 #[derive(Debug)]
-pub(crate) struct CircuitBreaker {
+pub(crate) struct ProviderCircuitBreaker {
     clock: Clock,
-    state: Mutex<FailureCounters>,
+    record: Mutex<ProviderRecord>,
 }
 
-#[derive(Debug, Default)]
-struct FailureCounters {
-    /// Number of consecutive failures of the provider.
-    failures: u32,
+#[derive(Debug)]
+struct ProviderRecord {
+    breaker: CircuitBreaker,
     /// Recipients refused since the last successful call, each of a different caller and domain.
     refused: Vec<CallSource>,
-    open: Option<OpenPeriod>,
-}
-
-#[derive(Debug)]
-struct OpenPeriod {
-    until: Timestamp,
-    /// Delay between probes.
-    wait: Duration,
-    /// Whether a probe is in progress.
-    probing: bool,
-    cause: FaultScope,
-    /// Callers whose recipients were refused. The next probe is reserved for other callers.
+    /// If refusals opened the breaker, the callers whose recipients were refused until then and by
+    /// probes. The next probe is reserved for other callers.
     tried: VecDeque<String>,
 }
 
@@ -62,17 +52,6 @@ pub(crate) enum CallOutcome {
     RecipientRefused,
 }
 
-/// The state of a circuit breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BreakerState {
-    /// All calls are allowed.
-    Closed,
-    /// One call, the probe, is allowed.
-    HalfOpen,
-    /// No call is allowed for the given time.
-    Open(Duration),
-}
-
 /// A change caused by the outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BreakerTransition {
@@ -84,10 +63,14 @@ pub(crate) enum BreakerTransition {
     Closed,
 }
 
-const MAX_FAILURES: u32 = 10;
 const MAX_REFUSALS: usize = 10;
-const MIN_OPEN_TIME: Duration = Duration::from_secs(2);
-const MAX_OPEN_TIME: Duration = Duration::from_secs(60);
+/// The open time grows with each failed probe, not with each call that was in flight when the
+/// breaker opened.
+const POLICY: BreakerPolicy = BreakerPolicy {
+    failure_threshold: 10,
+    open_time: Backoff::new(Duration::from_secs(2), Duration::from_secs(60)),
+    counts_calls_in_flight: false,
+};
 /// Maximum number of callers that the probe is not given to.
 const MAX_TRIED_CALLERS: usize = 64;
 
@@ -120,34 +103,34 @@ impl CallOutcome {
     }
 }
 
-// === impl CircuitBreaker ===
+// === impl ProviderCircuitBreaker ===
 
-impl CircuitBreaker {
+impl ProviderCircuitBreaker {
     /// Creates a closed circuit breaker.
     #[must_use]
     pub(crate) fn new(clock: Clock) -> Self {
+        let record = ProviderRecord {
+            breaker: CircuitBreaker::new(POLICY),
+            refused: Vec::new(),
+            tried: VecDeque::new(),
+        };
         Self {
             clock,
-            state: Mutex::default(),
+            record: Mutex::new(record),
         }
     }
 
-    /// Records the outcome of a call. The delay grows with each failed probe, not with each call
-    /// that was in flight when the circuit breaker opened.
+    /// Records the outcome of a call.
     pub(crate) fn record(
         &self,
         outcome: CallOutcome,
         source: &CallSource,
     ) -> Option<BreakerTransition> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.clock.now();
+        let mut record = self.record.lock();
         match outcome {
-            CallOutcome::Answered => {
-                let was_open = std::mem::take(&mut *state).open.is_some();
-                was_open.then_some(BreakerTransition::Closed)
-            }
-            CallOutcome::ProviderFailed => state.provider_failed(now),
-            CallOutcome::RecipientRefused => state.recipient_refused(now, source),
+            CallOutcome::Answered => record.close().then_some(BreakerTransition::Closed),
+            CallOutcome::ProviderFailed => record.provider_failed(self.clock.now()),
+            CallOutcome::RecipientRefused => record.recipient_refused(self.clock.now(), source),
         }
     }
 
@@ -155,61 +138,40 @@ impl CircuitBreaker {
     /// the probe.
     #[must_use]
     pub(crate) fn allows_call(&self, caller: &str) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.clock.now();
-        match &mut state.open {
-            None => true,
-            Some(open) if !open.may_probe(caller, now) => false,
-            Some(open) => {
-                // If the probe has no outcome, the next is allowed after the same delay.
-                (open.until, open.probing) = (now.plus(open.wait), true);
-                true
-            }
-        }
+        let (mut record, now) = (self.record.lock(), self.clock.now());
+        record.is_turn_of(caller, now) && record.breaker.allows_call(now)
     }
 
     /// Returns a probe that was not made: the next one is allowed at once.
     pub(crate) fn release_probe(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = state.open.as_mut().filter(|open| open.probing) {
-            (open.until, open.probing) = (self.clock.now(), false);
-        }
+        self.record.lock().breaker.release_probe(self.clock.now());
     }
 
     /// Returns the state without changing it.
     #[must_use]
     pub(crate) fn state(&self) -> BreakerState {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state
-            .open
-            .as_ref()
-            .map(|open| open.until.since(self.clock.now()))
-        {
-            None => BreakerState::Closed,
-            Some(Duration::ZERO) => BreakerState::HalfOpen,
-            Some(left) => BreakerState::Open(left),
-        }
+        self.record.lock().breaker.state(self.clock.now())
     }
 }
 
-// === impl FailureCounters ===
+// === impl ProviderRecord ===
 
-impl FailureCounters {
+impl ProviderRecord {
+    /// Closes the breaker and returns whether it was open.
+    fn close(&mut self) -> bool {
+        self.refused.clear();
+        self.tried.clear();
+        self.breaker.record_success()
+    }
+
     fn provider_failed(&mut self, now: Timestamp) -> Option<BreakerTransition> {
-        match &mut self.open {
-            Some(OpenPeriod { probing: false, .. }) => None,
-            Some(open) => {
-                open.cause = FaultScope::Provider;
-                open.wait = (open.wait * 2).min(MAX_OPEN_TIME);
-                (open.until, open.probing) = (now.plus(open.wait), false);
-                Some(BreakerTransition::Opened(open.wait))
-            }
-            None => {
-                self.failures += 1;
-                if self.failures < MAX_FAILURES {
-                    return (self.failures == 1).then_some(BreakerTransition::FirstFailure);
-                }
-                Some(self.open(now, FaultScope::Provider))
+        match self.breaker.record_failure(now) {
+            FailureEffect::StillClosed(1) => Some(BreakerTransition::FirstFailure),
+            FailureEffect::StillClosed(_) | FailureEffect::Ignored => None,
+            FailureEffect::Opened(open_time) | FailureEffect::Reopened(open_time) => {
+                self.refused.clear();
+                self.tried.clear();
+                Some(BreakerTransition::Opened(open_time))
             }
         }
     }
@@ -219,67 +181,43 @@ impl FailureCounters {
         now: Timestamp,
         source: &CallSource,
     ) -> Option<BreakerTransition> {
-        match &mut self.open {
-            Some(OpenPeriod { probing: false, .. }) => None,
-            // The provider answers again; the failures of before no longer count.
-            Some(OpenPeriod {
-                cause: FaultScope::Provider,
-                ..
-            }) => {
-                *self = Self {
-                    refused: vec![source.clone()],
-                    ..Self::default()
-                };
-                Some(BreakerTransition::Closed)
+        if self.breaker.is_probing() {
+            if self.tried.is_empty() {
+                // The provider failed before and answers again; its failures no longer count.
+                self.close();
+                self.refused.push(source.clone());
+                return Some(BreakerTransition::Closed);
             }
-            Some(open) => {
-                (open.until, open.probing) = (now.plus(open.wait), false);
-                open.tried.push_back(source.caller.clone());
-                if open.tried.len() > MAX_TRIED_CALLERS {
-                    open.tried.pop_front();
-                }
-                Some(BreakerTransition::Opened(open.wait))
+            self.tried.push_back(source.caller.clone());
+            if self.tried.len() > MAX_TRIED_CALLERS {
+                self.tried.pop_front();
             }
-            None => {
-                // A refusal is an answer of the provider.
-                self.failures = 0;
-                let shares = |known: &CallSource| {
-                    known.caller == source.caller || known.domain == source.domain
-                };
-                if !self.refused.iter().any(shares) {
-                    self.refused.push(source.clone());
-                }
-                (self.refused.len() >= MAX_REFUSALS).then(|| self.open(now, FaultScope::Recipient))
-            }
+            return Some(BreakerTransition::Opened(self.breaker.reopen(now)));
         }
+        if self.breaker.is_open() {
+            return None;
+        }
+        // A refusal is an answer of the provider.
+        self.breaker.record_success();
+        let shares =
+            |known: &CallSource| known.caller == source.caller || known.domain == source.domain;
+        if !self.refused.iter().any(shares) {
+            self.refused.push(source.clone());
+        }
+        if self.refused.len() < MAX_REFUSALS {
+            return None;
+        }
+        let callers = self.refused.drain(..).map(|source| source.caller);
+        self.tried.extend(callers);
+        Some(BreakerTransition::Opened(self.breaker.open(now)))
     }
 
-    fn open(&mut self, now: Timestamp, cause: FaultScope) -> BreakerTransition {
-        let tried = std::mem::take(&mut self.refused)
-            .into_iter()
-            .map(|source| source.caller)
-            .collect();
-        self.open = Some(OpenPeriod {
-            until: now.plus(MIN_OPEN_TIME),
-            wait: MIN_OPEN_TIME,
-            probing: false,
-            cause,
-            tried,
-        });
-        BreakerTransition::Opened(MIN_OPEN_TIME)
-    }
-}
-
-// === impl OpenPeriod ===
-
-impl OpenPeriod {
-    /// Returns whether a call may be the probe. A caller whose recipients were refused yields to
-    /// other callers for one delay.
-    fn may_probe(&self, caller: &str, now: Timestamp) -> bool {
-        let is_turn = self.cause == FaultScope::Provider
-            || !self.tried.iter().any(|tried| tried == caller)
-            || now >= self.until.plus(self.wait);
-        now >= self.until && is_turn
+    /// Returns whether a call may be the probe, if the breaker is half-open. A caller whose
+    /// recipients were refused yields to other callers for one open time.
+    fn is_turn_of(&self, caller: &str, now: Timestamp) -> bool {
+        let has_waited = |since: Timestamp| now >= since.plus(POLICY.open_time.initial);
+        !self.tried.iter().any(|tried| tried == caller)
+            || self.breaker.half_open_since(now).is_some_and(has_waited)
     }
 }
 

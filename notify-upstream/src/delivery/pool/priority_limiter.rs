@@ -1,8 +1,9 @@
 //! Concurrency and rate limits of a provider, in order of priority.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::ProviderRate;
@@ -67,7 +68,7 @@ impl PriorityLimiter {
         &self,
         priority: Priority,
     ) -> Result<CallSlot, oneshot::Receiver<CallSlot>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         if self.rate.is_none()
             && waiting.iter().all(VecDeque::is_empty)
             && let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned()
@@ -83,7 +84,7 @@ impl PriorityLimiter {
     }
 
     fn has_urgent(&self) -> bool {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting.lock();
         URGENT
             .iter()
             .any(|priority| !waiting[priority.index()].is_empty())
@@ -102,7 +103,7 @@ impl PriorityLimiter {
                 }
             }
         }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         while let Some(next) = waiting.iter_mut().find_map(VecDeque::pop_front) {
             match next.send(slot) {
                 Ok(()) => break,

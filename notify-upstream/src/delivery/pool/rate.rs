@@ -1,9 +1,9 @@
 //! The rate limit of a provider, shared by all replicas.
 
 use std::cmp::Ordering;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use postern_common::Clock;
 use postern_common::cache::Cache;
 
@@ -90,7 +90,7 @@ impl ProviderRate {
     }
 
     fn count_locally(&self, slice: i64) -> u64 {
-        let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut local = self.local.lock();
         // A request for an earlier slice than the last exceeds the limit.
         *local = match slice.cmp(&local.0) {
             Ordering::Less => return u64::MAX,

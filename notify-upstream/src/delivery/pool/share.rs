@@ -1,9 +1,10 @@
 //! Shares of concurrent calls per caller and push service.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -89,7 +90,7 @@ impl ShareLimiter {
     }
 
     fn try_acquire(&self, keys: &[ShareKey]) -> Result<(), ShareExhausted> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         let now = Instant::now();
         for key in keys {
             if let Some(of_key) = held.get(key)
@@ -147,11 +148,7 @@ impl Drop for ShareGuard {
         if self.keys.is_empty() {
             return;
         }
-        let mut held = self
-            .shares
-            .held
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.shares.held.lock();
         let now = Instant::now();
         for key in &self.keys {
             if let Some(of_key) = held.get_mut(key) {
@@ -169,8 +166,10 @@ impl Drop for ShareGuard {
 
 #[cfg(test)]
 mod tests {
+    use postern_common::email::EmailAddress;
+
     use super::*;
-    use crate::address::{EmailAddress, PushSubscription, SubscriptionKeys};
+    use crate::address::{PushSubscription, SubscriptionKeys};
     use crate::delivery::provider::script::ProviderScript;
 
     fn endpoint(host: &str) -> Address {
@@ -242,7 +241,7 @@ mod tests {
                 .is_some()
         );
         drop(held);
-        assert!(shares.held.lock().expect("no panic").is_empty());
+        assert!(shares.held.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,9 +1,9 @@
 //! Push messages to apps over Firebase Cloud Messaging, HTTP v1 API.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use parking_lot::Mutex;
 use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
 use postern_common::seal::Seal;
@@ -147,11 +147,7 @@ impl FcmProvider {
     /// Returns the local token, that of the shared cache, or a new one.
     async fn token(&self) -> Result<Secret, ProviderRefusal> {
         let now = self.clock.now();
-        let token_copy = self
-            .token_copy
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let token_copy = self.token_copy.lock().clone();
         let token = match token_copy.filter(|token_copy| token_copy.expires_at > now) {
             Some(token_copy) => return Ok(token_copy.secret),
             None => match self
@@ -168,10 +164,7 @@ impl FcmProvider {
     }
 
     fn set_token_copy(&self, token: Option<AccessToken>) {
-        *self
-            .token_copy
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = token;
+        *self.token_copy.lock() = token;
     }
 
     /// Reads the token that another replica has requested: its expiry in milliseconds, and the
@@ -227,12 +220,11 @@ impl FcmProvider {
             secret,
         };
         let plaintext = format!("{} {}", token.expires_at.0, token.secret.expose());
-        if let Some(sealed) = self.seal.close(&plaintext) {
-            let _best_effort = self
-                .cache
-                .set(&cache_key(&self.account.project), &sealed, life)
-                .await;
-        }
+        let sealed = self.seal.close(&plaintext);
+        let _best_effort = self
+            .cache
+            .set(&cache_key(&self.account.project), &sealed, life)
+            .await;
         Ok(token)
     }
 }

@@ -174,9 +174,10 @@ impl HttpProvider {
 #[cfg(test)]
 mod tests {
     use postern_common::clock::Timestamp;
+    use postern_common::email::EmailAddress;
 
     use super::*;
-    use crate::address::{DeviceToken, EmailAddress, PhoneNumber};
+    use crate::address::{DeviceToken, PhoneNumber};
     use crate::delivery::provider::injection::naughty;
     use crate::notification::OrderSequence;
 

@@ -1,7 +1,8 @@
 //! A provider for tests, which records calls and returns scripted results.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
@@ -40,76 +41,76 @@ pub(crate) struct ProviderScript {
 impl ProviderScript {
     /// Returns all calls so far.
     pub(crate) fn calls(&self) -> Vec<NotificationId> {
-        self.calls.lock().expect("no panic").clone()
+        self.calls.lock().clone()
     }
 
     /// Returns all e-mails so far.
     pub(crate) fn mails(&self) -> Vec<RecordedMessage> {
-        self.mails.lock().expect("no panic").clone()
+        self.mails.lock().clone()
     }
 
     /// Refuses the next calls with these SMTP codes, in this order.
     pub(crate) fn refuse(&self, codes: &[&'static str]) {
-        self.refusals.lock().expect("no panic").extend(codes);
+        self.refusals.lock().extend(codes);
     }
 
     /// Refuses no further calls.
     pub(crate) fn recover(&self) {
-        self.refusals.lock().expect("no panic").clear();
+        self.refusals.lock().clear();
     }
 
     /// Blocks calls until the returned gate is notified.
     pub(crate) fn hold(&self) -> Arc<Notify> {
         let gate = Arc::new(Notify::new());
-        *self.hold.lock().expect("no panic") = Some(Arc::clone(&gate));
+        *self.hold.lock() = Some(Arc::clone(&gate));
         gate
     }
 
     /// Shares the messages of another script, as if both were one provider.
     pub(crate) fn share_messages_of(&self, other: &Self) {
-        self.calls.lock().expect("no panic").extend(other.calls());
+        self.calls.lock().extend(other.calls());
     }
 
     /// Supports lookups from now on.
     pub(crate) fn support_lookups(&self) {
-        *self.supports_lookups.lock().expect("no panic") = true;
+        *self.supports_lookups.lock() = true;
     }
 
     /// Returns the number of lookups.
     pub(crate) fn lookups(&self) -> usize {
-        *self.lookups.lock().expect("no panic")
+        *self.lookups.lock()
     }
 
     /// Supports only addresses with this suffix.
     pub(crate) fn support_only(&self, end: &'static str) {
-        *self.supported_suffix.lock().expect("no panic") = Some((end, true));
+        *self.supported_suffix.lock() = Some((end, true));
     }
 
     /// Supports all addresses but those with this suffix.
     pub(crate) fn support_all_except(&self, end: &'static str) {
-        *self.supported_suffix.lock().expect("no panic") = Some((end, false));
+        *self.supported_suffix.lock() = Some((end, false));
     }
 
     /// Refuses recipients whose addresses have this suffix with 451.
     pub(crate) fn refuse_recipients(&self, end: &'static str) {
-        *self.refused_suffix.lock().expect("no panic") = Some(end);
+        *self.refused_suffix.lock() = Some(end);
     }
 
     pub(super) fn supports(&self, address: &Address) -> bool {
-        let supported_suffix = *self.supported_suffix.lock().expect("no panic");
+        let supported_suffix = *self.supported_suffix.lock();
         let ends =
             |end| matches!(address, Address::Email(address) if address.as_str().ends_with(end));
         supported_suffix.is_none_or(|(end, wanted)| ends(end) == wanted)
     }
 
     pub(super) async fn look_up(&self, message: &OutgoingMessage<'_>) -> LookupResult {
-        *self.lookups.lock().expect("no panic") += 1;
-        let gate = self.hold.lock().expect("no panic").clone();
+        *self.lookups.lock() += 1;
+        let gate = self.hold.lock().clone();
         if let Some(gate) = gate {
             gate.notified().await;
         }
         match (
-            *self.supports_lookups.lock().expect("no panic"),
+            *self.supports_lookups.lock(),
             self.calls().contains(&message.id),
         ) {
             (false, _) => LookupResult::Unsupported,
@@ -122,28 +123,28 @@ impl ProviderScript {
         &self,
         message: &OutgoingMessage<'_>,
     ) -> Result<ProviderAck, ProviderRefusal> {
-        self.calls.lock().expect("no panic").push(message.id);
+        self.calls.lock().push(message.id);
         if let (Address::Email(to), MessageContent::Email { subject, text, .. }) =
             (message.to, message.content)
         {
             let (to, text) = (to.as_str().to_owned(), [subject.clone(), text.clone()]);
-            self.mails.lock().expect("no panic").push(RecordedMessage {
+            self.mails.lock().push(RecordedMessage {
                 id: message.id,
                 to,
                 text,
             });
         }
-        let hold = self.hold.lock().expect("no panic").clone();
+        let hold = self.hold.lock().clone();
         if let Some(gate) = hold {
             gate.notified().await;
         }
-        let refused_suffix = *self.refused_suffix.lock().expect("no panic");
+        let refused_suffix = *self.refused_suffix.lock();
         if let (Address::Email(to), Some(end)) = (message.to, refused_suffix)
             && to.as_str().ends_with(end)
         {
             return Err(ErrorCodeTable::shipped().classify("smtp", "451"));
         }
-        let mut refusals = self.refusals.lock().expect("no panic");
+        let mut refusals = self.refusals.lock();
         if refusals.is_empty() {
             Ok(ProviderAck::default())
         } else {

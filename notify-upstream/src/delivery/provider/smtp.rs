@@ -8,7 +8,6 @@ mod config;
 mod message;
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lettre::transport::smtp::authentication::{Credentials, DEFAULT_MECHANISMS};
@@ -16,11 +15,13 @@ use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParam
 use lettre::transport::smtp::commands::{Data, Ehlo, Mail, Rcpt};
 use lettre::transport::smtp::extension::{ClientId, MailParameter, RcptParameter};
 use lettre::transport::smtp::response::Response;
+use parking_lot::Mutex;
+use postern_common::email::EmailAddress;
 
 pub(crate) use config::{SmtpConfig, SmtpTimeouts, TlsMode};
 
 use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
-use crate::address::{Address, EmailAddress};
+use crate::address::Address;
 use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
@@ -434,7 +435,7 @@ fn response_text(response: &Response) -> String {
 
 impl IdlePool {
     fn pop(&self) -> Option<SmtpConnection> {
-        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.0.lock();
         while let Some((session, since)) = idle.pop_back() {
             if since.elapsed() < MAX_IDLE_TIME {
                 return Some(session);
@@ -444,7 +445,7 @@ impl IdlePool {
     }
 
     fn push(&self, session: SmtpConnection, max_idle: usize) {
-        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.0.lock();
         if idle.len() < max_idle {
             idle.push_back((session, Instant::now()));
         }

@@ -1,7 +1,9 @@
 //! Tests of dispatch while a provider, a template or an account fails.
 
+use postern_common::email::EmailAddress;
+
 use super::*;
-use crate::address::{Address, EmailAddress};
+use crate::address::Address;
 use crate::store::DeadFilter;
 use crate::testing::{execute, templates_of};
 

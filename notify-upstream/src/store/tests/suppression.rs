@@ -1,9 +1,10 @@
 //! Tests of the suppression lists in several replicas.
 
 use super::*;
-use crate::address::{Address, EmailAddress, hash};
+use crate::address::{Address, hash};
 use crate::delivery::suppression::{SuppressionCache, SuppressionList};
 use postern_common::Clock;
+use postern_common::email::EmailAddress;
 
 const ADA: &str = "ada@example.com";
 

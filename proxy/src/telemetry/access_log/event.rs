@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use postern_common::clock::Timestamp;
+use postern_common::network::IpNetwork;
 
 use crate::config::ClientAddressDetail;
 use crate::telemetry::access_log::AccessLog;
@@ -132,12 +133,7 @@ fn logged_address(client: IpAddr, detail: ClientAddressDetail) -> Option<IpAddr>
     match (detail, client) {
         (ClientAddressDetail::Off, _) => None,
         (ClientAddressDetail::Full, client) => Some(client),
-        (ClientAddressDetail::Network, IpAddr::V4(client)) => {
-            Some(Ipv4Addr::from_bits(client.to_bits() & 0xffff_ff00).into())
-        }
-        (ClientAddressDetail::Network, IpAddr::V6(client)) => {
-            Some(Ipv6Addr::from_bits(client.to_bits() & (u128::MAX << 80)).into())
-        }
+        (ClientAddressDetail::Network, client) => Some(IpNetwork::of(client, 24, 48).address()),
     }
 }
 
@@ -255,7 +251,7 @@ mod tests {
             Some("2001:db8:1::".parse().expect("an address"))
         );
         assert_eq!(
-            logged_address(IpAddr::V4(Ipv4Addr::LOCALHOST), ClientAddressDetail::Off),
+            logged_address(IpAddr::from([127, 0, 0, 1]), ClientAddressDetail::Off),
             None
         );
     }

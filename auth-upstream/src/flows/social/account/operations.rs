@@ -1,6 +1,7 @@
 //! The operations of the transitions, on the store, the pool and the actor service.
 
 use postern_common::Problem;
+use postern_common::email::EmailAddress;
 use postern_common::token::oidc::IdToken;
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -9,7 +10,6 @@ use super::super::super::compensation::{REGISTRATION_TIMEOUT, Resolution};
 use super::super::SocialError;
 use super::{AccountResolver, AddressClaim};
 use crate::crypto::sha256_hex;
-use crate::email::EmailAddress;
 use crate::pool::admin::PoolAccount;
 use crate::pool::error::{PoolCall, PoolError};
 use crate::store::SocialIdentity;

@@ -1,5 +1,7 @@
 use super::*;
 
+const MIN_OPEN_TIME: Duration = POLICY.open_time.initial;
+
 fn source(caller: usize, domain: usize) -> CallSource {
     CallSource {
         caller: format!("user:{caller}"),
@@ -7,18 +9,18 @@ fn source(caller: usize, domain: usize) -> CallSource {
     }
 }
 
-fn breaker() -> (Clock, CircuitBreaker) {
+fn breaker() -> (Clock, ProviderCircuitBreaker) {
     let clock = Clock::manual(Timestamp(0));
-    (clock.clone(), CircuitBreaker::new(clock))
+    (clock.clone(), ProviderCircuitBreaker::new(clock))
 }
 
-fn failed(breaker: &CircuitBreaker, times: u32) {
+fn failed(breaker: &ProviderCircuitBreaker, times: u32) {
     for _ in 0..times {
         breaker.record(CallOutcome::ProviderFailed, &source(0, 0));
     }
 }
 
-fn refused(breaker: &CircuitBreaker, sources: impl IntoIterator<Item = CallSource>) {
+fn refused(breaker: &ProviderCircuitBreaker, sources: impl IntoIterator<Item = CallSource>) {
     for source in sources {
         breaker.record(CallOutcome::RecipientRefused, &source);
     }

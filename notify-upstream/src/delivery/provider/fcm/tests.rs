@@ -1,7 +1,7 @@
 //! Tests against a test server for the token endpoint and FCM; signatures are verified by an
 //! independent library.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der, PublicKeyX509Der};
 use aws_lc_rs::rsa::{KeyPair, KeySize};
@@ -11,6 +11,7 @@ use axum::extract::Request;
 use axum::response::IntoResponse;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
 use postern_common::clock::Timestamp;
 
 use super::*;
@@ -59,7 +60,7 @@ async fn stand_in() -> StandIn {
                 .await
                 .expect("body");
             let body = String::from_utf8(body.to_vec()).expect("valid UTF-8");
-            let mut heard = heard.lock().expect("no panic");
+            let mut heard = heard.lock();
             heard.push((path.clone(), authorization, body));
             let tokens = heard.iter().filter(|(path, ..)| path == "/token").count();
             let (status, answer) = match path.as_str() {
@@ -68,7 +69,7 @@ async fn stand_in() -> StandIn {
                     json!({"access_token": format!("ya29.{tokens}"), "expires_in": 3599}),
                 ),
                 _ => {
-                    let mut answers = answers.lock().expect("no panic");
+                    let mut answers = answers.lock();
                     if answers.is_empty() {
                         (200, json!({"name": "projects/p/messages/1"}))
                     } else {
@@ -162,7 +163,7 @@ async fn access_token_is_requested_once() {
             Some("projects/p/messages/1")
         );
     }
-    let heard = stand_in.heard.lock().expect("no panic").clone();
+    let heard = stand_in.heard.lock().clone();
     let paths: Vec<&str> = heard.iter().map(|(path, ..)| path.as_str()).collect();
     assert_eq!(
         paths,
@@ -250,11 +251,7 @@ async fn refusals_are_classified_and_dead_devices_suppressed() {
         ),
     ];
     for (status, answer, class, dead) in cases {
-        stand_in
-            .answers
-            .lock()
-            .expect("no panic")
-            .push((status, answer));
+        stand_in.answers.lock().push((status, answer));
         let refusal = send(&fcm).await.expect_err("refused");
         assert_eq!(
             (refusal.class, refusal.suppress),
@@ -270,7 +267,7 @@ async fn refusals_are_classified_and_dead_devices_suppressed() {
         }
     }
     send(&fcm).await.expect("no error");
-    let heard = stand_in.heard.lock().expect("no panic");
+    let heard = stand_in.heard.lock();
     let tokens = heard.iter().filter(|(path, ..)| path == "/token").count();
     assert_eq!(tokens, 2, "a rejected token is replaced");
     assert_eq!(heard.last().expect("the call succeeds").1, "Bearer ya29.2");
@@ -282,7 +279,7 @@ async fn token_is_used_locally_while_cache_is_unavailable() {
     let away = Cache::open("redis://127.0.0.1:1/").await.expect("a URL");
     let (fcm, _) = fcm_with(&stand_in, &clock, away);
     let tokens = || {
-        let heard = stand_in.heard.lock().expect("no panic");
+        let heard = stand_in.heard.lock();
         heard.iter().filter(|(path, ..)| path == "/token").count()
     };
     // The token is valid for 3599 s.
@@ -305,7 +302,7 @@ async fn replicas_share_token_and_expiry() {
         clock.advance(Duration::from_secs(3298));
     }
     send(&other).await.expect("no error");
-    let heard = stand_in.heard.lock().expect("no panic");
+    let heard = stand_in.heard.lock();
     let used: Vec<&str> = heard
         .iter()
         .map(|(_, authorization, _)| authorization.as_str())
@@ -341,7 +338,7 @@ async fn token_in_the_shared_cache_is_sealed() {
         .expect("set");
     let (third, _) = fcm_with(&stand_in, &clock, cache);
     send(&third).await.expect("no error");
-    let heard = stand_in.heard.lock().expect("no panic");
+    let heard = stand_in.heard.lock();
     let used: Vec<&str> = heard
         .iter()
         .filter(|(path, ..)| path != "/token")
@@ -362,7 +359,7 @@ async fn hostile_strings_stay_text_to_one_device() {
         };
         send_content(&fcm, &content).await.expect("no error");
     }
-    let heard = stand_in.heard.lock().expect("no panic");
+    let heard = stand_in.heard.lock();
     let messages: Vec<&String> = heard
         .iter()
         .filter(|(path, ..)| path != "/token")

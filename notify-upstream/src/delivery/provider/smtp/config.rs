@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use postern_common::Secret;
+use postern_common::email::EmailAddress;
 
-use crate::address::EmailAddress;
 use crate::delivery::mail_token::MailTokens;
 
 /// The settings of a mail server.

@@ -4,9 +4,9 @@ use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, MultiPart, SinglePart};
 use lettre::{Address, Message as Mail};
+use postern_common::email::EmailAddress;
 
 use super::SmtpConfig;
-use crate::address::EmailAddress;
 use crate::delivery::mail_token::TokenPurpose;
 use crate::delivery::provider::OutgoingMessage;
 use crate::notification::NotificationId;

@@ -1,13 +1,15 @@
 //! Signing certificates of Amazon SNS: fetching, caching and parsing.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 use postern_common::clock::Timestamp;
+use postern_common::network::client_limit_key;
 use url::Url;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
@@ -137,7 +139,7 @@ impl CertificateCache {
             }
             _ => {}
         }
-        if !self.try_count_fetch(source.map(network), now) {
+        if !self.try_count_fetch(source.map(client_limit_key), now) {
             return Err(WebhookRejection::Unavailable);
         }
         let certificate = match self.fetch_text(url).await {
@@ -154,15 +156,12 @@ impl CertificateCache {
     #[cfg(test)]
     pub(in crate::receipts::webhook) fn insert(&self, url: &Url, certificate: SigningCertificate) {
         let entry = CacheEntry::new(Some((Timestamp(0), Ok(Arc::new(certificate)))));
-        self.entries
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(url.to_string(), Arc::new(entry));
+        self.entries.lock().insert(url.to_string(), Arc::new(entry));
     }
 
     /// Returns the entry of a URL. If the cache is full, failures are evicted first.
     fn entry(&self, url: &Url) -> Arc<CacheEntry> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         if entries.len() >= MAX_CACHED_CERTIFICATES && !entries.contains_key(url.as_str()) {
             entries.retain(|_, entry| {
                 entry
@@ -177,7 +176,7 @@ impl CertificateCache {
     }
 
     fn try_count_fetch(&self, network: Option<IpAddr>, now: Timestamp) -> bool {
-        let mut fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fetches = self.fetches.lock();
         let minute = now.unix_seconds().div_euclid(60);
         if fetches.minute != minute {
             *fetches = FetchCounts {
@@ -207,14 +206,6 @@ impl CertificateCache {
             #[cfg(test)]
             CertificateSource::Script(script) => script.fetch_text(url).await,
         }
-    }
-}
-
-/// Returns the network whose addresses count together.
-fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(long) => IpAddr::V6(Ipv6Addr::from_bits(long.to_bits() >> 64 << 64)),
     }
 }
 

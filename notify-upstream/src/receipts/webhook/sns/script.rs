@@ -1,7 +1,8 @@
 //! Scripted responses in place of Amazon's servers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use url::Url;
 
@@ -34,11 +35,7 @@ impl ScriptedFetches {
 
     /// Sets the response to further fetches.
     pub(in crate::receipts::webhook) fn set_response(&self, response: Result<String, FetchError>) {
-        *self
-            .0
-            .response
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = response;
+        *self.0.response.lock() = response;
     }
 
     /// Lets `fetches` further fetches complete.
@@ -48,29 +45,17 @@ impl ScriptedFetches {
 
     /// Returns the fetched URLs.
     pub(in crate::receipts::webhook) fn fetches(&self) -> Vec<String> {
-        self.0
-            .fetches
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.fetches.lock().clone()
     }
 
     pub(super) async fn fetch_text(&self, url: &Url) -> Result<String, FetchError> {
-        self.0
-            .fetches
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(url.to_string());
+        self.0.fetches.lock().push(url.to_string());
         self.0
             .permits
             .acquire()
             .await
             .map_err(|_| FetchError::Unavailable)?
             .forget();
-        self.0
-            .response
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.response.lock().clone()
     }
 }

@@ -1,0 +1,267 @@
+//! IP networks, and the address of a client behind proxies.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName};
+use ipnet::IpNet;
+
+use crate::decode::Field;
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// A CIDR range of IP addresses, such as `10.0.0.0/8` or `2001:db8::/32`. An IPv4-mapped IPv6
+/// address (RFC 4291 section 2.5.5.2) is the IPv4 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpNetwork(IpNet);
+
+/// A set of networks, such as the proxies whose `X-Forwarded-For` is trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpNetworks(Box<[IpNetwork]>);
+
+// === impl IpNetwork ===
+
+impl IpNetwork {
+    /// Parses an address with an optional prefix length. Returns `None` for other text.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let network = text
+            .parse()
+            .or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        Some(Self(network.ok()?.trunc()).canonical())
+    }
+
+    /// Reads a configuration field with a network.
+    pub fn read(field: Field<'_>) -> Option<Self> {
+        Self::parse(field.string()?)
+            .or_else(|| field.fail("invalid_format", "must be a network such as 10.0.0.0/8"))
+    }
+
+    /// Returns the network of an address, with at most 32 bits for IPv4 and 128 for IPv6.
+    #[must_use]
+    pub fn of(address: IpAddr, ipv4_bits: u8, ipv6_bits: u8) -> Self {
+        let address = address.to_canonical();
+        let bits = if address.is_ipv4() {
+            ipv4_bits
+        } else {
+            ipv6_bits
+        };
+        Self(IpNet::new(address, bits).map_or(address.into(), |network| network.trunc()))
+    }
+
+    /// Returns the first address.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.0.addr()
+    }
+
+    /// Returns whether the network contains the address.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.0, address.to_canonical()) {
+            (IpNet::V6(network), IpAddr::V4(address)) => {
+                network.contains(&address.to_ipv6_mapped())
+            }
+            (network, address) => network.contains(&address),
+        }
+    }
+
+    /// Returns whether all addresses are loopback addresses.
+    fn is_loopback(&self) -> bool {
+        self.0.network().is_loopback() && self.0.broadcast().is_loopback()
+    }
+
+    fn canonical(self) -> Self {
+        match (self.0.addr().to_canonical(), self.0.prefix_len()) {
+            (IpAddr::V4(address), bits @ 96..=128) if matches!(self.0, IpNet::V6(_)) => {
+                Self::of(address.into(), bits - 96, bits)
+            }
+            _ => self,
+        }
+    }
+}
+
+impl fmt::Display for IpNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+// === impl IpNetworks ===
+
+impl IpNetworks {
+    /// Returns the loopback addresses.
+    #[must_use]
+    pub fn loopback() -> Self {
+        ["127.0.0.0/8", "::1"]
+            .into_iter()
+            .filter_map(IpNetwork::parse)
+            .collect()
+    }
+
+    /// Returns whether one of the networks contains the address.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(address))
+    }
+
+    /// Returns whether all addresses are loopback addresses.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        self.0.iter().all(IpNetwork::is_loopback)
+    }
+
+    /// Returns the address of the client whose request came from `peer`, if these are the networks
+    /// of trusted proxies.
+    ///
+    /// A peer that is not a trusted proxy is the client itself. Each trusted proxy appends the
+    /// address of its own peer to `X-Forwarded-For`, so the client's address is the rightmost entry
+    /// that is not a trusted proxy, or the leftmost entry if all are. Entries to its left may be
+    /// written by the client and are ignored. A malformed entry ends the search at the address to
+    /// its right, or at the peer.
+    #[must_use]
+    pub fn client_address(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        let mut address = peer.to_canonical();
+        let values = headers.get_all(FORWARDED_FOR);
+        let entries = values
+            .iter()
+            .rev()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.rsplit(','));
+        for entry in entries {
+            if !self.contains(address) {
+                break;
+            }
+            let Ok(next) = entry.trim().parse::<IpAddr>() else {
+                break;
+            };
+            address = next.to_canonical();
+        }
+        address
+    }
+}
+
+impl FromIterator<IpNetwork> for IpNetworks {
+    fn from_iter<I: IntoIterator<Item = IpNetwork>>(networks: I) -> Self {
+        Self(networks.into_iter().collect())
+    }
+}
+
+/// Returns the key of an address in limits per client: an IPv4 address, or the /64 network of an
+/// IPv6 address, which usually belongs to a single client.
+#[must_use]
+pub fn client_limit_key(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::from((address.to_bits() & (u128::MAX << 64)).to_be_bytes()),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// Returns [`client_limit_key`] as a number.
+#[must_use]
+pub fn client_limit_bits(address: IpAddr) -> u128 {
+    match client_limit_key(address) {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn network(text: &str) -> IpNetwork {
+        IpNetwork::parse(text).expect("a network")
+    }
+
+    #[test]
+    fn network_contains_its_addresses() {
+        for (text, inside, outside) in [
+            ("10.1.0.0/16", "10.1.255.1", "10.2.0.1"),
+            ("10.1.2.3/16", "::ffff:10.1.2.3", "::1"),
+            ("::ffff:10.0.0.0/104", "10.1.2.3", "11.0.0.0"),
+            ("0.0.0.0/0", "1.2.3.4", "2001:db8::1"),
+            ("2001:db8::/32", "2001:db8:1::1", "2001:db9::1"),
+            ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+        ] {
+            assert!(network(text).contains(ip(inside)), "{text} {inside}");
+            assert!(!network(text).contains(ip(outside)), "{text} {outside}");
+        }
+        assert!(network("::/0").contains(ip("192.0.2.1")));
+        for text in [
+            "",
+            "x",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/x",
+            "host",
+        ] {
+            assert_eq!(IpNetwork::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn loopback_networks_contain_loopback_addresses_only() {
+        let is_loopback = |text| network(text).is_loopback();
+        assert!(
+            ["127.0.0.0/8", "127.0.0.1", "127.1.0.0/16", "::1"]
+                .into_iter()
+                .all(is_loopback)
+        );
+        assert!(
+            !["126.0.0.0/7", "0.0.0.0/0", "::/0", "::1/127", "10.0.0.1"]
+                .into_iter()
+                .any(is_loopback)
+        );
+    }
+
+    #[test]
+    fn forwarded_address_of_untrusted_peer_is_ignored() {
+        let trusted: IpNetworks = ["127.0.0.0/8", "::1", "10.1.0.0/16"]
+            .map(network)
+            .into_iter()
+            .collect();
+        for (peer, forwarded, client) in [
+            ("127.0.0.1", &["192.0.2.1"][..], "192.0.2.1"),
+            ("::1", &["192.0.2.1"], "192.0.2.1"),
+            ("::ffff:127.0.0.1", &["::ffff:192.0.2.1"], "192.0.2.1"),
+            ("192.0.2.9", &["198.51.100.1"], "192.0.2.9"),
+            ("127.0.0.1", &["198.51.100.1, 192.0.2.1"], "192.0.2.1"),
+            (
+                "127.0.0.1",
+                &["6.6.6.6", "192.0.2.1, 10.1.2.3"],
+                "192.0.2.1",
+            ),
+            ("127.0.0.1", &["10.1.0.1, 10.1.2.3"], "10.1.0.1"),
+            ("127.0.0.1", &["nonsense"], "127.0.0.1"),
+            ("127.0.0.1", &["192.0.2.1, x, 10.1.2.3"], "10.1.2.3"),
+            ("127.0.0.1", &[], "127.0.0.1"),
+        ] {
+            let headers = forwarded
+                .iter()
+                .map(|value| (FORWARDED_FOR, value.parse().expect("a value")))
+                .collect();
+            let found = trusted.client_address(ip(peer), &headers);
+            assert_eq!(found, ip(client), "{peer} {forwarded:?}");
+        }
+    }
+
+    #[test]
+    fn ipv6_network_is_one_client() {
+        let is_same = |left: &str, right: &str| {
+            let is_same_key = client_limit_key(ip(left)) == client_limit_key(ip(right));
+            let is_same_number = client_limit_bits(ip(left)) == client_limit_bits(ip(right));
+            assert_eq!(is_same_key, is_same_number, "{left} {right}");
+            is_same_key
+        };
+        assert!(is_same("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::1"));
+        assert!(is_same("::ffff:10.0.0.1", "10.0.0.1"));
+        assert!(!is_same("2001:db8:1:2::1", "2001:db8:1:3::1"));
+        assert!(!is_same("10.0.0.1", "10.0.0.2"));
+    }
+}
