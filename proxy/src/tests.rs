@@ -15,6 +15,7 @@ mod hot_restart;
 mod http10;
 mod http2;
 mod http2_frames;
+mod http2_responses;
 mod http2_upstream;
 mod idle_connections;
 mod load_balancing;
