@@ -234,12 +234,12 @@ async fn reader_that_stalls_is_closed_within_two_windows() {
     closed.expect("the end in time");
     let waited = stalled_at.elapsed();
     assert!(waited > STALL_TIMEOUT / 2, "{waited:?}");
-    assert!(waited < STALL_TIMEOUT * 5 / 2, "{waited:?}");
+    assert!(waited < STALL_TIMEOUT * 3, "{waited:?}");
 }
 
-/// Reads 9,600 bytes a second for five seconds.
+/// Reads 10,800 bytes a second for five seconds.
 async fn read_steadily(mut body: RecvStream) {
-    const STEP_BYTES: usize = 480;
+    const STEP_BYTES: usize = 540;
     let mut pace = tokio::time::interval(Duration::from_millis(50));
     let mut unread = 0;
     for _ in 0..100 {
@@ -261,8 +261,8 @@ async fn reader_that_slows_down_to_the_minimum_rate_is_served() {
     let gateway = gateway(&[origin.address], "", SLOW_LIMITS).await;
     // They slow down at different places of a part that the gateway has begun to write.
     let mut readers = Vec::new();
-    for count in [100_000, 104_000, 108_000, 112_000] {
-        let body = read_fast(&gateway, count).await;
+    for count in 0..8 {
+        let body = read_fast(&gateway, 100_000 + 2_000 * count).await;
         readers.push(read_steadily(body));
     }
     join_all(readers).await;
