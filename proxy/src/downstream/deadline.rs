@@ -293,6 +293,11 @@ impl SlowClientGuard {
         }
     }
 
+    /// Measures the send rate anew from the next wait for the reader.
+    pub(crate) fn restart_reader_wait(&mut self) {
+        (self.writing, self.paused_since) = (None, None);
+    }
+
     /// Pauses measuring the send rate, because the client has taken all data. Returns whether it
     /// was measured. The elapsed time is kept and counts when the client is waited for again;
     /// otherwise a client that reads a little from time to time could stay below the minimum rate.

@@ -240,7 +240,11 @@ impl ClientStream {
             .map(std::net::SocketAddr::ip);
         let length = data.len() as u64;
         slow_client.write_windows = match length > limits.bytes_at_min_rate() {
-            true => LARGE_CHUNK_WINDOWS as u32,
+            true => {
+                // Chunks before it, which were read fast, do not extend its time.
+                slow_client.restart_reader_wait();
+                LARGE_CHUNK_WINDOWS as u32
+            }
             false => 1,
         };
         let mut waiting_since = None;

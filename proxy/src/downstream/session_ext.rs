@@ -25,6 +25,57 @@ pub(crate) struct ClientHandle {
 pub(crate) type CustomMessages =
     Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
+/// Implements the methods of Pingora's session trait that have no meaning for the gateway: its own
+/// [deadlines](crate::downstream::deadline) replace the timeouts, and HTTP has no custom messages.
+macro_rules! no_session_timeouts_or_messages {
+    () => {
+        fn set_read_timeout(&mut self, _timeout: Option<std::time::Duration>) {}
+
+        fn get_read_timeout(&self) -> Option<std::time::Duration> {
+            None
+        }
+
+        fn set_write_timeout(&mut self, _timeout: Option<std::time::Duration>) {}
+
+        fn get_write_timeout(&self) -> Option<std::time::Duration> {
+            None
+        }
+
+        fn set_total_drain_timeout(&mut self, _timeout: Option<std::time::Duration>) {}
+
+        fn get_total_drain_timeout(&self) -> Option<std::time::Duration> {
+            None
+        }
+
+        fn take_custom_message_reader(
+            &mut self,
+        ) -> Option<$crate::downstream::session_ext::CustomMessages> {
+            None
+        }
+
+        fn restore_custom_message_reader(
+            &mut self,
+            _reader: $crate::downstream::session_ext::CustomMessages,
+        ) -> pingora_core::Result<()> {
+            Ok(())
+        }
+
+        fn take_custom_message_writer(
+            &mut self,
+        ) -> Option<Box<dyn pingora_core::protocols::http::custom::CustomMessageWrite>> {
+            None
+        }
+
+        fn restore_custom_message_writer(
+            &mut self,
+            _writer: Box<dyn pingora_core::protocols::http::custom::CustomMessageWrite>,
+        ) -> pingora_core::Result<()> {
+            Ok(())
+        }
+    };
+}
+pub(crate) use no_session_timeouts_or_messages;
+
 /// The gateway's operations on a session.
 pub(crate) trait SessionExt {
     /// Returns the IP address of the peer.

@@ -222,7 +222,7 @@ impl ForwardedRequests {
     fn new(make: &MetricFactory) -> prometheus::Result<Self> {
         let by_path = make.counters(
             "postern_proxy_forwarded_requests_total",
-            "Forwarded requests by path (fast, streaming)",
+            "Forwarded requests by path (fast, streaming): `forwarding` in the access log",
             &["path"],
         )?;
         Ok(Self {

@@ -63,19 +63,8 @@ async fn connections_above_the_total_limit_wait() {
     );
 }
 
-#[tokio::test]
-async fn target_is_forwarded_and_logged_unchanged() {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let address = origin.address;
-    let route = "[[route]]\npath = \"/any/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
-    let upstream = format!("addresses = [\"{address}\"]");
-    let gateway = TestGateway::before(
-        origin,
-        &upstream,
-        "",
-        &format!("{route}{}", ROUTES.replace("/any/{id}", "/other")),
-    )
-    .await;
+/// Returns targets with every visible character, as it is and encoded.
+fn targets() -> Vec<String> {
     let mut targets: Vec<String> = (0x21..0x7f_u8)
         .filter(|byte| !b"#".contains(byte))
         .flat_map(|byte| {
@@ -95,6 +84,23 @@ async fn target_is_forwarded_and_logged_unchanged() {
         ]
         .map(str::to_owned),
     );
+    targets
+}
+
+#[tokio::test]
+async fn target_is_forwarded_and_logged_unchanged() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let address = origin.address;
+    let route = "[[route]]\npath = \"/any/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
+    let upstream = format!("addresses = [\"{address}\"]");
+    let gateway = TestGateway::before(
+        origin,
+        &upstream,
+        "",
+        &format!("{route}{}", ROUTES.replace("/any/{id}", "/other")),
+    )
+    .await;
+    let targets = targets();
     for target in &targets {
         gateway.get(target, "").await;
     }

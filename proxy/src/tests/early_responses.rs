@@ -1,10 +1,16 @@
 //! Responses that begin before the request has ended.
 
+use std::future::pending;
+use std::time::Duration;
+
+use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway, fast_path_is_off};
 use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::{OK, gateway, http2_client, start};
+use super::tls_gateway::{head, reply, send};
 
 const BODY_BYTES: usize = 100_000;
 const FIRST_BYTES: usize = 20_000;
@@ -22,7 +28,7 @@ async fn read_body(stream: &mut tokio::net::TcpStream, seen: &mut Vec<u8>, count
 
 /// An origin that answers in two parts: after the first bytes of the body, and after its end.
 #[tokio::test]
-async fn response_reaches_a_client_that_waits_for_it_before_it_goes_on() {
+async fn http1_response_arrives_during_its_upload() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     let origin = tokio::spawn(async move {
@@ -56,4 +62,128 @@ async fn response_reaches_a_client_that_waits_for_it_before_it_goes_on() {
     let next = tokio::time::timeout(STEP_TIMEOUT, origin).await;
     let next = next.expect("a request in time").expect("no panic");
     assert!(next.starts_with("GET /open?next "), "{next}");
+}
+
+#[tokio::test]
+async fn http2_response_arrives_during_its_upload() {
+    let origin = start(|mut connection| async move {
+        connection.take_head().await.expect("a head");
+        connection.take_body(FIRST_BYTES).await.expect("a part");
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello";
+        connection.send(head).await;
+        let rest = BODY_BYTES - FIRST_BYTES;
+        connection.take_body(rest).await.expect("the rest");
+        connection.send("world").await;
+    });
+    let gateway = gateway(&[origin.await], "", "").await;
+    let mut client = http2_client(&gateway, 1 << 20).await;
+    let length = BODY_BYTES.to_string();
+    let fields = [("content-length", length.as_str())];
+    let (answer, mut upload) = send(&mut client, head("POST", "/open", &fields), false);
+    let part = Bytes::from(vec![b'x'; FIRST_BYTES]);
+    upload.send_data(part, false).expect("sends");
+    let exchange = async {
+        let mut response = answer.await.expect("a head").into_body();
+        let mut received = response
+            .data()
+            .await
+            .expect("a part")
+            .expect("data")
+            .to_vec();
+        assert_eq!(received, b"hello", "before the rest of the request");
+        let rest = Bytes::from(vec![b'x'; BODY_BYTES - FIRST_BYTES]);
+        upload.send_data(rest, true).expect("sends");
+        while let Some(part) = response.data().await {
+            received.extend_from_slice(&part.expect("data"));
+        }
+        received
+    };
+    let received = tokio::time::timeout(STEP_TIMEOUT, exchange).await;
+    assert_eq!(received.expect("the response in time"), b"helloworld");
+}
+
+/// Starts an origin that answers after a part of the body and reads no more of it.
+async fn start_early_answer() -> std::net::SocketAddr {
+    start(|mut connection| async move {
+        while let Some(head) = connection.take_head().await {
+            if head.starts_with("POST ") {
+                connection.take_body(FIRST_BYTES).await;
+            }
+            connection.send(OK).await;
+            if head.starts_with("POST ") {
+                pending::<()>().await;
+            }
+        }
+    })
+    .await
+}
+
+/// Pingora reads no response while an upstream accepts nothing of the request.
+#[tokio::test]
+async fn response_of_an_upstream_that_stopped_reading_arrives() {
+    if fast_path_is_off() {
+        return;
+    }
+    let origin = start(|mut connection| async move {
+        connection.take_head().await.expect("a head");
+        // The gateway has filled all buffers by then.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        connection.send(OK).await;
+        pending::<()>().await;
+    })
+    .await;
+    let limits = "body_bytes = \"33MiB\"";
+    let gateway = gateway(&[origin], "write_timeout = \"60s\"", limits).await;
+    let huge = vec![b'x'; 32 << 20];
+    let (mut near, mut far) = gateway.connect().await.stream.into_split();
+    let request = format!(
+        "POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {}\r\n\r\n",
+        huge.len()
+    );
+    let request = [request.into_bytes(), huge.clone()].concat();
+    let sending = tokio::spawn(async move {
+        let _not_accepted = far.write_all(&request).await;
+        far
+    });
+    let mut response = vec![0; 12];
+    let read = tokio::time::timeout(STEP_TIMEOUT, near.read_exact(&mut response)).await;
+    read.expect("a response in time").expect("a response");
+    assert_eq!(response, b"HTTP/1.1 200");
+    sending.abort();
+    let mut client = http2_client(&gateway, 1 << 20).await;
+    let length = huge.len().to_string();
+    let fields = [("content-length", length.as_str())];
+    let (answer, mut upload) = send(&mut client, head("POST", "/open", &fields), false);
+    upload.send_data(huge.into(), true).expect("sends");
+    assert_eq!(reply(answer).await.expect("a response").status, 200);
+}
+
+/// The client keeps the rest of its body back: the upstream, which has one slot, is not concerned.
+/// On the streaming path, the slot is freed at the end of the request.
+#[tokio::test]
+async fn early_response_frees_the_slot_of_its_upstream() {
+    if fast_path_is_off() {
+        return;
+    }
+    let origin = start_early_answer().await;
+    // With less to come, the gateway waits for the rest; with more, it closes the connection.
+    for length in [FIRST_BYTES + 10_000, BODY_BYTES] {
+        let gateway = gateway(&[origin], "in_flight = 1", "").await;
+        let mut client = gateway.connect().await;
+        let head_line = format!("POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}");
+        client
+            .write(&format!("{head_line}\r\n\r\n{}", "x".repeat(FIRST_BYTES)))
+            .await;
+        let response = client.response().await.expect("a response");
+        assert_eq!((response.status, response.body.as_str()), (200, "ok"));
+        assert_eq!(gateway.get("/open", "").await.status, 200, "{length}");
+        let mut client = http2_client(&gateway, 1 << 20).await;
+        let digits = length.to_string();
+        let fields = [("content-length", digits.as_str())];
+        let (answer, mut upload) = send(&mut client, head("POST", "/open", &fields), false);
+        let part = Bytes::from(vec![b'x'; FIRST_BYTES]);
+        upload.send_data(part, false).expect("sends");
+        assert_eq!(reply(answer).await.expect("a response").status, 200);
+        assert_eq!(gateway.get("/open", "").await.status, 200, "{length}");
+    }
 }

@@ -1,6 +1,7 @@
 //! A gateway in front of one origin, with a user pool that signs tokens.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -73,6 +74,27 @@ struct ConfigParts<'a> {
     /// Lines of `[limits]`.
     limits: &'a str,
     routes: &'a str,
+}
+
+impl ConfigParts<'_> {
+    /// Returns the configuration file.
+    fn text(&self, access_log: &Path) -> String {
+        let Self {
+            listen,
+            upstream,
+            limits,
+            routes,
+        } = self;
+        let server = match fast_path_is_off() {
+            true => "[server]\nfast_path = false\n",
+            false => "",
+        };
+        format!(
+            "{server}[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n[access_log]\nto = \"{}\"\n[limits]\n{limits}\n\
+             [upstream.origin]\n{upstream}\n{routes}",
+            access_log.display()
+        )
+    }
 }
 
 /// A running gateway, its origin and its user pool.
@@ -188,24 +210,10 @@ impl TestGateway {
         origin: TestOrigin,
         parts: ConfigParts<'_>,
     ) -> Self {
-        let ConfigParts {
-            listen,
-            upstream,
-            limits,
-            routes,
-        } = parts;
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
         let pool = serve_keys(&key).await;
         let log = tempfile::tempdir().expect("a folder");
-        let server = match fast_path_is_off() {
-            true => "[server]\nfast_path = false\n",
-            false => "",
-        };
-        let text = format!(
-            "{server}[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n[access_log]\nto = \"{}\"\n[limits]\n{limits}\n\
-             [upstream.origin]\n{upstream}\n{routes}",
-            log.path().join("access.log").display()
-        );
+        let text = parts.text(&log.path().join("access.log"));
         let endpoint = format!("http://{pool}");
         let env = Env::from([
             (

@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +14,30 @@ use tokio::net::TcpListener;
 use super::harness::{STEP_TIMEOUT, TestGateway, serve_keys};
 use super::origin::{OriginBehavior, TestOrigin};
 use crate::{App, Config, InheritedListeners, Listeners, PreviousProcess};
+
+/// Takes the sockets that the running process offers once it serves.
+async fn take_listeners(path: PathBuf) -> (Listeners, PreviousProcess) {
+    let offered = async {
+        while !path.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(STEP_TIMEOUT, offered)
+        .await
+        .expect("the sockets are offered");
+    let taking =
+        tokio::task::spawn_blocking(move || InheritedListeners::take(&path).expect("sockets"));
+    let (sockets, previous) = taking.await.expect("does not panic").into_parts();
+    let mut sockets = sockets.0.into_iter().map(|socket| {
+        socket.set_nonblocking(true).expect("a socket");
+        TcpListener::from_std(socket).expect("a socket")
+    });
+    let listeners = Listeners {
+        public: sockets.by_ref().take(1).collect(),
+        admin: sockets.next(),
+    };
+    (listeners, previous)
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hot_restart_fails_no_request() {
@@ -42,31 +67,7 @@ async fn hot_restart_fails_no_request() {
             })
         })
         .collect();
-    let path = socket.clone();
-    // The running process offers its sockets once it serves.
-    let offered = async {
-        while !path.exists() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, offered)
-        .await
-        .expect("the sockets are offered");
-    let inheritance = tokio::task::spawn_blocking(move || path)
-        .await
-        .expect("a path");
-    let inheritance = tokio::task::spawn_blocking(move || {
-        InheritedListeners::take(&inheritance).expect("sockets")
-    });
-    let (sockets, previous) = inheritance.await.expect("does not panic").into_parts();
-    let mut sockets = sockets.0.into_iter().map(|socket| {
-        socket.set_nonblocking(true).expect("a socket");
-        TcpListener::from_std(socket).expect("a socket")
-    });
-    let listeners = Listeners {
-        public: sockets.by_ref().take(1).collect(),
-        admin: sockets.next(),
-    };
+    let (listeners, previous) = take_listeners(socket).await;
     assert_eq!(listeners.public[0].local_addr().expect("bound"), front);
     let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);

@@ -101,57 +101,60 @@ async fn both_paths_send_the_same_request() {
     }
 }
 
+/// Methods and the responses of the upstream.
+const RESPONSES: [(&str, &str); 14] = [
+    (
+        "GET",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\nX-A: 2\r\n\r\nhello",
+    ),
+    (
+        "GET",
+        "HTTP/1.1 200 Fine\r\nConnection: close\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\n\r\n",
+    ),
+    (
+        "GET",
+        "HTTP/1.1 404 Not Found\r\nX-Postern-Code: not_found\r\nContent-Length: 0\r\n\r\n",
+    ),
+    (
+        "GET",
+        "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ),
+    (
+        "GET",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\nX: y\r\n\r\n",
+    ),
+    (
+        "GET",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+    ),
+    ("GET", "HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n"),
+    (
+        "GET",
+        "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 5\r\n\r\n",
+    ),
+    ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"),
+    (
+        "GET",
+        "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx",
+    ),
+    (
+        "GET",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\nConnection: upgrade\r\n\r\n",
+    ),
+    (
+        "GET",
+        "HTTP/1.1 200 OK\r\nX-Folded: a\r\n b\r\nKeep-Alive: timeout=600\r\nUpgrade: h2c\r\nTrailer: X\r\nContent-Length: 0\r\n\r\n",
+    ),
+    (
+        "GET",
+        "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ),
+    ("GET", "HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n"),
+];
+
 #[tokio::test]
 async fn both_paths_return_the_same_response() {
-    for (method, answer) in [
-        (
-            "GET",
-            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\nX-A: 2\r\n\r\nhello",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 200 Fine\r\nConnection: close\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\n\r\n",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 404 Not Found\r\nX-Postern-Code: not_found\r\nContent-Length: 0\r\n\r\n",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\nX: y\r\n\r\n",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n1\r\nx\r\n0\r\n\r\n",
-        ),
-        ("GET", "HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n"),
-        (
-            "GET",
-            "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 5\r\n\r\n",
-        ),
-        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"),
-        (
-            "GET",
-            "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\nConnection: upgrade\r\n\r\n",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 200 OK\r\nX-Folded: a\r\n b\r\nKeep-Alive: timeout=600\r\nUpgrade: h2c\r\nTrailer: X\r\nContent-Length: 0\r\n\r\n",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
-        ),
-        ("GET", "HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n"),
-    ] {
+    for (method, answer) in RESPONSES {
         let request =
             format!("{method} /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nWAY\r\n");
         let [one, other] = PATH_SELECTORS

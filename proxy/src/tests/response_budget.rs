@@ -29,9 +29,9 @@ const HTTP2_STREAM_BYTES: usize = 192 << 10;
 const OVERHEAD_BYTES: usize = 1 << 10;
 
 /// A socket that counts what its kernel has taken.
-struct Counted {
-    stream: TcpStream,
-    written: Arc<AtomicUsize>,
+pub(super) struct Counted {
+    pub(super) stream: TcpStream,
+    pub(super) written: Arc<AtomicUsize>,
 }
 
 impl AsyncRead for Counted {
@@ -119,7 +119,7 @@ async fn flood_http2(stream: Counted) {
 
 /// Bytes that wait in the kernel on connections with a socket at this port: in send queues and in
 /// receive queues (proc(5), `/proc/net/tcp`).
-fn queued(port: u16) -> usize {
+pub(super) fn queued(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/self/net/tcp").expect("a table");
     let port = format!(":{port:04X}");
     let bytes = |text: &str| usize::from_str_radix(text, 16).expect("hexadecimal");

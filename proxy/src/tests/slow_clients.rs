@@ -150,7 +150,7 @@ async fn slow_reader_is_not_an_upstream_failure() {
         "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1",
         origin.address
     );
-    let gateway = TestGateway::before(origin, &upstream, "deadline = \"200ms\"", ROUTES).await;
+    let gateway = TestGateway::before(origin, &upstream, "deadline = \"1s\"", ROUTES).await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     client.until("\r\n\r\n").await;

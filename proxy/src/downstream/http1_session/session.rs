@@ -1,21 +1,18 @@
 //! The session trait of Pingora.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderMap;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::protocols::Digest;
 use pingora_core::protocols::http::HttpTask;
-use pingora_core::protocols::http::custom::CustomMessageWrite;
 use pingora_core::protocols::http::custom::server::Session;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use tokio::io::AsyncWriteExt;
 
 use crate::downstream::http1_session::{Http1Session, RetryBuffer};
-use crate::downstream::session_ext::CustomMessages;
+use crate::downstream::session_ext::no_session_timeouts_or_messages;
 
 #[async_trait]
 impl Session for Http1Session {
@@ -152,41 +149,5 @@ impl Session for Http1Session {
         self.connection.as_ref()?.socket_digest().local_addr()
     }
 
-    // The deadlines of the connection replace these timeouts.
-
-    fn set_read_timeout(&mut self, _timeout: Option<Duration>) {}
-
-    fn get_read_timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    fn set_write_timeout(&mut self, _timeout: Option<Duration>) {}
-
-    fn get_write_timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    fn set_total_drain_timeout(&mut self, _timeout: Option<Duration>) {}
-
-    fn get_total_drain_timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    // HTTP/1 has no custom messages.
-
-    fn take_custom_message_reader(&mut self) -> Option<CustomMessages> {
-        None
-    }
-
-    fn restore_custom_message_reader(&mut self, _reader: CustomMessages) -> Result<()> {
-        Ok(())
-    }
-
-    fn take_custom_message_writer(&mut self) -> Option<Box<dyn CustomMessageWrite>> {
-        None
-    }
-
-    fn restore_custom_message_writer(&mut self, _: Box<dyn CustomMessageWrite>) -> Result<()> {
-        Ok(())
-    }
+    no_session_timeouts_or_messages!();
 }

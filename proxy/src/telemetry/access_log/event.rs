@@ -38,7 +38,8 @@ pub struct AccessEvent<'a> {
     pub service: Option<&'a str>,
     /// The name of the last upstream.
     pub upstream: Option<&'a str>,
-    /// The path on which the request was forwarded, `fast` or `streaming`.
+    /// The path on which the request was forwarded, `fast` or `streaming`: the label `path` of
+    /// `postern_proxy_forwarded_requests_total`. The field `path` is that of the target.
     pub forwarding: Option<&'a str>,
     /// Number of upstream attempts.
     pub attempts: u32,

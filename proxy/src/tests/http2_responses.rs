@@ -1,0 +1,269 @@
+//! Responses over HTTP/2: complete for readers of every kind, and sent without delay.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use h2::RecvStream;
+use h2::client::SendRequest;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpSocket;
+
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::{gateway, http2_client, start};
+use super::tls_gateway::{TlsGateway, head, reply, send};
+
+/// Streams that are open at once.
+const STREAMS: u8 = 20;
+
+/// Returns the body that the origin of these tests sends to this target.
+fn body(seed: u8, length: usize) -> Vec<u8> {
+    let mut state = u32::from(seed) + 1;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..length).map(next).collect()
+}
+
+/// Starts an origin that answers `/open?SEED-LENGTH`; every second one with chunks.
+async fn start_origin() -> std::net::SocketAddr {
+    start(|mut connection| async move {
+        while let Some(request) = connection.take_head().await {
+            let query = request.split(['?', ' ']).nth(2).expect("a query");
+            let (seed, length) = query.split_once('-').expect("two numbers");
+            let seed: u8 = seed.parse().expect("a number");
+            let body = body(seed, length.parse().expect("a number"));
+            if seed.is_multiple_of(2) {
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+                connection.send([head.as_bytes(), &body].concat()).await;
+                continue;
+            }
+            let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+            connection.send(head).await;
+            // Chunks of many sizes, around those of the buffers as well.
+            let mut rest = &body[..];
+            for size in [1, 4_095, 16_384, 16_385, 40_000].into_iter().cycle() {
+                let (chunk, later) = rest.split_at(rest.len().min(size));
+                let line = format!("{:x}\r\n", chunk.len());
+                let parts = [line.as_bytes(), chunk, b"\r\n"];
+                connection.send(parts.concat()).await;
+                rest = later;
+                if chunk.is_empty() {
+                    break;
+                }
+            }
+        }
+    })
+    .await
+}
+
+/// A stream that reads little at a time, and only at every other poll.
+struct SmallReads<S> {
+    stream: S,
+    is_due: bool,
+}
+
+impl<S> SmallReads<S> {
+    fn new(stream: S) -> Self {
+        Self {
+            stream,
+            is_due: false,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for SmallReads<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.is_due = !self.is_due;
+        if !self.is_due {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let mut space = [0; 1_000];
+        let room = buf.remaining().min(space.len());
+        let mut part = ReadBuf::new(&mut space[..room]);
+        let read = Pin::new(&mut self.stream).poll_read(cx, &mut part);
+        buf.put_slice(part.filled());
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for SmallReads<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Opens a connection with windows of this size for each stream and for all.
+async fn connect<S>(stream: S, window: u32, all: u32) -> SendRequest<Bytes>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = h2::client::Builder::new();
+    builder
+        .initial_window_size(window)
+        .initial_connection_window_size(all);
+    let (client, connection) = builder.handshake(stream).await.expect("a handshake");
+    tokio::spawn(connection);
+    client.ready().await.expect("ready")
+}
+
+/// Requests a body on every stream at once, and checks each byte.
+async fn check_all_streams(client: &mut SendRequest<Bytes>, length: usize, case: &str) {
+    let exchanges: Vec<_> = (0..STREAMS)
+        .map(|seed| {
+            let target = format!("/open?{seed}-{length}");
+            let (answer, _) = send(client, head("GET", &target, &[]), true);
+            async move { reply(answer).await.expect("a response") }
+        })
+        .collect();
+    for (seed, response) in (0..STREAMS).zip(join_all(exchanges).await) {
+        assert_eq!(response.status, 200, "{case}");
+        assert_eq!(response.body.len(), length, "{case}");
+        assert!(response.body == body(seed, length), "{case}: stream {seed}");
+    }
+}
+
+#[tokio::test]
+async fn every_byte_of_many_large_responses_arrives() {
+    let address = start_origin().await;
+    let plain = gateway(&[address], "", "").await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let encrypted = TlsGateway::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
+    for (window, all, length) in [
+        (500, 65_535, 20_000),
+        (16_385, 65_535, 200_000),
+        (65_535, 65_535, 200_000),
+        (1 << 20, 16 << 20, 400_000),
+    ] {
+        let case = format!("windows of {window} and {all} bytes");
+        let stream = plain.connect().await.stream;
+        stream.set_nodelay(true).expect("a socket");
+        let mut client = connect(stream, window, all).await;
+        check_all_streams(&mut client, length, &case).await;
+        let stream = encrypted.connect().await;
+        stream.get_ref().0.set_nodelay(true).expect("a socket");
+        let mut client = connect(stream, window, all).await;
+        check_all_streams(&mut client, length, &format!("TLS, {case}")).await;
+    }
+    // The sockets hold the gateway up, and not the windows.
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4 << 10).expect("a size");
+    let stream = socket.connect(plain.address).await.expect("connects");
+    let mut client = connect(SmallReads::new(stream), 1 << 20, 16 << 20).await;
+    check_all_streams(&mut client, 100_000, "small reads").await;
+    let stream = SmallReads::new(encrypted.connect_narrow("h2").await);
+    let mut client = connect(stream, 1 << 20, 16 << 20).await;
+    check_all_streams(&mut client, 100_000, "TLS, small reads").await;
+}
+
+/// Nothing else happens on the connection until the first event has arrived.
+#[tokio::test]
+async fn events_are_forwarded_over_http2_without_delay() {
+    let front = TlsGateway::start(OriginBehavior::Events, "", "").await;
+    let mut client = front.client().await;
+    let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
+    let exchange = async {
+        let mut events = answer.await.expect("a head").into_body();
+        let first = events.data().await.expect("an event").expect("data");
+        assert_eq!(first, "first..\n", "before the second event");
+        let (_other, _) = send(&mut client, head("GET", "/open", &[]), true);
+        let second = events.data().await.expect("an event").expect("data");
+        assert_eq!(second, "second.\n");
+    };
+    let exchange = tokio::time::timeout(STEP_TIMEOUT, exchange).await;
+    exchange.expect("the events in time");
+}
+
+/// The limits of the slow readers below.
+const SLOW_LIMITS: &str = "min_rate = 8000\nstall_timeout = \"1s\"";
+const STALL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Requests an endless body and reads its beginning fast.
+async fn read_fast(gateway: &TestGateway, count: usize) -> RecvStream {
+    let mut client = http2_client(gateway, 1_000).await;
+    let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
+    let mut body = answer.await.expect("a head").into_body();
+    assert!(read(&mut body, count).await, "fast");
+    body
+}
+
+/// Reads at least `count` bytes. Returns whether the response went on.
+async fn read(body: &mut RecvStream, count: usize) -> bool {
+    let mut read = 0;
+    while read < count {
+        let Some(Ok(part)) = body.data().await else {
+            return false;
+        };
+        read += part.len();
+        let released = body.flow_control().release_capacity(part.len());
+        released.expect("received");
+    }
+    true
+}
+
+#[tokio::test]
+async fn reader_that_stalls_is_closed_within_two_windows() {
+    let origin = TestOrigin::start(OriginBehavior::Flood).await;
+    let gateway = gateway(&[origin.address], "", SLOW_LIMITS).await;
+    let mut body = read_fast(&gateway, 100_000).await;
+    let stalled_at = Instant::now();
+    let closed = async { while let Some(Ok(_)) = body.data().await {} };
+    let closed = tokio::time::timeout(STEP_TIMEOUT, closed).await;
+    closed.expect("the end in time");
+    let waited = stalled_at.elapsed();
+    assert!(waited > STALL_TIMEOUT / 2, "{waited:?}");
+    assert!(waited < STALL_TIMEOUT * 3, "{waited:?}");
+}
+
+/// Reads 10,800 bytes a second for five seconds.
+async fn read_steadily(mut body: RecvStream) {
+    const STEP_BYTES: usize = 540;
+    let mut pace = tokio::time::interval(Duration::from_millis(50));
+    let mut unread = 0;
+    for _ in 0..100 {
+        pace.tick().await;
+        while unread < STEP_BYTES {
+            let part = tokio::time::timeout(STEP_TIMEOUT, body.data()).await;
+            let part = part.expect("in time").expect("no end");
+            unread += part.expect("the stream is open").len();
+        }
+        let released = body.flow_control().release_capacity(STEP_BYTES);
+        released.expect("received");
+        unread -= STEP_BYTES;
+    }
+}
+
+#[tokio::test]
+async fn reader_that_slows_down_to_the_minimum_rate_is_served() {
+    let origin = TestOrigin::start(OriginBehavior::Flood).await;
+    let gateway = gateway(&[origin.address], "", SLOW_LIMITS).await;
+    // They slow down at different places of a part that the gateway has begun to write.
+    let mut readers = Vec::new();
+    for count in 0..8 {
+        let body = read_fast(&gateway, 100_000 + 2_000 * count).await;
+        readers.push(read_steadily(body));
+    }
+    join_all(readers).await;
+}

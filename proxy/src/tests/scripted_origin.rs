@@ -1,0 +1,134 @@
+//! Origins that run a script per connection, and gateways in front of them.
+
+use std::future::{Future, pending};
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::harness::{ROUTES, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+
+/// A short response.
+pub(super) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// The receive buffer of an origin, so that the kernel holds little for one that reads nothing.
+const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
+
+/// A connection of an origin.
+pub(super) struct OriginConnection {
+    pub(super) stream: TcpStream,
+    /// Bytes that were received and not taken.
+    pub(super) received: Vec<u8>,
+}
+
+/// Starts an origin that runs `script` for each connection.
+pub(super) async fn start<S, F>(script: S) -> SocketAddr
+where
+    S: Fn(OriginConnection) -> F + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket
+        .set_recv_buffer_size(RECEIVE_BUFFER_BYTES)
+        .expect("a size");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("binds");
+    let listener = socket.listen(64).expect("listens");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(script(OriginConnection {
+                stream,
+                received: Vec::new(),
+            }));
+        }
+    });
+    address
+}
+
+/// Starts an origin that reads nothing after the head of a request.
+pub(super) async fn start_stalled() -> SocketAddr {
+    start(|mut connection| async move {
+        connection.take_head().await;
+        pending::<()>().await;
+    })
+    .await
+}
+
+impl OriginConnection {
+    /// Takes the head of the next request; `None` at the end of the connection.
+    pub(super) async fn take_head(&mut self) -> Option<String> {
+        loop {
+            let end = self
+                .received
+                .windows(4)
+                .position(|window| window == b"\r\n\r\n");
+            if let Some(end) = end {
+                let head = self.received.drain(..end + 4).collect();
+                return Some(String::from_utf8(head).expect("text"));
+            }
+            if !self.fill().await {
+                return None;
+            }
+        }
+    }
+
+    /// Takes the next `count` bytes; `None` if the connection ends before.
+    pub(super) async fn take_body(&mut self, count: usize) -> Option<Vec<u8>> {
+        while self.received.len() < count {
+            if !self.fill().await {
+                return None;
+            }
+        }
+        Some(self.received.drain(..count).collect())
+    }
+
+    async fn fill(&mut self) -> bool {
+        let read = self.stream.read_buf(&mut self.received).await;
+        read.is_ok_and(|read| read > 0)
+    }
+
+    /// Sends bytes, unless the gateway has closed the connection.
+    pub(super) async fn send(&mut self, data: impl AsRef<[u8]>) {
+        let _gone = self.stream.write_all(data.as_ref()).await;
+    }
+}
+
+/// Returns the length of a body in its request head.
+pub(super) fn content_length(head: &str) -> usize {
+    let head = head.to_ascii_lowercase();
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "));
+    length.map_or(0, |length| length.parse().expect("a number"))
+}
+
+/// Starts a gateway for clients of HTTP/1.1 and HTTP/2 in front of these addresses.
+pub(super) async fn gateway(addresses: &[SocketAddr], upstream: &str, limits: &str) -> TestGateway {
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let upstream = format!("addresses = {addresses:?}\n{upstream}");
+    TestGateway::h2c(unused, &upstream, limits, ROUTES).await
+}
+
+/// Opens an HTTP/2 connection whose streams have a receive window of this size.
+pub(super) async fn http2_client(gateway: &TestGateway, window: u32) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(gateway.address).await.expect("connects");
+    // Else the last packet of a window waits for a delayed acknowledgement.
+    stream.set_nodelay(true).expect("a socket");
+    http2_client_on(stream, window).await
+}
+
+/// Does the HTTP/2 handshake on a stream.
+pub(super) async fn http2_client_on<S>(stream: S, window: u32) -> SendRequest<Bytes>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = h2::client::Builder::new();
+    let shaking = builder.initial_window_size(window).handshake(stream);
+    let (client, connection) = shaking.await.expect("a handshake");
+    tokio::spawn(connection);
+    client.ready().await.expect("ready")
+}

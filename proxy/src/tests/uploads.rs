@@ -1,0 +1,433 @@
+//! Uploads: timeouts, retries and flow control while a body is sent to an upstream.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::harness::{STEP_TIMEOUT, TestGateway, fast_path_is_off};
+use super::response_budget::{Counted, queued};
+use super::scripted_origin::{
+    OK, content_length, gateway, http2_client, http2_client_on, start, start_stalled,
+};
+use super::tls_gateway::{head, reply, send};
+
+/// More than the fast path reads before it sends the request.
+const LONG_BODY_BYTES: usize = 40_000;
+
+/// More than the kernel and the gateway hold for an upstream that reads nothing.
+const HUGE_BODY_BYTES: usize = 32 << 20;
+
+/// The limits that a request with a huge body needs.
+const HUGE_LIMITS: &str = "body_bytes = \"33MiB\"\nhead_bytes = \"17MiB\"\n";
+
+/// The time for which a client pauses during its upload.
+const PAUSE: Duration = Duration::from_millis(1200);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Http1,
+    Http2,
+}
+
+const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
+
+/// Returns a body whose every byte differs from its neighbors.
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| b'a' + (at % 23) as u8).collect()
+}
+
+/// Sends a request, half of its body, and the rest after a pause. Returns status and body of the
+/// response.
+async fn upload_with_pause(
+    gateway: &TestGateway,
+    protocol: Protocol,
+    (method, target): (&str, &str),
+    body: Vec<u8>,
+) -> (u16, String) {
+    let (first, rest) = body.split_at(body.len() / 2);
+    let length = body.len().to_string();
+    match protocol {
+        Protocol::Http1 => {
+            let mut client = gateway.connect().await;
+            let head = format!(
+                "{method} {target} HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}\r\n\r\n"
+            );
+            client.write(&head).await;
+            client.stream.write_all(first).await.expect("writes");
+            tokio::time::sleep(PAUSE).await;
+            // The gateway may have answered already.
+            let _closed = client.stream.write_all(rest).await;
+            let response = client.response().await.expect("a response");
+            (response.status, response.body)
+        }
+        Protocol::Http2 => {
+            let mut client = http2_client(gateway, 1 << 20).await;
+            let fields = [("content-length", length.as_str())];
+            let (answer, mut stream) = send(&mut client, head(method, target, &fields), false);
+            let part = Bytes::copy_from_slice(first);
+            stream.send_data(part, false).expect("sends");
+            tokio::time::sleep(PAUSE).await;
+            let _reset = stream.send_data(Bytes::copy_from_slice(rest), true);
+            let response = reply(answer).await.expect("a response");
+            let body = String::from_utf8(response.body.to_vec()).expect("text");
+            (response.status, body)
+        }
+    }
+}
+
+#[tokio::test]
+async fn pause_of_a_client_is_no_timeout_of_its_upstream() {
+    let origin = start(|mut connection| async move {
+        while let Some(head) = connection.take_head().await {
+            connection.take_body(content_length(&head)).await;
+            connection.send(OK).await;
+        }
+    })
+    .await;
+    let timeouts = "read_timeout = \"800ms\"\nwrite_timeout = \"800ms\"";
+    let gateway = gateway(&[origin], timeouts, "").await;
+    for protocol in PROTOCOLS {
+        for length in [4, LONG_BODY_BYTES] {
+            let request = ("POST", "/open");
+            let response = upload_with_pause(&gateway, protocol, request, pattern(length)).await;
+            assert_eq!(response, (200, "ok".into()), "{protocol:?} {length}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn read_timeout_starts_at_the_end_of_the_request() {
+    let origin = start(|mut connection| async move {
+        let head = connection.take_head().await.expect("a head");
+        connection.take_body(content_length(&head)).await;
+        pending::<()>().await;
+    })
+    .await;
+    let timeouts = "read_timeout = \"300ms\"\nwrite_timeout = \"30s\"";
+    let gateway = gateway(&[origin], timeouts, "").await;
+    for protocol in PROTOCOLS {
+        for length in [4, LONG_BODY_BYTES] {
+            let request = ("POST", "/open");
+            let (status, body) =
+                upload_with_pause(&gateway, protocol, request, pattern(length)).await;
+            assert_eq!(status, 504, "{protocol:?} {length}: {body}");
+            assert!(body.contains("upstream_timeout"), "{body}");
+        }
+    }
+}
+
+/// The body is read before the request is sent, or kept for a second attempt. The client takes
+/// longer to send it than the upstream may take to answer.
+#[tokio::test]
+async fn upload_is_repeated_at_another_address() {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let (report, mut reports) = unbounded_channel();
+    let mut addresses = Vec::new();
+    for number in 0..2 {
+        let (requests, report) = (Arc::clone(&requests), report.clone());
+        let origin = start(move |mut connection| {
+            let (requests, report) = (Arc::clone(&requests), report.clone());
+            async move {
+                while let Some(head) = connection.take_head().await {
+                    let body = connection.take_body(content_length(&head)).await;
+                    let _test_ended = report.send((number, body));
+                    // Every other request fails after it was received.
+                    if requests.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+                        return;
+                    }
+                    connection.send(OK).await;
+                }
+            }
+        });
+        addresses.push(origin.await);
+    }
+    let upstream = "read_timeout = \"800ms\"\nretry_budget = 100\nload_balancing = \"round_robin\"";
+    let gateway = gateway(&addresses, upstream, "").await;
+    for protocol in PROTOCOLS {
+        for length in [4, LONG_BODY_BYTES] {
+            let body = pattern(length);
+            let request = ("GET", "/open");
+            let response = upload_with_pause(&gateway, protocol, request, body.clone()).await;
+            let case = format!("{protocol:?} {length}");
+            assert_eq!(response, (200, "ok".into()), "{case}");
+            let (first, second) = (reports.recv().await, reports.recv().await);
+            let (first, second) = (first.expect("a report"), second.expect("a report"));
+            assert_ne!(first.0, second.0, "{case}: another address");
+            assert!(first.1.as_ref() == Some(&body), "{case}: the first body");
+            assert!(second.1 == Some(body), "{case}: the second body");
+        }
+    }
+}
+
+#[tokio::test]
+async fn repeated_upload_has_a_read_timeout() {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&requests);
+    let origin = start(move |mut connection| {
+        let count = Arc::clone(&count);
+        async move {
+            let head = connection.take_head().await.expect("a head");
+            connection.take_body(content_length(&head)).await;
+            // The first attempt fails, and the second is not answered.
+            if count.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
+                pending::<()>().await;
+            }
+        }
+    })
+    .await;
+    let upstream = "read_timeout = \"800ms\"\nwrite_timeout = \"30s\"\nretry_budget = 100";
+    let gateway = gateway(&[origin], upstream, "").await;
+    for protocol in PROTOCOLS {
+        let request = ("GET", "/open");
+        let body = pattern(LONG_BODY_BYTES);
+        let (status, body) = upload_with_pause(&gateway, protocol, request, body).await;
+        assert_eq!(status, 504, "{protocol:?}: {body}");
+    }
+    assert_eq!(requests.load(Ordering::Relaxed), 4);
+}
+
+/// Sends a request with a huge body, as far as it is accepted, and returns the response.
+async fn upload_huge_body(
+    gateway: &TestGateway,
+    protocol: Protocol,
+    length: usize,
+) -> (u16, String) {
+    match protocol {
+        Protocol::Http1 => {
+            let (mut near, mut far) = gateway.connect().await.stream.into_split();
+            let sending = tokio::spawn(async move {
+                let head = "POST /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n";
+                let head = format!("{head}Content-Length: {length}\r\n\r\n");
+                let mut written = far.write_all(head.as_bytes()).await;
+                // The gateway waits for the body.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                let block = vec![b'x'; 64 << 10];
+                for _ in 0..length / block.len() {
+                    if written.is_ok() {
+                        written = far.write_all(&block).await;
+                    }
+                }
+                far
+            });
+            let mut response = Vec::new();
+            let read = tokio::time::timeout(STEP_TIMEOUT, near.read_to_end(&mut response)).await;
+            let _closed_or_reset = read.expect("the end in time");
+            sending.abort();
+            let text = String::from_utf8(response).expect("text");
+            let status = text.split(' ').nth(1).expect("a status");
+            (status.parse().expect("a number"), text)
+        }
+        Protocol::Http2 => {
+            let mut client = http2_client(gateway, 1 << 20).await;
+            let digits = length.to_string();
+            let fields = [("content-length", digits.as_str())];
+            let (answer, mut stream) = send(&mut client, head("POST", "/open", &fields), false);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let body = Bytes::from(vec![b'x'; length]);
+            stream.send_data(body, true).expect("sends");
+            let response = reply(answer).await.expect("a response");
+            let body = String::from_utf8(response.body.to_vec()).expect("text");
+            (response.status, body)
+        }
+    }
+}
+
+#[tokio::test]
+async fn client_is_not_blamed_for_a_stalled_upstream() {
+    let cases = [
+        ("write_timeout = \"500ms\"", ""),
+        ("write_timeout = \"30s\"", "deadline = \"5s\""),
+    ];
+    // On the streaming path, the kernel ends the request of a stalled upstream.
+    let count = if fast_path_is_off() { 1 } else { 2 };
+    let cases = cases.into_iter().take(count);
+    let uploads = cases.flat_map(|case| PROTOCOLS.map(|protocol| (case, protocol)));
+    let checks = uploads.map(|((upstream, limits), protocol)| async move {
+        let limits = format!("{HUGE_LIMITS}stall_timeout = \"200ms\"\n{limits}");
+        let gateway = gateway(&[start_stalled().await], upstream, &limits).await;
+        let (status, body) = upload_huge_body(&gateway, protocol, HUGE_BODY_BYTES).await;
+        let case = format!("{protocol:?} {upstream}: {body}");
+        assert_eq!(status, 504, "{case}");
+        assert!(body.contains("upstream_timeout"), "{case}");
+        let events = gateway.finish().await;
+        assert_eq!(
+            (&events[0]["status"], &events[0]["code"]),
+            (&504.into(), &"upstream_timeout".into()),
+            "{case}"
+        );
+    });
+    join_all(checks).await;
+}
+
+/// Waits until the client can send no more. Returns the bytes that are neither with the client nor
+/// in a queue of the kernel.
+async fn settled_bytes(gateway: &TestGateway, origin: u16, written: &AtomicUsize) -> usize {
+    let (mut known, mut looks) = (0, 0);
+    let settling = async {
+        // Acknowledgements may be 200 ms late: until then some bytes are in two queues.
+        while looks < 5 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let queued = queued(gateway.address.port()) + queued(origin);
+            let held = written.load(Ordering::Relaxed).saturating_sub(queued);
+            looks = if held == known { looks + 1 } else { 0 };
+            known = held;
+        }
+    };
+    let settled = tokio::time::timeout(3 * STEP_TIMEOUT, settling).await;
+    settled.expect("at rest in time");
+    assert!(
+        written.load(Ordering::Relaxed) < HUGE_BODY_BYTES,
+        "the upload was not held up"
+    );
+    known
+}
+
+#[tokio::test]
+async fn stalled_upstream_bounds_what_is_read_of_an_upload() {
+    // Two reads of a body; over HTTP/2 also the window of a stream.
+    for (protocol, most) in [(Protocol::Http1, 64 << 10), (Protocol::Http2, 128 << 10)] {
+        // Pingora's channel holds further reads.
+        let most = if fast_path_is_off() {
+            2 * most + (64 << 10)
+        } else {
+            most
+        };
+        let origin = start_stalled().await;
+        let gateway = gateway(&[origin], "write_timeout = \"60s\"", HUGE_LIMITS).await;
+        let written = Arc::new(AtomicUsize::new(0));
+        let stream = TcpStream::connect(gateway.address).await.expect("connects");
+        stream.set_nodelay(true).expect("a socket");
+        let mut counted = Counted {
+            stream,
+            written: Arc::clone(&written),
+        };
+        let length = HUGE_BODY_BYTES.to_string();
+        let sending = tokio::spawn(async move {
+            if protocol == Protocol::Http1 {
+                let head = format!(
+                    "POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}\r\n\r\n"
+                );
+                counted.write_all(head.as_bytes()).await.expect("writes");
+                counted
+                    .write_all(&vec![b'x'; HUGE_BODY_BYTES])
+                    .await
+                    .expect("writes");
+            } else {
+                let mut client = http2_client_on(counted, 1 << 20).await;
+                let fields = [("content-length", length.as_str())];
+                let (answer, mut stream) = send(&mut client, head("POST", "/open", &fields), false);
+                let body = Bytes::from(vec![b'x'; HUGE_BODY_BYTES]);
+                stream.send_data(body, true).expect("sends");
+                drop(answer.await);
+            }
+        });
+        let held = settled_bytes(&gateway, origin.port(), &written).await;
+        assert!(held > 0, "{protocol:?}: nothing was read");
+        assert!(held <= most + (4 << 10), "{protocol:?}: {held} bytes");
+        sending.abort();
+    }
+}
+
+/// Starts an origin that reads 5 MB a second, and answers at the end of the request.
+async fn start_steady_reader() -> std::net::SocketAddr {
+    start(|mut connection| async move {
+        let mut pace = tokio::time::interval(Duration::from_millis(25));
+        let mut tail = Vec::new();
+        let mut space = vec![0; 128 << 10];
+        let (mut received, mut end) = (0, None);
+        while end.is_none_or(|end| received < end) {
+            pace.tick().await;
+            let Ok(read @ 1..) = connection.stream.read(&mut space).await else {
+                return;
+            };
+            received += read;
+            if end.is_none() {
+                tail.extend_from_slice(&space[..read]);
+                let at = tail.windows(4).position(|window| window == b"\r\n\r\n");
+                end = at.map(|at| {
+                    let head = String::from_utf8_lossy(&tail[..at]);
+                    received - tail.len() + at + 4 + content_length(&head)
+                });
+                let keep = tail.len().min(4 << 10);
+                tail.drain(..tail.len() - keep);
+            }
+        }
+        connection.send(OK).await;
+    })
+    .await
+}
+
+/// Each part is sent within the timeout, all parts together are not.
+#[tokio::test]
+async fn every_part_of_an_upload_has_its_own_write_timeout() {
+    let origin = start_steady_reader().await;
+    let gateway = gateway(&[origin], "write_timeout = \"1200ms\"", HUGE_LIMITS).await;
+    let (status, body) = upload_huge_body(&gateway, Protocol::Http1, 16 << 20).await;
+    assert_eq!(status, 200, "{body}");
+}
+
+/// One write that the upstream accepts piece by piece, for longer than the timeout.
+#[tokio::test]
+async fn write_timeout_is_not_renewed_by_a_partial_write() {
+    let origin = start_steady_reader().await;
+    let gateway = gateway(&[origin], "write_timeout = \"1200ms\"", HUGE_LIMITS).await;
+    let mut client = gateway.connect().await;
+    let head = format!(
+        "GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nX-Much: {}\r\n\r\n",
+        "x".repeat(16 << 20)
+    );
+    client.write(&head).await;
+    let response = client.response().await.expect("a response");
+    assert_eq!(
+        (response.status, response.code().as_str()),
+        (504, "upstream_timeout")
+    );
+}
+
+#[tokio::test]
+async fn stalled_upload_does_not_block_its_connection() {
+    let origin = start(|mut connection| async move {
+        while let Some(head) = connection.take_head().await {
+            if head.contains("/open?stalled ") {
+                pending::<()>().await;
+            }
+            connection.take_body(content_length(&head)).await;
+            connection.send(OK).await;
+        }
+    })
+    .await;
+    let gateway = gateway(&[origin], "write_timeout = \"60s\"", HUGE_LIMITS).await;
+    let written = Arc::new(AtomicUsize::new(0));
+    let stream = TcpStream::connect(gateway.address).await.expect("connects");
+    stream.set_nodelay(true).expect("a socket");
+    let counted = Counted {
+        stream,
+        written: Arc::clone(&written),
+    };
+    let mut client = http2_client_on(counted, 1 << 20).await;
+    let length = HUGE_BODY_BYTES.to_string();
+    let fields = [("content-length", length.as_str())];
+    let request = head("POST", "/open?stalled", &fields);
+    let (_pending, mut stalled) = send(&mut client, request, false);
+    let body = Bytes::from(vec![b'x'; HUGE_BODY_BYTES]);
+    stalled.send_data(body, true).expect("sends");
+    // Until the upload has filled all buffers in front of its upstream.
+    settled_bytes(&gateway, origin.port(), &written).await;
+    for length in [10, 200_000] {
+        let digits = length.to_string();
+        let fields = [("content-length", digits.as_str())];
+        let (answer, mut stream) = send(&mut client, head("POST", "/open", &fields), false);
+        stream
+            .send_data(Bytes::from(pattern(length)), true)
+            .expect("sends");
+        let response = reply(answer).await.expect("a response");
+        assert_eq!((response.status, &*response.body), (200, &b"ok"[..]));
+    }
+}
