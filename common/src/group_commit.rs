@@ -167,14 +167,19 @@ mod tests {
         }
 
         async fn until_started(&self, batches: usize) -> Vec<usize> {
-            loop {
-                let sizes = self.sizes.lock().clone();
-                if sizes.len() >= batches {
-                    return sizes;
-                }
+            until(|| self.sizes.lock().len() >= batches).await;
+            self.sizes.lock().clone()
+        }
+    }
+
+    async fn until(is_done: impl Fn() -> bool) {
+        let waiting = async {
+            while !is_done() {
                 tokio::task::yield_now().await;
             }
-        }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+        waited.expect("done in time");
     }
 
     fn submit(submitter: &Submitter<u32, u32>, item: u32) -> tokio::task::JoinHandle<u32> {
@@ -188,9 +193,7 @@ mod tests {
         let mut replies = vec![submit(&submitter, 0)];
         assert_eq!(processor.until_started(1).await, [1]);
         replies.extend((1..=4).map(|item| submit(&submitter, item)));
-        while submitter.queue.capacity() != 12 {
-            tokio::task::yield_now().await;
-        }
+        until(|| submitter.queue.capacity() == 12).await;
         processor.permits.add_permits(3);
         for (item, reply) in (0..).zip(replies) {
             assert_eq!(reply.await.expect("no panic"), item * 10);
@@ -207,9 +210,7 @@ mod tests {
             processor.until_started(batches).await;
         }
         replies.push(submit(&submitter, 1));
-        while submitter.queue.capacity() != 15 {
-            tokio::task::yield_now().await;
-        }
+        until(|| submitter.queue.capacity() == 15).await;
         assert_eq!(processor.until_started(2).await, [1, 1], "the third waits");
         processor.permits.add_permits(1);
         assert_eq!(processor.until_started(3).await, [1, 1, 1]);
