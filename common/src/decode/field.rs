@@ -88,9 +88,10 @@ impl<'a> Field<'a> {
     /// mistake. `form` is the JSON schema of the string.
     pub fn if_string(&self, form: impl FnOnce() -> Json) -> Option<&'a str> {
         self.accept(form);
-        match &self.node.value {
-            Value::String(text) => Some(text),
-            _ => None,
+        if let Value::String(text) = &self.node.value {
+            Some(text)
+        } else {
+            None
         }
     }
 
