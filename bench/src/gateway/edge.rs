@@ -102,7 +102,7 @@ pub(super) fn traffic(
         http1: tls::client_config(bench.folder(), tls::HTTP1)?,
         http2: Http2Client::trusting(bench.folder())?,
     };
-    let (rounds, seconds) = bench.pick((2, 1), (5, 6));
+    let (rounds, seconds) = bench.pick((2, 1), (3, 4));
     let mut summary = Vec::new();
     let mut details = Vec::new();
     for load in &LOADS {
