@@ -57,6 +57,7 @@ async fn shipped_files_are_valid_by_the_schemas() {
     for (program, file) in [
         ("postern-proxy", "proxy.toml"),
         ("postern-auth", "auth.toml"),
+        ("postern-notify", "notify.toml"),
     ] {
         let validator = validator(program).await;
         let text = ConfigFile::of_repository(file).text().to_owned();

@@ -11,7 +11,11 @@ pub struct AcceptedFields(BTreeMap<String, AcceptedField>);
 
 #[derive(Clone, Debug, Default)]
 struct AcceptedField {
-    is_required: bool,
+    /// How often a reader required the field.
+    required: usize,
+    /// How often an object was read at the path. A field is required if each of them required it:
+    /// the objects of a list may be of different kinds.
+    objects: usize,
     /// The accepted forms, as JSON schemas.
     forms: Vec<Json>,
 }
@@ -33,12 +37,14 @@ impl AcceptedFields {
 
     /// Records that a field is required.
     pub(super) fn note_required(&mut self, path: String) {
-        self.0.entry(path).or_default().is_required = true;
+        self.0.entry(path).or_default().required += 1;
     }
 
     /// Records an accepted form of the value at a path. Enumerations are joined.
     pub(super) fn note_form(&mut self, path: String, form: Json) {
-        let forms = &mut self.0.entry(path).or_default().forms;
+        let field = self.0.entry(path).or_default();
+        field.objects += usize::from(form["type"] == "object");
+        let forms = &mut field.forms;
         if forms.contains(&form) {
             return;
         }
@@ -119,6 +125,7 @@ impl AcceptedFields {
             "" => String::new(),
             path => format!("{path}."),
         };
+        let objects = self.0.get(path).map_or(0, |field| field.objects);
         let (mut properties, mut required) = (Map::new(), Vec::new());
         schema["additionalProperties"] = json!(false);
         for (child, field) in &self.0 {
@@ -134,7 +141,7 @@ impl AcceptedFields {
                 continue;
             }
             properties.insert(name.to_owned(), value);
-            if field.is_required {
+            if field.required > 0 && field.required >= objects {
                 required.push(json!(name));
             }
         }
@@ -165,7 +172,7 @@ mod tests {
 
     /// Reads a text that uses every form, and returns the schema.
     fn schema() -> Json {
-        let text = "a = 1\nb = 'any'\nc = { x = true }\n[[d]]\ne = ['f']\n[[d]]\ne = 'all'\n";
+        let text = "a = 1\nb = 'any'\nc = { x = true }\n[[d]]\ne = ['f']\n[[d]]\ne = 'all'\n[[d]]\ng = true\n";
         let mistakes = Mistakes::recording_fields();
         let root = toml(text, &mistakes).expect("TOML");
         let read = |root: &Object<'_>| {
@@ -177,6 +184,9 @@ mod tests {
             root.section("c", |c| Some(c.entries(|_, field| field.boolean())));
             root.list("d", |field| {
                 field.object(|d| {
+                    if !d.has("e") {
+                        return d.required("g", |field| field.boolean().map(drop));
+                    }
                     d.required("e", |field| {
                         match field.if_string(|| json!({"type": "string"})) {
                             Some(_) => Some(()),
@@ -215,11 +225,10 @@ mod tests {
                 "d": {"type": "array", "items": {
                     "type": "object",
                     "additionalProperties": false,
-                    "required": ["e"],
                     "properties": {"e": {"anyOf": [
                         {"type": "string"},
                         {"type": "array", "items": {"enum": ["f", "g"]}}
-                    ]}}
+                    ]}, "g": {"type": "boolean"}}
                 }}
             }
         });
