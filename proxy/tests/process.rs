@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 /// Nothing in these tests takes longer, unless it hangs.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -35,9 +37,18 @@ fn gateway(folder: &Path, config: &str) -> Command {
     command
 }
 
+/// Returns a free address that no other test of this program gets.
 fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-    listener.local_addr().expect("bound")
+    static TAKEN: Mutex<Vec<SocketAddr>> = Mutex::new(Vec::new());
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let address = listener.local_addr().expect("bound");
+        let mut taken = TAKEN.lock();
+        if !taken.contains(&address) {
+            taken.push(address);
+            return address;
+        }
+    }
 }
 
 /// Waits for the end of a process, and ends it if it does not end by itself.

@@ -1,7 +1,7 @@
 //! Requests to upstreams: choice of an address and the forwarded message.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use http::header::TE;
@@ -97,6 +97,9 @@ fn log_no_endpoint(pool: &UpstreamPool, ctx: &RequestContext, reason: NoEndpoint
     }
 }
 
+/// Time after the deadline of a request at which Pingora's own timeout ends it.
+const AFTER_DEADLINE: Duration = Duration::from_millis(500);
+
 /// Builds the Pingora peer for the chosen address.
 pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
     let config = Arc::clone(&ctx.config);
@@ -109,8 +112,10 @@ pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<
         // The client side enforces this timeout without a timer per read, and only from the end of
         // the request; Pingora's own would run while the client is still sending. While an upstream
         // does not accept a request body, the client side is not polled: then the kernel closes the
-        // connection after `write_timeout`.
-        peer.options.read_timeout = (!deadline.is_request_complete()).then_some(route.deadline);
+        // connection after `write_timeout`. Pingora's timeout is later than the deadline, which
+        // otherwise could be reported as a read timeout.
+        let read_timeout = route.deadline.saturating_add(AFTER_DEADLINE);
+        peer.options.read_timeout = (!deadline.is_request_complete()).then_some(read_timeout);
     }
     if route.websocket && headers::is_websocket_upgrade(session.req_header()) {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::WebSocketOnly;
