@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 use postern_common::database::{Database, is_unavailable};
-use postern_common::with_dialect;
-use postern_common::{Code, Problem};
+use postern_common::{Code, Problem, from_row, with_dialect};
 use sqlx::Row;
 
 use self::schema::MIGRATIONS;
@@ -68,7 +67,7 @@ pub(crate) struct AuthStore {
 }
 
 /// A registration that is neither completed nor undone.
-#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PendingRegistration {
     pub(crate) id: String,
     pub(crate) email: String,
@@ -81,7 +80,7 @@ pub(crate) struct PendingRegistration {
 }
 
 /// The user of a social identity.
-#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SocialIdentity {
     /// The subject of the pool user, or a generated id if there is no pool user.
     pub(crate) user_id: String,
@@ -92,6 +91,21 @@ pub(crate) struct SocialIdentity {
     /// Whether the profile was saved at the actor service.
     pub(crate) profile_saved: bool,
 }
+
+from_row!(PendingRegistration {
+    id: String,
+    email: String,
+    subject: Option<String>,
+    began_at: i64,
+    attempts: i64,
+});
+
+from_row!(SocialIdentity {
+    user_id: String,
+    username: Option<String>,
+    social_only: bool,
+    profile_saved: bool,
+});
 
 /// A provider's refresh token, sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -55,6 +55,44 @@ macro_rules! with_dialect {
     };
 }
 
+/// Implements [`sqlx::FromRow`] for a struct of columns with the names of its fields. A field with
+/// `as TYPE` is a column of that type, converted by [`TryFrom`].
+///
+/// sqlx's own derive macro would build its drivers a second time, as dependencies of a macro.
+#[macro_export]
+macro_rules! from_row {
+    ($name:ty { $($field:ident: $type:ty $(as $column:ty)?),+ $(,)? }) => {
+        impl<'r, R: sqlx::Row> sqlx::FromRow<'r, R> for $name
+        where
+            &'static str: sqlx::ColumnIndex<R>,
+            $($crate::from_row!(@column $type $(, $column)?): sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,)+
+        {
+            fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
+                Ok(Self { $($field: $crate::from_row!(@get row, $field $(, $column)?),)+ })
+            }
+        }
+    };
+    (@column $type:ty) => { $type };
+    (@column $type:ty, $column:ty) => { $column };
+    (@get $row:ident, $field:ident) => { $row.try_get(stringify!($field))? };
+    (@get $row:ident, $field:ident, $column:ty) => {
+        $row.try_get::<$column, _>(stringify!($field))?
+            .try_into()
+            .map_err(|error| $crate::database::column_error(stringify!($field), error))?
+    };
+}
+
+/// Returns the error for a column whose value cannot be converted.
+pub fn column_error(
+    column: &str,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> sqlx::Error {
+    sqlx::Error::ColumnDecode {
+        index: column.to_owned(),
+        source: source.into(),
+    }
+}
+
 /// The result of [`Database::probe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Availability {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use postern_common::from_row;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::JsonColumn;
 
 /// A user, as stored.
-#[derive(Clone, Debug, sqlx::FromRow)]
+#[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) pool_id: String,
     /// Real username. In a pool whose users sign in with their e-mail address, it equals `sub`.
@@ -16,10 +17,8 @@ pub(crate) struct User {
     pub(crate) sub: String,
     /// E-mail address in lower case, if the pool's users sign in with it.
     pub(crate) alias: Option<String>,
-    #[sqlx(try_from = "String")]
     pub(crate) status: UserStatus,
     pub(crate) enabled: i64,
-    #[sqlx(try_from = "String")]
     pub(crate) attributes: JsonColumn<BTreeMap<String, String>>,
     /// Argon2id PHC string; `None` for a user who never had a password.
     pub(crate) password: Option<String>,
@@ -31,6 +30,21 @@ pub(crate) struct User {
     pub(crate) created_at: i64,
     pub(crate) updated_at: i64,
 }
+
+from_row!(User {
+    pool_id: String,
+    username: String,
+    sub: String,
+    alias: Option<String>,
+    status: UserStatus as String,
+    enabled: i64,
+    attributes: JsonColumn<BTreeMap<String, String>> as String,
+    password: Option<String>,
+    password_version: i64,
+    temporary_until: Option<i64>,
+    created_at: i64,
+    updated_at: i64,
+});
 
 /// The status of a user's registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

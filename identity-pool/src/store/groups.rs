@@ -1,10 +1,14 @@
 //! Groups and their members.
 
+use postern_common::from_row;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{FromRow, Row};
+
 use super::PoolStore;
 use crate::model::User;
 
 /// A group of a pool.
-#[derive(Clone, Debug, sqlx::FromRow)]
+#[derive(Clone, Debug)]
 pub(crate) struct GroupRow {
     pub(crate) pool_id: String,
     pub(crate) name: String,
@@ -15,14 +19,31 @@ pub(crate) struct GroupRow {
 }
 
 /// A row that is repeated for each group of a user, or occurs once if the user is in no group.
-#[derive(Debug, sqlx::FromRow)]
+#[derive(Debug)]
 pub(super) struct RowPerGroup<T> {
-    #[sqlx(flatten)]
     row: T,
     group_name: Option<String>,
 }
 
+from_row!(GroupRow {
+    pool_id: String,
+    name: String,
+    description: Option<String>,
+    precedence: Option<i64>,
+    created_at: i64,
+    updated_at: i64,
+});
+
 // === impl RowPerGroup ===
+
+impl<'r, T: FromRow<'r, SqliteRow>> FromRow<'r, SqliteRow> for RowPerGroup<T> {
+    fn from_row(row: &'r SqliteRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            row: T::from_row(row)?,
+            group_name: row.try_get("group_name")?,
+        })
+    }
+}
 
 impl<T> RowPerGroup<T> {
     /// Combines the rows into one value and the group names, in the order of the rows.

@@ -1,31 +1,45 @@
 //! Rows of pools and app clients.
 
-use postern_common::Secret;
+use postern_common::{Secret, from_row};
 
 use super::PoolStore;
 use crate::model::{AppClient, ClientSettings, JsonColumn, PoolSettings, UserPool, to_json_text};
 
-#[derive(sqlx::FromRow)]
 struct PoolRow {
     id: String,
     name: String,
-    #[sqlx(try_from = "String")]
     settings: JsonColumn<PoolSettings>,
     created_at: i64,
     updated_at: i64,
 }
 
-#[derive(sqlx::FromRow)]
 struct ClientRow {
     id: String,
     pool_id: String,
     name: String,
     secret: Option<String>,
-    #[sqlx(try_from = "String")]
     settings: JsonColumn<ClientSettings>,
     created_at: i64,
     updated_at: i64,
 }
+
+from_row!(PoolRow {
+    id: String,
+    name: String,
+    settings: JsonColumn<PoolSettings> as String,
+    created_at: i64,
+    updated_at: i64,
+});
+
+from_row!(ClientRow {
+    id: String,
+    pool_id: String,
+    name: String,
+    secret: Option<String>,
+    settings: JsonColumn<ClientSettings> as String,
+    created_at: i64,
+    updated_at: i64,
+});
 
 impl PoolStore {
     pub(crate) async fn pools(&self) -> Result<Vec<UserPool>, sqlx::Error> {

@@ -4,14 +4,16 @@
 //! it.
 
 use postern_common::clock::Timestamp;
-use sqlx::SqliteConnection;
+use postern_common::from_row;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{FromRow, Row, SqliteConnection};
 
 use super::PoolStore;
 use super::groups::RowPerGroup;
 use crate::model::User;
 
 /// A sign-in with its refresh tokens.
-#[derive(Clone, Debug, sqlx::FromRow)]
+#[derive(Clone, Debug)]
 pub(crate) struct TokenFamily {
     /// Id of the family: the claim `origin_jti`.
     pub(crate) family: String,
@@ -23,14 +25,11 @@ pub(crate) struct TokenFamily {
 }
 
 /// The sign-in of a refresh token, and its user.
-#[derive(Clone, Debug, sqlx::FromRow)]
+#[derive(Clone, Debug)]
 pub(crate) struct RefreshSession {
-    #[sqlx(flatten)]
     pub(crate) family: TokenFamily,
-    #[sqlx(flatten)]
     pub(crate) user: User,
     /// Names of the user's groups by precedence, lowest number first.
-    #[sqlx(skip)]
     pub(crate) groups: Vec<String>,
     /// Time of the token's first use, which rotates it if the client has rotation.
     pub(crate) rotated_at: Option<i64>,
@@ -82,13 +81,40 @@ pub(crate) struct RotateToken {
 }
 
 /// A pending challenge.
-#[derive(Clone, Debug, sqlx::FromRow)]
+#[derive(Clone, Debug)]
 pub(crate) struct ChallengeRow {
     pub(crate) hash: String,
     pub(crate) pool_id: String,
     pub(crate) client_id: String,
     pub(crate) username: String,
     pub(crate) expires_at: i64,
+}
+
+from_row!(TokenFamily {
+    family: String,
+    client_id: String,
+    auth_time: i64,
+    expires_at: i64,
+    revoked_at: Option<i64>,
+});
+
+from_row!(ChallengeRow {
+    hash: String,
+    pool_id: String,
+    client_id: String,
+    username: String,
+    expires_at: i64,
+});
+
+impl FromRow<'_, SqliteRow> for RefreshSession {
+    fn from_row(row: &SqliteRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            family: TokenFamily::from_row(row)?,
+            user: User::from_row(row)?,
+            groups: Vec::new(),
+            rotated_at: row.try_get("rotated_at")?,
+        })
+    }
 }
 
 /// Selects a sign-in and its user, one row for each group.

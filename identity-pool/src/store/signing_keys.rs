@@ -2,11 +2,12 @@
 //! that create the same key, one succeeds.
 
 use postern_common::clock::Timestamp;
+use postern_common::from_row;
 
 use super::PoolStore;
 
 /// A signing key, as stored.
-#[derive(Clone, sqlx::FromRow)]
+#[derive(Clone)]
 pub(crate) struct SigningKeyRow {
     pub(crate) kid: String,
     pub(crate) pool_id: String,
@@ -14,6 +15,13 @@ pub(crate) struct SigningKeyRow {
     pub(crate) der: String,
     pub(crate) signs_from: i64,
 }
+
+from_row!(SigningKeyRow {
+    kid: String,
+    pool_id: String,
+    der: String,
+    signs_from: i64,
+});
 
 impl PoolStore {
     pub(crate) async fn keys(&self) -> Result<Vec<SigningKeyRow>, sqlx::Error> {

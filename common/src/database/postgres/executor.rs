@@ -4,7 +4,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, StreamExt, TryFutureExt, TryStreamExt};
 use sqlx::postgres::{PgQueryResult, PgRow, PgStatement, PgTypeInfo};
-use sqlx::{Describe, Either, Error, Execute, Executor, Postgres, SqlStr};
+use sqlx::{Either, Error, Execute, Executor, Postgres, SqlStr};
 use tokio::time::timeout;
 
 use super::pool::PostgresPool;
@@ -62,19 +62,6 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
             let statement =
                 timeout(pool.deadline(), connection.prepare_with(sql, parameters)).await;
             connection.finish(statement, pool.deadline())
-        };
-        answer.boxed()
-    }
-
-    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, Error>>
-    where
-        'p: 'e,
-    {
-        let pool = self.clone();
-        let answer = async move {
-            let mut connection = pool.acquire().await?;
-            let described = timeout(pool.deadline(), connection.describe(sql)).await;
-            connection.finish(described, pool.deadline())
         };
         answer.boxed()
     }

@@ -34,9 +34,7 @@ async fn one(pool: &PostgresPool) -> Result<i32, sqlx::Error> {
 }
 
 /// The ways to run a statement. Each has a deadline of its own in the pool.
-const STATEMENT_KINDS: [&str; 7] = [
-    "execute", "fetch", "prepare", "describe", "begin", "commit", "rollback",
-];
+const STATEMENT_KINDS: [&str; 6] = ["execute", "fetch", "prepare", "begin", "commit", "rollback"];
 
 /// Runs a statement on a connection that has just become silent. Returns what is wrong with its
 /// end.
@@ -57,7 +55,6 @@ async fn silent_statement(test: &TestDatabase, kind: &str) -> Option<String> {
             ("execute", None) => pool.execute("SELECT 1").await.map(drop),
             ("fetch", None) => pool.fetch_optional("SELECT 1").await.map(drop),
             ("prepare", None) => pool.prepare("SELECT 1".into_sql_str()).await.map(drop),
-            ("describe", None) => pool.describe("SELECT 1".into_sql_str()).await.map(drop),
             (_, None) => pool.begin().await.map(drop),
         }
     };
