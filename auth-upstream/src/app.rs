@@ -10,7 +10,7 @@ use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, serve};
-use tokio::net::TcpListener;
+use postern_common::startup::Listeners;
 use tokio_util::sync::CancellationToken;
 
 use crate::assembly::AuthService;
@@ -25,15 +25,6 @@ const MAX_BODY_BYTES: usize = 64 << 10;
 const STARTUP_CHECK_DELAY: Duration = Duration::from_secs(5);
 /// The time between two probes of the stores.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
-
-/// The sockets on which the process listens.
-#[derive(Debug)]
-pub struct Listeners {
-    /// For requests of the gateway.
-    pub public: TcpListener,
-    /// For `/livez`, `/readyz` and `/metrics`; `None` if the caller serves them.
-    pub admin: Option<TcpListener>,
-}
 
 /// An authentication upstream.
 #[derive(Debug)]

@@ -35,9 +35,10 @@ mod client;
 mod crypto;
 mod telemetry;
 
-pub use app::{App, Listeners};
+pub use app::App;
 pub use config::{Config, ConfirmationMode, RefreshSettings, SocialConfig, TokenDelivery};
 pub use diagnostics::{CheckResult, CheckStatus};
+pub use postern_common::startup::Listeners;
 pub use protection::AttemptLimits;
 
 #[cfg(test)]

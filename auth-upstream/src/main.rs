@@ -5,12 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use postern_auth::{App, Config, Listeners};
+use postern_auth::{App, Config};
 use postern_common::config::{Env, load};
-use postern_common::exit::Exit;
-use postern_common::http::bind;
-use postern_common::service_manager::ServiceManager;
-use postern_common::startup::wait_for_database;
+use postern_common::exit::{Exit, parse_arguments};
+use postern_common::startup::ServiceProcess;
 use postern_common::{Clock, log};
 
 /// The allocator of all programs of this workspace; see `main.rs` of the gateway for the reason.
@@ -41,15 +39,9 @@ const SCHEMA: &str = include_str!("../auth.schema.json");
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match CommandLine::try_parse() {
+    match parse_arguments() {
         Ok(arguments) => Exit::report(Box::pin(run(arguments)).await),
-        Err(error) if error.use_stderr() => {
-            Exit::report(Err(Exit::usage(error.to_string().trim_end())))
-        }
-        Err(help) => match help.print() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        },
+        Err(code) => code,
     }
 }
 
@@ -65,38 +57,15 @@ async fn run(arguments: CommandLine) -> Result<(), Exit> {
         return Box::pin(check(config)).await;
     }
     log::init(config.log.format, &config.log.filter);
-    let (public, admin) = (
-        bind(config.listen).await?,
-        bind(config.admin.address).await?,
-    );
-    let shutdown = postern_common::signals::on_termination()
-        .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
-    let service_manager = ServiceManager::from_env(&env);
-
-    if !wait_for_database(
-        &config.database,
-        "postern-auth",
-        &public,
-        &admin,
-        service_manager.as_ref(),
-        &shutdown,
-    )
-    .await?
-    {
+    let addresses = [config.listen, config.admin.address];
+    let Some(process) =
+        ServiceProcess::start("postern-auth", &config.database, addresses, &env).await?
+    else {
         return Ok(());
-    }
+    };
     let app = Box::pin(App::build(config, Clock::system())).await?;
-    if let Some(service_manager) = service_manager {
-        tokio::spawn(service_manager.report_health(app.health(), shutdown.clone()));
-    }
-    Box::pin(app.run(
-        Listeners {
-            public,
-            admin: Some(admin),
-        },
-        shutdown,
-    ))
-    .await;
+    let (listeners, shutdown) = process.run_with(app.health());
+    Box::pin(app.run(listeners, shutdown)).await;
     Ok(())
 }
 

@@ -2,6 +2,21 @@
 
 use std::process::ExitCode;
 
+/// Parses the arguments of the process. Help and version are printed.
+///
+/// # Errors
+/// The exit code of the process, if it ends here: 64 for an invalid argument.
+pub fn parse_arguments<P: clap::Parser>() -> Result<P, ExitCode> {
+    P::try_parse().map_err(|error| {
+        if error.use_stderr() {
+            return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
+        }
+        error
+            .print()
+            .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+    })
+}
+
 /// A reason why a process cannot start or continue, with its exit status.
 #[derive(Debug)]
 pub struct Exit {

@@ -1,5 +1,7 @@
-//! Startup while the database is unavailable: the process waits, answers 503 and is not ready.
+//! Start of a service process. While the database is unavailable, the process waits, answers 503
+//! and is not ready.
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -11,9 +13,10 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::admin::{self, Health};
+use crate::config::Env;
 use crate::database::{Availability, Database, DatabaseOptions};
 use crate::exit::Exit;
-use crate::http::{Limits, serve};
+use crate::http::{Limits, bind, serve};
 use crate::problem::{Code, Problem};
 use crate::service_manager::ServiceManager;
 
@@ -21,6 +24,67 @@ use crate::service_manager::ServiceManager;
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Failed attempts per log message.
 const ATTEMPTS_PER_WARNING: u32 = 30;
+
+/// The sockets on which a service listens.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For requests of the gateway and of services.
+    pub public: TcpListener,
+    /// For `/livez`, `/readyz` and `/metrics`; `None` if the caller serves them.
+    pub admin: Option<TcpListener>,
+}
+
+/// A service process that has bound its sockets and reached its database.
+#[derive(Debug)]
+pub struct ServiceProcess {
+    listeners: Listeners,
+    shutdown: CancellationToken,
+    service_manager: Option<ServiceManager>,
+}
+
+// === impl ServiceProcess ===
+
+impl ServiceProcess {
+    /// Binds the public and the admin socket, installs the signal handlers, and waits for the
+    /// database. Returns `None` if a termination signal arrives first.
+    ///
+    /// # Errors
+    /// Status 69 if a socket cannot be bound, and those of [`wait_for_database`].
+    pub async fn start(
+        name: &str,
+        database: &str,
+        [public, admin]: [SocketAddr; 2],
+        env: &Env,
+    ) -> Result<Option<Self>, Exit> {
+        let (public, admin) = (bind(public).await?, bind(admin).await?);
+        let shutdown = crate::signals::on_termination().map_err(|error| {
+            Exit::unavailable(format!("cannot install signal handlers: {error}"))
+        })?;
+        let service_manager = ServiceManager::from_env(env);
+        let manager = service_manager.as_ref();
+        let is_available =
+            wait_for_database(database, name, &public, &admin, manager, &shutdown).await?;
+        let listeners = Listeners {
+            public,
+            admin: Some(admin),
+        };
+        Ok(is_available.then_some(Self {
+            listeners,
+            shutdown,
+            service_manager,
+        }))
+    }
+
+    /// Reports the health of the service to the service manager from now on. Returns the sockets,
+    /// and the token that a termination signal cancels.
+    #[must_use]
+    pub fn run_with(self, health: Health) -> (Listeners, CancellationToken) {
+        if let Some(manager) = self.service_manager {
+            tokio::spawn(manager.report_health(health, self.shutdown.clone()));
+        }
+        (self.listeners, self.shutdown)
+    }
+}
 
 /// Waits until the database accepts connections. Returns `false` if `stop` is cancelled first.
 ///
@@ -31,7 +95,7 @@ const ATTEMPTS_PER_WARNING: u32 = 30;
 /// Exit status 64 if the URL names no supported database; 69 if the database rejects the
 /// connection, for example because of a wrong password, or if a socket cannot be duplicated.
 /// Waiting would not help in these cases.
-pub async fn wait_for_database(
+async fn wait_for_database(
     url: &str,
     name: &str,
     public: &TcpListener,

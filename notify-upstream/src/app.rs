@@ -19,8 +19,8 @@ use postern_common::database::{Database, DatabaseOptions};
 use postern_common::exit::Exit;
 use postern_common::http::Limits;
 use postern_common::service::{ServiceClient, ServiceTokens};
+use postern_common::startup::Listeners;
 use postern_common::token::{Verifier, VerifierOptions};
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -47,15 +47,6 @@ use crate::notification::{Channel, OrderSequence};
 use crate::status::reader::{StatusBatcher, StatusReader};
 use crate::store::{SnapshotCache, Store, StoreError};
 use crate::templates::{Templates, fingerprint};
-
-/// The listening sockets.
-#[derive(Debug)]
-pub struct Listeners {
-    /// The listener for requests of the gateway and of services.
-    pub public: TcpListener,
-    /// The admin listener: `/livez`, `/readyz`, `/metrics`.
-    pub admin: Option<TcpListener>,
-}
 
 /// The assembled service.
 pub struct App {

@@ -17,7 +17,7 @@ use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::config::{Env, load};
 use postern_common::database::{Database, DatabaseOptions};
-use postern_common::exit::Exit;
+use postern_common::exit::{Exit, parse_arguments};
 use serde_json::{Map, Value};
 
 use crate::Config;
@@ -131,22 +131,12 @@ pub(super) struct DeadLetterFilter {
 
 /// Runs the program with the arguments of the process.
 pub async fn run() -> ExitCode {
-    match Arguments::try_parse() {
-        Ok(Arguments {
-            config,
-            command: None,
-        }) => Exit::report(Box::pin(serve::serve(&config)).await),
-        Ok(Arguments {
-            config,
-            command: Some(command),
-        }) => Exit::report(Box::pin(command.run(&config)).await),
-        Err(error) if error.use_stderr() => {
-            Exit::report(Err(Exit::usage(error.to_string().trim_end())))
-        }
-        Err(help) => match help.print() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        },
+    match parse_arguments() {
+        Ok(Arguments { config, command }) => Exit::report(match command {
+            None => Box::pin(serve::serve(&config)).await,
+            Some(command) => Box::pin(command.run(&config)).await,
+        }),
+        Err(code) => code,
     }
 }
 

@@ -53,8 +53,9 @@ pub mod cli;
 #[cfg(test)]
 mod testing;
 
-pub use app::{App, Listeners, MAX_SHUTDOWN_DURATION};
+pub use app::{App, MAX_SHUTDOWN_DURATION};
 pub use config::Config;
+pub use postern_common::startup::Listeners;
 
 /// The queue without its service, for benchmarks. Not a stable interface.
 #[doc(hidden)]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::config::{self, Env};
-use postern_common::exit::Exit;
+use postern_common::exit::{Exit, parse_arguments};
 use postern_common::service_manager::ServiceManager;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, log};
@@ -69,16 +69,9 @@ struct ExplainRequest {
 }
 
 fn main() -> ExitCode {
-    let arguments = match CliArguments::try_parse() {
+    let arguments: CliArguments = match parse_arguments() {
         Ok(arguments) => arguments,
-        Err(error) if error.use_stderr() => {
-            return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
-        }
-        Err(help) => {
-            return help
-                .print()
-                .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
-        }
+        Err(code) => return code,
     };
     let env = Env::of_process();
     Exit::report(

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use postern::Options;
 use postern_common::admin::Health;
 use postern_common::config::Env;
-use postern_common::exit::Exit;
+use postern_common::exit::{Exit, parse_arguments};
 use postern_common::service_manager::ServiceManager;
 use postern_common::{Clock, Secret, log};
 use tokio::runtime::{Builder, Runtime};
@@ -82,16 +82,9 @@ enum CliCommand {
 
 fn main() -> ExitCode {
     let started_at = Instant::now();
-    let arguments = match CommandLine::try_parse() {
+    let arguments: CommandLine = match parse_arguments() {
         Ok(arguments) => arguments,
-        Err(error) if error.use_stderr() => {
-            return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
-        }
-        Err(help) => {
-            return help
-                .print()
-                .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
-        }
+        Err(code) => return code,
     };
     let filter = if arguments.command.is_some() {
         "error"

@@ -8,7 +8,9 @@ use sqlx::Executor;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, Listeners};
+use postern_common::startup::Listeners;
+
+use crate::app::App;
 use crate::testing::{Fixture, FixtureOptions};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
