@@ -205,8 +205,21 @@ fn read_attempt_limits(table: &Object<'_>) -> Option<AttemptLimits> {
 
 fn read_aws(root: &Object<'_>, env: &Env) -> Option<AwsCredentials> {
     let choices = [("environment", false), ("chain", true)];
-    if root.or("aws_credentials", false, |field| field.one_of(&choices)) {
+    let uses_chain = root.or("aws_credentials", false, |field| {
+        match field.one_of(&choices)? {
+            true if !cfg!(feature = "aws-credential-chain") => field.fail(
+                "invalid_choice",
+                "this program is built without the feature aws-credential-chain; use postern-auth",
+            ),
+            uses_chain => Some(uses_chain),
+        }
+    });
+    #[cfg(feature = "aws-credential-chain")]
+    if uses_chain {
         return Some(AwsCredentials::DefaultChain);
+    }
+    if uses_chain {
+        return None;
     }
     let (id, secret) = (
         env.get("AWS_ACCESS_KEY_ID"),

@@ -1,7 +1,7 @@
 //! Workspace rules that neither the compiler nor clippy checks: dependencies between packages,
 //! where versions are declared, and file sizes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -184,6 +184,41 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// End-to-end tests wait for events, not for time to pass.
+/// Maximum packages of the standalone program. The crates that the product is built on account for
+/// about 350 of them.
+const MAX_STANDALONE_PACKAGES: usize = 400;
+
+/// Packages that the standalone program does without, so that the first build stays short.
+const EXPENSIVE_PACKAGES: [&str; 4] =
+    ["aws-config", "aws-sdk-sts", "sqlx-macros", "icu_properties"];
+
+#[test]
+fn standalone_does_without_expensive_packages() {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--locked", "--package", "postern"])
+        .args(["--edges", "normal,build", "--prefix", "none"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let tree = String::from_utf8(output.stdout).expect("UTF-8");
+    let packages: BTreeSet<&str> = tree
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)"))
+        .collect();
+    let unexpected: Vec<&&str> = packages
+        .iter()
+        .filter(|package| {
+            EXPENSIVE_PACKAGES.contains(&package.split(' ').next().unwrap_or_default())
+        })
+        .collect();
+    assert!(unexpected.is_empty(), "{unexpected:?}");
+    assert!(
+        (200..=MAX_STANDALONE_PACKAGES).contains(&packages.len()),
+        "{} packages",
+        packages.len()
+    );
+}
+
 #[test]
 fn end_to_end_tests_never_sleep() {
     let mut files = Vec::new();

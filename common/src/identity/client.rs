@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "aws-credential-chain")]
 use aws_config::default_provider::credentials::DefaultCredentialsChain;
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::config::retry::RetryConfig;
@@ -27,6 +28,7 @@ pub enum AwsCredentials {
     },
     /// Amazon's default provider chain: environment, profile, web identity, container, instance
     /// metadata.
+    #[cfg(feature = "aws-credential-chain")]
     DefaultChain,
 }
 
@@ -50,6 +52,7 @@ impl IdentityConfig {
                 let keys = Credentials::new(access_key_id, secret, session_token, None, "postern");
                 config.credentials_provider(keys)
             }
+            #[cfg(feature = "aws-credential-chain")]
             Some(AwsCredentials::DefaultChain) => {
                 let region = Region::new(self.region.clone());
                 let chain =
