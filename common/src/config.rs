@@ -4,14 +4,18 @@
 //! process builds, or all mistakes with file, line and key. Depends on `decode`, `exit` and
 //! `secret`.
 
+mod include;
 mod listener;
+mod source;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use self::include::{ConfigFiles, IncludeCache};
 pub use self::listener::{AdminListener, read_admin, read_listen};
+pub use self::source::{SourceText, SourceTexts};
 use crate::Secret;
-use crate::decode::{self, Mistake, Mistakes, Object};
+use crate::decode::{self, Mistakes, Object};
 use crate::exit::Exit;
 
 /// The environment variables of the process, or variables that a test sets.
@@ -95,7 +99,8 @@ pub fn load<T>(path: &Path, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Resu
     parse(&name, &text, read)
 }
 
-/// Parses configuration from `text`; `name` is the file name for error messages.
+/// Parses configuration from `text`; `name` is the file name for error messages. No file is
+/// included.
 ///
 /// # Errors
 /// As [`load`].
@@ -108,23 +113,7 @@ pub fn parse<T>(
     let value = decode::toml(text, &mistakes).and_then(|root| mistakes.object(&root, read));
     mistakes
         .finish(value)
-        .map_err(|mistakes| Exit::usage(describe(name, text, &mistakes)))
-}
-
-/// Formats mistakes in the form of compiler errors, one per line: `file:line: key: reason`.
-#[must_use]
-pub fn describe(name: &str, text: &str, mistakes: &[Mistake]) -> String {
-    let lines: Vec<String> = mistakes
-        .iter()
-        .map(|mistake| {
-            let before = text.as_bytes().get(..mistake.offset).unwrap_or_default();
-            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-            let key = mistake.pointer.trim_start_matches('/').replace('/', ".");
-            let colon = if key.is_empty() { "" } else { ": " };
-            format!("{name}:{line}: {key}{colon}{}", mistake.detail)
-        })
-        .collect();
-    lines.join("\n")
+        .map_err(|mistakes| Exit::usage(SourceTexts::of(name, text).describe(&mistakes)))
 }
 
 #[cfg(test)]

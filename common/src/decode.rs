@@ -31,7 +31,7 @@ pub use field::Field;
 pub use json::json;
 pub use mistake::{Mistake, Mistakes, Weight};
 pub use object::Object;
-pub use toml::toml;
+pub use toml::{toml, toml_at};
 
 /// A value with its position in the text.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,12 +8,14 @@
 mod assumed_pools;
 mod cors;
 mod dns;
+mod files;
 mod limits;
 mod listen;
 mod load_balancing;
 mod pattern;
 mod policy;
 mod route;
+mod route_settings;
 pub(crate) mod route_test;
 mod schema;
 mod upstream;
@@ -32,6 +34,8 @@ use url::Url;
 pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
 pub use cors::{CorsPolicy, OriginPattern};
 pub use dns::DnsConfig;
+pub use files::config_files;
+pub(crate) use files::read_files;
 pub use limits::{ClientLimits, RateLimit, RateLimitKey};
 pub use listen::{
     AccessLogConfig, AccessLogSink, ClientAddressDetail, ListenerConfig, ListenerTlsConfig,
@@ -40,6 +44,7 @@ pub use load_balancing::{ConsistentKey, LoadBalancing};
 pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
 pub use policy::{CallerRules, RoutePolicy, ServiceRule, UserRule};
 pub use route::{PathRewrite, Route, RouteTarget};
+pub use route_settings::RouteSettings;
 pub use route_test::{RouteTest, TestToken};
 pub use schema::SCHEMA;
 pub use upstream::{
@@ -149,7 +154,14 @@ impl Config {
             .section("tokens", TokenConfig::read)
             .unwrap_or_default();
         let limits = root.section("limits", |section| ClientLimits::read(section, env));
-        let limits = limits.unwrap_or_else(|| ClientLimits::from_env(env));
+        let mut limits = limits.unwrap_or_else(|| ClientLimits::from_env(env));
+        let has_store = limits.store.is_some();
+        let defaults = root.section("defaults", |section| {
+            let built_in = RouteSettings::default();
+            Some(RouteSettings::read(section, &built_in, has_store))
+        });
+        let defaults = defaults.unwrap_or_default();
+        limits.deadline = defaults.deadline;
         let stop = root
             .section("stop", ShutdownConfig::read)
             .unwrap_or_default();
@@ -165,8 +177,10 @@ impl Config {
             Some(section.entries(UpstreamConfig::read))
         });
         let upstreams = upstreams.unwrap_or_default();
-        let cors = root.section("cors", CorsPolicy::read).map(Arc::new);
-        let routes = route::read_all(root, &upstreams, &limits, cors.as_ref());
+        root.renamed("cors", "[defaults.cors]");
+        // The loader has read the files.
+        let _patterns = root.list("include", |field| field.text(1..=4096));
+        let routes = route::read_all(root, &upstreams, &defaults, has_store);
         let tests = root.list("test", |field| route_test::read(field, &routes, &upstreams));
         Some(Self {
             listen,
@@ -183,7 +197,7 @@ impl Config {
             traces,
             dns,
             upstreams,
-            cors: CorsPolicy::fallback(cors, &routes),
+            cors: CorsPolicy::fallback(defaults.cors, &routes),
             routes,
             tests,
         })

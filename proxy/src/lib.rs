@@ -41,7 +41,7 @@ mod state;
 
 mod admin;
 
-pub use config::{ASSUMED_POOLS, Config, SCHEMA, assumed_settings};
+pub use config::{ASSUMED_POOLS, Config, SCHEMA, assumed_settings, config_files};
 pub use lifecycle::{
     App, InheritedListeners, InheritedSockets, Listeners, PreviousProcess, check_files,
 };

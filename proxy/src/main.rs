@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use postern_common::config::{self, Env};
+use postern_common::config::Env;
 use postern_common::exit::{Exit, parse_arguments};
 use postern_common::service_manager::ServiceManager;
 use postern_common::token::{Verifier, VerifierOptions};
@@ -13,7 +13,7 @@ use postern_common::{Clock, log};
 use postern_proxy::config::TestToken;
 use postern_proxy::{
     ASSUMED_POOLS, App, CallerSource, Config, InheritedListeners, InheritedSockets,
-    assumed_settings,
+    assumed_settings, config_files,
 };
 
 /// mimalloc, because Pingora allocates and frees 64 KiB per response body, for which the system
@@ -142,9 +142,9 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     })
 }
 
-/// Reads the file, runs its route tests and checks the files that it names.
+/// Reads the file and the files that it includes, runs its route tests and checks the files that it names.
 fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
-    config::load(path, |root| {
+    config_files(path)?.decode(|root| {
         let config = Config::read(root, env)?;
         postern_proxy::check_files(root, &config);
         Some(config)
@@ -184,7 +184,7 @@ fn explain(path: &Path, env: &Env, request: &ExplainRequest) -> Result<(), Exit>
     } else {
         env.clone()
     };
-    let config = config::load(path, |root| Config::read(root, &env))?;
+    let config = config_files(path)?.decode(|root| Config::read(root, &env))?;
     let caller = match assumed {
         Some(assumed) => CallerSource::Assumed(assumed),
         None => verify(&config, token)?,

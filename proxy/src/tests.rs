@@ -7,6 +7,7 @@ mod bodies;
 mod config_checks;
 mod connections;
 mod cors;
+mod defaults;
 mod early_responses;
 mod grpc;
 mod grpc_peer;

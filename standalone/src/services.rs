@@ -58,7 +58,7 @@ impl GatewayServices {
                 .apply(
                     proxy_layer(folder, addresses)?,
                     "proxy.toml",
-                    &["listen", "admin", "handover"],
+                    &["listen", "admin", "handover", "include"],
                 )?
                 .read(|root| postern_proxy::Config::read(root, &proxy_env))?,
             auth: overrides
@@ -156,9 +156,8 @@ impl GatewayServices {
 impl ServiceConfigs {
     /// Loads the three files. Reports the errors of all of them together.
     fn load(folder: &Path, env: &Env) -> Result<Self, Exit> {
-        let proxy = config::load(&folder.join("proxy.toml"), |root| {
-            postern_proxy::Config::read(root, env)
-        });
+        let proxy = postern_proxy::config_files(&folder.join("proxy.toml"))
+            .and_then(|files| files.decode(|root| postern_proxy::Config::read(root, env)));
         let auth = config::load(&folder.join("auth.toml"), |root| {
             postern_auth::Config::read(root, env)
         });
@@ -269,7 +268,7 @@ fn proxy_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer
             vec![ConfigValue::table("address", addresses.proxy)],
         )
         .set(&["admin", "address"], addresses.proxy_admin)
-        .set(&["cors", "origins"], LOOPBACK_ORIGINS.to_vec())
+        .set(&["defaults", "cors", "origins"], LOOPBACK_ORIGINS.to_vec())
         .set(&["access_log", "to"], access_log)
         .set(&["access_log", "max_bytes"], "64MiB")
         // No load balancer must notice the shutdown before the listeners close, and a developer

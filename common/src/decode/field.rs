@@ -48,7 +48,28 @@ impl<'a> Field<'a> {
         self.record(Weight::Unacceptable, code, detail.into())
     }
 
+    /// Records an unreadable field (400) that contradicts an earlier value, whose offset is `with`.
+    /// Returns `None`.
+    pub fn conflict<T>(
+        &self,
+        code: &'static str,
+        detail: impl Into<String>,
+        with: usize,
+    ) -> Option<T> {
+        self.record_with(Weight::Unreadable, code, detail.into(), Some(with))
+    }
+
     fn record<T>(&self, weight: Weight, code: &'static str, detail: String) -> Option<T> {
+        self.record_with(weight, code, detail, None)
+    }
+
+    fn record_with<T>(
+        &self,
+        weight: Weight,
+        code: &'static str,
+        detail: String,
+        related: Option<usize>,
+    ) -> Option<T> {
         let pointer = self.at.pointer();
         self.mistakes.note(Mistake {
             pointer,
@@ -56,6 +77,7 @@ impl<'a> Field<'a> {
             weight,
             code,
             detail,
+            related,
         });
         None
     }

@@ -33,6 +33,7 @@ pub fn json(text: &[u8], mistakes: &Mistakes) -> Option<Node> {
                     error.line(),
                     error.column()
                 ),
+                related: None,
             });
             None
         }
@@ -159,6 +160,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
                     weight: Weight::Unreadable,
                     code: "duplicate_field",
                     detail: "this name occurs twice in one object".to_owned(),
+                    related: None,
                 });
             }
             self.pointer.truncate(length);

@@ -20,6 +20,9 @@ pub struct Mistake {
     pub code: &'static str,
     /// One sentence that explains the mistake, never with the value of a secret.
     pub detail: String,
+    /// Byte offset of another value that the mistake refers to, such as the first one of two with
+    /// the same name.
+    pub related: Option<usize>,
 }
 
 /// Severity of a mistake, which decides between 400 and 422.

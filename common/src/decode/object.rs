@@ -118,6 +118,7 @@ impl Object<'_> {
             weight: Weight::Unreadable,
             code,
             detail: detail.into(),
+            related: None,
         });
     }
 
@@ -153,6 +154,7 @@ impl Object<'_> {
             weight: Weight::Unacceptable,
             code,
             detail,
+            related: None,
         });
     }
 
@@ -190,6 +192,7 @@ impl Object<'_> {
             weight: Weight::Unreadable,
             code,
             detail,
+            related: None,
         });
     }
 

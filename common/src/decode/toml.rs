@@ -16,6 +16,40 @@ pub fn toml(text: &str, mistakes: &Mistakes) -> Option<Node> {
     parse_in_chunks(text, CHUNK_BYTES).or_else(|| parse_whole(text, mistakes))
 }
 
+/// Parses TOML as one of several texts: offsets of nodes and mistakes begin at `start`.
+#[must_use]
+pub fn toml_at(text: &str, start: usize, mistakes: &Mistakes) -> Option<Node> {
+    let own = Mistakes::default();
+    let root = toml(text, &own);
+    match own.finish(root) {
+        Ok(mut root) => {
+            shift_offsets(&mut root, start);
+            Some(root)
+        }
+        Err(all) => {
+            for mistake in all {
+                mistakes.note(Mistake {
+                    offset: mistake.offset + start,
+                    ..mistake
+                });
+            }
+            None
+        }
+    }
+}
+
+/// Increases the offset of a node and of all nodes below it.
+fn shift_offsets(node: &mut Node, by: usize) {
+    node.offset += by;
+    match &mut node.value {
+        Value::Array(items) => items.iter_mut().for_each(|item| shift_offsets(item, by)),
+        Value::Object(entries) => entries
+            .iter_mut()
+            .for_each(|(_, node)| shift_offsets(node, by)),
+        Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
 fn parse_whole(text: &str, mistakes: &Mistakes) -> Option<Node> {
     let (root, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
@@ -25,6 +59,7 @@ fn parse_whole(text: &str, mistakes: &Mistakes) -> Option<Node> {
             weight: Weight::Unreadable,
             code: "invalid_toml",
             detail: describe(text, error),
+            related: None,
         });
     }
     errors.is_empty().then(|| Node {

@@ -88,7 +88,7 @@ pub(crate) async fn authorize(
     }
     rate_limits::check_principal(state, ctx)?;
     rate_limits::check_route(state, route, ctx).await?;
-    check_content_length(&head.headers, route.body_bytes)?;
+    check_content_length(&head.headers, route.settings.body_bytes)?;
     set_deadline(client, route, ctx)
 }
 
@@ -98,10 +98,13 @@ fn set_deadline(client: &Session, route: &Route, ctx: &RequestContext) -> Result
     if let Some(deadline) = client.deadline() {
         // The client's timeout applies only to calls that are forwarded as gRPC.
         if grpc::is_call(head) && ctx.config.is_http2(route) {
-            deadline.set_timeout(grpc::effective_timeout(head, route.deadline)?, ctx.started);
+            deadline.set_timeout(
+                grpc::effective_timeout(head, route.settings.deadline)?,
+                ctx.started,
+            );
             deadline.mark_grpc();
         } else {
-            deadline.set_timeout(route.deadline, ctx.started);
+            deadline.set_timeout(route.settings.deadline, ctx.started);
         }
     }
     Ok(())

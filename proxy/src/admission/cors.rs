@@ -90,7 +90,10 @@ pub(crate) fn preflight_response(
 /// Returns the policy of a route, or that of requests that match no route.
 fn policy_for(ctx: &RequestContext, route: Option<usize>) -> Option<&CorsPolicy> {
     match route {
-        Some(route) => ctx.config.route_table.routes[route].cors.as_deref(),
+        Some(route) => ctx.config.route_table.routes[route]
+            .settings
+            .cors
+            .as_deref(),
         None => ctx.config.cors.as_deref(),
     }
 }

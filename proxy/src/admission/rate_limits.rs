@@ -144,7 +144,7 @@ pub(crate) async fn check_route(
     route: &Route,
     ctx: &mut RequestContext,
 ) -> Result<(), Problem> {
-    for (index, limit) in route.limits.iter().enumerate() {
+    for (index, limit) in route.settings.limits.iter().enumerate() {
         let store = ctx.config.rate_limit_store.clone().filter(|_| limit.global);
         if let Some(store) = store
             && let Some(counted) = count_in_store(state, ctx, &store, route, index).await
@@ -184,7 +184,7 @@ async fn count_in_store(
     route: &Route,
     index: usize,
 ) -> Option<Result<(), Problem>> {
-    let limit = &route.limits[index];
+    let limit = &route.settings.limits[index];
     // All gateways must compute the same key, so that this hash has no random seed.
     let mut hasher = DefaultHasher::new();
     (route.name.as_str(), index).hash(&mut hasher);

@@ -16,7 +16,7 @@ pub(crate) fn apply_common_headers(
 ) -> Result<()> {
     cors::apply_headers(ctx, &client.req_header().headers, response)?;
     if let Some(route) = ctx.route() {
-        for (name, value) in &route.response_headers {
+        for (name, value) in &route.settings.response_headers {
             response.insert_header(name, value)?;
         }
     }

@@ -1,4 +1,4 @@
-//! `[cors]`: cross-origin access to responses.
+//! `cors` of a route or of `[defaults]`: cross-origin access to responses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use postern_common::decode::{Field, Object};
 
 use crate::config::{Route, short_texts};
 
-/// `[cors]` and `[route.cors]`: the origins whose pages may read responses (CORS protocol of the
+/// `[defaults.cors]` and `[route.cors]`: the origins whose pages may read responses (CORS protocol of the
 /// Fetch standard).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorsPolicy {
@@ -71,13 +71,15 @@ impl CorsPolicy {
         self.origins.contains(&OriginPattern::Any)
     }
 
-    /// Returns the policy for requests that match no route: `[cors]`, or else the union of the
+    /// Returns the policy for requests that match no route: `[defaults.cors]`, or else the union of the
     /// policies of all routes, so that a page can read the error response.
     pub(super) fn fallback(common: Option<Arc<Self>>, routes: &[Route]) -> Option<Arc<Self>> {
         if common.is_some() {
             return common;
         }
-        let mut all = routes.iter().filter_map(|route| route.cors.as_deref());
+        let mut all = routes
+            .iter()
+            .filter_map(|route| route.settings.cors.as_deref());
         let mut merged = all.next()?.clone();
         for cors in all {
             let origins = cors

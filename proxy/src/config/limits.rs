@@ -33,8 +33,6 @@ pub struct ClientLimits {
     /// Time for which a tunnel (WebSocket) may transfer nothing in either direction; default 10
     /// min.
     pub tunnel_timeout: Duration,
-    /// Maximum bytes of a request body; default 1 MiB. A route can override it.
-    pub body_bytes: u64,
     /// Minimum transfer rate of a body in bytes per second, for sending and for reading; default
     /// 512.
     pub min_rate: u32,
@@ -45,8 +43,7 @@ pub struct ClientLimits {
     /// upstream speaks HTTP/2. Above the limit, new requests get 503, and a response whose reader
     /// is slow is aborted.
     pub response_buffer_bytes: usize,
-    /// Time from the head of a request to the end of its response; default 60 s. A route can
-    /// override it.
+    /// The deadline of a request until its route is known: that of `[defaults]`.
     pub deadline: Duration,
     /// Rate limit of one client address; default none. Requests with a rejected head are counted as
     /// well.
@@ -122,6 +119,8 @@ impl ClientLimits {
 
     pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {
         let default = Self::from_env(env);
+        section.renamed("body_bytes", "[defaults] body_bytes");
+        section.renamed("deadline", "[defaults] deadline");
         let head = HeadLimits {
             bytes: section.or("head_bytes", default.head.bytes, memory_size),
             fields: section.or("head_fields", default.head.fields, |field| {
@@ -145,7 +144,6 @@ impl ClientLimits {
             head_timeout: section.or("head_timeout", default.head_timeout, nonzero_duration),
             idle_timeout: section.or("idle_timeout", default.idle_timeout, nonzero_duration),
             tunnel_timeout: section.or("tunnel_timeout", default.tunnel_timeout, nonzero_duration),
-            body_bytes: section.or("body_bytes", default.body_bytes, |field| field.bytes()),
             min_rate: section.or("min_rate", default.min_rate, |field| {
                 field.integer(1..=1_000_000)
             }),
@@ -155,7 +153,7 @@ impl ClientLimits {
                 default.response_buffer_bytes,
                 memory_size,
             ),
-            deadline: section.or("deadline", default.deadline, nonzero_duration),
+            deadline: default.deadline,
             address: section.section("address", read_rate),
             principal: section.section("principal", read_rate),
             trusted_proxies: section
@@ -184,7 +182,6 @@ impl Default for ClientLimits {
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             tunnel_timeout: Duration::from_secs(600),
-            body_bytes: 1 << 20,
             min_rate: 512,
             stall_timeout: Duration::from_secs(20),
             response_buffer_bytes: 256 << 20,

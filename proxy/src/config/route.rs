@@ -1,18 +1,12 @@
 //! `[[route]]`: routes to upstreams.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use ahash::{AHashMap, AHashSet};
+use ahash::AHashMap;
 use http::{HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
 use serde_json::json;
 
-use crate::config::RoutePolicy;
-use crate::config::{
-    ClientLimits, CorsPolicy, RateLimit, RateLimitKey, UpstreamConfig, nonzero_duration, policy,
-};
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
+use crate::config::{RoutePolicy, RouteSettings, UpstreamConfig, policy};
 use crate::message::headers;
 
 /// `[[route]]`: a match, an upstream and a policy.
@@ -26,30 +20,10 @@ pub struct Route {
     pub targets: Vec<RouteTarget>,
     /// The authorization policy.
     pub policy: RoutePolicy,
-    /// Maximum bytes of a request body.
-    pub body_bytes: u64,
-    /// Time from the head of the request to the end of the response.
-    pub deadline: Duration,
-    /// Overrides `upstream.NAME.read_timeout`.
-    pub read_timeout: Option<Duration>,
-    /// Overrides `upstream.NAME.retries`.
-    pub retries: Option<u32>,
-    /// Rate limits in addition to those of the gateway.
-    pub limits: Vec<RateLimit>,
     /// Replacement of the beginning of the path; default none.
     pub rewrite: Option<PathRewrite>,
-    /// Whether WebSocket upgrades are forwarded; default false.
-    pub websocket: bool,
-    /// Whether a WebSocket stays open after its token has expired; default false: both sides get
-    /// close code 1008 (policy violation), and the connection is closed.
-    pub outlives_token: bool,
-    /// Whether the upstream may set cookies; default false, because sessions are not kept in
-    /// cookies.
-    pub cookies: bool,
-    /// Header fields that are set on every response of the route.
-    pub response_headers: Vec<(HeaderName, HeaderValue)>,
-    /// The CORS policy; default `[cors]`.
-    pub cors: Option<Arc<CorsPolicy>>,
+    /// The settings that `[defaults]` can set for all routes.
+    pub settings: RouteSettings,
 }
 
 /// An upstream of a route.
@@ -75,33 +49,31 @@ pub struct PathRewrite {
 pub(super) fn read_all(
     root: &Object<'_>,
     upstreams: &[UpstreamConfig],
-    limits: &ClientLimits,
-    cors: Option<&Arc<CorsPolicy>>,
+    defaults: &RouteSettings,
+    has_store: bool,
 ) -> Vec<Route> {
     let mut earlier: Vec<Route> = Vec::new();
-    let mut names: AHashSet<String> = AHashSet::new();
+    let mut offsets: Vec<usize> = Vec::new();
+    let mut names: AHashMap<String, usize> = AHashMap::new();
     let mut shapes: AHashMap<String, Vec<usize>> = AHashMap::new();
     let _count = root.list("route", |field| {
-        let route = Route::read(field, upstreams, limits, cors)?;
-        if !names.insert(route.name.clone()) {
-            field.fail::<()>(
-                "duplicate_name",
-                format!("a route is already called {}", route.name),
-            );
+        let route = Route::read(field, upstreams, defaults, has_store)?;
+        if let Some(first) = names.insert(route.name.clone(), field.node().offset) {
+            let detail = format!("a route is already called {}", route.name);
+            field.conflict::<()>("duplicate_name", detail, first);
         }
         let same = shapes.entry(route.pattern.shape()).or_default();
         if let Some(by) = same
             .iter()
             .find(|at| earlier[**at].pattern.covers(&route.pattern))
         {
-            let by = &earlier[*by].name;
-            field.fail::<()>(
-                "unreachable_route",
-                format!("can never be taken: {by} takes all its requests"),
-            );
+            let name = &earlier[*by].name;
+            let detail = format!("can never be taken: {name} takes all its requests");
+            field.conflict::<()>("unreachable_route", detail, offsets[*by]);
         }
         same.push(earlier.len());
         earlier.push(route);
+        offsets.push(field.node().offset);
         Some(())
     });
     earlier
@@ -111,23 +83,17 @@ impl Route {
     fn read(
         field: Field<'_>,
         upstreams: &[UpstreamConfig],
-        limits: &ClientLimits,
-        cors: Option<&Arc<CorsPolicy>>,
+        defaults: &RouteSettings,
+        has_store: bool,
     ) -> Option<Self> {
         field.object(|route| {
             let pattern = read_pattern(route);
             let name = route.optional("name", |field| field.text(1..=100));
             let targets = route.required("upstream", |field| read_targets(field, upstreams));
             let policy = route.required("policy", policy::read);
-            let has_store = limits.store.is_some();
-            let rates = route.list("limits", |field| RateLimit::read(field, has_store));
-            if matches!(policy, Some(RoutePolicy::Public))
-                && rates.iter().any(|rate| rate.by == RateLimitKey::Principal)
-            {
-                route.fail(
-                    "invalid_choice",
-                    "a public route has no principal to limit by",
-                );
+            let mut settings = RouteSettings::read(route, defaults, has_store);
+            if matches!(policy, Some(RoutePolicy::Public)) {
+                settings.remove_principal_limits(route);
             }
             let rewrite = route.section("rewrite", PathRewrite::read);
             let pattern = pattern?;
@@ -143,22 +109,8 @@ impl Route {
                     .unwrap_or_else(|| format!("{} {}", pattern.methods, pattern.path.template)),
                 targets: targets?,
                 policy: policy?,
-                body_bytes: route.or("body_bytes", limits.body_bytes, |field| field.bytes()),
-                deadline: route.or("deadline", limits.deadline, nonzero_duration),
-                read_timeout: route.optional("read_timeout", nonzero_duration),
-                retries: route.optional("retries", |field| field.integer(0..=5)),
-                limits: rates,
                 rewrite,
-                websocket: route.or("websocket", false, |field| field.boolean()),
-                outlives_token: route.or("outlives_token", false, |field| field.boolean()),
-                cookies: route.or("cookies", false, |field| field.boolean()),
-                response_headers: route
-                    .section("response_headers", read_fields)
-                    .unwrap_or_default(),
-                cors: route
-                    .section("cors", CorsPolicy::read)
-                    .map(Arc::new)
-                    .or_else(|| cors.cloned()),
+                settings,
                 pattern,
             })
         })
@@ -264,7 +216,7 @@ fn read_targets(field: Field<'_>, upstreams: &[UpstreamConfig]) -> Option<Vec<Ro
     Some(targets)
 }
 
-fn read_fields(section: &Object<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
+pub(super) fn read_fields(section: &Object<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
     Some(section.entries(|name, field| {
         let value = field.text(0..=4096)?;
         let may = |name: &str| {

@@ -107,7 +107,7 @@ impl ProxyHttp for GatewayProxy {
         ctx: &mut RequestContext,
     ) -> Result<()> {
         ctx.body_bytes += body.as_ref().map_or(0, Bytes::len) as u64;
-        let limit = ctx.route().map_or(0, |route| route.body_bytes);
+        let limit = ctx.route().map_or(0, |route| route.settings.body_bytes);
         if ctx.body_bytes > limit && !session.was_upgraded() {
             return Err(upstream_request::fail_with(ctx, Code::BodyTooLarge));
         }

@@ -37,7 +37,7 @@ pub(super) fn check_response(
     let may_upgrade = headers::is_websocket_upgrade(request)
         && headers::names_websocket(&response.headers)
         && response.version == Version::HTTP_11
-        && ctx.route().is_some_and(|route| route.websocket);
+        && ctx.route().is_some_and(|route| route.settings.websocket);
     if response.status == StatusCode::SWITCHING_PROTOCOLS && !may_upgrade {
         return Err(invalid_response("unrequested protocol upgrade"));
     }
@@ -111,10 +111,10 @@ pub(super) fn note_response_complete(client: &Session, ctx: &RequestContext) {
 /// Returns the time at which a WebSocket ends because its token expires, unless the route lets it
 /// outlive the token.
 fn tunnel_expiry(ctx: &RequestContext) -> Option<Instant> {
-    let caller = ctx
-        .caller
-        .as_ref()
-        .filter(|_| !ctx.route().is_some_and(|route| route.outlives_token))?;
+    let caller = ctx.caller.as_ref().filter(|_| {
+        !ctx.route()
+            .is_some_and(|route| route.settings.outlives_token)
+    })?;
     let now = ctx.start_time.plus(ctx.started.elapsed());
     let left = Timestamp::from_unix_seconds(caller.expires_at()).since(now);
     Instant::now().checked_add(left)
@@ -131,7 +131,8 @@ pub(super) fn apply_response_headers(
     response: &mut ResponseHeader,
     ctx: &RequestContext,
 ) -> Result<()> {
-    if response.headers.contains_key(SET_COOKIE) && !ctx.route().is_some_and(|route| route.cookies)
+    if response.headers.contains_key(SET_COOKIE)
+        && !ctx.route().is_some_and(|route| route.settings.cookies)
     {
         response.remove_header(&SET_COOKIE);
     }

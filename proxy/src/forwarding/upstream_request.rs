@@ -114,10 +114,10 @@ pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<
         // does not accept a request body, the client side is not polled: then the kernel closes the
         // connection after `write_timeout`. Pingora's timeout is later than the deadline, which
         // otherwise could be reported as a read timeout.
-        let read_timeout = route.deadline.saturating_add(AFTER_DEADLINE);
+        let read_timeout = route.settings.deadline.saturating_add(AFTER_DEADLINE);
         peer.options.read_timeout = (!deadline.is_request_complete()).then_some(read_timeout);
     }
-    if route.websocket && headers::is_websocket_upgrade(session.req_header()) {
+    if route.settings.websocket && headers::is_websocket_upgrade(session.req_header()) {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::WebSocketOnly;
         tunnel::prepare(&mut peer, &attempt.permit, &attempt.pool.config);
     } else {
@@ -147,8 +147,8 @@ pub(super) fn check_protocol(
         .attempt
         .as_ref()
         .is_some_and(|attempt| attempt.pool.config.http2);
-    let is_tunnel =
-        ctx.route().is_some_and(|route| route.websocket) && headers::is_websocket_upgrade(client);
+    let is_tunnel = ctx.route().is_some_and(|route| route.settings.websocket)
+        && headers::is_websocket_upgrade(client);
     if wants_http2 && !is_tunnel && request.version != Version::HTTP_2 {
         return Err(Error::new_up(NOT_HTTP2));
     }

@@ -4,8 +4,6 @@
 //! An invalid file changes nothing. The error is reported in the log, the metrics and
 //! `/config/status`.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -15,14 +13,14 @@ use tokio_util::sync::CancellationToken;
 
 use parking_lot::{Mutex, MutexGuard};
 use postern_common::Clock;
-use postern_common::config::{self, Env};
+use postern_common::config::{ConfigFiles, Env, IncludeCache};
 use postern_common::exit::Exit;
 use postern_common::token::Issuer;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use crate::config::Config;
+use crate::config::{Config, read_files};
 use crate::downstream::tls::ReloadableTls;
 use crate::lifecycle::background_tasks::PoolTasks;
 use crate::lifecycle::idle_priority_thread::IdlePriorityThread;
@@ -41,16 +39,19 @@ const RELOAD_THREAD_NICENESS: i32 = 10;
 /// configuration.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The configuration file and the environment.
-#[derive(Clone, Debug)]
+/// The configuration file, with the files that it includes, and the environment.
+#[derive(Debug)]
 pub(crate) struct ConfigSource {
     path: PathBuf,
     env: Env,
-    /// Hash of the text at startup.
+    includes: Mutex<IncludeCache>,
+    /// Hash of the files at startup.
     initial_hash: Option<u64>,
+    /// Names of the included files at startup.
+    initial_files: Vec<String>,
 }
 
-/// Watches the configuration file and activates changes.
+/// Watches the configuration files and activates changes.
 pub(crate) struct ConfigReloader {
     source: Arc<ConfigSource>,
     state: Arc<GatewayState>,
@@ -58,7 +59,7 @@ pub(crate) struct ConfigReloader {
     tls: Vec<Arc<ReloadableTls>>,
     /// The startup-only settings with which the process started.
     startup_settings: StartupOnlySettings,
-    /// Hash of the text that was tried last.
+    /// Hash of the files that were tried last.
     last_tried: Mutex<Option<u64>>,
     /// Previous configurations that requests still use. They are dropped on the idle thread,
     /// because dropping ten thousand routes takes milliseconds.
@@ -85,6 +86,7 @@ enum ReloadOutcome {
 
 /// A configuration that is ready to be activated.
 struct PreparedConfig {
+    included_files: Vec<String>,
     startup_settings: StartupOnlySettings,
     issuers: Vec<Issuer>,
     runtime_config: RuntimeConfig,
@@ -109,18 +111,22 @@ impl ConfigSource {
         let mut source = Self {
             path,
             env,
+            includes: Mutex::default(),
             initial_hash: None,
+            initial_files: Vec::new(),
         };
-        source.initial_hash = source.text().ok().map(|text| hash(&text));
+        if let Ok(files) = source.files() {
+            source.initial_hash = Some(files.hash());
+            source.initial_files = files.included().map(str::to_owned).collect();
+        }
         source
     }
 
-    fn text(&self) -> Result<String, Exit> {
-        std::fs::read_to_string(&self.path)
-            .map_err(|error| Exit::usage(format!("{}: cannot read: {error}", self.path.display())))
+    fn files(&self) -> Result<ConfigFiles, Exit> {
+        read_files(&self.path, &mut self.includes.lock())
     }
 
-    /// Reads the file and prepares the configuration, unless its hash is `last_tried`. Has no side
+    /// Reads the files and prepares the configuration, unless their hash is `last_tried`. Has no side
     /// effects.
     fn check(
         &self,
@@ -129,30 +135,30 @@ impl ConfigSource {
         metrics: &GatewayMetrics,
         clock: &Clock,
     ) -> ReloadOutcome {
-        let text = match self.text() {
-            Ok(text) => text,
+        let files = match self.files() {
+            Ok(files) => files,
             Err(exit) => return ReloadOutcome::Unreadable(exit),
         };
-        let hash = hash(&text);
+        let hash = files.hash();
         if last_tried == Some(hash) {
             return ReloadOutcome::Unchanged;
         }
-        ReloadOutcome::of(hash, || self.prepare(&text, before, metrics, clock))
+        ReloadOutcome::of(hash, || self.prepare(&files, before, metrics, clock))
     }
 
     fn prepare(
         &self,
-        text: &str,
+        files: &ConfigFiles,
         before: &RuntimeConfig,
         metrics: &GatewayMetrics,
         clock: &Clock,
     ) -> Result<PreparedConfig, Exit> {
-        let name = self.path.display().to_string();
-        let config = config::parse(&name, text, |root| Config::read(root, &self.env))?;
+        let config = files.decode(|root| Config::read(root, &self.env))?;
         let startup_settings = StartupOnlySettings::of(&config);
         let issuers = config.issuers(&before.route_table.routes);
         let runtime_config = RuntimeConfig::new(config, Some(before), metrics, clock)?;
         Ok(PreparedConfig {
+            included_files: files.included().map(str::to_owned).collect(),
             startup_settings,
             issuers,
             runtime_config,
@@ -177,7 +183,10 @@ impl ConfigReloader {
     ) -> Self {
         let last_tried = Mutex::new(source.initial_hash);
         let hash = source.initial_hash.map(|hash| format!("{hash:016x}"));
-        state.config_status.lock().hash = hash;
+        let mut status = state.config_status.lock();
+        status.hash = hash;
+        status.included_files.clone_from(&source.initial_files);
+        drop(status);
         Self {
             source: Arc::new(source),
             state,
@@ -305,6 +314,7 @@ impl ConfigReloader {
 
     fn activate(&self, prepared: PreparedConfig) -> Result<Vec<&'static str>, Exit> {
         let PreparedConfig {
+            included_files,
             startup_settings,
             issuers,
             runtime_config,
@@ -327,6 +337,7 @@ impl ConfigReloader {
         self.state.verifier.adopt(trust);
         let before = self.state.runtime_config.swap(Arc::new(runtime_config));
         self.retired.lock().push(before);
+        self.update_status(|status| status.included_files = included_files);
         Ok(self.startup_settings.differences(&startup_settings))
     }
 
@@ -376,12 +387,6 @@ impl ConfigReloader {
     fn update_status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {
         change(&mut self.state.config_status.lock())
     }
-}
-
-fn hash(text: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]

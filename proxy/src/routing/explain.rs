@@ -115,14 +115,14 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
         let forwarded = rewrite.apply(path.as_bytes());
         let _memory_only = writeln!(out, "forwarded  {}", String::from_utf8_lossy(&forwarded));
     }
-    if let Some(cors) = &route.cors {
+    if let Some(cors) = &route.settings.cors {
         let origins: Vec<String> = cors.origins.iter().map(ToString::to_string).collect();
         let _memory_only = writeln!(out, "origins    {}", origins.join(", "));
     }
     let _memory_only = writeln!(
         out,
         "limits     body {} bytes, deadline {:?}",
-        route.body_bytes, route.deadline
+        route.settings.body_bytes, route.settings.deadline
     );
 }
 

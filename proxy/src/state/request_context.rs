@@ -129,7 +129,7 @@ impl RequestContext {
     /// Returns the read timeout of this upstream.
     pub(crate) fn read_timeout(&self, pool: &UpstreamPool) -> Duration {
         self.route()
-            .and_then(|route| route.read_timeout)
+            .and_then(|route| route.settings.read_timeout)
             .unwrap_or(pool.config.read_timeout)
     }
 
@@ -137,7 +137,7 @@ impl RequestContext {
     pub(crate) fn may_retry(&self, pool: &UpstreamPool, was_sent: bool) -> bool {
         let limit = self
             .route()
-            .and_then(|route| route.retries)
+            .and_then(|route| route.settings.retries)
             .unwrap_or(pool.config.retries);
         pool.may_retry(self.attempts, limit, was_sent)
     }

@@ -8,7 +8,7 @@ async fn rule_for_every_origin_echoes_none() {
     for origins in ["\"*\"", "\"https://app\", \"*\""] {
         let origin = TestOrigin::start(OriginBehavior::Answer).await;
         let upstream = format!(
-            "addresses = [\"{}\"]\n[cors]\norigins = [{origins}]",
+            "addresses = [\"{}\"]\n[defaults.cors]\norigins = [{origins}]",
             origin.address
         );
         let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;

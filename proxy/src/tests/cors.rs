@@ -3,7 +3,7 @@
 use super::harness::{PATH_SELECTORS, ROUTES, RawResponse, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 
-/// Starts a gateway with `common` as `[cors]` and the lines `own` in the route `closed`.
+/// Starts a gateway with `common` as `[defaults.cors]` and the lines `own` in the route `closed`.
 async fn gateway(common: &str, own: &str) -> TestGateway {
     gateway_before(OriginBehavior::Answer, common, own).await
 }
@@ -31,7 +31,7 @@ fn allowed(answer: &RawResponse) -> Option<&str> {
 }
 
 const COMMON: &str =
-    "[cors]\norigins = [\"https://app\", \"http://localhost:*\"]\nmax_age = \"1m\"";
+    "[defaults.cors]\norigins = [\"https://app\", \"http://localhost:*\"]\nmax_age = \"1m\"";
 
 #[tokio::test]
 async fn common_cors_policy_answers_all_preflights() {

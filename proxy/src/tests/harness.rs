@@ -71,7 +71,7 @@ struct ConfigParts<'a> {
     listen: &'a str,
     /// Lines of `[upstream.origin]`.
     upstream: &'a str,
-    /// Lines of `[limits]`.
+    /// Lines of `[limits]`; the lines `body_bytes` and `deadline` are those of `[defaults]`.
     limits: &'a str,
     routes: &'a str,
 }
@@ -89,8 +89,15 @@ impl ConfigParts<'_> {
             true => "[server]\nfast_path = false\n",
             false => "",
         };
+        let is_default =
+            |line: &&str| line.starts_with("body_bytes = ") || line.starts_with("deadline = ");
+        let (defaults, limits): (Vec<&str>, Vec<&str>) = limits.lines().partition(is_default);
+        let (mut defaults, limits) = (defaults.join("\n"), limits.join("\n"));
+        if !defaults.is_empty() {
+            defaults.insert_str(0, "[defaults]\n");
+        }
         format!(
-            "{server}[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n[access_log]\nto = \"{}\"\n[limits]\n{limits}\n\
+            "{server}[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n[access_log]\nto = \"{}\"\n{defaults}\n[limits]\n{limits}\n\
              [upstream.origin]\n{upstream}\n{routes}",
             access_log.display()
         )

@@ -6,24 +6,15 @@
 
 use std::path::Path;
 
-use postern_common::config::describe;
-use postern_common::decode::{Mistake, Mistakes, Node, Object, Value, Weight, toml};
+use postern_common::config::{SourceText, SourceTexts};
+use postern_common::decode::{Mistake, Mistakes, Node, Object, Value, Weight, toml_at};
 use postern_common::exit::Exit;
 
 /// A configuration tree whose values can be replaced.
 #[derive(Debug)]
 pub(crate) struct ConfigLayer {
-    /// Texts in the order of their offsets: offsets in the tree count through all of them.
-    sources: Vec<SourceText>,
+    sources: SourceTexts,
     root: Node,
-}
-
-/// A text that values were parsed from.
-#[derive(Debug)]
-struct SourceText {
-    name: String,
-    text: String,
-    start: usize,
 }
 
 // === impl ConfigLayer ===
@@ -34,16 +25,9 @@ impl ConfigLayer {
     /// # Errors
     /// 64, with every mistake.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, Exit> {
-        let source = SourceText {
-            name: name.to_owned(),
-            text: text.to_owned(),
-            start: 0,
-        };
-        let root = source.parse()?;
-        Ok(Self {
-            sources: vec![source],
-            root,
-        })
+        let mut sources = SourceTexts::default();
+        let root = parse(&mut sources, name, text)?;
+        Ok(Self { sources, root })
     }
 
     /// Sets the value at a path of table names and creates missing tables. In an array of tables,
@@ -69,12 +53,7 @@ impl ConfigLayer {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|error| Exit::usage(format!("{name}: cannot read: {error}")))?;
-        let start = self
-            .sources
-            .last()
-            .map_or(0, |last| last.start + last.text.len() + 1);
-        let source = SourceText { name, text, start };
-        let mut over = source.parse()?;
+        let over = parse(&mut self.sources, &name, &text)?;
         let Value::Object(entries) = &over.value else {
             return Ok(self);
         };
@@ -85,13 +64,15 @@ impl ConfigLayer {
             .map(|(key, node)| fixed_key_error(key, node.offset))
             .collect();
         if !refused.is_empty() {
-            return Err(Exit::usage(describe(&source.name, &source.text, &refused)));
+            return Err(Exit::usage(self.sources.describe(&refused)));
         }
-        shift_offsets(&mut over, start);
-        if let (Value::Object(base), Value::Object(more)) = (&mut self.root.value, over.value) {
-            merge_entries(base, more, &source);
+        if let (Some(source), Value::Object(base), Value::Object(more)) = (
+            self.sources.at(over.offset),
+            &mut self.root.value,
+            over.value,
+        ) {
+            merge_entries(base, more, source);
         }
-        self.sources.push(source);
         Ok(self)
     }
 
@@ -102,53 +83,27 @@ impl ConfigLayer {
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
         let mistakes = Mistakes::default();
         let value = mistakes.object(&self.root, read);
-        mistakes.finish(value).map_err(|all| {
-            let lines: Vec<String> = all
-                .into_iter()
-                .map(|mistake| self.describe(mistake))
-                .collect();
-            Exit::usage(lines.join("\n"))
-        })
-    }
-
-    fn describe(&self, mut mistake: Mistake) -> String {
-        let source = self
-            .sources
-            .iter()
-            .rev()
-            .find(|source| source.start <= mistake.offset);
-        source.map_or_else(String::new, |source| {
-            mistake.offset -= source.start;
-            describe(&source.name, &source.text, &[mistake])
-        })
+        mistakes
+            .finish(value)
+            .map_err(|all| Exit::usage(self.sources.describe(&all)))
     }
 }
 
-// === impl SourceText ===
+/// Parses a text whose offsets follow those of the earlier ones.
+fn parse(sources: &mut SourceTexts, name: &str, text: &str) -> Result<Node, Exit> {
+    let start = sources.push(name, text);
+    let mistakes = Mistakes::default();
+    let root = toml_at(text, start, &mistakes);
+    mistakes
+        .finish(root)
+        .map_err(|all| Exit::usage(sources.describe(&all)))
+}
 
-impl SourceText {
-    fn parse(&self) -> Result<Node, Exit> {
-        let mistakes = Mistakes::default();
-        let root = toml(&self.text, &mistakes);
-        mistakes
-            .finish(root)
-            .map_err(|all| Exit::usage(describe(&self.name, &self.text, &all)))
-    }
-
-    /// Returns whether a node is a table under a header, `[a]` or `[[a]]`, and not an inline table
-    /// or array: TOML permits additions to the former only.
-    fn has_header(&self, node: &Node) -> bool {
-        let Some(before) = node
-            .offset
-            .checked_sub(self.start)
-            .and_then(|at| self.text.get(..at))
-        else {
-            return false;
-        };
-        let line = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let line = self.text[line..].lines().next().unwrap_or_default();
-        line.trim_start().starts_with('[') || !line.contains('{')
-    }
+/// Returns whether a node is a table under a header, `[a]` or `[[a]]`, and not an inline table or
+/// array: TOML permits additions to the former only.
+fn has_header(node: &Node, source: &SourceText) -> bool {
+    let line = source.line_of(node.offset);
+    line.trim_start().starts_with('[') || !line.contains('{')
 }
 
 fn fixed_key_error(key: &str, offset: usize) -> Mistake {
@@ -157,18 +112,12 @@ fn fixed_key_error(key: &str, offset: usize) -> Mistake {
         offset,
         weight: Weight::Unacceptable,
         code: "fixed_field",
-        detail: "cannot be overridden; use --listen and --port".to_owned(),
-    }
-}
-
-fn shift_offsets(node: &mut Node, by: usize) {
-    node.offset += by;
-    match &mut node.value {
-        Value::Array(items) => items.iter_mut().for_each(|item| shift_offsets(item, by)),
-        Value::Object(entries) => entries
-            .iter_mut()
-            .for_each(|(_, node)| shift_offsets(node, by)),
-        Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {}
+        detail: match key {
+            "include" => "is not supported in overrides: add the tables to this file",
+            _ => "cannot be overridden; use --listen and --port",
+        }
+        .to_owned(),
+        related: None,
     }
 }
 
@@ -186,7 +135,7 @@ fn merge_entries(
 }
 
 fn merge(base: &mut Node, over: Node, source: &SourceText) {
-    let has_header = source.has_header(&over);
+    let has_header = has_header(&over, source);
     match (&mut base.value, over.value) {
         (Value::Object(entries), Value::Object(more)) if has_header => {
             merge_entries(entries, more, source);
@@ -215,8 +164,7 @@ fn merge(base: &mut Node, over: Node, source: &SourceText) {
 
 /// Returns whether an item of an array is a table under a `[[…]]` header.
 fn is_table(item: &Node, source: &SourceText) -> bool {
-    matches!(item.value, Value::Object(_))
-        && source.text[item.offset - source.start..].starts_with("[[")
+    matches!(item.value, Value::Object(_)) && source.from_offset(item.offset).starts_with("[[")
 }
 
 fn name_of(node: &Node) -> Option<&str> {

@@ -1,0 +1,297 @@
+//! A configuration file and the files that it includes.
+
+use std::collections::BTreeSet;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use glob::{MatchOptions, Pattern};
+
+use super::source::SourceTexts;
+use crate::decode::{self, Mistake, Mistakes, Node, Object, Value, Weight};
+use crate::exit::Exit;
+
+/// The key whose patterns name the files to include.
+const INCLUDE: &str = "include";
+
+/// As in a shell, `*` matches no name that begins with a dot, such as the lock file of an editor.
+const GLOB_OPTIONS: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// The texts of a configuration: a file, and the files that its key `include` names.
+#[derive(Clone, Debug)]
+pub struct ConfigFiles {
+    main: NamedText,
+    included: Vec<NamedText>,
+    /// Patterns and files that cannot be used, with the position of their pattern.
+    faults: Vec<(usize, String)>,
+    /// The tables that an included file may contain.
+    tables: &'static [&'static str],
+}
+
+/// The patterns of a text, remembered so that a text that has not changed is not parsed again.
+#[derive(Debug, Default)]
+pub struct IncludeCache {
+    hash: u64,
+    patterns: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct NamedText {
+    name: String,
+    text: String,
+}
+
+// === impl ConfigFiles ===
+
+impl ConfigFiles {
+    /// Reads a file and the files that it includes. `tables` are the tables that an included file
+    /// may contain: arrays of tables are appended, other tables are merged by name.
+    ///
+    /// # Errors
+    /// Exit status 64 if the file itself cannot be read. Faults of included files are reported by
+    /// [`ConfigFiles::decode`].
+    pub fn read(
+        path: &Path,
+        tables: &'static [&'static str],
+        cache: &mut IncludeCache,
+    ) -> Result<Self, Exit> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Exit::usage(format!("{name}: cannot read: {error}")))?;
+        cache.update(&text);
+        let mut files = Self {
+            main: NamedText { name, text },
+            included: Vec::new(),
+            faults: Vec::new(),
+            tables,
+        };
+        let mut seen = BTreeSet::new();
+        for (at, pattern) in cache.patterns.iter().enumerate() {
+            let found = expand(path, pattern).and_then(|paths| {
+                paths
+                    .iter()
+                    .try_for_each(|path| files.include(path, &mut seen))
+            });
+            if let Err(fault) = found {
+                files.faults.push((at, fault));
+            }
+        }
+        Ok(files)
+    }
+
+    /// Reads a file that a pattern matches, unless it has been read already.
+    fn include(&mut self, path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<(), String> {
+        let name = path.display().to_string();
+        let unreadable = |error| format!("{name}: cannot read: {error}");
+        let canonical = path.canonicalize().map_err(unreadable)?;
+        if !canonical.is_file() {
+            return Err(format!("{name}: is not a regular file"));
+        }
+        if Path::new(&self.main.name)
+            .canonicalize()
+            .is_ok_and(|main| main == canonical)
+        {
+            return Err(format!("{name}: must not include itself"));
+        }
+        if !seen.insert(canonical) {
+            return Ok(());
+        }
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        self.included.push(NamedText { name, text });
+        Ok(())
+    }
+
+    /// Returns the names of the included files.
+    pub fn included(&self) -> impl Iterator<Item = &str> {
+        self.included.iter().map(|file| file.name.as_str())
+    }
+
+    /// Returns a hash of all names and texts.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for file in std::iter::once(&self.main).chain(&self.included) {
+            (&file.name, &file.text).hash(&mut hasher);
+        }
+        self.faults.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Decodes the configuration that all files form together.
+    ///
+    /// # Errors
+    /// Exit status 64, with one line per mistake: file, line, key and reason.
+    pub fn decode<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
+        let mistakes = Mistakes::default();
+        let mut sources = SourceTexts::of(&self.main.name, &self.main.text);
+        let mut root = decode::toml(&self.main.text, &mistakes);
+        for file in &self.included {
+            let start = sources.push(&file.name, &file.text);
+            let parsed = decode::toml_at(&file.text, start, &mistakes);
+            if let (Some(root), Some(added)) = (&mut root, parsed) {
+                self.merge(root, added, &mut sources, &mistakes);
+            }
+        }
+        // Without a file that cannot be parsed, the others would be reported for what it defines.
+        let root = root.filter(|_| mistakes.is_empty());
+        let value = root.and_then(|root| {
+            mistakes.object(&root, |object| {
+                for (at, fault) in &self.faults {
+                    object.fail_at(
+                        &format!("{INCLUDE}.{at}"),
+                        "unreadable_file",
+                        fault.as_str(),
+                    );
+                }
+                read(object)
+            })
+        });
+        mistakes
+            .finish(value)
+            .map_err(|mistakes| Exit::usage(sources.describe(&mistakes)))
+    }
+
+    /// Adds the tables of an included file.
+    fn merge(&self, root: &mut Node, added: Node, sources: &mut SourceTexts, mistakes: &Mistakes) {
+        let (Value::Object(all), Value::Object(added)) = (&mut root.value, added.value) else {
+            return;
+        };
+        for (name, node) in added {
+            if !self.tables.contains(&name.as_str()) {
+                let detail = match name == INCLUDE {
+                    true => "an included file must not include files".to_owned(),
+                    false => format!(
+                        "an included file may contain {} only",
+                        self.tables.join(", ")
+                    ),
+                };
+                mistakes.note(mistake(&format!("/{name}"), node.offset, detail, None));
+                continue;
+            }
+            match all.iter_mut().find(|(known, _)| *known == name) {
+                None => all.push((name, node)),
+                Some((_, known)) => merge_table(&name, known, node, sources, mistakes),
+            }
+        }
+    }
+}
+
+/// Appends the items of an array, or adds the entries of a table. A value of another type is left
+/// to the reader of the first one.
+fn merge_table(
+    name: &str,
+    known: &mut Node,
+    added: Node,
+    sources: &mut SourceTexts,
+    mistakes: &Mistakes,
+) {
+    let expected = known.value.kind();
+    match (&mut known.value, added.value) {
+        (Value::Array(items), Value::Array(more)) => {
+            sources.set_earlier_items(name, items.len());
+            items.extend(more);
+        }
+        (Value::Object(entries), Value::Object(more)) => {
+            for (key, node) in more {
+                match entries.iter().find(|(known, _)| *known == key) {
+                    None => entries.push((key, node)),
+                    Some((_, first)) => mistakes.note(mistake(
+                        &format!("/{name}/{key}"),
+                        node.offset,
+                        "is defined twice".to_owned(),
+                        Some(first.offset),
+                    )),
+                }
+            }
+        }
+        (_, value) => mistakes.note(mistake(
+            &format!("/{name}"),
+            added.offset,
+            format!("must be {expected}, not {}", value.kind()),
+            Some(known.offset),
+        )),
+    }
+}
+
+fn mistake(pointer: &str, offset: usize, detail: String, related: Option<usize>) -> Mistake {
+    Mistake {
+        pointer: pointer.to_owned(),
+        offset,
+        weight: Weight::Unreadable,
+        code: "invalid_include",
+        detail,
+        related,
+    }
+}
+
+// === impl IncludeCache ===
+
+impl IncludeCache {
+    /// Finds the patterns of a text. A text that is not TOML has none: decoding it fails.
+    fn update(&mut self, text: &str) {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let hash = hasher.finish();
+        if self.hash == hash {
+            return;
+        }
+        self.hash = hash;
+        self.patterns = match text.contains(INCLUDE) {
+            true => patterns(text),
+            false => Vec::new(),
+        };
+    }
+}
+
+/// Returns the strings of the key `include`.
+fn patterns(text: &str) -> Vec<String> {
+    let root = decode::toml(text, &Mistakes::default());
+    let Some(Value::Object(entries)) = root.map(|root| root.value) else {
+        return Vec::new();
+    };
+    let included = entries.into_iter().find(|(name, _)| name == INCLUDE);
+    let Some(Value::Array(items)) = included.map(|(_, node)| node.value) else {
+        return Vec::new();
+    };
+    // An item of another type is reported by the reader; it keeps its position.
+    items
+        .into_iter()
+        .map(|item| match item.value {
+            Value::String(pattern) => pattern,
+            Value::Null
+            | Value::Bool(_)
+            | Value::Integer(_)
+            | Value::Float(_)
+            | Value::Array(_)
+            | Value::Object(_) => String::new(),
+        })
+        .collect()
+}
+
+/// Returns the files that a pattern matches, relative to the folder of `from`, in the order of
+/// their names. A pattern without a wildcard must match.
+fn expand(from: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
+    if pattern.is_empty() {
+        return Ok(Vec::new());
+    }
+    let folder = from.parent().unwrap_or(Path::new(""));
+    let folder = Pattern::escape(&folder.display().to_string());
+    let whole = Path::new(&folder).join(pattern).display().to_string();
+    let matches = glob::glob_with(&whole, GLOB_OPTIONS)
+        .map_err(|error| format!("is not a pattern: {error}"))?;
+    let mut paths = matches
+        .collect::<Result<Vec<PathBuf>, _>>()
+        .map_err(|error| format!("cannot read: {error}"))?;
+    paths.sort();
+    if paths.is_empty() && !pattern.contains(['*', '?', '[']) {
+        return Err(format!("{pattern}: there is no such file"));
+    }
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! The texts that a configuration tree was parsed from.
+
+use crate::decode::Mistake;
+
+/// Texts in the order of their offsets: the offsets of nodes and mistakes count through all of
+/// them, so that each has one place.
+#[derive(Clone, Debug, Default)]
+pub struct SourceTexts(Vec<SourceText>);
+
+/// A text with its name.
+#[derive(Clone, Debug)]
+pub struct SourceText {
+    name: String,
+    text: String,
+    /// Offset of the first byte.
+    start: usize,
+    /// Number of items that earlier texts have added to the arrays of the root, by name.
+    earlier_items: Vec<(String, usize)>,
+}
+
+// === impl SourceTexts ===
+
+impl SourceTexts {
+    /// Returns one text.
+    #[must_use]
+    pub fn of(name: &str, text: &str) -> Self {
+        let mut all = Self::default();
+        all.push(name, text);
+        all
+    }
+
+    /// Adds a text. Returns the offset of its first byte, by which the offsets of its nodes must be
+    /// increased.
+    pub fn push(&mut self, name: &str, text: &str) -> usize {
+        let start = self
+            .0
+            .last()
+            .map_or(0, |last| last.start + last.text.len() + 1);
+        self.0.push(SourceText {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            start,
+            earlier_items: Vec::new(),
+        });
+        start
+    }
+
+    /// Records that the items of the text added last follow `count` items of earlier texts in an
+    /// array of the root. Messages contain the position within the text.
+    pub(super) fn set_earlier_items(&mut self, array: &str, count: usize) {
+        if let Some(last) = self.0.last_mut() {
+            last.earlier_items.push((array.to_owned(), count));
+        }
+    }
+
+    /// Formats mistakes in the form of compiler errors, one per line: `file:line: key: reason`.
+    #[must_use]
+    pub fn describe(&self, mistakes: &[Mistake]) -> String {
+        let lines: Vec<String> = mistakes
+            .iter()
+            .map(|mistake| self.describe_one(mistake))
+            .collect();
+        lines.join("\n")
+    }
+
+    fn describe_one(&self, mistake: &Mistake) -> String {
+        let key = match self.at(mistake.offset) {
+            Some(source) => source.local_key(&mistake.pointer),
+            None => String::new(),
+        };
+        let colon = if key.is_empty() { "" } else { ": " };
+        let related = mistake.related.map(|other| self.place(other));
+        let related = related.map_or(String::new(), |place| format!(" ({place})"));
+        let place = self.place(mistake.offset);
+        format!("{place}: {key}{colon}{}{related}", mistake.detail)
+    }
+
+    /// Returns the `file:line` of an offset.
+    fn place(&self, offset: usize) -> String {
+        let Some(source) = self.at(offset) else {
+            return String::new();
+        };
+        let before = source.text.as_bytes().get(..offset - source.start);
+        let before = before.unwrap_or(source.text.as_bytes());
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        format!("{}:{line}", source.name)
+    }
+
+    /// Returns the text that contains an offset.
+    #[must_use]
+    pub fn at(&self, offset: usize) -> Option<&SourceText> {
+        self.0.iter().rev().find(|source| source.start <= offset)
+    }
+}
+
+// === impl SourceText ===
+
+impl SourceText {
+    /// Returns the text from an offset on; empty if the offset is outside of the text.
+    #[must_use]
+    pub fn from_offset(&self, offset: usize) -> &str {
+        let at = offset.checked_sub(self.start);
+        at.and_then(|at| self.text.get(at..)).unwrap_or_default()
+    }
+
+    /// Returns the line that contains an offset.
+    #[must_use]
+    pub fn line_of(&self, offset: usize) -> &str {
+        let at = offset.saturating_sub(self.start).min(self.text.len());
+        let before = self.text.get(..at).unwrap_or_default();
+        let line = before.rfind('\n').map_or(0, |newline| newline + 1);
+        self.text[line..].lines().next().unwrap_or_default()
+    }
+
+    /// Returns the dotted key of a JSON pointer, with positions within this text.
+    fn local_key(&self, pointer: &str) -> String {
+        let key = pointer.trim_start_matches('/').replace('/', ".");
+        let local = self.earlier_items.iter().find_map(|(array, count)| {
+            let rest = key.strip_prefix(array.as_str())?.strip_prefix('.')?;
+            let (index, rest) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+            let index = index.parse::<usize>().ok()?.checked_sub(*count)?;
+            Some(format!("{array}.{index}{rest}"))
+        });
+        local.unwrap_or(key)
+    }
+}

@@ -1,0 +1,23 @@
+//! The files of a configuration.
+
+use std::path::Path;
+
+use postern_common::config::{ConfigFiles, IncludeCache};
+use postern_common::exit::Exit;
+
+/// The tables that an included file may contain.
+const INCLUDED_TABLES: [&str; 3] = ["route", "test", "upstream"];
+
+/// Reads a configuration file and the files that its key `include` names.
+///
+/// # Errors
+/// Status 64 if the file cannot be read.
+pub fn config_files(path: &Path) -> Result<ConfigFiles, Exit> {
+    read_files(path, &mut IncludeCache::default())
+}
+
+/// Reads the files as [`config_files`] does. A file that has not changed since the last call with
+/// the same `cache` is not parsed.
+pub(crate) fn read_files(path: &Path, cache: &mut IncludeCache) -> Result<ConfigFiles, Exit> {
+    ConfigFiles::read(path, &INCLUDED_TABLES, cache)
+}

@@ -1,0 +1,106 @@
+//! `[defaults]`: settings that all routes have unless they override them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use postern_common::decode::Object;
+
+use crate::config::route::read_fields;
+use crate::config::{CorsPolicy, RateLimit, RateLimitKey, nonzero_duration};
+
+/// The settings of a route that `[defaults]` can set for all routes. A key of a route replaces the
+/// default with its whole value; tables and lists are not merged.
+#[derive(Clone, Debug)]
+pub struct RouteSettings {
+    /// Maximum bytes of a request body; default 1 MiB.
+    pub body_bytes: u64,
+    /// Time from the head of the request to the end of the response; default 60 s.
+    pub deadline: Duration,
+    /// Overrides `upstream.NAME.read_timeout`.
+    pub read_timeout: Option<Duration>,
+    /// Overrides `upstream.NAME.retries`.
+    pub retries: Option<u32>,
+    /// Rate limits in addition to those of the gateway. Each route counts by itself.
+    pub limits: Vec<RateLimit>,
+    /// Whether WebSocket upgrades are forwarded; default false.
+    pub websocket: bool,
+    /// Whether a WebSocket stays open after its token has expired; default false: both sides get
+    /// close code 1008 (policy violation), and the connection is closed.
+    pub outlives_token: bool,
+    /// Whether the upstream may set cookies; default false, because sessions are not kept in
+    /// cookies.
+    pub cookies: bool,
+    /// Header fields that are set on every response of the route.
+    pub response_headers: Vec<(HeaderName, HeaderValue)>,
+    /// The CORS policy; default none.
+    pub cors: Option<Arc<CorsPolicy>>,
+}
+
+impl RouteSettings {
+    /// Reads the settings of `[defaults]` or of a route. A key that is absent has the value of
+    /// `inherited`. `has_store` if there is a store for rate limits that are counted across
+    /// gateways.
+    pub(super) fn read(section: &Object<'_>, inherited: &Self, has_store: bool) -> Self {
+        let or_flag =
+            |name: &'static str, default: bool| section.or(name, default, |field| field.boolean());
+        Self {
+            body_bytes: section.or("body_bytes", inherited.body_bytes, |field| field.bytes()),
+            deadline: section.or("deadline", inherited.deadline, nonzero_duration),
+            read_timeout: section
+                .optional("read_timeout", nonzero_duration)
+                .or(inherited.read_timeout),
+            retries: section
+                .optional("retries", |field| field.integer(0..=5))
+                .or(inherited.retries),
+            limits: section
+                .optional("limits", |field| {
+                    field.array(|item| RateLimit::read(item, has_store))
+                })
+                .unwrap_or_else(|| inherited.limits.clone()),
+            websocket: or_flag("websocket", inherited.websocket),
+            outlives_token: or_flag("outlives_token", inherited.outlives_token),
+            cookies: or_flag("cookies", inherited.cookies),
+            response_headers: section
+                .section("response_headers", read_fields)
+                .unwrap_or_else(|| inherited.response_headers.clone()),
+            cors: section
+                .section("cors", CorsPolicy::read)
+                .map(Arc::new)
+                .or_else(|| inherited.cors.clone()),
+        }
+    }
+}
+
+impl RouteSettings {
+    /// Removes the rate limits by principal from a public route, which has none. A limit of the
+    /// route itself is a mistake.
+    pub(super) fn remove_principal_limits(&mut self, route: &Object<'_>) {
+        let count = self.limits.len();
+        self.limits
+            .retain(|limit| limit.by != RateLimitKey::Principal);
+        if self.limits.len() < count && route.has("limits") {
+            route.fail(
+                "invalid_choice",
+                "a public route has no principal to limit by",
+            );
+        }
+    }
+}
+
+impl Default for RouteSettings {
+    fn default() -> Self {
+        Self {
+            body_bytes: 1 << 20,
+            deadline: Duration::from_secs(60),
+            read_timeout: None,
+            retries: None,
+            limits: Vec::new(),
+            websocket: false,
+            outlives_token: false,
+            cookies: false,
+            response_headers: Vec::new(),
+            cors: None,
+        }
+    }
+}
