@@ -8,6 +8,7 @@
 
 pub(crate) mod authorize;
 pub(crate) mod cors;
+pub(crate) mod header_changes;
 pub(crate) mod rate_limits;
 pub(crate) mod rejection;
 pub(crate) mod response_headers;

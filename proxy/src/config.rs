@@ -9,6 +9,7 @@ mod assumed_pools;
 mod cors;
 mod dns;
 mod files;
+mod header_changes;
 mod limits;
 mod listen;
 mod load_balancing;
@@ -18,6 +19,7 @@ mod route;
 mod route_settings;
 pub(crate) mod route_test;
 mod schema;
+mod template;
 mod upstream;
 
 use std::path::PathBuf;
@@ -36,6 +38,7 @@ pub use cors::{CorsPolicy, OriginPattern};
 pub use dns::DnsConfig;
 pub use files::config_files;
 pub(crate) use files::read_files;
+pub use header_changes::HeaderChanges;
 pub use limits::{ClientLimits, RateLimit, RateLimitKey};
 pub use listen::{
     AccessLogConfig, AccessLogSink, ClientAddressDetail, ListenerConfig, ListenerTlsConfig,
@@ -47,6 +50,7 @@ pub use route::{PathRewrite, Route, RouteTarget};
 pub use route_settings::RouteSettings;
 pub use route_test::{RouteTest, TestToken};
 pub use schema::SCHEMA;
+pub use template::{Template, TemplatePart, Variable};
 pub use upstream::{
     HealthCheckConfig, HealthProbe, OutlierDetection, UpstreamAddress, UpstreamConfig,
     UpstreamTlsConfig,
@@ -158,7 +162,7 @@ impl Config {
         let has_store = limits.store.is_some();
         let defaults = root.section("defaults", |section| {
             let built_in = RouteSettings::default();
-            Some(RouteSettings::read(section, &built_in, has_store))
+            Some(RouteSettings::read(section, &built_in, None, has_store))
         });
         let defaults = defaults.unwrap_or_default();
         limits.deadline = defaults.deadline;

@@ -12,5 +12,6 @@ pub(crate) mod route_tests;
 pub(crate) mod router;
 pub(crate) mod table;
 mod trie;
+pub(crate) mod variables;
 
 pub use router::{RouteIndex, RouteMatcher, RouteRequest};

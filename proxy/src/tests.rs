@@ -12,6 +12,7 @@ mod early_responses;
 mod grpc;
 mod grpc_peer;
 mod harness;
+mod header_changes;
 mod hot_restart;
 mod http10;
 mod http2;

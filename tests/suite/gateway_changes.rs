@@ -209,7 +209,7 @@ async fn reloads_good_and_bad_fail_no_request() {
         if number % 2 == 0 {
             version += 1;
             site.write(&format!(
-                "{}response_headers = {{ X-Version = \"{version}\" }}\n",
+                "{}response_headers = {{ set = {{ X-Version = \"{version}\" }} }}\n",
                 site.text
             ));
             running.signal("HUP").await;

@@ -111,7 +111,7 @@ fn set_deadline(client: &Session, route: &Route, ctx: &RequestContext) -> Result
 }
 
 /// Returns the authority: that of the target (HTTP/2), or else `Host`.
-fn request_authority(head: &RequestHeader) -> &str {
+pub(crate) fn request_authority(head: &RequestHeader) -> &str {
     match head.uri.authority() {
         Some(authority) => authority.as_str(),
         None => head

@@ -5,7 +5,7 @@ use pingora_core::Result;
 use pingora_proxy::Session;
 use postern_common::Code;
 
-use crate::admission::cors;
+use crate::admission::{cors, header_changes};
 use crate::state::request_context::RequestContext;
 
 /// Sets the CORS fields, the route's response headers and the rate limit status.
@@ -15,10 +15,10 @@ pub(crate) fn apply_common_headers(
     ctx: &RequestContext,
 ) -> Result<()> {
     cors::apply_headers(ctx, &client.req_header().headers, response)?;
-    if let Some(route) = ctx.route() {
-        for (name, value) in &route.settings.response_headers {
-            response.insert_header(name, value)?;
-        }
+    if let Some(route) = ctx.route()
+        && let Some(changes) = &route.settings.response_headers
+    {
+        header_changes::apply_to_response(changes, client, response, ctx);
     }
     if let Some(rate_limit) = ctx.rate_limit
         && (rate_limit.is_route_limit || ctx.error_code == Some(Code::RateLimited))

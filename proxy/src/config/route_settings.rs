@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue};
 use postern_common::decode::Object;
 
-use crate::config::route::read_fields;
-use crate::config::{CorsPolicy, RateLimit, RateLimitKey, nonzero_duration};
+use crate::config::{
+    CorsPolicy, HeaderChanges, PathPattern, RateLimit, RateLimitKey, nonzero_duration,
+};
 
 /// The settings of a route that `[defaults]` can set for all routes. A key of a route replaces the
 /// default with its whole value; tables and lists are not merged.
@@ -31,17 +31,31 @@ pub struct RouteSettings {
     /// Whether the upstream may set cookies; default false, because sessions are not kept in
     /// cookies.
     pub cookies: bool,
-    /// Header fields that are set on every response of the route.
-    pub response_headers: Vec<(HeaderName, HeaderValue)>,
+    /// Whether fields that disclose the software of the upstream are forwarded, such as `Server`;
+    /// default false.
+    pub server_headers: bool,
+    /// Changes of the header fields of forwarded requests.
+    pub request_headers: Option<Arc<HeaderChanges>>,
+    /// Changes of the header fields of every response, including rejections.
+    pub response_headers: Option<Arc<HeaderChanges>>,
     /// The CORS policy; default none.
     pub cors: Option<Arc<CorsPolicy>>,
 }
 
 impl RouteSettings {
     /// Reads the settings of `[defaults]` or of a route. A key that is absent has the value of
-    /// `inherited`. `has_store` if there is a store for rate limits that are counted across
-    /// gateways.
-    pub(super) fn read(section: &Object<'_>, inherited: &Self, has_store: bool) -> Self {
+    /// `inherited`. `path` is the path of a route, whose parameters header fields may contain.
+    /// `has_store` if there is a store for rate limits that are counted across gateways.
+    pub(super) fn read(
+        section: &Object<'_>,
+        inherited: &Self,
+        path: Option<&PathPattern>,
+        has_store: bool,
+    ) -> Self {
+        let changes = |name: &'static str, inherited: &Option<Arc<HeaderChanges>>| {
+            let own = section.section(name, |section| HeaderChanges::read(section, path));
+            own.unwrap_or_else(|| inherited.clone())
+        };
         let or_flag =
             |name: &'static str, default: bool| section.or(name, default, |field| field.boolean());
         Self {
@@ -61,9 +75,9 @@ impl RouteSettings {
             websocket: or_flag("websocket", inherited.websocket),
             outlives_token: or_flag("outlives_token", inherited.outlives_token),
             cookies: or_flag("cookies", inherited.cookies),
-            response_headers: section
-                .section("response_headers", read_fields)
-                .unwrap_or_else(|| inherited.response_headers.clone()),
+            server_headers: or_flag("server_headers", inherited.server_headers),
+            request_headers: changes("request_headers", &inherited.request_headers),
+            response_headers: changes("response_headers", &inherited.response_headers),
             cors: section
                 .section("cors", CorsPolicy::read)
                 .map(Arc::new)
@@ -99,7 +113,9 @@ impl Default for RouteSettings {
             websocket: false,
             outlives_token: false,
             cookies: false,
-            response_headers: Vec::new(),
+            server_headers: false,
+            request_headers: None,
+            response_headers: None,
             cors: None,
         }
     }

@@ -136,7 +136,10 @@ pub(super) fn apply_response_headers(
     {
         response.remove_header(&SET_COOKIE);
     }
-    strip_connection_headers(response)?;
+    let keeps_server_headers = ctx
+        .route()
+        .is_some_and(|route| route.settings.server_headers);
+    strip_headers(response, keeps_server_headers)?;
     if response.status.is_informational() {
         return Ok(());
     }
@@ -165,9 +168,10 @@ pub(super) fn apply_response_headers(
     Ok(())
 }
 
-/// Removes hop-by-hop fields, including those that `Connection` lists (RFC 9110 section 7.6.1), and
-/// fields that only the gateway may set. The framing of a body is kept.
-fn strip_connection_headers(response: &mut ResponseHeader) -> Result<()> {
+/// Removes hop-by-hop fields, including those that `Connection` lists (RFC 9110 section 7.6.1),
+/// fields that only the gateway may set and, unless they are kept, those that disclose the software
+/// of the upstream. The framing of a body is kept.
+fn strip_headers(response: &mut ResponseHeader, keeps_server_headers: bool) -> Result<()> {
     let has_body = !response.status.is_informational() && response.status != StatusCode::NO_CONTENT;
     let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
     let named = headers::connection_options(&response.headers);
@@ -178,6 +182,7 @@ fn strip_connection_headers(response: &mut ResponseHeader) -> Result<()> {
             let text = name.as_str();
             headers::is_hop_by_hop(text)
                 || headers::is_identity_header(text)
+                || (!keeps_server_headers && headers::is_server_header(text))
                 || named.contains(name)
         }
     };

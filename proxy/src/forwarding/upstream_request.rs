@@ -12,6 +12,8 @@ use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_proxy::Session;
 use postern_common::Code;
 
+use crate::admission::header_changes;
+use crate::config::HeaderChanges;
 use crate::downstream::response_buffers::HTTP2_UPSTREAM_UNITS;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::REFUSED;
@@ -165,6 +167,10 @@ pub(super) fn prepare_headers(
     let empty = http::Request::new(()).into_parts().0;
     let mut parts =
         http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
+    if let Some(changes) = request_changes(ctx) {
+        let variables = header_changes::variables(client, ctx);
+        header_changes::apply(changes, &mut parts.headers, &variables);
+    }
     identity_headers(ctx)
         .write(&mut parts.headers)
         .or_err(REFUSED, "identity is not a valid header value")?;
@@ -194,11 +200,25 @@ pub(super) fn serialize_request(request: &RequestHeader, ctx: &RequestContext) -
         None => message.extend_from_slice(request.raw_path()),
     }
     message.extend_from_slice(b" HTTP/1.1\r\n");
+    let changed = request_changes(ctx).map(|changes| {
+        let mut headers = request.headers.clone();
+        let variables = header_changes::variables(request, ctx);
+        header_changes::apply(changes, &mut headers, &variables);
+        headers
+    });
+    let headers = changed.as_ref().unwrap_or(&request.headers);
     identity_headers(ctx)
-        .append(&request.headers, &mut message)
+        .append(headers, &mut message)
         .or_err(REFUSED, "identity is not a valid header value")?;
     message.extend_from_slice(b"\r\n");
     Ok(message)
+}
+
+/// Returns the changes of request fields that the route describes. They are applied before the
+/// fields of the gateway are set.
+fn request_changes(ctx: &RequestContext) -> Option<&HeaderChanges> {
+    ctx.route()
+        .and_then(|route| route.settings.request_headers.as_deref())
 }
 
 fn identity_headers(ctx: &RequestContext) -> IdentityHeaders<'_> {

@@ -73,6 +73,19 @@ pub(crate) fn is_identity_header(name: &str) -> bool {
     name.starts_with("x-postern-")
 }
 
+/// Returns whether a response field discloses the software of a server (RFC 9110 section 10.2.4).
+pub(crate) fn is_server_header(name: &str) -> bool {
+    matches!(
+        name,
+        "server"
+            | "x-aspnet-version"
+            | "x-aspnetmvc-version"
+            | "x-generator"
+            | "x-powered-by"
+            | "x-runtime"
+    )
+}
+
 /// Prefixes of reserved names, folded.
 const RESERVED_PREFIXES: [&[u8]; 2] = [b"x-postern-", b"x-forwarded-"];
 

@@ -115,6 +115,14 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
         let forwarded = rewrite.apply(path.as_bytes());
         let _memory_only = writeln!(out, "forwarded  {}", String::from_utf8_lossy(&forwarded));
     }
+    for (name, changes) in [
+        ("request ", &route.settings.request_headers),
+        ("response", &route.settings.response_headers),
+    ] {
+        if let Some(changes) = changes {
+            let _memory_only = writeln!(out, "headers    {name}: {changes}");
+        }
+    }
     if let Some(cors) = &route.settings.cors {
         let origins: Vec<String> = cors.origins.iter().map(ToString::to_string).collect();
         let _memory_only = writeln!(out, "origins    {}", origins.join(", "));

@@ -40,10 +40,10 @@ fn route_replaces_each_default_as_a_whole() {
     let defaults = "[defaults]\nbody_bytes = 7\ndeadline = \"3s\"\nread_timeout = \"2s\"\nretries = 0\n\
                     websocket = true\noutlives_token = true\ncookies = true\n\
                     limits = [{ by = \"address\", requests = 5 }, { by = \"principal\", requests = 6 }]\n\
-                    response_headers = { X-A = \"1\", X-B = \"2\" }\n\
+                    response_headers = { set = { X-A = \"1\", X-B = \"2\" } }\n\
                     cors = { origins = [\"https://a\"], max_age = \"1s\" }\n";
     let own = "body_bytes = 8\ndeadline = \"4s\"\nread_timeout = \"5s\"\nretries = 2\nwebsocket = false\n\
-               outlives_token = false\ncookies = false\nlimits = []\nresponse_headers = { X-C = \"3\" }\n\
+               outlives_token = false\ncookies = false\nlimits = []\nresponse_headers = { set = { X-C = \"3\" } }\n\
                cors = { origins = [] }\n";
     let config = read(&format!("{defaults}{}{}", route("a", ""), route("b", own))).expect("reads");
     let [a, b] = [&config.routes[0].settings, &config.routes[1].settings];
@@ -56,7 +56,8 @@ fn route_replaces_each_default_as_a_whole() {
     assert!(!b.websocket && !b.outlives_token && !b.cookies);
     // A public route has no principal.
     assert_eq!((a.limits.len(), b.limits.len()), (1, 0));
-    assert_eq!((a.response_headers.len(), b.response_headers.len()), (2, 1));
+    let set = [a, b].map(|settings| settings.response_headers.as_ref().expect("set").set.len());
+    assert_eq!(set, [2, 1]);
     let [a, b] = [a, b].map(|settings| settings.cors.as_ref().expect("a policy"));
     assert_eq!((a.origins.len(), b.origins.len()), (1, 0));
     assert_eq!(
@@ -87,9 +88,9 @@ fn moved_key_is_rejected_with_its_new_name() {
 
 #[tokio::test]
 async fn defaults_apply_to_requests_on_both_paths() {
-    let defaults = "[defaults]\nbody_bytes = 3\nresponse_headers = { X-Frame-Options = \"DENY\" }\n\
+    let defaults = "[defaults]\nbody_bytes = 3\nresponse_headers = { set = { X-Frame-Options = \"DENY\" } }\n\
                     limits = [{ by = \"route\", requests = 1000 }]\n";
-    let own = "body_bytes = 4\nresponse_headers = { X-Own = \"1\" }\nlimits = []\n";
+    let own = "body_bytes = 4\nresponse_headers = { set = { X-Own = \"1\" } }\nlimits = []\n";
     let gateway = gateway(&format!("{defaults}{}{}", route("a", ""), route("b", own))).await;
     for selector in PATH_SELECTORS {
         let post = async |target: &str| {

@@ -290,6 +290,15 @@ impl TestGateway {
         self.sign(&claims)
     }
 
+    /// Returns a token of the user with this subject.
+    pub(super) fn user_named(&self, subject: &str) -> String {
+        let claims = json!({
+            "iss": self.user_issuer(), "sub": subject, "username": "ada", "token_use": "access",
+            "client_id": "web", "scope": "read", "exp": 4_000_000_000_i64, "iat": 1_700_000_000,
+        });
+        self.sign(&claims)
+    }
+
     pub(super) fn service(&self, name: &str) -> String {
         let claims = json!({
             "iss": format!("{}/services", self.issuer), "sub": "s-1", "token_use": "id", "aud": "machines",

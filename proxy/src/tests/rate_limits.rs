@@ -203,7 +203,7 @@ async fn route_rewrites_path_and_sets_headers() {
     let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let route = "[[route]]\npath = \"/v1/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
-                 rewrite = { strip = \"/v1\", add = \"/api\" }\nresponse_headers = { X-Frame-Options = \"DENY\" }\n";
+                 rewrite = { strip = \"/v1\", add = \"/api\" }\nresponse_headers = { set = { X-Frame-Options = \"DENY\" } }\n";
     let gateway = TestGateway::before(origin, &upstream, "", route).await;
     let answer = gateway.get("/v1/a/b?c=d", "").await;
     assert_eq!(

@@ -1,0 +1,97 @@
+//! Changes of header fields that the configuration of a route describes.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora_proxy::Session;
+
+use crate::admission::authorize::request_authority;
+use crate::config::{HeaderChanges, Template};
+use crate::routing::variables::RequestVariables;
+use crate::state::request_context::RequestContext;
+
+/// Returns the values of the variables of a request.
+pub(crate) fn variables<'a>(
+    head: &'a RequestHeader,
+    ctx: &'a RequestContext,
+) -> RequestVariables<'a> {
+    let target = std::str::from_utf8(head.raw_path()).unwrap_or_default();
+    let (path, query) = match target.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (target, None),
+    };
+    RequestVariables {
+        request_id: ctx.id,
+        client_address: ctx.client_address,
+        authority: request_authority(head),
+        path,
+        query,
+        method: head.method.as_str(),
+        is_tls: ctx.is_tls,
+        route: ctx.route().map_or("", |route| route.name.as_str()),
+        upstream: ctx
+            .attempt
+            .as_ref()
+            .map_or("", |attempt| attempt.pool.config.name.as_str()),
+        caller: ctx.caller.as_ref(),
+    }
+}
+
+/// Applies the changes to the fields of a message.
+pub(crate) fn apply(
+    changes: &HeaderChanges,
+    headers: &mut HeaderMap,
+    variables: &RequestVariables<'_>,
+) {
+    for name in &changes.remove {
+        headers.remove(name);
+    }
+    for (name, template) in &changes.set {
+        match field_value(name, template, variables) {
+            Some(value) => drop(headers.insert(name, value)),
+            // A field of the client or the upstream must not take its place.
+            None => drop(headers.remove(name)),
+        }
+    }
+    for (name, template) in &changes.add {
+        if let Some(value) = field_value(name, template, variables) {
+            headers.append(name, value);
+        }
+    }
+}
+
+/// Applies the changes to a response.
+pub(crate) fn apply_to_response(
+    changes: &HeaderChanges,
+    client: &Session,
+    response: &mut ResponseHeader,
+    ctx: &RequestContext,
+) {
+    let empty = http::Response::new(()).into_parts().0;
+    let mut parts =
+        http::response::Parts::from(std::mem::replace(response, ResponseHeader::from(empty)));
+    let variables = variables(client.req_header(), ctx);
+    apply(changes, &mut parts.headers, &variables);
+    *response = ResponseHeader::from(parts);
+}
+
+/// Returns the value of a field. Returns `None`, and the field is not sent, if the value is empty or
+/// contains a byte that a field must not contain (RFC 9110 section 5.5), such as a line break in the
+/// subject of a token.
+pub(crate) fn field_value(
+    name: &HeaderName,
+    template: &Template,
+    variables: &RequestVariables<'_>,
+) -> Option<HeaderValue> {
+    let text = variables.expand(template);
+    if text.is_empty() {
+        return None;
+    }
+    match HeaderValue::from_maybe_shared(bytes::Bytes::from(text)) {
+        Ok(value) => Some(value),
+        Err(_) => {
+            let request_id = variables.request_id;
+            tracing::warn!(%request_id, field = %name, "header field omitted: invalid value");
+            None
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `request_headers` and `response_headers`: changes of header fields.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::HeaderName;
+use postern_common::decode::{Field, Object};
+
+use crate::config::{PathPattern, Template};
+use crate::message::headers;
+
+/// Changes of the header fields of a message, in this order: fields are removed, set, and added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderChanges {
+    /// Names of fields to remove.
+    pub remove: Vec<HeaderName>,
+    /// Fields that replace all fields of the same name.
+    pub set: Vec<(HeaderName, Template)>,
+    /// Fields that are added to those of the same name.
+    pub add: Vec<(HeaderName, Template)>,
+}
+
+// === impl HeaderChanges ===
+
+impl HeaderChanges {
+    /// Reads `{ set = { NAME = "value" }, add = { NAME = "value" }, remove = ["NAME"] }`. Returns
+    /// `None` if there is nothing to change. `path` is the path of the route; `None` in
+    /// `[defaults]`.
+    pub(super) fn read(
+        section: &Object<'_>,
+        path: Option<&PathPattern>,
+    ) -> Option<Option<Arc<Self>>> {
+        let fields = |name: &'static str| {
+            let read = |section: &Object<'_>| Some(read_fields(section, path));
+            section.section(name, read).unwrap_or_default()
+        };
+        let changes = Self {
+            set: fields("set"),
+            add: fields("add"),
+            remove: section.list("remove", |field| {
+                changeable_name(&field.text(1..=256)?, field)
+            }),
+        };
+        Some((changes != Self::default()).then(|| Arc::new(changes)))
+    }
+}
+
+/// Reads `{ NAME = "value" }`. Two spellings of a name are a mistake.
+pub(super) fn read_fields(
+    section: &Object<'_>,
+    path: Option<&PathPattern>,
+) -> Vec<(HeaderName, Template)> {
+    let mut names: Vec<HeaderName> = Vec::new();
+    section.entries(|name, field| {
+        let name = changeable_name(name, field)?;
+        if names.contains(&name) {
+            return field.fail("duplicate_name", "has the name of another field");
+        }
+        names.push(name.clone());
+        Some((name, Template::read(field, path)?))
+    })
+}
+
+/// Parses the name of a field that the configuration may change: not one that the gateway sets
+/// itself, and none of the framing or of the connection.
+fn changeable_name(name: &str, field: Field<'_>) -> Option<HeaderName> {
+    let Ok(parsed) = HeaderName::from_bytes(name.as_bytes()) else {
+        return field.fail("invalid_format", "is not the name of a header");
+    };
+    // Some servers fold these characters.
+    let folded = parsed.as_str().replace(['_', '.'], "-");
+    let is_own = headers::is_reserved(&folded)
+        || headers::is_hop_by_hop(&folded)
+        || matches!(folded.as_str(), "content-length" | "expect" | "host");
+    if is_own {
+        return field.fail(
+            "invalid_choice",
+            "is a header that the configuration must not change: the gateway controls it",
+        );
+    }
+    Some(parsed)
+}
+
+impl fmt::Display for HeaderChanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |fields: &[(HeaderName, Template)]| {
+            fields.iter().map(|(name, _)| name.to_string()).collect()
+        };
+        let remove = self.remove.iter().map(ToString::to_string).collect();
+        let all: [(&str, Vec<String>); 3] = [
+            ("remove", remove),
+            ("set", names(&self.set)),
+            ("add", names(&self.add)),
+        ];
+        let parts: Vec<String> = all
+            .iter()
+            .filter(|(_, names)| !names.is_empty())
+            .map(|(verb, names)| format!("{verb} {}", names.join(", ")))
+            .collect();
+        f.write_str(&parts.join("; "))
+    }
+}

@@ -1,0 +1,196 @@
+//! Changes of header fields on both paths and over HTTP/2, and values that clients control.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use tokio::net::TcpStream;
+
+use super::harness::{PATH_SELECTORS, TestGateway, has_field};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::{get, head, reply, send};
+
+const ROUTES: &str = r#"
+[defaults]
+request_headers = { remove = ["X-Debug"] }
+
+[[route]]
+name = "open"
+path = "/open/{id}/*"
+methods = ["GET", "POST"]
+upstream = "origin"
+policy = "public"
+rewrite = { strip = "/open", add = "/inner" }
+request_headers = { set = { X-Client = "{client_address}", X-User = "{principal}", X-Where = "{scheme}://{host}{path}{query}", X-What = "{method} {route} {upstream} {{}}" }, add = { X-List = "{path.id}", X-Rest = "{path.*}" }, remove = ["Accept-Language", "X-Removed"] }
+response_headers = { set = { X-Own = "{request_id}", Cache-Control = "no-store" }, add = { X-Many = "gateway" }, remove = ["X-Internal"] }
+
+[[route]]
+name = "closed"
+path = "/closed"
+methods = ["GET"]
+upstream = "origin"
+policy = { users = "any" }
+request_headers = { set = { X-User = "{principal}", X-Issuer = "{issuer}" } }
+response_headers = { set = { X-User = "{principal}", X-Upstream = "{upstream}" } }
+
+[[route]]
+name = "default"
+path = "/default"
+methods = ["GET"]
+upstream = "origin"
+policy = "public"
+
+[[route]]
+name = "kept"
+path = "/kept"
+methods = ["GET"]
+upstream = "origin"
+policy = "public"
+server_headers = true
+"#;
+
+const RESPONSE: &str = "HTTP/1.1 200 OK\r\nServer: origin/1.2\r\nX-Powered-By: PHP\r\nX-AspNet-Version: 4\r\n\
+                        X-Internal: secret\r\nX-Many: one\r\nX-Many: two\r\nX-Own: upstream\r\nContent-Length: 2\r\n\r\nok";
+
+async fn gateway() -> TestGateway {
+    let origin = TestOrigin::start(OriginBehavior::Text(RESPONSE)).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    TestGateway::h2c(origin, &upstream, "", ROUTES).await
+}
+
+async fn http2(gateway: &TestGateway) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(gateway.address).await.expect("connects");
+    let (client, connection) = h2::client::handshake(stream).await.expect("a handshake");
+    tokio::spawn(connection);
+    client.ready().await.expect("ready")
+}
+
+/// Returns the values of a field of a message, in order.
+fn values<'a>(message: &'a str, name: &str) -> Vec<&'a str> {
+    let fields = message.lines().filter_map(|line| line.split_once(": "));
+    fields
+        .filter(|(known, _)| known.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value)
+        .collect()
+}
+
+#[tokio::test]
+async fn fields_of_requests_are_changed_on_all_paths() {
+    let gateway = gateway().await;
+    let fields = "X-Client: forged\r\nX-User: admin\r\nx-list: client\r\nAccept-Language: de\r\nX-Removed: a\r\n\
+                  x-removed: b\r\nX-Debug: stays\r\nX-Request-Id: forged\r\n";
+    for selector in PATH_SELECTORS {
+        let target = "/open/7%20a/b/c?d=%0d%0aX-Evil:1";
+        let answer = gateway.get(target, &format!("{fields}{selector}")).await;
+        assert_eq!(answer.status, 200, "{}", answer.head);
+    }
+    let mut client = http2(&gateway).await;
+    let lower: Vec<(&str, &str)> = fields
+        .lines()
+        .filter_map(|line| line.split_once(": "))
+        .collect();
+    let (answer, _) = send(
+        &mut client,
+        head("GET", "/open/7%20a/b/c?d=%0d%0aX-Evil:1", &lower),
+        true,
+    );
+    assert_eq!(reply(answer).await.expect("a response").status, 200);
+    let seen = gateway.origin.seen();
+    assert_eq!(seen.len(), 3);
+    for (request, scheme) in seen.iter().zip(["http", "http", "http"]) {
+        let id = values(request, "x-request-id");
+        assert!(id.len() == 1 && id[0] != "forged", "{request}");
+        assert!(request.starts_with("GET /inner/7%20a/b/c?d=%0d%0aX-Evil:1 HTTP/1.1"));
+        assert_eq!(values(request, "x-client"), ["127.0.0.1"], "{request}");
+        assert_eq!(values(request, "x-user"), [""; 0], "{request}");
+        let place = format!("{scheme}://gate/open/7%20a/b/c?d=%0d%0aX-Evil:1");
+        assert_eq!(values(request, "x-where"), [place.as_str()], "{request}");
+        assert_eq!(values(request, "x-what"), ["GET open origin {}"]);
+        assert_eq!(values(request, "x-list"), ["client", "7%20a"]);
+        assert_eq!(values(request, "x-rest"), ["b/c"]);
+        assert_eq!(values(request, "accept-language"), [""; 0]);
+        assert_eq!(values(request, "x-removed"), [""; 0]);
+        assert_eq!(values(request, "x-evil"), [""; 0]);
+        // The route replaces the table of [defaults] as a whole.
+        assert!(has_field(request, "X-Debug: stays"), "{request}");
+    }
+    for selector in PATH_SELECTORS {
+        let debug = format!("X-Debug: 1\r\n{selector}");
+        assert_eq!(gateway.get("/default", &debug).await.status, 200);
+        let seen = gateway.origin.seen();
+        assert_eq!(values(seen.last().expect("one"), "x-debug"), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn fields_of_responses_are_changed_on_all_paths() {
+    let gateway = gateway().await;
+    for selector in PATH_SELECTORS {
+        let answer = gateway.get("/open/1/2", selector).await;
+        let shown = &answer.head;
+        assert_eq!(
+            values(shown, "x-many"),
+            ["one", "two", "gateway"],
+            "{shown}"
+        );
+        assert_eq!(values(shown, "x-own"), values(shown, "x-request-id"));
+        assert_eq!(values(shown, "cache-control"), ["no-store"]);
+        for name in ["x-internal", "server", "x-powered-by", "x-aspnet-version"] {
+            assert_eq!(values(shown, name), [""; 0], "{shown}");
+        }
+        let kept = gateway.get("/kept", selector).await.head;
+        assert_eq!(values(&kept, "server"), ["origin/1.2"], "{kept}");
+        assert_eq!(values(&kept, "x-powered-by"), ["PHP"], "{kept}");
+        assert_eq!(values(&kept, "x-internal"), ["secret"], "{kept}");
+    }
+    let mut client = http2(&gateway).await;
+    let answer = get(&mut client, "/open/1/2", &[]).await;
+    assert_eq!(answer.headers["x-own"], answer.headers["x-request-id"]);
+    assert_eq!(answer.headers.get_all("x-many").iter().count(), 3);
+    for name in ["x-internal", "server", "x-powered-by"] {
+        assert!(!answer.headers.contains_key(name), "{:?}", answer.headers);
+    }
+    // A rejection has them as well.
+    let refused = gateway.get("/closed", "").await;
+    assert_eq!(refused.status, 401);
+    assert_eq!(values(&refused.head, "x-user"), [""; 0]);
+    assert_eq!(values(&refused.head, "x-upstream"), [""; 0]);
+}
+
+#[tokio::test]
+async fn line_break_in_a_subject_reaches_no_message() {
+    let gateway = Arc::new(gateway().await);
+    for (subject, status) in [
+        ("ada", 200),
+        ("a\r\nX-Evil: 1", 500),
+        ("a\nX-Evil: 1", 500),
+        ("a\u{0}b", 500),
+        ("a\u{7f}b", 500),
+        ("zo\u{eb}", 200),
+    ] {
+        let token = gateway.user_named(subject);
+        for selector in PATH_SELECTORS {
+            let before = gateway.origin.seen().len();
+            let bearer = format!("Authorization: Bearer {token}\r\n{selector}");
+            let answer = gateway.get("/closed", &bearer).await;
+            assert_eq!(answer.status, status, "{subject:?} {}", answer.head);
+            assert_eq!(values(&answer.head, "x-evil"), [""; 0], "{subject:?}");
+            let seen = gateway.origin.seen();
+            assert_eq!(seen.len() - before, usize::from(status == 200));
+            if status == 200 {
+                let request = seen.last().expect("a request");
+                assert_eq!(values(request, "x-user"), [subject]);
+                assert_eq!(values(&answer.head, "x-user"), [subject]);
+                assert_eq!(values(&answer.head, "x-upstream"), ["origin"]);
+                assert_eq!(values(request, "x-issuer"), [gateway.user_issuer()]);
+            } else {
+                assert_eq!(values(&answer.head, "x-user"), [""; 0], "{subject:?}");
+            }
+        }
+        let mut client = http2(&gateway).await;
+        let bearer = format!("Bearer {token}");
+        let answer = get(&mut client, "/closed", &[("authorization", &bearer)]).await;
+        assert_eq!(answer.status, status, "{subject:?}");
+        assert!(!answer.headers.contains_key("x-evil"));
+    }
+}
