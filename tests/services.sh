@@ -87,6 +87,7 @@ install_packages() {
     [ -x /bin/kill ] || missing+=("procps")
     command -v node >/dev/null 2>&1 || missing+=("nodejs")
     command -v npm >/dev/null 2>&1 || missing+=("npm")
+    [ -x /usr/sbin/nginx ] || missing+=("nginx-light")
     command -v valgrind >/dev/null 2>&1 || missing+=("valgrind")
     [ "${#missing[@]}" -gt 0 ] || return 0
     elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||

@@ -2,10 +2,11 @@
 //!
 //! - **Enters:** a checked head and a [`RequestContext`].
 //! - **Leaves:** the context with route, caller and rate limit status; or a response that has been
-//!   written (rejection, CORS preflight, `OPTIONS *`).
+//!   written (rejection, redirect, fixed response, CORS preflight, `OPTIONS *`).
 //! - **May depend on:** [`crate::routing`], [`crate::rate_limiter`], [`crate::downstream`],
 //!   [`crate::message`], [`crate::state`], [`crate::telemetry`] and [`crate::config`].
 
+mod answer;
 pub(crate) mod authorize;
 pub(crate) mod cors;
 pub(crate) mod header_changes;
@@ -37,6 +38,9 @@ pub(crate) async fn admit_or_answer(
         return Ok(true);
     }
     authorize::start_trace_span(state, &client.req_header().headers, ctx);
+    if answer::redirect_to_https(state, client, ctx).await? {
+        return Ok(true);
+    }
     let config = Arc::clone(&ctx.config);
     let problem = match authorize::route(client.req_header(), &config.route_table) {
         Ok(routed) => {
@@ -50,7 +54,7 @@ pub(crate) async fn admit_or_answer(
         Err(problem) => Some(problem),
     };
     match problem {
-        None => Ok(false),
+        None => answer::answer_route(client, ctx).await,
         Some(problem) => {
             rejection::write_rejection(client, ctx, &problem).await?;
             Ok(true)

@@ -5,6 +5,7 @@
 //!   line and key. Unknown keys are rejected, and a route without a policy does not load.
 //! - **May depend on:** [`crate::message`] for syntax checks and [`crate::rate_limiter`] for rates.
 
+mod answer;
 mod assumed_pools;
 mod cors;
 mod dns;
@@ -15,6 +16,7 @@ mod listen;
 mod load_balancing;
 mod pattern;
 mod policy;
+mod redirect_target;
 mod route;
 mod route_settings;
 pub(crate) mod route_test;
@@ -33,6 +35,7 @@ use postern_common::log::Log;
 use postern_common::token::Issuer;
 use url::Url;
 
+pub use answer::{BodyFile, FixedBody, FixedResponse, RedirectAnswer, RouteAnswer};
 pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
 pub use cors::{CorsPolicy, OriginPattern};
 pub use dns::DnsConfig;
@@ -41,11 +44,13 @@ pub(crate) use files::read_files;
 pub use header_changes::HeaderChanges;
 pub use limits::{ClientLimits, RateLimit, RateLimitKey};
 pub use listen::{
-    AccessLogConfig, AccessLogSink, ClientAddressDetail, ListenerConfig, ListenerTlsConfig,
+    AccessLogConfig, AccessLogSink, ClientAddressDetail, HttpsRedirect, ListenerConfig,
+    ListenerTlsConfig,
 };
 pub use load_balancing::{ConsistentKey, LoadBalancing};
 pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
 pub use policy::{CallerRules, RoutePolicy, ServiceRule, UserRule};
+pub use redirect_target::RedirectTarget;
 pub use route::{PathRewrite, Route, RouteTarget};
 pub use route_settings::RouteSettings;
 pub use route_test::{RouteTest, TestToken};

@@ -16,6 +16,7 @@ mod fast_path;
 pub mod identity_headers;
 mod outbound_data;
 pub(crate) mod pipeline;
+mod references;
 mod request_record;
 mod response;
 mod upstream_request;

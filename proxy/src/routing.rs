@@ -7,6 +7,7 @@
 
 pub(crate) mod decision;
 pub(crate) mod explain;
+pub(crate) mod outcome;
 mod policy;
 pub(crate) mod route_tests;
 pub(crate) mod router;

@@ -2,6 +2,7 @@
 //! clients.
 
 mod agreement;
+mod answers;
 mod any_origin;
 mod bodies;
 mod config_checks;
@@ -22,10 +23,12 @@ mod http2_upstream;
 mod idle_connections;
 mod load_balancing;
 mod logs;
+mod nginx_peer;
 mod origin;
 mod path_comparison;
 mod rate_limits;
 mod raw_client;
+mod references;
 mod rejected_requests;
 mod rejected_responses;
 mod reload;

@@ -97,7 +97,7 @@ fn set_deadline(client: &Session, route: &Route, ctx: &RequestContext) -> Result
     let head = client.req_header();
     if let Some(deadline) = client.deadline() {
         // The client's timeout applies only to calls that are forwarded as gRPC.
-        if grpc::is_call(head) && ctx.config.is_http2(route) {
+        if grpc::is_call(head) && route.answer.is_none() && ctx.config.is_http2(route) {
             deadline.set_timeout(
                 grpc::effective_timeout(head, route.settings.deadline)?,
                 ctx.started,

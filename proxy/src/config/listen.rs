@@ -2,8 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use postern_common::decode::Object;
+use postern_common::decode::{Field, Object, Value};
+
+use crate::config::HostPattern;
 
 /// `[[listen]]`: a listening address for clients.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +18,18 @@ pub struct ListenerConfig {
     /// Whether clients without TLS may use HTTP/2 with prior knowledge (RFC 9113 section 3.3);
     /// default false.
     pub h2c: bool,
+    /// Answers every request of this listener with a redirect to HTTPS; default none. For listeners
+    /// without TLS.
+    pub redirect_to_https: Option<Arc<HttpsRedirect>>,
+}
+
+/// `redirect_to_https`: the target of the redirects of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpsRedirect {
+    /// The port; default 443.
+    pub port: u16,
+    /// The host; default the requested one, if a route accepts it.
+    pub host: Option<String>,
 }
 
 /// `[listen.tls]`: PEM files, which are reloaded when they change.
@@ -83,10 +98,46 @@ impl ListenerConfig {
             ),
             h2c => Some(h2c),
         });
+        let redirect = section.optional("redirect_to_https", |field| {
+            let redirect = HttpsRedirect::read(field)?;
+            if redirect.is_some() && tls.is_some() {
+                return field.fail("invalid_choice", "is for listeners without TLS");
+            }
+            redirect.map(Arc::new)
+        });
         Some(Self {
             address: address?,
             tls,
             h2c,
+            redirect_to_https: redirect,
+        })
+    }
+}
+
+impl HttpsRedirect {
+    /// Reads `true`, or `{ port = 8443, host = "example.com" }`. Returns `Some(None)` for `false`.
+    fn read(field: Field<'_>) -> Option<Option<Self>> {
+        if !matches!(field.value(), Value::Object(_)) {
+            let standard = Self {
+                port: 443,
+                host: None,
+            };
+            return field.boolean().map(|is_on| is_on.then_some(standard));
+        }
+        field.object(|section| {
+            let host = section.optional("host", |field| {
+                let text = field.text(1..=253)?;
+                match HostPattern::parse(&text) {
+                    Some(HostPattern::Exact(name)) => Some(name),
+                    Some(HostPattern::Subdomains(_)) | None => {
+                        field.fail("invalid_format", "must be a name such as example.com")
+                    }
+                }
+            });
+            Some(Some(Self {
+                port: section.or("port", 443, |field| field.integer(1..=65535)),
+                host,
+            }))
         })
     }
 }

@@ -1,12 +1,14 @@
 //! `[[route]]`: routes to upstreams.
 
+use std::sync::Arc;
+
 use ahash::AHashMap;
 use http::HeaderName;
 use postern_common::decode::{Field, Object, Value};
 use serde_json::json;
 
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
-use crate::config::{RoutePolicy, RouteSettings, UpstreamConfig, policy};
+use crate::config::{RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, policy};
 
 /// `[[route]]`: a match, an upstream and a policy.
 #[derive(Clone, Debug)]
@@ -15,8 +17,11 @@ pub struct Route {
     pub name: String,
     /// The match conditions.
     pub pattern: RoutePattern,
-    /// The upstreams, as positions in [`super::Config::upstreams`] with weights.
+    /// The upstreams, as positions in [`super::Config::upstreams`] with weights; empty if the
+    /// gateway answers itself.
     pub targets: Vec<RouteTarget>,
+    /// The answer of the gateway itself; `None` if requests are forwarded.
+    pub answer: Option<Arc<RouteAnswer>>,
     /// The authorization policy.
     pub policy: RoutePolicy,
     /// Replacement of the beginning of the path; default none.
@@ -41,6 +46,8 @@ pub struct PathRewrite {
     pub strip: String,
     /// The prefix to insert.
     pub add: String,
+    /// Whether references of responses to the upstream's own paths are rewritten; default true.
+    pub location: bool,
 }
 
 /// Reads all routes. A route with an unknown upstream or a duplicate name, or one that an earlier
@@ -88,7 +95,9 @@ impl Route {
         field.object(|route| {
             let pattern = read_pattern(route);
             let name = route.optional("name", |field| field.text(1..=100));
-            let targets = route.required("upstream", |field| read_targets(field, upstreams));
+            let targets = route.optional("upstream", |field| read_targets(field, upstreams));
+            let answer = RouteAnswer::read(route, pattern.as_ref());
+            check_destination(route);
             let policy = route.required("policy", policy::read);
             let mut settings = RouteSettings::read(
                 route,
@@ -108,16 +117,44 @@ impl Route {
                 let detail = "rewrite.strip must be the beginning of path, in whole segments";
                 route.fail("invalid_choice", detail);
             }
+            // The value of a key that exists has been reported if it is invalid.
+            if targets.is_none() && answer.is_none() {
+                return None;
+            }
             Some(Self {
                 name: name
                     .unwrap_or_else(|| format!("{} {}", pattern.methods, pattern.path.template)),
-                targets: targets?,
+                targets: targets.unwrap_or_default(),
+                answer: answer.map(Arc::new),
                 policy: policy?,
                 rewrite,
                 settings,
                 pattern,
             })
         })
+    }
+}
+
+/// Checks that a route has exactly one destination.
+fn check_destination(route: &Object<'_>) {
+    let destinations = ["upstream", "redirect", "respond"];
+    match destinations
+        .into_iter()
+        .filter(|key| route.has(key))
+        .count()
+    {
+        0 => route.fail("missing_field", "must have upstream, redirect or respond"),
+        1 => {}
+        _ => route.fail(
+            "conflicting_fields",
+            "must have one of upstream, redirect and respond",
+        ),
+    }
+    if !route.has("upstream") && route.has("rewrite") {
+        route.fail(
+            "conflicting_fields",
+            "rewrite is for routes with an upstream",
+        );
     }
 }
 
@@ -239,6 +276,7 @@ impl PathRewrite {
         let rewrite = Self {
             strip: path("strip").unwrap_or_default(),
             add: path("add").unwrap_or_default(),
+            location: section.or("location", true, |field| field.boolean()),
         };
         Some(rewrite)
     }
@@ -248,6 +286,19 @@ impl PathRewrite {
         template
             .strip_prefix(&self.strip)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || self.strip.is_empty())
+    }
+
+    /// Returns the public form of a path of the upstream, with its query and fragment: the reverse of
+    /// [`PathRewrite::apply`]. Returns `None` if the path is not below `add`.
+    #[must_use]
+    pub fn reverse(&self, path: &str) -> Option<String> {
+        let rest = path.strip_prefix(&self.add)?;
+        let is_whole = rest.is_empty() || rest.starts_with(['/', '?', '#']);
+        let public = is_whole.then(|| format!("{}{rest}", self.strip))?;
+        match public.starts_with('/') {
+            true => Some(public),
+            false => Some(format!("/{public}")),
+        }
     }
 
     /// Returns the rewritten request target: `/api` and `/api/x?y` for `/v1` and `/v1/x?y` under `{

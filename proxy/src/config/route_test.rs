@@ -23,8 +23,13 @@ pub struct RouteTest {
     pub route: Option<String>,
     /// The name of an upstream that the route must be able to use; not checked if absent.
     pub upstream: Option<String>,
-    /// The expected decision: `allow`, or a problem code.
+    /// The expected decision: `allow` if the request is forwarded, `redirect` or `respond` if the
+    /// gateway answers itself, or a problem code.
     pub decision: String,
+    /// The expected status of an answer of the gateway; not checked if absent.
+    pub status: Option<u16>,
+    /// The expected `Location` of a redirect; not checked if absent.
+    pub location: Option<String>,
 }
 
 /// The assumed caller of a test request. These tokens are not signed and exist within tests only.
@@ -44,6 +49,9 @@ pub enum TestToken {
     /// A service, by name.
     Service(String),
 }
+
+/// The decisions that are no rejections.
+const DECISIONS: [&str; 3] = ["allow", "redirect", "respond"];
 
 pub(super) fn read(
     field: Field<'_>,
@@ -90,16 +98,19 @@ pub(super) fn read(
         });
         let decision = test.required("decision", |field| {
             let code = field.text(1..=64)?;
-            let known = code == "allow"
+            let known = DECISIONS.contains(&code.as_str())
                 || postern_common::Code::ALL
                     .iter()
                     .any(|known| known.as_str() == code);
             if known {
                 Some(code)
             } else {
-                field.fail("invalid_choice", "must be allow or a code of PROBLEMS.md")
+                let choices = "must be allow, redirect, respond or a code of PROBLEMS.md";
+                field.fail("invalid_choice", choices)
             }
         });
+        let status = test.optional("status", |field| field.integer(200..=599));
+        let location = test.optional("location", |field| field.text(1..=4096));
         let (method, target) = request?;
         Some(RouteTest {
             method,
@@ -110,6 +121,8 @@ pub(super) fn read(
             route,
             upstream,
             decision: decision?,
+            status,
+            location,
         })
     })
 }

@@ -32,7 +32,7 @@ use bytes::{Buf, BytesMut};
 use pingora_core::protocols::{ALPN, SocketDigest, Ssl};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::config::ClientLimits;
+use crate::config::{ClientLimits, HttpsRedirect};
 use crate::downstream::connection_permit::ConnectionPermit;
 use crate::downstream::deadline::{AbortReason, DeadlineTimer, RequestDeadline, SlowClientGuard};
 use crate::downstream::response_buffers::BufferReservation;
@@ -78,6 +78,8 @@ pub(crate) struct ClientConnection {
     /// HTTP/2 only.
     http2: Option<Box<Http2Io>>,
     digest: Arc<SocketDigest>,
+    /// The redirect to HTTPS of the listener, if it has one.
+    https_redirect: Option<Arc<HttpsRedirect>>,
     permit: Option<ConnectionPermit>,
     /// HTTP/1 only: the reservation for a response while its reader is slow.
     buffer_reservation: Option<BufferReservation>,
@@ -117,9 +119,21 @@ impl ClientConnection {
             reset_on_close: AtomicBool::new(false),
             http2: None,
             digest: Arc::new(digest),
+            https_redirect: None,
             permit,
             buffer_reservation: None,
         }
+    }
+
+    /// Sets the redirect to HTTPS of the listener.
+    pub(crate) fn redirecting_to_https(mut self, redirect: Option<Arc<HttpsRedirect>>) -> Self {
+        self.https_redirect = redirect;
+        self
+    }
+
+    /// Returns the redirect to HTTPS of the listener, if it has one.
+    pub(crate) fn https_redirect(&self) -> Option<&Arc<HttpsRedirect>> {
+        self.https_redirect.as_ref()
     }
 
     /// Returns whether the connection uses TLS.

@@ -102,6 +102,7 @@ impl Http1Session {
         let handle = ClientHandle {
             deadline: connection.shared_deadline(),
             is_tls: connection.is_tls(),
+            https_redirect: connection.https_redirect().cloned(),
         };
         let mut parts = http::request::Parts::from(request);
         parts.extensions.insert(handle);

@@ -20,7 +20,7 @@ use pingora_core::protocols::http::HttpTask;
 use pingora_core::protocols::http::v2::server::HttpSession;
 use pingora_core::{Error, ErrorType, Result};
 
-use crate::config::ClientLimits;
+use crate::config::{ClientLimits, HttpsRedirect};
 use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
 use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
 use crate::downstream::session_ext::ClientHandle;
@@ -44,6 +44,7 @@ const FAST_DIVISOR: u32 = 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Http2ConnectionInfo {
     pub(crate) is_tls: bool,
+    pub(crate) https_redirect: Option<Arc<HttpsRedirect>>,
     pub(crate) buffers: Arc<ResponseBufferBudget>,
 }
 
@@ -78,6 +79,7 @@ impl ClientStream {
         parts.extensions.insert(ClientHandle {
             deadline: Arc::clone(&deadline),
             is_tls: connection.is_tls,
+            https_redirect: connection.https_redirect.clone(),
         });
         join_cookies(&mut parts.headers);
         set_host(&mut parts);

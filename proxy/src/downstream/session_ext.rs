@@ -10,6 +10,7 @@ use pingora::http::ResponseHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
 
+use crate::config::HttpsRedirect;
 use crate::downstream::client_connection::ClientConnection;
 use crate::downstream::deadline::RequestDeadline;
 
@@ -19,6 +20,8 @@ pub(crate) struct ClientHandle {
     pub(crate) deadline: Arc<RequestDeadline>,
     /// Whether the connection uses TLS.
     pub(crate) is_tls: bool,
+    /// The redirect to HTTPS of the listener, if it has one.
+    pub(crate) https_redirect: Option<Arc<HttpsRedirect>>,
 }
 
 /// A reader of custom messages, which HTTP does not have.
@@ -84,6 +87,8 @@ pub(crate) trait SessionExt {
     fn connection(&self) -> Option<&ClientConnection>;
     /// Returns whether the connection uses TLS.
     fn is_tls(&self) -> bool;
+    /// Returns the redirect to HTTPS of the listener, if it has one.
+    fn https_redirect(&self) -> Option<&Arc<HttpsRedirect>>;
     /// Returns the deadline of the request: that of the connection for HTTP/1, that of the stream
     /// for HTTP/2.
     fn deadline(&self) -> Option<&RequestDeadline>;
@@ -115,6 +120,13 @@ impl SessionExt for Session {
         match self.connection() {
             Some(connection) => connection.is_tls(),
             None => handle(self).is_some_and(|handle| handle.is_tls),
+        }
+    }
+
+    fn https_redirect(&self) -> Option<&Arc<HttpsRedirect>> {
+        match self.connection() {
+            Some(connection) => connection.https_redirect(),
+            None => handle(self).and_then(|handle| handle.https_redirect.as_ref()),
         }
     }
 

@@ -13,10 +13,13 @@ use postern_common::clock::Timestamp;
 use postern_common::http::PROBLEM_CODE;
 use uuid::Uuid;
 
+use crate::admission::authorize::request_authority;
 use crate::admission::response_headers::apply_common_headers;
 use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::identity_headers::REQUEST_ID;
+use crate::forwarding::references;
+use crate::forwarding::references::UpstreamAuthorities;
 use crate::message::headers;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
@@ -153,6 +156,7 @@ pub(super) fn apply_response_headers(
     if state.is_draining.load(Ordering::Relaxed) {
         client.close_after_response();
     }
+    rewrite_references(client, response, ctx)?;
     apply_common_headers(client, response, ctx)?;
     // Inserted into the `http` header map, which is cheaper than through Pingora.
     let empty = http::Response::new(()).into_parts().0;
@@ -166,6 +170,25 @@ pub(super) fn apply_response_headers(
     }
     *response = ResponseHeader::from(parts);
     Ok(())
+}
+
+/// Rewrites references to paths of the upstream, if the route rewrites paths.
+fn rewrite_references(
+    client: &Session,
+    response: &mut ResponseHeader,
+    ctx: &RequestContext,
+) -> Result<()> {
+    let rewrite = ctx.route().and_then(|route| route.rewrite.as_ref());
+    let Some(rewrite) = rewrite.filter(|rewrite| rewrite.location) else {
+        return Ok(());
+    };
+    let attempt = ctx.attempt.as_ref();
+    let authorities = UpstreamAuthorities {
+        public: request_authority(client.req_header()),
+        configured: attempt.map_or(&[], |attempt| attempt.pool.config.addresses.as_slice()),
+        connected: attempt.map(|attempt| attempt.permit.endpoint.address),
+    };
+    references::rewrite_references(response, rewrite, &authorities)
 }
 
 /// Removes hop-by-hop fields, including those that `Connection` lists (RFC 9110 section 7.6.1),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use postern_common::decode::Object;
 
-use crate::config::{AccessLogSink, Config};
+use crate::config::{AccessLogSink, BodyFile, Config};
 use crate::downstream::tls;
 use crate::lifecycle::hot_restart;
 
@@ -33,6 +33,16 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
         {
             root.fail_at(
                 &format!("upstream.{}.tls{key}", upstream.name),
+                "unreadable_file",
+                wrong,
+            );
+        }
+    }
+    for (at, route) in config.routes.iter().enumerate() {
+        let file = route.answer.as_ref().and_then(|answer| answer.file());
+        if let Some(wrong) = file.and_then(BodyFile::fault) {
+            root.fail_at(
+                &format!("route.{at}.respond.file"),
                 "unreadable_file",
                 wrong,
             );

@@ -265,13 +265,10 @@ impl ConfigReloader {
     /// changed.
     fn poll(&self, forced: bool, idle_thread: &IdlePriorityThread) {
         self.reload_certificates(forced);
-        let renewed = self
-            .state
-            .runtime_config
-            .load()
-            .pools
-            .iter()
-            .any(|pool| pool.has_changed_files());
+        let current = self.state.runtime_config.load_full();
+        let renewed = current.has_changed_files()
+            || current.pools.iter().any(|pool| pool.has_changed_files());
+        drop(current);
         self.reload(forced || renewed, idle_thread);
         let mut retired = self.retired.lock();
         for unused in

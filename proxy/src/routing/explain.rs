@@ -7,12 +7,14 @@ use postern_common::token::{Caller, User};
 
 use crate::config::PathSegment;
 use crate::config::{CallerRules, RoutePolicy};
-use crate::config::{Config, Route, TestToken};
+use crate::config::{Config, FixedBody, Route, RouteAnswer, TestToken};
 use crate::message::target::RequestTarget;
-use crate::routing::decision::{decide, is_public};
+use crate::routing::decision::is_public;
+use crate::routing::outcome::Outcome;
 use crate::routing::route_tests::caller_for;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
+use crate::routing::variables::RequestVariables;
 
 /// The caller of the request to explain.
 #[derive(Clone, Debug)]
@@ -68,7 +70,8 @@ pub fn explain(
         }
         RouteMatch::NotFound => out.push_str("route      none: no path matches\n"),
     }
-    write_decision(&mut out, &table, found, sender);
+    let variables = request.explained(url.starts_with("https://"));
+    write_decision(&mut out, &table, found, &variables, sender);
     out
 }
 
@@ -187,7 +190,13 @@ fn describe_policy(policy: &RoutePolicy) -> String {
     all.join(" ")
 }
 
-fn write_decision(out: &mut String, table: &RouteTable, found: RouteMatch, sender: &CallerSource) {
+fn write_decision(
+    out: &mut String,
+    table: &RouteTable,
+    found: RouteMatch,
+    variables: &RequestVariables<'_>,
+    sender: &CallerSource,
+) {
     let caller = match sender {
         // No token is verified.
         _ if is_public(table, found) => None,
@@ -211,23 +220,41 @@ fn write_decision(out: &mut String, table: &RouteTable, found: RouteMatch, sende
             writeln!(out, "caller     service {}", service.service_id)
         }
     };
-    let _memory_only = match decide(table, found, caller.as_ref()) {
-        Ok(_) => writeln!(
+    let _memory_only = match Outcome::of(table, found, variables, caller.as_ref()) {
+        Outcome::Forwarded => writeln!(
             out,
             "decision   allow\nadds       {}",
             added_headers(caller.as_ref())
         ),
-        Err(problem) => {
-            let code = problem.code();
-            writeln!(
-                out,
-                "decision   {} {}: {}",
-                code.status().as_u16(),
-                code.as_str(),
-                code.title()
-            )
-        }
+        Outcome::Answered(answer, location) => writeln!(
+            out,
+            "decision   {} {} {}",
+            answer.decision(),
+            answer.status().as_u16(),
+            location.unwrap_or_else(|| describe_response(answer))
+        ),
+        Outcome::Rejected(code) => writeln!(
+            out,
+            "decision   {} {}: {}",
+            code.status().as_u16(),
+            code.as_str(),
+            code.title()
+        ),
     };
+}
+
+/// Describes the body of a fixed response.
+fn describe_response(answer: &RouteAnswer) -> String {
+    let RouteAnswer::Respond(response) = answer else {
+        return String::new();
+    };
+    let content_type = response.content_type.as_ref();
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let content_type = content_type.unwrap_or("no body");
+    match &response.body {
+        FixedBody::Text(text) => format!("{content_type}, {} bytes", text.len()),
+        FixedBody::File(file) => format!("{content_type}, from {}", file.path().display()),
+    }
 }
 
 /// Returns the header fields that the gateway adds for this caller.

@@ -9,7 +9,7 @@ use postern_common::token::{Caller, Service, User};
 
 use crate::config::{Config, Route, RouteTest, TestToken, UpstreamConfig};
 use crate::message::target::RequestTarget;
-use crate::routing::decision::decide;
+use crate::routing::outcome::Outcome;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::RouteTable;
 
@@ -50,8 +50,8 @@ fn test_failure(
     upstreams: &[UpstreamConfig],
     test: &RouteTest,
 ) -> Option<String> {
-    let (route, code) = match RequestTarget::parse(test.target.as_bytes()) {
-        Err(_) => (None, Code::InvalidTarget.as_str()),
+    let (route, outcome) = match RequestTarget::parse(test.target.as_bytes()) {
+        Err(_) => (None, Outcome::Rejected(Code::InvalidTarget)),
         Ok(target) => {
             let request = RouteRequest {
                 host: &test.host,
@@ -61,9 +61,9 @@ fn test_failure(
                 headers: &test.headers,
             };
             let found = table.find(&request);
-            let decision = decide(table, found, caller_for(&test.token).as_ref());
-            let rejection = decision.err().map(|problem| problem.code());
-            (found.route(), rejection.map_or("allow", Code::as_str))
+            let caller = caller_for(&test.token);
+            let outcome = Outcome::of(table, found, &request.explained(true), caller.as_ref());
+            (found.route(), outcome)
         }
     };
     let taken = route.map(|index| &table.routes[index]);
@@ -82,7 +82,21 @@ fn test_failure(
             return Some(format!("does not reach the upstream {wanted}"));
         }
     }
-    (code != test.decision).then(|| format!("is decided {code}, not {}", test.decision))
+    let decision = outcome.decision();
+    if decision != test.decision {
+        return Some(format!("is decided {decision}, not {}", test.decision));
+    }
+    let (status, location) = (outcome.status(), outcome.location());
+    if test.status.is_some() && status != test.status {
+        let status = status.map_or("that of the upstream".to_owned(), |status| {
+            status.to_string()
+        });
+        return Some(format!("has the status {status}"));
+    }
+    if test.location.is_some() && location != test.location.as_deref() {
+        return Some(format!("leads to {}", location.unwrap_or("no location")));
+    }
+    None
 }
 
 /// Returns the caller that an assumed token represents.

@@ -65,6 +65,12 @@ impl RouteMatcher {
         Self { patterns, hosts }
     }
 
+    /// Returns whether a route accepts requests for this host.
+    #[must_use]
+    pub fn accepts_host(&self, host: &str) -> bool {
+        self.hosts.accepts_host(host)
+    }
+
     /// Returns the most specific route that matches.
     #[must_use]
     pub fn find(&self, request: &RouteRequest<'_>) -> Option<RouteIndex> {

@@ -49,6 +49,11 @@ impl RouteTable {
         Self { routes, router }
     }
 
+    /// Returns whether a route accepts requests for this host.
+    pub(crate) fn accepts_host(&self, host: &str) -> bool {
+        self.router.accepts_host(host)
+    }
+
     pub(crate) fn find(&self, request: &RouteRequest<'_>) -> RouteMatch {
         if let Some(route) = self.router.find(request) {
             return RouteMatch::Route(route);

@@ -59,6 +59,17 @@ impl HostTries {
         }
     }
 
+    /// Returns whether a route accepts requests for this host.
+    pub(super) fn accepts_host(&self, host: &str) -> bool {
+        if !self.any.is_empty() {
+            return true;
+        }
+        let mut buffer = [0; MAX_HOST_BYTES];
+        let host = lower_case_name(host, &mut buffer);
+        let mut domains = host.match_indices('.').map(|(dot, _)| &host[dot + 1..]);
+        self.exact.contains_key(host) || domains.any(|domain| self.subdomains.contains_key(domain))
+    }
+
     /// Sorts the routes of each leaf by precedence.
     pub(super) fn sort_leaves(&mut self, patterns: &[RoutePattern]) {
         let tries = self
@@ -131,6 +142,12 @@ impl Default for PathTrie {
 }
 
 impl PathTrie {
+    /// Returns whether no route was inserted.
+    fn is_empty(&self) -> bool {
+        let is_leaf = |node: &TrieNode| !(node.exact.is_empty() && node.prefix.is_empty());
+        !self.0.iter().any(is_leaf)
+    }
+
     fn insert(&mut self, index: RouteIndex, pattern: &RoutePattern) {
         let mut at = 0;
         for segment in &pattern.path.segments {

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
-use crate::config::ListenerConfig;
+use crate::config::{HttpsRedirect, ListenerConfig};
 use crate::downstream::client_connection::{ClientConnection, ClientTransport};
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::connection_permit::{ConnectionPermit, ConnectionsByAddress};
@@ -31,6 +31,8 @@ pub(crate) struct ListenerProtocol {
     pub(crate) tls: Option<Arc<ReloadableTls>>,
     /// Whether HTTP/2 with prior knowledge is accepted without TLS.
     pub(crate) h2c: bool,
+    /// Whether, and to where, requests are redirected to HTTPS.
+    pub(crate) redirect_to_https: Option<Arc<HttpsRedirect>>,
 }
 
 /// The state that the accept loops share.
@@ -59,6 +61,7 @@ impl ListenerProtocol {
         Ok(Self {
             tls,
             h2c: listen.h2c,
+            redirect_to_https: listen.redirect_to_https.clone(),
         })
     }
 }
@@ -208,7 +211,8 @@ async fn serve(
         },
     };
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    let connection = ClientConnection::new(transport, peer, limits, Some(permit));
+    let connection = ClientConnection::new(transport, peer, limits, Some(permit))
+        .redirecting_to_https(protocol.redirect_to_https);
     connections
         .serve(Box::new(connection), protocol.h2c, close_idle)
         .await;

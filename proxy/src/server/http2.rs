@@ -64,7 +64,12 @@ impl ConnectionHandler {
         mut client: Box<ClientConnection>,
         close_idle: CancellationToken,
     ) {
-        let (limits, is_tls) = (self.limits(), client.is_tls());
+        let limits = self.limits();
+        let connection_info = http2_stream::Http2ConnectionInfo {
+            is_tls: client.is_tls(),
+            https_redirect: client.https_redirect().cloned(),
+            buffers: Arc::clone(&self.state.response_buffers),
+        };
         let socket_digest = Some(Arc::clone(client.socket_digest()));
         let digest = Digest {
             ssl_digest: None,
@@ -80,7 +85,7 @@ impl ConnectionHandler {
             return;
         };
         let mut tracker = ConnectionAbuseTracker::new(&limits, Instant::now());
-        let stream_handler = self.stream_handler(&limits, is_tls);
+        let stream_handler = self.stream_handler(&limits, connection_info);
         let mut streams = JoinSet::new();
         let mut stopping = pin!(self.wait_for_shutdown());
         let mut idle_close = pin!(wait_for_idle_close(&close_idle, tracker.connected_at()));
@@ -139,16 +144,17 @@ impl ConnectionHandler {
         drop(stopping.wait_for(|stopping| *stopping).await);
     }
 
-    fn stream_handler(&self, limits: &Arc<ClientLimits>, is_tls: bool) -> StreamHandler {
+    fn stream_handler(
+        &self,
+        limits: &Arc<ClientLimits>,
+        connection: http2_stream::Http2ConnectionInfo,
+    ) -> StreamHandler {
         StreamHandler {
             proxy: Arc::clone(&self.proxy),
             state: Arc::clone(&self.state),
             limits: Arc::clone(limits),
             stopping: self.stopping.subscribe(),
-            connection: http2_stream::Http2ConnectionInfo {
-                is_tls,
-                buffers: Arc::clone(&self.state.response_buffers),
-            },
+            connection,
         }
     }
 }

@@ -8,7 +8,7 @@ use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
 use postern_common::weighted::weighted_choice;
 
-use crate::config::{ClientLimits, Config, CorsPolicy, Route, ShutdownConfig};
+use crate::config::{BodyFile, ClientLimits, Config, CorsPolicy, Route, ShutdownConfig};
 use crate::routing::table::RouteTable;
 use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
 use crate::upstream::{NameResolver, UpstreamPool};
@@ -50,7 +50,11 @@ impl RuntimeConfig {
         metrics: &GatewayMetrics,
         clock: &Clock,
     ) -> Result<Self, Exit> {
-        let table = RouteTable::new(config.routes);
+        let mut routes = config.routes;
+        for answer in routes.iter_mut().filter_map(|route| route.answer.as_mut()) {
+            Arc::make_mut(answer).load()?;
+        }
+        let table = RouteTable::new(routes);
         let resolver = previous
             .map(|previous| Arc::clone(&previous.resolver))
             .filter(|resolver| *resolver.config() == config.dns)
@@ -99,6 +103,13 @@ impl RuntimeConfig {
             shutdown: stop,
             rate_limit_store: store,
         })
+    }
+
+    /// Returns whether a file with a fixed response was modified since it was read.
+    pub(crate) fn has_changed_files(&self) -> bool {
+        let answers = self.route_table.routes.iter();
+        let mut files = answers.filter_map(|route| route.answer.as_ref()?.file());
+        files.any(BodyFile::has_changed)
     }
 
     /// Returns an upstream pool of the route; `turn` distributes requests by weight.

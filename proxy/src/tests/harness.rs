@@ -182,6 +182,19 @@ impl TestGateway {
         Self::launch(origin, parts).await
     }
 
+    /// Starts a gateway whose upstream gets no requests. `listen` are lines of `[[listen]]`.
+    pub(super) async fn answering(listen: &str, limits: &str, routes: &str) -> Self {
+        let origin = TestOrigin::start(OriginBehavior::Answer).await;
+        let upstream = format!("addresses = [\"{}\"]", origin.address);
+        let parts = ConfigParts {
+            listen,
+            upstream: &upstream,
+            limits,
+            routes,
+        };
+        Self::launch(origin, parts).await
+    }
+
     /// Starts a gateway on sockets inherited from another one.
     pub(super) async fn on(
         listeners: Listeners,

@@ -1,0 +1,94 @@
+//! The outcome of a request, as route tests and `explain` describe it.
+
+use postern_common::Code;
+use postern_common::token::Caller;
+
+use crate::config::{RedirectTarget, RouteAnswer};
+use crate::routing::decision::decide;
+use crate::routing::router::RouteRequest;
+use crate::routing::table::{RouteMatch, RouteTable};
+use crate::routing::variables::RequestVariables;
+
+/// The outcome of a request.
+#[derive(Clone, Debug)]
+pub(crate) enum Outcome<'t> {
+    /// It is forwarded to an upstream.
+    Forwarded,
+    /// The gateway answers itself. Contains the location of a redirect.
+    Answered(&'t RouteAnswer, Option<String>),
+    /// It is rejected.
+    Rejected(Code),
+}
+
+// === impl Outcome ===
+
+impl<'t> Outcome<'t> {
+    /// Decides on the request of a route lookup.
+    pub(crate) fn of(
+        table: &'t RouteTable,
+        found: RouteMatch,
+        variables: &RequestVariables<'_>,
+        caller: Option<&Caller>,
+    ) -> Self {
+        if let Err(problem) = decide(table, found, caller) {
+            return Self::Rejected(problem.code());
+        }
+        let route = found.route().map(|index| &table.routes[index]);
+        let Some(answer) = route.and_then(|route| route.answer.as_deref()) else {
+            return Self::Forwarded;
+        };
+        let RouteAnswer::Redirect(redirect) = answer else {
+            return Self::Answered(answer, None);
+        };
+        let location = RedirectTarget::location(variables.expand(redirect.to.template()));
+        match location.and_then(|location| location.to_str().map(str::to_owned).ok()) {
+            Some(location) => Self::Answered(answer, Some(location)),
+            None => Self::Rejected(Code::Internal),
+        }
+    }
+
+    /// Returns `allow`, `redirect`, `respond` or a problem code.
+    pub(crate) fn decision(&self) -> &'static str {
+        match self {
+            Self::Forwarded => "allow",
+            Self::Answered(answer, _) => answer.decision(),
+            Self::Rejected(code) => code.as_str(),
+        }
+    }
+
+    /// Returns the status of the gateway's own response; `None` if the upstream decides.
+    pub(crate) fn status(&self) -> Option<u16> {
+        match self {
+            Self::Forwarded => None,
+            Self::Answered(answer, _) => Some(answer.status().as_u16()),
+            Self::Rejected(code) => Some(code.status().as_u16()),
+        }
+    }
+
+    /// Returns the location of a redirect.
+    pub(crate) fn location(&self) -> Option<&str> {
+        match self {
+            Self::Answered(_, location) => location.as_deref(),
+            Self::Forwarded | Self::Rejected(_) => None,
+        }
+    }
+}
+
+impl<'a> RouteRequest<'a> {
+    /// Returns the variables of a request that is not received by a gateway: the client, the request
+    /// id and the upstream are unknown.
+    pub(crate) fn explained(&self, is_tls: bool) -> RequestVariables<'a> {
+        RequestVariables {
+            request_id: uuid::Uuid::nil(),
+            client_address: None,
+            authority: self.host,
+            path: self.path,
+            query: self.query,
+            method: self.method,
+            is_tls,
+            route: "",
+            upstream: "",
+            caller: None,
+        }
+    }
+}

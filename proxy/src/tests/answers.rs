@@ -1,0 +1,533 @@
+//! Redirects and fixed responses: answers of the gateway itself.
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::HeaderMap;
+use postern_common::config::{Env, parse};
+use tokio::net::TcpStream;
+
+use super::harness::TestGateway;
+use super::tls_gateway::{get, head, reply, send};
+use crate::config::TestToken;
+use crate::{ASSUMED_POOLS, CallerSource, Config, explain};
+
+const ROUTES: &str = r#"
+[[route]]
+name = "old"
+path = "/old/{id}/*"
+methods = ["GET", "HEAD", "POST"]
+hosts = ["gate", "*.example.com"]
+redirect = { to = "https://{host}/new/{path.*}/{path.id}{query}", status = 301 }
+policy = "public"
+response_headers = { set = { X-Own = "{route} {upstream}" } }
+
+[[route]]
+name = "go"
+path = "/go/*"
+methods = ["GET"]
+redirect = { to = "/{path.*}{query}" }
+policy = "public"
+
+[[route]]
+name = "joined"
+path = "/joined/*"
+methods = ["GET"]
+redirect = { to = "/{path.*}/evil.com" }
+policy = "public"
+
+[[route]]
+name = "whole"
+path = "/whole/*"
+methods = ["GET"]
+redirect = { to = "https://example.org:8443{path}{query}", status = 307 }
+policy = { users = "any" }
+
+[[route]]
+name = "text"
+path = "/text"
+methods = ["GET", "HEAD", "POST"]
+respond = { body = "{not a variable}\n", headers = { X-Id = "{request_id}", X-User = "{principal}", Cache-Control = "no-store" } }
+policy = "public"
+cors = { origins = ["https://app"] }
+
+[[route]]
+name = "user"
+path = "/user"
+methods = ["GET"]
+respond = { headers = { X-User = "{principal}" } }
+policy = { users = "any" }
+
+[[route]]
+name = "gone"
+path = "/gone/*"
+methods = ["*"]
+respond = { status = 410, content_type = "text/html", body = "<p>gone" }
+policy = "public"
+limits = [{ by = "route", requests = 3, per = "1h" }]
+
+[[route]]
+name = "empty"
+path = "/empty"
+methods = ["GET"]
+respond = { status = 204 }
+policy = "public"
+"#;
+
+async fn http2(gateway: &TestGateway) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(gateway.address).await.expect("connects");
+    let (client, connection) = h2::client::handshake(stream).await.expect("a handshake");
+    tokio::spawn(connection);
+    client.ready().await.expect("ready")
+}
+
+#[tokio::test]
+async fn redirect_is_answered_by_the_gateway() {
+    let gateway = TestGateway::answering("h2c = true", "", ROUTES).await;
+    for (request, status, location) in [
+        (
+            "GET /old/1/a/b?c=d HTTP/1.1\r\nHost: gate",
+            301,
+            "https://gate/new/a/b/1?c=d",
+        ),
+        (
+            "HEAD /old/1/a HTTP/1.1\r\nHost: GATE:8500",
+            301,
+            "https://gate/new/a/1",
+        ),
+        (
+            "GET /old/1/a HTTP/1.1\r\nHost: a.Example.com.",
+            301,
+            "https://a.example.com/new/a/1",
+        ),
+        (
+            "GET /old/%C3%A9/a?%0d%0aX:y HTTP/1.1\r\nHost: gate",
+            301,
+            "https://gate/new/a/%C3%A9?%0d%0aX:y",
+        ),
+        ("GET /go/a/?b HTTP/1.1\r\nHost: anything", 308, "/a/?b"),
+        ("GET /go/ HTTP/1.1\r\nHost: anything", 308, "/"),
+        ("GET /go/evil.com HTTP/1.1\r\nHost: h", 308, "/evil.com"),
+        (
+            "GET /go/@evil.com/x HTTP/1.1\r\nHost: h",
+            308,
+            "/@evil.com/x",
+        ),
+        ("GET /joined/ HTTP/1.1\r\nHost: h", 308, "/evil.com"),
+        ("GET /joined/a HTTP/1.1\r\nHost: h", 308, "/a/evil.com"),
+        ("GET /go/https:evil HTTP/1.0\r\nHost: h", 308, "/https:evil"),
+    ] {
+        let answer = gateway.send(&format!("{request}\r\n\r\n")).await;
+        assert_eq!(answer.status, status, "{request} {}", answer.head);
+        assert_eq!(answer.header("location"), Some(location), "{request}");
+        assert_eq!(answer.header("content-length"), Some("0"), "{request}");
+        assert!(answer.header("x-request-id").is_some(), "{request}");
+        let own = (status == 301).then_some("old ");
+        assert_eq!(answer.header("x-own"), own, "{request}");
+    }
+    let mut client = http2(&gateway).await;
+    let answer = get(&mut client, "/old/1/a?b", &[]).await;
+    assert_eq!(answer.status, 301);
+    assert_eq!(answer.headers["location"], "https://gate/new/a/1?b");
+    assert!(answer.body.is_empty());
+    assert_eq!(gateway.origin.seen(), Vec::<String>::new());
+    let events = gateway.finish().await;
+    let event = &events[0];
+    assert_eq!(
+        (&event["status"], &event["route"]),
+        (&301.into(), &"/old/{id}/*".into())
+    );
+    assert!(
+        event["upstream"].is_null() && event["forwarding"].is_null(),
+        "{event}"
+    );
+}
+
+#[tokio::test]
+async fn redirect_does_not_leave_the_hosts_of_the_route() {
+    let gateway = TestGateway::answering("h2c = true", "", ROUTES).await;
+    for (target, host, status) in [
+        ("/old/1/a", "evil.com", 401),
+        ("/old/1/a", "gate.evil.com", 401),
+        ("/old/1/a", "gate@evil.com", 400),
+        ("/old/1/a", "gate\tevil.com", 400),
+        ("/old/1/a", "gate/evil.com", 400),
+        ("//evil.com", "gate", 400),
+        ("/go//evil.com", "gate", 400),
+        ("/go/%2fevil.com", "gate", 400),
+        ("/go/%5cevil.com", "gate", 400),
+        ("/go/\\evil.com", "gate", 400),
+        ("/go/..//evil.com", "gate", 400),
+        ("/go/%0d%0aSet-Cookie:a=b", "gate", 400),
+        ("http://evil.com/go/a", "gate", 400),
+    ] {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let answer = gateway.send(&request).await;
+        assert_eq!(answer.status, status, "{request}");
+        assert_eq!(answer.header("location"), None, "{request} {}", answer.head);
+        assert_eq!(answer.header("set-cookie"), None);
+    }
+    let mut client = http2(&gateway).await;
+    let foreign = http::Request::builder().uri("https://evil.com/old/1/a");
+    let foreign = foreign.body(()).expect("a request");
+    let (answer, _) = send(&mut client, foreign, true);
+    assert_eq!(reply(answer).await.expect("a response").status, 401);
+}
+
+#[tokio::test]
+async fn policy_and_limits_apply_to_answers() {
+    let gateway = TestGateway::answering("", "", ROUTES).await;
+    assert_eq!(
+        gateway.get("/whole/a", "").await.code(),
+        "authentication_required"
+    );
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let answer = gateway.get("/whole/a?b", &bearer).await;
+    assert_eq!(answer.status, 307);
+    assert_eq!(
+        answer.header("location"),
+        Some("https://example.org:8443/whole/a?b")
+    );
+    let service = format!("Authorization: Bearer {}\r\n", gateway.service("auth"));
+    assert_eq!(gateway.get("/whole/a", &service).await.status, 401);
+    let statuses = [410, 410, 410, 429];
+    for status in statuses {
+        let answer = gateway.get("/gone/x", "").await;
+        assert_eq!(answer.status, status);
+        assert!(answer.header("ratelimit").is_some());
+    }
+    // A token of a careless issuer.
+    let token = gateway.user_named("a\r\nX-Evil: 1");
+    let answer = gateway
+        .get("/user", &format!("Authorization: Bearer {token}\r\n"))
+        .await;
+    assert_eq!((answer.status, answer.header("x-evil")), (200, None));
+    assert_eq!(answer.header("x-user"), None);
+    let answer = gateway.get("/user", &bearer).await;
+    assert_eq!(answer.header("x-user"), Some("ada"));
+}
+
+#[tokio::test]
+async fn fixed_response_has_body_and_length() {
+    let gateway = TestGateway::answering("h2c = true", "", ROUTES).await;
+    let answer = gateway.get("/text", "Origin: https://app\r\n").await;
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (200, "{not a variable}\n")
+    );
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/plain; charset=utf-8")
+    );
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    assert_eq!(answer.header("x-id"), answer.header("x-request-id"));
+    assert_eq!(answer.header("x-user"), None);
+    assert_eq!(
+        answer.header("access-control-allow-origin"),
+        Some("https://app")
+    );
+
+    // The body of a request is skipped, and the connection stays usable.
+    let mut client = gateway.connect().await;
+    client
+        .write("POST /text HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbodyHEAD /text HTTP/1.1\r\nHost: h\r\n\r\n")
+        .await;
+    assert_eq!(client.response().await.expect("a response").status, 200);
+    let response = client.until("\r\n\r\n").await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    assert!(
+        response
+            .to_ascii_lowercase()
+            .contains("content-length: 17\r\n"),
+        "{response}"
+    );
+    client.write("GET /empty HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    let response = client.until("\r\n\r\n").await;
+    assert!(response.starts_with("HTTP/1.1 204"), "{response}");
+    assert!(
+        !response.to_ascii_lowercase().contains("content-length"),
+        "{response}"
+    );
+    assert!(
+        !response.to_ascii_lowercase().contains("content-type"),
+        "{response}"
+    );
+
+    let answer = gateway.get("/gone/a", "").await;
+    assert_eq!((answer.status, answer.body.as_str()), (410, "<p>gone"));
+    assert_eq!(answer.header("content-type"), Some("text/html"));
+
+    let mut client = http2(&gateway).await;
+    assert_eq!(
+        get(&mut client, "/text", &[]).await.body,
+        "{not a variable}\n"
+    );
+    let (answer, _) = send(&mut client, head("HEAD", "/text", &[]), true);
+    let answer = reply(answer).await.expect("a response");
+    assert_eq!((answer.status, answer.body.len()), (200, 0));
+    assert_eq!(answer.headers["content-length"], "17");
+    assert_eq!(gateway.origin.seen(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn modified_file_of_a_response_is_reloaded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("page.html");
+    std::fs::write(&file, "one").expect("writes");
+    let route = format!(
+        "[[route]]\npath = \"/page\"\nmethods = [\"GET\"]\npolicy = \"public\"\nrespond = {{ file = \"{}\" }}\n",
+        file.display()
+    );
+    let gateway = TestGateway::answering("", "", &route).await;
+    let answer = gateway.get("/page", "").await;
+    assert_eq!(answer.body, "one");
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    std::fs::write(&file, "another").expect("writes");
+    gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
+    assert_eq!(gateway.get("/page", "").await.body, "another");
+    // A file that is missing does not replace the response.
+    std::fs::remove_file(&file).expect("removes");
+    let status = gateway
+        .wait_for_config_status(|status| !status["lastError"].is_null())
+        .await;
+    assert!(
+        status["lastError"]
+            .to_string()
+            .contains("page.html: cannot read"),
+        "{status}"
+    );
+    assert_eq!(gateway.get("/page", "").await.body, "another");
+}
+
+#[tokio::test]
+async fn listener_redirects_to_https() {
+    let route = "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nhosts = [\"gate\", \"*.example.com\"]\n\
+                 upstream = \"origin\"\npolicy = \"public\"\n";
+    let limits = "trusted_proxies = [\"127.0.0.0/8\"]\n";
+    let listen = "h2c = true\nredirect_to_https = true";
+    let gateway = TestGateway::answering(listen, limits, route).await;
+    for (request, location) in [
+        (
+            "GET /a?b=c HTTP/1.1\r\nHost: gate:8500",
+            "https://gate/a?b=c",
+        ),
+        (
+            "POST /nowhere HTTP/1.1\r\nHost: A.EXAMPLE.com\r\nContent-Length: 0",
+            "https://a.example.com/nowhere",
+        ),
+        ("HEAD / HTTP/1.0\r\nHost: gate", "https://gate/"),
+    ] {
+        let answer = gateway.send(&format!("{request}\r\n\r\n")).await;
+        assert_eq!(answer.status, 308, "{request} {}", answer.head);
+        assert_eq!(answer.header("location"), Some(location), "{request}");
+    }
+    for (request, status) in [
+        ("GET /a HTTP/1.1\r\nHost: evil.com", 404),
+        ("GET /a HTTP/1.1\r\nHost: example.com", 404),
+        ("GET //evil.com HTTP/1.1\r\nHost: gate", 400),
+        (
+            "GET /a HTTP/1.1\r\nHost: gate\r\nX-Forwarded-Proto: https",
+            200,
+        ),
+    ] {
+        let answer = gateway.send(&format!("{request}\r\n\r\n")).await;
+        assert_eq!(answer.status, status, "{request}");
+        assert_eq!(answer.header("location"), None, "{request}");
+    }
+    let mut client = http2(&gateway).await;
+    let answer = get(&mut client, "/a?b", &[]).await;
+    assert_eq!(
+        (answer.status, &answer.headers["location"]),
+        (308, &"https://gate/a?b".parse().expect("text"))
+    );
+    assert_eq!(gateway.origin.seen().len(), 1);
+
+    let listen = "redirect_to_https = { port = 8443, host = \"www.example.com\" }";
+    let gateway = TestGateway::answering(listen, "", route).await;
+    let answer = gateway
+        .send("GET /x HTTP/1.1\r\nHost: evil.com\r\n\r\n")
+        .await;
+    assert_eq!(
+        answer.header("location"),
+        Some("https://www.example.com:8443/x")
+    );
+}
+
+fn read(tables: &str) -> Result<Config, String> {
+    let env = Env::default().assuming(&ASSUMED_POOLS);
+    let text = format!(
+        "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.a]\naddresses = [\"127.0.0.1:2\"]\n{tables}"
+    );
+    parse("p.toml", &text, |root| Config::read(root, &env))
+        .map_err(|exit| exit.message().to_owned())
+}
+
+#[test]
+fn contradictory_answer_is_rejected_at_its_line() {
+    let with = |lines: &str| {
+        let route = "[[route]]\npath = \"/a/{id}\"\nmethods = [\"GET\"]\npolicy = \"public\"\n";
+        read(&format!("{route}{lines}\n"))
+    };
+    for (lines, said) in [
+        (
+            "",
+            "p.toml:5: route.0: must have upstream, redirect or respond",
+        ),
+        (
+            "upstream = \"a\"\nrespond = {}",
+            "p.toml:5: route.0: must have one of upstream, redirect and respond",
+        ),
+        (
+            "respond = {}\nrewrite = { add = \"/x\" }",
+            "p.toml:5: route.0: rewrite is for routes with an upstream",
+        ),
+        (
+            "redirect = { to = \"https://{host}/\" }",
+            "p.toml:9: route.0.redirect.to: must not use {host} without hosts in the route: the client chooses \
+             the host of a request",
+        ),
+        (
+            "redirect = { to = \"https://x/{path.other}\" }",
+            "p.toml:9: route.0.redirect.to: has {path.other}, but the path has no {other}",
+        ),
+        (
+            "redirect = { to = \"https://x/{user}\" }",
+            "p.toml:9: route.0.redirect.to: has the unknown variable {user}: must be one of principal, issuer, \
+             request_id, client_address, host, path, query, method, scheme, route, upstream, path.NAME, path.*",
+        ),
+        (
+            "redirect = { to = \"/x\", status = 304 }",
+            "p.toml:9: route.0.redirect.status: must be 301, 302, 303, 307 or 308",
+        ),
+        (
+            "respond = { status = 199 }",
+            "p.toml:9: route.0.respond.status: must be 200 to 599",
+        ),
+        (
+            "respond = { status = 204, body = \"x\" }",
+            "p.toml:9: route.0.respond: a response with this status has no body",
+        ),
+        (
+            "respond = { body = \"x\", file = \"y\" }",
+            "p.toml:9: route.0.respond: must have body or file, not both",
+        ),
+        (
+            "respond = { headers = { Content-Length = \"1\" } }",
+            "p.toml:9: route.0.respond.headers.Content-Length: is a header that the configuration must not \
+             change: the gateway controls it",
+        ),
+        (
+            "upstream = \"a\"\nrequest_headers = { set = { X-A = \"a{\" } }",
+            "p.toml:10: route.0.request_headers.set.X-A: has a brace without its counterpart; {{ and }} stand \
+             for braces",
+        ),
+    ] {
+        assert_eq!(with(lines).expect_err(lines), said);
+    }
+    let listen = "[[listen]]\naddress = \"127.0.0.1:3\"\nredirect_to_https = true\n";
+    read(listen).expect("without TLS");
+    let tls = "[listen.tls]\ncertificate = \"a\"\nkey = \"b\"\n";
+    let said = read(&format!("{listen}{tls}")).expect_err("with TLS");
+    assert_eq!(
+        said,
+        "p.toml:7: listen.1.redirect_to_https: is for listeners without TLS"
+    );
+}
+
+#[test]
+fn unusable_response_file_is_rejected() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let large = folder.path().join("large");
+    std::fs::write(&large, vec![b'x'; (1 << 20) + 1]).expect("writes");
+    let at = folder.path().display();
+    for (file, said) in [
+        (
+            "none",
+            "none: cannot read: No such file or directory (os error 2)",
+        ),
+        ("large", "large: is larger than 1 MiB"),
+        (".", ".: is not a regular file"),
+    ] {
+        let text = format!(
+            "[[listen]]\naddress = \"127.0.0.1:1\"\n[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\npolicy = \"public\"\n\
+             respond = {{ file = \"{at}/{file}\" }}\n"
+        );
+        let env = Env::default().assuming(&ASSUMED_POOLS);
+        let exit = parse("p.toml", &text, |root| {
+            let config = Config::read(root, &env)?;
+            crate::check_files(root, &config);
+            Some(config)
+        })
+        .expect_err("unusable");
+        assert_eq!(
+            exit.message(),
+            format!("p.toml:7: route.0.respond.file: {at}/{said}")
+        );
+    }
+}
+
+#[test]
+fn explain_and_route_tests_show_answers() {
+    let user = CallerSource::Assumed(TestToken::user());
+    let none = CallerSource::Assumed(TestToken::None);
+    let config = read(ROUTES).expect("reads");
+    for (method, url, caller, decision) in [
+        (
+            "GET",
+            "http://gate/old/1/a?b",
+            &none,
+            "redirect 301 https://gate/new/a/1?b",
+        ),
+        (
+            "GET",
+            "https://h/whole/a",
+            &user,
+            "redirect 307 https://example.org:8443/whole/a",
+        ),
+        (
+            "GET",
+            "https://h/whole/a",
+            &none,
+            "401 authentication_required: ",
+        ),
+        (
+            "GET",
+            "/text",
+            &none,
+            "respond 200 text/plain; charset=utf-8, 17 bytes",
+        ),
+        ("GET", "/empty", &none, "respond 204 no body"),
+    ] {
+        let explained = explain(&config, method, url, &HeaderMap::new(), caller);
+        assert!(
+            explained.contains(&format!("decision   {decision}")),
+            "{explained}"
+        );
+    }
+    let test = |lines: &str| {
+        read(&format!(
+            "{ROUTES}[[test]]\nrequest = \"GET /old/1/a?b\"\nhost = \"gate\"\n{lines}"
+        ))
+    };
+    let good = "decision = \"redirect\"\nstatus = 301\nlocation = \"https://gate/new/a/1?b\"\n";
+    test(good).expect("passes");
+    for (from, to, said) in [
+        (
+            "\"redirect\"",
+            "\"allow\"",
+            "is decided redirect, not allow",
+        ),
+        ("301", "308", "has the status 301"),
+        ("a/1?b", "a/2", "leads to https://gate/new/a/1?b"),
+    ] {
+        let exit = test(&good.replace(from, to)).expect_err("fails");
+        assert!(exit.ends_with(said), "{exit}");
+    }
+    let refused =
+        "[[test]]\nrequest = \"GET /user\"\ndecision = \"authentication_required\"\nstatus = 401\n";
+    read(&format!("{ROUTES}{refused}")).expect("passes");
+}

@@ -1,0 +1,86 @@
+//! References of responses on routes that rewrite paths, on both paths.
+
+use super::harness::{PATH_SELECTORS, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+
+fn route(name: &str, rewrite: &str) -> String {
+    format!(
+        "[[route]]\nname = \"{name}\"\npath = \"/{name}/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
+         policy = \"public\"\n{rewrite}\n"
+    )
+}
+
+/// Returns the values of the field for each of the targets on each path.
+async fn received(field: &str, value: &str, target: &str) -> String {
+    let response = format!("HTTP/1.1 302 Found\r\n{field}: {value}\r\nContent-Length: 0\r\n\r\n");
+    let response: &'static str = Box::leak(response.into_boxed_str());
+    let origin = TestOrigin::start(OriginBehavior::Text(response)).await;
+    let upstream = format!("addresses = [\"localhost:9\", \"{}\"]", origin.address);
+    let routes = [
+        route("v1", "rewrite = { strip = \"/v1\", add = \"/api\" }"),
+        route("off", "rewrite = { strip = \"/off\", location = false }"),
+        route("none", ""),
+        route("own", "rewrite = { strip = \"/own\" }\nresponse_headers = { set = { Location = \"/api/configured\" } }"),
+    ]
+    .concat();
+    let upstream = upstream.replace("\"localhost:9\", ", "");
+    let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
+    let mut all = Vec::new();
+    for selector in PATH_SELECTORS {
+        let answer = gateway.get(target, selector).await;
+        assert_eq!(answer.status, 302, "{}", answer.head);
+        all.push(answer.header(field).unwrap_or_default().to_owned());
+    }
+    assert_eq!(all[0], all[1], "the paths differ");
+    all.remove(0)
+}
+
+#[tokio::test]
+async fn references_to_the_upstream_are_rewritten() {
+    for (field, value, target, sent) in [
+        ("Location", "/api/x?y", "/v1/a", "/v1/x?y"),
+        ("Content-Location", "/api/x", "/v1/a", "/v1/x"),
+        ("Refresh", "5; URL=/api/x", "/v1/a", "5; URL=/v1/x"),
+        ("Refresh", "5", "/v1/a", "5"),
+        ("Location", "http://gate/api/x", "/v1/a", "/v1/x"),
+        (
+            "Location",
+            "https://elsewhere/api/x",
+            "/v1/a",
+            "https://elsewhere/api/x",
+        ),
+        ("Location", "relative", "/v1/a", "relative"),
+        ("Location", "/api//evil.com", "/v1/a", "/v1//evil.com"),
+        ("Location", "/api/x", "/off/a", "/api/x"),
+        ("Location", "/api/x", "/none/a", "/api/x"),
+        ("Location", "/api/x", "/own/a", "/api/configured"),
+    ] {
+        assert_eq!(
+            received(field, value, target).await,
+            sent,
+            "{field}: {value}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn address_of_the_upstream_is_not_disclosed() {
+    for (value, sent) in [
+        ("/api/x", "/v1/x"),
+        ("/other", "/other"),
+        ("//evil.com", "/evil.com"),
+        ("", "/"),
+    ] {
+        // The origin knows its own address only when it is started.
+        let origin = TestOrigin::start(OriginBehavior::EchoLocation).await;
+        let address = origin.address;
+        let upstream = format!("addresses = [\"{address}\"]");
+        let routes = route("v1", "rewrite = { strip = \"/v1\", add = \"/api\" }");
+        let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
+        for selector in PATH_SELECTORS {
+            let asked = format!("X-Location: http://{address}{value}\r\n{selector}");
+            let answer = gateway.get("/v1/a", &asked).await;
+            assert_eq!(answer.header("location"), Some(sent), "{value}");
+        }
+    }
+}
