@@ -112,6 +112,36 @@ async fn configuration_is_checked_before_use() {
 }
 
 #[tokio::test]
+async fn included_files_belong_to_the_configuration() {
+    let desk = Desk::new().await;
+    desk.write(&format!("include = [\"conf.d/*.toml\"]\n{ROUTES}"));
+    let folder = desk.folder.path().join("conf.d");
+    std::fs::create_dir(&folder).expect("the folder can be written");
+    let route = "[[route]]\npath = \"/old/*\"\nmethods = [\"GET\"]\nhosts = [\"gate.example\"]\npolicy = \"public\"\n\
+                 redirect = { to = \"https://{host}/new/{path.*}{query}\" }\n";
+    std::fs::write(folder.join("old.toml"), route).expect("the folder can be written");
+    let ended = desk.run(&["check"]).await;
+    assert_eq!(
+        ended.stdout, "proxy.toml: good: 3 routes, 1 tests\n",
+        "{}",
+        ended.stderr
+    );
+    let explained = desk
+        .run(&["explain", "GET", "https://gate.example/old/a?b"])
+        .await;
+    let decision = "decision   redirect 308 https://gate.example/new/a?b\n";
+    assert!(explained.stdout.contains(decision), "{}", explained.stdout);
+    std::fs::write(folder.join("old.toml"), route.replace("hosts", "host")).expect("writes");
+    let ended = desk.run(&["check"]).await;
+    let place = "conf.d/old.toml:4: route.0.host: is not a known field; did you mean `hosts`?";
+    assert!(
+        ended.status == Some(64) && ended.stderr.contains(place),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[tokio::test]
 async fn request_is_explained_with_a_real_or_given_identity() {
     let desk = Desk::new().await;
     let said = desk.explain(&[]).await;

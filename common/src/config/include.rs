@@ -136,7 +136,7 @@ impl ConfigFiles {
                 self.merge(root, added, &mut sources, &mistakes);
             }
         }
-        // Without a file that cannot be parsed, the others would be reported for what it defines.
+        // If a file cannot be parsed, all references to its tables would be reported as well.
         let root = root.filter(|_| mistakes.is_empty());
         let value = root.and_then(|root| {
             mistakes.object(&root, |object| {

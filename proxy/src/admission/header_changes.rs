@@ -90,7 +90,7 @@ pub(crate) fn field_value(
         Ok(value) => Some(value),
         Err(_) => {
             let request_id = variables.request_id;
-            tracing::warn!(%request_id, field = %name, "header field omitted: invalid value");
+            tracing::debug!(%request_id, field = %name, "header field omitted: invalid value");
             None
         }
     }
