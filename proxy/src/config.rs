@@ -5,6 +5,7 @@
 //!   line and key. Unknown keys are rejected, and a route without a policy does not load.
 //! - **May depend on:** [`crate::message`] for syntax checks and [`crate::rate_limiter`] for rates.
 
+mod access;
 mod answer;
 mod assumed_pools;
 mod cors;
@@ -35,6 +36,7 @@ use postern_common::log::Log;
 use postern_common::token::Issuer;
 use url::Url;
 
+pub use access::AccessList;
 pub use answer::{BodyFile, FixedBody, FixedResponse, RedirectAnswer, RouteAnswer};
 pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
 pub use cors::{CorsPolicy, OriginPattern};

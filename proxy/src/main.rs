@@ -1,5 +1,6 @@
 //! The gateway executable.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -55,6 +56,9 @@ enum CliCommand {
         /// Request header, such as `X-Beta: 1`; can be repeated.
         #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
         headers: Vec<(HeaderName, HeaderValue)>,
+        /// Client address, for access lists; without it the address is unknown.
+        #[arg(long, value_name = "ADDRESS")]
+        client_address: Option<IpAddr>,
     },
     /// Print the JSON schema of the configuration, for editors.
     Schema,
@@ -66,6 +70,7 @@ struct ExplainRequest {
     url: String,
     headers: HeaderMap,
     token: String,
+    client_address: Option<IpAddr>,
 }
 
 fn main() -> ExitCode {
@@ -86,12 +91,14 @@ fn main() -> ExitCode {
                 url,
                 token,
                 headers,
+                client_address,
             } => {
                 let request = ExplainRequest {
                     method,
                     url,
                     headers: headers.into_iter().collect(),
                     token,
+                    client_address: client_address.map(|address| address.to_canonical()),
                 };
                 explain(&arguments.config, &env, &request)
             }
@@ -193,11 +200,12 @@ fn explain(path: &Path, env: &Env, request: &ExplainRequest) -> Result<(), Exit>
         method,
         url,
         headers,
+        client_address,
         ..
     } = request;
     print!(
         "{}",
-        postern_proxy::explain(&config, method, url, headers, &caller)
+        postern_proxy::explain(&config, method, url, headers, &caller, *client_address)
     );
     Ok(())
 }

@@ -7,6 +7,7 @@
 //!   [`crate::upstream`], [`crate::downstream`] and [`crate::telemetry`].
 
 pub(crate) mod config_status;
+pub(crate) mod listener_access;
 pub(crate) mod request_context;
 pub(crate) mod runtime_config;
 

@@ -1,6 +1,7 @@
 //! Tests of the gateway over real sockets: the bytes that an origin receives, and the responses to
 //! clients.
 
+mod access_lists;
 mod agreement;
 mod answers;
 mod any_origin;

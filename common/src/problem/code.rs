@@ -60,6 +60,7 @@ codes! {
     InsufficientScope = "insufficient_scope", 403, "The access token does not grant what this needs";
     RecipientNotAllowed = "recipient_not_allowed", 403, "The caller may not address this recipient";
     PriorityNotAllowed = "priority_not_allowed", 403, "The caller may not send notifications of this priority";
+    AddressNotAllowed = "address_not_allowed", 403, "The address of the client is not allowed here";
     NotFound = "not_found", 404, "There is nothing here";
     MethodNotAllowed = "method_not_allowed", 405, "The method is not allowed here";
     IdempotencyKeyReused = "idempotency_key_reused", 409, "The idempotency key was used with another body";

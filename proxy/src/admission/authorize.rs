@@ -51,8 +51,8 @@ pub(crate) fn route<'r>(
     Ok(RoutedRequest { request, found })
 }
 
-/// Checks, in this order: address limit, response buffers, token, route and policy, principal
-/// limit, route limits, body size.
+/// Checks, in this order: address limit, response buffers, token, route, access list and policy,
+/// principal limit, route limits, body size.
 pub(crate) async fn authorize(
     state: &GatewayState,
     client: &Session,
@@ -76,7 +76,7 @@ pub(crate) async fn authorize(
     if !decision::is_public(table, found) {
         ctx.caller = Some(authenticate(state, &head.headers, ctx.start_time).await?);
     }
-    let allowed = decision::decide(table, found, ctx.caller.as_ref())?;
+    let allowed = decision::decide(table, found, ctx.caller.as_ref(), ctx.client_address)?;
     let Some(route) = ctx.route.map(|index| &table.routes[index]) else {
         return Err(Code::Internal.into());
     };

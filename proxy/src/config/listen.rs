@@ -8,11 +8,15 @@ use postern_common::decode::{Field, Object, Value};
 
 use crate::config::HostPattern;
 
+use crate::config::AccessList;
+
 /// `[[listen]]`: a listening address for clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerConfig {
     /// IP address and port.
     pub address: SocketAddr,
+    /// The peer addresses whose connections are accepted; default all. Changed by a reload.
+    pub access: Option<AccessList>,
     /// TLS settings; plain HTTP without.
     pub tls: Option<ListenerTlsConfig>,
     /// Whether clients without TLS may use HTTP/2 with prior knowledge (RFC 9113 section 3.3);
@@ -88,6 +92,14 @@ pub enum ClientAddressDetail {
 // === impl ListenerConfig ===
 
 impl ListenerConfig {
+    /// Returns the settings that a reload does not change.
+    pub(crate) fn without_access(&self) -> Self {
+        Self {
+            access: None,
+            ..self.clone()
+        }
+    }
+
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let address = section.required("address", |field| field.socket_addr());
         let tls = section.section("tls", ListenerTlsConfig::read);
@@ -107,6 +119,7 @@ impl ListenerConfig {
         });
         Some(Self {
             address: address?,
+            access: section.section("access", AccessList::read),
             tls,
             h2c,
             redirect_to_https: redirect,

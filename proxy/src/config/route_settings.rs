@@ -6,7 +6,7 @@ use std::time::Duration;
 use postern_common::decode::Object;
 
 use crate::config::{
-    CorsPolicy, HeaderChanges, PathPattern, RateLimit, RateLimitKey, nonzero_duration,
+    AccessList, CorsPolicy, HeaderChanges, PathPattern, RateLimit, RateLimitKey, nonzero_duration,
 };
 
 /// The settings of a route that `[defaults]` can set for all routes. A key of a route replaces the
@@ -38,6 +38,8 @@ pub struct RouteSettings {
     pub request_headers: Option<Arc<HeaderChanges>>,
     /// Changes of the header fields of every response, including rejections.
     pub response_headers: Option<Arc<HeaderChanges>>,
+    /// The client addresses that may use the route; default all.
+    pub access: Option<Arc<AccessList>>,
     /// The CORS policy; default none.
     pub cors: Option<Arc<CorsPolicy>>,
 }
@@ -78,6 +80,10 @@ impl RouteSettings {
             server_headers: or_flag("server_headers", inherited.server_headers),
             request_headers: changes("request_headers", &inherited.request_headers),
             response_headers: changes("response_headers", &inherited.response_headers),
+            access: match section.has("access") {
+                true => section.section("access", AccessList::read).map(Arc::new),
+                false => inherited.access.clone(),
+            },
             cors: section
                 .section("cors", CorsPolicy::read)
                 .map(Arc::new)
@@ -116,6 +122,7 @@ impl Default for RouteSettings {
             server_headers: false,
             request_headers: None,
             response_headers: None,
+            access: None,
             cors: None,
         }
     }

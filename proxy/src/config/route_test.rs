@@ -1,5 +1,7 @@
 //! `[[test]]`: expected decisions, checked without a running gateway.
 
+use std::net::IpAddr;
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
 use serde_json::json;
@@ -17,6 +19,8 @@ pub struct RouteTest {
     pub host: String,
     /// Header fields; default none.
     pub headers: HeaderMap,
+    /// The client address; default unknown, which no access list accepts.
+    pub client_address: Option<IpAddr>,
     /// The token of the caller; default none.
     pub token: TestToken,
     /// The name of the expected route; not checked if absent.
@@ -77,6 +81,7 @@ pub(super) fn read(
         let headers = test
             .section("headers", |section| Some(read_headers(section)))
             .unwrap_or_default();
+        let client_address = test.optional("client_address", read_address);
         let token = test.or("token", TestToken::None, TestToken::read);
         let route = test.optional("route", |field| {
             let name = field.text(1..=100)?;
@@ -117,6 +122,7 @@ pub(super) fn read(
             target,
             host,
             headers,
+            client_address,
             token,
             route,
             upstream,
@@ -125,6 +131,12 @@ pub(super) fn read(
             location,
         })
     })
+}
+
+fn read_address(field: Field<'_>) -> Option<IpAddr> {
+    let address = field.string()?.parse::<IpAddr>().ok();
+    let address = address.map(|address| address.to_canonical());
+    address.or_else(|| field.fail("invalid_format", "must be an IP address such as 192.0.2.1"))
 }
 
 /// Reads `{ X-Beta = "1" }`.

@@ -46,7 +46,8 @@ impl StartupOnlySettings {
             tests: _,
         } = config;
         Self {
-            listen: listen.clone(),
+            // Access lists are part of the runtime configuration.
+            listen: listen.iter().map(ListenerConfig::without_access).collect(),
             admin: admin.clone(),
             log: log.clone(),
             workers: *workers,

@@ -1,8 +1,11 @@
 //! The decision on a request: one function for the request pipeline, route tests and `explain`.
 
+use std::net::IpAddr;
+
 use postern_common::token::Caller;
 use postern_common::{Code, Problem};
 
+use crate::config::AccessList;
 use crate::routing::table::{RouteMatch, RouteTable};
 
 /// A request that is forwarded.
@@ -22,7 +25,20 @@ pub(crate) fn is_public(table: &RouteTable, found: RouteMatch) -> bool {
     }
 }
 
-/// Decides on the request of a route lookup. `caller` is the caller of a verified token.
+/// Returns the access list that applies to a request: that of its route or, if no route has its
+/// method, of the most specific route with its path.
+pub(crate) fn access_list(table: &RouteTable, found: RouteMatch) -> Option<&AccessList> {
+    match found {
+        RouteMatch::Route(route) | RouteMatch::MethodNotAllowed { route, .. } => {
+            table.routes[route].settings.access.as_deref()
+        }
+        RouteMatch::NotFound => None,
+    }
+}
+
+/// Decides on the request of a route lookup. `caller` is the caller of a verified token, `address`
+/// that of the client. The access list is evaluated after authentication, so that an address that
+/// it refuses does not learn which paths exist.
 ///
 /// # Errors
 /// The rejection.
@@ -30,11 +46,17 @@ pub(crate) fn decide(
     table: &RouteTable,
     found: RouteMatch,
     caller: Option<&Caller>,
+    address: Option<IpAddr>,
 ) -> Result<Allowed, Problem> {
     let allowed = Allowed { report_only: None };
     let is_public = is_public(table, found);
     if caller.is_none() && !is_public {
         return Err(Code::AuthenticationRequired.into());
+    }
+    if let Some(list) = access_list(table, found)
+        && !list.accepts(address)
+    {
+        return Err(Code::AddressNotAllowed.into());
     }
     let policy = match found {
         RouteMatch::Route(route) => &table.routes[route].policy,

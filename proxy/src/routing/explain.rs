@@ -1,6 +1,7 @@
 //! The `explain` command: describes the route and the decision of a request.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 
 use http::HeaderMap;
 use postern_common::token::{Caller, User};
@@ -9,7 +10,7 @@ use crate::config::PathSegment;
 use crate::config::{CallerRules, RoutePolicy};
 use crate::config::{Config, FixedBody, Route, RouteAnswer, TestToken};
 use crate::message::target::RequestTarget;
-use crate::routing::decision::is_public;
+use crate::routing::decision::{access_list, is_public};
 use crate::routing::outcome::Outcome;
 use crate::routing::route_tests::caller_for;
 use crate::routing::router::RouteRequest;
@@ -28,7 +29,7 @@ pub enum CallerSource {
 }
 
 /// Describes the route of a request, the reason for the match, the policy decision and the
-/// forwarded request.
+/// forwarded request. `address` is that of the client; `None` if it is unknown.
 #[must_use]
 pub fn explain(
     config: &Config,
@@ -36,6 +37,7 @@ pub fn explain(
     url: &str,
     headers: &HeaderMap,
     sender: &CallerSource,
+    address: Option<IpAddr>,
 ) -> String {
     let mut out = String::new();
     let (host, target) = split_url(url);
@@ -70,7 +72,8 @@ pub fn explain(
         }
         RouteMatch::NotFound => out.push_str("route      none: no path matches\n"),
     }
-    let variables = request.explained(url.starts_with("https://"));
+    write_access(&mut out, &table, found, address);
+    let variables = request.explained(url.starts_with("https://"), address);
     write_decision(&mut out, &table, found, &variables, sender);
     out
 }
@@ -188,6 +191,22 @@ fn describe_policy(policy: &RoutePolicy) -> String {
         all.push("(audit only: refusals are logged, not made)".to_owned());
     }
     all.join(" ")
+}
+
+fn write_access(out: &mut String, table: &RouteTable, found: RouteMatch, address: Option<IpAddr>) {
+    let Some(list) = access_list(table, found) else {
+        return;
+    };
+    let client = match address {
+        Some(address) => address.to_string(),
+        None => "an unknown address (see --client-address)".to_owned(),
+    };
+    let verb = if list.accepts(address) {
+        "accepts"
+    } else {
+        "refuses"
+    };
+    let _memory_only = writeln!(out, "access     {list}: {verb} {client}");
 }
 
 fn write_decision(
@@ -309,7 +328,7 @@ mod tests {
         let config = parse("proxy.toml", text, |root| Config::read(root, &env)).expect("reads");
         let user = CallerSource::Assumed(TestToken::user());
         let explain =
-            |method, url, sender| explain(&config, method, url, &HeaderMap::new(), sender);
+            |method, url, sender| explain(&config, method, url, &HeaderMap::new(), sender, None);
         let output = explain("GET", "http://gate/actors/42?a=b", &user);
         for line in [
             "route      actor: GET /actors/{id}",
@@ -348,18 +367,20 @@ mod tests {
         let nobody = CallerSource::Assumed(TestToken::None);
         let mut headers = HeaderMap::new();
         assert!(
-            explain(&config, "GET", url, &headers, &nobody)
+            explain(&config, "GET", url, &headers, &nobody, None)
                 .contains("route      none: no path matches")
         );
         headers.insert("x-beta", "1".parse().expect("a value"));
         headers.insert("x-any", "whatever".parse().expect("a value"));
-        let output = explain(&config, "GET", url, &headers, &nobody);
+        let address = "10.1.2.3".parse().ok();
+        let output = explain(&config, "GET", url, &headers, &nobody, address);
         for line in [
             "route      all: ",
             "           with x-beta\n",
             "           with v\n",
             "upstream   one (weight 9): 127.0.0.1:1, name.internal:2, ",
             "forwarded  /api/42/rest/of/it\n",
+            "access     only 10.0.0.0/8, but not 10.9.0.0/16: accepts 10.1.2.3\n",
             "decision   401 authentication_required",
         ] {
             assert!(output.contains(line), "{line} is missing:\n{output}");

@@ -1,5 +1,7 @@
 //! The outcome of a request, as route tests and `explain` describe it.
 
+use std::net::IpAddr;
+
 use postern_common::Code;
 use postern_common::token::Caller;
 
@@ -30,7 +32,7 @@ impl<'t> Outcome<'t> {
         variables: &RequestVariables<'_>,
         caller: Option<&Caller>,
     ) -> Self {
-        if let Err(problem) = decide(table, found, caller) {
+        if let Err(problem) = decide(table, found, caller, variables.client_address) {
             return Self::Rejected(problem.code());
         }
         let route = found.route().map(|index| &table.routes[index]);
@@ -75,12 +77,16 @@ impl<'t> Outcome<'t> {
 }
 
 impl<'a> RouteRequest<'a> {
-    /// Returns the variables of a request that is not received by a gateway: the client, the request
-    /// id and the upstream are unknown.
-    pub(crate) fn explained(&self, is_tls: bool) -> RequestVariables<'a> {
+    /// Returns the variables of a request that is not received by a gateway: the request id and
+    /// the upstream are unknown.
+    pub(crate) fn explained(
+        &self,
+        is_tls: bool,
+        client_address: Option<IpAddr>,
+    ) -> RequestVariables<'a> {
         RequestVariables {
             request_id: uuid::Uuid::nil(),
-            client_address: None,
+            client_address,
             authority: self.host,
             path: self.path,
             query: self.query,

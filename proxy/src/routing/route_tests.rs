@@ -62,7 +62,8 @@ fn test_failure(
             };
             let found = table.find(&request);
             let caller = caller_for(&test.token);
-            let outcome = Outcome::of(table, found, &request.explained(true), caller.as_ref());
+            let variables = request.explained(true, test.client_address);
+            let outcome = Outcome::of(table, found, &variables, caller.as_ref());
             (found.route(), outcome)
         }
     };

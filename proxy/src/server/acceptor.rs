@@ -33,6 +33,8 @@ pub(crate) struct ListenerProtocol {
     pub(crate) h2c: bool,
     /// Whether, and to where, requests are redirected to HTTPS.
     pub(crate) redirect_to_https: Option<Arc<HttpsRedirect>>,
+    /// The address in the configuration, by which the access list is found.
+    pub(crate) address: SocketAddr,
 }
 
 /// The state that the accept loops share.
@@ -62,6 +64,7 @@ impl ListenerProtocol {
             tls,
             h2c: listen.h2c,
             redirect_to_https: listen.redirect_to_https.clone(),
+            address: listen.address,
         })
     }
 }
@@ -132,7 +135,7 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// Serves a connection in a new task, unless its address has too many.
+    /// Serves a connection in a new task, unless its address is not allowed or has too many.
     fn spawn_connection(
         &self,
         stream: TcpStream,
@@ -140,6 +143,9 @@ impl ConnectionAcceptor {
         total: OwnedSemaphorePermit,
         protocol: &ListenerProtocol,
     ) {
+        if !self.connections.allows(protocol.address, peer.ip()) {
+            return;
+        }
         let Some(permit) = self.acquire_permit(peer, total) else {
             return;
         };

@@ -1,5 +1,6 @@
 //! The handling of one client connection, from its first request to its last.
 
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +23,7 @@ use crate::downstream::http1_session::{ConnectionSlot, Http1Session};
 use crate::downstream::response_buffers::ResponseBufferBudget;
 use crate::forwarding::pipeline::GatewayProxy;
 use crate::state::GatewayState;
-use crate::telemetry::metrics::GatewayMetrics;
+use crate::telemetry::metrics::{CloseReason, GatewayMetrics};
 
 /// Serves connections: reads and checks each head, and passes the request to Pingora.
 pub(crate) struct ConnectionHandler {
@@ -53,6 +54,22 @@ impl ConnectionHandler {
     /// Returns the limits for new connections.
     pub(crate) fn limits(&self) -> Arc<ClientLimits> {
         Arc::clone(&self.state.runtime_config.load().limits)
+    }
+
+    /// Returns whether the access list of a listener accepts a peer. A refused one is counted.
+    pub(super) fn allows(&self, listener: SocketAddr, peer: IpAddr) -> bool {
+        let config = self.state.runtime_config.load();
+        let allows = config.listener_access.allows(listener, peer);
+        if !allows {
+            self.close_reason(CloseReason::AddressNotAllowed);
+        }
+        allows
+    }
+
+    /// Counts a connection that is closed before its first request.
+    pub(super) fn close_reason(&self, reason: CloseReason) {
+        tracing::debug!(reason = reason.as_str(), "client connection refused");
+        self.state.metrics.connections_closed.count(reason);
     }
 
     /// Makes every response close its connection.

@@ -10,6 +10,7 @@ use postern_common::weighted::weighted_choice;
 
 use crate::config::{BodyFile, ClientLimits, Config, CorsPolicy, Route, ShutdownConfig};
 use crate::routing::table::RouteTable;
+use crate::state::listener_access::ListenerAccess;
 use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
 use crate::upstream::{NameResolver, UpstreamPool};
 
@@ -29,6 +30,7 @@ pub(crate) struct RuntimeConfig {
     /// Whether requests may take the fast path.
     pub(crate) fast_path: bool,
     pub(crate) limits: Arc<ClientLimits>,
+    pub(crate) listener_access: ListenerAccess,
     /// The issuers whose keys are required for readiness: the two user pools.
     pub(crate) issuers: [String; 2],
     /// The graceful shutdown settings.
@@ -50,6 +52,8 @@ impl RuntimeConfig {
         metrics: &GatewayMetrics,
         clock: &Clock,
     ) -> Result<Self, Exit> {
+        let kept = previous.map(|previous| &previous.listener_access);
+        let listener_access = ListenerAccess::new(&config.listen, kept);
         let mut routes = config.routes;
         for answer in routes.iter_mut().filter_map(|route| route.answer.as_mut()) {
             Arc::make_mut(answer).load()?;
@@ -99,6 +103,7 @@ impl RuntimeConfig {
             resolver,
             fast_path: config.server.fast_path,
             limits,
+            listener_access,
             issuers,
             shutdown: stop,
             rate_limit_store: store,

@@ -23,6 +23,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) protocol_errors: IntCounter,
     pub(crate) connections: IntGauge,
     pub(crate) connections_refused: IntCounter,
+    pub(crate) connections_closed: ClosedConnections,
     pub(crate) response_buffers: IntGauge,
     pub(crate) tls_failed: IntCounter,
     pub(crate) rapid_resets: IntCounter,
@@ -40,6 +41,17 @@ pub(crate) struct GatewayMetrics {
 pub(crate) struct ForwardedRequests {
     fast: IntCounter,
     streaming: IntCounter,
+}
+
+/// Connections that were closed before their first request.
+#[derive(Debug)]
+pub(crate) struct ClosedConnections(IntCounterVec);
+
+/// The reason for which a connection is closed before its first request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseReason {
+    /// The access list of the listener does not accept the address.
+    AddressNotAllowed,
 }
 
 /// Metrics of upstreams, by name.
@@ -169,6 +181,11 @@ impl GatewayMetrics {
                 "postern_connections_refused_total",
                 "Connections closed because of the limit per client address",
             )?,
+            connections_closed: ClosedConnections(make.counters(
+                "postern_proxy_connections_closed_total",
+                "Connections closed before their first request, by reason",
+                &["reason"],
+            )?),
             tls_failed: make.counter(
                 "postern_tls_handshakes_failed_total",
                 "Failed TLS handshakes",
@@ -235,6 +252,21 @@ impl ForwardedRequests {
         match is_fast {
             true => self.fast.inc(),
             false => self.streaming.inc(),
+        }
+    }
+}
+
+impl ClosedConnections {
+    pub(crate) fn count(&self, reason: CloseReason) {
+        self.0.with_label_values(&[reason.as_str()]).inc();
+    }
+}
+
+impl CloseReason {
+    /// Returns the label value.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::AddressNotAllowed => "address_not_allowed",
         }
     }
 }

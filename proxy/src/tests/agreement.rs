@@ -181,7 +181,7 @@ impl Expectations<'_> {
             headers.insert("x-kind", HeaderValue::from_static(kind));
         }
         let url = format!("http://{host}{target}");
-        let explained = explain(self.config, method, &url, &headers, &caller.source);
+        let explained = explain(self.config, method, &url, &headers, &caller.source, None);
         let decision = line(&explained, "decision").expect("a decision");
 
         let kind_line = kind.map_or(String::new(), |kind| format!("X-Kind: {kind}\r\n"));

@@ -259,7 +259,7 @@ async fn explain_names_the_path_that_is_forwarded() {
         let env = Env::default().assuming(&ASSUMED_POOLS);
         let file = gateway.log.path().join("proxy.toml");
         let config = load(&file, |root| Config::read(root, &env)).expect("a valid configuration");
-        let said = explain(&config, "GET", target, &HeaderMap::new(), &nobody);
+        let said = explain(&config, "GET", target, &HeaderMap::new(), &nobody, None);
         let named = forwarded.split('?').next().expect("a path");
         assert!(said.contains(&format!("forwarded  {named}\n")), "{said}");
     }

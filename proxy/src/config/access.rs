@@ -1,0 +1,149 @@
+//! `access`: lists of client addresses that a listener or a route accepts.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use postern_common::decode::{Field, Object};
+use postern_common::network::IpNetwork;
+
+/// An access list. `deny` takes precedence over `allow`; an address in neither list is accepted
+/// only if there is no `allow`. An unknown address is never accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessList {
+    /// The accepted networks; `None` for all that `deny` does not contain.
+    allow: Option<Box<[IpNetwork]>>,
+    /// The refused networks; default none.
+    deny: Box<[IpNetwork]>,
+}
+
+// === impl AccessList ===
+
+impl AccessList {
+    /// Returns whether the list accepts the address; `None` is an unknown one.
+    #[must_use]
+    pub fn accepts(&self, address: Option<IpAddr>) -> bool {
+        let Some(address) = address else {
+            return false;
+        };
+        let is_in = |networks: &[IpNetwork]| networks.iter().any(|it| it.contains(address));
+        !is_in(&self.deny) && self.allow.as_deref().is_none_or(is_in)
+    }
+
+    /// Reads `{ allow = ["10.0.0.0/8"], deny = ["10.1.0.0/16"] }`, with at least one of them.
+    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
+        let deny = section.optional("deny", |field| field.non_empty_array(IpNetwork::read));
+        let deny = deny.unwrap_or_default();
+        let allow = section.optional("allow", |field| {
+            field.non_empty_array(|item| read_allowed(item, &deny))
+        });
+        if !section.has("allow") && !section.has("deny") {
+            section.fail("missing_field", "must have allow or deny");
+            return None;
+        }
+        Some(Self {
+            // An invalid list accepts nothing: its mistakes are recorded.
+            allow: match section.has("allow") {
+                true => Some(allow.unwrap_or_default().into()),
+                false => None,
+            },
+            deny: deny.into(),
+        })
+    }
+}
+
+/// Reads an accepted network, of which `deny` must leave something.
+fn read_allowed(field: Field<'_>, deny: &[IpNetwork]) -> Option<IpNetwork> {
+    let network = IpNetwork::read(field)?;
+    match deny.iter().find(|it| it.contains_network(&network)) {
+        None => Some(network),
+        Some(denied) => field.fail(
+            "conflicting_fields",
+            format!("is within the denied network {denied}, which takes precedence"),
+        ),
+    }
+}
+
+impl fmt::Display for AccessList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let join = |networks: &[IpNetwork]| {
+            let shown: Vec<String> = networks.iter().map(ToString::to_string).collect();
+            shown.join(", ")
+        };
+        match (&self.allow, self.deny.is_empty()) {
+            (None, _) => write!(f, "all but {}", join(&self.deny)),
+            (Some(allow), true) => write!(f, "only {}", join(allow)),
+            (Some(allow), false) => {
+                write!(f, "only {}, but not {}", join(allow), join(&self.deny))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::config::parse;
+
+    use super::*;
+
+    fn read(list: &str) -> Result<AccessList, String> {
+        let read = parse("t.toml", &format!("access = {list}\n"), |root| {
+            root.section("access", AccessList::read)
+        });
+        read.map_err(|exit| exit.message().to_owned())
+    }
+
+    #[test]
+    fn deny_takes_precedence_and_allow_refuses_the_rest() {
+        for (list, accepted, refused) in [
+            (
+                "{ allow = [\"10.0.0.0/8\", \"2001:db8::/32\"] }",
+                &["10.1.2.3", "::ffff:10.1.2.3", "2001:db8::1"][..],
+                &["11.0.0.1", "::1", "2001:db9::1", "::ffff:11.0.0.1"][..],
+            ),
+            (
+                "{ deny = [\"10.1.0.0/16\"] }",
+                &["10.2.0.1", "::1"],
+                &["10.1.255.255", "::ffff:10.1.0.1"],
+            ),
+            (
+                "{ allow = [\"10.0.0.0/8\"], deny = [\"10.1.0.0/16\"] }",
+                &["10.0.0.1", "10.2.0.1"],
+                &["10.1.0.1", "192.0.2.1"],
+            ),
+            (
+                "{ allow = [\"::/0\"], deny = [\"192.0.2.1\"] }",
+                &["192.0.2.2", "::1"],
+                &["192.0.2.1", "::ffff:192.0.2.1"],
+            ),
+        ] {
+            let list = read(list).expect("reads");
+            let accepts = |text: &&str| list.accepts(Some(text.parse().expect("an address")));
+            assert!(accepted.iter().all(accepts), "{list}");
+            assert!(!refused.iter().any(accepts), "{list}");
+            assert!(!list.accepts(None), "{list}: an unknown address");
+        }
+    }
+
+    #[test]
+    fn list_without_effect_is_rejected() {
+        for (list, wrong) in [
+            ("{}", "access: must have allow or deny"),
+            ("{ allow = [] }", "access.allow: must not be empty"),
+            ("{ deny = [] }", "access.deny: must not be empty"),
+            (
+                "{ allow = [\"10.1.0.0/16\"], deny = [\"10.0.0.0/8\"] }",
+                "access.allow.0: is within the denied network 10.0.0.0/8, which takes precedence",
+            ),
+            (
+                "{ allow = [\"10.1.0.0/16\"], deny = [\"::/0\"] }",
+                "access.allow.0: is within the denied network ::/0, which takes precedence",
+            ),
+            (
+                "{ allow = [\"all\"] }",
+                "access.allow.0: must be a network such as 10.0.0.0/8",
+            ),
+        ] {
+            assert_eq!(read(list), Err(format!("t.toml:1: {wrong}")), "{list}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Access lists of listeners and routes.
+
+use super::harness::{PATH_SELECTORS, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use postern_common::config::{Env, parse};
+
+use crate::Config;
+
+/// The routes: `/office` for 192.0.2.0/24 except .9, `/others` for all but 198.51.100.0/24.
+const ROUTES: &str = r#"
+[[route]]
+name = "office"
+path = "/office"
+methods = ["GET"]
+upstream = "origin"
+access = { allow = ["192.0.2.0/24", "2001:db8::/32"], deny = ["192.0.2.9"] }
+policy = { users = "any" }
+
+[[route]]
+name = "others"
+path = "/others"
+methods = ["GET"]
+upstream = "origin"
+access = { deny = ["198.51.100.0/24"] }
+policy = "public"
+cors = { origins = ["https://app.example.com"] }
+"#;
+
+async fn gateway(limits: &str) -> TestGateway {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    TestGateway::before(origin, &upstream, limits, ROUTES).await
+}
+
+#[tokio::test]
+async fn route_list_decides_by_client_address_on_both_paths() {
+    let gateway = gateway("trusted_proxies = [\"127.0.0.0/8\"]").await;
+    let token = format!("Authorization: Bearer {}\r\n", gateway.user());
+    for selector in PATH_SELECTORS {
+        for (target, client, accepted) in [
+            ("/office", "192.0.2.1", true),
+            ("/office", "::ffff:192.0.2.1", true),
+            ("/office", "2001:db8::7", true),
+            ("/office", "192.0.2.9", false),
+            ("/office", "198.51.100.1", false),
+            ("/office", "192.0.2.1, 203.0.113.1", false),
+            ("/office", "2001:db9::1", false),
+            ("/others", "203.0.113.1", true),
+            ("/others", "198.51.100.1", false),
+        ] {
+            let headers = format!("X-Forwarded-For: {client}\r\n{token}{selector}");
+            let response = gateway.get(target, &headers).await;
+            assert_eq!(response.status == 200, accepted, "{target} {client}");
+            if !accepted {
+                assert_eq!(response.status, 403, "{target} {client}");
+                assert_eq!(response.code(), "address_not_allowed");
+            }
+        }
+    }
+    let received = gateway.origin.seen().len();
+    assert_eq!(received, 4 * PATH_SELECTORS.len(), "refused requests");
+    let metrics = gateway.admin_get("/metrics").await;
+    let counted = "code=\"address_not_allowed\",route=\"office\"} 8";
+    assert!(metrics.contains(counted), "{metrics}");
+    let events = gateway.finish().await;
+    let refused = events
+        .iter()
+        .filter(|event| event["code"] == "address_not_allowed" && event["status"] == 403);
+    assert_eq!(refused.count(), 5 * PATH_SELECTORS.len());
+}
+
+#[tokio::test]
+async fn forged_forwarded_address_is_not_allowed() {
+    let gateway = gateway("").await;
+    let token = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let forged = format!("X-Forwarded-For: 192.0.2.1\r\n{token}");
+    let response = gateway.get("/office", &forged).await;
+    assert_eq!(response.code(), "address_not_allowed");
+    assert!(gateway.origin.seen().is_empty());
+}
+
+#[tokio::test]
+async fn refused_address_learns_no_path_without_a_token() {
+    let gateway = gateway("").await;
+    for target in ["/office", "/no-such-path"] {
+        let response = gateway.get(target, "").await;
+        assert_eq!(response.code(), "authentication_required", "{target}");
+    }
+}
+
+#[tokio::test]
+async fn refused_address_learns_no_methods() {
+    let gateway = gateway("trusted_proxies = [\"127.0.0.0/8\"]").await;
+    for (client, status) in [("198.51.100.1", 403), ("203.0.113.1", 405)] {
+        let request =
+            format!("DELETE /others HTTP/1.1\r\nHost: gate\r\nX-Forwarded-For: {client}\r\n\r\n");
+        let response = gateway.send(&request).await;
+        assert_eq!(response.status, status, "{client}");
+        assert_eq!(response.header("allow").is_some(), status == 405);
+    }
+}
+
+#[tokio::test]
+async fn refusal_can_be_read_by_pages_of_allowed_origins() {
+    let gateway = gateway("trusted_proxies = [\"127.0.0.0/8\"]").await;
+    let headers = "Origin: https://app.example.com\r\nX-Forwarded-For: 198.51.100.1\r\n";
+    let response = gateway.get("/others", headers).await;
+    assert_eq!(response.code(), "address_not_allowed");
+    let origin = response.header("access-control-allow-origin");
+    assert_eq!(origin, Some("https://app.example.com"));
+}
+
+#[tokio::test]
+async fn listener_list_closes_connections_and_is_reloaded() {
+    let gateway = gateway("").await;
+    assert_eq!(gateway.get("/others", "").await.status, 200);
+    let version = |status: &serde_json::Value, wanted: u64| {
+        assert_eq!(status["lastError"], serde_json::Value::Null, "{status}");
+        status["version"] == wanted
+    };
+    gateway.edit(|text| {
+        let list = "address = \"127.0.0.1:1\"\naccess = { deny = [\"127.0.0.0/8\"] }";
+        text.replace("address = \"127.0.0.1:1\"", list)
+    });
+    let status = gateway
+        .wait_for_config_status(|status| version(status, 2))
+        .await;
+    assert_eq!(status["restartNeeded"], serde_json::json!([]), "{status}");
+    let mut client = gateway.connect().await;
+    assert!(client.is_closed().await, "a connection without an answer");
+    let metrics = gateway.admin_get("/metrics").await;
+    let counted = "postern_proxy_connections_closed_total{reason=\"address_not_allowed\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
+    // A listener that the file no longer contains keeps its list until the restart.
+    gateway.edit(|text| text.replace("127.0.0.1:1\"\naccess", "127.0.0.1:2\"\naccess"));
+    let status = gateway
+        .wait_for_config_status(|status| version(status, 3))
+        .await;
+    assert_eq!(status["restartNeeded"], serde_json::json!(["listen"]));
+    assert!(gateway.connect().await.is_closed().await);
+    gateway.edit(|text| {
+        text.replace(
+            "127.0.0.1:2\"\naccess = { deny",
+            "127.0.0.1:1\"\naccess = { allow",
+        )
+    });
+    gateway
+        .wait_for_config_status(|status| version(status, 4))
+        .await;
+    assert_eq!(gateway.get("/others", "").await.status, 200);
+}
+
+#[test]
+fn route_test_has_a_client_address() {
+    let env = Env::default().assuming(&crate::ASSUMED_POOLS);
+    let read = |test: &str| {
+        let text = format!(
+            "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.origin]\naddresses = [\"127.0.0.1:2\"]\n\
+             {ROUTES}\n[[test]]\nrequest = \"GET /others\"\n{test}\n"
+        );
+        parse("p.toml", &text, |root| Config::read(root, &env))
+            .map(|_| ())
+            .map_err(|exit| exit.message().to_owned())
+    };
+    for test in [
+        "client_address = \"203.0.113.1\"\ndecision = \"allow\"",
+        "client_address = \"198.51.100.1\"\ndecision = \"address_not_allowed\"",
+        "client_address = \"::ffff:198.51.100.1\"\ndecision = \"address_not_allowed\"",
+        "decision = \"address_not_allowed\"",
+    ] {
+        assert_eq!(read(test), Ok(()), "{test}");
+    }
+    let failed = read("client_address = \"198.51.100.1\"\ndecision = \"allow\"");
+    assert!(failed.is_err_and(|said| said.contains("is decided address_not_allowed, not allow")));
+    let wrong = read("client_address = \"10.0.0.0/8\"\ndecision = \"allow\"");
+    let said = "test.0.client_address: must be an IP address such as 192.0.2.1";
+    assert!(wrong.is_err_and(|text| text.contains(said)));
+}
