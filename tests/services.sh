@@ -82,6 +82,8 @@ install_packages() {
     python_is_installed || missing+=("python3-venv")
     [ -x "$(pgbouncer_program)" ] || missing+=("pgbouncer")
     [ -x /usr/sbin/dnsmasq ] || missing+=("dnsmasq-base")
+    [ -x /usr/sbin/haproxy ] || missing+=("haproxy")
+    [ -x /usr/sbin/nginx ] || missing+=("nginx-light")
     command -v curl >/dev/null 2>&1 || missing+=("curl")
     command -v openssl >/dev/null 2>&1 || missing+=("openssl")
     [ -x /bin/kill ] || missing+=("procps")

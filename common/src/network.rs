@@ -1,5 +1,7 @@
 //! IP networks, and the address of a client behind proxies.
 
+mod forwarded;
+
 use std::fmt;
 use std::net::IpAddr;
 
@@ -8,7 +10,10 @@ use ipnet::IpNet;
 
 use crate::decode::Field;
 
+pub use forwarded::write_element;
+
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 
 /// A CIDR range of IP addresses, such as `10.0.0.0/8` or `2001:db8::/32`. An IPv4-mapped IPv6
 /// address (RFC 4291 section 2.5.5.2) is the IPv4 address.
@@ -18,6 +23,17 @@ pub struct IpNetwork(IpNet);
 /// A set of networks, such as the proxies whose `X-Forwarded-For` is trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpNetworks(Box<[IpNetwork]>);
+
+/// The client as trusted proxies report it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForwardedClient {
+    /// The address of the client or, if it is unknown, of the proxy that does not report it.
+    pub address: IpAddr,
+    /// Whether the address is that of the client: no proxy reported an unknown or malformed one.
+    pub is_known: bool,
+    /// Whether the client uses TLS, as `Forwarded` reports it.
+    pub is_https: bool,
+}
 
 // === impl IpNetwork ===
 
@@ -127,23 +143,57 @@ impl IpNetworks {
     /// its right, or at the peer.
     #[must_use]
     pub fn client_address(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let mut address = peer.to_canonical();
-        let values = headers.get_all(FORWARDED_FOR);
-        let entries = values
-            .iter()
-            .rev()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.rsplit(','));
-        for entry in entries {
-            if !self.contains(address) {
+        self.client_of_x_forwarded_for(peer, headers).address
+    }
+
+    /// Returns the client as [`Self::client_address`] does, and whether it is known.
+    #[must_use]
+    pub fn client_of_x_forwarded_for(&self, peer: IpAddr, headers: &HeaderMap) -> ForwardedClient {
+        let values = headers.get_all(FORWARDED_FOR).iter().rev();
+        let entries = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
+        let parse = |entry: &[u8]| std::str::from_utf8(entry).ok()?.trim().parse().ok();
+        self.rightmost_untrusted(peer, entries.map(|entry| (parse(entry), false)))
+    }
+
+    /// Returns the client by the field `Forwarded` (RFC 7239), with the rules of
+    /// [`Self::client_address`]. A malformed field line counts as one entry without an address.
+    #[must_use]
+    pub fn client_of_forwarded(&self, peer: IpAddr, headers: &HeaderMap) -> ForwardedClient {
+        let values = headers.get_all(FORWARDED).iter().rev();
+        let entries = values.flat_map(|value| {
+            let elements = forwarded::parse(value.as_bytes());
+            elements
+                .unwrap_or_else(|| vec![forwarded::ForwardedElement::default()])
+                .into_iter()
+                .rev()
+        });
+        self.rightmost_untrusted(peer, entries.map(|entry| (entry.client, entry.is_https)))
+    }
+
+    /// Returns the rightmost entry that is not a trusted proxy. Entries are addresses and whether
+    /// TLS is used, from right to left.
+    fn rightmost_untrusted(
+        &self,
+        peer: IpAddr,
+        entries: impl Iterator<Item = (Option<IpAddr>, bool)>,
+    ) -> ForwardedClient {
+        let mut client = ForwardedClient {
+            address: peer.to_canonical(),
+            is_known: true,
+            is_https: false,
+        };
+        for (next, is_https) in entries {
+            if !self.contains(client.address) {
                 break;
             }
-            let Ok(next) = entry.trim().parse::<IpAddr>() else {
+            client.is_https = is_https;
+            let Some(next) = next else {
+                client.is_known = false;
                 break;
             };
-            address = next.to_canonical();
+            client.address = next.to_canonical();
         }
-        address
+        client
     }
 }
 
@@ -261,14 +311,95 @@ mod tests {
             ("127.0.0.1", &["10.1.0.1, 10.1.2.3"], "10.1.0.1"),
             ("127.0.0.1", &["nonsense"], "127.0.0.1"),
             ("127.0.0.1", &["192.0.2.1, x, 10.1.2.3"], "10.1.2.3"),
+            // Not the forged first line, if the second one cannot be read.
+            ("127.0.0.1", &["6.6.6.6", "\u{e9}, 192.0.2.1"], "192.0.2.1"),
+            ("127.0.0.1", &["6.6.6.6", "192.0.2.1, \u{e9}"], "127.0.0.1"),
             ("127.0.0.1", &[], "127.0.0.1"),
         ] {
             let headers = forwarded
                 .iter()
-                .map(|value| (FORWARDED_FOR, value.parse().expect("a value")))
+                .map(|value| {
+                    let value = http::HeaderValue::from_bytes(value.as_bytes());
+                    (FORWARDED_FOR, value.expect("a value"))
+                })
                 .collect();
             let found = trusted.client_address(ip(peer), &headers);
             assert_eq!(found, ip(client), "{peer} {forwarded:?}");
+        }
+    }
+
+    #[test]
+    fn forwarded_is_evaluated_from_the_right() {
+        let trusted: IpNetworks = ["127.0.0.0/8", "10.1.0.0/16"]
+            .map(network)
+            .into_iter()
+            .collect();
+        for (peer, lines, client, is_known, is_https) in [
+            (
+                "127.0.0.1",
+                &["for=192.0.2.1;proto=https"][..],
+                "192.0.2.1",
+                true,
+                true,
+            ),
+            (
+                "192.0.2.9",
+                &["for=198.51.100.1;proto=https"],
+                "192.0.2.9",
+                true,
+                false,
+            ),
+            (
+                "127.0.0.1",
+                &["for=6.6.6.6;proto=https, for=192.0.2.1"],
+                "192.0.2.1",
+                true,
+                false,
+            ),
+            (
+                "127.0.0.1",
+                &[
+                    "for=6.6.6.6",
+                    "for=\"[::ffff:192.0.2.1]\";proto=https, for=10.1.2.3",
+                ],
+                "192.0.2.1",
+                true,
+                true,
+            ),
+            (
+                "127.0.0.1",
+                &["for=192.0.2.1, for=unknown"],
+                "127.0.0.1",
+                false,
+                false,
+            ),
+            (
+                "127.0.0.1",
+                &["for=192.0.2.1, for=_x, for=10.1.2.3"],
+                "10.1.2.3",
+                false,
+                false,
+            ),
+            (
+                "127.0.0.1",
+                &["for=6.6.6.6", "for=\"x, for=192.0.2.1"],
+                "127.0.0.1",
+                false,
+                false,
+            ),
+            ("127.0.0.1", &[], "127.0.0.1", true, false),
+        ] {
+            let headers = lines
+                .iter()
+                .map(|line| (FORWARDED, line.parse().expect("a value")))
+                .collect();
+            let found = trusted.client_of_forwarded(ip(peer), &headers);
+            let expected = ForwardedClient {
+                address: ip(client),
+                is_known,
+                is_https,
+            };
+            assert_eq!(found, expected, "{peer} {lines:?}");
         }
     }
 

@@ -44,7 +44,7 @@ pub use dns::DnsConfig;
 pub use files::config_files;
 pub(crate) use files::read_files;
 pub use header_changes::HeaderChanges;
-pub use limits::{ClientLimits, RateLimit, RateLimitKey};
+pub use limits::{ClientLimits, ForwardedHeader, RateLimit, RateLimitKey};
 pub use listen::{
     AccessLogConfig, AccessLogSink, ClientAddressDetail, HttpsRedirect, ListenerConfig,
     ListenerTlsConfig,

@@ -9,4 +9,5 @@ pub mod framing;
 pub(crate) mod grpc;
 pub mod head;
 pub mod headers;
+pub mod proxy_protocol;
 pub mod target;

@@ -11,3 +11,4 @@ mod abuse_tracker;
 pub(crate) mod acceptor;
 pub(crate) mod connection_handler;
 mod http2;
+mod proxy_header;

@@ -76,7 +76,8 @@ pub(crate) async fn authorize(
     if !decision::is_public(table, found) {
         ctx.caller = Some(authenticate(state, &head.headers, ctx.start_time).await?);
     }
-    let allowed = decision::decide(table, found, ctx.caller.as_ref(), ctx.client_address)?;
+    let known_address = ctx.client_address.filter(|_| ctx.is_client_known);
+    let allowed = decision::decide(table, found, ctx.caller.as_ref(), known_address)?;
     let Some(route) = ctx.route.map(|index| &table.routes[index]) else {
         return Err(Code::Internal.into());
     };

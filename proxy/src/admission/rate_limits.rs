@@ -11,7 +11,7 @@ use postern_common::network::client_limit_key;
 use postern_common::problem::Rendered;
 use postern_common::{Code, Problem};
 
-use crate::config::{ClientLimits, RateLimitKey, Route};
+use crate::config::{ClientLimits, ForwardedHeader, RateLimitKey, Route};
 use crate::downstream::session_ext::SessionExt;
 use crate::rate_limiter::{Rate, RateDecision};
 use crate::state::GatewayState;
@@ -56,10 +56,18 @@ pub(crate) fn identify_client(client: &Session, ctx: &mut RequestContext) {
         return;
     };
     let headers = &client.req_header().headers;
-    ctx.client_address = Some(trusted.client_address(peer, headers));
-    ctx.is_tls |= headers
-        .get("x-forwarded-proto")
-        .is_some_and(|scheme| scheme == "https");
+    let forwarded = match ctx.config.limits.forwarded_header {
+        ForwardedHeader::XForwardedFor => {
+            ctx.is_tls |= headers
+                .get("x-forwarded-proto")
+                .is_some_and(|scheme| scheme == "https");
+            trusted.client_of_x_forwarded_for(peer, headers)
+        }
+        ForwardedHeader::Forwarded => trusted.client_of_forwarded(peer, headers),
+    };
+    ctx.is_tls |= forwarded.is_https;
+    ctx.client_address = Some(forwarded.address);
+    ctx.is_client_known = forwarded.is_known;
 }
 
 /// Applies `limits.address`.

@@ -50,14 +50,26 @@ pub struct ClientLimits {
     pub address: Option<Rate>,
     /// Rate limit of one user or service; default none.
     pub principal: Option<Rate>,
-    /// Reverse proxies in front of the gateway whose `X-Forwarded-For` and `X-Forwarded-Proto` are
-    /// trusted; default none.
+    /// Reverse proxies in front of the gateway whose forwarding fields are trusted; default none.
     pub trusted_proxies: IpNetworks,
+    /// The fields in which they report the client; default `X-Forwarded-For`.
+    pub forwarded_header: ForwardedHeader,
     /// Maximum keys that the rate limiter tracks; default 200,000.
     pub keys: usize,
     /// `redis://…` URL of the store for rate limits marked `global`; default none. The environment
     /// variable POSTERN_LIMITS_STORE takes precedence and may contain a password.
     pub store: Option<String>,
+}
+
+/// The fields in which trusted proxies report the client. Only these are evaluated, because a
+/// proxy passes on the others as the client sent them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForwardedHeader {
+    /// `X-Forwarded-For` and `X-Forwarded-Proto`.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239).
+    Forwarded,
 }
 
 /// A rate limit of a route.
@@ -160,6 +172,12 @@ impl ClientLimits {
                 .list("trusted_proxies", IpNetwork::read)
                 .into_iter()
                 .collect(),
+            forwarded_header: section.or("forwarded_header", default.forwarded_header, |field| {
+                field.one_of(&[
+                    ("x-forwarded-for", ForwardedHeader::XForwardedFor),
+                    ("forwarded", ForwardedHeader::Forwarded),
+                ])
+            }),
             keys: section.or("keys", default.keys, |field| {
                 field.integer(1_000..=100_000_000)
             }),
@@ -189,6 +207,7 @@ impl Default for ClientLimits {
             address: None,
             principal: None,
             trusted_proxies: IpNetworks::default(),
+            forwarded_header: ForwardedHeader::default(),
             keys: 200_000,
             store: None,
         }

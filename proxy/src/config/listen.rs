@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use postern_common::decode::{Field, Object, Value};
+use postern_common::network::{IpNetwork, IpNetworks};
 
 use crate::config::HostPattern;
 
@@ -17,6 +18,8 @@ pub struct ListenerConfig {
     pub address: SocketAddr,
     /// The peer addresses whose connections are accepted; default all. Changed by a reload.
     pub access: Option<AccessList>,
+    /// The load balancers whose connections begin with a PROXY protocol header; default none.
+    pub proxy_protocol: Option<IpNetworks>,
     /// TLS settings; plain HTTP without.
     pub tls: Option<ListenerTlsConfig>,
     /// Whether clients without TLS may use HTTP/2 with prior knowledge (RFC 9113 section 3.3);
@@ -120,6 +123,10 @@ impl ListenerConfig {
         Some(Self {
             address: address?,
             access: section.section("access", AccessList::read),
+            proxy_protocol: section.section("proxy_protocol", |section| {
+                let from = section.required("from", |field| field.non_empty_array(IpNetwork::read));
+                from.map(|networks| networks.into_iter().collect())
+            }),
             tls,
             h2c,
             redirect_to_https: redirect,

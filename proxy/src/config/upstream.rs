@@ -8,6 +8,7 @@ use postern_common::decode::{Field, Object, Value};
 use serde_json::json;
 
 use crate::config::{LoadBalancing, nonzero_duration};
+use crate::message::proxy_protocol::ProxyProtocolVersion;
 
 /// `[upstream.NAME]`: a backend service.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +45,11 @@ pub struct UpstreamConfig {
     pub tls: Option<UpstreamTlsConfig>,
     /// Whether the upstream is spoken to in HTTP/2; default false.
     pub http2: bool,
+    /// The version of the PROXY protocol header with which connections begin; default none. A
+    /// connection then carries requests of one client only.
+    pub proxy_protocol: Option<ProxyProtocolVersion>,
+    /// Whether requests have the field `Forwarded` (RFC 7239); default false.
+    pub forwarded: bool,
 }
 
 /// A host and port, or the name of SRV records.
@@ -124,6 +130,7 @@ impl UpstreamConfig {
         field.object(|upstream| {
             let seconds = Duration::from_secs;
             let addresses = upstream.required("addresses", read_addresses);
+            let http2 = upstream.or("http2", false, |field| field.boolean());
             Some(Self {
                 name: name.to_owned(),
                 load_balancing: LoadBalancing::read(upstream),
@@ -139,11 +146,30 @@ impl UpstreamConfig {
                     .section("outlier", OutlierDetection::read)
                     .unwrap_or_default(),
                 tls: upstream.section("tls", UpstreamTlsConfig::read),
-                http2: upstream.or("http2", false, |field| field.boolean()),
+                http2,
+                proxy_protocol: upstream
+                    .optional("proxy_protocol", |field| read_proxy_protocol(field, http2)),
+                forwarded: upstream.or("forwarded", false, |field| field.boolean()),
                 addresses: addresses?,
             })
         })
     }
+}
+
+/// Reads `"v1"` or `"v2"`.
+fn read_proxy_protocol(field: Field<'_>, http2: bool) -> Option<ProxyProtocolVersion> {
+    let choices = [
+        ("v1", ProxyProtocolVersion::V1),
+        ("v2", ProxyProtocolVersion::V2),
+    ];
+    let version = field.one_of(&choices)?;
+    if http2 {
+        return field.fail(
+            "conflicting_fields",
+            "is for HTTP/1.1: an HTTP/2 connection carries requests of several clients",
+        );
+    }
+    Some(version)
 }
 
 /// The prefix of an address that is the name of SRV records.

@@ -117,7 +117,10 @@ async fn attempt_once(
         true => IdleCheck::LastPoll,
         false => IdleCheck::Now,
     };
-    let idle = endpoint.idle.take(pool.config.idle_timeout, check);
+    let header = upstream_request::connection_header(session, &pool, ctx);
+    let idle = endpoint
+        .idle
+        .take(pool.config.idle_timeout, check, header.as_ref());
     let was_idle = idle.is_some();
     let mut upstream = match idle {
         Some(upstream) => upstream,
@@ -125,6 +128,7 @@ async fn attempt_once(
             endpoint.address,
             &endpoint.peer,
             pool.config.connect_timeout,
+            header,
         )
         .await
         .map_err(|error| failure::on_connect_error(ctx, error))?,

@@ -11,6 +11,7 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use http::header::{HOST, InvalidHeaderValue};
 use http::{HeaderMap, HeaderName, HeaderValue};
+use postern_common::network::write_element;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
@@ -30,6 +31,8 @@ pub struct IdentityHeaders<'a> {
     pub is_tls: bool,
     /// The caller; `None` on a public route.
     pub caller: Option<&'a Caller>,
+    /// Whether to add `Forwarded` (RFC 7239) to the `X-Forwarded-` fields.
+    pub forwarded: bool,
 }
 
 /// The field values of one request, in a single allocation.
@@ -49,6 +52,7 @@ enum HeaderSource {
 
 pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+static FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -78,6 +82,10 @@ impl IdentityHeaders<'_> {
                 HeaderSource::Constant(text) => HeaderValue::from_static(text),
             };
             headers.insert(name, value);
+        }
+        if self.forwarded {
+            let value = self.forwarded_element(headers.get(HOST));
+            headers.insert(&FORWARDED, HeaderValue::try_from(value)?);
         }
         Ok(())
     }
@@ -114,7 +122,20 @@ impl IdentityHeaders<'_> {
                 }
             }
         }
+        if self.forwarded {
+            let value = HeaderValue::try_from(self.forwarded_element(headers.get(HOST)))?;
+            headers::append_field(head, FORWARDED.as_str(), value.as_bytes());
+        }
         Ok(())
+    }
+
+    /// Returns the value of `Forwarded`. Like `X-Forwarded-For`, it replaces what proxies in front
+    /// of the gateway have sent.
+    fn forwarded_element(&self, host: Option<&HeaderValue>) -> String {
+        let mut value = String::new();
+        let host = host.and_then(|host| host.to_str().ok());
+        let _memory_only = write_element(&mut value, self.client, host, self.is_tls);
+        value
     }
 
     /// Returns the fields of the gateway, except the forwarded host.

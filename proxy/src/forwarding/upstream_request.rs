@@ -1,5 +1,6 @@
 //! Requests to upstreams: choice of an address and the forwarded message.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use crate::message::grpc;
 use crate::message::headers;
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
-use crate::upstream::{NoEndpoint, UpstreamPool, checked_connection, tunnel};
+use crate::upstream::{ConnectionHeader, NoEndpoint, UpstreamPool, checked_connection, tunnel};
 
 /// The error type for an upstream with `http2 = true` that does not speak HTTP/2.
 const NOT_HTTP2: ErrorType = ErrorType::new("upstream with http2 = true does not speak HTTP/2");
@@ -99,6 +100,24 @@ fn log_no_endpoint(pool: &UpstreamPool, ctx: &RequestContext, reason: NoEndpoint
     }
 }
 
+/// Returns the PROXY protocol header with which the connection must begin, if the upstream expects
+/// one. The port is that of the client if it has connected itself, otherwise 0.
+pub(super) fn connection_header(
+    client: &Session,
+    pool: &UpstreamPool,
+    ctx: &RequestContext,
+) -> Option<ConnectionHeader> {
+    let version = pool.config.proxy_protocol?;
+    let peer = client.client_addr().and_then(|peer| peer.as_inet());
+    let source = ctx.client_address.filter(|_| ctx.is_client_known);
+    let source = source.map(|address| {
+        let peer = peer.filter(|peer| peer.ip() == address);
+        SocketAddr::new(address, peer.map_or(0, SocketAddr::port))
+    });
+    let destination = client.server_addr().and_then(|local| local.as_inet());
+    Some(ConnectionHeader::new(version, source, destination.copied()))
+}
+
 /// Time after the deadline of a request at which Pingora's own timeout ends it.
 const AFTER_DEADLINE: Duration = Duration::from_millis(500);
 
@@ -106,7 +125,12 @@ const AFTER_DEADLINE: Duration = Duration::from_millis(500);
 pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
     let config = Arc::clone(&ctx.config);
     let route = ctx.route.map(|index| &config.route_table.routes[index]);
-    let (Some(attempt), Some(route)) = (&mut ctx.attempt, route) else {
+    let (Some(attempt), Some(route)) = (&ctx.attempt, route) else {
+        return Err(fail_with(ctx, Code::Internal));
+    };
+    let pool = Arc::clone(&attempt.pool);
+    let header = connection_header(session, &pool, ctx);
+    let Some(attempt) = &mut ctx.attempt else {
         return Err(fail_with(ctx, Code::Internal));
     };
     let mut peer = Box::new(attempt.permit.endpoint.peer.clone());
@@ -121,14 +145,15 @@ pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<
     }
     if route.settings.websocket && headers::is_websocket_upgrade(session.req_header()) {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::WebSocketOnly;
-        tunnel::prepare(&mut peer, &attempt.permit, &attempt.pool.config);
+        tunnel::prepare(&mut peer, &attempt.permit, &pool.config, header);
     } else {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
-        if !attempt.pool.config.http2 {
+        if !pool.config.http2 {
             attempt.is_reused = Some(checked_connection::prepare(
                 &mut peer,
                 &attempt.permit,
-                &attempt.pool.config,
+                &pool.config,
+                header,
             ));
         }
     }
@@ -228,5 +253,9 @@ fn identity_headers(ctx: &RequestContext) -> IdentityHeaders<'_> {
         client: ctx.client_address,
         is_tls: ctx.is_tls,
         caller: ctx.caller.as_ref(),
+        forwarded: ctx
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.pool.config.forwarded),
     }
 }

@@ -9,6 +9,7 @@ use postern_common::token::{Caller, User};
 use crate::config::PathSegment;
 use crate::config::{CallerRules, RoutePolicy};
 use crate::config::{Config, FixedBody, Route, RouteAnswer, TestToken};
+use crate::message::proxy_protocol::ProxyProtocolVersion;
 use crate::message::target::RequestTarget;
 use crate::routing::decision::{access_list, is_public};
 use crate::routing::outcome::Outcome;
@@ -110,11 +111,16 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
         let upstream = &config.upstreams[target.upstream];
         let addresses: Vec<String> = upstream.addresses.iter().map(ToString::to_string).collect();
         let weight = target.weight;
+        let addresses = addresses.join(", ");
+        let header = match upstream.proxy_protocol {
+            Some(ProxyProtocolVersion::V1) => ", PROXY protocol v1",
+            Some(ProxyProtocolVersion::V2) => ", PROXY protocol v2",
+            None => "",
+        };
         let _memory_only = writeln!(
             out,
-            "upstream   {} (weight {weight}): {}",
+            "upstream   {} (weight {weight}): {addresses}{header}",
             upstream.name,
-            addresses.join(", ")
         );
     }
     if let Some(rewrite) = &route.rewrite {
@@ -380,6 +386,7 @@ mod tests {
             "           with v\n",
             "upstream   one (weight 9): 127.0.0.1:1, name.internal:2, ",
             "forwarded  /api/42/rest/of/it\n",
+            "upstream   two (weight 1): 127.0.0.1:4, PROXY protocol v2\n",
             "access     only 10.0.0.0/8, but not 10.9.0.0/16: accepts 10.1.2.3\n",
             "decision   401 authentication_required",
         ] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use postern_common::exit::Exit;
-use postern_common::network::client_limit_key;
+use postern_common::network::{IpNetworks, client_limit_key};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
@@ -18,6 +18,8 @@ use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::connection_permit::{ConnectionPermit, ConnectionsByAddress};
 use crate::downstream::tls::ReloadableTls;
 use crate::server::connection_handler::ConnectionHandler;
+use crate::server::proxy_header::{HeaderError, read_source};
+use crate::telemetry::metrics::CloseReason;
 
 /// Delay after the system had no file descriptor or memory for a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
@@ -35,6 +37,8 @@ pub(crate) struct ListenerProtocol {
     pub(crate) redirect_to_https: Option<Arc<HttpsRedirect>>,
     /// The address in the configuration, by which the access list is found.
     pub(crate) address: SocketAddr,
+    /// The load balancers whose connections begin with a PROXY protocol header.
+    pub(crate) proxy_protocol: Option<Arc<IpNetworks>>,
 }
 
 /// The state that the accept loops share.
@@ -65,6 +69,7 @@ impl ListenerProtocol {
             h2c: listen.h2c,
             redirect_to_https: listen.redirect_to_https.clone(),
             address: listen.address,
+            proxy_protocol: listen.proxy_protocol.clone().map(Arc::new),
         })
     }
 }
@@ -135,8 +140,44 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// Serves a connection in a new task, unless its address is not allowed or has too many.
+    /// Serves a connection in a new task. From a load balancer, its PROXY protocol header is read
+    /// first, and the address in it takes the place of the peer's.
     fn spawn_connection(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        total: OwnedSemaphorePermit,
+        protocol: &ListenerProtocol,
+    ) {
+        let sends_header = |from: &Arc<IpNetworks>| from.contains(peer.ip());
+        if !protocol.proxy_protocol.as_ref().is_some_and(sends_header) {
+            return self.spawn_client_connection(stream, peer, total, protocol);
+        }
+        let (acceptor, protocol, mut stream) = (self.clone(), protocol.clone(), stream);
+        self.tasks.spawn(async move {
+            if let Some(source) = acceptor.read_proxy_header(&mut stream).await {
+                let client = source.unwrap_or(peer);
+                acceptor.spawn_client_connection(stream, client, total, &protocol);
+            }
+        });
+    }
+
+    /// Returns the source address of a connection; `Some(None)` if it is that of the peer, and
+    /// `None` if the connection is closed.
+    async fn read_proxy_header(&self, stream: &mut TcpStream) -> Option<Option<SocketAddr>> {
+        let within = self.connections.limits().head_timeout;
+        let reason = match tokio::time::timeout(within, read_source(stream)).await {
+            Ok(Ok(source)) => return Some(source),
+            Ok(Err(HeaderError::Disconnected)) => return None,
+            Ok(Err(HeaderError::Rejected(reason))) => reason,
+            Err(_) => CloseReason::ProxyHeaderTimeout,
+        };
+        self.connections.close_reason(reason);
+        None
+    }
+
+    /// Serves a connection in a new task, unless its address is not allowed or has too many.
+    fn spawn_client_connection(
         &self,
         stream: TcpStream,
         peer: SocketAddr,

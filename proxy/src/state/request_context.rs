@@ -41,6 +41,9 @@ pub(crate) struct RequestContext {
     pub(crate) client_aborted: bool,
     /// The client address, as reported by trusted proxies.
     pub(crate) client_address: Option<IpAddr>,
+    /// Whether `client_address` is that of the client. If a trusted proxy does not know it, it is
+    /// that of the proxy, for limits; access lists refuse it.
+    pub(crate) is_client_known: bool,
     /// Whether the client uses TLS, to the gateway or to a trusted proxy.
     pub(crate) is_tls: bool,
     /// A hash of the client address, for consistent hashing and shares of upstreams.
@@ -114,6 +117,7 @@ impl RequestContext {
             report_only_code: None,
             client_aborted: false,
             client_address: None,
+            is_client_known: true,
             is_tls: false,
             client_key: 0,
             rate_limit: None,

@@ -52,6 +52,12 @@ pub(crate) struct ClosedConnections(IntCounterVec);
 pub(crate) enum CloseReason {
     /// The access list of the listener does not accept the address.
     AddressNotAllowed,
+    /// A trusted load balancer sent no PROXY protocol header.
+    ProxyHeaderMissing,
+    /// A trusted load balancer sent a malformed PROXY protocol header.
+    ProxyHeaderMalformed,
+    /// A PROXY protocol header was not complete in time.
+    ProxyHeaderTimeout,
 }
 
 /// Metrics of upstreams, by name.
@@ -267,6 +273,9 @@ impl CloseReason {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::AddressNotAllowed => "address_not_allowed",
+            Self::ProxyHeaderMissing => "proxy_header_missing",
+            Self::ProxyHeaderMalformed => "proxy_header_malformed",
+            Self::ProxyHeaderTimeout => "proxy_header_timeout",
         }
     }
 }

@@ -45,13 +45,24 @@ impl TlsGateway {
     }
 
     pub(super) async fn before(origin: TestOrigin, upstream: &str, limits: &str) -> Self {
+        Self::launch(origin, upstream, limits, "").await
+    }
+
+    /// `listen` are further lines of `[[listen]]`.
+    pub(super) async fn listening(behavior: OriginBehavior, listen: &str) -> Self {
+        let origin = TestOrigin::start(behavior).await;
+        let upstream = format!("addresses = [\"{}\"]", origin.address);
+        Self::launch(origin, &upstream, "", listen).await
+    }
+
+    async fn launch(origin: TestOrigin, upstream: &str, limits: &str, listen: &str) -> Self {
         let (folder, authority) = (
             tempfile::tempdir().expect("a folder"),
             CertificateAuthority::new(),
         );
         authority.write(folder.path());
         let tls = format!(
-            "[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n",
+            "{listen}[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n",
             folder.path().display()
         );
         let gateway = TestGateway::behind_tls(origin, upstream, limits, &tls).await;
@@ -87,7 +98,7 @@ impl TlsGateway {
         .await
     }
 
-    async fn encrypt(&self, stream: TcpStream, protocol: &str) -> TlsStream<TcpStream> {
+    pub(super) async fn encrypt(&self, stream: TcpStream, protocol: &str) -> TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         let pem = self.authority.pem();
         roots

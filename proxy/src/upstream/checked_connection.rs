@@ -33,6 +33,7 @@ use crate::message::head::BodyKind;
 use crate::message::headers::names_websocket;
 use crate::upstream::endpoint::{Endpoint, InFlightPermit};
 use crate::upstream::http1_connection::{IdleCheck, MAX_RESPONSE_HEAD_BYTES, UpstreamConnection};
+use crate::upstream::proxied::ConnectionHeader;
 use crate::upstream::response::{ResponseBody, UpstreamResponse};
 
 /// Size of one body read. Pingora buffers up to ten reads of a response while its reader is slow.
@@ -44,8 +45,9 @@ pub(crate) fn prepare(
     peer: &mut HttpPeer,
     permit: &Arc<InFlightPermit>,
     config: &UpstreamConfig,
+    header: Option<ConnectionHeader>,
 ) -> Arc<AtomicBool> {
-    let connector = CheckedConnector::new(peer, permit, config);
+    let connector = CheckedConnector::new(peer, permit, config, header);
     let is_reused = Arc::clone(&connector.is_reused);
     peer.options.custom_l4 = Some(Arc::new(connector));
     is_reused
@@ -61,6 +63,7 @@ pub(super) struct CheckedConnector {
     connect_timeout: Duration,
     idle_timeout: Duration,
     write_timeout: Duration,
+    header: Option<ConnectionHeader>,
     is_reused: Arc<AtomicBool>,
 }
 
@@ -104,7 +107,8 @@ enum ResponseProgress {
 #[async_trait]
 impl Connect for CheckedConnector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
-        let idle = self.endpoint.idle.take(self.idle_timeout, IdleCheck::Now);
+        let (pool, header) = (&self.endpoint.idle, self.header.as_ref());
+        let idle = pool.take(self.idle_timeout, IdleCheck::Now, header);
         self.is_reused.store(idle.is_some(), Ordering::Relaxed);
         let connection = match idle {
             Some(connection) => connection,
@@ -120,6 +124,7 @@ impl CheckedConnector {
         peer: &mut HttpPeer,
         permit: &Arc<InFlightPermit>,
         config: &UpstreamConfig,
+        header: Option<ConnectionHeader>,
     ) -> Self {
         let configured = Box::new(peer.clone());
         peer.scheme = Scheme::HTTP;
@@ -130,6 +135,7 @@ impl CheckedConnector {
             connect_timeout: config.connect_timeout,
             idle_timeout: config.idle_timeout,
             write_timeout: config.write_timeout,
+            header,
             is_reused: Arc::default(),
         }
     }
@@ -160,8 +166,8 @@ impl CheckedConnector {
     }
 
     async fn open(&self) -> Result<UpstreamConnection> {
-        let address = self.endpoint.address;
-        UpstreamConnection::connect(address, &self.peer, self.connect_timeout).await
+        let (address, header) = (self.endpoint.address, self.header.clone());
+        UpstreamConnection::connect(address, &self.peer, self.connect_timeout, header).await
     }
 }
 

@@ -14,6 +14,7 @@ use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHeal
 use pingora_load_balancing::{Backend, HealthRegistry};
 
 use crate::config::{HealthCheckConfig, HealthProbe};
+use crate::upstream::proxied::ConnectionHeader;
 use crate::upstream::tls_material::NO_ROOTS;
 use crate::upstream::{Endpoint, UpstreamPool};
 
@@ -106,8 +107,11 @@ impl UpstreamPool {
             .endpoints()
             .first()
             .map(|endpoint| endpoint.peer.clone());
-        let template =
+        let mut template =
             template.unwrap_or_else(|| self.peers.build(0, SocketAddr::from(([0, 0, 0, 0], 1))));
+        if let Some(version) = self.config.proxy_protocol {
+            ConnectionHeader::local(version).set_on(&mut template.options, health.timeout);
+        }
         let mut options = ConnectorOptions::new(16);
         if self.config.tls.as_ref().is_none_or(|tls| tls.ca.is_some()) {
             options.ca_file = Some(NO_ROOTS.to_owned());

@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::io::poll_write_buf;
 
+use crate::upstream::proxied::ConnectionHeader;
 use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
 use crate::upstream::tls_material::NO_ROOTS;
 
@@ -58,6 +59,9 @@ pub(crate) struct UpstreamConnection {
     searched: usize,
     /// Whether `inbound` was enlarged for a body.
     has_body_buffer: bool,
+    /// The PROXY protocol header with which the connection began. It carries only requests with
+    /// the same one.
+    header: Option<ConnectionHeader>,
 }
 
 #[derive(Debug)]
@@ -89,15 +93,21 @@ pub(crate) struct IdlePool(Mutex<Vec<(UpstreamConnection, Instant)>>);
 // === impl UpstreamConnection ===
 
 impl UpstreamConnection {
-    /// Opens a connection to `address`, with TLS if `peer` uses it.
+    /// Opens a connection to `address`, with TLS if `peer` uses it. It begins with `header`, before
+    /// TLS.
     pub(crate) async fn connect(
         address: SocketAddr,
         peer: &HttpPeer,
         within: Duration,
+        header: Option<ConnectionHeader>,
     ) -> Result<Self> {
         let transport = match peer.scheme {
             Scheme::HTTP => {
-                let stream = connect(address, within).await.map_err(Error::into_up)?;
+                let connected = match &header {
+                    None => connect_tcp(address, within).await,
+                    Some(header) => header.connect(address, within).await,
+                };
+                let stream = connected.map_err(Error::into_up)?;
                 let _best_effort = stream.set_nodelay(true);
                 Transport::Tcp(stream)
             }
@@ -106,7 +116,14 @@ impl UpstreamConnection {
                     Some(_) => &WITH_OWN_ROOTS,
                     None => &WITH_SYSTEM_ROOTS,
                 };
-                let connected = connector.new_stream(peer).await;
+                let connected = match &header {
+                    None => connector.new_stream(peer).await,
+                    Some(header) => {
+                        let mut peer = peer.clone();
+                        header.set_on(&mut peer.options, within);
+                        connector.new_stream(&peer).await
+                    }
+                };
                 Transport::Tls(connected.map_err(Error::into_up)?)
             }
         };
@@ -115,6 +132,7 @@ impl UpstreamConnection {
             inbound: BytesMut::new(),
             searched: 0,
             has_body_buffer: false,
+            header,
         })
     }
 
@@ -288,7 +306,7 @@ impl UpstreamConnection {
 }
 
 /// Connects within a timeout.
-async fn connect(address: SocketAddr, within: Duration) -> Result<TcpStream> {
+pub(super) async fn connect_tcp(address: SocketAddr, within: Duration) -> Result<TcpStream> {
     tokio::time::timeout(within, TcpStream::connect(address))
         .await
         .or_err(ErrorType::ConnectTimedout, "connecting to an upstream")?
@@ -316,14 +334,32 @@ fn truncated_body() -> Box<Error> {
 // === impl IdlePool ===
 
 impl IdlePool {
-    /// Returns a connection that can carry a request now.
-    pub(crate) fn take(&self, idle: Duration, check: IdleCheck) -> Option<UpstreamConnection> {
+    /// Returns a connection that can carry a request now, and that began with `header`.
+    pub(crate) fn take(
+        &self,
+        idle: Duration,
+        check: IdleCheck,
+        header: Option<&ConnectionHeader>,
+    ) -> Option<UpstreamConnection> {
         loop {
-            let (mut connection, since) = self.lock().pop()?;
+            let (mut connection, since) = self.pop(header)?;
             if since.elapsed() < idle && connection.is_reusable(check) {
                 return Some(connection);
             }
         }
+    }
+
+    /// Removes the most recently used connection with this header. All connections of a pool have
+    /// one, or none has.
+    fn pop(&self, header: Option<&ConnectionHeader>) -> Option<(UpstreamConnection, Instant)> {
+        let mut connections = self.lock();
+        if header.is_none() {
+            return connections.pop();
+        }
+        let is_same =
+            |(connection, _): &(UpstreamConnection, _)| connection.header.as_ref() == header;
+        let at = connections.iter().rposition(is_same)?;
+        Some(connections.remove(at))
     }
 
     /// Adds a connection whose last response was read completely at `now`.
@@ -332,6 +368,10 @@ impl IdlePool {
             return;
         }
         let mut connections = self.lock();
+        if connections.len() == MAX_IDLE_CONNECTIONS && connection.header.is_some() {
+            // The least recently used one is probably that of a client that has left.
+            connections.remove(0);
+        }
         if connections.len() < MAX_IDLE_CONNECTIONS {
             connections.push((connection, now));
         }

@@ -27,6 +27,8 @@ fn config(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamConfig {
         outlier: OutlierDetection::default(),
         tls: None,
         http2: false,
+        proxy_protocol: None,
+        forwarded: false,
     }
 }
 

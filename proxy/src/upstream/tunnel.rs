@@ -24,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::config::UpstreamConfig;
 use crate::upstream::checked_connection;
 use crate::upstream::endpoint::InFlightPermit;
+use crate::upstream::proxied::ConnectionHeader;
 
 /// Polls after a write during which the connection is not readable. One would suffice, but the
 /// runtime may end an iteration early.
@@ -34,9 +35,14 @@ const TUNNEL_GROUP_KEY: u64 = 1;
 
 /// Prepares a peer for tunnels. Each connection carries one request, and responses before the 101
 /// are checked by [`super::checked_connection`].
-pub(crate) fn prepare(peer: &mut HttpPeer, permit: &Arc<InFlightPermit>, config: &UpstreamConfig) {
+pub(crate) fn prepare(
+    peer: &mut HttpPeer,
+    permit: &Arc<InFlightPermit>,
+    config: &UpstreamConfig,
+    header: Option<ConnectionHeader>,
+) {
     peer.options.alpn = ALPN::H1;
-    let connector = checked_connection::CheckedConnector::new(peer, permit, config);
+    let connector = checked_connection::CheckedConnector::new(peer, permit, config, header);
     peer.options.custom_l4 = Some(Arc::new(TunnelConnector(connector)));
     // The client side limits the idle time of tunnels.
     peer.options.read_timeout = None;

@@ -1,0 +1,126 @@
+//! The PROXY protocol header of a connection that a load balancer forwards.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use crate::message::proxy_protocol::{HeaderFault, MAX_HEADER_BYTES, ParsedHeader, parse};
+use crate::telemetry::metrics::CloseReason;
+
+/// The reason for which a connection has no valid header.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HeaderError {
+    /// The peer disconnected before the header was complete, as a health check over TCP does.
+    Disconnected,
+    /// The header is missing or malformed.
+    Rejected(CloseReason),
+}
+
+/// Reads a header and nothing beyond it, because TLS may follow. Returns the address of the client;
+/// `None` if that of the peer applies. The caller limits the time.
+///
+/// # Errors
+/// The connection must be closed.
+pub(super) async fn read_source(stream: &mut TcpStream) -> Result<Option<SocketAddr>, HeaderError> {
+    let mut buffer = vec![0; MAX_HEADER_BYTES];
+    let mut consumed = 0;
+    // `parse` rejects a header that does not fit, so that there is always space for more.
+    loop {
+        let available = match stream.peek(&mut buffer[consumed..]).await {
+            Ok(0) | Err(_) => return Err(HeaderError::Disconnected),
+            Ok(available) => available,
+        };
+        let received = consumed + available;
+        let (header, addresses) = match parse(&buffer[..received]) {
+            Ok(ParsedHeader::Incomplete) => (received, None),
+            Ok(ParsedHeader::Complete { length, addresses }) => (length, Some(addresses)),
+            Err(fault) => return Err(HeaderError::Rejected(fault.into())),
+        };
+        take(stream, &mut buffer[consumed..header]).await?;
+        consumed = header;
+        if let Some(addresses) = addresses {
+            return Ok(addresses.map(|addresses| addresses.source));
+        }
+    }
+}
+
+/// Removes bytes that have been peeked at from the socket.
+async fn take(stream: &mut TcpStream, space: &mut [u8]) -> Result<(), HeaderError> {
+    let read: io::Result<usize> = stream.read_exact(space).await;
+    read.map(drop).map_err(|_| HeaderError::Disconnected)
+}
+
+impl From<HeaderFault> for CloseReason {
+    fn from(fault: HeaderFault) -> Self {
+        match fault {
+            HeaderFault::Missing => Self::ProxyHeaderMissing,
+            HeaderFault::Malformed => Self::ProxyHeaderMalformed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let address = listener.local_addr().expect("bound");
+        let client = TcpStream::connect(address).await.expect("connects");
+        (client, listener.accept().await.expect("accepts").0)
+    }
+
+    #[tokio::test]
+    async fn bytes_after_the_header_stay_in_the_socket() {
+        let header = "PROXY TCP4 192.0.2.1 198.51.100.2 8080 443\r\n";
+        // In one part, and in two at every position.
+        for cut in 0..header.len() {
+            let (mut client, mut server) = pair().await;
+            let all = format!("{header}GET /");
+            let reading = tokio::spawn(async move {
+                let source = read_source(&mut server).await;
+                let mut rest = [0; 5];
+                server.read_exact(&mut rest).await.expect("the rest");
+                (source, rest)
+            });
+            client
+                .write_all(&all.as_bytes()[..cut])
+                .await
+                .expect("writes");
+            tokio::task::yield_now().await;
+            client
+                .write_all(&all.as_bytes()[cut..])
+                .await
+                .expect("writes");
+            let (source, rest) = reading.await.expect("no panic");
+            let expected = "192.0.2.1:8080".parse().ok();
+            assert_eq!((source, &rest), (Ok(expected), b"GET /"), "{cut}");
+        }
+    }
+
+    #[tokio::test]
+    async fn connection_without_a_header_is_rejected() {
+        for (bytes, expected) in [
+            (&b""[..], HeaderError::Disconnected),
+            (b"PROXY TCP4", HeaderError::Disconnected),
+            (
+                b"GET / HTTP/1.1\r\n",
+                HeaderError::Rejected(CloseReason::ProxyHeaderMissing),
+            ),
+            (
+                b"PROXY TCP4 x\r\n",
+                HeaderError::Rejected(CloseReason::ProxyHeaderMalformed),
+            ),
+        ] {
+            let (mut client, mut server) = pair().await;
+            client.write_all(bytes).await.expect("writes");
+            client.shutdown().await.expect("shuts down");
+            assert_eq!(read_source(&mut server).await, Err(expected), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The PROXY protocol with HAProxy and nginx, as senders and as receivers.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Stdio;
+
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway, has_field};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::proxy_protocol::connect_from;
+use super::tls::CertificateAuthority;
+
+/// A running program with its folder.
+struct Program {
+    address: SocketAddr,
+    _child: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Program {
+    /// Starts HAProxy with these lines, in which `{port}` and `{folder}` are replaced.
+    async fn haproxy(lines: &str) -> Self {
+        let times = "timeout connect 5s\ntimeout client 10s\ntimeout server 10s";
+        let config = format!("global\nmaxconn 100\ndefaults\nmode http\n{times}\n{lines}");
+        Self::start(
+            &config,
+            |command, file, _| command.arg("-db").arg("-f").arg(file),
+            "haproxy",
+        )
+        .await
+    }
+
+    /// Starts nginx with the directives of a server, as [`Self::haproxy`] does.
+    async fn nginx(server: &str) -> Self {
+        let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {{folder}}/{kind};\n"))
+            .concat();
+        let config = format!(
+            "daemon off;\nmaster_process off;\npid {{folder}}/pid;\nerror_log {{folder}}/error.log;\nevents {{}}\n\
+             http {{\naccess_log off;\n{paths}server {{\n{server}\n}}\n}}\n"
+        );
+        Self::start(
+            &config,
+            |command, file, folder| {
+                command
+                    .arg("-e")
+                    .arg(folder.join("error.log"))
+                    .arg("-c")
+                    .arg(file)
+            },
+            "nginx",
+        )
+        .await
+    }
+
+    async fn start(
+        config: &str,
+        arguments: impl for<'c> Fn(&'c mut Command, &Path, &Path) -> &'c mut Command,
+        program: &str,
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        CertificateAuthority::new().write(folder.path());
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("reads");
+        let both = read("server.pem") + &read("server.key");
+        std::fs::write(folder.path().join("both.pem"), both).expect("writes");
+        // Both programs need a port in their configuration.
+        let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("binds");
+        let address = free.local_addr().expect("bound");
+        drop(free);
+        let config = config
+            .replace("{port}", &address.port().to_string())
+            .replace("{folder}", &folder.path().display().to_string());
+        let file = folder.path().join("config");
+        std::fs::write(&file, config).expect("writes");
+        // Debian installs both outside of the PATH of users.
+        let mut command = Command::new(format!("/usr/sbin/{program}"));
+        arguments(&mut command, &file, folder.path());
+        let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn();
+        let started = Self {
+            address,
+            _child: child.expect("the program is installed: tests/run installs it"),
+            _folder: folder,
+        };
+        let listening = async {
+            while TcpStream::connect(address).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(STEP_TIMEOUT, listening)
+            .await
+            .expect("listens in time");
+        started
+    }
+
+    fn file(&self, name: &str) -> String {
+        self._folder.path().join(name).display().to_string()
+    }
+}
+
+#[tokio::test]
+async fn haproxy_in_front_reports_the_client() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let listen = "proxy_protocol = { from = [\"127.0.0.1\"] }";
+    let gateway = TestGateway::behind_tls(origin, &upstream, "", listen).await;
+    for option in [
+        "send-proxy",
+        "send-proxy-v2",
+        "send-proxy-v2 proxy-v2-options crc32c,unique-id",
+    ] {
+        let balancer = Program::haproxy(&format!(
+            "listen front\nmode tcp\nbind 127.0.0.1:{{port}}\nunique-id-format %[uuid()]\n\
+             server gate {} {option}\n",
+            gateway.address
+        ))
+        .await;
+        let mut client = connect_from([127, 0, 0, 7], balancer.address).await;
+        client
+            .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+            .await;
+        let response = client.response().await.expect("a response");
+        assert_eq!(response.status, 200, "{option}");
+        let seen = gateway.origin.seen().pop().expect("a request");
+        assert!(
+            has_field(&seen, "X-Forwarded-For: 127.0.0.7"),
+            "{option}: {seen}"
+        );
+    }
+}
+
+/// Asserts that a receiver answers with the address and port of the client.
+async fn assert_receives_source(receiver: &Program, version: &str, tls: bool) {
+    let mut upstream = format!(
+        "addresses = [\"{}\"]\nproxy_protocol = \"{version}\"\n",
+        receiver.address
+    );
+    if tls {
+        let ca = receiver.file("ca.pem");
+        upstream += &format!("tls = {{ name = \"localhost\", ca = \"{ca}\" }}\n");
+    }
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let gateway = TestGateway::before(unused, &upstream, "", ROUTES).await;
+    for selector in PATH_SELECTORS {
+        let mut client = connect_from([127, 0, 0, 9], gateway.address).await;
+        let port = client.stream.local_addr().expect("connected").port();
+        // The second request reuses the connection.
+        for _ in 0..2 {
+            client
+                .write(&format!(
+                    "GET /open HTTP/1.1\r\nHost: gate\r\n{selector}\r\n"
+                ))
+                .await;
+            let response = client.response().await.expect("a response");
+            assert_eq!(
+                response.status, 200,
+                "{version} tls {tls}: {}",
+                response.body
+            );
+            assert_eq!(
+                response.body,
+                format!("127.0.0.9:{port}"),
+                "{version} tls {tls}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn haproxy_behind_receives_the_client() {
+    for (bind, tls) in [("", false), (" ssl crt {folder}/both.pem", true)] {
+        let receiver = Program::haproxy(&format!(
+            "frontend back\nbind 127.0.0.1:{{port}} accept-proxy{bind}\n\
+             http-request return status 200 content-type text/plain lf-string %[src]:%[src_port]\n"
+        ))
+        .await;
+        for version in ["v1", "v2"] {
+            assert_receives_source(&receiver, version, tls).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn nginx_behind_receives_the_client() {
+    let keys = "ssl_certificate {folder}/server.pem;\nssl_certificate_key {folder}/server.key;\n";
+    for (listen, keys, tls) in [("", "", false), (" ssl", keys, true)] {
+        let receiver = Program::nginx(&format!(
+            "listen 127.0.0.1:{{port}}{listen} proxy_protocol;\n{keys}\
+             location / {{ return 200 \"$proxy_protocol_addr:$proxy_protocol_port\"; }}"
+        ))
+        .await;
+        for version in ["v1", "v2"] {
+            assert_receives_source(&receiver, version, tls).await;
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The PROXY protocol on connections of clients.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+
+use super::harness::{PATH_SELECTORS, RawClient, STEP_TIMEOUT, TestGateway, has_field};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::http2_client_on;
+use super::tls_gateway::{TlsGateway, get};
+use crate::message::proxy_protocol::{ProxyProtocolVersion, write};
+
+/// Starts a gateway whose listener expects headers from these networks.
+async fn gateway(from: &str, listen: &str, limits: &str) -> TestGateway {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let listen = format!("proxy_protocol = {{ from = [\"{from}\"] }}\n{listen}");
+    TestGateway::behind_tls(origin, &upstream, limits, &listen).await
+}
+
+/// Connects from a loopback address.
+pub(super) async fn connect_from(client: [u8; 4], to: SocketAddr) -> RawClient {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    let local = SocketAddr::from((Ipv4Addr::from(client), 0));
+    socket.bind(local).expect("all of 127.0.0.0/8 is local");
+    RawClient {
+        stream: socket.connect(to).await.expect("connects"),
+        buffer: Vec::new(),
+    }
+}
+
+fn header(version: ProxyProtocolVersion, source: &str) -> Vec<u8> {
+    let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
+    write(
+        version,
+        Some((address(source), address("198.51.100.1:443")).into()),
+    )
+}
+
+async fn connect_with(gateway: &TestGateway, header: &[u8]) -> RawClient {
+    let mut client = gateway.connect().await;
+    client.stream.write_all(header).await.expect("writes");
+    client
+}
+
+async fn ask(client: &mut RawClient, headers: &str) -> u16 {
+    client
+        .write(&format!(
+            "GET /open HTTP/1.1\r\nHost: gate\r\n{headers}\r\n"
+        ))
+        .await;
+    client.response().await.expect("a response").status
+}
+
+#[tokio::test]
+async fn source_of_the_header_replaces_the_peer() {
+    let gateway = gateway("127.0.0.0/8", "h2c = true", "").await;
+    for (version, source, shown) in [
+        (ProxyProtocolVersion::V1, "192.0.2.1:4000", "192.0.2.1"),
+        (ProxyProtocolVersion::V2, "192.0.2.1:4000", "192.0.2.1"),
+        (ProxyProtocolVersion::V1, "[2001:db8::1]:1", "2001:db8::1"),
+        (ProxyProtocolVersion::V2, "[2001:db8::1]:1", "2001:db8::1"),
+        (
+            ProxyProtocolVersion::V2,
+            "[::ffff:192.0.2.9]:1",
+            "192.0.2.9",
+        ),
+    ] {
+        let header = header(version, source);
+        let expected = format!("X-Forwarded-For: {shown}");
+        let mut client = connect_with(&gateway, &header).await;
+        for selector in PATH_SELECTORS {
+            // A client that is not a trusted proxy cannot change the address.
+            let forged = format!("{selector}X-Forwarded-For: 203.0.113.1\r\n");
+            assert_eq!(ask(&mut client, &forged).await, 200, "{source}");
+            let seen = gateway.origin.seen().pop().expect("a request");
+            assert!(has_field(&seen, &expected), "{seen}");
+        }
+        let stream = connect_with(&gateway, &header).await.stream;
+        let mut client = http2_client_on(stream, 65_535).await;
+        assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
+        let seen = gateway.origin.seen().pop().expect("a request");
+        assert!(has_field(&seen, &expected), "{seen}");
+    }
+}
+
+#[tokio::test]
+async fn tls_follows_the_header() {
+    let listen = "proxy_protocol = { from = [\"127.0.0.0/8\"] }\n";
+    let tls = TlsGateway::listening(OriginBehavior::Answer, listen).await;
+    let header = header(ProxyProtocolVersion::V2, "192.0.2.1:4000");
+    let stream = connect_with(&tls.gateway, &header).await.stream;
+    let mut stream = tls.encrypt(stream, "http/1.1").await;
+    let request = "GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("writes");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.expect("reads");
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    let seen = tls.gateway.origin.only();
+    assert!(has_field(&seen, "X-Forwarded-For: 192.0.2.1"), "{seen}");
+    assert!(has_field(&seen, "X-Forwarded-Proto: https"), "{seen}");
+}
+
+#[tokio::test]
+async fn header_is_required_from_its_networks_only() {
+    let gateway = gateway("127.0.0.1", "", "").await;
+    // From elsewhere, a header is not a request.
+    for version in [ProxyProtocolVersion::V1, ProxyProtocolVersion::V2] {
+        let mut client = connect_from([127, 0, 0, 2], gateway.address).await;
+        assert_eq!(ask(&mut client, "").await, 200);
+        let mut client = connect_from([127, 0, 0, 2], gateway.address).await;
+        let header = header(version, "192.0.2.1:4000");
+        client.stream.write_all(&header).await.expect("writes");
+        client
+            .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+            .await;
+        let response = client.response().await.expect("a response");
+        assert_eq!(response.status, 400, "{version:?}");
+    }
+    let seen = gateway.origin.seen();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert!(
+        seen.iter()
+            .all(|it| has_field(it, "X-Forwarded-For: 127.0.0.2")),
+        "{seen:?}"
+    );
+}
+
+#[tokio::test]
+async fn connection_without_a_valid_header_is_closed() {
+    let gateway = gateway("127.0.0.0/8", "", "head_timeout = \"300ms\"").await;
+    let v2 = header(ProxyProtocolVersion::V2, "192.0.2.1:4000");
+    let mut oversize = v2.clone();
+    oversize[14..16].fill(0xff);
+    let mut short = v2.clone();
+    short[15] = 11;
+    let mut command = v2.clone();
+    command[12] = 0x2f;
+    let wrong_checksum = [&v2[..14], &[0, 19], &v2[16..], &[3, 0, 4, 1, 2, 3, 4]].concat();
+    let endless = format!("PROXY UNKNOWN {}", "x".repeat(200));
+    for (bytes, reason) in [
+        (&b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n"[..], "missing"),
+        (b"\x16\x03\x01\x00\xf0\x01", "missing"),
+        (b"PROXY TCP4 192.0.2.1\r\n", "malformed"),
+        (endless.as_bytes(), "malformed"),
+        (&oversize, "malformed"),
+        (&short, "malformed"),
+        (&command, "malformed"),
+        (&wrong_checksum, "malformed"),
+        // A slow sender: nothing, and a part.
+        (b"", "timeout"),
+        (b"PROXY TCP4 192", "timeout"),
+        (&v2[..20], "timeout"),
+    ] {
+        let label =
+            format!("postern_proxy_connections_closed_total{{reason=\"proxy_header_{reason}\"}} ");
+        let count = async || {
+            let metrics = gateway.admin_get("/metrics").await;
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&label));
+            line.map_or(0, |count| count.parse::<u32>().expect("a number"))
+        };
+        let before = count().await;
+        let mut client = connect_with(&gateway, bytes).await;
+        let mut rest = Vec::new();
+        let reading = client.stream.read_to_end(&mut rest);
+        // The close is a reset if bytes are unread.
+        let _end_or_reset = tokio::time::timeout(STEP_TIMEOUT, reading)
+            .await
+            .expect("closed in time");
+        assert!(
+            rest.is_empty(),
+            "{reason}: {:?}",
+            String::from_utf8_lossy(&rest)
+        );
+        assert_eq!(count().await, before + 1, "{reason}: {bytes:?}");
+    }
+    assert!(gateway.origin.seen().is_empty());
+    // A disconnect without a header is a health check over TCP.
+    drop(gateway.connect().await);
+    let mut client = connect_with(&gateway, &v2).await;
+    assert_eq!(ask(&mut client, "").await, 200, "still serves");
+}
+
+#[tokio::test]
+async fn own_connections_of_a_load_balancer_have_its_address() {
+    let gateway = gateway("127.0.0.0/8", "", "").await;
+    for version in [ProxyProtocolVersion::V1, ProxyProtocolVersion::V2] {
+        let mut client = connect_with(&gateway, &write(version, None)).await;
+        assert_eq!(ask(&mut client, "").await, 200);
+        let seen = gateway.origin.seen().pop().expect("a request");
+        assert!(has_field(&seen, "X-Forwarded-For: 127.0.0.1"), "{seen}");
+    }
+}
+
+#[tokio::test]
+async fn limits_and_lists_apply_to_the_source() {
+    let listen = "access = { deny = [\"203.0.113.0/24\"] }";
+    let limits = "connections_per_address = 1\naddress = { requests = 1, per = \"1h\" }";
+    let gateway = gateway("127.0.0.0/8", listen, limits).await;
+    let connect = async |source: &str| {
+        let header = header(ProxyProtocolVersion::V1, &format!("{source}:1"));
+        connect_with(&gateway, &header).await
+    };
+    let mut first = connect("192.0.2.1").await;
+    assert_eq!(ask(&mut first, "").await, 200);
+    assert_eq!(
+        ask(&mut first, "").await,
+        429,
+        "the second request of the source"
+    );
+    assert!(
+        connect("192.0.2.1").await.is_closed().await,
+        "its second connection"
+    );
+    let mut second = connect("192.0.2.2").await;
+    assert_eq!(ask(&mut second, "").await, 200, "another source");
+    assert!(connect("203.0.113.1").await.is_closed().await);
+    let metrics = gateway.admin_get("/metrics").await;
+    let counted = "postern_proxy_connections_closed_total{reason=\"address_not_allowed\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
+}
+
+#[tokio::test]
+async fn source_that_is_a_trusted_proxy_reports_its_client() {
+    let gateway = gateway("127.0.0.0/8", "", "trusted_proxies = [\"10.0.0.0/8\"]").await;
+    let header = header(ProxyProtocolVersion::V2, "10.0.0.7:1");
+    let mut client = connect_with(&gateway, &header).await;
+    assert_eq!(
+        ask(&mut client, "X-Forwarded-For: 192.0.2.1\r\n").await,
+        200
+    );
+    let seen = gateway.origin.only();
+    assert!(has_field(&seen, "X-Forwarded-For: 192.0.2.1"), "{seen}");
+}
