@@ -317,6 +317,7 @@ impl RequestPath {
             },
             client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             is_tls: false,
+            hides_api_keys: false,
             forwarded: false,
             caller: Some(caller),
         };

@@ -80,6 +80,8 @@ pub struct Config {
     pub identity: IdentityConfig,
     /// The token cache.
     pub tokens: TokenConfig,
+    /// `[api_keys] file`: the file with the digests of API keys; default none.
+    pub api_keys: Option<PathBuf>,
     /// Limits on clients.
     pub limits: ClientLimits,
     /// Graceful shutdown.
@@ -164,6 +166,9 @@ impl Config {
         let tokens = root
             .section("tokens", TokenConfig::read)
             .unwrap_or_default();
+        let api_keys = root.section("api_keys", |section| {
+            section.required("file", |field| field.text(1..=4096))
+        });
         let limits = root.section("limits", |section| ClientLimits::read(section, env));
         let mut limits = limits.unwrap_or_else(|| ClientLimits::from_env(env));
         let has_store = limits.store.is_some();
@@ -201,6 +206,7 @@ impl Config {
             server,
             identity: identity?,
             tokens,
+            api_keys: api_keys.map(PathBuf::from),
             limits,
             stop,
             handover: handover.map(PathBuf::from),

@@ -7,7 +7,8 @@
 //!   a request on the `fast_path` if its length is known and its upstream speaks HTTP/1.1, and lets
 //!   Pingora forward everything else (the streaming path). Both use the functions of the other
 //!   modules, so that their rules are the same.
-//! - **May depend on:** `admission` for rejections and header changes, [`config`](crate::config), `upstream`, `downstream`,
+//! - **May depend on:** `admission` for rejections and header changes, [`config`](crate::config),
+//!   [`api_keys`](crate::api_keys), `upstream`, `downstream`,
 //!   [`routing`](crate::routing), [`message`](crate::message), `state` and
 //!   [`telemetry`](crate::telemetry).
 

@@ -13,7 +13,7 @@
 //!
 //! `state` is shared by all requests, and `admin` shows it to operators. The documentation of each
 //! module lists the modules that it may depend on; there are no dependency cycles. [`config`],
-//! [`rate_limiter`], [`routing`], [`message::framing`] and [`message::target`] do not use Pingora.
+//! [`api_keys`], [`rate_limiter`], [`routing`], [`message::framing`] and [`message::target`] do not use Pingora.
 
 pub mod config;
 
@@ -26,6 +26,8 @@ mod downstream;
 pub mod message;
 
 mod admission;
+
+pub mod api_keys;
 
 pub mod rate_limiter;
 

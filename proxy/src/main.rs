@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -11,6 +12,7 @@ use postern_common::exit::{Exit, parse_arguments};
 use postern_common::service_manager::ServiceManager;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, log};
+use postern_proxy::api_keys::{self, ApiKeys, NewApiKey, is_api_key};
 use postern_proxy::config::TestToken;
 use postern_proxy::{
     ASSUMED_POOLS, App, CallerSource, Config, InheritedListeners, InheritedSockets,
@@ -21,6 +23,8 @@ use postern_proxy::{
 /// allocator returns memory to the kernel each time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// Postern's edge gateway.
 #[derive(Parser)]
@@ -60,8 +64,29 @@ enum CliCommand {
         #[arg(long, value_name = "ADDRESS")]
         client_address: Option<IpAddr>,
     },
+    /// Manage API keys.
+    ApiKey {
+        #[command(subcommand)]
+        command: ApiKeyCommand,
+    },
     /// Print the JSON schema of the configuration, for editors.
     Schema,
+}
+
+#[derive(Subcommand)]
+enum ApiKeyCommand {
+    /// Create a key: print it, and the entry for the file that `[api_keys]` names.
+    Create {
+        /// Name of the service, as in the policies of routes.
+        #[arg(long)]
+        name: String,
+        /// Scopes, separated by commas.
+        #[arg(long, value_delimiter = ',')]
+        scopes: Vec<String>,
+        /// Days after which the key expires; without it, it does not.
+        #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        expires_in_days: Option<u32>,
+    },
 }
 
 /// The arguments of the `explain` command.
@@ -102,6 +127,18 @@ fn main() -> ExitCode {
                 };
                 explain(&arguments.config, &env, &request)
             }
+            CliCommand::ApiKey {
+                command:
+                    ApiKeyCommand::Create {
+                        name,
+                        scopes,
+                        expires_in_days,
+                    },
+            } => create_api_key(&NewApiKey {
+                name,
+                scopes,
+                lifetime: expires_in_days.map(|days| DAY * days),
+            }),
             CliCommand::Schema => schema(),
         },
     )
@@ -221,8 +258,15 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     field.ok_or_else(|| "must be a header such as X-Beta: 1".to_owned())
 }
 
-/// Verifies a real token with the keys of its issuer.
+/// Verifies a real token with the keys of its issuer, or an API key with the file.
 fn verify(config: &Config, token: &str) -> Result<CallerSource, Exit> {
+    if let Some(path) = config.api_keys.as_deref().filter(|_| is_api_key(token)) {
+        let verdict = ApiKeys::load(path)?.verify(token, Clock::system().now());
+        return Ok(match verdict {
+            Ok(caller) => CallerSource::Verified(caller),
+            Err(problem) => CallerSource::Rejected(problem.code().as_str()),
+        });
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -233,6 +277,20 @@ fn verify(config: &Config, token: &str) -> Result<CallerSource, Exit> {
         Ok(caller) => CallerSource::Verified(caller),
         Err(refusal) => CallerSource::Rejected(refusal.code().as_str()),
     })
+}
+
+#[expect(clippy::print_stdout, reason = "the output of a command")]
+fn create_api_key(new: &NewApiKey) -> Result<(), Exit> {
+    let mut random = [0; 38];
+    getrandom::fill(&mut random)
+        .map_err(|error| Exit::unavailable(format!("no random numbers: {error}")))?;
+    let created = api_keys::create(new, &random, Clock::system().now())?;
+    println!(
+        "# The key, which is not shown again:\n{}",
+        created.key.expose()
+    );
+    println!("\n# The entry for the file that [api_keys] names:\n{created}");
+    Ok(())
 }
 
 #[expect(clippy::print_stdout, reason = "the output of a command")]

@@ -5,6 +5,7 @@ mod access_lists;
 mod agreement;
 mod answers;
 mod any_origin;
+mod api_keys;
 mod bodies;
 mod config_checks;
 mod connections;

@@ -206,6 +206,84 @@ async fn request_is_explained_with_a_real_or_given_identity() {
 }
 
 #[tokio::test]
+async fn created_api_key_is_accepted_until_its_entry_is_removed() {
+    let desk = Desk::new().await;
+    let created = desk
+        .run(&[
+            "api-key",
+            "create",
+            "--name",
+            "partner-x",
+            "--scopes",
+            "a,b",
+        ])
+        .await;
+    assert_eq!(created.status, Some(0), "{}", created.stderr);
+    let mut lines = created.stdout.lines();
+    let key = lines.find(|line| line.starts_with("pk_")).expect("a key");
+    let entry = created.stdout.replace(key, "");
+    let write = |text: &str| {
+        std::fs::write(desk.folder.path().join("keys.toml"), text).expect("writes");
+    };
+    write(&entry);
+    desk.write(&format!("[api_keys]\nfile = \"keys.toml\"\n{ROUTES}"));
+    let said = desk.explain(&["--token", key]).await;
+    let caller = "caller     service partner-x\ndecision   401 user_required";
+    assert!(said.contains(caller), "{said}");
+    write("");
+    let said = desk.explain(&["--token", key]).await;
+    assert!(said.contains("decision   401 invalid_api_key"), "{said}");
+    write(&entry.replace("id = \"", "id = \"x"));
+    let ended = desk.run(&["check"]).await;
+    for mistake in [
+        "proxy.toml:2: api_keys.file: ",
+        "key.0.id: must be 12 hexadecimal",
+    ] {
+        assert!(ended.stderr.contains(mistake), "{}", ended.stderr);
+    }
+    assert_eq!(ended.status, Some(64));
+    let wrong = desk
+        .run(&["api-key", "create", "--name", "partner x"])
+        .await;
+    assert!(
+        wrong.status == Some(64) && wrong.stdout.is_empty(),
+        "{}",
+        wrong.stderr
+    );
+}
+
+#[tokio::test]
+async fn access_list_is_explained_for_a_client_address() {
+    let desk = Desk::new().await;
+    let list = "access = { allow = [\"10.0.0.0/8\"] }\npolicy = \"public\"";
+    desk.write(&ROUTES.replace("policy = \"public\"", list));
+    for (arguments, access, decision) in [
+        (
+            &["--token", "none"][..],
+            "refuses an unknown address",
+            "403 address_not_allowed",
+        ),
+        (
+            &["--client-address", "10.1.2.3"],
+            "accepts 10.1.2.3",
+            "allow",
+        ),
+        (
+            &["--client-address", "192.0.2.1"],
+            "refuses 192.0.2.1",
+            "403 address_not_allowed",
+        ),
+    ] {
+        let said = desk
+            .explain(&[&["--header", "X-Beta: 1"], arguments].concat())
+            .await;
+        for line in [format!(": {access}"), format!("decision   {decision}")] {
+            assert!(said.contains(&line), "{line} is missing:\n{said}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn schema_is_printed_unchanged() {
     let ended = Desk::new().await.run(&["schema"]).await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);

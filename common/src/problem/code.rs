@@ -49,6 +49,7 @@ codes! {
     ClientNotAccepted = "client_not_accepted", 401, "The client of the access token is not accepted";
     TokenUseNotAccepted = "token_use_not_accepted", 401, "This use of token is not accepted here";
     TokenKindMismatch = "token_kind_mismatch", 401, "The access token claims to be of another kind than its issuer gives";
+    InvalidApiKey = "invalid_api_key", 401, "The API key is not accepted";
     UserRequired = "user_required", 401, "A user token is required here";
     ServiceNotAllowed = "service_not_allowed", 401, "The calling service is not allowed here";
     InvalidCredentials = "invalid_credentials", 401, "The e-mail address or the password is wrong";
@@ -135,6 +136,7 @@ const TOKEN_ERRORS: &[Code] = &[
     Code::ClientNotAccepted,
     Code::TokenUseNotAccepted,
     Code::TokenKindMismatch,
+    Code::InvalidApiKey,
     Code::UserRequired,
     Code::ServiceNotAllowed,
 ];

@@ -12,6 +12,7 @@ use postern_common::token::Caller;
 use postern_common::{Code, Problem};
 
 use crate::admission::rate_limits;
+use crate::api_keys::is_api_key;
 use crate::config::Route;
 use crate::downstream::session_ext::SessionExt;
 use crate::message::grpc;
@@ -22,6 +23,7 @@ use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
+use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::trace_context::TraceContext;
 
 /// A request with its parsed target and the result of its route lookup.
@@ -74,7 +76,7 @@ pub(crate) async fn authorize(
         );
     }
     if !decision::is_public(table, found) {
-        ctx.caller = Some(authenticate(state, &head.headers, ctx.start_time).await?);
+        ctx.caller = Some(authenticate(state, &config, &head.headers, ctx.start_time).await?);
     }
     let known_address = ctx.client_address.filter(|_| ctx.is_client_known);
     let allowed = decision::decide(table, found, ctx.caller.as_ref(), known_address)?;
@@ -123,13 +125,20 @@ pub(crate) fn request_authority(head: &RequestHeader) -> &str {
     }
 }
 
-/// Verifies the single Bearer token. No signature is verified if the result is cached.
+/// Verifies the single Bearer token: a token, whose signature is not verified if the result is
+/// cached, or an API key.
 async fn authenticate(
     state: &GatewayState,
+    config: &RuntimeConfig,
     headers: &HeaderMap,
     now: Timestamp,
 ) -> Result<Caller, Problem> {
     let token = bearer(headers)?;
+    if let Some(file) = &config.api_keys
+        && is_api_key(token)
+    {
+        return file.keys().verify(token, now);
+    }
     let verdict = match state.verifier.verify_cached_at(token, now) {
         Some(verdict) => verdict,
         None => state.verifier.verify_unseen(token).await,

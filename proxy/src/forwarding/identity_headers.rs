@@ -9,12 +9,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{HOST, InvalidHeaderValue};
+use http::header::{AUTHORIZATION, HOST, InvalidHeaderValue};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::network::write_element;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
+use crate::api_keys::has_api_key;
 use crate::message::headers;
 use crate::telemetry::trace_context::TraceContext;
 
@@ -31,6 +32,8 @@ pub struct IdentityHeaders<'a> {
     pub is_tls: bool,
     /// The caller; `None` on a public route.
     pub caller: Option<&'a Caller>,
+    /// Whether an `Authorization` that contains an API key is removed, also on public routes.
+    pub hides_api_keys: bool,
     /// Whether to add `Forwarded` (RFC 7239) to the `X-Forwarded-` fields.
     pub forwarded: bool,
 }
@@ -72,6 +75,9 @@ impl IdentityHeaders<'_> {
     pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
         let values = HeaderValues::build(self);
         strip(headers);
+        if self.hides_authorization(headers) {
+            headers.remove(AUTHORIZATION);
+        }
         headers.reserve(11);
         if let Some(host) = headers.get(HOST).cloned() {
             headers.insert(&FORWARDED_HOST, host);
@@ -103,7 +109,11 @@ impl IdentityHeaders<'_> {
         let values = HeaderValues::build(self);
         // All values are validated at once.
         HeaderValue::from_maybe_shared(values.bytes.clone())?;
+        let hides_authorization = self.hides_authorization(headers);
         for (name, value) in headers {
+            if hides_authorization && name == AUTHORIZATION {
+                continue;
+            }
             let name = name.as_str();
             if !headers::is_hop_by_hop(name) && !headers::is_reserved(name) {
                 headers::append_field(head, name, value.as_bytes());
@@ -127,6 +137,12 @@ impl IdentityHeaders<'_> {
             headers::append_field(head, FORWARDED.as_str(), value.as_bytes());
         }
         Ok(())
+    }
+
+    /// Returns whether `Authorization` contains an API key, which no upstream may see.
+    fn hides_authorization(&self, headers: &HeaderMap) -> bool {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        self.hides_api_keys && values.any(|value| has_api_key(value.as_bytes()))
     }
 
     /// Returns the value of `Forwarded`. Like `X-Forwarded-For`, it replaces what proxies in front

@@ -253,6 +253,7 @@ fn identity_headers(ctx: &RequestContext) -> IdentityHeaders<'_> {
         client: ctx.client_address,
         is_tls: ctx.is_tls,
         caller: ctx.caller.as_ref(),
+        hides_api_keys: ctx.config.api_keys.is_some(),
         forwarded: ctx
             .attempt
             .as_ref()

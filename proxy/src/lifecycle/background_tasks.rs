@@ -181,6 +181,15 @@ fn update_gauges(state: &GatewayState) {
                 .set(age_s);
         }
     }
+    if let Some(file) = &state.runtime_config.load().api_keys {
+        let last_used = &metrics.api_keys.last_used;
+        // Keys that were removed have no value.
+        last_used.reset();
+        for key in file.keys().uses() {
+            let labels = [&*key.name, &*key.id];
+            last_used.with_label_values(&labels).set(key.last_used);
+        }
+    }
     for pool in &state.runtime_config.load().pools {
         pool.evict_idle_connections();
         let now = pool.now_ms();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use postern_common::decode::Object;
 
+use crate::api_keys::ApiKeys;
 use crate::config::{AccessLogSink, BodyFile, Config};
 use crate::downstream::tls;
 use crate::lifecycle::hot_restart;
@@ -47,6 +48,9 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
                 wrong,
             );
         }
+    }
+    if let Some(Err(exit)) = config.api_keys.as_deref().map(ApiKeys::load) {
+        root.fail_at("api_keys.file", "unreadable_file", exit.message());
     }
     if let Some(wrong) = config
         .handover

@@ -261,10 +261,11 @@ impl ConfigReloader {
         Ok((requests, ended))
     }
 
-    /// Reloads the certificates, and the configuration if its file or a file that it names has
+    /// Reloads the certificates and API keys, and the configuration if its file or a file that it names has
     /// changed.
     fn poll(&self, forced: bool, idle_thread: &IdlePriorityThread) {
         self.reload_certificates(forced);
+        self.reload_api_keys();
         let current = self.state.runtime_config.load_full();
         let renewed = current.has_changed_files()
             || current.pools.iter().any(|pool| pool.has_changed_files());
@@ -373,6 +374,27 @@ impl ConfigReloader {
         for files in &self.tls {
             if let Err(exit) = files.refresh(forced) {
                 tracing::error!(error = exit.message(), "certificate reload rejected");
+            }
+        }
+    }
+
+    fn reload_api_keys(&self) {
+        let config = self.state.runtime_config.load();
+        let Some(file) = &config.api_keys else {
+            return;
+        };
+        let metrics = &self.state.metrics.api_keys;
+        match file.refresh() {
+            Ok(None) => {}
+            Ok(Some(keys)) => {
+                metrics.last_reload_successful.set(1);
+                tracing::info!(keys, "API keys reloaded");
+            }
+            Err(exit) => {
+                metrics.last_reload_successful.set(0);
+                for line in exit.message().lines() {
+                    tracing::error!(error = line, "API key reload rejected");
+                }
             }
         }
     }

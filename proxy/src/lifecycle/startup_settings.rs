@@ -33,6 +33,7 @@ impl StartupOnlySettings {
             workers,
             identity: _,
             tokens,
+            api_keys: _,
             limits: _,
             server: _,
             stop: _,

@@ -1,5 +1,6 @@
 //! The runtime configuration: an immutable snapshot in which a configuration is ready for use.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
 use postern_common::weighted::weighted_choice;
 
+use crate::api_keys::ApiKeyFile;
 use crate::config::{BodyFile, ClientLimits, Config, CorsPolicy, Route, ShutdownConfig};
 use crate::routing::table::RouteTable;
 use crate::state::listener_access::ListenerAccess;
@@ -30,6 +32,8 @@ pub(crate) struct RuntimeConfig {
     /// Whether requests may take the fast path.
     pub(crate) fast_path: bool,
     pub(crate) limits: Arc<ClientLimits>,
+    /// The API keys, if any are accepted.
+    pub(crate) api_keys: Option<Arc<ApiKeyFile>>,
     pub(crate) listener_access: ListenerAccess,
     /// The issuers whose keys are required for readiness: the two user pools.
     pub(crate) issuers: [String; 2],
@@ -47,11 +51,15 @@ impl RuntimeConfig {
     /// # Errors
     /// Status 64 if a file that it names is invalid.
     pub(crate) fn new(
-        config: Config,
+        mut config: Config,
         previous: Option<&Self>,
         metrics: &GatewayMetrics,
         clock: &Clock,
     ) -> Result<Self, Exit> {
+        let api_keys = config
+            .api_keys
+            .take()
+            .map(|path| api_key_file(path, previous));
         let kept = previous.map(|previous| &previous.listener_access);
         let listener_access = ListenerAccess::new(&config.listen, kept);
         let mut routes = config.routes;
@@ -103,6 +111,7 @@ impl RuntimeConfig {
             resolver,
             fast_path: config.server.fast_path,
             limits,
+            api_keys: api_keys.transpose()?,
             listener_access,
             issuers,
             shutdown: stop,
@@ -138,6 +147,17 @@ impl RuntimeConfig {
             .targets
             .iter()
             .all(|target| self.pools[target.upstream].config.http2)
+    }
+}
+
+/// Returns the file of the previous configuration if it has this path, with its keys.
+fn api_key_file(path: PathBuf, previous: Option<&RuntimeConfig>) -> Result<Arc<ApiKeyFile>, Exit> {
+    let same = previous
+        .and_then(|previous| previous.api_keys.as_ref())
+        .filter(|file| file.path() == path);
+    match same {
+        Some(same) => Ok(Arc::clone(same)),
+        None => ApiKeyFile::load(path).map(Arc::new),
     }
 }
 

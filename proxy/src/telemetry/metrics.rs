@@ -32,6 +32,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) spans_dropped: IntCounter,
     pub(crate) config: ConfigMetrics,
     pub(crate) token_cache: IntGaugeVec,
+    pub(crate) api_keys: ApiKeyMetrics,
     pub(crate) jwks_age: IntGaugeVec,
     pub(crate) limiter_keys: IntGauge,
 }
@@ -76,6 +77,13 @@ pub(crate) struct UpstreamMetrics {
 pub(crate) struct ConfigMetrics {
     pub(crate) version: IntGauge,
     pub(crate) rejected_reloads: IntCounter,
+    pub(crate) last_reload_successful: IntGauge,
+}
+
+/// Metrics of API keys.
+#[derive(Debug)]
+pub(crate) struct ApiKeyMetrics {
+    pub(crate) last_used: IntGaugeVec,
     pub(crate) last_reload_successful: IntGauge,
 }
 
@@ -216,6 +224,7 @@ impl GatewayMetrics {
                 "Cached token verifications by unit (entries, bytes)",
                 &["unit"],
             )?,
+            api_keys: ApiKeyMetrics::new(&make)?,
             jwks_age: make.gauges(
                 "postern_jwks_age_seconds",
                 "Time since the keys of an issuer were fetched",
@@ -329,6 +338,24 @@ impl ConfigMetrics {
                 "1 if the configuration file is active, 0 if its last reload was rejected",
             )?,
         })
+    }
+}
+
+impl ApiKeyMetrics {
+    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
+        let metrics = Self {
+            last_used: make.gauges(
+                "postern_proxy_api_key_last_used_timestamp_seconds",
+                "Time of the last use of an API key since the start; 0 if it was not used",
+                &["name", "id"],
+            )?,
+            last_reload_successful: make.gauge(
+                "postern_proxy_api_keys_last_reload_successful",
+                "1 if the API keys of the file are in use, 0 if its last reload was rejected",
+            )?,
+        };
+        metrics.last_reload_successful.set(1);
+        Ok(metrics)
     }
 }
 

@@ -1,0 +1,96 @@
+//! The file of the keys, which is read again when it changes.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
+use postern_common::exit::Exit;
+
+use crate::api_keys::ApiKeys;
+
+/// Permission bit for writing by others.
+const OTHERS_MAY_WRITE: u32 = 0o002;
+
+/// A file and the keys that were read from it.
+#[derive(Debug)]
+pub(crate) struct ApiKeyFile {
+    path: PathBuf,
+    keys: ArcSwap<ApiKeys>,
+    /// The result of the last attempt: the hash of the text, or the reason why it cannot be read.
+    last_attempt: Mutex<Result<u64, String>>,
+}
+
+/// Reads the text of a file that nobody else may write.
+pub(super) fn read(path: &Path) -> Result<String, Exit> {
+    let unreadable = |error: &dyn std::fmt::Display| {
+        Exit::usage(format!("{}: cannot read: {error}", path.display()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+    let file = std::fs::metadata(path).map_err(|error| unreadable(&error))?;
+    if file.permissions().mode() & OTHERS_MAY_WRITE != 0 {
+        return Err(unreadable(&"all users may write it"));
+    }
+    Ok(text)
+}
+
+// === impl ApiKeyFile ===
+
+impl ApiKeyFile {
+    /// # Errors
+    /// As [`ApiKeys::load`].
+    pub(crate) fn load(path: PathBuf) -> Result<Self, Exit> {
+        let text = read(&path)?;
+        let keys = ApiKeys::parse(&path, &text)?;
+        Ok(Self {
+            path,
+            keys: ArcSwap::from_pointee(keys),
+            last_attempt: Mutex::new(Ok(hash(&text))),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the keys.
+    pub(crate) fn keys(&self) -> Guard<Arc<ApiKeys>> {
+        self.keys.load()
+    }
+
+    /// Reads the file again if its text has changed. Returns the number of keys if it has, once for
+    /// each change. While it is invalid the previous keys stay in use.
+    ///
+    /// # Errors
+    /// As [`ApiKeys::load`], once for each text or reason.
+    pub(crate) fn refresh(&self) -> Result<Option<usize>, Exit> {
+        let mut last_attempt = self.last_attempt.lock();
+        let text = match read(&self.path) {
+            Ok(text) => text,
+            Err(exit) => {
+                let reason = Err(exit.message().to_owned());
+                let is_known = *last_attempt == reason;
+                *last_attempt = reason;
+                return if is_known { Ok(None) } else { Err(exit) };
+            }
+        };
+        let hash = Ok(hash(&text));
+        if *last_attempt == hash {
+            return Ok(None);
+        }
+        *last_attempt = hash;
+        let keys = ApiKeys::parse(&self.path, &text)?;
+        keys.inherit_uses(&self.keys.load());
+        let count = keys.len();
+        self.keys.store(Arc::new(keys));
+        Ok(Some(count))
+    }
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,209 @@
+use std::time::Duration;
+
+use super::*;
+
+const NOW: Timestamp = Timestamp(1_700_000_000_000);
+
+/// Returns a key for `partner-x` with the scope `read`, and its entry.
+fn created(seed: u8, lifetime: Option<Duration>) -> (String, String) {
+    let new = NewApiKey {
+        name: "partner-x".to_owned(),
+        scopes: vec!["read".to_owned()],
+        lifetime,
+    };
+    let created = create(&new, &[seed; 38], NOW).expect("valid");
+    (created.key.expose().to_owned(), created.to_string())
+}
+
+fn keys(text: &str) -> Result<ApiKeys, String> {
+    let parsed = ApiKeys::parse(Path::new("keys.toml"), text);
+    parsed.map_err(|exit| exit.message().to_owned())
+}
+
+#[test]
+fn created_key_identifies_its_service() {
+    let ((first, one), (second, two)) = (created(1, None), created(2, None));
+    assert_eq!((first.len(), &first[..16]), (59, "pk_010101010101_"));
+    assert!(!one.contains(&first[16..]), "the entry has no secret");
+    let keys = keys(&format!("{one}{two}")).expect("valid");
+    for key in [&first, &second] {
+        let caller = keys.verify(key, NOW).expect("known");
+        let service = caller.service().expect("a service");
+        assert_eq!(&*service.service_id, "partner-x");
+        assert_eq!(caller.scopes(), ["read"]);
+        assert_eq!((caller.issuer(), caller.subject()), (ISSUER, "partner-x"));
+    }
+}
+
+#[test]
+fn other_keys_are_rejected() {
+    let (key, entry) = created(1, None);
+    let keys = keys(&entry).expect("valid");
+    let (unknown, _) = created(2, None);
+    let (id, secret) = (&key[3..15], &key[16..]);
+    let wrong_secret = format!("pk_{id}_{}", &unknown[16..]);
+    for wrong in [
+        unknown.as_str(),
+        &wrong_secret,
+        &key[..58],
+        &format!("{key}A"),
+        &format!("{key}="),
+        &format!("PK_{id}_{secret}"),
+        &format!("pk_{id}-{secret}"),
+        &format!("pk_{}_{secret}", id.replace('0', "G")),
+        &format!("pk_{id}_{}", secret.replacen('A', "+", 1)),
+        &format!("pk_{id}_{}\u{e9}", &secret[..41]),
+        &format!("pk_\u{1f600}{id}"),
+        "pk_",
+        "pk_010101010101_",
+        "",
+    ] {
+        let refusal = keys.verify(wrong, NOW).map_err(|problem| problem.code());
+        assert_eq!(refusal.err(), Some(Code::InvalidApiKey), "{wrong}");
+    }
+}
+
+#[test]
+fn key_expires() {
+    let (key, entry) = created(1, Some(Duration::from_secs(60)));
+    let keys = keys(&entry).expect("valid");
+    let verify = |seconds| keys.verify(&key, NOW.plus(Duration::from_secs(seconds)));
+    assert!(verify(59).is_ok());
+    for seconds in [60, 61] {
+        let refusal = verify(seconds).map_err(|problem| problem.code());
+        assert_eq!(refusal.err(), Some(Code::InvalidApiKey));
+    }
+}
+
+#[test]
+fn mistakes_of_the_file_are_reported() {
+    let (_, entry) = created(1, Some(Duration::from_secs(60)));
+    for (from, to, wrong) in [
+        (
+            "id = \"01",
+            "id = \"0x",
+            "key.0.id: must be 12 hexadecimal digits",
+        ),
+        ("name = \"partner-x\"\n", "", "key.0.name: is required"),
+        (
+            "partner-x",
+            "partner x",
+            "key.0.name: must be a name of visible",
+        ),
+        (
+            "[\"read\"]",
+            "[\"a b\"]",
+            "key.0.scopes.0: must be a scope of visible",
+        ),
+        ("sha256", "sha", "key.0.sha256: is required"),
+        (
+            "expires_at = \"2",
+            "expires_at = \"x",
+            "key.0.expires_at: must be an RFC 3339",
+        ),
+        ("[[key]]", "[[keys]]", "keys: is not a known field"),
+    ] {
+        let said = keys(&entry.replace(from, to)).expect_err(wrong);
+        assert!(said.contains(wrong), "{said}");
+    }
+    let said = keys(&format!("{entry}{entry}")).expect_err("the same id");
+    assert!(
+        said.contains("a key with this id is listed before"),
+        "{said}"
+    );
+    let digest = entry.split("sha256 = \"").nth(1).expect("a digest");
+    let digest = &digest[..64];
+    for placeholder in [
+        "0".repeat(64),
+        "f".repeat(64),
+        "0".repeat(62),
+        "x".repeat(64),
+    ] {
+        let said = keys(&entry.replace(digest, &placeholder)).expect_err("a placeholder");
+        assert!(
+            said.contains("must be the SHA-256 digest of a key"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn name_that_the_file_cannot_contain_is_rejected() {
+    for name in [
+        "",
+        "a b",
+        "a\"b",
+        "a\\b",
+        "a\nb",
+        "caf\u{e9}",
+        &"x".repeat(129),
+    ] {
+        let new = NewApiKey {
+            name: name.to_owned(),
+            scopes: Vec::new(),
+            lifetime: None,
+        };
+        let exit = create(&new, &[1; 38], NOW).expect_err("must be rejected");
+        assert_eq!(exit.status(), 64, "{name}");
+    }
+}
+
+#[test]
+fn api_key_is_recognised_in_authorization() {
+    for value in ["Bearer pk_x", "bearer  pk_x", "BEARER pk_"] {
+        assert!(has_api_key(value.as_bytes()), "{value}");
+    }
+    for value in ["Bearer eyJ", "Basic pk_x", "pk_x", "Bearer", "Bearer ", ""] {
+        assert!(!has_api_key(value.as_bytes()), "{value}");
+    }
+}
+
+#[test]
+fn file_is_read_again_when_it_changes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("keys.toml");
+    let ((first, one), (second, two)) = (created(1, None), created(2, None));
+    let write = |text: &str| std::fs::write(&path, text).expect("writes");
+    write(&one);
+    let file = ApiKeyFile::load(path.clone()).expect("valid");
+    let is_valid = |key: &str| file.keys().verify(key, NOW).is_ok();
+    assert!(is_valid(&first) && !is_valid(&second));
+    assert_eq!(file.refresh().expect("unchanged"), None);
+    write(&format!("{one}{two}"));
+    assert_eq!(file.refresh().expect("valid"), Some(2));
+    assert!(is_valid(&first) && is_valid(&second));
+    let used = |name: &str| {
+        file.keys()
+            .uses()
+            .any(|it| *it.id == *name && it.last_used > 0)
+    };
+    write(&two);
+    assert_eq!(file.refresh().expect("valid"), Some(1));
+    assert!(!is_valid(&first), "removed from the file");
+    assert!(used("020202020202"), "the time of last use is kept");
+    for invalid in ["[[key]]", "not TOML"] {
+        write(invalid);
+        assert!(file.refresh().is_err(), "{invalid}");
+        assert_eq!(file.refresh().expect("reported once"), None);
+        assert!(is_valid(&second), "the previous keys stay in use");
+    }
+    std::fs::remove_file(&path).expect("removes");
+    assert!(file.refresh().is_err());
+    assert_eq!(file.refresh().expect("reported once"), None);
+    write("");
+    assert_eq!(file.refresh().expect("valid"), Some(0));
+    assert!(!is_valid(&second));
+}
+
+#[test]
+fn file_that_others_may_write_is_rejected() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("keys.toml");
+    std::fs::write(&path, "").expect("writes");
+    for (mode, is_accepted) in [(0o600, true), (0o644, true), (0o646, false)] {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&path, permissions).expect("sets");
+        assert_eq!(ApiKeys::load(&path).is_ok(), is_accepted, "{mode:o}");
+    }
+}

@@ -1,0 +1,290 @@
+//! API keys of services.
+
+use std::path::{Path, PathBuf};
+
+use postern_common::clock::Timestamp;
+use tempfile::TempDir;
+
+use super::harness::{PATH_SELECTORS, STEP_TIMEOUT, TestGateway, has_field};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::http2_client_on;
+use super::tls_gateway::get;
+use crate::api_keys::{NewApiKey, create};
+
+const ROUTES: &str = r#"
+[[route]]
+name = "open"
+path = "/open"
+methods = ["GET"]
+upstream = "origin"
+policy = "public"
+
+[[route]]
+name = "partner"
+path = "/partner"
+methods = ["GET"]
+upstream = "origin"
+policy = { services = { allow = ["partner-x"], scopes = ["read"] } }
+
+[[route]]
+name = "others"
+path = "/others"
+methods = ["GET"]
+upstream = "origin"
+policy = { services = ["auth"] }
+
+[[route]]
+name = "writers"
+path = "/writers"
+methods = ["GET"]
+upstream = "origin"
+policy = { services = { scopes = ["write"] } }
+
+[[route]]
+name = "users"
+path = "/users"
+methods = ["GET"]
+upstream = "origin"
+policy = { users = "any" }
+
+[[route]]
+name = "socket"
+path = "/socket"
+methods = ["GET"]
+upstream = "origin"
+policy = { services = "any" }
+websocket = true
+"#;
+
+/// Creates a key with the scope `read`. Returns it and its entry.
+fn new_key(name: &str, seed: u8) -> (String, String) {
+    let new = NewApiKey {
+        name: name.to_owned(),
+        scopes: vec!["read".to_owned()],
+        lifetime: None,
+    };
+    let created = create(&new, &[seed; 38], Timestamp(0)).expect("a key");
+    (created.key.expose().to_owned(), created.to_string())
+}
+
+/// A gateway with a file of API keys.
+struct KeyGateway {
+    gateway: TestGateway,
+    folder: TempDir,
+}
+
+impl KeyGateway {
+    async fn start(behavior: OriginBehavior, limits: &str, keys: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(Self::path(folder.path()), keys).expect("writes");
+        let file = Self::path(folder.path()).display().to_string();
+        let routes = format!("[api_keys]\nfile = \"{file}\"\n{ROUTES}");
+        let origin = TestOrigin::start(behavior).await;
+        let upstream = format!("addresses = [\"{}\"]", origin.address);
+        let gateway = TestGateway::h2c(origin, &upstream, limits, &routes).await;
+        Self { gateway, folder }
+    }
+
+    fn path(folder: &Path) -> PathBuf {
+        folder.join("api-keys.toml")
+    }
+
+    fn write(&self, keys: &str) {
+        std::fs::write(Self::path(self.folder.path()), keys).expect("writes");
+    }
+
+    async fn status(&self, target: &str, key: &str) -> u16 {
+        let headers = format!("Authorization: Bearer {key}\r\n");
+        self.gateway.get(target, &headers).await.status
+    }
+}
+
+#[tokio::test]
+async fn key_identifies_a_service_and_stays_at_the_gateway() {
+    let (key, entry) = new_key("partner-x", 1);
+    let keys = KeyGateway::start(OriginBehavior::Answer, "", &entry).await;
+    let gateway = &keys.gateway;
+    for selector in PATH_SELECTORS {
+        for (target, scheme) in [
+            ("/partner", "Bearer"),
+            ("/open", "bearer"),
+            ("/open", "BEARER "),
+        ] {
+            let headers = format!("Authorization: {scheme} {key}\r\n{selector}");
+            assert_eq!(gateway.get(target, &headers).await.status, 200, "{target}");
+        }
+    }
+    let stream = gateway.connect().await.stream;
+    let mut client = http2_client_on(stream, 65_535).await;
+    let bearer = format!("Bearer {key}");
+    let answer = get(&mut client, "/partner", &[("authorization", &bearer)]).await;
+    assert_eq!(answer.status, 200);
+    let seen = gateway.origin.seen();
+    assert_eq!(seen.len(), 7);
+    for request in &seen {
+        let text = request.to_ascii_lowercase();
+        assert!(
+            !text.contains("pk_") && !text.contains("authorization"),
+            "{request}"
+        );
+    }
+    for request in seen
+        .iter()
+        .filter(|request| request.starts_with("GET /partner"))
+    {
+        for field in [
+            "X-Postern-Kind: service",
+            "X-Postern-Service: partner-x",
+            "X-Postern-Subject: partner-x",
+            "X-Postern-Issuer: urn:postern:api-keys",
+            "X-Postern-Scopes: read",
+        ] {
+            assert!(has_field(request, field), "{field}: {request}");
+        }
+    }
+    // A token still reaches the upstream, which verifies it again.
+    assert_eq!(keys.status("/users", &gateway.user()).await, 200);
+    let seen = gateway.origin.seen().pop().expect("a request");
+    assert!(
+        seen.to_ascii_lowercase()
+            .contains("authorization: bearer ey"),
+        "{seen}"
+    );
+}
+
+#[tokio::test]
+async fn key_stays_at_the_gateway_in_an_upgrade() {
+    let (key, entry) = new_key("partner-x", 1);
+    let keys = KeyGateway::start(OriginBehavior::Upgrade, "", &entry).await;
+    let headers = format!(
+        "Authorization: Bearer {key}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\n"
+    );
+    assert_eq!(keys.gateway.get("/socket", &headers).await.status, 101);
+    let seen = keys.gateway.origin.only();
+    assert!(!seen.contains("pk_"), "{seen}");
+    assert!(has_field(&seen, "X-Postern-Service: partner-x"), "{seen}");
+}
+
+#[tokio::test]
+async fn policies_apply_to_keys_as_to_service_tokens() {
+    let ((key, one), (other, two)) = (new_key("partner-x", 1), new_key("partner-y", 2));
+    let keys = KeyGateway::start(OriginBehavior::Answer, "", &format!("{one}{two}")).await;
+    for (target, key, code) in [
+        ("/others", &key, "service_not_allowed"),
+        ("/partner", &other, "service_not_allowed"),
+        ("/writers", &key, "insufficient_scope"),
+        ("/users", &key, "user_required"),
+        ("/no-such-path", &key, "not_found"),
+    ] {
+        let headers = format!("Authorization: Bearer {key}\r\n");
+        let response = keys.gateway.get(target, &headers).await;
+        assert_eq!(response.code(), code, "{target}");
+    }
+    assert!(keys.gateway.origin.seen().is_empty());
+}
+
+#[tokio::test]
+async fn key_that_is_not_accepted_is_never_logged() {
+    let (key, entry) = new_key("partner-x", 1);
+    let (unknown, _) = new_key("partner-x", 2);
+    let keys = KeyGateway::start(OriginBehavior::Answer, "", &entry).await;
+    let forged = format!("{}{}", &key[..16], &unknown[16..]);
+    let cut = &key[..40];
+    for wrong in [unknown.as_str(), &forged, cut, "pk_", "pk_\u{e9}"] {
+        let headers = format!("Authorization: Bearer {wrong}\r\n");
+        let response = keys.gateway.get("/partner", &headers).await;
+        assert_eq!(response.code(), "invalid_api_key", "{wrong}");
+        let challenge = response.header("www-authenticate");
+        assert_eq!(challenge, Some("Bearer error=\"invalid_token\""));
+        assert!(!response.body.contains("pk_"), "{}", response.body);
+    }
+    let twice = format!("Authorization: Bearer {key}\r\nAuthorization: Bearer {key}\r\n");
+    let response = keys.gateway.get("/partner", &twice).await;
+    assert_eq!(response.code(), "invalid_header");
+    // Only one header carries credentials.
+    let response = keys
+        .gateway
+        .get("/partner", &format!("X-Api-Key: {key}\r\n"))
+        .await;
+    assert_eq!(response.code(), "authentication_required");
+    assert!(keys.gateway.origin.seen().is_empty());
+    assert_eq!(keys.status("/partner", &key).await, 200);
+    let events = keys.gateway.finish().await;
+    let text = serde_json::to_string(&events).expect("JSON");
+    assert!(
+        !text.contains("pk_") && !text.contains(&key[16..]),
+        "{text}"
+    );
+    let last = events.last().expect("an event");
+    assert_eq!(
+        (&last["service"], &last["kind"]),
+        (&"partner-x".into(), &"service".into())
+    );
+}
+
+#[tokio::test]
+async fn principal_limit_counts_all_keys_of_a_name() {
+    let ((first, one), (second, two)) = (new_key("partner-x", 1), new_key("partner-x", 2));
+    let (other, three) = new_key("partner-y", 3);
+    let limits = "principal = { requests = 2, per = \"1h\" }";
+    let entries = format!("{one}{two}{three}");
+    let keys = KeyGateway::start(OriginBehavior::Answer, limits, &entries).await;
+    assert_eq!(keys.status("/partner", &first).await, 200);
+    assert_eq!(keys.status("/partner", &second).await, 200);
+    assert_eq!(keys.status("/partner", &first).await, 429);
+    assert_eq!(
+        keys.status("/others", &other).await,
+        401,
+        "another principal"
+    );
+}
+
+#[tokio::test]
+async fn removed_key_is_rejected_within_the_reload_interval() {
+    let ((first, one), (second, two)) = (new_key("partner-x", 1), new_key("partner-x", 2));
+    let keys = KeyGateway::start(OriginBehavior::Answer, "", &one).await;
+    assert_eq!(keys.status("/partner", &first).await, 200);
+    assert_eq!(keys.status("/partner", &second).await, 401);
+    let wait_for = async |key: &str, status: u16| {
+        let waiting = async {
+            while keys.status("/partner", key).await != status {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(STEP_TIMEOUT, waiting)
+            .await
+            .expect("in time");
+    };
+    keys.write(&two);
+    wait_for(&second, 200).await;
+    assert_eq!(keys.status("/partner", &first).await, 401, "revoked");
+    let has_metric = async |line: &str| {
+        let waiting = async {
+            while !keys.gateway.admin_get("/metrics").await.contains(line) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(STEP_TIMEOUT, waiting)
+            .await
+            .expect(line);
+    };
+    // An invalid file changes nothing.
+    keys.write("[[key]]\nname = 1\n");
+    has_metric("postern_proxy_api_keys_last_reload_successful 0").await;
+    assert_eq!(keys.status("/partner", &second).await, 200);
+    has_metric("api_key_last_used_timestamp_seconds{id=\"020202020202\",name=\"partner-x\"} 1")
+        .await;
+    keys.write("");
+    wait_for(&second, 401).await;
+    has_metric("postern_proxy_api_keys_last_reload_successful 1").await;
+}
+
+#[tokio::test]
+async fn key_is_no_token_without_a_file() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let (key, _) = new_key("partner-x", 1);
+    let headers = format!("Authorization: Bearer {key}\r\n");
+    let response = gateway.get("/any/1", &headers).await;
+    assert_eq!(response.code(), "token_malformed");
+}
