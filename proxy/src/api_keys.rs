@@ -68,16 +68,11 @@ pub fn is_api_key(token: &str) -> bool {
     token.starts_with(PREFIX)
 }
 
-/// Returns whether a value of `Authorization` contains an API key.
+/// Returns whether a value of `Authorization` contains an API key, with any scheme or none.
 #[must_use]
 pub(crate) fn has_api_key(authorization: &[u8]) -> bool {
-    let scheme = authorization
-        .get(..7)
-        .filter(|scheme| scheme.eq_ignore_ascii_case(b"bearer "));
-    scheme.is_some()
-        && authorization[7..]
-            .trim_ascii_start()
-            .starts_with(PREFIX.as_bytes())
+    let mut words = authorization.split(u8::is_ascii_whitespace);
+    words.any(|word| word.starts_with(PREFIX.as_bytes()))
 }
 
 // === impl ApiKeys ===
