@@ -317,6 +317,8 @@ impl RequestPath {
             },
             client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             is_tls: false,
+            replaced: &[],
+            added: &[],
             hides_api_keys: false,
             forwarded: false,
             caller: Some(caller),

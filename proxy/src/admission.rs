@@ -3,13 +3,14 @@
 //! - **Enters:** a checked head and a [`RequestContext`].
 //! - **Leaves:** the context with route, caller and rate limit status; or a response that has been
 //!   written (rejection, redirect, fixed response, CORS preflight, `OPTIONS *`).
-//! - **May depend on:** [`crate::routing`], [`crate::api_keys`], [`crate::rate_limiter`],
-//!   [`crate::downstream`],
+//! - **May depend on:** [`crate::routing`], [`crate::api_keys`],
+//!   [`crate::external_authorization`], [`crate::rate_limiter`], [`crate::downstream`],
 //!   [`crate::message`], [`crate::state`], [`crate::telemetry`] and [`crate::config`].
 
 mod answer;
 pub(crate) mod authorize;
 pub(crate) mod cors;
+mod external;
 pub(crate) mod header_changes;
 pub(crate) mod rate_limits;
 pub(crate) mod rejection;

@@ -10,6 +10,7 @@ mod answer;
 mod assumed_pools;
 mod cors;
 mod dns;
+mod external_authorization;
 mod files;
 mod header_changes;
 mod limits;
@@ -41,6 +42,7 @@ pub use answer::{BodyFile, FixedBody, FixedResponse, RedirectAnswer, RouteAnswer
 pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
 pub use cors::{CorsPolicy, OriginPattern};
 pub use dns::DnsConfig;
+pub use external_authorization::ExternalAuthorization;
 pub use files::config_files;
 pub(crate) use files::read_files;
 pub use header_changes::HeaderChanges;

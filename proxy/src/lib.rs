@@ -27,6 +27,8 @@ pub mod message;
 
 mod admission;
 
+mod external_authorization;
+
 pub mod api_keys;
 
 pub mod rate_limiter;

@@ -3,7 +3,8 @@
 //! - **Contains:** the runtime configuration in force, the token verifier, limiters, metrics and
 //!   logs; and [`request_context::RequestContext`], which travels with a request through admission
 //!   and forwarding.
-//! - **May depend on:** [`crate::config`], [`crate::api_keys`], [`crate::routing`], [`crate::rate_limiter`],
+//! - **May depend on:** [`crate::config`], [`crate::api_keys`],
+//!   [`crate::external_authorization`], [`crate::routing`], [`crate::rate_limiter`],
 //!   [`crate::upstream`], [`crate::downstream`] and [`crate::telemetry`].
 
 pub(crate) mod config_status;

@@ -12,6 +12,7 @@ mod connections;
 mod cors;
 mod defaults;
 mod early_responses;
+mod external_authorization;
 mod forwarded;
 mod grpc;
 mod grpc_peer;

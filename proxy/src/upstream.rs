@@ -43,7 +43,7 @@ pub(crate) use discovery::{NameStatus, Resolution};
 use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
 pub(crate) use http1_connection::{IdleCheck, UpstreamConnection};
-use log_throttle::LogThrottle;
+pub(crate) use log_throttle::LogThrottle;
 pub(crate) use name_resolver::NameResolver;
 use peer::PeerBuilder;
 pub(crate) use proxied::ConnectionHeader;

@@ -56,11 +56,13 @@ codes! {
     InvalidRefreshToken = "invalid_refresh_token", 401, "The refresh token is invalid, used or expired";
     InvalidTemporaryToken = "invalid_temporary_token", 401, "The temporary token is invalid, used or expired";
     InvalidChallenge = "invalid_challenge", 401, "The answer to the challenge is wrong or too late";
+    AuthorizationRequired = "authorization_required", 401, "The authorization service requires other credentials";
     ChallengeRequired = "challenge_required", 401, "Another step is required to sign in";
     InvalidWebhookSignature = "invalid_webhook_signature", 401, "The signature of the webhook is not valid";
     InsufficientScope = "insufficient_scope", 403, "The access token does not grant what this needs";
     RecipientNotAllowed = "recipient_not_allowed", 403, "The caller may not address this recipient";
     PriorityNotAllowed = "priority_not_allowed", 403, "The caller may not send notifications of this priority";
+    AuthorizationDenied = "authorization_denied", 403, "The authorization service denies the request";
     AddressNotAllowed = "address_not_allowed", 403, "The address of the client is not allowed here";
     NotFound = "not_found", 404, "There is nothing here";
     MethodNotAllowed = "method_not_allowed", 405, "The method is not allowed here";
@@ -80,6 +82,7 @@ codes! {
     IdpMisconfigured = "idp_misconfigured", 500, "The identity pool is not configured as this service needs it";
     UpstreamFailed = "upstream_failed", 502, "The service behind the gateway failed";
     Unavailable = "unavailable", 503, "The service is not available now";
+    AuthorizationUnavailable = "authorization_unavailable", 503, "The authorization service is not available now";
     KeysUnavailable = "keys_unavailable", 503, "The keys that verify tokens are not available now";
     UpstreamUnavailable = "upstream_unavailable", 503, "The service behind the gateway is not available now";
     UpstreamTimeout = "upstream_timeout", 504, "The service behind the gateway did not answer in time";
@@ -152,6 +155,7 @@ mod tests {
         Code::InvalidRefreshToken,
         Code::InvalidTemporaryToken,
         Code::InvalidChallenge,
+        Code::AuthorizationRequired,
         Code::ChallengeRequired,
         Code::InvalidWebhookSignature,
     ];

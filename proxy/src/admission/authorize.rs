@@ -11,7 +11,7 @@ use postern_common::http::bearer;
 use postern_common::token::Caller;
 use postern_common::{Code, Problem};
 
-use crate::admission::rate_limits;
+use crate::admission::{external, rate_limits};
 use crate::api_keys::is_api_key;
 use crate::config::Route;
 use crate::downstream::session_ext::SessionExt;
@@ -54,7 +54,7 @@ pub(crate) fn route<'r>(
 }
 
 /// Checks, in this order: address limit, response buffers, token, route, access list and policy,
-/// principal limit, route limits, body size.
+/// principal limit, route limits, body size, external authorization.
 pub(crate) async fn authorize(
     state: &GatewayState,
     client: &Session,
@@ -92,6 +92,10 @@ pub(crate) async fn authorize(
     rate_limits::check_principal(state, ctx)?;
     rate_limits::check_route(state, route, ctx).await?;
     check_content_length(&head.headers, route.settings.body_bytes)?;
+    if route.settings.authorize.is_some() {
+        // Boxed, because few routes have it and the state of every request would be larger.
+        Box::pin(external::check(client, ctx)).await?;
+    }
     set_deadline(client, route, ctx)
 }
 

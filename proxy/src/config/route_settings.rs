@@ -6,7 +6,7 @@ use std::time::Duration;
 use postern_common::decode::Object;
 
 use crate::config::{
-    AccessList, CorsPolicy, HeaderChanges, PathPattern, RateLimit, RateLimitKey, nonzero_duration,
+    AccessList, CorsPolicy, ExternalAuthorization, HeaderChanges, PathPattern, RateLimit, RateLimitKey, nonzero_duration,
 };
 
 /// The settings of a route that `[defaults]` can set for all routes. A key of a route replaces the
@@ -40,6 +40,8 @@ pub struct RouteSettings {
     pub response_headers: Option<Arc<HeaderChanges>>,
     /// The client addresses that may use the route; default all.
     pub access: Option<Arc<AccessList>>,
+    /// The service that decides on requests which the policy allows; default none.
+    pub authorize: Option<Arc<ExternalAuthorization>>,
     /// The CORS policy; default none.
     pub cors: Option<Arc<CorsPolicy>>,
 }
@@ -84,6 +86,12 @@ impl RouteSettings {
                 true => section.section("access", AccessList::read).map(Arc::new),
                 false => inherited.access.clone(),
             },
+            authorize: match section.has("authorize") {
+                true => section
+                    .section("authorize", ExternalAuthorization::read)
+                    .map(Arc::new),
+                false => inherited.authorize.clone(),
+            },
             cors: section
                 .section("cors", CorsPolicy::read)
                 .map(Arc::new)
@@ -123,6 +131,7 @@ impl Default for RouteSettings {
             request_headers: None,
             response_headers: None,
             access: None,
+            authorize: None,
             cors: None,
         }
     }

@@ -32,6 +32,11 @@ pub struct IdentityHeaders<'a> {
     pub is_tls: bool,
     /// The caller; `None` on a public route.
     pub caller: Option<&'a Caller>,
+    /// Names of fields that only an external authorization service may set. Those of the client are
+    /// removed.
+    pub replaced: &'a [HeaderName],
+    /// Fields that it has set.
+    pub added: &'a [(HeaderName, HeaderValue)],
     /// Whether an `Authorization` that contains an API key is removed, also on public routes.
     pub hides_api_keys: bool,
     /// Whether to add `Forwarded` (RFC 7239) to the `X-Forwarded-` fields.
@@ -74,7 +79,10 @@ impl IdentityHeaders<'_> {
     /// An identity that cannot be represented in a header field.
     pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
         let values = HeaderValues::build(self);
-        strip(headers);
+        strip(headers, headers::is_reserved);
+        if !self.replaced.is_empty() {
+            strip(headers, |name| self.replaces(name));
+        }
         if self.hides_authorization(headers) {
             headers.remove(AUTHORIZATION);
         }
@@ -88,6 +96,9 @@ impl IdentityHeaders<'_> {
                 HeaderSource::Constant(text) => HeaderValue::from_static(text),
             };
             headers.insert(name, value);
+        }
+        for (name, value) in self.added {
+            headers.append(name, value.clone());
         }
         if self.forwarded {
             let value = self.forwarded_element(headers.get(HOST));
@@ -115,7 +126,8 @@ impl IdentityHeaders<'_> {
                 continue;
             }
             let name = name.as_str();
-            if !headers::is_hop_by_hop(name) && !headers::is_reserved(name) {
+            if !headers::is_hop_by_hop(name) && !headers::is_reserved(name) && !self.replaces(name)
+            {
                 headers::append_field(head, name, value.as_bytes());
             }
         }
@@ -132,11 +144,20 @@ impl IdentityHeaders<'_> {
                 }
             }
         }
+        for (name, value) in self.added {
+            headers::append_field(head, name.as_str(), value.as_bytes());
+        }
         if self.forwarded {
             let value = HeaderValue::try_from(self.forwarded_element(headers.get(HOST)))?;
             headers::append_field(head, FORWARDED.as_str(), value.as_bytes());
         }
         Ok(())
+    }
+
+    /// Returns whether only an external authorization service may set a field of this name.
+    fn replaces(&self, name: &str) -> bool {
+        let mut replaced = self.replaced.iter();
+        replaced.any(|replaced| headers::is_same_folded(name, replaced.as_str()))
     }
 
     /// Returns whether `Authorization` contains an API key, which no upstream may see.
@@ -182,13 +203,14 @@ impl IdentityHeaders<'_> {
     }
 }
 
-fn strip(headers: &mut HeaderMap) {
-    let reserved: Vec<HeaderName> = headers
+/// Removes the fields with these names.
+fn strip(headers: &mut HeaderMap, is_removed: impl Fn(&str) -> bool) {
+    let removed: Vec<HeaderName> = headers
         .keys()
-        .filter(|name| headers::is_reserved(name.as_str()))
+        .filter(|name| is_removed(name.as_str()))
         .cloned()
         .collect();
-    for name in reserved {
+    for name in removed {
         headers.remove(name);
     }
 }

@@ -253,6 +253,11 @@ fn identity_headers(ctx: &RequestContext) -> IdentityHeaders<'_> {
         client: ctx.client_address,
         is_tls: ctx.is_tls,
         caller: ctx.caller.as_ref(),
+        replaced: ctx
+            .route()
+            .and_then(|route| route.settings.authorize.as_ref())
+            .map_or(&[][..], |authorize| &authorize.forward_headers[..]),
+        added: ctx.added_headers.as_deref().unwrap_or_default(),
         hides_api_keys: ctx.config.api_keys.is_some(),
         forwarded: ctx
             .attempt

@@ -145,6 +145,20 @@ pub fn is_reserved(name: &str) -> bool {
         .any(|reserved| folds_to(name, reserved))
 }
 
+/// Returns whether two names are equal to upstreams that fold case, `_` and `.`.
+#[must_use]
+pub fn is_same_folded(name: &str, other: &str) -> bool {
+    let fold = |byte: u8| match byte {
+        b'_' | b'.' => b'-',
+        byte => byte.to_ascii_lowercase(),
+    };
+    name.len() == other.len()
+        && name
+            .bytes()
+            .zip(other.bytes())
+            .all(|(byte, other)| fold(byte) == fold(other))
+}
+
 /// Returns whether the folded name equals `wanted`.
 fn folds_to(name: &[u8], wanted: &[u8]) -> bool {
     name.len() == wanted.len()

@@ -107,6 +107,13 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
         let _memory_only = writeln!(out, "           with {}", condition.name);
     }
     let _memory_only = writeln!(out, "policy     {}", describe_policy(&route.policy));
+    if let Some(authorize) = &route.settings.authorize {
+        let (url, timeout) = (&authorize.url, authorize.timeout);
+        let _memory_only = writeln!(
+            out,
+            "external   what the policy allows is decided by {url} within {timeout:?}"
+        );
+    }
     for target in &route.targets {
         let upstream = &config.upstreams[target.upstream];
         let addresses: Vec<String> = upstream.addresses.iter().map(ToString::to_string).collect();
@@ -386,6 +393,7 @@ mod tests {
             "           with v\n",
             "upstream   one (weight 9): 127.0.0.1:1, name.internal:2, ",
             "forwarded  /api/42/rest/of/it\n",
+            "external   what the policy allows is decided by http://127.0.0.1:9000/check within 500ms\n",
             "upstream   two (weight 1): 127.0.0.1:4, PROXY protocol v2\n",
             "access     only 10.0.0.0/8, but not 10.9.0.0/16: accepts 10.1.2.3\n",
             "decision   401 authentication_required",

@@ -13,6 +13,7 @@ use postern_common::token::Caller;
 use uuid::Uuid;
 
 use crate::config::Route;
+use crate::external_authorization::AddedHeaders;
 use crate::routing::router::RouteIndex;
 use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::trace_context::TraceContext;
@@ -48,6 +49,8 @@ pub(crate) struct RequestContext {
     pub(crate) is_tls: bool,
     /// A hash of the client address, for consistent hashing and shares of upstreams.
     pub(crate) client_key: u64,
+    /// Header fields that an external authorization service adds to the request.
+    pub(crate) added_headers: Option<AddedHeaders>,
     /// The status of the tightest rate limit.
     pub(crate) rate_limit: Option<RateLimitStatus>,
     /// The path on which the request is forwarded; `None` if it was answered before.
@@ -120,6 +123,7 @@ impl RequestContext {
             is_client_known: true,
             is_tls: false,
             client_key: 0,
+            added_headers: None,
             rate_limit: None,
             path: None,
             attempt: None,

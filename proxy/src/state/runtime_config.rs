@@ -4,13 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahash::AHashMap;
 use postern_common::Clock;
 use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
 use postern_common::weighted::weighted_choice;
 
 use crate::api_keys::ApiKeyFile;
-use crate::config::{BodyFile, ClientLimits, Config, CorsPolicy, Route, ShutdownConfig};
+use crate::config::{
+    BodyFile, ClientLimits, Config, CorsPolicy, ExternalAuthorization, Route, ShutdownConfig,
+};
+use crate::external_authorization::ExternalAuthorizer;
+use crate::routing::router::RouteIndex;
 use crate::routing::table::RouteTable;
 use crate::state::listener_access::ListenerAccess;
 use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
@@ -32,6 +37,8 @@ pub(crate) struct RuntimeConfig {
     /// Whether requests may take the fast path.
     pub(crate) fast_path: bool,
     pub(crate) limits: Arc<ClientLimits>,
+    /// The external authorization of the routes that have one.
+    pub(crate) authorizers: AHashMap<RouteIndex, Arc<ExternalAuthorizer>>,
     /// The API keys, if any are accepted.
     pub(crate) api_keys: Option<Arc<ApiKeyFile>>,
     pub(crate) listener_access: ListenerAccess,
@@ -100,6 +107,7 @@ impl RuntimeConfig {
             (None, None) => None,
             (None, Some(url)) => Some(Cache::open_with(url, &rate_limit_store_options(clock))?),
         };
+        let authorizers = authorizers(&table.routes, previous, metrics)?;
         let (limits, stop) = (Arc::new(config.limits), config.stop);
         let issuers = [config.identity.actor.issuer, config.identity.service.issuer];
         let cors = config.cors;
@@ -111,6 +119,7 @@ impl RuntimeConfig {
             resolver,
             fast_path: config.server.fast_path,
             limits,
+            authorizers,
             api_keys: api_keys.transpose()?,
             listener_access,
             issuers,
@@ -148,6 +157,39 @@ impl RuntimeConfig {
             .iter()
             .all(|target| self.pools[target.upstream].config.http2)
     }
+}
+
+/// Prepares the external authorization of routes. Those of `previous` are kept with their cached
+/// decisions if they have not changed.
+fn authorizers(
+    routes: &[Route],
+    previous: Option<&RuntimeConfig>,
+    metrics: &GatewayMetrics,
+) -> Result<AHashMap<RouteIndex, Arc<ExternalAuthorizer>>, Exit> {
+    let same = |route: &Route, config: &ExternalAuthorization| {
+        let previous = previous?;
+        let mut known = previous.authorizers.iter();
+        let is_same = |(index, known): &(&RouteIndex, &Arc<ExternalAuthorizer>)| {
+            previous.route_table.routes[**index].name == route.name && known.config == *config
+        };
+        known.find(is_same).map(|(_, known)| Arc::clone(known))
+    };
+    let mut all = AHashMap::new();
+    for (index, route) in routes.iter().enumerate() {
+        let Some(config) = route.settings.authorize.as_deref() else {
+            continue;
+        };
+        let authorizer = match same(route, config) {
+            Some(same) => same,
+            None => Arc::new(ExternalAuthorizer::new(
+                config.clone(),
+                &route.name,
+                metrics,
+            )?),
+        };
+        all.insert(index, authorizer);
+    }
+    Ok(all)
 }
 
 /// Returns the file of the previous configuration if it has this path, with its keys.

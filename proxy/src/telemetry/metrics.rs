@@ -28,6 +28,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) tls_failed: IntCounter,
     pub(crate) rapid_resets: IntCounter,
     pub(crate) policy_report_only: IntCounterVec,
+    pub(crate) external_authorization: ExternalAuthorizationMetrics,
     pub(crate) events_dropped: IntCounter,
     pub(crate) spans_dropped: IntCounter,
     pub(crate) config: ConfigMetrics,
@@ -78,6 +79,13 @@ pub(crate) struct ConfigMetrics {
     pub(crate) version: IntGauge,
     pub(crate) rejected_reloads: IntCounter,
     pub(crate) last_reload_successful: IntGauge,
+}
+
+/// Metrics of external authorization, by route.
+#[derive(Debug)]
+pub(crate) struct ExternalAuthorizationMetrics {
+    pub(crate) results: IntCounterVec,
+    pub(crate) call_seconds: HistogramVec,
 }
 
 /// Metrics of API keys.
@@ -213,6 +221,18 @@ impl GatewayMetrics {
                 "Requests forwarded by a report-only policy that would have rejected them",
                 &["route", "code"],
             )?,
+            external_authorization: ExternalAuthorizationMetrics {
+                results: make.counters(
+                    "postern_proxy_external_authorizations_total",
+                    "Requests by the result of external authorization (allowed, denied, failed)",
+                    &["route", "result"],
+                )?,
+                call_seconds: make.seconds(
+                    "postern_proxy_external_authorization_call_seconds",
+                    "Time of calls of external authorization services",
+                    "route",
+                )?,
+            },
             events_dropped: make.counter(
                 "postern_access_events_dropped_total",
                 "Dropped access events",

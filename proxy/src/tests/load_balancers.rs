@@ -13,8 +13,8 @@ use super::proxy_protocol::connect_from;
 use super::tls::CertificateAuthority;
 
 /// A running program with its folder.
-struct Program {
-    address: SocketAddr,
+pub(super) struct Program {
+    pub(super) address: SocketAddr,
     _child: Child,
     _folder: tempfile::TempDir,
 }
@@ -33,7 +33,7 @@ impl Program {
     }
 
     /// Starts nginx with the directives of a server, as [`Self::haproxy`] does.
-    async fn nginx(server: &str) -> Self {
+    pub(super) async fn nginx(server: &str) -> Self {
         let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {{folder}}/{kind};\n"))
             .concat();

@@ -1,0 +1,34 @@
+//! The check of a request by the external authorization service of its route.
+
+use pingora_proxy::Session;
+use postern_common::Problem;
+
+use crate::admission::authorize::request_authority;
+use crate::external_authorization::CheckRequest;
+use crate::state::request_context::RequestContext;
+
+/// Has the external authorization service of the route decide, if the route has one.
+///
+/// # Errors
+/// The service refuses or does not decide.
+pub(super) async fn check(client: &Session, ctx: &mut RequestContext) -> Result<(), Problem> {
+    let authorizer = ctx
+        .route
+        .and_then(|route| ctx.config.authorizers.get(&route));
+    let Some(authorizer) = authorizer.cloned() else {
+        return Ok(());
+    };
+    let head = client.req_header();
+    let check = CheckRequest {
+        request_id: ctx.id,
+        trace: ctx.trace,
+        method: head.method.as_str(),
+        target: head.raw_path(),
+        host: request_authority(head),
+        is_tls: ctx.is_tls,
+        client: ctx.client_address.filter(|_| ctx.is_client_known),
+        caller: ctx.caller.as_ref(),
+    };
+    ctx.added_headers = Some(authorizer.check(&check).await?);
+    Ok(())
+}

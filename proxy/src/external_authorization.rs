@@ -1,0 +1,311 @@
+//! External authorization: a service that decides on requests which the policy of their route
+//! allows, as by `ext_authz` of Envoy over HTTP and `auth_request` of nginx.
+//!
+//! - **Enters:** method, target, host, scheme, client address and caller of a request.
+//! - **Leaves:** header fields to add to it, or a rejection. Everything but a response with
+//!   2xx, 401 or 403 in time rejects the request with 503.
+//! - **May depend on:** [`crate::config`], [`crate::telemetry`] for metrics and
+//!   [`crate::upstream`] for the rate limit of warnings.
+
+mod check_request;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{HeaderName, HeaderValue, StatusCode};
+use moka::sync::Cache;
+use parking_lot::Mutex;
+use postern_common::backoff::Backoff;
+use postern_common::circuit_breaker::{BreakerPolicy, CircuitBreaker, FailureEffect};
+use postern_common::exit::Exit;
+use postern_common::{Code, Problem};
+use prometheus::{Histogram, IntCounter};
+use reqwest::redirect::Policy;
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::config::ExternalAuthorization;
+use crate::telemetry::metrics::GatewayMetrics;
+use crate::upstream::LogThrottle;
+use check_request::CheckKey;
+pub(crate) use check_request::CheckRequest;
+
+/// Maximum decisions that are kept for one route.
+const MAX_CACHED_DECISIONS: u64 = 10_000;
+
+/// Maximum bytes of the header fields that are added to a request.
+const MAX_ADDED_BYTES: usize = 8 << 10;
+
+/// Maximum bytes of the body of a response that are read, so that the connection can be reused.
+const MAX_BODY_BYTES: usize = 64 << 10;
+
+/// Consecutive calls without a response (or 502 to 504) after which none is made for a time.
+const FAILURE_THRESHOLD: u32 = 5;
+
+/// Time for which no call is made: at first, and at most.
+const OPEN_TIME: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+
+/// Header fields to add to a request.
+pub(crate) type AddedHeaders = Arc<[(HeaderName, HeaderValue)]>;
+
+/// The external authorization of a route.
+pub(crate) struct ExternalAuthorizer {
+    pub(crate) config: ExternalAuthorization,
+    client: reqwest::Client,
+    /// Results of checks, also while they are awaited: equal checks make one call.
+    results: Cache<CheckKey, Arc<OnceCell<CheckResult>>>,
+    calls: Semaphore,
+    breaker: Mutex<CircuitBreaker<tokio::time::Instant>>,
+    warnings: LogThrottle,
+    created_at: Instant,
+    metrics: AuthorizerMetrics,
+}
+
+#[derive(Debug)]
+struct AuthorizerMetrics {
+    allowed: IntCounter,
+    denied: IntCounter,
+    failed: IntCounter,
+    call_seconds: Histogram,
+}
+
+/// The decision on a check, or the reason for which there is none.
+type CheckResult = Result<Decision, Failure>;
+
+/// The decision of the service.
+#[derive(Clone, Debug)]
+enum Decision {
+    Allowed(AddedHeaders),
+    Denied(Code),
+}
+
+/// The reason for which there is no decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    TimedOut,
+    Unreachable,
+    Status(StatusCode),
+    HeadersTooLarge,
+    AtCapacity,
+    CircuitOpen,
+}
+
+impl Failure {
+    /// Returns whether the service is unavailable, as by outlier detection of upstreams. A response
+    /// to one request, such as 500, does not count, so that a client cannot open the circuit.
+    fn is_outage(self) -> bool {
+        match self {
+            Self::TimedOut | Self::Unreachable => true,
+            Self::Status(status) => (502..=504).contains(&status.as_u16()),
+            Self::HeadersTooLarge | Self::AtCapacity | Self::CircuitOpen => false,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut => f.write_str("no response in time"),
+            Self::Unreachable => f.write_str("no connection, or no valid response"),
+            Self::Status(status) => write!(f, "unexpected status {}", status.as_u16()),
+            Self::HeadersTooLarge => f.write_str("the header fields to add are too large"),
+            Self::AtCapacity => f.write_str("as many calls in flight as in_flight allows"),
+            Self::CircuitOpen => f.write_str("the calls before have failed"),
+        }
+    }
+}
+
+// === impl ExternalAuthorizer ===
+
+impl ExternalAuthorizer {
+    /// # Errors
+    /// Status 64 if the certificate authorities for an `https` URL cannot be loaded.
+    pub(crate) fn new(
+        config: ExternalAuthorization,
+        route: &str,
+        metrics: &GatewayMetrics,
+    ) -> Result<Self, Exit> {
+        let builder = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(Policy::none())
+            .timeout(config.timeout);
+        let builder = match config.url.scheme() {
+            "https" => builder,
+            // Without loading certificate authorities.
+            _ => builder.tls_certs_only([]),
+        };
+        let client = builder
+            .build()
+            .map_err(|error| Exit::usage(format!("{}: cannot be called: {error}", config.url)))?;
+        // A result that is not cached is removed as soon as it is there.
+        let lifetime = match config.cache {
+            Duration::ZERO => config.timeout * 4,
+            cache => cache,
+        };
+        let counter = |result| {
+            let labels = [route, result];
+            metrics
+                .external_authorization
+                .results
+                .with_label_values(&labels)
+        };
+        Ok(Self {
+            client,
+            results: Cache::builder()
+                .max_capacity(MAX_CACHED_DECISIONS)
+                .time_to_live(lifetime)
+                .build(),
+            calls: Semaphore::new(config.in_flight),
+            breaker: Mutex::new(CircuitBreaker::new(BreakerPolicy {
+                failure_threshold: FAILURE_THRESHOLD,
+                open_time: OPEN_TIME,
+                counts_calls_in_flight: false,
+            })),
+            warnings: LogThrottle::default(),
+            created_at: Instant::now(),
+            metrics: AuthorizerMetrics {
+                allowed: counter("allowed"),
+                denied: counter("denied"),
+                failed: counter("failed"),
+                call_seconds: metrics
+                    .external_authorization
+                    .call_seconds
+                    .with_label_values(&[route]),
+            },
+            config,
+        })
+    }
+
+    /// Has the service decide on a request. Returns the header fields to add to it.
+    ///
+    /// # Errors
+    /// `authorization_denied` (403) or `authorization_required` (401) if the service refuses,
+    /// `authorization_unavailable` (503) if it does not decide.
+    pub(crate) async fn check(&self, check: &CheckRequest<'_>) -> Result<AddedHeaders, Problem> {
+        let key = check.key();
+        let result = self.results.get_with(key.clone(), Arc::default);
+        // If the client of the request that makes the call disconnects, one that waits makes it.
+        let waiting = result.get_or_init(|| self.call_and_cache(check, &key));
+        let result = tokio::time::timeout(self.config.timeout * 2, waiting).await;
+        match result.unwrap_or(&Err(Failure::TimedOut)) {
+            Ok(Decision::Allowed(added)) => {
+                self.metrics.allowed.inc();
+                Ok(Arc::clone(added))
+            }
+            Ok(Decision::Denied(code)) => {
+                self.metrics.denied.inc();
+                Err((*code).into())
+            }
+            Err(failure) => {
+                self.metrics.failed.inc();
+                self.log_failure(check, *failure);
+                Err(Code::AuthorizationUnavailable.into())
+            }
+        }
+    }
+
+    /// Makes a call, and keeps its result if it is a decision and decisions are cached.
+    async fn call_and_cache(&self, check: &CheckRequest<'_>, key: &CheckKey) -> CheckResult {
+        let result = self.call(check).await;
+        if result.is_err() || self.config.cache.is_zero() {
+            self.results.invalidate(key);
+        }
+        result
+    }
+
+    async fn call(&self, check: &CheckRequest<'_>) -> CheckResult {
+        let _permit = self.calls.try_acquire().map_err(|_| Failure::AtCapacity)?;
+        if !self.breaker.lock().allows_call(tokio::time::Instant::now()) {
+            return Err(Failure::CircuitOpen);
+        }
+        let began = Instant::now();
+        let result = self.send(check).await;
+        self.metrics
+            .call_seconds
+            .observe(began.elapsed().as_secs_f64());
+        self.record_outcome(
+            result
+                .as_ref()
+                .err()
+                .is_some_and(|failure| failure.is_outage()),
+        );
+        result
+    }
+
+    /// Reports the outcome of a call to the circuit breaker.
+    fn record_outcome(&self, is_outage: bool) {
+        let (mut breaker, url) = (self.breaker.lock(), &self.config.url);
+        if !is_outage {
+            if breaker.record_success() {
+                tracing::info!(%url, "circuit breaker closed");
+            }
+        } else if let FailureEffect::Opened(time) =
+            breaker.record_failure(tokio::time::Instant::now())
+        {
+            tracing::warn!(%url, next_probe_s = time.as_secs(), "circuit breaker opened");
+        }
+    }
+
+    /// Sends the check and reads the response within the timeout.
+    async fn send(&self, check: &CheckRequest<'_>) -> CheckResult {
+        let request = self.client.get(self.config.url.clone());
+        let sent = request.headers(check.headers()).send().await;
+        let mut response = sent.map_err(|error| match error.is_timeout() {
+            true => Failure::TimedOut,
+            false => Failure::Unreachable,
+        })?;
+        let decision = match response.status() {
+            status if status.is_success() => Decision::Allowed(self.added(response.headers())?),
+            StatusCode::UNAUTHORIZED => Decision::Denied(Code::AuthorizationRequired),
+            StatusCode::FORBIDDEN => Decision::Denied(Code::AuthorizationDenied),
+            status => return Err(Failure::Status(status)),
+        };
+        let mut read = 0;
+        while read < MAX_BODY_BYTES
+            && let Ok(Some(part)) = response.chunk().await
+        {
+            read += part.len();
+        }
+        Ok(decision)
+    }
+
+    /// Returns the fields of the response that are added to the request.
+    fn added(&self, response: &http::HeaderMap) -> Result<AddedHeaders, Failure> {
+        let names = self.config.forward_headers.iter();
+        let fields = names.flat_map(|name| {
+            let values = response.get_all(name).iter();
+            values.map(move |value| (name.clone(), value.clone()))
+        });
+        let fields: Vec<_> = fields.collect();
+        let bytes: usize = fields
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len())
+            .sum();
+        match bytes <= MAX_ADDED_BYTES {
+            true => Ok(fields.into()),
+            false => Err(Failure::HeadersTooLarge),
+        }
+    }
+
+    /// Logs a failure as a rate-limited warning.
+    fn log_failure(&self, check: &CheckRequest<'_>, failure: Failure) {
+        let now_ms = u64::try_from(self.created_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let (request_id, url) = (check.request_id, &self.config.url);
+        match self.warnings.take(now_ms) {
+            Some(suppressed) => {
+                tracing::warn!(%request_id, %url, error = %failure, suppressed, "external authorization failed");
+            }
+            None => {
+                tracing::debug!(%request_id, %url, error = %failure, "external authorization failed");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for ExternalAuthorizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExternalAuthorizer")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,89 @@
+//! The call of an external authorization service.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use postern_common::token::Caller;
+use uuid::Uuid;
+
+use crate::telemetry::TraceContext;
+
+/// The properties of a request on which the decision may depend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CheckRequest<'a> {
+    pub(crate) request_id: Uuid,
+    pub(crate) trace: TraceContext,
+    pub(crate) method: &'a str,
+    /// Path and query as the client sent them.
+    pub(crate) target: &'a [u8],
+    pub(crate) host: &'a str,
+    pub(crate) is_tls: bool,
+    pub(crate) client: Option<IpAddr>,
+    pub(crate) caller: Option<&'a Caller>,
+}
+
+/// All properties but the ids of the request: equal checks have equal results.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CheckKey(Box<[u8]>);
+
+// === impl CheckRequest ===
+
+impl CheckRequest<'_> {
+    /// Returns the header fields of the call: those of Traefik's `ForwardAuth`, the identity fields
+    /// of requests to upstreams, and the ids of the request.
+    pub(super) fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        let mut insert = |name: &'static str, value: &[u8]| {
+            // Values have been checked with the request head or the token.
+            if let Ok(value) = HeaderValue::from_bytes(value) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        };
+        for (name, value) in self.decisive_fields() {
+            insert(name, &value);
+        }
+        insert("x-request-id", self.request_id.to_string().as_bytes());
+        insert("traceparent", &self.trace.to_text());
+        headers
+    }
+
+    pub(super) fn key(&self) -> CheckKey {
+        let mut key = Vec::with_capacity(256);
+        for (name, value) in self.decisive_fields() {
+            key.extend_from_slice(name.as_bytes());
+            key.extend_from_slice(&value.len().to_be_bytes());
+            key.extend_from_slice(&value);
+        }
+        CheckKey(key.into())
+    }
+
+    /// Returns the fields on which the decision may depend.
+    fn decisive_fields(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        let client = self
+            .client
+            .map_or("unknown".to_owned(), |it| it.to_string());
+        let mut fields = vec![
+            ("x-forwarded-method", self.method.as_bytes().to_vec()),
+            ("x-forwarded-uri", self.target.to_vec()),
+            ("x-forwarded-host", self.host.as_bytes().to_vec()),
+            ("x-forwarded-proto", scheme.into()),
+            ("x-forwarded-for", client.into_bytes()),
+        ];
+        let Some(caller) = self.caller else {
+            return fields;
+        };
+        let kind = match caller {
+            Caller::User(_) => "user",
+            Caller::Service(_) => "service",
+        };
+        fields.push(("x-postern-kind", kind.into()));
+        fields.push(("x-postern-subject", caller.subject().into()));
+        fields.push(("x-postern-issuer", caller.issuer().into()));
+        fields.push(("x-postern-scopes", caller.scopes().join(" ").into_bytes()));
+        if let Some(service) = caller.service() {
+            fields.push(("x-postern-service", service.service_id.as_bytes().to_vec()));
+        }
+        fields
+    }
+}

@@ -1,0 +1,354 @@
+//! External authorization services.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use super::harness::{PATH_SELECTORS, STEP_TIMEOUT, TestGateway, fetch, has_field};
+use super::load_balancers::Program;
+use super::origin::{OriginBehavior, TestOrigin};
+
+/// A service that answers with the status that the target contains, such as `/open?403`.
+#[derive(Clone)]
+struct CheckService {
+    address: SocketAddr,
+    checks: Arc<Mutex<Vec<HeaderMap>>>,
+    /// Whether answers wait for `permits`.
+    is_holding: Arc<AtomicBool>,
+    permits: Arc<Semaphore>,
+}
+
+impl CheckService {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let service = Self {
+            address: listener.local_addr().expect("bound"),
+            checks: Arc::default(),
+            is_holding: Arc::default(),
+            permits: Arc::new(Semaphore::new(0)),
+        };
+        let answering = service.clone();
+        let router = Router::new().fallback(move |headers: HeaderMap| {
+            let answering = answering.clone();
+            async move { answering.answer(headers).await }
+        });
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        service
+    }
+
+    async fn answer(&self, headers: HeaderMap) -> Response {
+        let target = headers["x-forwarded-uri"]
+            .to_str()
+            .expect("text")
+            .to_owned();
+        self.checks.lock().push(headers);
+        if self.is_holding.load(Ordering::Relaxed) {
+            let permit = self.permits.acquire().await.expect("open");
+            permit.forget();
+        }
+        let query = target.split_once('?').map_or("", |(_, query)| query);
+        let status = query.split('&').next().and_then(|text| text.parse().ok());
+        let tenant = match query.contains("huge") {
+            true => "x".repeat(9 << 10),
+            false => "acme".to_owned(),
+        };
+        let fields = [
+            ("x-tenant", tenant),
+            ("x-postern-subject", "mallory".to_owned()),
+            ("location", "/elsewhere".to_owned()),
+        ];
+        let status = StatusCode::from_u16(status.unwrap_or(200)).expect("a status");
+        (status, fields, "the body").into_response()
+    }
+
+    fn checks(&self) -> usize {
+        self.checks.lock().len()
+    }
+
+    /// Waits until this number of checks has arrived.
+    async fn wait_for_checks(&self, count: usize) {
+        let waiting = async {
+            while self.checks() < count {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(STEP_TIMEOUT, waiting)
+            .await
+            .expect("in time");
+    }
+}
+
+/// Starts a gateway whose routes `/open` (public) and `/users` ask a service.
+async fn gateway(service: SocketAddr, authorize: &str) -> TestGateway {
+    let routes = ["open\"\nname = \"open\"\npolicy = \"public\"", "users\"\nname = \"users\"\npolicy = { users = \"any\" }"].map(|route| {
+        format!(
+            "[[route]]\nmethods = [\"GET\", \"POST\"]\nupstream = \"origin\"\n\
+             authorize = {{ url = \"http://{service}/check\", forward_headers = [\"x-tenant\"]{authorize} }}\n\
+             path = \"/{route}\n"
+        )
+    });
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    TestGateway::before(origin, &upstream, "", &routes.concat()).await
+}
+
+#[tokio::test]
+async fn service_decides_after_the_policy_on_both_paths() {
+    let service = CheckService::start().await;
+    let gateway = gateway(service.address, "").await;
+    let token = format!("Authorization: Bearer {}\r\n", gateway.user());
+    for selector in PATH_SELECTORS {
+        for (target, code) in [
+            ("/users?401", "authorization_required"),
+            ("/users?403", "authorization_denied"),
+        ] {
+            let response = gateway.get(target, &format!("{token}{selector}")).await;
+            assert_eq!(response.code(), code, "{target}");
+        }
+        let forged = "X-Tenant: mallory\r\nx_tenant: mallory\r\nX.Tenant: mallory\r\n";
+        let headers = format!("{token}{forged}Cookie: a=b\r\n{selector}");
+        assert_eq!(gateway.get("/users?200&a=b", &headers).await.status, 200);
+        let seen = gateway.origin.seen().pop().expect("a request");
+        assert!(has_field(&seen, "x-tenant: acme"), "{seen}");
+        assert!(has_field(&seen, "X-Postern-Subject: ada"), "{seen}");
+        assert!(
+            !seen.contains("mallory") && !seen.contains("/elsewhere"),
+            "{seen}"
+        );
+        let check = service.checks.lock().pop().expect("a check");
+        for (name, value) in [
+            ("x-forwarded-method", "GET"),
+            ("x-forwarded-uri", "/users?200&a=b"),
+            ("x-forwarded-host", "gate"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-for", "127.0.0.1"),
+            ("x-postern-kind", "user"),
+            ("x-postern-subject", "ada"),
+            ("x-postern-scopes", "read write"),
+        ] {
+            assert_eq!(check[name], value, "{name}");
+        }
+        assert!(check.contains_key("x-request-id") && check.contains_key("traceparent"));
+        for name in ["authorization", "cookie", "x-tenant", "x_tenant"] {
+            assert!(!check.contains_key(name), "{name}");
+        }
+        let before = service.checks();
+        let response = gateway.get("/users?200", selector).await;
+        assert_eq!(response.code(), "authentication_required");
+        assert_eq!(
+            service.checks(),
+            before,
+            "no check of what the policy refuses"
+        );
+    }
+    assert_eq!(gateway.origin.seen().len(), 2);
+    let metrics = gateway.admin_get("/metrics").await;
+    for (result, count) in [("allowed", 2), ("denied", 4)] {
+        let line = format!("result=\"{result}\",route=\"users\"}} {count}");
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
+    let events = gateway.finish().await;
+    let denied = events
+        .iter()
+        .filter(|it| it["code"] == "authorization_denied");
+    assert_eq!(denied.count(), 2);
+}
+
+#[tokio::test]
+async fn public_route_is_decided_without_a_caller() {
+    let service = CheckService::start().await;
+    let gateway = gateway(service.address, "").await;
+    let forged = "X-Postern-Subject: mallory\r\n";
+    assert_eq!(gateway.get("/open?204", forged).await.status, 200);
+    assert_eq!(gateway.get("/open?403", forged).await.status, 403);
+    let check = service.checks.lock();
+    assert!(
+        check.iter().all(|it| !it.contains_key("x-postern-subject")),
+        "{check:?}"
+    );
+}
+
+#[tokio::test]
+async fn anything_else_than_a_decision_is_unavailable() {
+    let service = CheckService::start().await;
+    let gateway = gateway(service.address, ", timeout = \"300ms\"").await;
+    for target in ["/open?302", "/open?404", "/open?500", "/open?200&huge"] {
+        let response = gateway.get(target, "").await;
+        let found = (response.status, response.code());
+        assert_eq!(
+            found,
+            (503, "authorization_unavailable".to_owned()),
+            "{target}"
+        );
+        assert!(response.header("retry-after").is_some());
+    }
+    assert_eq!(
+        gateway.get("/open?200", "").await.status,
+        200,
+        "resets the failures"
+    );
+    service.is_holding.store(true, Ordering::Relaxed);
+    let response = gateway.get("/open?200", "").await;
+    assert_eq!(
+        response.code(),
+        "authorization_unavailable",
+        "no answer in time"
+    );
+    let unused = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = unused.local_addr().expect("bound");
+    drop(unused);
+    let unreachable = self::gateway(address, "").await;
+    let response = unreachable.get("/open", "").await;
+    assert_eq!(
+        response.code(),
+        "authorization_unavailable",
+        "no connection"
+    );
+    assert!(unreachable.origin.seen().is_empty());
+    assert_eq!(gateway.origin.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn no_call_is_made_after_five_failures() {
+    let service = CheckService::start().await;
+    let gateway = gateway(service.address, "").await;
+    for _ in 0..6 {
+        assert_eq!(gateway.get("/open?500", "").await.status, 503);
+    }
+    assert_eq!(service.checks(), 6, "a response to one request");
+    service.checks.lock().clear();
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/open?502", "").await.status, 503);
+    }
+    assert_eq!(service.checks(), 5);
+    assert_eq!(
+        gateway.get("/open?200", "").await.status,
+        503,
+        "the circuit is open"
+    );
+    assert_eq!(service.checks(), 5, "no call");
+    // Half-open after a second: one call decides.
+    let recovered = async {
+        while gateway.get("/open?200", "").await.status != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(STEP_TIMEOUT, recovered)
+        .await
+        .expect("in time");
+    assert_eq!(service.checks(), 6);
+}
+
+#[tokio::test]
+async fn decision_is_cached_for_equal_requests_only() {
+    let service = CheckService::start().await;
+    let cached = gateway(service.address, ", cache = \"1h\"").await;
+    let token = format!("Authorization: Bearer {}\r\n", cached.user());
+    for _ in 0..3 {
+        assert_eq!(cached.get("/users?200", &token).await.status, 200);
+        assert_eq!(cached.get("/users?403", &token).await.status, 403);
+    }
+    assert_eq!(service.checks(), 2, "allowed and denied");
+    let seen = cached.origin.seen();
+    assert!(
+        seen.iter().all(|it| has_field(it, "x-tenant: acme")),
+        "{seen:?}"
+    );
+    let request = |method: &str, host: &str| {
+        format!("{method} /users?200 HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n{token}\r\n")
+    };
+    for (method, host) in [("POST", "gate"), ("GET", "other"), ("POST", "gate")] {
+        assert_eq!(cached.send(&request(method, host)).await.status, 200);
+    }
+    assert_eq!(service.checks(), 4, "another method, another host");
+    let mut client = super::proxy_protocol::connect_from([127, 0, 0, 3], cached.address).await;
+    client.write(&request("GET", "gate")).await;
+    assert_eq!(client.response().await.expect("a response").status, 200);
+    assert_eq!(service.checks(), 5, "another client address");
+    // A failure is not cached.
+    for _ in 0..2 {
+        assert_eq!(cached.get("/users?500", &token).await.status, 503);
+    }
+    assert_eq!(service.checks(), 7);
+    let uncached = gateway(service.address, "").await;
+    for _ in 0..2 {
+        assert_eq!(uncached.get("/open?200", "").await.status, 200);
+    }
+    assert_eq!(service.checks(), 9);
+}
+
+#[tokio::test]
+async fn another_caller_has_its_own_decision() {
+    let service = CheckService::start().await;
+    let routes = format!(
+        "[[route]]\nname = \"all\"\npath = \"/all\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
+         policy = {{ users = \"any\", services = \"any\" }}\n\
+         authorize = {{ url = \"http://{}/check\", cache = \"1h\" }}\n",
+        service.address
+    );
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
+    for token in [gateway.user(), gateway.service("auth"), gateway.user()] {
+        let headers = format!("Authorization: Bearer {token}\r\n");
+        assert_eq!(gateway.get("/all", &headers).await.status, 200);
+    }
+    assert_eq!(service.checks(), 2);
+}
+
+#[tokio::test]
+async fn equal_requests_at_the_same_time_share_one_call() {
+    let service = CheckService::start().await;
+    service.is_holding.store(true, Ordering::Relaxed);
+    let gateway = Arc::new(gateway(service.address, ", timeout = \"5s\", in_flight = 2").await);
+    let ask = |target: &'static str| {
+        let gateway = Arc::clone(&gateway);
+        tokio::spawn(async move { gateway.get(target, "").await.status })
+    };
+    let mut equal: Vec<_> = (0..4).map(|_| ask("/open?200")).collect();
+    let other = ask("/open?204");
+    service.wait_for_checks(2).await;
+    // A third check is beyond `in_flight`.
+    assert_eq!(ask("/open?201").await.expect("no panic"), 503);
+    // The call goes on for the others when one of them disconnects.
+    equal.remove(0).abort();
+    service.permits.add_permits(8);
+    for request in equal {
+        assert_eq!(request.await.expect("no panic"), 200);
+    }
+    assert_eq!(other.await.expect("no panic"), 200);
+    assert!(service.checks() <= 3, "{}", service.checks());
+}
+
+#[tokio::test]
+async fn statuses_decide_as_with_auth_request_of_nginx() {
+    let service = CheckService::start().await;
+    let gateway = gateway(service.address, "").await;
+    let nginx = Program::nginx(&format!(
+        "listen 127.0.0.1:{{port}};\n\
+         location / {{ auth_request /check; proxy_pass http://{}; }}\n\
+         location = /check {{ internal; proxy_pass http://{}; proxy_pass_request_body off;\n\
+         proxy_set_header Content-Length \"\"; proxy_set_header X-Forwarded-Uri $request_uri; }}",
+        gateway.origin.address, service.address
+    ))
+    .await;
+    for status in [200, 204, 299, 301, 302, 400, 401, 403, 404, 429, 500, 503] {
+        let target = format!("/open?{status}");
+        let theirs = fetch(nginx.address, &target).await.status;
+        let ours = gateway.get(&target, "").await.status;
+        // Where nginx answers 500, the gateway says that it is temporary.
+        let expected = if theirs == 500 { 503 } else { theirs };
+        assert_eq!(ours, expected, "{status}");
+        if ours == 503 {
+            // Keeps the circuit closed.
+            assert_eq!(gateway.get("/open?200", "").await.status, 200);
+        }
+    }
+}
