@@ -90,6 +90,8 @@ install_packages() {
     command -v node >/dev/null 2>&1 || missing+=("nodejs")
     command -v npm >/dev/null 2>&1 || missing+=("npm")
     [ -x /usr/sbin/nginx ] || missing+=("nginx-light")
+    command -v brotli >/dev/null 2>&1 || missing+=("brotli")
+    command -v zstd >/dev/null 2>&1 || missing+=("zstd")
     command -v valgrind >/dev/null 2>&1 || missing+=("valgrind")
     [ "${#missing[@]}" -gt 0 ] || return 0
     elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||

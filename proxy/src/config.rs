@@ -8,6 +8,7 @@
 mod access;
 mod answer;
 mod assumed_pools;
+mod compression;
 mod cors;
 mod dns;
 mod external_authorization;
@@ -40,6 +41,7 @@ use url::Url;
 pub use access::AccessList;
 pub use answer::{BodyFile, FixedBody, FixedResponse, RedirectAnswer, RouteAnswer};
 pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
+pub use compression::{CompressionConfig, ContentCoding, MediaPattern};
 pub use cors::{CorsPolicy, OriginPattern};
 pub use dns::DnsConfig;
 pub use external_authorization::ExternalAuthorization;

@@ -8,10 +8,11 @@
 //!   Pingora forward everything else (the streaming path). Both use the functions of the other
 //!   modules, so that their rules are the same.
 //! - **May depend on:** `admission` for rejections and header changes, [`config`](crate::config),
-//!   [`api_keys`](crate::api_keys), `upstream`, `downstream`,
+//!   [`api_keys`](crate::api_keys), `upstream`, `downstream`, `compression`,
 //!   [`routing`](crate::routing), [`message`](crate::message), `state` and
 //!   [`telemetry`](crate::telemetry).
 
+mod compressed_response;
 mod failure;
 mod fast_path;
 pub mod identity_headers;

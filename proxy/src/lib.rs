@@ -8,7 +8,7 @@
 //! 4. `admission` finds the route ([`routing`]), applies rate limits ([`rate_limiter`]), verifies
 //!    the token and evaluates the policy;
 //! 5. [`forwarding`] adds the identity headers, sends the request to an `upstream` address, and
-//!    returns the response;
+//!    returns the response, compressed by `compression` if the route asks for it;
 //! 6. [`telemetry`] records the result.
 //!
 //! `state` is shared by all requests, and `admin` shows it to operators. The documentation of each
@@ -38,6 +38,8 @@ pub mod routing;
 pub mod forwarding;
 
 mod upstream;
+
+mod compression;
 
 pub mod telemetry;
 

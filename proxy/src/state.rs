@@ -5,7 +5,8 @@
 //!   and forwarding.
 //! - **May depend on:** [`crate::config`], [`crate::api_keys`],
 //!   [`crate::external_authorization`], [`crate::routing`], [`crate::rate_limiter`],
-//!   [`crate::upstream`], [`crate::downstream`] and [`crate::telemetry`].
+//!   [`crate::upstream`], [`crate::downstream`], [`crate::compression`] and
+//!   [`crate::telemetry`].
 
 pub(crate) mod config_status;
 pub(crate) mod listener_access;
@@ -25,6 +26,7 @@ use postern_common::token::Verifier;
 use postern_common::{Clock, Code};
 use uuid::Uuid;
 
+use crate::compression::EncoderBudget;
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::response_buffers::ResponseBufferBudget;
 use crate::rate_limiter::RateLimiter;
@@ -43,6 +45,8 @@ pub(crate) struct GatewayState {
     pub(crate) limiter: RateLimiter,
     pub(crate) connection_limit: Arc<ConnectionLimit>,
     pub(crate) response_buffers: Arc<ResponseBufferBudget>,
+    /// The memory of compressed responses.
+    pub(crate) encoders: Arc<EncoderBudget>,
     pub(crate) metrics: Arc<GatewayMetrics>,
     pub(crate) access_log: AccessLog,
     pub(crate) spans: Option<Arc<SpanSender>>,

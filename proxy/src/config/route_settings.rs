@@ -6,7 +6,7 @@ use std::time::Duration;
 use postern_common::decode::Object;
 
 use crate::config::{
-    AccessList, CorsPolicy, ExternalAuthorization, HeaderChanges, PathPattern, RateLimit, RateLimitKey, nonzero_duration,
+    AccessList, CompressionConfig, CorsPolicy, ExternalAuthorization, HeaderChanges, PathPattern, RateLimit, RateLimitKey, nonzero_duration,
 };
 
 /// The settings of a route that `[defaults]` can set for all routes. A key of a route replaces the
@@ -42,6 +42,8 @@ pub struct RouteSettings {
     pub access: Option<Arc<AccessList>>,
     /// The service that decides on requests which the policy allows; default none.
     pub authorize: Option<Arc<ExternalAuthorization>>,
+    /// Compression of responses; default none.
+    pub compression: Option<Arc<CompressionConfig>>,
     /// The CORS policy; default none.
     pub cors: Option<Arc<CorsPolicy>>,
 }
@@ -92,6 +94,12 @@ impl RouteSettings {
                     .map(Arc::new),
                 false => inherited.authorize.clone(),
             },
+            compression: match section.has("compression") {
+                true => section
+                    .optional("compression", CompressionConfig::read)
+                    .map(Arc::new),
+                false => inherited.compression.clone(),
+            },
             cors: section
                 .section("cors", CorsPolicy::read)
                 .map(Arc::new)
@@ -132,6 +140,7 @@ impl Default for RouteSettings {
             response_headers: None,
             access: None,
             authorize: None,
+            compression: None,
             cors: None,
         }
     }

@@ -25,7 +25,7 @@ use pingora_proxy::Session;
 
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::outbound_data::OutboundData;
-use crate::forwarding::{failure, response, upstream_request};
+use crate::forwarding::{compressed_response, failure, response, upstream_request};
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::upstream::{IdleCheck, ResponseBody, UpstreamConnection, UpstreamResponse};
@@ -267,6 +267,7 @@ impl Exchange<'_> {
                 Step::ResponseBody(data) => {
                     let is_over = self.response_body == Some(ResponseBody::Done);
                     let idle_since = is_over.then(|| self.note_end(ctx));
+                    let data = compressed_response::encode(data, is_over, ctx)?;
                     session.write_response_body(data, is_over).await?;
                     if let Some(since) = idle_since {
                         return Ok(self.is_reusable(keep_alive).then_some(since));

@@ -20,7 +20,9 @@ use postern_common::Code;
 
 use crate::admission::admit_or_answer;
 use crate::downstream::session_ext::SessionExt;
-use crate::forwarding::{failure, fast_path, request_record, response, upstream_request};
+use crate::forwarding::{
+    compressed_response, failure, fast_path, request_record, response, upstream_request,
+};
 use crate::state::GatewayState;
 use crate::state::request_context::{ForwardingPath, RequestContext};
 
@@ -157,14 +159,27 @@ impl ProxyHttp for GatewayProxy {
         response::apply_response_headers(&self.state, session, response, ctx)
     }
 
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut RequestContext,
+    ) -> Result<Option<Duration>> {
+        *body = compressed_response::encode(body.take(), end_of_stream, ctx)?;
+        Ok(None)
+    }
+
+    /// Removes fields of the trailers. The end of a compressed body replaces the trailers, because
+    /// it can only be sent before them (RFC 9110 section 6.5.1 allows to drop them).
     async fn response_trailer_filter(
         &self,
         _session: &mut Session,
         trailers: &mut HeaderMap,
-        _ctx: &mut RequestContext,
+        ctx: &mut RequestContext,
     ) -> Result<Option<Bytes>> {
         response::strip_trailers(trailers);
-        Ok(None)
+        compressed_response::encode(None, true, ctx)
     }
 
     fn fail_to_connect(

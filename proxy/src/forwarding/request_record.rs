@@ -167,6 +167,7 @@ fn write_access_event(
             .as_ref()
             .map(|attempt| attempt.pool.config.name.as_str()),
         forwarding: ctx.path.map(ForwardingPath::as_str),
+        encoding: ctx.encoder.as_ref().map(|encoder| encoder.coding.as_str()),
         attempts: ctx.attempts,
         duration_us: u64::try_from(outcome.elapsed.as_micros()).unwrap_or(u64::MAX),
         upstream_us: ctx.upstream_latency_us,

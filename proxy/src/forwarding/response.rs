@@ -17,6 +17,7 @@ use crate::admission::authorize::request_authority;
 use crate::admission::response_headers::apply_common_headers;
 use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::session_ext::SessionExt;
+use crate::forwarding::compressed_response;
 use crate::forwarding::identity_headers::REQUEST_ID;
 use crate::forwarding::references;
 use crate::forwarding::references::UpstreamAuthorities;
@@ -132,11 +133,10 @@ pub(super) fn apply_response_headers(
     state: &GatewayState,
     client: &mut Session,
     response: &mut ResponseHeader,
-    ctx: &RequestContext,
+    ctx: &mut RequestContext,
 ) -> Result<()> {
-    if response.headers.contains_key(SET_COOKIE)
-        && !ctx.route().is_some_and(|route| route.settings.cookies)
-    {
+    let sets_cookie = response.headers.contains_key(SET_COOKIE);
+    if sets_cookie && !ctx.route().is_some_and(|route| route.settings.cookies) {
         response.remove_header(&SET_COOKIE);
     }
     let keeps_server_headers = ctx
@@ -145,6 +145,11 @@ pub(super) fn apply_response_headers(
     strip_headers(response, keeps_server_headers)?;
     if response.status.is_informational() {
         return Ok(());
+    }
+    rewrite_references(client, response, ctx)?;
+    apply_common_headers(client, response, ctx)?;
+    if ctx.route().is_some_and(|route| route.settings.compression.is_some()) {
+        compressed_response::prepare(state, client.req_header(), response, sets_cookie, ctx)?;
     }
     // HTTP/1.0 has no chunked framing (RFC 9112 section 6.1): the end of the connection ends the
     // body.
@@ -156,8 +161,6 @@ pub(super) fn apply_response_headers(
     if state.is_draining.load(Ordering::Relaxed) {
         client.close_after_response();
     }
-    rewrite_references(client, response, ctx)?;
-    apply_common_headers(client, response, ctx)?;
     // Inserted into the `http` header map, which is cheaper than through Pingora.
     let empty = http::Response::new(()).into_parts().0;
     let mut parts =

@@ -111,6 +111,7 @@ impl App {
             limiter: RateLimiter::new(keys),
             connection_limit: Arc::new(ConnectionLimit::new(connections)),
             response_buffers: Arc::default(),
+            encoders: Arc::default(),
             metrics,
             access_log,
             spans,

@@ -146,6 +146,23 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
         let origins: Vec<String> = cors.origins.iter().map(ToString::to_string).collect();
         let _memory_only = writeln!(out, "origins    {}", origins.join(", "));
     }
+    if let Some(compression) = &route.settings.compression {
+        let codings: Vec<&str> = compression
+            .algorithms
+            .iter()
+            .map(|it| it.as_str())
+            .collect();
+        let _memory_only = writeln!(
+            out,
+            "compress   {} from {} bytes{}",
+            codings.join(", "),
+            compression.min_bytes,
+            match compression.authenticated {
+                true => "",
+                false => ", without credentials",
+            }
+        );
+    }
     let _memory_only = writeln!(
         out,
         "limits     body {} bytes, deadline {:?}",

@@ -12,6 +12,7 @@ use postern_common::clock::Timestamp;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
+use crate::compression::BodyEncoder;
 use crate::config::Route;
 use crate::external_authorization::AddedHeaders;
 use crate::routing::router::RouteIndex;
@@ -61,6 +62,8 @@ pub(crate) struct RequestContext {
     pub(crate) body_read_time: Duration,
     pub(crate) upstream_latency_us: Option<u64>,
     pub(crate) body_bytes: u64,
+    /// The encoder of a compressed response.
+    pub(crate) encoder: Option<Box<BodyEncoder>>,
 }
 
 /// The path on which a request is forwarded.
@@ -131,6 +134,7 @@ impl RequestContext {
             body_read_time: Duration::ZERO,
             upstream_latency_us: None,
             body_bytes: 0,
+            encoder: None,
         }
     }
 

@@ -1,7 +1,9 @@
 //! Prometheus metrics. Label values come from the configuration or from closed sets, never from
 //! clients.
 
-use std::sync::OnceLock;
+mod compression;
+
+use std::sync::{Arc, OnceLock};
 
 use postern_common::Code;
 use prometheus::core::Collector;
@@ -9,6 +11,8 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
 };
+
+pub(crate) use compression::CompressionMetrics;
 
 /// The metrics of the gateway.
 #[derive(Debug)]
@@ -18,6 +22,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) duration: HistogramVec,
     pub(crate) overhead: Histogram,
     pub(crate) forwarded: ForwardedRequests,
+    pub(crate) compression: Arc<CompressionMetrics>,
     pub(crate) upstream: UpstreamMetrics,
     pub(crate) rejected_before_routing: IntCounterVec,
     pub(crate) protocol_errors: IntCounter,
@@ -184,6 +189,7 @@ impl GatewayMetrics {
                 "Time from the request head to the choice of an upstream address",
             )?,
             forwarded: ForwardedRequests::new(&make)?,
+            compression: Arc::new(CompressionMetrics::new(&make)?),
             upstream: UpstreamMetrics::new(&make)?,
             rejected_before_routing: make.counters(
                 "postern_proxy_rejected_before_routing_total",

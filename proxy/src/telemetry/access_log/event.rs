@@ -41,6 +41,8 @@ pub struct AccessEvent<'a> {
     /// The path on which the request was forwarded, `fast` or `streaming`: the label `path` of
     /// `postern_proxy_forwarded_requests_total`. The field `path` is that of the target.
     pub forwarding: Option<&'a str>,
+    /// The content coding that the gateway applied to the response.
+    pub encoding: Option<&'a str>,
     /// Number of upstream attempts.
     pub attempts: u32,
     /// Microseconds from the head of the request to the end of the response.
@@ -110,6 +112,7 @@ impl AccessEvent<'_> {
         text(line, br#","service":""#, self.service);
         text(line, br#","upstream":""#, self.upstream);
         text(line, br#","forwarding":""#, self.forwarding);
+        text(line, br#","encoding":""#, self.encoding);
         if self.attempts > 1 {
             number(line, br#","attempts":"#, u64::from(self.attempts));
         }

@@ -1,0 +1,11 @@
+//! Compression of response bodies: negotiation, encoders and their memory.
+//!
+//! - **Enters:** `Accept-Encoding` of a request; the parts of a response body.
+//! - **Leaves:** the content coding of the response, and the encoded parts.
+//! - **May depend on:** [`crate::config`] and [`crate::telemetry`] for metrics.
+
+mod accept_encoding;
+mod encoder;
+
+pub(crate) use accept_encoding::negotiate;
+pub(crate) use encoder::{BodyEncoder, EncoderBudget};

@@ -1,0 +1,164 @@
+//! Compression of responses: the conditions, the head and the body.
+//!
+//! Both forwarding paths call these functions, so that the same responses are compressed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT_RANGES, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, COOKIE, ETAG, TRANSFER_ENCODING, VARY,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora_core::{Error, ErrorType, OrErr, Result};
+
+use crate::compression::{BodyEncoder, negotiate};
+use crate::config::CompressionConfig;
+use crate::state::GatewayState;
+use crate::state::request_context::RequestContext;
+
+/// Fields with a digest of the content, which compression would invalidate (RFC 9530; RFC 1864).
+const DIGEST_FIELDS: [HeaderName; 4] = [
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("repr-digest"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("content-md5"),
+];
+
+/// Decides whether the body of a final response is compressed, and changes its head accordingly.
+/// `sets_cookie` is whether the upstream has sent `Set-Cookie`.
+///
+/// Responses to HEAD and responses with 304 get the same validators and `Vary` as the response to
+/// GET (RFC 9110 sections 9.3.2 and 15.4.5), and no `Content-Encoding`.
+pub(super) fn prepare(
+    state: &GatewayState,
+    request: &RequestHeader,
+    response: &mut ResponseHeader,
+    sets_cookie: bool,
+    ctx: &mut RequestContext,
+) -> Result<()> {
+    let config = Arc::clone(&ctx.config);
+    let route = ctx.route.map(|index| &config.route_table.routes[index]);
+    let Some(compression) = route.and_then(|route| route.settings.compression.as_deref()) else {
+        return Ok(());
+    };
+    if !is_compressible(response, compression) {
+        return Ok(());
+    }
+    // Also if this response is not compressed, so that caches do not use it for other requests.
+    add_vary(response)?;
+    let has_credentials = sets_cookie
+        || ctx.caller.is_some()
+        || [AUTHORIZATION, COOKIE]
+            .iter()
+            .any(|name| request.headers.contains_key(name));
+    if (has_credentials && !compression.authenticated) || is_no_transform(&request.headers) {
+        return Ok(());
+    }
+    let Some(coding) = negotiate(&request.headers, &compression.algorithms) else {
+        return Ok(());
+    };
+    let is_not_modified = response.status == StatusCode::NOT_MODIFIED;
+    if request.method != Method::HEAD && !is_not_modified {
+        let encoder = BodyEncoder::new(
+            coding,
+            compression,
+            response.headers.contains_key(CONTENT_LENGTH),
+            &state.encoders,
+            &state.metrics.compression,
+        );
+        if encoder.is_none() {
+            return Ok(());
+        }
+        ctx.encoder = encoder;
+        response.insert_header(CONTENT_ENCODING, coding.as_str())?;
+        response.insert_header(TRANSFER_ENCODING, "chunked")?;
+    }
+    response.remove_header(&CONTENT_LENGTH);
+    response.remove_header(&ACCEPT_RANGES);
+    weaken_etag(response)
+}
+
+/// Encodes a part of the body, if the response is compressed.
+pub(super) fn encode(
+    part: Option<Bytes>,
+    end: bool,
+    ctx: &mut RequestContext,
+) -> Result<Option<Bytes>> {
+    match &mut ctx.encoder {
+        None => Ok(part),
+        Some(encoder) => encoder
+            .encode(part.as_deref(), end)
+            .or_err(ErrorType::InternalError, "compressing a response")
+            .map_err(Error::into_in),
+    }
+}
+
+/// Returns whether a request that accepts a coding gets this response compressed.
+fn is_compressible(response: &ResponseHeader, compression: &CompressionConfig) -> bool {
+    let headers = &response.headers;
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let is_not_modified = response.status == StatusCode::NOT_MODIFIED;
+    let may_have_body = !matches!(
+        response.status,
+        StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::PARTIAL_CONTENT
+    );
+    let is_excluded = headers.contains_key(CONTENT_ENCODING)
+        || headers.contains_key(CONTENT_RANGE)
+        || DIGEST_FIELDS.iter().any(|name| headers.contains_key(name))
+        || is_no_transform(headers);
+    let is_listed = match headers.get(CONTENT_TYPE) {
+        Some(value) => value
+            .to_str()
+            .is_ok_and(|content_type| compression.compresses(content_type)),
+        // Usually omitted there: the type of the stored response is unknown.
+        None => is_not_modified,
+    };
+    may_have_body
+        && !is_excluded
+        && is_listed
+        && length.is_none_or(|length| length >= compression.min_bytes)
+}
+
+/// Returns whether `Cache-Control` forbids transformations (RFC 9111 sections 5.2.1.6 and 5.2.2.6).
+fn is_no_transform(headers: &HeaderMap) -> bool {
+    headers.get_all(CACHE_CONTROL).iter().any(|value| {
+        value
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|directive| directive.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
+    })
+}
+
+fn add_vary(response: &mut ResponseHeader) -> Result<()> {
+    let is_listed = response.headers.get_all(VARY).iter().any(|value| {
+        value.as_bytes().split(|byte| *byte == b',').any(|name| {
+            let name = name.trim_ascii();
+            name == b"*" || name.eq_ignore_ascii_case(b"accept-encoding")
+        })
+    });
+    if !is_listed {
+        response.append_header(VARY, "Accept-Encoding")?;
+    }
+    Ok(())
+}
+
+/// Makes a strong validator weak: the bytes of the representation differ from those that it
+/// identifies (RFC 9110 section 8.8.1).
+fn weaken_etag(response: &mut ResponseHeader) -> Result<()> {
+    let Some(etag) = response.headers.get(ETAG) else {
+        return Ok(());
+    };
+    if etag.as_bytes().starts_with(b"\"") {
+        let weak = [b"W/", etag.as_bytes()].concat();
+        let weak = HeaderValue::from_bytes(&weak).or_err(ErrorType::InternalError, "weak ETag")?;
+        response.insert_header(ETAG, weak)?;
+    } else if !etag.as_bytes().starts_with(b"W/\"") {
+        // Malformed: no validator at all.
+        response.remove_header(&ETAG);
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! Metrics of response compression.
+
+use prometheus::{IntCounter, IntCounterVec};
+
+use super::MetricFactory;
+
+/// Metrics of response compression, by content coding.
+#[derive(Debug)]
+pub(crate) struct CompressionMetrics {
+    responses: IntCounterVec,
+    bytes_in: IntCounterVec,
+    bytes_out: IntCounterVec,
+    pub(crate) skipped: IntCounter,
+}
+
+impl CompressionMetrics {
+    pub(super) fn new(make: &MetricFactory) -> prometheus::Result<Self> {
+        Ok(Self {
+            responses: make.counters(
+                "postern_proxy_compressed_responses_total",
+                "Compressed responses by content coding: `encoding` in the access log",
+                &["coding"],
+            )?,
+            bytes_in: make.counters(
+                "postern_proxy_compression_input_bytes_total",
+                "Bytes of response bodies before compression",
+                &["coding"],
+            )?,
+            bytes_out: make.counters(
+                "postern_proxy_compression_output_bytes_total",
+                "Bytes of response bodies after compression",
+                &["coding"],
+            )?,
+            skipped: make.counter(
+                "postern_proxy_compression_skipped_total",
+                "Responses sent uncompressed because the memory of encoders was exhausted",
+            )?,
+        })
+    }
+
+    /// Counts a response whose encoder has ended.
+    pub(crate) fn count(&self, coding: &str, bytes_in: u64, bytes_out: u64) {
+        self.responses.with_label_values(&[coding]).inc();
+        self.bytes_in.with_label_values(&[coding]).inc_by(bytes_in);
+        self.bytes_out
+            .with_label_values(&[coding])
+            .inc_by(bytes_out);
+    }
+}

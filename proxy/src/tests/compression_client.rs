@@ -1,0 +1,129 @@
+//! A client of compressed responses, and gateways that compress.
+
+use std::io::Read;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+
+/// A route that compresses, with these lines.
+fn route(compression: &str) -> String {
+    format!(
+        "[[route]]\nname = \"open\"\npath = \"/open\"\nmethods = [\"GET\", \"HEAD\", \"POST\"]\n\
+         upstream = \"origin\"\npolicy = \"public\"\ncompression = {compression}\n"
+    )
+}
+
+/// Returns a text of this length that compresses well.
+pub(super) fn text(length: usize) -> String {
+    let lines = (0_usize..).map(|at| format!("line {} of the text\n", at.pow(2)));
+    lines
+        .flat_map(String::into_bytes)
+        .take(length)
+        .map(char::from)
+        .collect()
+}
+
+/// Starts a gateway in front of these addresses.
+pub(super) async fn gateway_at(
+    address: SocketAddr,
+    compression: &str,
+    upstream: &str,
+) -> TestGateway {
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{address}\"]\n{upstream}");
+    TestGateway::h2c(unused, &upstream, "", &route(compression)).await
+}
+
+/// A response as its client received it: the head in lower case, and the content.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) head: String,
+    pub(super) content: Vec<u8>,
+    /// Whether the framing of the body was complete.
+    pub(super) is_whole: bool,
+}
+
+impl Received {
+    /// Parses all bytes of a connection.
+    pub(super) fn parse(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
+        let (head, mut rest) = bytes.split_at(end.expect("a head") + 4);
+        let head = String::from_utf8(head.to_vec())
+            .expect("text")
+            .to_ascii_lowercase();
+        if !head.contains("transfer-encoding: chunked") {
+            return Self {
+                head,
+                content: rest.to_vec(),
+                is_whole: true,
+            };
+        }
+        let mut content = Vec::new();
+        loop {
+            let Some(line) = rest.windows(2).position(|window| window == b"\r\n") else {
+                return Self {
+                    head,
+                    content,
+                    is_whole: false,
+                };
+            };
+            let size = std::str::from_utf8(&rest[..line]).expect("a size");
+            let size = usize::from_str_radix(size, 16).expect("a size");
+            if size == 0 {
+                let is_whole = &rest[line..] == b"\r\n\r\n";
+                return Self {
+                    head,
+                    content,
+                    is_whole,
+                };
+            }
+            let Some(chunk) = rest.get(line + 2..line + 2 + size) else {
+                return Self {
+                    head,
+                    content,
+                    is_whole: false,
+                };
+            };
+            content.extend_from_slice(chunk);
+            rest = rest.get(line + 4 + size..).unwrap_or_default();
+        }
+    }
+
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+
+    pub(super) fn decoded(&self) -> String {
+        String::from_utf8(decode(self.field("content-encoding"), &self.content)).expect("text")
+    }
+}
+
+/// Decodes a complete stream.
+pub(super) fn decode(coding: Option<&str>, content: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::new();
+    let read = match coding {
+        None => return content.to_vec(),
+        Some("gzip") => flate2::read::GzDecoder::new(content).read_to_end(&mut decoded),
+        Some("br") => brotli::Decompressor::new(content, 4096).read_to_end(&mut decoded),
+        Some("zstd") => zstd::stream::read::Decoder::new(content)
+            .and_then(|mut decoder| decoder.read_to_end(&mut decoded)),
+        Some(other) => panic!("{other}"),
+    };
+    read.expect("a complete stream");
+    decoded
+}
+
+/// Sends a request and reads until the connection is closed.
+pub(super) async fn ask(address: SocketAddr, request: &str) -> Received {
+    let mut stream = TcpStream::connect(address).await.expect("connects");
+    stream.write_all(request.as_bytes()).await.expect("writes");
+    let mut bytes = Vec::new();
+    let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;
+    let _closed_or_reset = read.expect("the end in time");
+    Received::parse(&bytes)
+}
