@@ -14,6 +14,7 @@ mod external;
 pub(crate) mod header_changes;
 pub(crate) mod rate_limits;
 pub(crate) mod rejection;
+pub(crate) mod report_only;
 pub(crate) mod response_headers;
 mod server_options;
 

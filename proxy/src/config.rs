@@ -48,7 +48,7 @@ pub use external_authorization::ExternalAuthorization;
 pub use files::config_files;
 pub(crate) use files::read_files;
 pub use header_changes::HeaderChanges;
-pub use limits::{ClientLimits, ForwardedHeader, RateLimit, RateLimitKey};
+pub use limits::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimit, RateLimitKey};
 pub use listen::{
     AccessLogConfig, AccessLogSink, ClientAddressDetail, HttpsRedirect, ListenerConfig,
     ListenerTlsConfig,

@@ -37,6 +37,7 @@ mod path_comparison;
 mod proxy_protocol;
 mod proxy_protocol_upstream;
 mod rate_limits;
+mod rate_limits_report_only;
 mod raw_client;
 mod references;
 mod rejected_requests;

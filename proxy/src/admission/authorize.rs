@@ -11,6 +11,7 @@ use postern_common::http::bearer;
 use postern_common::token::Caller;
 use postern_common::{Code, Problem};
 
+use crate::admission::report_only::{self, DryRun};
 use crate::admission::{external, rate_limits};
 use crate::api_keys::is_api_key;
 use crate::config::Route;
@@ -84,10 +85,7 @@ pub(crate) async fn authorize(
         return Err(Code::Internal.into());
     };
     if let Some(code) = allowed.report_only {
-        ctx.report_only_code = Some(code);
-        let labels = [route.name.as_str(), code.as_str()];
-        let counter = state.metrics.policy_report_only.with_label_values(&labels);
-        counter.inc();
+        report_only::record(state, ctx, DryRun::Policy(code));
     }
     rate_limits::check_principal(state, ctx)?;
     rate_limits::check_route(state, route, ctx).await?;

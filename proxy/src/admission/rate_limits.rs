@@ -11,11 +11,13 @@ use postern_common::network::client_limit_key;
 use postern_common::problem::Rendered;
 use postern_common::{Code, Problem};
 
-use crate::config::{ClientLimits, ForwardedHeader, RateLimitKey, Route};
+use crate::admission::report_only::{self, DryRun};
+use crate::config::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimitKey, Route};
 use crate::downstream::session_ext::SessionExt;
 use crate::rate_limiter::{Rate, RateDecision};
 use crate::state::GatewayState;
 use crate::state::request_context::{RateLimitStatus, RequestContext};
+use crate::telemetry::metrics::NO_ROUTE;
 
 /// Salts that keep the keys of different limits apart.
 const ADDRESS_SALT: u64 = 1;
@@ -23,25 +25,29 @@ const PRINCIPAL_SALT: u64 = 2;
 const ROUTE_SALT: u64 = 16;
 const EXHAUSTED_SALT: u64 = 32;
 
-/// The name of a rate limit in the `RateLimit` fields, and whether a route defines it.
+/// The name of a rate limit in the `RateLimit` fields, and how it is applied.
 #[derive(Clone, Copy)]
 struct LimitScope {
     name: &'static str,
     is_route_limit: bool,
+    /// Whether the limit rejects nothing.
+    report_only: bool,
 }
 
 impl LimitScope {
-    fn gateway(name: &'static str) -> Self {
+    fn gateway(name: &'static str, report_only: bool) -> Self {
         Self {
             name,
             is_route_limit: false,
+            report_only,
         }
     }
 
-    fn route(name: &'static str) -> Self {
+    fn route(name: &'static str, report_only: bool) -> Self {
         Self {
             name,
             is_route_limit: true,
+            report_only,
         }
     }
 }
@@ -77,11 +83,11 @@ pub(crate) fn check_address(state: &GatewayState, ctx: &mut RequestContext) -> R
     };
     ctx.client_key = state.address_key(address, ADDRESS_SALT);
     match ctx.config.limits.address {
-        Some(rate) => take_token(
+        Some(limit) => take_token(
             state,
             ctx,
-            LimitScope::gateway("address"),
-            rate,
+            LimitScope::gateway("address", limit.report_only),
+            limit.rate,
             ctx.client_key,
             ctx.started,
         ),
@@ -99,7 +105,7 @@ pub(crate) fn reject_head(
     problem: &Problem,
     request_id: &str,
 ) -> (Code, Rendered) {
-    if let (Some(rate), Some(sender)) = (
+    if let (Some(GatewayRateLimit { rate, report_only }), Some(sender)) = (
         limits.address,
         sender.filter(|sender| !limits.is_trusted_proxy(*sender)),
     ) {
@@ -107,10 +113,12 @@ pub(crate) fn reject_head(
         let verdict = state
             .limiter
             .take(rate, key, state.monotonic_ns(Instant::now()));
-        if let RateDecision::Refused { retry_after } = verdict {
+        if report_only && matches!(verdict, RateDecision::Refused { .. }) {
+            report_only::count_rate_limit(state, NO_ROUTE, "address");
+        } else if let RateDecision::Refused { retry_after } = verdict {
             let mut rendered = rate_limited(retry_after).render(request_id);
             for (name, value) in
-                limit_status(rate, verdict, LimitScope::gateway("address")).header_fields()
+                limit_status(rate, verdict, LimitScope::gateway("address", false)).header_fields()
             {
                 if let (Ok(name), Ok(value)) =
                     (HeaderName::try_from(name), HeaderValue::try_from(value))
@@ -134,11 +142,11 @@ pub(crate) fn check_principal(
         principal_key(state, ctx, PRINCIPAL_SALT),
     ) {
         // The clock is read again, because token verification may have waited for keys.
-        (Some(rate), Some(key)) => take_token(
+        (Some(limit), Some(key)) => take_token(
             state,
             ctx,
-            LimitScope::gateway("principal"),
-            rate,
+            LimitScope::gateway("principal", limit.report_only),
+            limit.rate,
             key,
             Instant::now(),
         ),
@@ -172,7 +180,7 @@ pub(crate) async fn check_route(
             take_token(
                 state,
                 ctx,
-                LimitScope::route(key_name(limit.by)),
+                LimitScope::route(limit.by.as_str(), limit.report_only),
                 limit.rate,
                 key,
                 Instant::now(),
@@ -237,8 +245,14 @@ async fn count_in_store(
         }
         counted
     };
+    if limit.report_only {
+        if counted > max_requests {
+            report_only::record(state, ctx, DryRun::RateLimit(limit.by.as_str()));
+        }
+        return Some(Ok(()));
+    }
     ctx.rate_limit = Some(RateLimitStatus {
-        name: key_name(limit.by),
+        name: limit.by.as_str(),
         limit: limit.requests,
         window_s: round_up_seconds(limit.per).max(1),
         remaining: u32::try_from(max_requests.saturating_sub(counted)).unwrap_or(0),
@@ -250,14 +264,6 @@ async fn count_in_store(
     } else {
         Ok(())
     })
-}
-
-fn key_name(by: RateLimitKey) -> &'static str {
-    match by {
-        RateLimitKey::Address => "address",
-        RateLimitKey::Principal => "principal",
-        RateLimitKey::Route => "route",
-    }
 }
 
 fn principal_key(state: &GatewayState, ctx: &RequestContext, salt: u64) -> Option<u64> {
@@ -277,6 +283,12 @@ fn take_token(
     now: Instant,
 ) -> Result<(), Problem> {
     let verdict = state.limiter.take(rate, key, state.monotonic_ns(now));
+    if scope.report_only {
+        if matches!(verdict, RateDecision::Refused { .. }) {
+            report_only::record(state, ctx, DryRun::RateLimit(scope.name));
+        }
+        return Ok(());
+    }
     let status = limit_status(rate, verdict, scope);
     if ctx
         .rate_limit

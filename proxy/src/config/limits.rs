@@ -47,9 +47,9 @@ pub struct ClientLimits {
     pub deadline: Duration,
     /// Rate limit of one client address; default none. Requests with a rejected head are counted as
     /// well.
-    pub address: Option<Rate>,
+    pub address: Option<GatewayRateLimit>,
     /// Rate limit of one user or service; default none.
-    pub principal: Option<Rate>,
+    pub principal: Option<GatewayRateLimit>,
     /// Reverse proxies in front of the gateway whose forwarding fields are trusted; default none.
     pub trusted_proxies: IpNetworks,
     /// The fields in which they report the client; default `X-Forwarded-For`.
@@ -72,6 +72,15 @@ pub enum ForwardedHeader {
     Forwarded,
 }
 
+/// A rate limit of the gateway, for all routes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GatewayRateLimit {
+    /// The token bucket.
+    pub rate: Rate,
+    /// Report-only mode: a request beyond the limit is counted and logged, and not rejected.
+    pub report_only: bool,
+}
+
 /// A rate limit of a route.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
@@ -86,6 +95,8 @@ pub struct RateLimit {
     /// Whether requests are counted across gateways in `limits.store`. While the store is
     /// unavailable, they are counted locally.
     pub global: bool,
+    /// Report-only mode: a request beyond the limit is counted and logged, and not rejected.
+    pub report_only: bool,
 }
 
 /// The key by which a rate limit counts requests.
@@ -97,6 +108,20 @@ pub enum RateLimitKey {
     Principal,
     /// The route, for all its requests together.
     Route,
+}
+
+// === impl RateLimitKey ===
+
+impl RateLimitKey {
+    /// Returns the name in the configuration and in the `RateLimit` fields.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Principal => "principal",
+            Self::Route => "route",
+        }
+    }
 }
 
 // === impl ClientLimits ===
@@ -231,9 +256,10 @@ fn read_store(field: Field<'_>) -> Option<String> {
     Some(text)
 }
 
-/// Reads `{ requests = 100, per = "1s", burst = 200 }`.
-fn read_rate(section: &Object<'_>) -> Option<Rate> {
-    read_parts(section).map(|(rate, ..)| rate)
+/// Reads `{ requests = 100, per = "1s", burst = 200, report_only = true }`.
+fn read_rate(section: &Object<'_>) -> Option<GatewayRateLimit> {
+    let report_only = section.or("report_only", false, |field| field.boolean());
+    read_parts(section).map(|(rate, ..)| GatewayRateLimit { rate, report_only })
 }
 
 fn read_parts(section: &Object<'_>) -> Option<(Rate, u32, Duration)> {
@@ -256,6 +282,7 @@ impl RateLimit {
                 true if !has_store => field.fail("missing_field", "needs limits.store"),
                 global => Some(global),
             });
+            let report_only = limit.or("report_only", false, |field| field.boolean());
             let (rate, requests, per) = read_parts(limit)?;
             Some(Self {
                 by: by?,
@@ -263,6 +290,7 @@ impl RateLimit {
                 requests,
                 per,
                 global,
+                report_only,
             })
         })
     }

@@ -163,6 +163,19 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
             }
         );
     }
+    for limit in &route.limits {
+        let _memory_only = writeln!(
+            out,
+            "rate       {} requests per {:?} by {}{}",
+            limit.requests,
+            limit.per,
+            limit.by.as_str(),
+            match limit.report_only {
+                true => " (report only)",
+                false => "",
+            }
+        );
+    }
     let _memory_only = writeln!(
         out,
         "limits     body {} bytes, deadline {:?}",

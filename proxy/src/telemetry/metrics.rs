@@ -34,6 +34,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) rapid_resets: IntCounter,
     pub(crate) policy_report_only: IntCounterVec,
     pub(crate) external_authorization: ExternalAuthorizationMetrics,
+    pub(crate) rate_limit_report_only: IntCounterVec,
     pub(crate) events_dropped: IntCounter,
     pub(crate) spans_dropped: IntCounter,
     pub(crate) config: ConfigMetrics,
@@ -239,6 +240,11 @@ impl GatewayMetrics {
                     "route",
                 )?,
             },
+            rate_limit_report_only: make.counters(
+                "postern_proxy_rate_limit_report_only_total",
+                "Requests forwarded by a report-only rate limit that would have rejected them",
+                &["route", "limit"],
+            )?,
             events_dropped: make.counter(
                 "postern_access_events_dropped_total",
                 "Dropped access events",
