@@ -17,6 +17,7 @@ mod header_changes;
 mod limits;
 mod listen;
 mod load_balancing;
+mod mirror;
 mod pattern;
 mod policy;
 mod redirect_target;
@@ -54,6 +55,7 @@ pub use listen::{
     ListenerTlsConfig,
 };
 pub use load_balancing::{ConsistentKey, LoadBalancing};
+pub use mirror::MirrorConfig;
 pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
 pub use policy::{CallerRules, RoutePolicy, ServiceRule, UserRule};
 pub use redirect_target::RedirectTarget;

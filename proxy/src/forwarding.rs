@@ -16,6 +16,7 @@ mod compressed_response;
 mod failure;
 mod fast_path;
 pub mod identity_headers;
+mod mirror;
 mod outbound_data;
 pub(crate) mod pipeline;
 mod references;

@@ -31,6 +31,7 @@ mod idle_connections;
 mod load_balancers;
 mod load_balancing;
 mod logs;
+mod mirroring;
 mod nginx_peer;
 mod origin;
 mod path_comparison;

@@ -25,7 +25,7 @@ pub(crate) fn record(state: &GatewayState, ctx: &mut RequestContext, check: DryR
     let code = match check {
         DryRun::Policy(code) => {
             let labels = [route, code.as_str()];
-            let counter = state.metrics.policy_report_only.with_label_values(&labels);
+            let counter = state.metrics.report_only.policy.with_label_values(&labels);
             counter.inc();
             code
         }
@@ -39,6 +39,6 @@ pub(crate) fn record(state: &GatewayState, ctx: &mut RequestContext, check: DryR
 
 /// Counts a request that a rate limit in report-only mode would have rejected.
 pub(crate) fn count_rate_limit(state: &GatewayState, route: &str, limit: &str) {
-    let counters = &state.metrics.rate_limit_report_only;
+    let counters = &state.metrics.report_only.rate_limit;
     counters.with_label_values(&[route, limit]).inc();
 }

@@ -8,7 +8,7 @@ use postern_common::decode::{Field, Object, Value};
 use serde_json::json;
 
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
-use crate::config::{RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, policy};
+use crate::config::{MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, policy};
 
 /// `[[route]]`: a match, an upstream and a policy.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct Route {
     pub policy: RoutePolicy,
     /// Replacement of the beginning of the path; default none.
     pub rewrite: Option<PathRewrite>,
+    /// Mirroring of requests; default none.
+    pub mirror: Option<Box<MirrorConfig>>,
     /// The settings that `[defaults]` can set for all routes.
     pub settings: RouteSettings,
 }
@@ -128,6 +130,9 @@ impl Route {
                 answer: answer.map(Arc::new),
                 policy: policy?,
                 rewrite,
+                mirror: route
+                    .section("mirror", |section| MirrorConfig::read(section, upstreams))
+                    .map(Box::new),
                 settings,
                 pattern,
             })

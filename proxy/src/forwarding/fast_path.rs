@@ -25,7 +25,7 @@ use pingora_proxy::Session;
 
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::outbound_data::OutboundData;
-use crate::forwarding::{compressed_response, failure, response, upstream_request};
+use crate::forwarding::{compressed_response, failure, mirror, response, upstream_request};
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::upstream::{IdleCheck, ResponseBody, UpstreamConnection, UpstreamResponse};
@@ -66,6 +66,9 @@ pub(super) async fn forward(
         true => Some(read_body(session, length, ctx).await?),
         false => None,
     };
+    if let (Some(body), true) = (&body, ctx.mirror.is_some()) {
+        mirror::note_body(state, session.req_header(), body, true, ctx)?;
+    }
     if body.is_none() && session.req_header().method.is_idempotent() {
         session.as_mut().enable_retry_buffering();
     }
@@ -148,8 +151,10 @@ async fn attempt_once(
         has_forwarded: false,
     };
     match body {
-        Some(body) => exchange.append(body.clone()),
-        None => exchange.append(session.as_ref().get_retry_buffer().unwrap_or_default()),
+        Some(body) => exchange.append_buffered(body.clone()),
+        None => {
+            exchange.append_buffered(session.as_ref().get_retry_buffer().unwrap_or_default());
+        }
     }
     match exchange.run(state, session, ctx).await {
         Ok(Some(since)) => endpoint.idle.put(upstream, since),
@@ -195,19 +200,41 @@ enum Step {
 }
 
 impl Exchange<'_> {
+    /// Adds a part of the body that was read now to the outbound data, and to a mirrored request.
+    fn append(
+        &mut self,
+        state: &GatewayState,
+        session: &mut Session,
+        part: Bytes,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        if ctx.mirror.is_some() {
+            let end = session.as_mut().is_body_done();
+            mirror::note_body(state, session.req_header(), &part, end, ctx)?;
+        }
+        self.append_buffered(part);
+        Ok(())
+    }
+
     /// Adds a part of the body to the outbound data.
-    fn append(&mut self, part: Bytes) {
+    fn append_buffered(&mut self, part: Bytes) {
         self.is_sending |= !part.is_empty();
         self.outbound.append(part);
     }
 
     /// Adds parts of the body that have arrived already, so that they are sent together.
-    fn append_received(&mut self, session: &mut Session) -> Result<()> {
+    fn append_received(
+        &mut self,
+        state: &GatewayState,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
         while self.outbound.remaining() < MAX_GATHERED_BYTES
             && !session.as_mut().is_body_done()
             && let Some(part) = session.as_mut().read_request_body().now_or_never()
         {
-            self.append(part.map_err(Error::into_down)?.unwrap_or_default());
+            let part = part.map_err(Error::into_down)?.unwrap_or_default();
+            self.append(state, session, part, ctx)?;
         }
         Ok(())
     }
@@ -227,8 +254,8 @@ impl Exchange<'_> {
             match step {
                 Step::RequestBody(part) => {
                     self.has_begun_to_send = true;
-                    self.append(part.unwrap_or_default());
-                    self.append_received(session)?;
+                    self.append(state, session, part.unwrap_or_default(), ctx)?;
+                    self.append_received(state, session, ctx)?;
                     self.is_request_read = session.as_mut().is_body_done();
                     if self.is_sending {
                         self.expect_write(session, ctx);

@@ -21,7 +21,7 @@ use postern_common::Code;
 use crate::admission::admit_or_answer;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::{
-    compressed_response, failure, fast_path, request_record, response, upstream_request,
+    compressed_response, failure, fast_path, mirror, request_record, response, upstream_request,
 };
 use crate::state::GatewayState;
 use crate::state::request_context::{ForwardingPath, RequestContext};
@@ -69,6 +69,9 @@ impl ProxyHttp for GatewayProxy {
         session: &mut Session,
         ctx: &mut RequestContext,
     ) -> Result<bool> {
+        if ctx.route().is_some_and(|route| route.mirror.is_some()) {
+            mirror::begin(&self.state, session, ctx)?;
+        }
         if !fast_path::is_eligible(session, ctx) {
             ctx.path = Some(ForwardingPath::Streaming);
             return Ok(true);
@@ -84,6 +87,10 @@ impl ProxyHttp for GatewayProxy {
         ctx: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
         upstream_request::choose_endpoint(&self.state, session, ctx)?;
+        // Another attempt begins with the first part of the body.
+        if let Some(capture) = &mut ctx.mirror {
+            capture.body.clear();
+        }
         upstream_request::build_peer(session, ctx)
     }
 
@@ -105,13 +112,17 @@ impl ProxyHttp for GatewayProxy {
         &self,
         session: &mut Session,
         body: &mut Option<Bytes>,
-        _end_of_stream: bool,
+        end_of_stream: bool,
         ctx: &mut RequestContext,
     ) -> Result<()> {
         ctx.body_bytes += body.as_ref().map_or(0, Bytes::len) as u64;
         let limit = ctx.route().map_or(0, |route| route.settings.body_bytes);
         if ctx.body_bytes > limit && !session.was_upgraded() {
             return Err(upstream_request::fail_with(ctx, Code::BodyTooLarge));
+        }
+        if ctx.mirror.is_some() {
+            let part = body.as_deref().unwrap_or_default();
+            mirror::note_body(&self.state, session.req_header(), part, end_of_stream, ctx)?;
         }
         Ok(())
     }

@@ -146,6 +146,16 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
         let origins: Vec<String> = cors.origins.iter().map(ToString::to_string).collect();
         let _memory_only = writeln!(out, "origins    {}", origins.join(", "));
     }
+    write_traffic_rules(out, config, route);
+    let _memory_only = writeln!(
+        out,
+        "limits     body {} bytes, deadline {:?}",
+        route.settings.body_bytes, route.settings.deadline
+    );
+}
+
+/// Describes compression, mirroring and rate limits.
+fn write_traffic_rules(out: &mut String, config: &Config, route: &Route) {
     if let Some(compression) = &route.settings.compression {
         let codings: Vec<&str> = compression
             .algorithms
@@ -163,6 +173,13 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
             }
         );
     }
+    if let Some(mirror) = &route.mirror {
+        let (name, percent) = (
+            &config.upstreams[mirror.upstream].name,
+            mirror.share * 100.0,
+        );
+        let _memory_only = writeln!(out, "mirror     {name} ({percent} % of the requests)");
+    }
     for limit in &route.limits {
         let _memory_only = writeln!(
             out,
@@ -176,11 +193,6 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
             }
         );
     }
-    let _memory_only = writeln!(
-        out,
-        "limits     body {} bytes, deadline {:?}",
-        route.settings.body_bytes, route.settings.deadline
-    );
 }
 
 fn describe_segment(segment: &PathSegment, text: &str) -> String {

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use postern_common::Code;
 use postern_common::clock::Timestamp;
 use postern_common::token::Caller;
+use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use crate::compression::BodyEncoder;
@@ -64,6 +66,16 @@ pub(crate) struct RequestContext {
     pub(crate) body_bytes: u64,
     /// The encoder of a compressed response.
     pub(crate) encoder: Option<Box<BodyEncoder>>,
+    /// The copy of a request that is mirrored, until its body is complete.
+    pub(crate) mirror: Option<Box<MirrorCapture>>,
+}
+
+/// The copy of a request whose body is being received.
+#[derive(Debug)]
+pub(crate) struct MirrorCapture {
+    /// The slot among the mirrored requests of the route.
+    pub(crate) slot: OwnedSemaphorePermit,
+    pub(crate) body: BytesMut,
 }
 
 /// The path on which a request is forwarded.
@@ -135,6 +147,7 @@ impl RequestContext {
             upstream_latency_us: None,
             body_bytes: 0,
             encoder: None,
+            mirror: None,
         }
     }
 

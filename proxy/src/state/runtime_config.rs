@@ -9,6 +9,7 @@ use postern_common::Clock;
 use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
 use postern_common::weighted::weighted_choice;
+use tokio::sync::Semaphore;
 
 use crate::api_keys::ApiKeyFile;
 use crate::config::{
@@ -32,6 +33,8 @@ pub(crate) struct RuntimeConfig {
     /// The CORS policy for requests that match no route.
     pub(crate) cors: Option<Arc<CorsPolicy>>,
     pub(crate) pools: Vec<Arc<UpstreamPool>>,
+    /// The slots of mirrored requests, for each route that mirrors.
+    pub(crate) mirror_slots: AHashMap<RouteIndex, Arc<Semaphore>>,
     /// The resolver of the names of upstreams.
     resolver: Arc<NameResolver>,
     /// Whether requests may take the fast path.
@@ -101,6 +104,12 @@ impl RuntimeConfig {
             .iter()
             .map(|_| RouteMetrics::default())
             .collect();
+        let routes = table.routes.iter().enumerate();
+        let mirror_slots = routes.filter_map(|(index, route)| {
+            let mirror = route.mirror.as_ref()?;
+            Some((index, Arc::new(Semaphore::new(mirror.in_flight))))
+        });
+        let mirror_slots = mirror_slots.collect();
         let same = previous.filter(|previous| previous.limits.store == config.limits.store);
         let store = match (same, &config.limits.store) {
             (Some(same), _) => same.rate_limit_store.clone(),
@@ -116,6 +125,7 @@ impl RuntimeConfig {
             route_metrics,
             cors,
             pools,
+            mirror_slots,
             resolver,
             fast_path: config.server.fast_path,
             limits,

@@ -2,6 +2,7 @@
 //! clients.
 
 mod compression;
+mod report_only;
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,6 +14,7 @@ use prometheus::{
 };
 
 pub(crate) use compression::CompressionMetrics;
+use report_only::ReportOnlyMetrics;
 
 /// The metrics of the gateway.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(crate) struct GatewayMetrics {
     pub(crate) overhead: Histogram,
     pub(crate) forwarded: ForwardedRequests,
     pub(crate) compression: Arc<CompressionMetrics>,
+    /// Mirrored requests.
+    pub(crate) mirrored: IntCounterVec,
     pub(crate) upstream: UpstreamMetrics,
     pub(crate) rejected_before_routing: IntCounterVec,
     pub(crate) protocol_errors: IntCounter,
@@ -32,9 +36,8 @@ pub(crate) struct GatewayMetrics {
     pub(crate) response_buffers: IntGauge,
     pub(crate) tls_failed: IntCounter,
     pub(crate) rapid_resets: IntCounter,
-    pub(crate) policy_report_only: IntCounterVec,
     pub(crate) external_authorization: ExternalAuthorizationMetrics,
-    pub(crate) rate_limit_report_only: IntCounterVec,
+    pub(crate) report_only: ReportOnlyMetrics,
     pub(crate) events_dropped: IntCounter,
     pub(crate) spans_dropped: IntCounter,
     pub(crate) config: ConfigMetrics,
@@ -191,6 +194,11 @@ impl GatewayMetrics {
             )?,
             forwarded: ForwardedRequests::new(&make)?,
             compression: Arc::new(CompressionMetrics::new(&make)?),
+            mirrored: make.counters(
+                "postern_proxy_mirrored_requests_total",
+                "Requests chosen to be mirrored by result (answered, failed, timed_out, dropped_…)",
+                &["route", "result"],
+            )?,
             upstream: UpstreamMetrics::new(&make)?,
             rejected_before_routing: make.counters(
                 "postern_proxy_rejected_before_routing_total",
@@ -223,11 +231,6 @@ impl GatewayMetrics {
                 "postern_http2_rapid_resets_total",
                 "HTTP/2 connections closed because of too many reset streams",
             )?,
-            policy_report_only: make.counters(
-                "postern_proxy_policy_report_only_total",
-                "Requests forwarded by a report-only policy that would have rejected them",
-                &["route", "code"],
-            )?,
             external_authorization: ExternalAuthorizationMetrics {
                 results: make.counters(
                     "postern_proxy_external_authorizations_total",
@@ -240,11 +243,7 @@ impl GatewayMetrics {
                     "route",
                 )?,
             },
-            rate_limit_report_only: make.counters(
-                "postern_proxy_rate_limit_report_only_total",
-                "Requests forwarded by a report-only rate limit that would have rejected them",
-                &["route", "limit"],
-            )?,
+            report_only: ReportOnlyMetrics::new(&make)?,
             events_dropped: make.counter(
                 "postern_access_events_dropped_total",
                 "Dropped access events",

@@ -1,0 +1,283 @@
+//! Mirroring: copies of requests to a second upstream, whose responses are discarded.
+//!
+//! A mirrored request never delays the request itself: its body is copied while it is forwarded,
+//! and a task of its own sends it once the body is complete. It is sent once, and never again.
+//! Both forwarding paths call [`begin`] after admission and [`note_body`] for each part of a body.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::Method;
+use http::header::{CONTENT_LENGTH, EXPECT};
+use pingora::http::RequestHeader;
+use pingora_core::Result;
+use pingora_proxy::Session;
+use prometheus::IntCounterVec;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::config::MirrorConfig;
+use crate::forwarding::upstream_request;
+use crate::message::{grpc, headers};
+use crate::state::GatewayState;
+use crate::state::request_context::{MirrorCapture, RequestContext};
+use crate::upstream::{IdleCheck, ResponseBody, UpstreamConnection, UpstreamPool};
+
+/// The field that distinguishes a mirrored request. Clients cannot send it.
+const MIRROR_FIELD: &str = "x-postern-mirror";
+
+/// Maximum bytes of a response that are read so that its connection can be reused.
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
+
+/// The result of a request that was chosen to be mirrored, as a label of the metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MirrorResult {
+    Answered,
+    Failed,
+    TimedOut,
+    /// Too many are in flight.
+    DroppedInFlight,
+    /// The body is too long.
+    DroppedBodyBytes,
+    /// No address is available.
+    DroppedNoEndpoint,
+}
+
+/// A complete mirrored request.
+struct MirroredRequest {
+    route: String,
+    pool: Arc<UpstreamPool>,
+    hash_key: Vec<u8>,
+    head: BytesMut,
+    body: Bytes,
+    is_head_request: bool,
+    timeout: Duration,
+    results: IntCounterVec,
+    _slot: OwnedSemaphorePermit,
+}
+
+/// Decides whether an admitted request is mirrored, and sends the copy if it has no body. WebSocket
+/// upgrades and gRPC calls are not mirrored, because their messages depend on the answers.
+pub(super) fn begin(
+    state: &GatewayState,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+) -> Result<()> {
+    let config = Arc::clone(&ctx.config);
+    let Some(index) = ctx.route else {
+        return Ok(());
+    };
+    let route = &config.route_table.routes[index];
+    let Some(mirror) = &route.mirror else {
+        return Ok(());
+    };
+    let head = session.req_header();
+    let is_dialogue =
+        grpc::is_call(head) || (route.websocket && headers::is_websocket_upgrade(head));
+    if is_dialogue || !is_sampled(mirror.share, state.ids.random_u64()) {
+        return Ok(());
+    }
+    if content_length(head) > mirror.body_bytes as u64 {
+        count(state, &route.name, MirrorResult::DroppedBodyBytes);
+        return Ok(());
+    }
+    let slots = config.mirror_slots.get(&index).map(Arc::clone);
+    let Some(slot) = slots.and_then(|slots| slots.try_acquire_owned().ok()) else {
+        count(state, &route.name, MirrorResult::DroppedInFlight);
+        return Ok(());
+    };
+    ctx.mirror = Some(Box::new(MirrorCapture {
+        slot,
+        body: BytesMut::new(),
+    }));
+    if session.is_body_empty() {
+        note_body(state, session.req_header(), &[], true, ctx)?;
+    }
+    Ok(())
+}
+
+/// Copies a part of the request body, and sends the copy at its end.
+pub(super) fn note_body(
+    state: &GatewayState,
+    head: &RequestHeader,
+    part: &[u8],
+    end: bool,
+    ctx: &mut RequestContext,
+) -> Result<()> {
+    let config = Arc::clone(&ctx.config);
+    let (Some(capture), Some(index)) = (&mut ctx.mirror, ctx.route) else {
+        return Ok(());
+    };
+    let route = &config.route_table.routes[index];
+    let Some(mirror) = &route.mirror else {
+        return Ok(());
+    };
+    if capture.body.len() + part.len() > mirror.body_bytes {
+        ctx.mirror = None;
+        count(state, &route.name, MirrorResult::DroppedBodyBytes);
+        return Ok(());
+    }
+    capture.body.extend_from_slice(part);
+    if end && let Some(capture) = ctx.mirror.take() {
+        let request = build_request(state, head, mirror, *capture, ctx)?;
+        tokio::spawn(request.send());
+    }
+    Ok(())
+}
+
+fn build_request(
+    state: &GatewayState,
+    head: &RequestHeader,
+    mirror: &MirrorConfig,
+    capture: MirrorCapture,
+    ctx: &RequestContext,
+) -> Result<MirroredRequest> {
+    let body = capture.body.freeze();
+    let pool = Arc::clone(&ctx.config.pools[mirror.upstream]);
+    let key = pool.hash_key(head, ctx.caller.as_ref(), ctx.client_address);
+    let hash_key = key.into_owned();
+    let mut copy = head.clone();
+    let had_length = copy.remove_header(&CONTENT_LENGTH).is_some();
+    copy.remove_header(&EXPECT);
+    let mut message = upstream_request::serialize_request(&copy, ctx)?;
+    // Before the empty line at the end of the head.
+    message.truncate(message.len() - 2);
+    headers::append_field(&mut message, MIRROR_FIELD, b"1");
+    if had_length || !body.is_empty() {
+        let length = body.len().to_string();
+        headers::append_field(&mut message, CONTENT_LENGTH.as_str(), length.as_bytes());
+    }
+    message.extend_from_slice(b"\r\n");
+    Ok(MirroredRequest {
+        route: ctx
+            .route()
+            .map(|route| route.name.clone())
+            .unwrap_or_default(),
+        pool,
+        hash_key,
+        head: message,
+        body,
+        is_head_request: head.method == Method::HEAD,
+        timeout: mirror.timeout,
+        results: state.metrics.mirrored.clone(),
+        _slot: capture.slot,
+    })
+}
+
+/// Returns whether a random number selects a request.
+fn is_sampled(share: f64, random: u64) -> bool {
+    share >= 1.0 || (random as f64) < share * (u64::MAX as f64)
+}
+
+fn content_length(head: &RequestHeader) -> u64 {
+    let length = head.headers.get(CONTENT_LENGTH);
+    length
+        .and_then(|length| length.to_str().ok()?.parse().ok())
+        .unwrap_or(0)
+}
+
+fn count(state: &GatewayState, route: &str, result: MirrorResult) {
+    let labels = [route, result.as_str()];
+    state.metrics.mirrored.with_label_values(&labels).inc();
+}
+
+// === impl MirrorResult ===
+
+impl MirrorResult {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Failed => "failed",
+            Self::TimedOut => "timed_out",
+            Self::DroppedInFlight => "dropped_in_flight",
+            Self::DroppedBodyBytes => "dropped_body_bytes",
+            Self::DroppedNoEndpoint => "dropped_no_endpoint",
+        }
+    }
+}
+
+// === impl MirroredRequest ===
+
+impl MirroredRequest {
+    /// Sends the request and discards the response. Failures are not recorded for the address: they
+    /// must not affect the requests that are not copies.
+    async fn send(self) {
+        let (results, route) = (self.results.clone(), self.route.clone());
+        let result = match tokio::time::timeout(self.timeout, self.exchange()).await {
+            Ok(result) => result,
+            Err(_elapsed) => MirrorResult::TimedOut,
+        };
+        results.with_label_values(&[&route, result.as_str()]).inc();
+    }
+
+    async fn exchange(self) -> MirrorResult {
+        let Ok(permit) = self.pool.pick(&self.hash_key, None, Instant::now()) else {
+            return MirrorResult::DroppedNoEndpoint;
+        };
+        let endpoint = Arc::clone(&permit.endpoint);
+        let config = &self.pool.config;
+        let idle = endpoint.idle.take(config.idle_timeout, IdleCheck::Now);
+        let connected = match idle {
+            Some(connection) => Ok(connection),
+            None => {
+                let (address, peer) = (endpoint.address, &endpoint.peer);
+                UpstreamConnection::connect(address, peer, config.connect_timeout).await
+            }
+        };
+        let Ok(mut connection) = connected else {
+            return MirrorResult::Failed;
+        };
+        let mut message = self.head.chain(self.body);
+        if poll_fn(|cx| connection.poll_send(cx, &mut message))
+            .await
+            .is_err()
+        {
+            return MirrorResult::Failed;
+        }
+        match discard_response(&mut connection, self.is_head_request).await {
+            Ok(true) => endpoint.idle.put(connection, Instant::now()),
+            Ok(false) => {}
+            Err(_) => return MirrorResult::Failed,
+        }
+        MirrorResult::Answered
+    }
+}
+
+/// Reads a response. Returns whether the connection can be reused.
+async fn discard_response(
+    connection: &mut UpstreamConnection,
+    is_head_request: bool,
+) -> Result<bool> {
+    let mut response = poll_fn(|cx| connection.poll_response(cx, is_head_request)).await?;
+    while response.head.status.is_informational() && response.head.status.as_u16() != 101 {
+        response = poll_fn(|cx| connection.poll_response(cx, is_head_request)).await?;
+    }
+    let mut received = 0;
+    while response.body != ResponseBody::Done {
+        let part = poll_fn(|cx| connection.poll_body(cx, &mut response.body)).await?;
+        received += part.map_or(0, |part| part.len());
+        if received > MAX_RESPONSE_BYTES {
+            return Ok(false);
+        }
+    }
+    Ok(response.keep_alive && response.head.status.as_u16() != 101)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_is_a_fraction_of_random_numbers() {
+        let quarter = u64::MAX / 4;
+        for (share, random, want) in [
+            (0.0, 0, false),
+            (1.0, u64::MAX, true),
+            (0.25, quarter - (1 << 20), true),
+            (0.25, quarter + (1 << 20), false),
+        ] {
+            assert_eq!(is_sampled(share, random), want, "{share} {random}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Mirrored requests: their content, and their isolation from the requests themselves.
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+
+use super::harness::{PATH_SELECTORS, STEP_TIMEOUT, TestGateway, has_field};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::{http2_client, start};
+use super::tls_gateway::{head, reply, send};
+
+/// Starts a gateway that mirrors requests to this address with these settings.
+async fn gateway(origin: TestOrigin, candidate: SocketAddr, settings: &str) -> TestGateway {
+    let upstream = format!(
+        "addresses = [\"{}\"]\n[upstream.candidate]\naddresses = [\"{candidate}\"]\nretries = 2\n",
+        origin.address
+    );
+    let routes = format!(
+        "[[route]]\nname = \"open\"\npath = \"/open/*\"\nmethods = [\"GET\", \"HEAD\", \"POST\"]\nupstream = \"origin\"\n\
+         policy = \"public\"\nrewrite = {{ strip = \"/open\", add = \"/new\" }}\nbody_bytes = \"4MiB\"\n\
+         mirror = {{ upstream = \"candidate\"{settings} }}\n\
+         [[route]]\nname = \"closed\"\npath = \"/closed\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
+         policy = {{ users = \"any\" }}\nwebsocket = true\nmirror = {{ upstream = \"candidate\" }}\n"
+    );
+    TestGateway::h2c(origin, &upstream, "", &routes).await
+}
+
+async fn answering() -> TestOrigin {
+    TestOrigin::start(OriginBehavior::Answer).await
+}
+
+/// Waits until the counter of this result has this value.
+async fn wait_for(gateway: &TestGateway, route: &str, result: &str, count: usize) {
+    let name = "postern_proxy_mirrored_requests_total";
+    let line = format!("{name}{{result=\"{result}\",route=\"{route}\"}} {count}\n");
+    let waiting = async {
+        while !gateway.admin_get("/metrics").await.contains(&line) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
+    assert!(
+        waited.is_ok(),
+        "{line}{}",
+        gateway.admin_get("/metrics").await
+    );
+}
+
+/// Returns the head of a request in lower case, and its body.
+fn split(request: &str) -> (String, String) {
+    let (head, body) = request.split_once("\r\n\r\n").expect("a head");
+    (head.to_ascii_lowercase(), body.to_owned())
+}
+
+/// Returns the fields that a request and its copy have in common, sorted.
+fn common_fields(head: &str) -> Vec<String> {
+    let own = ["x-postern-mirror:", "content-length:", "transfer-encoding:"];
+    let lines = head
+        .lines()
+        .filter(|line| !own.iter().any(|name| line.starts_with(name)));
+    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+#[tokio::test]
+async fn mirrored_request_is_equal_except_for_its_marker() {
+    let long = "x".repeat(40_000);
+    let requests = [
+        "GET /open/1?a=b HTTP/1.1\r\nHost: gate\r\nX-Own: 1\r\nWAY\r\n".to_owned(),
+        "HEAD /open/1 HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nWAY\r\n".to_owned(),
+        "POST /open/2 HTTP/1.1\r\nHost: gate\r\nContent-Length: 5\r\nWAY\r\nhello".to_owned(),
+        "POST /open/2 HTTP/1.1\r\nHost: gate\r\nContent-Length: 0\r\nWAY\r\n".to_owned(),
+        format!("POST /open/3 HTTP/1.1\r\nHost: gate\r\nContent-Length: 40000\r\nWAY\r\n{long}"),
+        "POST /open/4 HTTP/1.1\r\nHost: gate\r\nTransfer-Encoding: chunked\r\nWAY\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
+            .to_owned(),
+    ];
+    for request in &requests {
+        for selector in PATH_SELECTORS {
+            let candidate = answering().await;
+            let gateway = gateway(answering().await, candidate.address, "").await;
+            let request = request.replace("WAY", selector);
+            let answer = gateway.send(&request.replace("HEAD", "GET")).await;
+            assert_eq!(answer.status, 200);
+            wait_for(&gateway, "open", "answered", 1).await;
+            let (real, body) = split(&gateway.origin.only());
+            let (copy, copied_body) = split(&candidate.only());
+            assert_eq!(common_fields(&real), common_fields(&copy), "{request:.200}");
+            assert!(copy.contains("\r\nx-postern-mirror: 1"), "{copy}");
+            assert!(!real.contains("x-postern-mirror"), "{real}");
+            assert!(copy.starts_with("get /new/") || copy.starts_with("post /new/"));
+            if real.contains("chunked") {
+                assert!(copy.contains("content-length: 5"), "{copy}");
+                assert_eq!(copied_body, "hello");
+            } else {
+                assert!(body == copied_body, "{request:.200}");
+                let has_length = |head: &str| head.contains("content-length");
+                assert_eq!(has_length(&real), has_length(&copy), "{copy}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn http2_request_is_mirrored_with_its_identity() {
+    let candidate = answering().await;
+    let gateway = gateway(answering().await, candidate.address, "").await;
+    let mut client = http2_client(&gateway, 1 << 16).await;
+    let (answer, mut body) = send(&mut client, head("POST", "/open/1", &[]), false);
+    body.send_data("hello".into(), true).expect("sends");
+    assert_eq!(reply(answer).await.expect("a response").status, 200);
+    wait_for(&gateway, "open", "answered", 1).await;
+    let (copy, body) = split(&candidate.only());
+    assert!(
+        copy.contains("content-length: 5") && copy.contains("host: gate"),
+        "{copy}"
+    );
+    assert_eq!(body, "hello");
+
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let forged = format!("{bearer}X-Postern-Mirror: 2\r\nX-Postern-Subject: eve\r\n");
+    assert_eq!(gateway.get("/closed", &forged).await.status, 200);
+    wait_for(&gateway, "closed", "answered", 1).await;
+    let copy = candidate.seen().pop().expect("a copy");
+    assert!(has_field(&copy, "x-postern-subject: ada"), "{copy}");
+    let markers = copy
+        .to_ascii_lowercase()
+        .matches("x-postern-mirror")
+        .count();
+    assert_eq!(markers, 1, "{copy}");
+    let real = gateway.origin.seen().pop().expect("a request");
+    assert!(
+        !real.to_ascii_lowercase().contains("x-postern-mirror"),
+        "{real}"
+    );
+    // A rejected request is not mirrored.
+    assert_eq!(gateway.get("/closed", "").await.status, 401);
+    assert_eq!(candidate.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn hanging_mirror_neither_delays_nor_accumulates() {
+    let hanging = start(|mut connection| async move {
+        connection.take_head().await;
+        pending::<()>().await;
+    });
+    let settings = ", timeout = \"300ms\", in_flight = 2";
+    let gateway = gateway(answering().await, hanging.await, settings).await;
+    for selector in PATH_SELECTORS {
+        for _ in 0..5 {
+            let answered = gateway.get("/open/1", selector);
+            let answer = tokio::time::timeout(Duration::from_secs(5), answered).await;
+            assert_eq!(answer.expect("no delay").status, 200);
+        }
+    }
+    wait_for(&gateway, "open", "timed_out", 2).await;
+    let metrics = gateway.admin_get("/metrics").await;
+    assert!(
+        metrics.contains("result=\"dropped_in_flight\""),
+        "{metrics}"
+    );
+    // The slots are free again.
+    assert_eq!(gateway.get("/open/1", "").await.status, 200);
+    wait_for(&gateway, "open", "timed_out", 3).await;
+}
+
+#[tokio::test]
+async fn failed_mirror_is_counted_and_never_repeated() {
+    let refused = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = refused.local_addr().expect("bound");
+    drop(refused);
+    let unreachable = gateway(answering().await, address, "").await;
+    for _ in 0..3 {
+        assert_eq!(unreachable.get("/open/1", "").await.status, 200);
+    }
+    wait_for(&unreachable, "open", "failed", 3).await;
+
+    let attempts = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&attempts);
+    let closing = start(move |mut connection| {
+        let counted = Arc::clone(&counted);
+        async move {
+            if connection.take_head().await.is_some() {
+                *counted.lock() += 1;
+            }
+        }
+    });
+    let closing = gateway(answering().await, closing.await, "").await;
+    assert_eq!(closing.get("/open/1", "").await.status, 200);
+    wait_for(&closing, "open", "failed", 1).await;
+    assert_eq!(*attempts.lock(), 1);
+    let garbage = TestOrigin::start(OriginBehavior::Garbage).await;
+    let confused = gateway(answering().await, garbage.address, "").await;
+    assert_eq!(confused.get("/open/1", "").await.status, 200);
+    wait_for(&confused, "open", "failed", 1).await;
+}
+
+#[tokio::test]
+async fn long_body_is_forwarded_and_not_mirrored() {
+    let candidate = answering().await;
+    let gateway = gateway(answering().await, candidate.address, ", body_bytes = 30000").await;
+    let body = "x".repeat(30_001);
+    let sized =
+        format!("POST /open/1 HTTP/1.1\r\nHost: gate\r\nContent-Length: 30001\r\n\r\n{body}");
+    let chunked = format!(
+        "POST /open/1 HTTP/1.1\r\nHost: gate\r\nTransfer-Encoding: chunked\r\n\r\n7531\r\n{body}\r\n0\r\n\r\n"
+    );
+    for (count, request) in [sized, chunked].iter().enumerate() {
+        assert_eq!(gateway.send(request).await.status, 200);
+        wait_for(&gateway, "open", "dropped_body_bytes", count + 1).await;
+    }
+    assert_eq!(gateway.origin.seen().len(), 2);
+    assert_eq!(candidate.seen().len(), 0);
+}
+
+#[tokio::test]
+async fn share_of_zero_and_upgrades_are_not_mirrored() {
+    let candidate = answering().await;
+    let gateway_without = gateway(answering().await, candidate.address, ", share = 0").await;
+    assert_eq!(gateway_without.get("/open/1", "").await.status, 200);
+    let origin = TestOrigin::start(OriginBehavior::Upgrade).await;
+    let gateway = gateway(origin, candidate.address, "").await;
+    let request = format!(
+        "GET /closed HTTP/1.1\r\nHost: gate\r\nAuthorization: Bearer {}\r\nConnection: Upgrade\r\n\
+         Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        gateway.user()
+    );
+    let mut client = gateway.connect().await;
+    client.write(&request).await;
+    assert!(client.until("hello").await.starts_with("HTTP/1.1 101"));
+    for gateway in [&gateway, &gateway_without] {
+        let metrics = gateway.admin_get("/metrics").await;
+        assert!(
+            !metrics.contains("postern_proxy_mirrored_requests_total{"),
+            "{metrics}"
+        );
+    }
+    assert_eq!(candidate.seen().len(), 0);
+}
