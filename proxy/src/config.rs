@@ -106,6 +106,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// The CORS policy for requests that match no route.
     pub cors: Option<Arc<CorsPolicy>>,
+    /// The changes of responses to requests that match no route: those of `[defaults]`.
+    pub response_headers: Option<Arc<HeaderChanges>>,
     /// Requests whose decision must be as specified before the configuration is activated.
     pub tests: Vec<RouteTest>,
 }
@@ -221,6 +223,7 @@ impl Config {
             dns,
             upstreams,
             cors: CorsPolicy::fallback(defaults.cors, &routes),
+            response_headers: defaults.response_headers,
             routes,
             tests,
         })

@@ -15,9 +15,11 @@ pub(crate) fn apply_common_headers(
     ctx: &RequestContext,
 ) -> Result<()> {
     cors::apply_headers(ctx, &client.req_header().headers, response)?;
-    if let Some(route) = ctx.route()
-        && let Some(changes) = &route.settings.response_headers
-    {
+    let changes = match ctx.route() {
+        Some(route) => &route.settings.response_headers,
+        None => &ctx.config.response_headers,
+    };
+    if let Some(changes) = changes {
         header_changes::apply_to_response(changes, client, response, ctx);
     }
     if let Some(rate_limit) = ctx.rate_limit

@@ -44,6 +44,7 @@ impl StartupOnlySettings {
             upstreams: _,
             routes: _,
             cors: _,
+            response_headers: _,
             tests: _,
         } = config;
         Self {

@@ -13,7 +13,8 @@ use tokio::sync::Semaphore;
 
 use crate::api_keys::ApiKeyFile;
 use crate::config::{
-    BodyFile, ClientLimits, Config, CorsPolicy, ExternalAuthorization, Route, ShutdownConfig,
+    BodyFile, ClientLimits, Config, CorsPolicy, ExternalAuthorization, HeaderChanges, Route,
+    ShutdownConfig,
 };
 use crate::external_authorization::ExternalAuthorizer;
 use crate::routing::router::RouteIndex;
@@ -32,6 +33,8 @@ pub(crate) struct RuntimeConfig {
     pub(crate) route_metrics: Vec<RouteMetrics>,
     /// The CORS policy for requests that match no route.
     pub(crate) cors: Option<Arc<CorsPolicy>>,
+    /// The changes of responses to requests that match no route.
+    pub(crate) response_headers: Option<Arc<HeaderChanges>>,
     pub(crate) pools: Vec<Arc<UpstreamPool>>,
     /// The slots of mirrored requests, for each route that mirrors.
     pub(crate) mirror_slots: AHashMap<RouteIndex, Arc<Semaphore>>,
@@ -119,11 +122,12 @@ impl RuntimeConfig {
         let authorizers = authorizers(&table.routes, previous, metrics)?;
         let (limits, stop) = (Arc::new(config.limits), config.stop);
         let issuers = [config.identity.actor.issuer, config.identity.service.issuer];
-        let cors = config.cors;
+        let (cors, response_headers) = (config.cors, config.response_headers);
         Ok(Self {
             route_table: table,
             route_metrics,
             cors,
+            response_headers,
             pools,
             mirror_slots,
             resolver,

@@ -13,6 +13,7 @@ use super::tls_gateway::{get, head, reply, send};
 const ROUTES: &str = r#"
 [defaults]
 request_headers = { remove = ["X-Debug"] }
+response_headers = { set = { X-Default = "{path} {route}" } }
 
 [[route]]
 name = "open"
@@ -149,6 +150,15 @@ async fn fields_of_responses_are_changed_on_all_paths() {
     assert_eq!(answer.headers.get_all("x-many").iter().count(), 3);
     for name in ["x-internal", "server", "x-powered-by"] {
         assert!(!answer.headers.contains_key(name), "{:?}", answer.headers);
+    }
+    // Requests that match no route have the defaults, a route its own.
+    for (target, shown) in [
+        ("/nowhere", Some("/nowhere ")),
+        ("/default", Some("/default default")),
+        ("/open/1/2", None),
+    ] {
+        let answer = gateway.get(target, "").await;
+        assert_eq!(answer.header("x-default"), shown, "{}", answer.head);
     }
     // A rejection has them as well.
     let refused = gateway.get("/closed", "").await;
