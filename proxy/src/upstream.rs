@@ -25,6 +25,7 @@ mod tls_material;
 pub(crate) mod tunnel;
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once};
 use std::time::Instant;
 
@@ -71,6 +72,8 @@ pub(crate) struct UpstreamPool {
     retry_budget: RetryBudget,
     client_shares: Arc<ClientShares>,
     created_at: Instant,
+    /// State of the pseudo-random sequence of slow starts.
+    ramp_sequence: AtomicU64,
     peers: Arc<PeerBuilder>,
     pub(crate) latency: Histogram,
     retries: IntCounter,
@@ -137,6 +140,7 @@ impl UpstreamPool {
             retry_budget: RetryBudget::new(config.retry_budget),
             client_shares: Arc::default(),
             created_at: Instant::now(),
+            ramp_sequence: AtomicU64::new(0),
             peers,
             latency: metrics.upstream.latency.with_label_values(&label),
             retries: metrics.upstream.retries.with_label_values(&label),
@@ -190,7 +194,29 @@ impl UpstreamPool {
         }
         if has_changed {
             let set = EndpointSet::new(&self.config.load_balancing, &self.backends.get_backend());
-            self.endpoints.store(Arc::new(set));
+            let before = self.endpoints.swap(Arc::new(set));
+            self.note_members(&before.endpoints, &self.endpoints());
+        }
+    }
+
+    /// Begins the slow start of new addresses, unless all are, and drains removed ones: their idle
+    /// connections are closed, and their requests in flight end as they would.
+    fn note_members(&self, before: &[Arc<Endpoint>], after: &[Arc<Endpoint>]) {
+        let is_in = |endpoint: &Arc<Endpoint>, all: &[Arc<Endpoint>]| {
+            all.iter().any(|one| Arc::ptr_eq(one, endpoint))
+        };
+        for endpoint in before.iter().filter(|endpoint| !is_in(endpoint, after)) {
+            endpoint.idle.close();
+            let in_flight = endpoint.in_flight();
+            let (upstream, address) = (&self.config.name, endpoint.address);
+            tracing::info!(%upstream, %address, in_flight, "upstream address removed, draining");
+        }
+        let kept = before.iter().any(|endpoint| is_in(endpoint, after));
+        if let (Some(duration), true) = (self.config.slow_start, kept) {
+            let now_ms = self.now_ms();
+            for endpoint in after.iter().filter(|endpoint| !is_in(endpoint, before)) {
+                endpoint.start_ramp(now_ms, duration);
+            }
         }
     }
 
@@ -274,6 +300,10 @@ impl UpstreamPool {
         let panic_percent = self.config.outlier.panic_percent;
         let candidates = Candidates::new(&set.endpoints, avoid, panic_percent, self.ms_at(now))
             .ok_or(NoEndpoint::Unavailable)?;
+        let candidates = match self.config.slow_start {
+            Some(_) => candidates.with_slow_start(&self.ramp_sequence),
+            None => candidates,
+        };
         set.acquire(&candidates, key, self.config.in_flight)
             .ok_or(NoEndpoint::AtCapacity)
     }

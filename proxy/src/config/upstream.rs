@@ -50,6 +50,9 @@ pub struct UpstreamConfig {
     pub proxy_protocol: Option<ProxyProtocolVersion>,
     /// Whether requests have the field `Forwarded` (RFC 7239); default false.
     pub forwarded: bool,
+    /// Time in which a new or recovered address reaches its full share of the requests; default
+    /// none.
+    pub slow_start: Option<Duration>,
 }
 
 /// A host and port, or the name of SRV records.
@@ -131,9 +134,18 @@ impl UpstreamConfig {
             let seconds = Duration::from_secs;
             let addresses = upstream.required("addresses", read_addresses);
             let http2 = upstream.or("http2", false, |field| field.boolean());
+            let load_balancing = LoadBalancing::read(upstream);
+            let is_consistent = matches!(load_balancing, LoadBalancing::Consistent(_));
+            let slow_start = upstream.optional("slow_start", |field| match is_consistent {
+                true => field.fail(
+                    "conflicting_fields",
+                    "is not possible with load_balancing = \"consistent\": a key would change its address",
+                ),
+                false => nonzero_duration(field),
+            });
             Some(Self {
                 name: name.to_owned(),
-                load_balancing: LoadBalancing::read(upstream),
+                load_balancing,
                 connect_timeout: upstream.or("connect_timeout", seconds(2), nonzero_duration),
                 read_timeout: upstream.or("read_timeout", seconds(30), nonzero_duration),
                 write_timeout: upstream.or("write_timeout", seconds(30), nonzero_duration),
@@ -150,6 +162,7 @@ impl UpstreamConfig {
                 proxy_protocol: upstream
                     .optional("proxy_protocol", |field| read_proxy_protocol(field, http2)),
                 forwarded: upstream.or("forwarded", false, |field| field.boolean()),
+                slow_start,
                 addresses: addresses?,
             })
         })

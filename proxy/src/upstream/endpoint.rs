@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -38,6 +39,9 @@ pub(crate) struct Endpoint {
     successes_while_ejected: AtomicU32,
     /// Result of the active health checks.
     pub(crate) healthy: AtomicBool,
+    /// Beginning and end of the slow start, in milliseconds of the pool's clock.
+    ramp_from: AtomicU64,
+    ramp_until: AtomicU64,
     /// Idle HTTP/1.1 connections.
     pub(crate) idle: IdlePool,
     /// Rate limit of warnings about failed attempts.
@@ -53,6 +57,9 @@ pub(crate) struct EndpointStatus {
     pub(crate) ejected: bool,
     pub(crate) in_flight: usize,
     pub(crate) latency_us: u64,
+    /// The part of its share that the address gets during its slow start, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) slow_start_percent: Option<u64>,
 }
 
 /// The availability of an address, best first.
@@ -75,6 +82,9 @@ pub(crate) struct InFlightPermit {
     is_released: AtomicBool,
 }
 
+/// The part of its share that an address gets at the beginning of its slow start, as in Envoy.
+const MIN_RAMP_PERMILLE: u64 = 100;
+
 /// Each faster sample reduces the latency estimate by this fraction of the difference.
 const LATENCY_DECAY_DIVISOR: u64 = 8;
 
@@ -94,6 +104,8 @@ impl Endpoint {
             ejected_until: AtomicU64::new(0),
             successes_while_ejected: AtomicU32::new(0),
             healthy: AtomicBool::new(true),
+            ramp_from: AtomicU64::new(0),
+            ramp_until: AtomicU64::new(0),
             idle: IdlePool::default(),
             warnings: LogThrottle::default(),
         }
@@ -121,6 +133,26 @@ impl Endpoint {
         } else {
             Availability::Available
         }
+    }
+
+    /// Starts a slow start of this duration.
+    pub(super) fn start_ramp(&self, now_ms: u64, duration: Duration) {
+        let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        self.ramp_from.store(now_ms, Ordering::Relaxed);
+        let until = now_ms.saturating_add(duration_ms);
+        self.ramp_until.store(until, Ordering::Relaxed);
+    }
+
+    /// Returns the part of its share that the address gets, in thousandths: the elapsed part of the
+    /// slow start, and at least a tenth.
+    pub(super) fn ramp_permille(&self, now_ms: u64) -> u64 {
+        let until = self.ramp_until.load(Ordering::Relaxed);
+        if now_ms >= until {
+            return 1000;
+        }
+        let from = self.ramp_from.load(Ordering::Relaxed);
+        let elapsed = now_ms.saturating_sub(from).saturating_mul(1000);
+        (elapsed / (until - from).max(1)).max(MIN_RAMP_PERMILLE)
     }
 
     /// Returns the load: requests in flight times latency, divided by weight.
@@ -193,6 +225,8 @@ impl Endpoint {
             ejected: self.ejected_until.load(Ordering::Relaxed) > now_ms,
             in_flight: self.in_flight.load(Ordering::Relaxed),
             latency_us: self.latency_us.load(Ordering::Relaxed),
+            slow_start_percent: Some(self.ramp_permille(now_ms) / 10)
+                .filter(|percent| *percent < 100),
         }
     }
 }

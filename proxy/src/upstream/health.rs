@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use async_trait::async_trait;
@@ -25,6 +26,9 @@ const NO_ANSWER: ErrorType = ErrorType::new("no answer in time");
 struct EndpointCheck {
     upstream: String,
     config: HealthCheckConfig,
+    /// The clock of the pool and the duration of slow starts.
+    created_at: Instant,
+    slow_start: Option<Duration>,
     probe: Box<dyn HealthCheck + Send + Sync>,
 }
 
@@ -52,6 +56,10 @@ impl HealthCheck for EndpointCheck {
 
     async fn health_status_change(&self, target: &Backend, healthy: bool) {
         if let Some(endpoint) = target.ext.get::<Arc<Endpoint>>() {
+            if let (Some(duration), true) = (self.slow_start, healthy) {
+                let now_ms = u64::try_from(self.created_at.elapsed().as_millis());
+                endpoint.start_ramp(now_ms.unwrap_or(u64::MAX), duration);
+            }
             endpoint.healthy.store(healthy, Ordering::Relaxed);
         }
         tracing::warn!(upstream = %self.upstream, address = %target.addr, healthy, "upstream address health changed");
@@ -83,6 +91,8 @@ impl UpstreamPool {
         let check = EndpointCheck {
             upstream: self.config.name.clone(),
             config: health,
+            created_at: self.created_at,
+            slow_start: self.config.slow_start,
             probe,
         };
         self.health_check

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -88,7 +89,11 @@ pub(crate) enum IdleCheck {
 /// A pool of idle connections to one address with their idle times, most recently used first, so
 /// that unneeded connections expire.
 #[derive(Debug, Default)]
-pub(crate) struct IdlePool(Mutex<Vec<(UpstreamConnection, Instant)>>);
+pub(crate) struct IdlePool {
+    connections: Mutex<Vec<(UpstreamConnection, Instant)>>,
+    /// Whether connections are closed instead of pooled.
+    is_closed: AtomicBool,
+}
 
 // === impl UpstreamConnection ===
 
@@ -372,7 +377,7 @@ impl IdlePool {
             // The least recently used one is probably that of a client that has left.
             connections.remove(0);
         }
-        if connections.len() < MAX_IDLE_CONNECTIONS {
+        if connections.len() < MAX_IDLE_CONNECTIONS && !self.is_closed.load(Ordering::Relaxed) {
             connections.push((connection, now));
         }
     }
@@ -384,11 +389,21 @@ impl IdlePool {
             since.elapsed() < idle && connection.is_reusable(IdleCheck::Now)
         });
         let mut now = self.lock();
+        if self.is_closed.load(Ordering::Relaxed) {
+            return;
+        }
         let newer = std::mem::replace(&mut *now, connections);
         now.extend(newer);
     }
 
+    /// Closes all connections, and those that are added later.
+    pub(super) fn close(&self) {
+        let mut connections = self.lock();
+        self.is_closed.store(true, Ordering::Relaxed);
+        connections.clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<(UpstreamConnection, Instant)>> {
-        self.0.lock()
+        self.connections.lock()
     }
 }

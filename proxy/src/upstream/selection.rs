@@ -14,6 +14,7 @@
 //! on the same endpoints, whose load it reads from them.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -74,6 +75,9 @@ pub(super) struct Candidates<'e> {
     endpoints: &'e [Arc<Endpoint>],
     avoid: Option<&'e Endpoint>,
     now_ms: u64,
+    /// A random number that decides which addresses in slow start are passed over; `None` if none
+    /// is.
+    ramp_random: Option<u64>,
     /// The priority whose addresses all count as available.
     panic_priority: Option<u32>,
     /// The rank of the addresses that are used.
@@ -225,6 +229,7 @@ impl<'e> Candidates<'e> {
             endpoints,
             avoid: avoid.filter(|_| count > 1),
             now_ms,
+            ramp_random: None,
             panic_priority: is_panic.then_some(priority),
             best: (Availability::Unhealthy, u32::MAX),
         };
@@ -233,6 +238,28 @@ impl<'e> Candidates<'e> {
             .map(|endpoint| candidates.rank(endpoint))
             .min()?;
         Some(candidates)
+    }
+
+    /// Passes addresses in slow start over, each with the probability of the part of its share that
+    /// it does not get yet; none of them if they are the only usable ones.
+    pub(super) fn with_slow_start(mut self, sequence: &AtomicU64) -> Self {
+        let number = sequence.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        self.ramp_random = Some(mix(number));
+        if self.usable().next().is_none() {
+            self.ramp_random = None;
+        }
+        self
+    }
+
+    fn is_passed_over(&self, endpoint: &Endpoint) -> bool {
+        let Some(random) = self.ramp_random else {
+            return false;
+        };
+        let permille = endpoint.ramp_permille(self.now_ms);
+        // A number of its own for each address.
+        permille < 1000
+            && mix(random ^ u64::from(endpoint.address.port()) ^ address_bits(endpoint)) % 1000
+                >= permille
     }
 
     /// Returns the priority that is used: the lowest number with an available address, or the lowest
@@ -254,11 +281,13 @@ impl<'e> Candidates<'e> {
     /// Returns the candidates of the best rank.
     fn usable(&self) -> impl Iterator<Item = &'e Arc<Endpoint>> {
         self.iter()
-            .filter(|endpoint| self.rank(endpoint) == self.best)
+            .filter(|endpoint| self.rank(endpoint) == self.best && !self.is_passed_over(endpoint))
     }
 
     fn is_usable(&self, endpoint: &Endpoint) -> bool {
-        self.is_candidate(endpoint) && self.rank(endpoint) == self.best
+        self.is_candidate(endpoint)
+            && self.rank(endpoint) == self.best
+            && !self.is_passed_over(endpoint)
     }
 
     fn is_candidate(&self, endpoint: &Endpoint) -> bool {
@@ -278,12 +307,12 @@ impl<'e> Candidates<'e> {
         (availability, priority)
     }
 
-    /// Acquires any address of the best rank: the chosen one is at capacity. If a concurrent
-    /// request has changed the state of all of them, any address is acceptable.
+    /// Acquires any address of the best rank, also in slow start: the chosen one is at capacity. If
+    /// a concurrent request has changed the state of all of them, any address is acceptable.
     fn acquire_any(&self, limit: usize) -> Option<InFlightPermit> {
         let is_changed = self.usable().next().is_none();
         self.iter()
-            .filter(|endpoint| is_changed || self.is_usable(endpoint))
+            .filter(|endpoint| is_changed || self.rank(endpoint) == self.best)
             .find_map(|endpoint| InFlightPermit::try_acquire(endpoint, limit))
     }
 }
@@ -350,6 +379,14 @@ fn walk(
         }
     }
     None
+}
+
+/// Returns the last bits of the IP address.
+fn address_bits(endpoint: &Endpoint) -> u64 {
+    match endpoint.address.ip() {
+        IpAddr::V4(ip) => u64::from(u32::from(ip)) << 16,
+        IpAddr::V6(ip) => (u128::from(ip) << 16) as u64,
+    }
 }
 
 /// Returns the endpoint that a backend carries.

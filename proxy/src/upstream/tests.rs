@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 mod discovery;
 mod selection;
+mod slow_start;
 
 use super::*;
 use crate::config::{ConsistentKey, DnsConfig, LoadBalancing, OutlierDetection, UpstreamAddress};
@@ -29,6 +30,7 @@ fn config(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamConfig {
         http2: false,
         proxy_protocol: None,
         forwarded: false,
+        slow_start: None,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::upstream::discovery::Target;
 use crate::upstream::name_resolver::{Answer, LookupError};
 
 /// An answer of the resolver with these ports of 127.0.0.9.
-fn answer(ports: &[u16]) -> Result<Answer, LookupError> {
+pub(super) fn answer(ports: &[u16]) -> Result<Answer, LookupError> {
     let target = |port: &u16| Target {
         address: SocketAddr::from(([127, 0, 0, 9], *port)),
         priority: 0,
@@ -38,7 +38,7 @@ fn resolved(names: &[&str], answers: &[&[u16]]) -> UpstreamPool {
 }
 
 /// Applies the result of a look-up.
-fn apply(pool: &UpstreamPool, at: usize, result: Result<Answer, LookupError>) {
+pub(super) fn apply(pool: &UpstreamPool, at: usize, result: Result<Answer, LookupError>) {
     pool.discovery.record(at, result, Instant::now());
     update(pool);
 }
