@@ -28,10 +28,11 @@ impl MirrorConfig {
         let upstream = section.required("upstream", |field| {
             let name = field.text(1..=100)?;
             match upstreams.iter().position(|upstream| upstream.name == name) {
-                Some(at) if upstreams[at].http2 => field.fail(
-                    "invalid_choice",
-                    "must be an upstream of HTTP/1.1, without http2 = true",
-                ),
+                Some(at) if upstreams[at].http2 || upstreams[at].proxy_protocol.is_some() => field
+                    .fail(
+                        "invalid_choice",
+                        "must be an upstream of HTTP/1.1, without http2 and proxy_protocol",
+                    ),
                 Some(at) => Some(at),
                 None => field.fail("unknown_upstream", format!("there is no [upstream.{name}]")),
             }

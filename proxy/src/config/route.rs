@@ -8,7 +8,9 @@ use postern_common::decode::{Field, Object, Value};
 use serde_json::json;
 
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
-use crate::config::{MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, policy};
+use crate::config::{
+    MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, policy,
+};
 
 /// `[[route]]`: a match, an upstream and a policy.
 #[derive(Clone, Debug)]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use postern_common::decode::Object;
 
 use crate::config::{
-    AccessList, CompressionConfig, CorsPolicy, ExternalAuthorization, HeaderChanges, PathPattern, RateLimit, RateLimitKey, nonzero_duration,
+    AccessList, CompressionConfig, CorsPolicy, ExternalAuthorization, HeaderChanges, PathPattern,
+    RateLimit, RateLimitKey, nonzero_duration,
 };
 
 /// The settings of a route that `[defaults]` can set for all routes. A key of a route replaces the

@@ -74,7 +74,7 @@ pub(super) fn begin(
     };
     let head = session.req_header();
     let is_dialogue =
-        grpc::is_call(head) || (route.websocket && headers::is_websocket_upgrade(head));
+        grpc::is_call(head) || (route.settings.websocket && headers::is_websocket_upgrade(head));
     if is_dialogue || !is_sampled(mirror.share, state.ids.random_u64()) {
         return Ok(());
     }
@@ -217,12 +217,14 @@ impl MirroredRequest {
         };
         let endpoint = Arc::clone(&permit.endpoint);
         let config = &self.pool.config;
-        let idle = endpoint.idle.take(config.idle_timeout, IdleCheck::Now);
+        let idle = endpoint
+            .idle
+            .take(config.idle_timeout, IdleCheck::Now, None);
         let connected = match idle {
             Some(connection) => Ok(connection),
             None => {
                 let (address, peer) = (endpoint.address, &endpoint.peer);
-                UpstreamConnection::connect(address, peer, config.connect_timeout).await
+                UpstreamConnection::connect(address, peer, config.connect_timeout, None).await
             }
         };
         let Ok(mut connection) = connected else {

@@ -148,7 +148,10 @@ pub(super) fn apply_response_headers(
     }
     rewrite_references(client, response, ctx)?;
     apply_common_headers(client, response, ctx)?;
-    if ctx.route().is_some_and(|route| route.settings.compression.is_some()) {
+    if ctx
+        .route()
+        .is_some_and(|route| route.settings.compression.is_some())
+    {
         compressed_response::prepare(state, client.req_header(), response, sets_cookie, ctx)?;
     }
     // HTTP/1.0 has no chunked framing (RFC 9112 section 6.1): the end of the connection ends the

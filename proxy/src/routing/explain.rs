@@ -180,7 +180,7 @@ fn write_traffic_rules(out: &mut String, config: &Config, route: &Route) {
         );
         let _memory_only = writeln!(out, "mirror     {name} ({percent} % of the requests)");
     }
-    for limit in &route.limits {
+    for limit in &route.settings.limits {
         let _memory_only = writeln!(
             out,
             "rate       {} requests per {:?} by {}{}",

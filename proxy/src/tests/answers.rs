@@ -502,7 +502,7 @@ fn explain_and_route_tests_show_answers() {
         ),
         ("GET", "/empty", &none, "respond 204 no body"),
     ] {
-        let explained = explain(&config, method, url, &HeaderMap::new(), caller);
+        let explained = explain(&config, method, url, &HeaderMap::new(), caller, None);
         assert!(
             explained.contains(&format!("decision   {decision}")),
             "{explained}"

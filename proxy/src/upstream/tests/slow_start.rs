@@ -159,7 +159,7 @@ async fn removed_address_is_drained() {
     let removed = Arc::clone(&in_flight.endpoint);
     let connect = || {
         let within = Duration::from_secs(5);
-        UpstreamConnection::connect(address, &removed.peer, within)
+        UpstreamConnection::connect(address, &removed.peer, within, None)
     };
     let (idle, used) = (
         connect().await.expect("one"),
