@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, HeaderValue, Response};
 use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -70,7 +70,7 @@ async fn echo(mut body: h2::RecvStream, mut answer: h2::server::SendResponse<Byt
         return;
     };
     let mut trailers = HeaderMap::new();
-    trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
     if stream.send_data(whole.into(), false).is_ok() {
         let _gone = stream.send_trailers(trailers);
     }
@@ -184,7 +184,8 @@ async fn tls_upstream_negotiates_http2() {
 async fn http2_authority_is_forwarded() {
     let (address, seen) = origin(None).await;
     let route = "[[route]]\npath = \"/api/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
-                 rewrite = { strip = \"/api\", add = \"/v1\" }\n";
+                 rewrite = { strip = \"/api\", add = \"/v1\" }\n\
+                 request_headers = { set = { X-Path = \"{path}{query}\" }, remove = [\"x-removed\"] }\n";
     let upstream = format!("{}\n{route}", upstream(address));
     let front = TlsGateway::before(
         TestOrigin::start(OriginBehavior::Answer).await,
@@ -194,9 +195,19 @@ async fn http2_authority_is_forwarded() {
     .await;
     let mut client = front.client().await;
     for path in ["/open?q", "/api/things?q"] {
-        assert_eq!(get(&mut client, path, &[]).await.status, 200);
+        let fields = [("x-path", "forged"), ("x-removed", "1")];
+        assert_eq!(get(&mut client, path, &fields).await.status, 200);
     }
     let seen = seen.lock().clone();
+    let changed: Vec<_> = seen
+        .iter()
+        .map(|(_, fields)| (&fields["x-path"], fields.contains_key("x-removed")))
+        .collect();
+    let (kept, set) = (
+        HeaderValue::from_static("forged"),
+        HeaderValue::from_static("/api/things?q"),
+    );
+    assert_eq!(changed, [(&kept, true), (&set, false)]);
     let lines: Vec<&str> = seen.iter().map(|(line, _)| line.as_str()).collect();
     assert_eq!(
         lines,
