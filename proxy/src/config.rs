@@ -14,6 +14,7 @@ mod dns;
 mod external_authorization;
 mod files;
 mod header_changes;
+mod hedge;
 mod limits;
 mod listen;
 mod load_balancing;
@@ -49,6 +50,7 @@ pub use external_authorization::ExternalAuthorization;
 pub use files::config_files;
 pub(crate) use files::read_files;
 pub use header_changes::HeaderChanges;
+pub use hedge::{HedgeConfig, HedgeDelay};
 pub use limits::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimit, RateLimitKey};
 pub use listen::{
     AccessLogConfig, AccessLogSink, ClientAddressDetail, HttpsRedirect, ListenerConfig,

@@ -15,8 +15,10 @@
 mod compressed_response;
 mod failure;
 mod fast_path;
+mod hedge;
 pub mod identity_headers;
 mod mirror;
+mod open_exchange;
 mod outbound_data;
 pub(crate) mod pipeline;
 mod references;

@@ -21,6 +21,7 @@ mod grpc;
 mod grpc_peer;
 mod harness;
 mod header_changes;
+mod hedging;
 mod hot_restart;
 mod http10;
 mod http2;

@@ -12,7 +12,9 @@ mod discovery;
 mod endpoint;
 mod hash_key;
 mod health;
+mod hedging;
 mod http1_connection;
+mod latency;
 mod log_throttle;
 mod name_resolver;
 mod peer;
@@ -43,6 +45,7 @@ use discovery::{Discovery, SharedDiscovery};
 pub(crate) use discovery::{NameStatus, Resolution};
 use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
+use hedging::Hedging;
 pub(crate) use http1_connection::{IdleCheck, UpstreamConnection};
 pub(crate) use log_throttle::LogThrottle;
 pub(crate) use name_resolver::NameResolver;
@@ -70,6 +73,7 @@ pub(crate) struct UpstreamPool {
     health_check: Once,
     endpoints: ArcSwap<EndpointSet>,
     retry_budget: RetryBudget,
+    hedging: Option<Box<Hedging>>,
     client_shares: Arc<ClientShares>,
     created_at: Instant,
     /// State of the pseudo-random sequence of slow starts.
@@ -138,6 +142,9 @@ impl UpstreamPool {
             health_check: Once::new(),
             endpoints: ArcSwap::default(),
             retry_budget: RetryBudget::new(config.retry_budget),
+            hedging: config
+                .hedge
+                .map(|hedge| Box::new(Hedging::new(hedge, metrics.upstream.hedged.clone()))),
             client_shares: Arc::default(),
             created_at: Instant::now(),
             ramp_sequence: AtomicU64::new(0),
@@ -317,6 +324,9 @@ impl UpstreamPool {
         now: Instant,
     ) {
         self.retry_budget.deposit();
+        if let Some(hedging) = &self.hedging {
+            hedging.note_response(micros);
+        }
         if (502..=504).contains(&status) {
             self.note_failure(endpoint, now);
         } else {

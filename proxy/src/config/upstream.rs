@@ -7,7 +7,7 @@ use std::time::Duration;
 use postern_common::decode::{Field, Object, Value};
 use serde_json::json;
 
-use crate::config::{LoadBalancing, nonzero_duration};
+use crate::config::{HedgeConfig, LoadBalancing, nonzero_duration};
 use crate::message::proxy_protocol::ProxyProtocolVersion;
 
 /// `[upstream.NAME]`: a backend service.
@@ -53,6 +53,8 @@ pub struct UpstreamConfig {
     /// Time in which a new or recovered address reaches its full share of the requests; default
     /// none.
     pub slow_start: Option<Duration>,
+    /// Second attempts of slow requests; default none.
+    pub hedge: Option<HedgeConfig>,
 }
 
 /// A host and port, or the name of SRV records.
@@ -133,7 +135,6 @@ impl UpstreamConfig {
         field.object(|upstream| {
             let seconds = Duration::from_secs;
             let addresses = upstream.required("addresses", read_addresses);
-            let http2 = upstream.or("http2", false, |field| field.boolean());
             let load_balancing = LoadBalancing::read(upstream);
             let is_consistent = matches!(load_balancing, LoadBalancing::Consistent(_));
             let slow_start = upstream.optional("slow_start", |field| match is_consistent {
@@ -143,6 +144,12 @@ impl UpstreamConfig {
                 ),
                 false => nonzero_duration(field),
             });
+            let http2 = upstream.or("http2", false, |field| field.boolean());
+            let hedge = upstream.section("hedge", HedgeConfig::read);
+            if http2 && hedge.is_some() {
+                let detail = "is not possible with http2 = true: Pingora drives one connection at a time";
+                upstream.fail_at("hedge", "conflicting_fields", detail);
+            }
             Some(Self {
                 name: name.to_owned(),
                 load_balancing,
@@ -163,6 +170,7 @@ impl UpstreamConfig {
                     .optional("proxy_protocol", |field| read_proxy_protocol(field, http2)),
                 forwarded: upstream.or("forwarded", false, |field| field.boolean()),
                 slow_start,
+                hedge,
                 addresses: addresses?,
             })
         })

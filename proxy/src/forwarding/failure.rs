@@ -73,7 +73,11 @@ pub(super) fn on_exchange_error(
 
 /// Counts the failure of an attempt for its address and logs the cause. Warnings are rate-limited,
 /// so that an outage does not flood the log; further failures are logged at debug level.
-fn record_attempt_failure(attempt: &UpstreamAttempt, ctx: &RequestContext, error: &Error) {
+pub(super) fn record_attempt_failure(
+    attempt: &UpstreamAttempt,
+    ctx: &RequestContext,
+    error: &Error,
+) {
     let now = Instant::now();
     let (pool, endpoint) = (&attempt.pool, &attempt.permit.endpoint);
     pool.note_failure(endpoint, now);

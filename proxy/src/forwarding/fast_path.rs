@@ -24,11 +24,12 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use crate::downstream::session_ext::SessionExt;
+use crate::forwarding::open_exchange::OpenExchange;
 use crate::forwarding::outbound_data::OutboundData;
-use crate::forwarding::{compressed_response, failure, mirror, response, upstream_request};
+use crate::forwarding::{compressed_response, failure, hedge, mirror, response, upstream_request};
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
-use crate::upstream::{IdleCheck, ResponseBody, UpstreamConnection, UpstreamResponse};
+use crate::upstream::{ResponseBody, UpstreamConnection, UpstreamResponse};
 
 /// Maximum bytes of a request body that is read completely before the request is sent.
 const MAX_BUFFERED_BODY_BYTES: u64 = 16 << 10;
@@ -109,6 +110,10 @@ async fn attempt_once(
     body: Option<&Bytes>,
     ctx: &mut RequestContext,
 ) -> Result<()> {
+    let hedged = match (body, hedge::delay(session, ctx)) {
+        (Some(body), Some(delay)) => Some(Box::pin(hedge::race(session, body, delay, ctx)).await?),
+        _ => None,
+    };
     let Some(chosen) = &ctx.attempt else {
         return Err(Error::new_in(ErrorType::InternalError));
     };
@@ -116,46 +121,30 @@ async fn attempt_once(
         Arc::clone(&chosen.pool),
         Arc::clone(&chosen.permit.endpoint),
     );
-    let check = match session.req_header().method.is_idempotent() {
-        true => IdleCheck::LastPoll,
-        false => IdleCheck::Now,
+    let OpenExchange {
+        mut upstream,
+        was_idle,
+        outbound,
+        is_sending,
+        first_response,
+        send_error,
+    } = match hedged {
+        Some(open) => open,
+        None => OpenExchange::open(session, body, &pool, &endpoint, ctx).await?,
     };
-    let header = upstream_request::connection_header(session, &pool, ctx);
-    let idle = endpoint
-        .idle
-        .take(pool.config.idle_timeout, check, header.as_ref());
-    let was_idle = idle.is_some();
-    let mut upstream = match idle {
-        Some(upstream) => upstream,
-        None => UpstreamConnection::connect(
-            endpoint.address,
-            &endpoint.peer,
-            pool.config.connect_timeout,
-            header,
-        )
-        .await
-        .map_err(|error| failure::on_connect_error(ctx, error))?,
-    };
-    let head = upstream_request::serialize_request(session.req_header(), ctx)?;
-    let is_head_request = session.req_header().method == Method::HEAD;
-    let mut exchange = Exchange {
+    let exchange = Exchange {
         upstream: &mut upstream,
-        is_head_request,
-        outbound: OutboundData::new(head),
-        is_sending: true,
+        is_head_request: session.req_header().method == Method::HEAD,
+        outbound,
+        is_sending,
         // Also before a further attempt with a body of which everything is buffered.
         is_request_read: body.is_some() || session.as_mut().is_body_done(),
-        has_begun_to_send: false,
-        send_error: None,
+        has_begun_to_send: first_response.is_some(),
+        first_response,
+        send_error,
         response_body: None,
         has_forwarded: false,
     };
-    match body {
-        Some(body) => exchange.append_buffered(body.clone()),
-        None => {
-            exchange.append_buffered(session.as_ref().get_retry_buffer().unwrap_or_default());
-        }
-    }
     match exchange.run(state, session, ctx).await {
         Ok(Some(since)) => endpoint.idle.put(upstream, since),
         Ok(None) => {}
@@ -179,6 +168,8 @@ struct Exchange<'u> {
     has_begun_to_send: bool,
     /// Whether the whole request body has been read from the client.
     is_request_read: bool,
+    /// A response head that was received before, of a hedged request.
+    first_response: Option<UpstreamResponse>,
     /// The error after which no more of the request is sent. The response may have arrived.
     send_error: Option<Box<Error>>,
     /// The unread body of the final response, once its head has been received.
@@ -212,14 +203,9 @@ impl Exchange<'_> {
             let end = session.as_mut().is_body_done();
             mirror::note_body(state, session.req_header(), &part, end, ctx)?;
         }
-        self.append_buffered(part);
-        Ok(())
-    }
-
-    /// Adds a part of the body to the outbound data.
-    fn append_buffered(&mut self, part: Bytes) {
         self.is_sending |= !part.is_empty();
         self.outbound.append(part);
+        Ok(())
     }
 
     /// Adds parts of the body that have arrived already, so that they are sent together.
@@ -248,9 +234,14 @@ impl Exchange<'_> {
         ctx: &mut RequestContext,
     ) -> Result<Option<Instant>> {
         let mut keep_alive = false;
-        self.expect_write(session, ctx);
+        if self.is_sending {
+            self.expect_write(session, ctx);
+        }
         loop {
-            let step = self.step(session).await.map_err(|error| self.sent(error))?;
+            let step = match self.first_response.take() {
+                Some(response) => Step::ResponseHead(response),
+                None => self.step(session).await.map_err(|error| self.sent(error))?,
+            };
             match step {
                 Step::RequestBody(part) => {
                     self.has_begun_to_send = true;

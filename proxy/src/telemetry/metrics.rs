@@ -2,6 +2,7 @@
 //! clients.
 
 mod compression;
+mod hedge;
 mod report_only;
 
 use std::sync::{Arc, OnceLock};
@@ -14,6 +15,7 @@ use prometheus::{
 };
 
 pub(crate) use compression::CompressionMetrics;
+pub(crate) use hedge::HedgeResult;
 use report_only::ReportOnlyMetrics;
 
 /// The metrics of the gateway.
@@ -77,6 +79,7 @@ pub(crate) struct UpstreamMetrics {
     pub(crate) latency: HistogramVec,
     pub(crate) retries: IntCounterVec,
     pub(crate) retries_denied: IntCounterVec,
+    pub(crate) hedged: IntCounterVec,
     pub(crate) ejections: IntCounterVec,
     pub(crate) endpoints: IntGaugeVec,
     pub(crate) names: IntGaugeVec,
@@ -333,6 +336,11 @@ impl UpstreamMetrics {
                 "postern_retries_denied_total",
                 "Retries denied by the retry budget",
                 &["upstream"],
+            )?,
+            hedged: make.counters(
+                "postern_proxy_hedged_requests_total",
+                "Second attempts of slow requests by result (won, lost, failed, denied)",
+                &["upstream", "result"],
             )?,
             ejections: make.counters(
                 "postern_ejections_total",

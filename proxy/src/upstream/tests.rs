@@ -31,6 +31,7 @@ fn config(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamConfig {
         proxy_protocol: None,
         forwarded: false,
         slow_start: None,
+        hedge: None,
     }
 }
 

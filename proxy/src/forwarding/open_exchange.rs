@@ -1,0 +1,70 @@
+//! The beginning of an exchange on the fast path: a connection and the request to be sent on it.
+
+use bytes::Bytes;
+use pingora_core::{Error, Result};
+use pingora_proxy::Session;
+
+use crate::forwarding::outbound_data::OutboundData;
+use crate::forwarding::{failure, upstream_request};
+use crate::state::request_context::RequestContext;
+use crate::upstream::{Endpoint, IdleCheck, UpstreamConnection, UpstreamPool, UpstreamResponse};
+
+/// A connection, and what is to be sent on it.
+pub(super) struct OpenExchange {
+    pub(super) upstream: UpstreamConnection,
+    /// Whether the connection came from the idle pool.
+    pub(super) was_idle: bool,
+    pub(super) outbound: OutboundData,
+    pub(super) is_sending: bool,
+    /// A response head that was received before, of a hedged request.
+    pub(super) first_response: Option<UpstreamResponse>,
+    pub(super) send_error: Option<Box<Error>>,
+}
+
+// === impl OpenExchange ===
+
+impl OpenExchange {
+    /// Takes an idle connection, or opens one. What is known of the request is to be sent.
+    pub(super) async fn open(
+        session: &Session,
+        body: Option<&Bytes>,
+        pool: &UpstreamPool,
+        endpoint: &Endpoint,
+        ctx: &RequestContext,
+    ) -> Result<Self> {
+        let check = match session.req_header().method.is_idempotent() {
+            true => IdleCheck::LastPoll,
+            false => IdleCheck::Now,
+        };
+        let header = upstream_request::connection_header(session, pool, ctx);
+        let idle = endpoint
+            .idle
+            .take(pool.config.idle_timeout, check, header.as_ref());
+        let was_idle = idle.is_some();
+        let upstream = match idle {
+            Some(upstream) => upstream,
+            None => UpstreamConnection::connect(
+                endpoint.address,
+                &endpoint.peer,
+                pool.config.connect_timeout,
+                header,
+            )
+            .await
+            .map_err(|error| failure::on_connect_error(ctx, error))?,
+        };
+        let head = upstream_request::serialize_request(session.req_header(), ctx)?;
+        let mut outbound = OutboundData::new(head);
+        outbound.append(match body {
+            Some(body) => body.clone(),
+            None => session.as_ref().get_retry_buffer().unwrap_or_default(),
+        });
+        Ok(Self {
+            upstream,
+            was_idle,
+            outbound,
+            is_sending: true,
+            first_response: None,
+            send_error: None,
+        })
+    }
+}
