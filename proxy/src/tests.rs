@@ -55,6 +55,7 @@ mod socket_activation;
 mod spans;
 mod tls;
 mod tls_gateway;
+mod traffic_rules;
 mod truncated_responses;
 mod tunnel_backpressure;
 mod tunnel_expiry;

@@ -188,15 +188,18 @@ impl HedgedRequest {
         outbound.append(self.body.clone());
         let (is_head_request, header) = (self.is_head_request, self.connection_header.clone());
         Box::pin(async move {
-            let idle = endpoint
-                .idle
-                .take(pool.config.idle_timeout, IdleCheck::LastPoll, header.as_ref());
+            let idle = endpoint.idle.take(
+                pool.config.idle_timeout,
+                IdleCheck::LastPoll,
+                header.as_ref(),
+            );
             let was_idle = idle.is_some();
             let connected = match idle {
                 Some(upstream) => Ok(upstream),
                 None => {
                     let within = pool.config.connect_timeout;
-                    UpstreamConnection::connect(endpoint.address, &endpoint.peer, within, header).await
+                    UpstreamConnection::connect(endpoint.address, &endpoint.peer, within, header)
+                        .await
                 }
             };
             let mut upstream = connected.map_err(|error| FailedAttempt {

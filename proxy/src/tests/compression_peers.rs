@@ -184,8 +184,17 @@ const SAME: [(&str, &str, &str, &str); 13] = [
     ),
 ];
 
-/// Requests whose responses differ, with the codings of nginx and of the gateway.
-const DIFFERENT: [(&str, &str, &str, Option<&str>, Option<&str>); 7] = [
+/// A request, and the codings of nginx and of the gateway.
+type Difference = (
+    &'static str,
+    &'static str,
+    &'static str,
+    Option<&'static str>,
+    Option<&'static str>,
+);
+
+/// Requests whose responses differ.
+const DIFFERENT: [Difference; 7] = [
     // RFC 9110 section 12.5.3: `*` matches every coding.
     (
         "GET",
