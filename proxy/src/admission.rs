@@ -3,7 +3,7 @@
 //! - **Enters:** a checked head and a [`RequestContext`].
 //! - **Leaves:** the context with route, caller and rate limit status; or a response that has been
 //!   written (rejection, redirect, fixed response, CORS preflight, `OPTIONS *`).
-//! - **May depend on:** [`crate::routing`], [`crate::api_keys`],
+//! - **May depend on:** [`crate::routing`], [`crate::api_keys`], [`crate::certificates`],
 //!   [`crate::external_authorization`], [`crate::rate_limiter`], [`crate::downstream`],
 //!   [`crate::message`], [`crate::state`], [`crate::telemetry`] and [`crate::config`].
 

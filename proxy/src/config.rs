@@ -27,6 +27,7 @@ mod route_settings;
 pub(crate) mod route_test;
 mod schema;
 mod template;
+mod tls;
 mod upstream;
 
 use std::path::PathBuf;
@@ -54,7 +55,6 @@ pub use hedge::{HedgeConfig, HedgeDelay};
 pub use limits::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimit, RateLimitKey};
 pub use listen::{
     AccessLogConfig, AccessLogSink, ClientAddressDetail, HttpsRedirect, ListenerConfig,
-    ListenerTlsConfig,
 };
 pub use load_balancing::{ConsistentKey, LoadBalancing};
 pub use mirror::MirrorConfig;
@@ -63,9 +63,13 @@ pub use policy::{CallerRules, RoutePolicy, ServiceRule, UserRule};
 pub use redirect_target::RedirectTarget;
 pub use route::{PathRewrite, Route, RouteTarget};
 pub use route_settings::RouteSettings;
-pub use route_test::{RouteTest, TestToken};
+pub use route_test::{RouteTest, TestToken, certificate_principal};
 pub use schema::SCHEMA;
 pub use template::{Template, TemplatePart, Variable};
+pub use tls::{
+    CertificateConfig, CertificateName, CertificatePrincipal, CertificateSource, ClientAuthConfig,
+    ListenerTlsConfig, OcspSource, TlsVersion,
+};
 pub use upstream::{
     HealthCheckConfig, HealthProbe, OutlierDetection, UpstreamAddress, UpstreamConfig,
     UpstreamTlsConfig,
@@ -207,7 +211,9 @@ impl Config {
         // The loader has read the files.
         let _patterns = root.list("include", |field| field.text(1..=4096));
         let routes = route::read_all(root, &upstreams, &defaults, has_store);
-        let tests = root.list("test", |field| route_test::read(field, &routes, &upstreams));
+        let tests = root.list("test", |field| {
+            route_test::read(field, &listen, &routes, &upstreams)
+        });
         Some(Self {
             listen,
             admin,

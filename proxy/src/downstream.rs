@@ -3,7 +3,7 @@
 //! - **Enters:** accepted sockets, after a connection permit has been acquired.
 //! - **Leaves:** one checked request at a time, with a [`deadline::RequestDeadline`]; responses,
 //!   under the memory budget for slow readers.
-//! - **May depend on:** [`crate::config`] and [`crate::message`].
+//! - **May depend on:** [`crate::config`], [`crate::certificates`] and [`crate::message`].
 
 pub(crate) mod client_connection;
 pub(crate) mod connection_limit;

@@ -21,6 +21,8 @@ mod lifecycle;
 
 mod server;
 
+mod certificates;
+
 mod downstream;
 
 pub mod message;

@@ -10,6 +10,7 @@ mod background_tasks;
 mod file_checks;
 mod hot_restart;
 mod idle_priority_thread;
+mod listener_tls;
 mod listeners;
 mod reload;
 mod socket_activation;

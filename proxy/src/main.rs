@@ -13,7 +13,7 @@ use postern_common::service_manager::ServiceManager;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, log};
 use postern_proxy::api_keys::{self, ApiKeys, NewApiKey, is_api_key};
-use postern_proxy::config::TestToken;
+use postern_proxy::config::{TestToken, certificate_principal};
 use postern_proxy::{
     ASSUMED_POOLS, App, CallerSource, Config, InheritedListeners, InheritedSockets,
     assumed_settings, config_files,
@@ -57,6 +57,9 @@ enum CliCommand {
         /// Caller: none, user, service:NAME, or a real token, which is verified.
         #[arg(long, default_value = "none")]
         token: String,
+        /// Name in the client certificate, as in `client_certificates`; decides without a token.
+        #[arg(long)]
+        certificate: Option<String>,
         /// Request header, such as `X-Beta: 1`; can be repeated.
         #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
         headers: Vec<(HeaderName, HeaderValue)>,
@@ -96,6 +99,7 @@ struct ExplainRequest {
     headers: HeaderMap,
     token: String,
     client_address: Option<IpAddr>,
+    certificate: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -115,6 +119,7 @@ fn main() -> ExitCode {
                 method,
                 url,
                 token,
+                certificate,
                 headers,
                 client_address,
             } => {
@@ -124,6 +129,7 @@ fn main() -> ExitCode {
                     headers: headers.into_iter().collect(),
                     token,
                     client_address: client_address.map(|address| address.to_canonical()),
+                    certificate,
                 };
                 explain(&arguments.config, &env, &request)
             }
@@ -229,9 +235,17 @@ fn explain(path: &Path, env: &Env, request: &ExplainRequest) -> Result<(), Exit>
         env.clone()
     };
     let config = config_files(path)?.decode(|root| Config::read(root, &env))?;
-    let caller = match assumed {
-        Some(assumed) => CallerSource::Assumed(assumed),
-        None => verify(&config, token)?,
+    let principal =
+        match &request.certificate {
+            None => None,
+            Some(name) => Some(certificate_principal(&config.listen, name).ok_or_else(|| {
+                Exit::usage(format!("no client certificate with the name {name}"))
+            })?),
+        };
+    let caller = match (assumed, principal) {
+        (Some(TestToken::None), Some(principal)) => CallerSource::Certificate(principal.clone()),
+        (Some(assumed), _) => CallerSource::Assumed(assumed),
+        (None, _) => verify(&config, token)?,
     };
     let ExplainRequest {
         method,

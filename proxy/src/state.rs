@@ -3,7 +3,7 @@
 //! - **Contains:** the runtime configuration in force, the token verifier, limiters, metrics and
 //!   logs; and [`request_context::RequestContext`], which travels with a request through admission
 //!   and forwarding.
-//! - **May depend on:** [`crate::config`], [`crate::api_keys`],
+//! - **May depend on:** [`crate::config`], [`crate::api_keys`], [`crate::certificates`],
 //!   [`crate::external_authorization`], [`crate::routing`], [`crate::rate_limiter`],
 //!   [`crate::upstream`], [`crate::downstream`], [`crate::compression`] and
 //!   [`crate::telemetry`].
@@ -26,6 +26,7 @@ use postern_common::token::Verifier;
 use postern_common::{Clock, Code};
 use uuid::Uuid;
 
+use crate::certificates::HostGuard;
 use crate::compression::EncoderBudget;
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::response_buffers::ResponseBufferBudget;
@@ -59,6 +60,8 @@ pub(crate) struct GatewayState {
     pub(crate) is_draining: AtomicBool,
     /// The status that `/config/status` returns.
     pub(crate) config_status: Mutex<ConfigStatus>,
+    /// The hosts whose server name has client authentication; `None` if there is none.
+    pub(crate) host_guard: Option<HostGuard>,
 }
 
 impl GatewayState {

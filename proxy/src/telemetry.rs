@@ -6,6 +6,7 @@
 //!   are dropped and counted.
 
 pub(crate) mod access_log;
+pub(crate) mod certificate_metrics;
 pub(crate) mod ids;
 pub(crate) mod metrics;
 pub(crate) mod spans;

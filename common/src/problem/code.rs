@@ -70,6 +70,7 @@ codes! {
     BodyTooLarge = "body_too_large", 413, "The body of the request is too large";
     TargetTooLong = "target_too_long", 414, "The request target is too long";
     UnsupportedMediaType = "unsupported_media_type", 415, "The content type is not supported here";
+    MisdirectedRequest = "misdirected_request", 421, "The connection does not serve this host";
     ValidationFailed = "validation_failed", 422, "The request is not acceptable";
     WeakPassword = "weak_password", 422, "The password does not meet the policy";
     EmailNotAvailable = "email_not_available", 422, "The e-mail address cannot be registered";

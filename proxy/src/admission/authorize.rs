@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 use postern_common::clock::Timestamp;
@@ -14,6 +14,7 @@ use postern_common::{Code, Problem};
 use crate::admission::report_only::{self, DryRun};
 use crate::admission::{external, rate_limits};
 use crate::api_keys::is_api_key;
+use crate::certificates::HostGuard;
 use crate::config::Route;
 use crate::downstream::session_ext::SessionExt;
 use crate::message::grpc;
@@ -54,8 +55,8 @@ pub(crate) fn route<'r>(
     Ok(RoutedRequest { request, found })
 }
 
-/// Checks, in this order: address limit, response buffers, token, route, access list and policy,
-/// principal limit, route limits, body size, external authorization.
+/// Checks, in this order: address limit, response buffers, connection, token, route, access list and
+/// policy, principal limit, route limits, body size, external authorization.
 pub(crate) async fn authorize(
     state: &GatewayState,
     client: &Session,
@@ -76,8 +77,12 @@ pub(crate) async fn authorize(
             Problem::new(Code::Unavailable).detail("Too many responses wait for their readers.")
         );
     }
+    check_connection(state, client)?;
     if !decision::is_public(table, found) {
-        ctx.caller = Some(authenticate(state, &config, &head.headers, ctx.start_time).await?);
+        ctx.caller = Some(match certificate_caller(client, ctx.start_time) {
+            Some(caller) => caller,
+            None => authenticate(state, &config, &head.headers, ctx.start_time).await?,
+        });
     }
     let known_address = ctx.client_address.filter(|_| ctx.is_client_known);
     let allowed = decision::decide(table, found, ctx.caller.as_ref(), known_address)?;
@@ -125,6 +130,24 @@ pub(crate) fn request_authority(head: &RequestHeader) -> &str {
             .and_then(|host| host.to_str().ok())
             .unwrap_or_default(),
     }
+}
+
+/// Rejects a request for a host whose client authentication the connection has not passed.
+fn check_connection(state: &GatewayState, client: &Session) -> Result<(), Problem> {
+    let is_accepted = |guard: &HostGuard| {
+        guard.accepts(request_authority(client.req_header()), client.tls_client())
+    };
+    match state.host_guard.as_ref().is_none_or(is_accepted) {
+        true => Ok(()),
+        false => Err(Code::MisdirectedRequest.into()),
+    }
+}
+
+/// Returns the service that the client certificate identifies, if the request has no token. A token
+/// always decides, also one that is not accepted.
+fn certificate_caller(client: &Session, now: Timestamp) -> Option<Caller> {
+    let caller = client.tls_client()?.caller(now)?;
+    (!client.req_header().headers.contains_key(AUTHORIZATION)).then(|| caller.clone())
 }
 
 /// Verifies the single Bearer token: a token, whose signature is not verified if the result is

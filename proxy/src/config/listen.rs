@@ -7,9 +7,7 @@ use std::sync::Arc;
 use postern_common::decode::{Field, Object, Value};
 use postern_common::network::{IpNetwork, IpNetworks};
 
-use crate::config::HostPattern;
-
-use crate::config::AccessList;
+use crate::config::{AccessList, HostPattern, ListenerTlsConfig};
 
 /// `[[listen]]`: a listening address for clients.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,20 +35,6 @@ pub struct HttpsRedirect {
     pub port: u16,
     /// The host; default the requested one, if a route accepts it.
     pub host: Option<String>,
-}
-
-/// `[listen.tls]`: PEM files, which are reloaded when they change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListenerTlsConfig {
-    /// The certificate chain, leaf first.
-    pub certificate: PathBuf,
-    /// The private key of the certificate.
-    pub key: PathBuf,
-    /// Certificate authorities for client certificates. If set, clients must present a certificate
-    /// that one of them has signed.
-    pub client_ca: Option<PathBuf>,
-    /// Whether HTTP/2 is offered in addition to HTTP/1.1; default true.
-    pub http2: bool,
 }
 
 /// `[access_log]`: the destination of access events, one JSON object per line.
@@ -158,21 +142,6 @@ impl HttpsRedirect {
                 port: section.or("port", 443, |field| field.integer(1..=65535)),
                 host,
             }))
-        })
-    }
-}
-
-impl ListenerTlsConfig {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let certificate = section.required("certificate", |field| field.text(1..=4096));
-        let key = section.required("key", |field| field.text(1..=4096));
-        let client_ca = section.optional("client_ca", |field| field.text(1..=4096));
-        let http2 = section.or("http2", true, |field| field.boolean());
-        Some(Self {
-            certificate: certificate?.into(),
-            key: key?.into(),
-            client_ca: client_ca.map(PathBuf::from),
-            http2,
         })
     }
 }

@@ -6,7 +6,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
 use serde_json::json;
 
-use crate::config::{Route, UpstreamConfig, policy, short_texts};
+use crate::config::{
+    CertificatePrincipal, ListenerConfig, Route, UpstreamConfig, policy, short_texts,
+};
 
 /// `[[test]]`: a request and its expected decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +25,8 @@ pub struct RouteTest {
     pub client_address: Option<IpAddr>,
     /// The token of the caller; default none.
     pub token: TestToken,
+    /// The service of the client certificate, which decides if there is no token; default none.
+    pub certificate: Option<CertificatePrincipal>,
     /// The name of the expected route; not checked if absent.
     pub route: Option<String>,
     /// The name of an upstream that the route must be able to use; not checked if absent.
@@ -59,6 +63,7 @@ const DECISIONS: [&str; 3] = ["allow", "redirect", "respond"];
 
 pub(super) fn read(
     field: Field<'_>,
+    listen: &[ListenerConfig],
     routes: &[Route],
     upstreams: &[UpstreamConfig],
 ) -> Option<RouteTest> {
@@ -83,6 +88,13 @@ pub(super) fn read(
             .unwrap_or_default();
         let client_address = test.optional("client_address", read_address);
         let token = test.or("token", TestToken::None, TestToken::read);
+        let certificate = test.optional("certificate", |field| {
+            let name = field.text(1..=256)?;
+            let detail = format!("there is no client certificate with the name {name}");
+            certificate_principal(listen, &name)
+                .cloned()
+                .or_else(|| field.fail("unknown_certificate", detail))
+        });
         let route = test.optional("route", |field| {
             let name = field.text(1..=100)?;
             let known = routes.iter().any(|route| route.name == name);
@@ -124,6 +136,7 @@ pub(super) fn read(
             headers,
             client_address,
             token,
+            certificate,
             route,
             upstream,
             decision: decision?,
@@ -137,6 +150,22 @@ fn read_address(field: Field<'_>) -> Option<IpAddr> {
     let address = field.string()?.parse::<IpAddr>().ok();
     let address = address.map(|address| address.to_canonical());
     address.or_else(|| field.fail("invalid_format", "must be an IP address such as 192.0.2.1"))
+}
+
+/// Returns the service that `client_certificates` of a listener gives to a certificate name.
+#[must_use]
+pub fn certificate_principal<'c>(
+    listen: &'c [ListenerConfig],
+    name: &str,
+) -> Option<&'c CertificatePrincipal> {
+    let certificates = listen
+        .iter()
+        .filter_map(|listener| listener.tls.as_ref())
+        .flat_map(|tls| &tls.certificates);
+    certificates
+        .filter_map(|certificate| certificate.client_auth.as_ref())
+        .flat_map(|client_auth| &client_auth.principals)
+        .find(|principal| principal.name.as_str() == name)
 }
 
 /// Reads `{ X-Beta = "1" }`.

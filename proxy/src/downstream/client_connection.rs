@@ -32,6 +32,7 @@ use bytes::{Buf, BytesMut};
 use pingora_core::protocols::{ALPN, SocketDigest, Ssl};
 use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::certificates::TlsClient;
 use crate::config::{ClientLimits, HttpsRedirect};
 use crate::downstream::connection_permit::ConnectionPermit;
 use crate::downstream::deadline::{AbortReason, DeadlineTimer, RequestDeadline, SlowClientGuard};
@@ -80,6 +81,8 @@ pub(crate) struct ClientConnection {
     digest: Arc<SocketDigest>,
     /// The redirect to HTTPS of the listener, if it has one.
     https_redirect: Option<Arc<HttpsRedirect>>,
+    /// The client of a server name with client authentication.
+    tls_client: Option<Arc<TlsClient>>,
     permit: Option<ConnectionPermit>,
     /// HTTP/1 only: the reservation for a response while its reader is slow.
     buffer_reservation: Option<BufferReservation>,
@@ -120,6 +123,7 @@ impl ClientConnection {
             http2: None,
             digest: Arc::new(digest),
             https_redirect: None,
+            tls_client: None,
             permit,
             buffer_reservation: None,
         }
@@ -139,6 +143,16 @@ impl ClientConnection {
     /// Returns whether the connection uses TLS.
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self.transport, Some(ClientTransport::Tls(_)))
+    }
+
+    /// Records the client of a server name with client authentication.
+    pub(crate) fn set_tls_client(&mut self, client: Option<Arc<TlsClient>>) {
+        self.tls_client = client;
+    }
+
+    /// Returns the client of a server name with client authentication.
+    pub(crate) fn tls_client(&self) -> Option<&Arc<TlsClient>> {
+        self.tls_client.as_ref()
     }
 
     /// Returns whether HTTP/2 was negotiated with ALPN.

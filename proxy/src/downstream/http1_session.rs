@@ -103,6 +103,7 @@ impl Http1Session {
             deadline: connection.shared_deadline(),
             is_tls: connection.is_tls(),
             https_redirect: connection.https_redirect().cloned(),
+            tls_client: connection.tls_client().cloned(),
         };
         let mut parts = http::request::Parts::from(request);
         parts.extensions.insert(handle);

@@ -20,6 +20,7 @@ use pingora_core::protocols::http::HttpTask;
 use pingora_core::protocols::http::v2::server::HttpSession;
 use pingora_core::{Error, ErrorType, Result};
 
+use crate::certificates::TlsClient;
 use crate::config::{ClientLimits, HttpsRedirect};
 use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
 use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
@@ -45,6 +46,8 @@ const FAST_DIVISOR: u32 = 10;
 pub(crate) struct Http2ConnectionInfo {
     pub(crate) is_tls: bool,
     pub(crate) https_redirect: Option<Arc<HttpsRedirect>>,
+    /// The client of a server name with client authentication.
+    pub(crate) tls_client: Option<Arc<TlsClient>>,
     pub(crate) buffers: Arc<ResponseBufferBudget>,
 }
 
@@ -80,6 +83,7 @@ impl ClientStream {
             deadline: Arc::clone(&deadline),
             is_tls: connection.is_tls,
             https_redirect: connection.https_redirect.clone(),
+            tls_client: connection.tls_client.clone(),
         });
         join_cookies(&mut parts.headers);
         set_host(&mut parts);

@@ -10,6 +10,7 @@ use pingora::http::ResponseHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
 
+use crate::certificates::TlsClient;
 use crate::config::HttpsRedirect;
 use crate::downstream::client_connection::ClientConnection;
 use crate::downstream::deadline::RequestDeadline;
@@ -22,6 +23,8 @@ pub(crate) struct ClientHandle {
     pub(crate) is_tls: bool,
     /// The redirect to HTTPS of the listener, if it has one.
     pub(crate) https_redirect: Option<Arc<HttpsRedirect>>,
+    /// The client of a server name with client authentication.
+    pub(crate) tls_client: Option<Arc<TlsClient>>,
 }
 
 /// A reader of custom messages, which HTTP does not have.
@@ -89,6 +92,8 @@ pub(crate) trait SessionExt {
     fn is_tls(&self) -> bool;
     /// Returns the redirect to HTTPS of the listener, if it has one.
     fn https_redirect(&self) -> Option<&Arc<HttpsRedirect>>;
+    /// Returns the client of a server name with client authentication.
+    fn tls_client(&self) -> Option<&TlsClient>;
     /// Returns the deadline of the request: that of the connection for HTTP/1, that of the stream
     /// for HTTP/2.
     fn deadline(&self) -> Option<&RequestDeadline>;
@@ -128,6 +133,14 @@ impl SessionExt for Session {
             Some(connection) => connection.https_redirect(),
             None => handle(self).and_then(|handle| handle.https_redirect.as_ref()),
         }
+    }
+
+    fn tls_client(&self) -> Option<&TlsClient> {
+        let client = match self.connection() {
+            Some(connection) => connection.tls_client(),
+            None => handle(self).and_then(|handle| handle.tls_client.as_ref()),
+        };
+        client.map(|client| &**client)
     }
 
     fn deadline(&self) -> Option<&RequestDeadline> {

@@ -21,12 +21,14 @@ use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use crate::admin;
+use crate::certificates::HostGuard;
 use crate::config::{Config, ShutdownConfig};
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::forwarding::pipeline::GatewayProxy;
 use crate::lifecycle::background_tasks;
 use crate::lifecycle::background_tasks::BackgroundTasks;
 use crate::lifecycle::hot_restart::{ListenerHandoff, PreviousProcess};
+use crate::lifecycle::listener_tls;
 use crate::lifecycle::listeners::Listeners;
 use crate::lifecycle::reload::{ConfigReloader, ConfigSource};
 use crate::lifecycle::startup_settings::StartupOnlySettings;
@@ -81,11 +83,8 @@ impl App {
             ..VerifierOptions::default()
         };
         let verifier = Verifier::new(config.issuers(&[]), options);
-        let protocols = config
-            .listen
-            .iter()
-            .map(ListenerProtocol::load)
-            .collect::<Result<_, _>>()?;
+        let protocols = listener_tls::load(&config, &metrics, &clock)?;
+        let host_guard = HostGuard::new(listener_tls::of(&protocols));
         let (spans, exporter) = spans::build(config.traces.as_ref(), &metrics.spans_dropped);
         let access_log = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (startup_settings, handover) =
@@ -121,6 +120,7 @@ impl App {
             started_at: Instant::now(),
             is_draining: AtomicBool::new(false),
             config_status: Mutex::new(status),
+            host_guard,
         });
         let proxy = http_proxy(&pingora, GatewayProxy::new(Arc::clone(&state)));
         let connections = Arc::new(ConnectionHandler::new(proxy, Arc::clone(&state)));
@@ -214,12 +214,9 @@ impl App {
         if let Some(exporter) = self.exporter.take() {
             tasks.spawn(exporter.run(background.clone()));
         }
+        listener_tls::start(&self.state, &self.protocols, &tasks, background);
         if let Some(source) = self.source.take() {
-            let tls = self
-                .protocols
-                .iter()
-                .filter_map(|protocol| protocol.tls.clone())
-                .collect();
+            let tls = listener_tls::of(&self.protocols);
             let (state, pools) = (Arc::clone(&self.state), Arc::clone(&tasks.pools));
             let reloader =
                 ConfigReloader::new(source, state, pools, tls, self.startup_settings.clone());

@@ -5,8 +5,8 @@ use std::path::Path;
 use postern_common::decode::Object;
 
 use crate::api_keys::ApiKeys;
+use crate::certificates;
 use crate::config::{AccessLogSink, BodyFile, Config};
-use crate::downstream::tls;
 use crate::lifecycle::hot_restart;
 
 /// Records each file that would prevent the gateway from starting, at the line that names it.
@@ -19,7 +19,7 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
         for (key, wrong) in listen
             .tls
             .as_ref()
-            .map(tls::check_listener_files)
+            .map(certificates::check_listener_files)
             .unwrap_or_default()
         {
             root.fail_at(&format!("listen.{at}.tls{key}"), "unreadable_file", wrong);
@@ -29,7 +29,7 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
         for (key, wrong) in upstream
             .tls
             .as_ref()
-            .map(tls::check_upstream_files)
+            .map(certificates::check_upstream_files)
             .unwrap_or_default()
         {
             root.fail_at(

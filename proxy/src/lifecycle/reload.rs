@@ -20,8 +20,8 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use crate::certificates::ServerTls;
 use crate::config::{Config, read_files};
-use crate::downstream::tls::ReloadableTls;
 use crate::lifecycle::background_tasks::PoolTasks;
 use crate::lifecycle::idle_priority_thread::IdlePriorityThread;
 use crate::lifecycle::startup_settings::StartupOnlySettings;
@@ -56,7 +56,7 @@ pub(crate) struct ConfigReloader {
     source: Arc<ConfigSource>,
     state: Arc<GatewayState>,
     pools: Arc<PoolTasks>,
-    tls: Vec<Arc<ReloadableTls>>,
+    tls: Vec<Arc<ServerTls>>,
     /// The startup-only settings with which the process started.
     startup_settings: StartupOnlySettings,
     /// Hash of the files that were tried last.
@@ -178,7 +178,7 @@ impl ConfigReloader {
         source: ConfigSource,
         state: Arc<GatewayState>,
         pools: Arc<PoolTasks>,
-        tls: Vec<Arc<ReloadableTls>>,
+        tls: Vec<Arc<ServerTls>>,
         startup_settings: StartupOnlySettings,
     ) -> Self {
         let last_tried = Mutex::new(source.initial_hash);

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use http::HeaderMap;
 use postern_common::token::{Caller, User};
 
-use crate::config::PathSegment;
+use crate::certificates::principal_caller;
 use crate::config::{CallerRules, RoutePolicy};
+use crate::config::{CertificatePrincipal, PathSegment};
 use crate::config::{Config, FixedBody, Route, RouteAnswer, TestToken};
 use crate::message::proxy_protocol::ProxyProtocolVersion;
 use crate::message::target::RequestTarget;
@@ -23,6 +24,8 @@ use crate::routing::variables::RequestVariables;
 pub enum CallerSource {
     /// An assumed caller, as in a route test.
     Assumed(TestToken),
+    /// The service of a client certificate, without a token.
+    Certificate(CertificatePrincipal),
     /// The caller of a verified token.
     Verified(Caller),
     /// A token that was rejected, with the problem code.
@@ -275,6 +278,7 @@ fn write_decision(
         // No token is verified.
         _ if is_public(table, found) => None,
         CallerSource::Assumed(token) => caller_for(token),
+        CallerSource::Certificate(principal) => Some(principal_caller(principal, i64::MAX)),
         CallerSource::Verified(caller) => Some(caller.clone()),
         CallerSource::Rejected(code) => {
             let _memory_only = writeln!(

@@ -7,6 +7,7 @@ use postern_common::config::Env;
 use postern_common::decode::Object;
 use postern_common::token::{Caller, Service, User};
 
+use crate::certificates::principal_caller;
 use crate::config::{Config, Route, RouteTest, TestToken, UpstreamConfig};
 use crate::message::target::RequestTarget;
 use crate::routing::outcome::Outcome;
@@ -61,7 +62,9 @@ fn test_failure(
                 headers: &test.headers,
             };
             let found = table.find(&request);
-            let caller = caller_for(&test.token);
+            let certificate = test.certificate.as_ref();
+            let caller = caller_for(&test.token)
+                .or_else(|| certificate.map(|name| principal_caller(name, i64::MAX)));
             let variables = request.explained(true, test.client_address);
             let outcome = Outcome::of(table, found, &variables, caller.as_ref());
             (found.route(), outcome)

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use postern_common::exit::Exit;
 use postern_common::network::{IpNetworks, client_limit_key};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{HttpsRedirect, ListenerConfig};
+use crate::certificates::ServerTls;
+use crate::config::HttpsRedirect;
 use crate::downstream::client_connection::{ClientConnection, ClientTransport};
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::connection_permit::{ConnectionPermit, ConnectionsByAddress};
-use crate::downstream::tls::ReloadableTls;
+use crate::downstream::tls;
 use crate::server::connection_handler::ConnectionHandler;
 use crate::server::proxy_header::{HeaderError, read_source};
 use crate::telemetry::metrics::CloseReason;
@@ -30,7 +30,7 @@ const MAX_QUEUED_CONNECTIONS: usize = 1024;
 /// The protocol of a listener.
 #[derive(Clone)]
 pub(crate) struct ListenerProtocol {
-    pub(crate) tls: Option<Arc<ReloadableTls>>,
+    pub(crate) tls: Option<Arc<ServerTls>>,
     /// Whether HTTP/2 with prior knowledge is accepted without TLS.
     pub(crate) h2c: bool,
     /// Whether, and to where, requests are redirected to HTTPS.
@@ -50,28 +50,6 @@ pub(crate) struct ConnectionAcceptor {
     pub(crate) tasks: TaskTracker,
     /// Cancelled when idle connections must be closed.
     pub(crate) close_idle: CancellationToken,
-}
-
-// === impl ListenerProtocol ===
-
-impl ListenerProtocol {
-    /// # Errors
-    /// Status 64 with the file that is invalid.
-    pub(crate) fn load(listen: &ListenerConfig) -> Result<Self, Exit> {
-        let tls = listen
-            .tls
-            .clone()
-            .map(ReloadableTls::load)
-            .transpose()?
-            .map(Arc::new);
-        Ok(Self {
-            tls,
-            h2c: listen.h2c,
-            redirect_to_https: listen.redirect_to_https.clone(),
-            address: listen.address,
-            proxy_protocol: listen.proxy_protocol.clone().map(Arc::new),
-        })
-    }
 }
 
 // === impl ConnectionAcceptor ===
@@ -247,19 +225,26 @@ async fn serve(
     close_idle: CancellationToken,
 ) {
     let limits = connections.limits();
-    let transport = match protocol.tls {
-        None => ClientTransport::Tcp(stream),
-        Some(tls) => match tokio::time::timeout(limits.head_timeout, tls.accept(stream)).await {
-            Ok(Ok(stream)) => ClientTransport::Tls(Box::new(stream)),
-            Ok(Err(_)) | Err(_) => {
-                connections.metrics().tls_failed.inc();
-                return;
+    let (transport, client) = match &protocol.tls {
+        None => (ClientTransport::Tcp(stream), None),
+        Some(tls) => {
+            let handshake = Box::pin(tls::accept(tls, stream));
+            match tokio::time::timeout(limits.head_timeout, handshake).await {
+                Ok(Ok(accepted)) => (
+                    ClientTransport::Tls(Box::new(accepted.stream)),
+                    accepted.client,
+                ),
+                Ok(Err(_)) | Err(_) => {
+                    connections.metrics().tls_failed.inc();
+                    return;
+                }
             }
-        },
+        }
     };
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    let connection = ClientConnection::new(transport, peer, limits, Some(permit))
+    let mut connection = ClientConnection::new(transport, peer, limits, Some(permit))
         .redirecting_to_https(protocol.redirect_to_https);
+    connection.set_tls_client(client);
     connections
         .serve(Box::new(connection), protocol.h2c, close_idle)
         .await;

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::rate_limits::reject_head;
+use crate::certificates::TlsClient;
 use crate::config::ClientLimits;
 use crate::downstream::client_connection::{ClientConnection, FIRST_REQUEST_GRACE};
 use crate::downstream::deadline::DeadlineTimer;
@@ -67,6 +68,7 @@ impl ConnectionHandler {
         let limits = self.limits();
         let connection_info = http2_stream::Http2ConnectionInfo {
             is_tls: client.is_tls(),
+            tls_client: client.tls_client().cloned(),
             https_redirect: client.https_redirect().cloned(),
             buffers: Arc::clone(&self.state.response_buffers),
         };

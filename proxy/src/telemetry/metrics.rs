@@ -17,6 +17,7 @@ use prometheus::{
 pub(crate) use compression::CompressionMetrics;
 pub(crate) use hedge::HedgeResult;
 use report_only::ReportOnlyMetrics;
+use crate::telemetry::certificate_metrics::CertificateMetrics;
 
 /// The metrics of the gateway.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) connections_closed: ClosedConnections,
     pub(crate) response_buffers: IntGauge,
     pub(crate) tls_failed: IntCounter,
+    pub(crate) certificates: Arc<CertificateMetrics>,
     pub(crate) rapid_resets: IntCounter,
     pub(crate) external_authorization: ExternalAuthorizationMetrics,
     pub(crate) report_only: ReportOnlyMetrics,
@@ -134,10 +136,10 @@ pub(crate) const OK_CODE: &str = "ok";
 pub(crate) const NO_ROUTE: &str = "none";
 
 /// Creates and registers metrics.
-struct MetricFactory(Registry);
+pub(super) struct MetricFactory(Registry);
 
 impl MetricFactory {
-    fn counters(
+    pub(super) fn counters(
         &self,
         name: &str,
         help: &str,
@@ -150,7 +152,12 @@ impl MetricFactory {
         self.add(IntCounter::new(name, help)?)
     }
 
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+    pub(super) fn gauges(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> prometheus::Result<IntGaugeVec> {
         self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 
@@ -230,6 +237,7 @@ impl GatewayMetrics {
                 "postern_tls_handshakes_failed_total",
                 "Failed TLS handshakes",
             )?,
+            certificates: Arc::new(CertificateMetrics::new(&make)?),
             rapid_resets: make.counter(
                 "postern_http2_rapid_resets_total",
                 "HTTP/2 connections closed because of too many reset streams",

@@ -2,7 +2,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,6 +20,7 @@ impl CertificateAuthority {
     pub(super) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         Self(
             CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
                 .expect("signs"),
@@ -29,14 +31,40 @@ impl CertificateAuthority {
         self.0.pem()
     }
 
+    /// Returns the private key in PEM.
+    pub(super) fn key_pem(&self) -> String {
+        self.0.key().serialize_pem()
+    }
+
+    /// Returns the issuer, for signing other objects.
+    pub(super) fn issuer(&self) -> &CertifiedIssuer<'static, KeyPair> {
+        &self.0
+    }
+
     /// Issues a certificate. Returns certificate and key in PEM.
     fn issue(&self, name: &str) -> (String, String) {
+        self.issue_with(&[name], |_| {})
+    }
+
+    /// Issues a certificate for these names, with other changes. Returns certificate and key in
+    /// PEM.
+    pub(super) fn issue_with(
+        &self,
+        names: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names.clone()).expect("names");
+        // With the subject of its issuer, OpenSSL would take it for self-signed.
+        for name in names.into_iter().take(1) {
+            params.distinguished_name.push(DnType::CommonName, name);
+        }
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
+        change(&mut params);
         let certificate = params.signed_by(&key, &self.0).expect("signs");
         (certificate.pem(), key.serialize_pem())
     }

@@ -1,0 +1,28 @@
+//! Certificates: their files, names, revocation status, and the clients that they authenticate.
+//!
+//! - **Enters:** the `[listen.tls]` tables of the configuration.
+//! - **Leaves:** a TLS configuration for the server name of a handshake, the service that a client
+//!   certificate identifies, and whether a host may be requested on a connection.
+//! - **May depend on:** [`crate::config`] and [`crate::telemetry`] for metrics.
+
+mod client_auth;
+mod files;
+mod hosts;
+mod leaf;
+mod loading;
+mod names;
+mod ocsp;
+mod ocsp_fetch;
+mod selector;
+mod server_tls;
+mod slot;
+
+pub(crate) use client_auth::{TlsClient, principal_caller};
+pub(crate) use files::check_upstream_files;
+pub(crate) use hosts::HostGuard;
+pub(crate) use loading::check_listener_files;
+pub(crate) use ocsp_fetch::fetch_staples;
+pub(crate) use server_tls::ServerTls;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! Client certificates: their verification, and the services that they identify.
+
+use std::sync::Arc;
+
+use postern_common::clock::Timestamp;
+use postern_common::exit::Exit;
+use postern_common::token::{Caller, Service};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+
+use crate::certificates::files::{authorities, revocation_lists, unreadable};
+use crate::certificates::leaf;
+use crate::config::{CertificateName, CertificatePrincipal, ClientAuthConfig};
+
+/// The issuer of services that a client certificate identifies.
+const CLIENT_CERTIFICATE_ISSUER: &str = "urn:postern:client-certificate";
+
+/// The client of a connection whose server name has client authentication.
+#[derive(Debug)]
+pub(crate) struct TlsClient {
+    /// The client authentication that the connection has passed.
+    pub(super) policy: Arc<ClientAuthConfig>,
+    /// The service that the certificate identifies.
+    caller: Option<Caller>,
+    /// The end of the certificate's validity, in Unix seconds.
+    not_after: i64,
+}
+
+impl TlsClient {
+    /// Identifies the client by its verified certificate chain; `None` if it sent none.
+    pub(super) fn identify(
+        policy: &Arc<ClientAuthConfig>,
+        chain: Option<&[CertificateDer<'_>]>,
+    ) -> Self {
+        let certificate = chain.and_then(<[_]>::first);
+        let certificate = certificate.and_then(|der| leaf::parse(der).ok());
+        let not_after = certificate.as_ref().map_or(0, |certificate| {
+            certificate.validity().not_after.timestamp()
+        });
+        let principal = certificate.and_then(|certificate| {
+            let mut principals = policy.principals.iter();
+            principals
+                .find(|principal| has_name(&certificate, &principal.name))
+                .cloned()
+        });
+        let caller = principal.map(|principal| principal_caller(&principal, not_after));
+        Self {
+            policy: Arc::clone(policy),
+            caller,
+            not_after,
+        }
+    }
+
+    /// Returns the service that the certificate identifies, until the certificate expires.
+    pub(crate) fn caller(&self, now: Timestamp) -> Option<&Caller> {
+        self.caller
+            .as_ref()
+            .filter(|_| now.unix_seconds() < self.not_after)
+    }
+}
+
+/// Returns the caller of a certificate with this principal.
+pub(crate) fn principal_caller(principal: &CertificatePrincipal, not_after: i64) -> Caller {
+    Caller::Service(Arc::new(Service {
+        issuer: CLIENT_CERTIFICATE_ISSUER.into(),
+        subject: principal.name.as_str().into(),
+        service_id: principal.service.as_str().into(),
+        scopes: principal.scopes.as_slice().into(),
+        expires_at: not_after,
+    }))
+}
+
+/// Returns whether the certificate has the name. Text with a NUL or any other character that the
+/// configuration does not permit is equal to no configured name.
+fn has_name(certificate: &X509Certificate<'_>, name: &CertificateName) -> bool {
+    if let CertificateName::CommonName(wanted) = name {
+        let mut names = certificate.subject().iter_common_name();
+        return match (names.next(), names.next()) {
+            (Some(only), None) => only.as_str().is_ok_and(|found| found == wanted),
+            (None | Some(_), _) => false,
+        };
+    }
+    let Ok(Some(names)) = certificate.subject_alternative_name() else {
+        return false;
+    };
+    let is_wanted = |found: &GeneralName<'_>| match (found, name) {
+        (GeneralName::URI(found), CertificateName::Uri(wanted))
+        | (GeneralName::RFC822Name(found), CertificateName::Email(wanted)) => found == wanted,
+        (GeneralName::DNSName(found), CertificateName::Dns(wanted)) => {
+            found.eq_ignore_ascii_case(wanted)
+        }
+        _ => false,
+    };
+    names.value.general_names.iter().any(is_wanted)
+}
+
+/// Builds the verifier of client certificates. With revocation lists, the status of every
+/// certificate of the chain must be known, and a list must not have expired.
+///
+/// # Errors
+/// Status 64 with the file that is invalid.
+pub(super) fn verifier(
+    config: &ClientAuthConfig,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Exit> {
+    let roots = Arc::new(authorities(&config.ca)?);
+    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider));
+    if let Some(path) = &config.crl {
+        builder = builder
+            .with_crls(revocation_lists(path)?)
+            .enforce_revocation_expiration();
+    }
+    if !config.required {
+        builder = builder.allow_unauthenticated();
+    }
+    let file = config.crl.as_ref().unwrap_or(&config.ca);
+    builder.build().map_err(|error| unreadable(file, &error))
+}

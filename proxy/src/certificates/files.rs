@@ -1,0 +1,102 @@
+//! PEM files of certificates, keys and certificate authorities.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use postern_common::exit::Exit;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::config::UpstreamTlsConfig;
+
+/// A mistake in a file: the key of the configuration that names it, with a leading dot, and the
+/// reason. The key is empty if files do not match each other.
+pub(super) type FileMistake = (String, String);
+
+/// Checks the files of an upstream.
+pub(crate) fn check_upstream_files(source: &UpstreamTlsConfig) -> Vec<FileMistake> {
+    let certificate = source.certificate.as_deref().map(certificates);
+    let key = source.key.as_deref().map(private_key);
+    let ca = source.ca.as_deref().map(authorities);
+    let wrong = [
+        (".ca", ca.and_then(Result::err)),
+        (".certificate", error_of(certificate.as_ref())),
+        (".key", error_of(key.as_ref())),
+    ];
+    let wrong: Vec<FileMistake> = wrong
+        .into_iter()
+        .filter_map(|(key, exit)| Some((key.to_owned(), exit?.message().to_owned())))
+        .collect();
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    match (certificate, key) {
+        (Some(Ok(certificate)), Some(Ok(key))) => {
+            match CertifiedKey::from_der(certificate, key, &provider) {
+                Err(error) => vec![(String::new(), format!("certificate and key: {error}"))],
+                Ok(_) => wrong,
+            }
+        }
+        _ => wrong,
+    }
+}
+
+fn error_of<T>(result: Option<&Result<T, Exit>>) -> Option<Exit> {
+    match result {
+        Some(Err(exit)) => Some(Exit::usage(exit.message())),
+        Some(Ok(_)) | None => None,
+    }
+}
+
+/// Reads the certificates of a PEM file, at least one.
+pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Exit> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        Ok(_) => Err(Exit::usage(format!(
+            "{}: holds no certificate",
+            path.display()
+        ))),
+        Err(error) => Err(unreadable(path, &error)),
+    }
+}
+
+pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Exit> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| unreadable(path, &error))
+}
+
+/// Reads the certificate authorities of a PEM file.
+pub(super) fn authorities(path: &Path) -> Result<RootCertStore, Exit> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(path)? {
+        roots
+            .add(authority)
+            .map_err(|error| unreadable(path, &error))?;
+    }
+    Ok(roots)
+}
+
+/// Reads the certificate revocation lists of a PEM file, at least one.
+pub(super) fn revocation_lists(
+    path: &Path,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, Exit> {
+    let all: Result<Vec<_>, _> =
+        CertificateRevocationListDer::pem_file_iter(path).and_then(Iterator::collect);
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        Ok(_) => Err(Exit::usage(format!(
+            "{}: holds no certificate revocation list",
+            path.display()
+        ))),
+        Err(error) => Err(unreadable(path, &error)),
+    }
+}
+
+pub(super) fn modified_at(path: &Path) -> Option<SystemTime> {
+    let modified = std::fs::metadata(path).and_then(|file| file.modified());
+    modified.ok()
+}
+
+pub(super) fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Exit {
+    Exit::usage(format!("{}: cannot read: {error}", path.display()))
+}

@@ -1,0 +1,228 @@
+//! Loading of the files of a listener.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use postern_common::exit::Exit;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+
+use crate::certificates::client_auth;
+use crate::certificates::files::{
+    FileMistake, authorities, certificates, modified_at, private_key, revocation_lists, unreadable,
+};
+use crate::certificates::leaf::Leaf;
+use crate::certificates::ocsp;
+use crate::certificates::selector::CertificateSelector;
+use crate::certificates::slot::{CertificateSlot, LoadedCertificate};
+use crate::config::{
+    CertificateConfig, CertificateSource, ClientAuthConfig, ListenerTlsConfig, OcspSource,
+    TlsVersion,
+};
+
+static ALL_VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+static TLS13_ONLY: &[&SupportedProtocolVersion] = &[&TLS13];
+
+/// The TLS configurations that were built from the files of a listener.
+#[derive(Debug)]
+pub(super) struct ListenerState {
+    pub(super) selector: Arc<CertificateSelector>,
+    /// The configuration of each certificate. Certificates with the same client authentication
+    /// share one, and sessions are resumed within one only: a session of a name without client
+    /// authentication is none for a name with it.
+    pub(super) configs: Vec<Arc<ServerConfig>>,
+}
+
+/// The files of a listener, read and checked.
+pub(super) struct LoadedFiles {
+    pub(super) certificates: Vec<LoadedCertificate>,
+    pub(super) state: ListenerState,
+}
+
+/// Checks the files of a listener.
+pub(crate) fn check_listener_files(source: &ListenerTlsConfig) -> Vec<FileMistake> {
+    let mut wrong = Vec::new();
+    for certificate in &source.certificates {
+        let prefix = &certificate.key_prefix;
+        let mut note = |key: &str, result: Result<(), Exit>| {
+            if let Err(exit) = result {
+                wrong.push((format!("{prefix}.{key}"), exit.message().to_owned()));
+            }
+        };
+        let CertificateSource::Files {
+            certificate: chain,
+            key,
+        } = &certificate.source;
+        note("certificate", certificates(chain).map(drop));
+        note("key", private_key(key).map(drop));
+        if let Some(client_auth) = &certificate.client_auth {
+            note("client_ca", authorities(&client_auth.ca).map(drop));
+            if let Some(crl) = &client_auth.crl {
+                note("client_crl", revocation_lists(crl).map(drop));
+            }
+        }
+        if let OcspSource::File(path) = &certificate.ocsp {
+            note("ocsp", ocsp::check_file(path));
+        }
+    }
+    wrong.dedup();
+    match load_files(source, &new_slots(source)) {
+        Err(exit) if wrong.is_empty() => vec![(String::new(), exit.message().to_owned())],
+        Err(_) | Ok(_) => wrong,
+    }
+}
+
+/// Creates an empty slot for each certificate.
+pub(super) fn new_slots(source: &ListenerTlsConfig) -> Vec<Arc<CertificateSlot>> {
+    let slot = |certificate: &CertificateConfig| {
+        let CertificateSource::Files {
+            certificate: path, ..
+        } = &certificate.source;
+        let label = match certificate.names.first() {
+            Some(name) => name.clone(),
+            None => path.display().to_string(),
+        };
+        Arc::new(CertificateSlot::new(&label))
+    };
+    source.certificates.iter().map(slot).collect()
+}
+
+/// Reads the files, and builds the TLS configurations on these slots.
+///
+/// # Errors
+/// Status 64 with the file that is invalid.
+pub(super) fn load_files(
+    source: &ListenerTlsConfig,
+    slots: &[Arc<CertificateSlot>],
+) -> Result<LoadedFiles, Exit> {
+    let provider = Arc::new(default_provider());
+    let certificates = source
+        .certificates
+        .iter()
+        .map(|certificate| load_certificate(certificate, &provider))
+        .collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<Vec<String>> = source
+        .certificates
+        .iter()
+        .zip(&certificates)
+        .map(|(config, loaded)| match config.names.is_empty() {
+            true => loaded.leaf.names.clone(),
+            false => config.names.clone(),
+        })
+        .collect();
+    check_names(source, &names)?;
+    let selector = CertificateSelector::new(slots.to_vec(), &names, source.strict_sni);
+    let selector = Arc::new(selector);
+    let mut configs: Vec<Arc<ServerConfig>> = Vec::new();
+    for (at, certificate) in source.certificates.iter().enumerate() {
+        let before = &source.certificates[..at];
+        let same = before
+            .iter()
+            .position(|other| other.client_auth == certificate.client_auth);
+        configs.push(match same {
+            Some(same) => Arc::clone(&configs[same]),
+            None => {
+                let client_auth = certificate.client_auth.as_deref();
+                Arc::new(server_config(source, client_auth, &provider, &selector)?)
+            }
+        });
+    }
+    Ok(LoadedFiles {
+        certificates,
+        state: ListenerState { selector, configs },
+    })
+}
+
+/// Rejects a certificate that is never used, and a name that two certificates have with different
+/// client authentication: either could be chosen by the signature schemes of the client.
+fn check_names(source: &ListenerTlsConfig, names: &[Vec<String>]) -> Result<(), Exit> {
+    for (at, (first, certificate)) in names.iter().zip(&source.certificates).enumerate() {
+        if at > 0 && first.is_empty() {
+            let CertificateSource::Files { certificate, .. } = &certificate.source;
+            return Err(Exit::usage(format!(
+                "{}: contains no DNS name, and names is not set",
+                certificate.display()
+            )));
+        }
+        let later = names.iter().zip(&source.certificates).skip(at + 1);
+        for (second, other) in later {
+            let shared = first.iter().find(|name| second.contains(name));
+            if let Some(name) = shared.filter(|_| certificate.client_auth != other.client_auth) {
+                return Err(Exit::usage(format!(
+                    "{name} is a name of two certificates with different client authentication"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn load_certificate(
+    source: &CertificateConfig,
+    provider: &CryptoProvider,
+) -> Result<LoadedCertificate, Exit> {
+    let CertificateSource::Files {
+        certificate: path,
+        key,
+    } = &source.source;
+    let chain = certificates(path)?;
+    let leaf = chain.first().map(Leaf::read).unwrap_or(Err("is empty"));
+    let leaf = leaf.map_err(|error| unreadable(path, &error))?;
+    let certified = CertifiedKey::from_der(chain, private_key(key)?, provider)
+        .map_err(|error| unreadable(path, &error))?;
+    Ok(LoadedCertificate {
+        certified: Arc::new(certified),
+        leaf,
+    })
+}
+
+/// Builds a TLS configuration. The provider's cipher suites for TLS 1.2 and TLS 1.3 are those of
+/// Mozilla's "intermediate" recommendation without DHE, those for TLS 1.3 alone "modern"; the order
+/// of preference is the client's, as Mozilla recommends.
+fn server_config(
+    source: &ListenerTlsConfig,
+    client_auth: Option<&ClientAuthConfig>,
+    provider: &Arc<CryptoProvider>,
+    selector: &Arc<CertificateSelector>,
+) -> Result<ServerConfig, Exit> {
+    let versions: &[_] = match source.min_version {
+        TlsVersion::Tls12 => ALL_VERSIONS,
+        TlsVersion::Tls13 => TLS13_ONLY,
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(versions)
+        .map_err(|error| Exit::usage(format!("cannot set up TLS: {error}")))?;
+    let builder = match client_auth {
+        None => builder.with_no_client_auth(),
+        Some(config) => builder.with_client_cert_verifier(client_auth::verifier(config, provider)?),
+    };
+    let mut config = builder.with_cert_resolver(Arc::clone(selector) as _);
+    config.alpn_protocols = match source.http2 {
+        true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        false => vec![b"http/1.1".to_vec()],
+    };
+    Ok(config)
+}
+
+/// Returns the modification times of all files, `None` for one that does not exist.
+pub(super) fn modification_times(source: &ListenerTlsConfig) -> Vec<Option<SystemTime>> {
+    let mut times = Vec::new();
+    for certificate in &source.certificates {
+        let CertificateSource::Files {
+            certificate: chain,
+            key,
+        } = &certificate.source;
+        times.extend([chain, key].map(|path| modified_at(path)));
+        if let Some(client_auth) = &certificate.client_auth {
+            times.push(modified_at(&client_auth.ca));
+            times.extend(client_auth.crl.as_deref().map(modified_at));
+        }
+        if let OcspSource::File(path) = &certificate.ocsp {
+            times.push(modified_at(path));
+        }
+    }
+    times
+}

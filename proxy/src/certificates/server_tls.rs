@@ -1,0 +1,143 @@
+//! The TLS configuration of a listener, which is reloaded when its files change.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use postern_common::Clock;
+use postern_common::exit::Exit;
+use rustls::server::ClientHello;
+use rustls::{ServerConfig, ServerConnection};
+
+use crate::certificates::client_auth::TlsClient;
+use crate::certificates::loading::{ListenerState, load_files, modification_times, new_slots};
+use crate::certificates::ocsp;
+use crate::certificates::slot::{CertificateSlot, LoadedCertificate};
+use crate::config::{ClientAuthConfig, ListenerTlsConfig, OcspSource};
+use crate::telemetry::certificate_metrics::CertificateMetrics;
+
+/// The certificates of a listener and the TLS configurations that were built from them.
+#[derive(Debug)]
+pub(crate) struct ServerTls {
+    source: ListenerTlsConfig,
+    slots: Vec<Arc<CertificateSlot>>,
+    current: ArcSwap<ListenerState>,
+    /// Modification times of the files at the last load attempt.
+    last_attempt: Mutex<Vec<Option<SystemTime>>>,
+    clock: Clock,
+    metrics: Arc<CertificateMetrics>,
+}
+
+impl ServerTls {
+    /// Loads the files.
+    ///
+    /// # Errors
+    /// Status 64 with the file that is invalid.
+    pub(crate) fn load(
+        source: ListenerTlsConfig,
+        clock: Clock,
+        metrics: Arc<CertificateMetrics>,
+    ) -> Result<Self, Exit> {
+        let slots = new_slots(&source);
+        let last_attempt = Mutex::new(modification_times(&source));
+        let files = load_files(&source, &slots)?;
+        let current = ArcSwap::from_pointee(files.state);
+        let tls = Self {
+            source,
+            slots,
+            current,
+            last_attempt,
+            clock,
+            metrics,
+        };
+        tls.install(files.certificates);
+        Ok(tls)
+    }
+
+    /// Reloads the files if one of them was modified since the last attempt, or if `forced`. On
+    /// failure the previous configuration stays active.
+    ///
+    /// # Errors
+    /// As [`ServerTls::load`].
+    pub(crate) fn refresh(&self, forced: bool) -> Result<(), Exit> {
+        for slot in &self.slots {
+            slot.expire_staple(self.clock.now());
+        }
+        let now = modification_times(&self.source);
+        let before = std::mem::replace(&mut *self.last_attempt.lock(), now.clone());
+        if forced || before != now {
+            let files = load_files(&self.source, &self.slots)?;
+            self.install(files.certificates);
+            self.current.store(Arc::new(files.state));
+        }
+        Ok(())
+    }
+
+    /// Installs the certificates, with the OCSP responses of files. A response that cannot be
+    /// stapled is reported; the previous one stays until it expires.
+    fn install(&self, certificates: Vec<LoadedCertificate>) {
+        let sources = self.source.certificates.iter();
+        for ((slot, source), loaded) in self.slots.iter().zip(sources).zip(certificates) {
+            slot.install(loaded.clone(), &self.metrics);
+            if let OcspSource::File(path) = &source.ocsp {
+                let now = self.clock.now().unix_seconds();
+                match ocsp::read_staple(path, &loaded, now) {
+                    Ok(staple) => slot.set_staple(staple, &self.metrics),
+                    Err(error) => {
+                        let path = path.display();
+                        tracing::error!(certificate = slot.label(), %path, %error, "OCSP response rejected");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the TLS configuration for a handshake, and the client authentication that it
+    /// performs. A configuration refuses the handshake if there is no certificate for the name.
+    pub(crate) fn select(
+        &self,
+        hello: &ClientHello<'_>,
+    ) -> (Arc<ServerConfig>, Option<&Arc<ClientAuthConfig>>) {
+        let current = self.current.load();
+        let selected = current
+            .selector
+            .select(hello.server_name(), hello.signature_schemes())
+            .unwrap_or_default();
+        let client_auth = self.source.certificates[selected].client_auth.as_ref();
+        (Arc::clone(&current.configs[selected]), client_auth)
+    }
+
+    /// Returns whether a name of this listener has client authentication.
+    pub(super) fn authenticates_clients(&self) -> bool {
+        let mut certificates = self.source.certificates.iter();
+        certificates.any(|certificate| certificate.client_auth.is_some())
+    }
+
+    /// Returns the client authentication of a host name in lower case; `None` if no certificate has
+    /// this name.
+    pub(super) fn client_auth_of(&self, host: &str) -> Option<Option<&Arc<ClientAuthConfig>>> {
+        let current = self.current.load();
+        let at = *current.selector.named(host)?.first()?;
+        Some(self.source.certificates[at].client_auth.as_ref())
+    }
+
+    /// Returns the slots whose responses are fetched, with false if only for a certificate that
+    /// requires stapling.
+    pub(super) fn fetched_slots(&self) -> impl Iterator<Item = (Arc<CertificateSlot>, bool)> {
+        let certificates = self.slots.iter().zip(&self.source.certificates);
+        certificates.filter_map(|(slot, certificate)| match certificate.ocsp {
+            OcspSource::Fetch => Some((Arc::clone(slot), true)),
+            OcspSource::Auto => Some((Arc::clone(slot), false)),
+            OcspSource::Off | OcspSource::File(_) => None,
+        })
+    }
+
+    /// Identifies the client of a completed handshake.
+    pub(crate) fn identify_client(
+        policy: &Arc<ClientAuthConfig>,
+        connection: &ServerConnection,
+    ) -> TlsClient {
+        TlsClient::identify(policy, connection.peer_certificates())
+    }
+}

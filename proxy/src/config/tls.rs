@@ -1,0 +1,344 @@
+//! `[listen.tls]`: certificates, protocol versions and client authentication of a listener.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use postern_common::decode::{Field, Object};
+use serde_json::json;
+
+use crate::config::short_texts;
+
+/// `[listen.tls]`: files are PEM, and reloaded when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerTlsConfig {
+    /// The certificates, at least one. A client is offered the first certificate for the name that
+    /// it requests (SNI), or the first of the list.
+    pub certificates: Vec<CertificateConfig>,
+    /// Whether handshakes without a server name, or with an unknown one, are refused instead of
+    /// being answered with the first certificate; default false.
+    pub strict_sni: bool,
+    /// The lowest protocol version; default TLS 1.2.
+    pub min_version: TlsVersion,
+    /// Whether HTTP/2 is offered in addition to HTTP/1.1; default true.
+    pub http2: bool,
+}
+
+/// A certificate, the names for which it is offered, and what it asks of clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateConfig {
+    /// The position of its keys below `listen.tls`: empty, or such as `.certificates.0`.
+    pub key_prefix: String,
+    /// The origin of the certificate.
+    pub source: CertificateSource,
+    /// The server names for which it is offered, in lower case; default the DNS names of the
+    /// certificate. `*.example.com` matches one label (RFC 9525 section 6.3).
+    pub names: Vec<String>,
+    /// The origin of the stapled OCSP response.
+    pub ocsp: OcspSource,
+    /// Authentication of clients that request one of the names; default none.
+    pub client_auth: Option<Arc<ClientAuthConfig>>,
+}
+
+/// The origin of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// PEM files.
+    Files {
+        /// The certificate chain, leaf first.
+        certificate: PathBuf,
+        /// The private key of the certificate.
+        key: PathBuf,
+    },
+}
+
+/// The origin of a stapled OCSP response (RFC 6066 section 8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OcspSource {
+    /// No response is stapled.
+    Off,
+    /// The responder that the certificate names, if the certificate requires stapling (RFC 7633).
+    Auto,
+    /// The responder that the certificate names.
+    Fetch,
+    /// A DER file, reloaded when it changes.
+    File(PathBuf),
+}
+
+/// The lowest TLS version of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2: the cipher suites of Mozilla's "intermediate" recommendation.
+    Tls12,
+    /// TLS 1.3: the cipher suites of Mozilla's "modern" recommendation.
+    Tls13,
+}
+
+/// Authentication of clients by certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientAuthConfig {
+    /// Certificate authorities that may have issued a client certificate.
+    pub ca: PathBuf,
+    /// Certificate revocation lists of these authorities; default none.
+    pub crl: Option<PathBuf>,
+    /// Whether a handshake without a client certificate fails; default true.
+    pub required: bool,
+    /// The services that certificates identify, in the order of precedence.
+    pub principals: Vec<CertificatePrincipal>,
+}
+
+/// A service that a client certificate identifies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificatePrincipal {
+    /// The name that the certificate must contain.
+    pub name: CertificateName,
+    /// The name of the service, as policies list it.
+    pub service: String,
+    /// The scopes of the service.
+    pub scopes: Vec<String>,
+}
+
+/// A name in a client certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertificateName {
+    /// A URI in the subject alternative names, such as a SPIFFE id; compared exactly.
+    Uri(String),
+    /// A DNS name in the subject alternative names; compared without case.
+    Dns(String),
+    /// An e-mail address in the subject alternative names; compared exactly.
+    Email(String),
+    /// The only common name of the subject; compared exactly.
+    CommonName(String),
+}
+
+impl CertificateName {
+    /// Returns the text of the name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Uri(name) | Self::Dns(name) | Self::Email(name) | Self::CommonName(name) => name,
+        }
+    }
+}
+
+impl ListenerTlsConfig {
+    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
+        let (client_auth, is_good) = match read_client_auth(section, None) {
+            Ok(client_auth) => (client_auth, true),
+            Err(Invalid) => (None, false),
+        };
+        let mut certificates = Vec::new();
+        let is_first_given = section.has("certificate") || section.has("key");
+        if is_first_given {
+            let first = CertificateConfig::read(section, String::new(), client_auth.clone());
+            certificates.extend(first);
+        } else {
+            for key in ["names", "ocsp"] {
+                if section.has(key) {
+                    section.fail("conflicting_fields", format!("{key} requires certificate"));
+                }
+            }
+        }
+        let mut index = 0_usize..;
+        let further = section.list("certificates", |field| {
+            let key_prefix = format!(".certificates.{}", index.next().unwrap_or_default());
+            field.object(|entry| {
+                let client_auth = read_client_auth(entry, client_auth.as_ref()).ok()?;
+                CertificateConfig::read(entry, key_prefix, client_auth)
+            })
+        });
+        certificates.extend(further);
+        if !(is_first_given || section.has("certificates")) {
+            section.fail("missing_field", "certificate and key are required");
+        }
+        let min_version = read_min_version(section);
+        let strict_sni = section.or("strict_sni", false, |field| field.boolean());
+        let http2 = section.or("http2", true, |field| field.boolean());
+        (is_good && !certificates.is_empty()).then_some(Self {
+            certificates,
+            strict_sni,
+            min_version,
+            http2,
+        })
+    }
+}
+
+/// Reads `min_version` and `ciphers`, which must not contradict each other.
+fn read_min_version(section: &Object<'_>) -> TlsVersion {
+    let versions = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
+    let policies = [
+        ("intermediate", TlsVersion::Tls12),
+        ("modern", TlsVersion::Tls13),
+    ];
+    let given = section.optional("min_version", |field| field.one_of(&versions));
+    let lowest = section.or("ciphers", TlsVersion::Tls12, |field| {
+        let lowest = field.one_of(&policies)?;
+        let contradicts = lowest == TlsVersion::Tls13 && given == Some(TlsVersion::Tls12);
+        match contradicts {
+            true => field.fail("conflicting_fields", "modern is for min_version = \"1.3\""),
+            false => Some(lowest),
+        }
+    });
+    given.unwrap_or(lowest)
+}
+
+impl CertificateConfig {
+    /// Reads the keys of one certificate.
+    fn read(
+        section: &Object<'_>,
+        key_prefix: String,
+        client_auth: Option<Arc<ClientAuthConfig>>,
+    ) -> Option<Self> {
+        if !(section.has("certificate") && section.has("key")) {
+            section.fail("missing_field", "certificate and key are required");
+        }
+        let certificate = section.optional("certificate", |field| field.text(1..=4096));
+        let key = section.optional("key", |field| field.text(1..=4096));
+        let names = section.or("names", Vec::new(), |field| {
+            field.non_empty_array(read_server_name)
+        });
+        let ocsp = section.or("ocsp", OcspSource::Auto, |field| {
+            Some(match field.text(1..=4096)?.as_str() {
+                "off" => OcspSource::Off,
+                "auto" => OcspSource::Auto,
+                "fetch" => OcspSource::Fetch,
+                path => OcspSource::File(path.into()),
+            })
+        });
+        Some(Self {
+            key_prefix,
+            source: CertificateSource::Files {
+                certificate: certificate?.into(),
+                key: key?.into(),
+            },
+            names,
+            ocsp,
+            client_auth,
+        })
+    }
+}
+
+/// The client authentication of a table is invalid, which has been recorded.
+struct Invalid;
+
+/// Reads the client authentication of a table. A table without any of its keys has that of the
+/// listener; `client_auth = "off"` has none.
+fn read_client_auth(
+    section: &Object<'_>,
+    inherited: Option<&Arc<ClientAuthConfig>>,
+) -> Result<Option<Arc<ClientAuthConfig>>, Invalid> {
+    let modes = [
+        ("required", Some(true)),
+        ("optional", Some(false)),
+        ("off", None),
+    ];
+    let is_given = section.has("client_ca");
+    let ca = section.optional("client_ca", |field| field.text(1..=4096));
+    let crl = section.optional("client_crl", |field| field.text(1..=4096));
+    let mode = section.optional("client_auth", |field| field.one_of(&modes));
+    let principals = section.list("client_certificates", read_principal);
+    let has_others = section.has("client_crl") || section.has("client_certificates");
+    if !is_given {
+        return match mode {
+            None if !has_others => Ok(inherited.cloned()),
+            Some(None) if !has_others => Ok(None),
+            Some(Some(_) | None) | None => {
+                section.fail(
+                    "missing_field",
+                    "client_crl, client_auth and client_certificates require client_ca",
+                );
+                Err(Invalid)
+            }
+        };
+    }
+    let required = match mode.unwrap_or(Some(true)) {
+        Some(required) => required,
+        None => {
+            section.fail("conflicting_fields", "client_auth is off, with a client_ca");
+            return Err(Invalid);
+        }
+    };
+    let mut seen = Vec::new();
+    for principal in &principals {
+        if seen.contains(&&principal.name) {
+            let name = principal.name.as_str();
+            section.fail(
+                "duplicate",
+                format!("client_certificates: {name} occurs twice"),
+            );
+        }
+        seen.push(&principal.name);
+    }
+    Ok(Some(Arc::new(ClientAuthConfig {
+        ca: ca.ok_or(Invalid)?.into(),
+        crl: crl.map(PathBuf::from),
+        required,
+        principals,
+    })))
+}
+
+/// Reads `{ uri = "spiffe://…", service = "partner", scopes = […] }`.
+fn read_principal(field: Field<'_>) -> Option<CertificatePrincipal> {
+    field.object(|entry| {
+        let names = [
+            entry.optional("uri", visible).map(CertificateName::Uri),
+            entry
+                .optional("dns", visible)
+                .map(|name| CertificateName::Dns(name.to_ascii_lowercase())),
+            entry.optional("email", visible).map(CertificateName::Email),
+            entry
+                .optional("common_name", visible)
+                .map(CertificateName::CommonName),
+        ];
+        let service = entry.required("service", visible);
+        let scopes = entry.or("scopes", Vec::new(), short_texts);
+        let mut names = names.into_iter().flatten();
+        let (name, second) = (names.next(), names.next());
+        if name.is_none() || second.is_some() {
+            entry.fail(
+                "conflicting_fields",
+                "exactly one of uri, dns, email and common_name is required",
+            );
+            return None;
+        }
+        Some(CertificatePrincipal {
+            name: name?,
+            service: service?,
+            scopes,
+        })
+    })
+}
+
+/// Reads visible ASCII, which a header field can carry.
+fn visible(field: Field<'_>) -> Option<String> {
+    let text = field.text(1..=256)?;
+    match text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Some(text),
+        false => field.fail("invalid_format", "must be visible ASCII without spaces"),
+    }
+}
+
+/// Reads a server name, or a wildcard for one label.
+fn read_server_name(field: Field<'_>) -> Option<String> {
+    let text = field.string_as(|| json!({ "type": "string", "pattern": "^(\\*\\.)?[^*]+$" }))?;
+    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    match is_dns_name(name.strip_prefix("*.").unwrap_or(&name)) {
+        true => Some(name),
+        false => field.fail(
+            "invalid_format",
+            "must be a host name such as example.com, or a wildcard such as *.example.com",
+        ),
+    }
+}
+
+/// Returns whether the text is a host name (RFC 1123 section 2.1), in lower case.
+fn is_dns_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    name.len() <= 253 && name.split('.').all(is_label)
+}

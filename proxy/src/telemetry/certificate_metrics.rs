@@ -1,0 +1,60 @@
+//! Metrics of certificates, by their first name.
+
+use prometheus::{IntCounterVec, IntGaugeVec};
+
+use crate::telemetry::metrics::MetricFactory;
+
+/// The metrics of the certificates of listeners.
+#[derive(Debug)]
+pub(crate) struct CertificateMetrics {
+    expiry: IntGaugeVec,
+    staple_expiry: IntGaugeVec,
+    ocsp_failures: IntCounterVec,
+}
+
+impl CertificateMetrics {
+    pub(super) fn new(make: &MetricFactory) -> prometheus::Result<Self> {
+        let labels = &["certificate"];
+        Ok(Self {
+            expiry: make.gauges(
+                "postern_tls_certificate_expiry_timestamp_seconds",
+                "End of the validity of a certificate, in Unix time",
+                labels,
+            )?,
+            staple_expiry: make.gauges(
+                "postern_tls_ocsp_staple_expiry_timestamp_seconds",
+                "End of the validity of the last stapled OCSP response, in Unix time",
+                labels,
+            )?,
+            ocsp_failures: make.counters(
+                "postern_tls_ocsp_fetch_failures_total",
+                "OCSP responses that could not be fetched or were rejected",
+                labels,
+            )?,
+        })
+    }
+
+    /// Records the end of the validity of a certificate, in Unix seconds.
+    pub(crate) fn note_expiry(&self, certificate: &str, at: i64) {
+        self.expiry.with_label_values(&[certificate]).set(at);
+    }
+
+    /// Records the end of the validity of a stapled response, in Unix seconds.
+    pub(crate) fn note_staple(&self, certificate: &str, expires_at: i64) {
+        let gauge = self.staple_expiry.with_label_values(&[certificate]);
+        gauge.set(expires_at);
+    }
+
+    /// Counts a response that could not be fetched or was rejected.
+    pub(crate) fn note_fetch_failure(&self, certificate: &str) {
+        self.ocsp_failures.with_label_values(&[certificate]).inc();
+    }
+
+    /// Removes a certificate that is no longer used.
+    pub(crate) fn forget(&self, certificate: &str) {
+        let labels = &[certificate];
+        // There may be none of one kind.
+        let _absent = self.expiry.remove_label_values(labels);
+        let _absent = self.staple_expiry.remove_label_values(labels);
+    }
+}

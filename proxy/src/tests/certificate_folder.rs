@@ -1,0 +1,149 @@
+//! Certificates in a folder, and the independent clients `openssl s_client` and `curl`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use rcgen::CertificateParams;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls::CertificateAuthority;
+
+/// A folder with `ca.pem` and the certificates of one authority.
+pub(super) struct CertificateFolder {
+    pub(super) authority: CertificateAuthority,
+    folder: tempfile::TempDir,
+}
+
+impl CertificateFolder {
+    pub(super) fn new() -> Self {
+        let (authority, folder) = (
+            CertificateAuthority::new(),
+            tempfile::tempdir().expect("a folder"),
+        );
+        let files = Self { authority, folder };
+        files.write("ca.pem", files.authority.pem());
+        files.write("ca.key", files.authority.key_pem());
+        files
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), contents).expect("writes");
+    }
+
+    /// Issues `NAME.pem` and `NAME.key` for these names.
+    pub(super) fn issue(&self, name: &str, names: &[&str]) {
+        self.issue_with(name, names, |_| {});
+    }
+
+    pub(super) fn issue_with(
+        &self,
+        name: &str,
+        names: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) {
+        let (certificate, key) = self.authority.issue_with(names, change);
+        self.write(&format!("{name}.pem"), certificate + &self.authority.pem());
+        self.write(&format!("{name}.key"), key);
+    }
+
+    /// Returns the lines `certificate` and `key` of a table.
+    pub(super) fn keys(&self, name: &str) -> String {
+        let folder = self.folder().display();
+        format!("certificate = \"{folder}/{name}.pem\"\nkey = \"{folder}/{name}.key\"\n")
+    }
+
+    /// Starts a gateway with these lines in `[listen.tls]`. `$` stands for the folder.
+    pub(super) async fn gateway(&self, tls: &str) -> TestGateway {
+        let folder = self.folder().display().to_string();
+        let tls = format!("[listen.tls]\n{}", tls.replace('$', &folder));
+        let origin = TestOrigin::start(OriginBehavior::Answer).await;
+        let upstream = format!("addresses = [\"{}\"]", origin.address);
+        TestGateway::behind_tls(origin, &upstream, "", &tls).await
+    }
+
+    /// Returns the first name of the certificate files whose leaf the server presents.
+    pub(super) async fn presented(
+        &self,
+        port: u16,
+        server_name: Option<&str>,
+        names: &[&'static str],
+    ) -> Option<&'static str> {
+        let mut arguments = vec!["-noservername"];
+        if let Some(name) = server_name {
+            arguments = vec!["-servername", name];
+        }
+        let output = s_client(port, &arguments, "").await;
+        let leaf = first_certificate(&output)?;
+        let is_presented = |name: &&&str| {
+            let file = std::fs::read_to_string(self.path(&format!("{name}.pem")));
+            first_certificate(&file.expect("reads")) == Some(leaf.clone())
+        };
+        names.iter().find(is_presented).copied()
+    }
+
+    /// Requests a URL of the gateway by curl, with the authority of this folder. Returns the status
+    /// and the protocol version, such as `200 2`; 000 if there was no response.
+    pub(super) async fn curl(&self, port: u16, host: &str, path: &str, options: &[&str]) -> String {
+        let (ca, resolve) = (self.path("ca.pem"), format!("{host}:{port}:127.0.0.1"));
+        let output = run(
+            Command::new("curl")
+                .args(["--silent", "--output", "-", "--cacert"])
+                .arg(ca)
+                .args(["--noproxy", "*", "--resolve", &resolve])
+                .args(["--write-out", "\n%{http_code} %{http_version}"])
+                .args(options)
+                .arg(format!("https://{host}:{port}{path}")),
+            "",
+        )
+        .await;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().last().unwrap_or_default().to_owned()
+    }
+}
+
+/// Runs `openssl s_client` with `input`. Returns what it prints.
+pub(super) async fn s_client(port: u16, arguments: &[&str], input: &str) -> String {
+    let output = run(
+        Command::new("openssl")
+            .args(["s_client", "-connect", &format!("127.0.0.1:{port}")])
+            .args(arguments),
+        input,
+    )
+    .await;
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Runs a command with this input.
+pub(super) async fn run(command: &mut Command, input: &str) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("a program that tests/run installs");
+    let mut stdin = child.stdin.take().expect("piped");
+    // The program may have ended already.
+    let _gone = stdin.write_all(input.as_bytes()).await;
+    drop(stdin);
+    let waiting = tokio::time::timeout(STEP_TIMEOUT, child.wait_with_output());
+    waiting.await.expect("ends in time").expect("ends")
+}
+
+/// Returns the base64 text of the first certificate.
+fn first_certificate(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("-----BEGIN CERTIFICATE-----")?;
+    let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;
+    Some(body.split_whitespace().collect())
+}

@@ -1,0 +1,369 @@
+//! Client certificates: misdirected requests, services, and revocation.
+
+use std::time::Duration;
+
+use rcgen::{CertificateParams, SanType, SerialNumber};
+use tokio::process::Command;
+
+use super::certificate_folder::{CertificateFolder, run, s_client};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway, has_field};
+use super::origin::{OriginBehavior, TestOrigin};
+
+/// A certificate for `open.test`, and one for `closed.test` and `*.closed.test` whose clients need
+/// a certificate of the authority, such as `client`.
+fn open_and_closed() -> (CertificateFolder, String) {
+    let files = CertificateFolder::new();
+    files.issue("open", &["open.test"]);
+    files.issue("closed", &["closed.test", "*.closed.test"]);
+    files.issue("client", &["client.test"]);
+    let tls = format!(
+        "{}[[listen.tls.certificates]]\n{}client_ca = \"$/ca.pem\"\n",
+        files.keys("open"),
+        files.keys("closed")
+    );
+    (files, tls)
+}
+
+/// Returns curl's options for a client certificate.
+fn identity(files: &CertificateFolder, name: &str) -> [String; 4] {
+    let path = |name: String| files.path(&name).display().to_string();
+    [
+        "--cert".to_owned(),
+        path(format!("{name}.pem")),
+        "--key".to_owned(),
+        path(format!("{name}.key")),
+    ]
+}
+
+#[tokio::test]
+async fn host_with_other_client_auth_is_misdirected() {
+    let (files, tls) = open_and_closed();
+    let gateway = files.gateway(&tls).await;
+    let port = gateway.address.port();
+    let certificate = identity(&files, "client");
+    let certificate: Vec<&str> = certificate.iter().map(String::as_str).collect();
+    for (protocol, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
+        for (server_name, host, with_certificate, status) in [
+            ("open.test", "open.test", false, "200"),
+            ("open.test", "closed.test", false, "421"),
+            ("open.test", "Closed.TEST", false, "421"),
+            ("open.test", "closed.test.", false, "421"),
+            ("open.test", "closed.test:8443", false, "421"),
+            ("open.test", "sub.closed.test", false, "421"),
+            ("open.test", "elsewhere.test", false, "200"),
+            // A client certificate that was not asked for proves nothing.
+            ("open.test", "closed.test", true, "421"),
+            ("closed.test", "closed.test", true, "200"),
+            ("closed.test", "sub.closed.test", true, "200"),
+            ("closed.test", "open.test", true, "200"),
+            ("closed.test", "closed.test", false, "000"),
+        ] {
+            let host_field = format!("Host: {host}");
+            let mut options = vec![protocol, "-H", &host_field];
+            if with_certificate {
+                options.extend(&certificate);
+            }
+            let found = files.curl(port, server_name, "/open", &options).await;
+            let expected = match status {
+                "000" => found.starts_with("000"),
+                status => found == format!("{status} {version}"),
+            };
+            assert!(expected, "{protocol} {server_name} {host}: {found}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn listener_without_tls_does_not_serve_a_protected_host() {
+    let (files, tls) = open_and_closed();
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let listen = format!(
+        "[[listen]]\naddress = \"127.0.0.1:2\"\n[listen.tls]\n{}",
+        tls.replace('$', &files.folder().display().to_string())
+    );
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let gateway = TestGateway::behind_tls(origin, &upstream, "", &listen).await;
+    let get = async |host: &str| {
+        let request = format!("GET /open HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        gateway.send(&request).await
+    };
+    let response = get("closed.test").await;
+    assert_eq!(
+        (response.status, response.code().as_str()),
+        (421, "misdirected_request")
+    );
+    assert_eq!(get("open.test").await.status, 200);
+    assert_eq!(gateway.origin.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn session_of_an_open_name_is_none_of_a_protected_one() {
+    let (files, tls) = open_and_closed();
+    let gateway = files.gateway(&tls).await;
+    let port = gateway.address.port();
+    let session = files.path("session").display().to_string();
+    let request = "GET /open HTTP/1.1\r\nHost: closed.test\r\nConnection: close\r\n\r\n";
+    for version in ["-tls1_2", "-tls1_3"] {
+        let save = [
+            "-ign_eof",
+            version,
+            "-servername",
+            "open.test",
+            "-sess_out",
+            &session,
+        ];
+        let first = s_client(port, &save, &request.replace("closed", "open")).await;
+        assert!(first.contains("HTTP/1.1 200"), "{first}");
+        let reuse = |name| {
+            [
+                "-ign_eof",
+                version,
+                "-servername",
+                name,
+                "-sess_in",
+                &session,
+            ]
+        };
+        let again = s_client(
+            port,
+            &reuse("open.test"),
+            &request.replace("closed", "open"),
+        )
+        .await;
+        assert!(again.contains("Reused, TLSv1."), "{version}: {again}");
+        let other = s_client(port, &reuse("closed.test"), request).await;
+        assert!(
+            !other.contains("HTTP/1.1") && !other.contains("Reused, TLSv1."),
+            "{version}: {other}"
+        );
+    }
+}
+
+/// The service of a certificate with this URI may use `/auth-only`.
+const URI: &str = "spiffe://example.test/auth";
+
+/// A gateway whose clients may have a certificate. `member` is that of a service, `stranger` that
+/// of none.
+async fn services() -> (CertificateFolder, TestGateway) {
+    let files = CertificateFolder::new();
+    files.issue("server", &["open.test"]);
+    let with_uri = |uri: &'static str| {
+        move |params: &mut CertificateParams| {
+            let uri = uri.try_into().expect("a URI");
+            params.subject_alt_names.push(SanType::URI(uri));
+        }
+    };
+    files.issue_with("member", &["member.test"], with_uri(URI));
+    files.issue_with(
+        "stranger",
+        &["other.test"],
+        with_uri("spiffe://example.test/author"),
+    );
+    let tls = format!(
+        "{}client_ca = \"$/ca.pem\"\nclient_auth = \"optional\"\n\
+         client_certificates = [{{ uri = \"{URI}\", service = \"auth\", scopes = [\"read\"] }}]\n",
+        files.keys("server")
+    );
+    let gateway = files.gateway(&tls).await;
+    (files, gateway)
+}
+
+#[tokio::test]
+async fn client_certificate_identifies_a_service() {
+    let (files, gateway) = services().await;
+    let port = gateway.address.port();
+    for (protocol, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
+        for (name, path, status) in [
+            (Some("member"), "/auth-only", 200),
+            (Some("stranger"), "/auth-only", 401),
+            (None, "/auth-only", 401),
+            (None, "/open", 200),
+        ] {
+            let certificate = name.map(|name| identity(&files, name));
+            let mut options = vec![protocol];
+            options.extend(certificate.iter().flatten().map(String::as_str));
+            let found = files.curl(port, "open.test", path, &options).await;
+            assert_eq!(found, format!("{status} {version}"), "{name:?} {path}");
+        }
+    }
+    let seen = gateway.origin.seen();
+    for line in [
+        "x-postern-kind: service",
+        "x-postern-service: auth",
+        "x-postern-scopes: read",
+        &format!("x-postern-subject: {URI}"),
+        "x-postern-issuer: urn:postern:client-certificate",
+    ] {
+        assert!(has_field(&seen[0], line), "{line}: {}", seen[0]);
+    }
+    let events = gateway.finish().await;
+    let logged = &events[0];
+    assert_eq!(
+        (&logged["service"], &logged["subject"], &logged["issuer"]),
+        (
+            &"auth".into(),
+            &URI.into(),
+            &"urn:postern:client-certificate".into()
+        )
+    );
+}
+
+#[tokio::test]
+async fn token_decides_before_the_client_certificate() {
+    let (files, gateway) = services().await;
+    let port = gateway.address.port();
+    let certificate = identity(&files, "member");
+    let (user, service) = (gateway.user(), gateway.service("auth"));
+    for (authorization, path, status) in [
+        (
+            "Authorization: Bearer nonsense".to_owned(),
+            "/auth-only",
+            401,
+        ),
+        ("Authorization: Basic YTpi".to_owned(), "/auth-only", 401),
+        (format!("Authorization: Bearer {user}"), "/auth-only", 401),
+        (format!("Authorization: Bearer {user}"), "/any/1", 200),
+        (
+            format!("Authorization: Bearer {service}"),
+            "/auth-only",
+            200,
+        ),
+    ] {
+        let mut options = vec!["--http1.1", "-H", &authorization];
+        options.extend(certificate.iter().map(String::as_str));
+        let found = files.curl(port, "open.test", path, &options).await;
+        assert_eq!(found, format!("{status} 1.1"), "{authorization}");
+    }
+    let seen = gateway.origin.seen();
+    assert!(has_field(&seen[0], "x-postern-subject: ada"), "{}", seen[0]);
+    assert!(has_field(&seen[1], "x-postern-subject: s-1"), "{}", seen[1]);
+}
+
+/// Writes `revoked.crl`, which revokes the serial numbers and expires `days` from now.
+async fn write_crl(files: &CertificateFolder, serials: &[u64], days: u32) {
+    let revoked =
+        |serial: &u64| format!("R\t490101000000Z\t250101000000Z\t{serial:02X}\tunknown\t/CN=x\n");
+    files.write("index", serials.iter().map(revoked).collect::<String>());
+    files.write("number", "01\n");
+    let folder = files.folder().display();
+    files.write(
+        "ca.cnf",
+        format!(
+            "[ca]\ndefault_ca = a\n[a]\ndatabase = {folder}/index\ncrlnumber = {folder}/number\n\
+             default_md = sha256\ncrl_extensions = e\n[e]\nauthorityKeyIdentifier = keyid\n"
+        ),
+    );
+    let hours = (u64::from(days) * 24).to_string();
+    let mut command = Command::new("openssl");
+    command
+        .args(["ca", "-gencrl", "-config"])
+        .arg(files.path("ca.cnf"));
+    command
+        .arg("-cert")
+        .arg(files.path("ca.pem"))
+        .arg("-keyfile")
+        .arg(files.path("ca.key"));
+    match days {
+        0 => command.args(["-crlsec", "1"]),
+        _ => command.args(["-crlhours", &hours]),
+    };
+    command.arg("-out").arg(files.path("revoked.crl"));
+    let output = run(&mut command, "").await;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+}
+
+#[tokio::test]
+async fn revoked_client_certificate_is_refused() {
+    let files = CertificateFolder::new();
+    files.issue("server", &["open.test"]);
+    for (name, serial) in [("good", 17_u64), ("bad", 18)] {
+        files.issue_with(name, &["client.test"], |params| {
+            params.serial_number = Some(SerialNumber::from(serial));
+        });
+    }
+    write_crl(&files, &[18], 1).await;
+    let tls = format!(
+        "{}client_ca = \"$/ca.pem\"\nclient_crl = \"$/revoked.crl\"\n",
+        files.keys("server")
+    );
+    let gateway = files.gateway(&tls).await;
+    let port = gateway.address.port();
+    let get = async |name: &str| {
+        let certificate = identity(&files, name);
+        let options: Vec<&str> = certificate.iter().map(String::as_str).collect();
+        files.curl(port, "open.test", "/open", &options).await
+    };
+    assert_eq!(get("good").await, "200 2");
+    assert!(get("bad").await.starts_with("000"));
+    // The list is reloaded, and a session from before does not outlive it.
+    write_crl(&files, &[17, 18], 1).await;
+    let reloading = async {
+        while !get("good").await.starts_with("000") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(STEP_TIMEOUT, reloading)
+        .await
+        .expect("revoked");
+    // An expired list reveals nothing: all certificates are refused.
+    write_crl(&files, &[18], 1).await;
+    let reloading = async {
+        while get("good").await != "200 2" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(STEP_TIMEOUT, reloading)
+        .await
+        .expect("good again");
+    write_crl(&files, &[18], 0).await;
+    let expiring = async {
+        while !get("good").await.starts_with("000") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(STEP_TIMEOUT, expiring)
+        .await
+        .expect("expired");
+}
+
+#[test]
+fn client_certificate_decides_in_route_tests_and_explain() {
+    use postern_common::config::{Env, parse};
+    let env = Env::from([
+        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+        ("IDP_ACTOR_CLIENT_ID", "web"),
+        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+        ("IDP_SERVICE_CLIENT_ID", "machines"),
+    ]);
+    let text = |name: &str, token: &str, decision: &str| {
+        format!(
+            "[[listen]]\naddress = \"127.0.0.1:1\"\n[listen.tls]\ncertificate = \"a\"\nkey = \"b\"\nclient_ca = \"c\"\n\
+             client_certificates = [{{ uri = \"{URI}\", service = \"auth\" }}]\n[upstream.origin]\n\
+             addresses = [\"127.0.0.1:2\"]\n{ROUTES}[[test]]\nrequest = \"GET /auth-only\"\n\
+             certificate = \"{name}\"\ntoken = \"{token}\"\ndecision = \"{decision}\"\n"
+        )
+    };
+    let read = |text: &str| parse("p.toml", text, |root| crate::Config::read(root, &env));
+    let config = read(&text(URI, "none", "allow")).expect("reads");
+    read(&text(URI, "user", "service_not_allowed")).expect("the token decides");
+    let exit = read(&text("other", "none", "allow")).expect_err("unknown");
+    assert!(
+        exit.message()
+            .contains("no client certificate with the name other"),
+        "{exit}"
+    );
+    let principal = crate::config::certificate_principal(&config.listen, URI).expect("known");
+    let sender = crate::CallerSource::Certificate(principal.clone());
+    let output = crate::explain(
+        &config,
+        "GET",
+        "/auth-only",
+        &http::HeaderMap::new(),
+        &sender,
+    );
+    assert!(
+        output.contains("caller     service auth\ndecision   allow"),
+        "{output}"
+    );
+}
