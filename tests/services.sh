@@ -84,6 +84,7 @@ install_packages() {
     [ -x /usr/sbin/dnsmasq ] || missing+=("dnsmasq-base")
     [ -x /usr/sbin/haproxy ] || missing+=("haproxy")
     [ -x /usr/sbin/nginx ] || missing+=("nginx-light")
+    command -v pebble >/dev/null 2>&1 || missing+=("pebble")
     command -v curl >/dev/null 2>&1 || missing+=("curl")
     command -v openssl >/dev/null 2>&1 || missing+=("openssl")
     [ -x /bin/kill ] || missing+=("procps")

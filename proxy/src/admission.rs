@@ -2,11 +2,13 @@
 //!
 //! - **Enters:** a checked head and a [`RequestContext`].
 //! - **Leaves:** the context with route, caller and rate limit status; or a response that has been
-//!   written (rejection, redirect, fixed response, CORS preflight, `OPTIONS *`).
+//!   written (rejection, redirect, fixed response, CORS preflight, `OPTIONS *`,
+//!   ACME challenge).
 //! - **May depend on:** [`crate::routing`], [`crate::api_keys`], [`crate::certificates`],
 //!   [`crate::external_authorization`], [`crate::rate_limiter`], [`crate::downstream`],
 //!   [`crate::message`], [`crate::state`], [`crate::telemetry`] and [`crate::config`].
 
+mod acme_challenge;
 mod answer;
 pub(crate) mod authorize;
 pub(crate) mod cors;
@@ -37,6 +39,11 @@ pub(crate) async fn admit_or_answer(
         connection.note_hook_called();
     }
     rate_limits::identify_client(client, ctx);
+    if let Some(challenges) = &state.acme_challenges
+        && acme_challenge::answer(state, challenges, client, ctx).await?
+    {
+        return Ok(true);
+    }
     if server_options::answer(state, client, ctx).await? {
         return Ok(true);
     }

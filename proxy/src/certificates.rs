@@ -1,10 +1,12 @@
-//! Certificates: their files, names, revocation status, and the clients that they authenticate.
+//! Certificates: their files or ACME server, names, revocation status, and the clients that they
+//! authenticate.
 //!
 //! - **Enters:** the `[listen.tls]` tables of the configuration.
 //! - **Leaves:** a TLS configuration for the server name of a handshake, the service that a client
 //!   certificate identifies, and whether a host may be requested on a connection.
 //! - **May depend on:** [`crate::config`] and [`crate::telemetry`] for metrics.
 
+mod acme;
 mod client_auth;
 mod files;
 mod hosts;
@@ -17,8 +19,9 @@ mod selector;
 mod server_tls;
 mod slot;
 
+pub(crate) use acme::{AcmeRenewal, AcmeStore, HTTP_CHALLENGE_PREFIX, PendingChallenges};
 pub(crate) use client_auth::{TlsClient, principal_caller};
-pub(crate) use files::check_upstream_files;
+pub(crate) use files::{acme_file_fault, check_upstream_files};
 pub(crate) use hosts::HostGuard;
 pub(crate) use loading::check_listener_files;
 pub(crate) use ocsp_fetch::fetch_staples;

@@ -6,6 +6,7 @@
 //! - **May depend on:** [`crate::message`] for syntax checks and [`crate::rate_limiter`] for rates.
 
 mod access;
+mod acme;
 mod answer;
 mod assumed_pools;
 mod compression;
@@ -42,6 +43,7 @@ use postern_common::token::Issuer;
 use url::Url;
 
 pub use access::AccessList;
+pub use acme::{AcmeChallenge, AcmeConfig};
 pub use answer::{BodyFile, FixedBody, FixedResponse, RedirectAnswer, RouteAnswer};
 pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
 pub use compression::{CompressionConfig, ContentCoding, MediaPattern};
@@ -80,6 +82,8 @@ pub use upstream::{
 pub struct Config {
     /// Listening addresses for clients; at least one.
     pub listen: Vec<ListenerConfig>,
+    /// The ACME server of listeners with `tls.acme`; default none.
+    pub acme: Option<AcmeConfig>,
     /// The admin listener; default none.
     pub admin: Option<AdminListener>,
     /// The diagnostic log on standard error.
@@ -170,6 +174,7 @@ impl Config {
             root.non_empty_list("listen", "at least one [[listen]] is required", |field| {
                 field.object(ListenerConfig::read)
             });
+        let acme = acme::read(root, &listen);
         let admin = read_admin(root, None);
         let log = Log::read(root, env);
         let workers = root.optional("workers", |field| field.integer(1..=256));
@@ -216,6 +221,7 @@ impl Config {
         });
         Some(Self {
             listen,
+            acme,
             admin,
             log,
             workers,

@@ -4,8 +4,8 @@
 //! - **Leaves:** each request goes to one of the two paths of [`crate::forwarding`]; a rejected
 //!   head is answered here.
 //! - **May depend on:** [`crate::forwarding`], [`crate::admission`] for rejections,
-//!   [`crate::downstream`], [`crate::message`], [`crate::state`], [`crate::telemetry`] and
-//!   [`crate::config`].
+//!   [`crate::certificates`], [`crate::downstream`], [`crate::message`], [`crate::state`],
+//!   [`crate::telemetry`] and [`crate::config`].
 
 mod abuse_tracker;
 pub(crate) mod acceptor;

@@ -26,7 +26,7 @@ use postern_common::token::Verifier;
 use postern_common::{Clock, Code};
 use uuid::Uuid;
 
-use crate::certificates::HostGuard;
+use crate::certificates::{HostGuard, PendingChallenges};
 use crate::compression::EncoderBudget;
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::response_buffers::ResponseBufferBudget;
@@ -62,6 +62,8 @@ pub(crate) struct GatewayState {
     pub(crate) config_status: Mutex<ConfigStatus>,
     /// The hosts whose server name has client authentication; `None` if there is none.
     pub(crate) host_guard: Option<HostGuard>,
+    /// The ACME challenges that can be answered; `None` without `[acme]`.
+    pub(crate) acme_challenges: Option<Arc<PendingChallenges>>,
 }
 
 impl GatewayState {

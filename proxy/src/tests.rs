@@ -2,6 +2,8 @@
 //! clients.
 
 mod access_lists;
+mod acme;
+mod acme_proxy;
 mod agreement;
 mod answers;
 mod any_origin;
@@ -60,6 +62,7 @@ mod spans;
 mod tls;
 mod tls_gateway;
 mod traffic_rules;
+mod tls_settings;
 mod truncated_responses;
 mod tunnel_backpressure;
 mod tunnel_expiry;

@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::config::UpstreamTlsConfig;
+use crate::config::{AcmeConfig, UpstreamTlsConfig};
 
 /// A mistake in a file: the key of the configuration that names it, with a leading dot, and the
 /// reason. The key is empty if files do not match each other.
@@ -39,6 +39,12 @@ pub(crate) fn check_upstream_files(source: &UpstreamTlsConfig) -> Vec<FileMistak
         }
         _ => wrong,
     }
+}
+
+/// Returns what is wrong with the certificate authorities of an ACME server.
+pub(crate) fn acme_file_fault(config: &AcmeConfig) -> Option<String> {
+    let wrong = config.ca.as_deref().and_then(|ca| authorities(ca).err());
+    wrong.map(|exit| exit.message().to_owned())
 }
 
 fn error_of<T>(result: Option<&Result<T, Exit>>) -> Option<Exit> {

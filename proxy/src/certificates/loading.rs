@@ -38,7 +38,8 @@ pub(super) struct ListenerState {
 
 /// The files of a listener, read and checked.
 pub(super) struct LoadedFiles {
-    pub(super) certificates: Vec<LoadedCertificate>,
+    /// The certificate of each slot; `None` for one of the ACME server, which has its own store.
+    pub(super) certificates: Vec<Option<LoadedCertificate>>,
     pub(super) state: ListenerState,
 }
 
@@ -52,12 +53,14 @@ pub(crate) fn check_listener_files(source: &ListenerTlsConfig) -> Vec<FileMistak
                 wrong.push((format!("{prefix}.{key}"), exit.message().to_owned()));
             }
         };
-        let CertificateSource::Files {
+        if let CertificateSource::Files {
             certificate: chain,
             key,
-        } = &certificate.source;
-        note("certificate", certificates(chain).map(drop));
-        note("key", private_key(key).map(drop));
+        } = &certificate.source
+        {
+            note("certificate", certificates(chain).map(drop));
+            note("key", private_key(key).map(drop));
+        }
         if let Some(client_auth) = &certificate.client_auth {
             note("client_ca", authorities(&client_auth.ca).map(drop));
             if let Some(crl) = &client_auth.crl {
@@ -78,14 +81,8 @@ pub(crate) fn check_listener_files(source: &ListenerTlsConfig) -> Vec<FileMistak
 /// Creates an empty slot for each certificate.
 pub(super) fn new_slots(source: &ListenerTlsConfig) -> Vec<Arc<CertificateSlot>> {
     let slot = |certificate: &CertificateConfig| {
-        let CertificateSource::Files {
-            certificate: path, ..
-        } = &certificate.source;
-        let label = match certificate.names.first() {
-            Some(name) => name.clone(),
-            None => path.display().to_string(),
-        };
-        Arc::new(CertificateSlot::new(&label))
+        let (name, path) = (certificate.names.first(), file_name(certificate));
+        Arc::new(CertificateSlot::new(name, path))
     };
     source.certificates.iter().map(slot).collect()
 }
@@ -102,15 +99,15 @@ pub(super) fn load_files(
     let certificates = source
         .certificates
         .iter()
-        .map(|certificate| load_certificate(certificate, &provider))
+        .map(|certificate| load_certificate(&certificate.source, &provider))
         .collect::<Result<Vec<_>, _>>()?;
     let names: Vec<Vec<String>> = source
         .certificates
         .iter()
         .zip(&certificates)
-        .map(|(config, loaded)| match config.names.is_empty() {
-            true => loaded.leaf.names.clone(),
-            false => config.names.clone(),
+        .map(|(config, loaded)| match loaded {
+            Some(loaded) if config.names.is_empty() => loaded.leaf.names.clone(),
+            Some(_) | None => config.names.clone(),
         })
         .collect();
     check_names(source, &names)?;
@@ -136,15 +133,22 @@ pub(super) fn load_files(
     })
 }
 
+/// Returns the path of a certificate, or the name that the ACME server certifies.
+fn file_name(certificate: &CertificateConfig) -> String {
+    match &certificate.source {
+        CertificateSource::Files { certificate, .. } => certificate.display().to_string(),
+        CertificateSource::Acme(domain) => domain.clone(),
+    }
+}
+
 /// Rejects a certificate that is never used, and a name that two certificates have with different
 /// client authentication: either could be chosen by the signature schemes of the client.
 fn check_names(source: &ListenerTlsConfig, names: &[Vec<String>]) -> Result<(), Exit> {
     for (at, (first, certificate)) in names.iter().zip(&source.certificates).enumerate() {
         if at > 0 && first.is_empty() {
-            let CertificateSource::Files { certificate, .. } = &certificate.source;
             return Err(Exit::usage(format!(
                 "{}: contains no DNS name, and names is not set",
-                certificate.display()
+                file_name(certificate)
             )));
         }
         let later = names.iter().zip(&source.certificates).skip(at + 1);
@@ -161,22 +165,25 @@ fn check_names(source: &ListenerTlsConfig, names: &[Vec<String>]) -> Result<(), 
 }
 
 fn load_certificate(
-    source: &CertificateConfig,
+    source: &CertificateSource,
     provider: &CryptoProvider,
-) -> Result<LoadedCertificate, Exit> {
+) -> Result<Option<LoadedCertificate>, Exit> {
     let CertificateSource::Files {
         certificate: path,
         key,
-    } = &source.source;
+    } = source
+    else {
+        return Ok(None);
+    };
     let chain = certificates(path)?;
     let leaf = chain.first().map(Leaf::read).unwrap_or(Err("is empty"));
     let leaf = leaf.map_err(|error| unreadable(path, &error))?;
     let certified = CertifiedKey::from_der(chain, private_key(key)?, provider)
         .map_err(|error| unreadable(path, &error))?;
-    Ok(LoadedCertificate {
+    Ok(Some(LoadedCertificate {
         certified: Arc::new(certified),
         leaf,
-    })
+    }))
 }
 
 /// Builds a TLS configuration. The provider's cipher suites for TLS 1.2 and TLS 1.3 are those of
@@ -211,11 +218,13 @@ fn server_config(
 pub(super) fn modification_times(source: &ListenerTlsConfig) -> Vec<Option<SystemTime>> {
     let mut times = Vec::new();
     for certificate in &source.certificates {
-        let CertificateSource::Files {
+        if let CertificateSource::Files {
             certificate: chain,
             key,
-        } = &certificate.source;
-        times.extend([chain, key].map(|path| modified_at(path)));
+        } = &certificate.source
+        {
+            times.extend([chain, key].map(|path| modified_at(path)));
+        }
         if let Some(client_auth) = &certificate.client_auth {
             times.push(modified_at(&client_auth.ca));
             times.extend(client_auth.crl.as_deref().map(modified_at));

@@ -1,6 +1,6 @@
 //! The TLS configuration of a listener, which is reloaded when its files change.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
@@ -10,11 +10,12 @@ use postern_common::exit::Exit;
 use rustls::server::ClientHello;
 use rustls::{ServerConfig, ServerConnection};
 
+use crate::certificates::acme::PendingChallenges;
 use crate::certificates::client_auth::TlsClient;
 use crate::certificates::loading::{ListenerState, load_files, modification_times, new_slots};
 use crate::certificates::ocsp;
 use crate::certificates::slot::{CertificateSlot, LoadedCertificate};
-use crate::config::{ClientAuthConfig, ListenerTlsConfig, OcspSource};
+use crate::config::{CertificateSource, ClientAuthConfig, ListenerTlsConfig, OcspSource};
 use crate::telemetry::certificate_metrics::CertificateMetrics;
 
 /// The certificates of a listener and the TLS configurations that were built from them.
@@ -27,6 +28,8 @@ pub(crate) struct ServerTls {
     last_attempt: Mutex<Vec<Option<SystemTime>>>,
     clock: Clock,
     metrics: Arc<CertificateMetrics>,
+    /// The challenges of names for which certificates are obtained from the ACME server.
+    challenges: OnceLock<Arc<PendingChallenges>>,
 }
 
 impl ServerTls {
@@ -50,6 +53,7 @@ impl ServerTls {
             last_attempt,
             clock,
             metrics,
+            challenges: OnceLock::new(),
         };
         tls.install(files.certificates);
         Ok(tls)
@@ -76,9 +80,10 @@ impl ServerTls {
 
     /// Installs the certificates, with the OCSP responses of files. A response that cannot be
     /// stapled is reported; the previous one stays until it expires.
-    fn install(&self, certificates: Vec<LoadedCertificate>) {
+    fn install(&self, certificates: Vec<Option<LoadedCertificate>>) {
         let sources = self.source.certificates.iter();
         for ((slot, source), loaded) in self.slots.iter().zip(sources).zip(certificates) {
+            let Some(loaded) = loaded else { continue };
             slot.install(loaded.clone(), &self.metrics);
             if let OcspSource::File(path) = &source.ocsp {
                 let now = self.clock.now().unix_seconds();
@@ -106,6 +111,28 @@ impl ServerTls {
             .unwrap_or_default();
         let client_auth = self.source.certificates[selected].client_auth.as_ref();
         (Arc::clone(&current.configs[selected]), client_auth)
+    }
+
+    /// Sets the challenges that handshakes of this listener answer.
+    pub(crate) fn set_challenges(&self, challenges: Arc<PendingChallenges>) {
+        let _once = self.challenges.set(challenges);
+    }
+
+    /// Returns the TLS configuration that answers a challenge; `None` for any other handshake.
+    pub(crate) async fn challenge(&self, hello: &ClientHello<'_>) -> Option<Arc<ServerConfig>> {
+        let challenges = self.challenges.get()?;
+        let protocols = hello.alpn()?;
+        challenges.tls_config(hello.server_name(), protocols).await
+    }
+
+    /// Returns the names for which certificates are obtained from the ACME server, with their
+    /// slots.
+    pub(crate) fn acme_slots(&self) -> impl Iterator<Item = (String, Arc<CertificateSlot>)> {
+        let certificates = self.slots.iter().zip(&self.source.certificates);
+        certificates.filter_map(|(slot, certificate)| match &certificate.source {
+            CertificateSource::Acme(domain) => Some((domain.clone(), Arc::clone(slot))),
+            CertificateSource::Files { .. } => None,
+        })
     }
 
     /// Returns whether a name of this listener has client authentication.

@@ -22,8 +22,9 @@ pub(super) struct LoadedCertificate {
 /// A configured certificate. It is empty until a certificate is installed.
 #[derive(Debug)]
 pub(crate) struct CertificateSlot {
-    /// The first name of the certificate; its label in logs and metrics.
+    /// The first configured name, or else that of the certificate: its label in logs and metrics.
     label: Mutex<String>,
+    has_configured_name: bool,
     state: Mutex<SlotState>,
     /// What handshakes use: the certificate with its stapled response.
     current: ArcSwapOption<CertifiedKey>,
@@ -47,9 +48,12 @@ impl LoadedCertificate {
 }
 
 impl CertificateSlot {
-    pub(super) fn new(label: &str) -> Self {
+    /// Creates an empty slot. Without a configured name, `path` is the label until a certificate is
+    /// installed.
+    pub(super) fn new(configured_name: Option<&String>, path: String) -> Self {
         Self {
-            label: Mutex::new(label.to_owned()),
+            label: Mutex::new(configured_name.cloned().unwrap_or(path)),
+            has_configured_name: configured_name.is_some(),
             state: Mutex::default(),
             current: ArcSwapOption::empty(),
         }
@@ -81,8 +85,9 @@ impl CertificateSlot {
         if !is_same {
             state.staple = None;
         }
-        let label = loaded.leaf.names.first();
-        let label = label.cloned().unwrap_or_else(|| self.label());
+        let name = loaded.leaf.names.first();
+        let name = name.filter(|_| !self.has_configured_name);
+        let label = name.cloned().unwrap_or_else(|| self.label());
         let before = std::mem::replace(&mut *self.label.lock(), label.clone());
         if before != label {
             metrics.forget(&before);

@@ -88,13 +88,7 @@ pub(super) fn read(
             .unwrap_or_default();
         let client_address = test.optional("client_address", read_address);
         let token = test.or("token", TestToken::None, TestToken::read);
-        let certificate = test.optional("certificate", |field| {
-            let name = field.text(1..=256)?;
-            let detail = format!("there is no client certificate with the name {name}");
-            certificate_principal(listen, &name)
-                .cloned()
-                .or_else(|| field.fail("unknown_certificate", detail))
-        });
+        let certificate = test.optional("certificate", |field| read_certificate(field, listen));
         let route = test.optional("route", |field| {
             let name = field.text(1..=100)?;
             let known = routes.iter().any(|route| route.name == name);
@@ -113,19 +107,7 @@ pub(super) fn read(
                 field.fail("unknown_upstream", format!("there is no [upstream.{name}]"))
             }
         });
-        let decision = test.required("decision", |field| {
-            let code = field.text(1..=64)?;
-            let known = DECISIONS.contains(&code.as_str())
-                || postern_common::Code::ALL
-                    .iter()
-                    .any(|known| known.as_str() == code);
-            if known {
-                Some(code)
-            } else {
-                let choices = "must be allow, redirect, respond or a code of PROBLEMS.md";
-                field.fail("invalid_choice", choices)
-            }
-        });
+        let decision = test.required("decision", read_decision);
         let status = test.optional("status", |field| field.integer(200..=599));
         let location = test.optional("location", |field| field.text(1..=4096));
         let (method, target) = request?;
@@ -150,6 +132,26 @@ fn read_address(field: Field<'_>) -> Option<IpAddr> {
     let address = field.string()?.parse::<IpAddr>().ok();
     let address = address.map(|address| address.to_canonical());
     address.or_else(|| field.fail("invalid_format", "must be an IP address such as 192.0.2.1"))
+}
+
+/// Reads `allow`, `redirect`, `respond` or a problem code.
+fn read_decision(field: Field<'_>) -> Option<String> {
+    let code = field.text(1..=64)?;
+    let mut codes = postern_common::Code::ALL.iter();
+    if DECISIONS.contains(&code.as_str()) || codes.any(|known| known.as_str() == code) {
+        Some(code)
+    } else {
+        let choices = "must be allow, redirect, respond or a code of PROBLEMS.md";
+        field.fail("invalid_choice", choices)
+    }
+}
+
+/// Reads a name of `client_certificates`.
+fn read_certificate(field: Field<'_>, listen: &[ListenerConfig]) -> Option<CertificatePrincipal> {
+    let name = field.text(1..=256)?;
+    let principal = certificate_principal(listen, &name).cloned();
+    let detail = format!("there is no client certificate with the name {name}");
+    principal.or_else(|| field.fail("unknown_certificate", detail))
 }
 
 /// Returns the service that `client_certificates` of a listener gives to a certificate name.

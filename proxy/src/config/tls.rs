@@ -49,6 +49,8 @@ pub enum CertificateSource {
         /// The private key of the certificate.
         key: PathBuf,
     },
+    /// Obtained from the ACME server for this name.
+    Acme(String),
 }
 
 /// The origin of a stapled OCSP response (RFC 6066 section 8).
@@ -147,7 +149,15 @@ impl ListenerTlsConfig {
             })
         });
         certificates.extend(further);
-        if !(is_first_given || section.has("certificates")) {
+        let domains = section.list("acme", read_domain);
+        certificates.extend(domains.into_iter().map(|domain| CertificateConfig {
+            key_prefix: ".acme".to_owned(),
+            names: vec![domain.clone()],
+            source: CertificateSource::Acme(domain),
+            ocsp: OcspSource::Auto,
+            client_auth: client_auth.clone(),
+        }));
+        if !(is_first_given || section.has("certificates") || section.has("acme")) {
             section.fail("missing_field", "certificate and key are required");
         }
         let min_version = read_min_version(section);
@@ -159,6 +169,18 @@ impl ListenerTlsConfig {
             min_version,
             http2,
         })
+    }
+}
+
+impl ListenerTlsConfig {
+    /// Returns the names for which certificates are obtained from the ACME server.
+    pub fn acme_domains(&self) -> impl Iterator<Item = &str> {
+        self.certificates
+            .iter()
+            .filter_map(|certificate| match &certificate.source {
+                CertificateSource::Acme(domain) => Some(domain.as_str()),
+                CertificateSource::Files { .. } => None,
+            })
     }
 }
 
@@ -326,6 +348,21 @@ fn read_server_name(field: Field<'_>) -> Option<String> {
         false => field.fail(
             "invalid_format",
             "must be a host name such as example.com, or a wildcard such as *.example.com",
+        ),
+    }
+}
+
+/// Reads a name for which the gateway can prove control over HTTP or TLS: no wildcard, no address.
+fn read_domain(field: Field<'_>) -> Option<String> {
+    let text = field.string_as(|| json!({ "type": "string", "pattern": "^[^*]+$" }))?;
+    let name = text.to_ascii_lowercase();
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let is_number = last.bytes().all(|byte| byte.is_ascii_digit());
+    match is_dns_name(&name) && name.contains('.') && !is_number {
+        true => Some(name),
+        false => field.fail(
+            "invalid_format",
+            "must be a host name such as example.com; wildcards need the challenge dns-01, which the gateway does not have",
         ),
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::server::Acceptor;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -19,16 +20,22 @@ pub(crate) struct AcceptedTls {
 }
 
 /// Completes a TLS handshake with the certificate and client authentication of the server name.
+/// Returns `None` for the handshake of an ACME server, which is for the certificate only (RFC 8737
+/// section 3).
 ///
 /// # Errors
 /// The handshake failed, which the client has been told.
-pub(crate) async fn accept(tls: &ServerTls, stream: TcpStream) -> io::Result<AcceptedTls> {
+pub(crate) async fn accept(tls: &ServerTls, stream: TcpStream) -> io::Result<Option<AcceptedTls>> {
     let hello = LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await?;
+    if let Some(config) = tls.challenge(&hello.client_hello()).await {
+        hello.into_stream(config).await?.shutdown().await?;
+        return Ok(None);
+    }
     let (config, client_auth) = tls.select(&hello.client_hello());
     let stream = hello.into_stream(config).await?;
     let client = client_auth.map(|policy| {
         let client = ServerTls::identify_client(policy, stream.get_ref().1);
         Arc::new(client)
     });
-    Ok(AcceptedTls { stream, client })
+    Ok(Some(AcceptedTls { stream, client }))
 }

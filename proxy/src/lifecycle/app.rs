@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use crate::admin;
-use crate::certificates::HostGuard;
+use crate::certificates::{AcmeRenewal, HostGuard};
 use crate::config::{Config, ShutdownConfig};
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::forwarding::pipeline::GatewayProxy;
@@ -58,6 +58,7 @@ pub struct App {
     admin_hosts: Vec<String>,
     service_manager: Option<ServiceManager>,
     exporter: Option<SpanExporter>,
+    renewal: Option<AcmeRenewal>,
 }
 
 /// Pingora's own limit on attempts. The effective limit is `retries` of the upstream.
@@ -85,6 +86,8 @@ impl App {
         let verifier = Verifier::new(config.issuers(&[]), options);
         let protocols = listener_tls::load(&config, &metrics, &clock)?;
         let host_guard = HostGuard::new(listener_tls::of(&protocols));
+        let acme = listener_tls::prepare_acme(&config, &protocols, &metrics, &clock)?;
+        let (renewal, acme_challenges) = acme.unzip();
         let (spans, exporter) = spans::build(config.traces.as_ref(), &metrics.spans_dropped);
         let access_log = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (startup_settings, handover) =
@@ -121,6 +124,7 @@ impl App {
             is_draining: AtomicBool::new(false),
             config_status: Mutex::new(status),
             host_guard,
+            acme_challenges,
         });
         let proxy = http_proxy(&pingora, GatewayProxy::new(Arc::clone(&state)));
         let connections = Arc::new(ConnectionHandler::new(proxy, Arc::clone(&state)));
@@ -138,6 +142,7 @@ impl App {
             admin_hosts,
             service_manager: None,
             exporter,
+            renewal,
         })
     }
 
@@ -214,7 +219,8 @@ impl App {
         if let Some(exporter) = self.exporter.take() {
             tasks.spawn(exporter.run(background.clone()));
         }
-        listener_tls::start(&self.state, &self.protocols, &tasks, background);
+        let renewal = self.renewal.take();
+        listener_tls::start(&self.state, &self.protocols, renewal, &tasks, background);
         if let Some(source) = self.source.take() {
             let tls = listener_tls::of(&self.protocols);
             let (state, pools) = (Arc::clone(&self.state), Arc::clone(&tasks.pools));

@@ -25,6 +25,10 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
             root.fail_at(&format!("listen.{at}.tls{key}"), "unreadable_file", wrong);
         }
     }
+    let acme = config.acme.as_ref();
+    if let Some(wrong) = acme.and_then(certificates::acme_file_fault) {
+        root.fail_at("acme.ca", "unreadable_file", wrong);
+    }
     for upstream in &config.upstreams {
         for (key, wrong) in upstream
             .tls

@@ -1,12 +1,14 @@
 //! The certificates of the listeners: loading, and the tasks that keep them current.
 
 use std::sync::Arc;
+use std::thread;
 use tokio_util::sync::CancellationToken;
 
 use postern_common::Clock;
 use postern_common::exit::Exit;
+use tokio::sync::oneshot;
 
-use crate::certificates::{ServerTls, fetch_staples};
+use crate::certificates::{AcmeRenewal, AcmeStore, PendingChallenges, ServerTls, fetch_staples};
 use crate::config::Config;
 use crate::lifecycle::background_tasks::BackgroundTasks;
 use crate::server::acceptor::ListenerProtocol;
@@ -49,17 +51,69 @@ pub(super) fn of(protocols: &[ListenerProtocol]) -> Vec<Arc<ServerTls>> {
     tls.collect()
 }
 
+/// Opens the ACME store and loads its certificates. Returns `None` without `[acme]`.
+///
+/// # Errors
+/// Status 64 if a file is invalid, 69 if the store cannot be used.
+pub(super) fn prepare_acme(
+    config: &Config,
+    protocols: &[ListenerProtocol],
+    metrics: &GatewayMetrics,
+    clock: &Clock,
+) -> Result<Option<(AcmeRenewal, Arc<PendingChallenges>)>, Exit> {
+    let Some(acme) = &config.acme else {
+        return Ok(None);
+    };
+    let store = Arc::new(AcmeStore::open(&acme.store)?);
+    let listeners = of(protocols);
+    let slots: Vec<_> = listeners.iter().flat_map(|tls| tls.acme_slots()).collect();
+    let domains = slots.iter().map(|(domain, _)| domain.clone()).collect();
+    let challenges = PendingChallenges::new(Arc::clone(&store), acme.challenge, domains);
+    let challenges = Arc::new(challenges);
+    for tls in &listeners {
+        tls.set_challenges(Arc::clone(&challenges));
+    }
+    let metrics = Arc::clone(&metrics.certificates);
+    let renewal = AcmeRenewal::new(acme.clone(), store, slots, clock.clone(), metrics)?;
+    Ok(Some((renewal, challenges)))
+}
+
 /// Starts the background tasks of certificates.
 pub(super) fn start(
     state: &GatewayState,
     protocols: &[ListenerProtocol],
+    renewal: Option<AcmeRenewal>,
     tasks: &BackgroundTasks,
     stop: &CancellationToken,
 ) {
+    if let Some(renewal) = renewal {
+        let (ended, has_ended) = oneshot::channel();
+        let (thread, stop) = (thread::Builder::new().name("acme".to_owned()), stop.clone());
+        let started = thread.spawn(move || {
+            run_renewal(renewal, stop);
+            let _ = ended.send(());
+        });
+        match started {
+            Ok(_detached) => tasks.spawn(async move { drop(has_ended.await) }),
+            Err(error) => tracing::error!(%error, "certificate renewal not started"),
+        }
+    }
     tasks.spawn(fetch_staples(
         of(protocols),
         Arc::clone(&state.metrics.certificates),
         state.clock.clone(),
         stop.clone(),
     ));
+}
+
+/// Renews certificates until `stop`. The thread has a runtime of its own, because calls of the
+/// store, which may be a network file system, block.
+fn run_renewal(renewal: AcmeRenewal, stop: CancellationToken) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(renewal.run(stop)),
+        Err(error) => tracing::error!(%error, "certificate renewal not started"),
+    }
 }

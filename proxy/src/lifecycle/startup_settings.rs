@@ -5,12 +5,15 @@ use std::path::PathBuf;
 use postern_common::config::AdminListener;
 use postern_common::log::Log;
 
-use crate::config::{AccessLogConfig, Config, ListenerConfig, TokenConfig, TraceConfig};
+use crate::config::{
+    AccessLogConfig, AcmeConfig, Config, ListenerConfig, TokenConfig, TraceConfig,
+};
 
 /// The settings that a reload cannot change.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StartupOnlySettings {
     listen: Vec<ListenerConfig>,
+    acme: Option<AcmeConfig>,
     admin: Option<AdminListener>,
     log: Log,
     workers: Option<usize>,
@@ -28,6 +31,7 @@ impl StartupOnlySettings {
         // changes (`_`), or is compared below.
         let Config {
             listen,
+            acme,
             admin,
             log,
             workers,
@@ -50,6 +54,7 @@ impl StartupOnlySettings {
         Self {
             // Access lists are part of the runtime configuration.
             listen: listen.iter().map(ListenerConfig::without_access).collect(),
+            acme: acme.clone(),
             admin: admin.clone(),
             log: log.clone(),
             workers: *workers,
@@ -64,6 +69,7 @@ impl StartupOnlySettings {
     pub(crate) fn differences(&self, other: &Self) -> Vec<&'static str> {
         let Self {
             listen,
+            acme,
             admin,
             log,
             workers,
@@ -75,6 +81,7 @@ impl StartupOnlySettings {
         } = self;
         let all = [
             ("listen", *listen != other.listen),
+            ("acme", *acme != other.acme),
             ("admin", *admin != other.admin),
             ("log", *log != other.log),
             ("workers", *workers != other.workers),

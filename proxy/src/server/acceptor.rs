@@ -230,7 +230,8 @@ async fn serve(
         Some(tls) => {
             let handshake = Box::pin(tls::accept(tls, stream));
             match tokio::time::timeout(limits.head_timeout, handshake).await {
-                Ok(Ok(accepted)) => (
+                Ok(Ok(None)) => return,
+                Ok(Ok(Some(accepted))) => (
                     ClientTransport::Tls(Box::new(accepted.stream)),
                     accepted.client,
                 ),

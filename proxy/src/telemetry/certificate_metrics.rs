@@ -10,6 +10,7 @@ pub(crate) struct CertificateMetrics {
     expiry: IntGaugeVec,
     staple_expiry: IntGaugeVec,
     ocsp_failures: IntCounterVec,
+    renewal_failures: IntCounterVec,
 }
 
 impl CertificateMetrics {
@@ -31,6 +32,11 @@ impl CertificateMetrics {
                 "OCSP responses that could not be fetched or were rejected",
                 labels,
             )?,
+            renewal_failures: make.counters(
+                "postern_tls_certificate_renewal_failures_total",
+                "Failed orders for a certificate at the ACME server",
+                labels,
+            )?,
         })
     }
 
@@ -48,6 +54,12 @@ impl CertificateMetrics {
     /// Counts a response that could not be fetched or was rejected.
     pub(crate) fn note_fetch_failure(&self, certificate: &str) {
         self.ocsp_failures.with_label_values(&[certificate]).inc();
+    }
+
+    /// Counts a failed order for a certificate.
+    pub(crate) fn note_renewal_failure(&self, certificate: &str) {
+        let counter = self.renewal_failures.with_label_values(&[certificate]);
+        counter.inc();
     }
 
     /// Removes a certificate that is no longer used.

@@ -166,6 +166,27 @@ impl TestGateway {
         Self::launch(origin, parts).await
     }
 
+    /// Starts a gateway on these sockets. `listen` are the lines of the first `[[listen]]`, and
+    /// further tables.
+    pub(super) async fn on_listeners(
+        public: Vec<TcpListener>,
+        origin: TestOrigin,
+        upstream: &str,
+        listen: &str,
+    ) -> Self {
+        let listeners = Listeners {
+            public,
+            admin: Some(bind().await),
+        };
+        let parts = ConfigParts {
+            listen,
+            upstream,
+            limits: "",
+            routes: ROUTES,
+        };
+        Self::run(listeners, None, origin, parts).await
+    }
+
     /// Starts a gateway without TLS, for clients of HTTP/1.1 and HTTP/2.
     pub(super) async fn h2c(
         origin: TestOrigin,

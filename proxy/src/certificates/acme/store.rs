@@ -1,0 +1,172 @@
+//! The directory with the account, the certificates and the challenges.
+//!
+//! Files are written to a temporary file, which is renamed, so that another gateway never reads a
+//! part of one. Private keys are in files with mode 0600, each with its certificate.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use postern_common::exit::Exit;
+use serde::{Deserialize, Serialize};
+
+/// Maximum length of a file that is read.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Permissions of other users, which a directory with private keys must not grant.
+const OTHERS: u32 = 0o007;
+
+/// A store directory.
+#[derive(Debug)]
+pub(crate) struct AcmeStore {
+    folder: PathBuf,
+}
+
+/// The lock of a store, which ends with this value or the process.
+#[derive(Debug)]
+pub(super) struct StoreLock {
+    _file: File,
+}
+
+/// The failed orders for a name since the last success.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct FailureRecord {
+    pub(super) failures: u32,
+    /// The time of the next order, in Unix seconds.
+    pub(super) retry_at: i64,
+    /// The last error, for operators.
+    pub(super) error: String,
+}
+
+/// A file of the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StoreFile<'a> {
+    /// The account key and URL, by a digest of the directory URL.
+    Account(&'a str),
+    /// The private key and the certificate chain of a name, PEM.
+    Certificate(&'a str),
+    /// The failures of a name.
+    Failures(&'a str),
+    /// The key authorization of an HTTP-01 token.
+    HttpChallenge(&'a str),
+    /// The key authorization of the TLS-ALPN-01 challenge of a name.
+    AlpnChallenge(&'a str),
+}
+
+impl AcmeStore {
+    /// Opens a store, creating its directory with mode 0700 if it does not exist.
+    ///
+    /// # Errors
+    /// Status 69 if the directory cannot be used, or other users may access it.
+    pub(crate) fn open(folder: &Path) -> Result<Self, Exit> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Exit::unavailable(format!("acme.store {}: {error}", folder.display()))
+        };
+        let create = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
+        for part in ["", "certificates", "challenges"] {
+            create(&folder.join(part)).map_err(|error| failed(&error))?;
+        }
+        let mode = std::fs::metadata(folder).map_err(|error| failed(&error))?;
+        if mode.permissions().mode() & OTHERS != 0 {
+            return Err(failed(
+                &"contains private keys, and must not be accessible to other users (chmod o-rwx)",
+            ));
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+        })
+    }
+
+    /// Acquires the lock; `None` if another process holds it.
+    pub(super) fn try_lock(&self) -> io::Result<Option<StoreLock>> {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(self.folder.join("lock"))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(StoreLock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// Returns the contents of a file; `None` if it does not exist.
+    pub(super) fn read(&self, file: StoreFile<'_>) -> io::Result<Option<Vec<u8>>> {
+        let opened = match File::open(self.path(file)) {
+            Ok(opened) => opened,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut contents = Vec::new();
+        opened.take(MAX_FILE_BYTES).read_to_end(&mut contents)?;
+        Ok(Some(contents))
+    }
+
+    /// Replaces a file atomically.
+    pub(super) fn write(&self, file: StoreFile<'_>, contents: &[u8]) -> io::Result<()> {
+        let path = self.path(file);
+        // Only the holder of the lock writes.
+        let next = path.with_added_extension("next");
+        let mut opened = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&next)?;
+        opened.write_all(contents)?;
+        opened.sync_all()?;
+        std::fs::rename(&next, &path)?;
+        match path.parent() {
+            Some(parent) => File::open(parent)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes a file, if it exists.
+    pub(super) fn remove(&self, file: StoreFile<'_>) -> io::Result<()> {
+        match std::fs::remove_file(self.path(file)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Removes the challenges that a process left behind. Requires the lock.
+    pub(super) fn remove_challenges(&self, _lock: &StoreLock) -> io::Result<()> {
+        for entry in std::fs::read_dir(self.folder.join("challenges"))? {
+            std::fs::remove_file(entry?.path())?;
+        }
+        Ok(())
+    }
+
+    /// Returns the modification time of a file; `None` if it does not exist.
+    pub(super) fn modified_at(&self, file: StoreFile<'_>) -> Option<SystemTime> {
+        let modified = std::fs::metadata(self.path(file)).and_then(|file| file.modified());
+        modified.ok()
+    }
+
+    /// Returns the failed orders for a name. An unreadable record counts as none.
+    pub(super) fn failures(&self, domain: &str) -> FailureRecord {
+        let record = self.read(StoreFile::Failures(domain)).ok().flatten();
+        record
+            .and_then(|record| serde_json::from_slice(&record).ok())
+            .unwrap_or_default()
+    }
+
+    /// The parts of names are host names, digests and checked tokens, which contain no separator.
+    fn path(&self, file: StoreFile<'_>) -> PathBuf {
+        let (folder, name) = match file {
+            StoreFile::Account(digest) => ("", format!("account-{digest}.json")),
+            StoreFile::Certificate(domain) => ("certificates", format!("{domain}.pem")),
+            StoreFile::Failures(domain) => ("certificates", format!("{domain}.failures.json")),
+            StoreFile::HttpChallenge(token) => ("challenges", format!("http-{token}")),
+            StoreFile::AlpnChallenge(domain) => ("challenges", format!("alpn-{domain}")),
+        };
+        self.folder.join(folder).join(name)
+    }
+}

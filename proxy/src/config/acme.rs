@@ -1,0 +1,118 @@
+//! `[acme]`: certificates from an ACME server.
+
+use std::path::PathBuf;
+
+use postern_common::decode::{Field, Object};
+use serde_json::json;
+use url::Url;
+
+use crate::config::ListenerConfig;
+
+/// `[acme]`: the ACME server that issues the certificates of `listen.tls.acme`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeConfig {
+    /// The directory of the server; default Let's Encrypt.
+    pub directory: Url,
+    /// Contacts of the account, such as `mailto:ops@example.com`; default none.
+    pub contact: Vec<String>,
+    /// The store directory, which replicas share.
+    pub store: PathBuf,
+    /// Certificate authorities of the server's own certificate; default those of the system.
+    pub ca: Option<PathBuf>,
+    /// How control over names is proved; default TLS-ALPN-01.
+    pub challenge: AcmeChallenge,
+}
+
+/// A challenge that proves control over a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    /// By a file at port 80 (RFC 8555 section 8.3).
+    Http01,
+    /// By a handshake at port 443 (RFC 8737).
+    TlsAlpn01,
+}
+
+/// The directory of Let's Encrypt.
+const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
+
+impl AcmeConfig {
+    fn read(section: &Object<'_>) -> Option<Self> {
+        let challenges = [
+            ("tls-alpn-01", AcmeChallenge::TlsAlpn01),
+            ("http-01", AcmeChallenge::Http01),
+        ];
+        let directory = section.or("directory", Url::parse(LETS_ENCRYPT).ok(), |field| {
+            let url = field.url()?;
+            match url.scheme() {
+                "https" => Some(Some(url)),
+                _ => field.fail(
+                    "invalid_format",
+                    "must be an https URL (RFC 8555 section 6.1)",
+                ),
+            }
+        });
+        let contact = section.list("contact", read_contact);
+        let terms = section.required("accept_terms", |field| match field.is_true() {
+            true => Some(()),
+            false => field.fail(
+                "invalid_choice",
+                "must be true: the account agrees to the terms of service of the ACME server",
+            ),
+        });
+        let store = section.required("store", |field| field.text(1..=4096));
+        let ca = section.optional("ca", |field| field.text(1..=4096));
+        let challenge = section.or("challenge", AcmeChallenge::TlsAlpn01, |field| {
+            field.one_of(&challenges)
+        });
+        terms?;
+        Some(Self {
+            directory: directory?,
+            contact,
+            store: store?.into(),
+            ca: ca.map(PathBuf::from),
+            challenge,
+        })
+    }
+}
+
+/// Reads the table `[acme]`, which names of listeners require.
+pub(super) fn read(root: &Object<'_>, listen: &[ListenerConfig]) -> Option<AcmeConfig> {
+    let acme = root.section("acme", AcmeConfig::read);
+    let mut names = listen
+        .iter()
+        .filter_map(|listener| listener.tls.as_ref())
+        .flat_map(|tls| tls.acme_domains());
+    let is_used = names.next().is_some();
+    match (root.has("acme"), is_used) {
+        (false, true) => root.fail(
+            "missing_field",
+            "acme: listen.tls.acme requires the table [acme]",
+        ),
+        (true, false) => root.fail("conflicting_fields", "acme: no listener has tls.acme"),
+        (true, true) | (false, false) => {}
+    }
+    if let Some(config) = &acme
+        && config.challenge == AcmeChallenge::Http01
+        && listen.iter().all(|listener| listener.tls.is_some())
+    {
+        root.fail(
+            "conflicting_fields",
+            "acme: the challenge http-01 requires a listener without TLS",
+        );
+    }
+    acme
+}
+
+/// Reads a `mailto:` URL.
+fn read_contact(field: Field<'_>) -> Option<String> {
+    let form = || json!({ "type": "string", "pattern": "^mailto:[^ ]+@[^ ]+$" });
+    let text = field.string_as(form)?;
+    let address = text.strip_prefix("mailto:").unwrap_or_default();
+    match address.contains('@') && address.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Some(text.to_owned()),
+        false => field.fail(
+            "invalid_format",
+            "must be a URL such as mailto:ops@example.com",
+        ),
+    }
+}

@@ -1,0 +1,357 @@
+//! Certificates of the ACME server Pebble, and of one whose answers are modified on the way.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+
+use super::acme_proxy::{AcmeProxy, Rewrite};
+use super::certificate_folder::{CertificateFolder, s_client};
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+
+const DOMAIN: &str = "a.example.test";
+
+/// Time for an order, and for a renewal.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
+
+async fn bind() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.expect("binds")
+}
+
+async fn free_port() -> u16 {
+    bind().await.local_addr().expect("bound").port()
+}
+
+/// Pebble with a name server that gives every name the address 127.0.0.1.
+struct Pebble {
+    files: CertificateFolder,
+    port: u16,
+    management: u16,
+    _processes: [Child; 2],
+}
+
+impl Pebble {
+    /// Starts the server. It validates names at these ports, and issues certificates that are valid
+    /// for `validity_s`.
+    async fn start(http: u16, tls: u16, validity_s: u32) -> Self {
+        let files = CertificateFolder::new();
+        files.issue("pebble", &["localhost", "127.0.0.1"]);
+        let (port, management, dns, unused) = (
+            free_port().await,
+            free_port().await,
+            free_port().await,
+            free_port().await,
+        );
+        let folder = files.folder().display().to_string();
+        let config = serde_json::json!({"pebble": {
+            "listenAddress": format!("127.0.0.1:{port}"),
+            "managementListenAddress": format!("127.0.0.1:{management}"),
+            "certificate": format!("{folder}/pebble.pem"),
+            "privateKey": format!("{folder}/pebble.key"),
+            "httpPort": http, "tlsPort": tls, "ocspResponderURL": "",
+            "externalAccountBindingRequired": false,
+            "certificateValidityPeriod": validity_s,
+        }});
+        files.write("pebble.json", config.to_string());
+        let start = |program: &str, arguments: &[&str]| {
+            Command::new(program)
+                .args(arguments)
+                .env("PEBBLE_VA_NOSLEEP", "1")
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .kill_on_drop(true)
+                .spawn()
+                .expect("pebble, which tests/run installs")
+        };
+        let dns = format!("127.0.0.1:{dns}");
+        let names = start(
+            "pebble-challtestsrv",
+            &[
+                "-defaultIPv4",
+                "127.0.0.1",
+                "-defaultIPv6",
+                "",
+                "-dns01",
+                &dns,
+                "-http01",
+                "",
+                "-https01",
+                "",
+                "-tlsalpn01",
+                "",
+                "-management",
+                &format!("127.0.0.1:{unused}"),
+            ],
+        );
+        let config = format!("{folder}/pebble.json");
+        let server = start("pebble", &["-config", &config, "-dnsserver", &dns]);
+        for port in [port, management, unused] {
+            wait_for("pebble", async || {
+                TcpStream::connect(("127.0.0.1", port)).await.is_ok()
+            })
+            .await;
+        }
+        Self {
+            files,
+            port,
+            management,
+            _processes: [names, server],
+        }
+    }
+
+    /// Writes the root certificate of the issued ones. Returns its path.
+    async fn root(&self) -> String {
+        let path = self.files.path("root.pem").display().to_string();
+        let ca = reqwest::Certificate::from_pem(self.files.authority.pem().as_bytes());
+        let client = reqwest::Client::builder()
+            .tls_certs_only([ca.expect("a certificate")])
+            .no_proxy()
+            .build()
+            .expect("a client");
+        let url = format!("https://127.0.0.1:{}/roots/0", self.management);
+        let response = client.get(url).send().await.expect("a response");
+        std::fs::write(&path, response.bytes().await.expect("a body")).expect("writes");
+        path
+    }
+
+    /// Returns the configuration of a gateway: a TLS listener with certificates for `domains`, and
+    /// the table `[acme]`. HTTP-01 needs a listener without TLS.
+    fn config(&self, port: u16, domains: &str, challenge: &str) -> String {
+        let folder = self.files.folder().display();
+        let plain = match challenge {
+            "http-01" => "[[listen]]\naddress = \"127.0.0.1:2\"\n",
+            _ => "",
+        };
+        format!(
+            "[listen.tls]\nacme = [{domains}]\n{plain}[acme]\ndirectory = \"https://127.0.0.1:{port}/dir\"\n\
+             contact = [\"mailto:ops@example.test\"]\naccept_terms = true\nstore = \"{folder}/store\"\n\
+             ca = \"{folder}/ca.pem\"\nchallenge = \"{challenge}\"\n"
+        )
+    }
+}
+
+async fn wait_for(what: &str, is: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !is().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let waiting = tokio::time::timeout(ORDER_TIMEOUT, waiting).await;
+    waiting.unwrap_or_else(|_| panic!("{what} in time"));
+}
+
+async fn gateway(listeners: Vec<TcpListener>, listen: &str) -> TestGateway {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    TestGateway::on_listeners(listeners, origin, &upstream, listen).await
+}
+
+fn port(listener: &TcpListener) -> u16 {
+    listener.local_addr().expect("bound").port()
+}
+
+/// Returns the certificate for the name, in PEM; `None` if the handshake is refused.
+async fn presented(port: u16, name: &str) -> Option<String> {
+    let output = s_client(port, &["-servername", name], "").await;
+    let (_, rest) = output.split_once("-----BEGIN CERTIFICATE-----")?;
+    let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;
+    Some(body.to_owned())
+}
+
+async fn counter(gateway: &TestGateway, name: &str) -> Option<i64> {
+    let metrics = gateway.admin_get("/metrics").await;
+    let mut lines = metrics.lines().filter_map(|line| line.strip_prefix(name));
+    lines.next().and_then(|value| value.trim().parse().ok())
+}
+
+#[tokio::test]
+async fn certificate_is_obtained_by_tls_alpn_and_renewed() {
+    let listener = bind().await;
+    let pebble = Pebble::start(1, port(&listener), 9).await;
+    let tls_port = port(&listener);
+    let config = pebble.config(pebble.port, &format!("\"{DOMAIN}\""), "tls-alpn-01");
+    let gateway = gateway(vec![listener], &config).await;
+    wait_for("a certificate", async || {
+        presented(tls_port, DOMAIN).await.is_some()
+    })
+    .await;
+    let first = presented(tls_port, DOMAIN).await;
+    let root = pebble.root().await;
+    let options = ["--cacert", root.as_str()];
+    let found = pebble.files.curl(tls_port, DOMAIN, "/open", &options).await;
+    assert_eq!(found, "200 2");
+    // Other names get the default certificate; a validation that nobody asked for gets none.
+    let arguments = ["-servername", DOMAIN, "-alpn", "acme-tls/1"];
+    let output = s_client(tls_port, &arguments, "").await;
+    assert!(output.contains("no application protocol"), "{output}");
+    let expiry = "postern_tls_certificate_expiry_timestamp_seconds{certificate=\"a.example.test\"}";
+    assert!(counter(&gateway, expiry).await.is_some());
+    wait_for("a renewal", async || {
+        let now = presented(tls_port, DOMAIN).await;
+        now.is_some() && now != first
+    })
+    .await;
+    // Keys are readable by this user only, and no challenge is left.
+    let store = pebble.files.path("store");
+    let mode = |path: &std::path::Path| {
+        let metadata = std::fs::metadata(path).expect("exists");
+        metadata.permissions().mode() & 0o777
+    };
+    assert_eq!(mode(&store), 0o700);
+    assert_eq!(
+        mode(&store.join(format!("certificates/{DOMAIN}.pem"))),
+        0o600
+    );
+    for entry in std::fs::read_dir(&store).expect("reads") {
+        let entry = entry.expect("an entry");
+        if entry.file_name().to_string_lossy().starts_with("account-") {
+            assert_eq!(mode(&entry.path()), 0o600);
+        }
+    }
+}
+
+#[tokio::test]
+async fn replica_answers_the_http_challenge_of_another_and_loads() {
+    // Pebble validates at the plain listener of the replica, which does not order for this name.
+    let (ordering, replica, plain) = (bind().await, bind().await, bind().await);
+    let pebble = Pebble::start(port(&plain), 1, 3600).await;
+    let other = pebble
+        .files
+        .authority
+        .issue_with(&["b.example.test"], |_| {});
+    let store = pebble.files.path("store");
+    std::fs::create_dir_all(store.join("certificates")).expect("creates");
+    std::fs::set_permissions(&store, std::fs::Permissions::from_mode(0o700)).expect("a mode");
+    std::fs::write(
+        store.join("certificates/b.example.test.pem"),
+        other.1 + &other.0,
+    )
+    .expect("writes");
+    let config = pebble.config(pebble.port, "\"b.example.test\"", "http-01");
+    let (plain_address, replica_port) = (plain.local_addr().expect("bound"), port(&replica));
+    let second = gateway(vec![replica, plain], &config).await;
+    assert!(presented(replica_port, "b.example.test").await.is_some());
+    let get = async |token: &str| http_challenge(&second, plain_address, token).await;
+    for token in ["unknown-token-of-some-length", "../../account", "", "a/b"] {
+        let status = get(token).await;
+        assert!(matches!(status, 400 | 404), "{token}: {status}");
+    }
+    let config = pebble.config(
+        pebble.port,
+        &format!("\"{DOMAIN}\", \"b.example.test\""),
+        "http-01",
+    );
+    let (tls_port, _first) = (port(&ordering), gateway(vec![ordering], &config).await);
+    wait_for("a certificate", async || {
+        presented(tls_port, DOMAIN).await.is_some()
+    })
+    .await;
+    // A further replica loads the certificate, without an order: the server is not reachable.
+    let third = bind().await;
+    let third_port = port(&third);
+    let config = pebble.config(free_port().await, &format!("\"{DOMAIN}\""), "http-01");
+    let _third = gateway(vec![third], &config).await;
+    assert_eq!(
+        presented(third_port, DOMAIN).await,
+        presented(tls_port, DOMAIN).await
+    );
+}
+
+/// Requests a challenge response. Returns the status.
+async fn http_challenge(gateway: &TestGateway, address: SocketAddr, token: &str) -> u16 {
+    let stream = TcpStream::connect(address).await.expect("connects");
+    let mut client = super::raw_client::RawClient {
+        stream,
+        buffer: Vec::new(),
+    };
+    let before = gateway.origin.seen().len();
+    let request =
+        format!("GET /.well-known/acme-challenge/{token} HTTP/1.1\r\nHost: {DOMAIN}\r\n\r\n");
+    client.write(&request).await;
+    let response = client.response().await.expect("a response");
+    assert_eq!(gateway.origin.seen().len(), before, "forwarded");
+    response.status
+}
+
+/// Runs an order through a proxy that rewrites answers, and asserts that it fails with this error.
+async fn assert_order_fails(rewrite: Rewrite, error: &str) {
+    let listener = bind().await;
+    let pebble = Pebble::start(1, port(&listener), 3600).await;
+    let proxy = AcmeProxy::start(&pebble.files, pebble.port, rewrite).await;
+    let tls_port = port(&listener);
+    let config = pebble.config(proxy.port, &format!("\"{DOMAIN}\""), "tls-alpn-01");
+    let gateway = gateway(vec![listener], &config).await;
+    let failures = "postern_tls_certificate_renewal_failures_total{certificate=\"a.example.test\"}";
+    wait_for("a failure", async || {
+        counter(&gateway, failures).await == Some(1)
+    })
+    .await;
+    assert_eq!(presented(tls_port, DOMAIN).await, None);
+    let store = pebble.files.path("store/certificates");
+    assert!(!store.join(format!("{DOMAIN}.pem")).exists());
+    // The next order is in the future, for all gateways.
+    let record = std::fs::read(store.join(format!("{DOMAIN}.failures.json"))).expect("a record");
+    let record: serde_json::Value = serde_json::from_slice(&record).expect("JSON");
+    let found = record["error"].as_str().expect("a text");
+    assert!(found.contains(error), "{found}");
+    let now = postern_common::Clock::system().now().unix_seconds();
+    let delay = record["retryAt"].as_i64().expect("a time") - now;
+    assert!((40..=61).contains(&delay), "{record}");
+}
+
+#[tokio::test]
+async fn certificate_with_another_key_is_refused() {
+    let other = CertificateFolder::new()
+        .authority
+        .issue_with(&[DOMAIN], |_| {});
+    assert_order_fails(Rewrite::Certificate(other.0), "certificate and key").await;
+}
+
+#[tokio::test]
+async fn endless_acme_response_is_refused() {
+    assert_order_fails(Rewrite::Endless, "a response is too long").await;
+}
+
+#[tokio::test]
+async fn token_with_a_path_is_refused() {
+    let token = "../../../../../../tmp/postern-token".to_owned();
+    assert_order_fails(
+        Rewrite::Token(token),
+        "the token of a challenge is malformed",
+    )
+    .await;
+    assert!(!std::path::Path::new("/tmp/postern-token").exists());
+}
+
+#[tokio::test]
+async fn immense_retry_after_does_not_stop_renewal() {
+    // The server lies at each order; the failure is recorded instead of a panic of the task.
+    let rewrite = Rewrite::RetryAfterAndCertificate("18446744073709551615".to_owned());
+    assert_order_fails(rewrite, "no certificate").await;
+}
+
+#[tokio::test]
+async fn handshake_is_refused_until_there_is_a_certificate() {
+    let (listener, unreachable) = (bind().await, free_port().await);
+    let tls_port = port(&listener);
+    let files = CertificateFolder::new();
+    let folder = files.folder().display();
+    let config = format!(
+        "[listen.tls]\nacme = [\"{DOMAIN}\"]\n[acme]\ndirectory = \"https://127.0.0.1:{unreachable}/dir\"\n\
+         accept_terms = true\nstore = \"{folder}/store\"\nca = \"{folder}/ca.pem\"\n"
+    );
+    let gateway = gateway(vec![listener], &config).await;
+    assert_eq!(presented(tls_port, DOMAIN).await, None);
+    // Readiness does not depend on it: a load balancer would not let the validation through.
+    wait_for("ready", async || {
+        gateway.admin_get("/readyz").await.contains("ok")
+    })
+    .await;
+    let ended = tokio::time::timeout(STEP_TIMEOUT, gateway.finish()).await;
+    assert!(ended.is_ok(), "stops");
+}
