@@ -18,7 +18,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::rate_limits::reject_head;
-use crate::certificates::TlsClient;
 use crate::config::ClientLimits;
 use crate::downstream::client_connection::{ClientConnection, FIRST_REQUEST_GRACE};
 use crate::downstream::deadline::DeadlineTimer;

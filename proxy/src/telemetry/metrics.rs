@@ -14,10 +14,10 @@ use prometheus::{
     Registry,
 };
 
+use crate::telemetry::certificate_metrics::CertificateMetrics;
 pub(crate) use compression::CompressionMetrics;
 pub(crate) use hedge::HedgeResult;
 use report_only::ReportOnlyMetrics;
-use crate::telemetry::certificate_metrics::CertificateMetrics;
 
 /// The metrics of the gateway.
 #[derive(Debug)]

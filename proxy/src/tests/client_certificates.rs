@@ -361,6 +361,7 @@ fn client_certificate_decides_in_route_tests_and_explain() {
         "/auth-only",
         &http::HeaderMap::new(),
         &sender,
+        None,
     );
     assert!(
         output.contains("caller     service auth\ndecision   allow"),
