@@ -3,7 +3,7 @@
 //! - **Enters:** host, canonical path, query, method and header fields, and a verified caller.
 //! - **Leaves:** a route, or 404 or 405; a decision to forward or a problem code. Also the route
 //!   tests of the configuration and the `explain` command, which use the same code.
-//! - **May depend on:** [`crate::config`], [`crate::certificates`] for the services of client
+//! - **May depend on:** [`crate::config`], `certificates` for the services of client
 //!   certificates, and [`crate::message`].
 
 pub(crate) mod decision;

@@ -5,6 +5,7 @@ mod access_lists;
 mod acme;
 mod acme_proxy;
 mod agreement;
+mod answer_config;
 mod answers;
 mod any_origin;
 mod api_keys;

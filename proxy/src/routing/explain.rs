@@ -443,7 +443,7 @@ mod tests {
             "upstream   two (weight 1): 127.0.0.1:4, PROXY protocol v2\n",
             "access     only 10.0.0.0/8, but not 10.9.0.0/16: accepts 10.1.2.3\n",
             "compress   zstd, br, gzip from 256 bytes\n",
-            "mirror     two (50 % of the requests)\n",
+            "mirror     three (50 % of the requests)\n",
             "rate       5 requests per 60s by principal (report only)\n",
             "decision   401 authentication_required",
         ] {

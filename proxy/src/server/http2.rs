@@ -65,12 +65,7 @@ impl ConnectionHandler {
         close_idle: CancellationToken,
     ) {
         let limits = self.limits();
-        let connection_info = http2_stream::Http2ConnectionInfo {
-            is_tls: client.is_tls(),
-            tls_client: client.tls_client().cloned(),
-            https_redirect: client.https_redirect().cloned(),
-            buffers: Arc::clone(&self.state.response_buffers),
-        };
+        let connection_info = self.connection_info(&client);
         let socket_digest = Some(Arc::clone(client.socket_digest()));
         let digest = Digest {
             ssl_digest: None,
@@ -143,6 +138,16 @@ impl ConnectionHandler {
     async fn wait_for_shutdown(&self) {
         let mut stopping = self.stopping.subscribe();
         drop(stopping.wait_for(|stopping| *stopping).await);
+    }
+
+    /// Returns what the streams of a connection share.
+    fn connection_info(&self, client: &ClientConnection) -> http2_stream::Http2ConnectionInfo {
+        http2_stream::Http2ConnectionInfo {
+            is_tls: client.is_tls(),
+            tls_client: client.tls_client().cloned(),
+            https_redirect: client.https_redirect().cloned(),
+            buffers: Arc::clone(&self.state.response_buffers),
+        }
     }
 
     fn stream_handler(

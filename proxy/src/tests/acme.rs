@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
 use super::acme_proxy::{AcmeProxy, Rewrite};
-use super::certificate_folder::{CertificateFolder, s_client};
+use super::certificate_folder::{CertificateFolder, free_port, s_client};
 use super::harness::{STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 
@@ -20,10 +20,6 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("binds")
-}
-
-async fn free_port() -> u16 {
-    bind().await.local_addr().expect("bound").port()
 }
 
 /// Pebble with a name server that gives every name the address 127.0.0.1.

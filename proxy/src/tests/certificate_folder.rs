@@ -5,6 +5,7 @@ use std::process::{Output, Stdio};
 
 use rcgen::CertificateParams;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use super::harness::{STEP_TIMEOUT, TestGateway};
@@ -109,6 +110,18 @@ impl CertificateFolder {
         .await;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.lines().last().unwrap_or_default().to_owned()
+    }
+}
+
+/// Returns a free port for another program. It is outside of the ephemeral range, in which a
+/// connection of another test could take it before the program starts.
+pub(super) async fn free_port() -> u16 {
+    loop {
+        let offset = postern_common::backoff::random_fraction() * 12_000.0;
+        let port = 20_000 + offset as u16;
+        if TcpListener::bind(("127.0.0.1", port)).await.is_ok() {
+            return port;
+        }
     }
 }
 

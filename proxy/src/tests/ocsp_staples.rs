@@ -7,7 +7,7 @@ use rcgen::{CertificateParams, CustomExtension, SerialNumber};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
-use super::certificate_folder::{CertificateFolder, run, s_client};
+use super::certificate_folder::{CertificateFolder, free_port, run, s_client};
 use super::harness::{STEP_TIMEOUT, TestGateway};
 
 /// Changes a certificate to name a responder on this port, and to require stapling.
@@ -141,10 +141,7 @@ fn start_responder(files: &CertificateFolder, port: u16) -> Child {
 #[tokio::test]
 async fn response_is_fetched_for_a_must_staple_certificate() {
     let files = CertificateFolder::new();
-    let port = {
-        let free = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-        free.local_addr().expect("bound").port()
-    };
+    let port = free_port().await;
     files.issue_with("server", &["open.test"], must_staple(49, port));
     write_index(&files, 49, false);
     let _responder = start_responder(&files, port);

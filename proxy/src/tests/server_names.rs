@@ -3,10 +3,10 @@
 
 use std::process::Stdio;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use super::certificate_folder::{CertificateFolder, s_client};
+use super::certificate_folder::{CertificateFolder, free_port, s_client};
 use super::harness::STEP_TIMEOUT;
 
 const CERTIFICATES: [&str; 4] = ["default", "exact", "wild", "inner"];
@@ -28,10 +28,7 @@ fn further(files: &CertificateFolder) -> String {
 
 /// Starts nginx with a server for each certificate. Returns its port.
 async fn nginx(files: &CertificateFolder) -> (Child, u16) {
-    let port = {
-        let free = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-        free.local_addr().expect("bound").port()
-    };
+    let port = free_port().await;
     let folder = files.folder().display();
     let server = |(name, server_name): (&str, &str)| {
         let default = if name == "default" {
