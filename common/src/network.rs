@@ -334,71 +334,57 @@ mod tests {
             .map(network)
             .into_iter()
             .collect();
-        for (peer, lines, client, is_known, is_https) in [
+        let local = "127.0.0.1";
+        // Address, whether it is known, and whether TLS is used.
+        for (peer, lines, expected) in [
             (
-                "127.0.0.1",
+                local,
                 &["for=192.0.2.1;proto=https"][..],
-                "192.0.2.1",
-                true,
-                true,
+                "192.0.2.1 true true",
             ),
             (
                 "192.0.2.9",
-                &["for=198.51.100.1;proto=https"],
-                "192.0.2.9",
-                true,
-                false,
+                &["for=6.6.6.6;proto=https"],
+                "192.0.2.9 true false",
             ),
             (
-                "127.0.0.1",
+                local,
                 &["for=6.6.6.6;proto=https, for=192.0.2.1"],
-                "192.0.2.1",
-                true,
-                false,
+                "192.0.2.1 true false",
             ),
             (
-                "127.0.0.1",
-                &[
-                    "for=6.6.6.6",
-                    "for=\"[::ffff:192.0.2.1]\";proto=https, for=10.1.2.3",
-                ],
-                "192.0.2.1",
-                true,
-                true,
+                local,
+                &["for=6.6.6.6", "for=192.0.2.1, for=10.1.2.3"],
+                "192.0.2.1 true false",
             ),
             (
-                "127.0.0.1",
+                local,
+                &["for=\"[::ffff:192.0.2.1]\""],
+                "192.0.2.1 true false",
+            ),
+            (
+                local,
                 &["for=192.0.2.1, for=unknown"],
-                "127.0.0.1",
-                false,
-                false,
+                "127.0.0.1 false false",
             ),
             (
-                "127.0.0.1",
+                local,
                 &["for=192.0.2.1, for=_x, for=10.1.2.3"],
-                "10.1.2.3",
-                false,
-                false,
+                "10.1.2.3 false false",
             ),
             (
-                "127.0.0.1",
+                local,
                 &["for=6.6.6.6", "for=\"x, for=192.0.2.1"],
-                "127.0.0.1",
-                false,
-                false,
+                "127.0.0.1 false false",
             ),
-            ("127.0.0.1", &[], "127.0.0.1", true, false),
+            (local, &[], "127.0.0.1 true false"),
         ] {
             let headers = lines
                 .iter()
                 .map(|line| (FORWARDED, line.parse().expect("a value")))
                 .collect();
-            let found = trusted.client_of_forwarded(ip(peer), &headers);
-            let expected = ForwardedClient {
-                address: ip(client),
-                is_known,
-                is_https,
-            };
+            let client = trusted.client_of_forwarded(ip(peer), &headers);
+            let found = format!("{} {} {}", client.address, client.is_known, client.is_https);
             assert_eq!(found, expected, "{peer} {lines:?}");
         }
     }

@@ -161,10 +161,12 @@ fn update_gauges(state: &GatewayState) {
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let (entries, bytes) = state.verifier.cache_size();
     metrics
+        .credentials
         .token_cache
         .with_label_values(&["entries"])
         .set(number(entries));
     metrics
+        .credentials
         .token_cache
         .with_label_values(&["bytes"])
         .set(number(bytes));
@@ -182,7 +184,7 @@ fn update_gauges(state: &GatewayState) {
         }
     }
     if let Some(file) = &state.runtime_config.load().api_keys {
-        let last_used = &metrics.api_keys.last_used;
+        let last_used = &metrics.credentials.api_key_last_used;
         // Keys that were removed have no value.
         last_used.reset();
         for key in file.keys().uses() {

@@ -383,15 +383,15 @@ impl ConfigReloader {
         let Some(file) = &config.api_keys else {
             return;
         };
-        let metrics = &self.state.metrics.api_keys;
+        let reload_successful = &self.state.metrics.credentials.api_key_reload_successful;
         match file.refresh() {
             Ok(None) => {}
             Ok(Some(keys)) => {
-                metrics.last_reload_successful.set(1);
+                reload_successful.set(1);
                 tracing::info!(keys, "API keys reloaded");
             }
             Err(exit) => {
-                metrics.last_reload_successful.set(0);
+                reload_successful.set(0);
                 for line in exit.message().lines() {
                     tracing::error!(error = line, "API key reload rejected");
                 }

@@ -117,22 +117,7 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
             "external   what the policy allows is decided by {url} within {timeout:?}"
         );
     }
-    for target in &route.targets {
-        let upstream = &config.upstreams[target.upstream];
-        let addresses: Vec<String> = upstream.addresses.iter().map(ToString::to_string).collect();
-        let weight = target.weight;
-        let addresses = addresses.join(", ");
-        let header = match upstream.proxy_protocol {
-            Some(ProxyProtocolVersion::V1) => ", PROXY protocol v1",
-            Some(ProxyProtocolVersion::V2) => ", PROXY protocol v2",
-            None => "",
-        };
-        let _memory_only = writeln!(
-            out,
-            "upstream   {} (weight {weight}): {addresses}{header}",
-            upstream.name,
-        );
-    }
+    write_targets(out, config, route);
     if let Some(rewrite) = &route.rewrite {
         let forwarded = rewrite.apply(path.as_bytes());
         let _memory_only = writeln!(out, "forwarded  {}", String::from_utf8_lossy(&forwarded));
@@ -155,6 +140,26 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
         "limits     body {} bytes, deadline {:?}",
         route.settings.body_bytes, route.settings.deadline
     );
+}
+
+/// Describes the upstreams.
+fn write_targets(out: &mut String, config: &Config, route: &Route) {
+    for target in &route.targets {
+        let upstream = &config.upstreams[target.upstream];
+        let addresses: Vec<String> = upstream.addresses.iter().map(ToString::to_string).collect();
+        let weight = target.weight;
+        let addresses = addresses.join(", ");
+        let header = match upstream.proxy_protocol {
+            Some(ProxyProtocolVersion::V1) => ", PROXY protocol v1",
+            Some(ProxyProtocolVersion::V2) => ", PROXY protocol v2",
+            None => "",
+        };
+        let _memory_only = writeln!(
+            out,
+            "upstream   {} (weight {weight}): {addresses}{header}",
+            upstream.name,
+        );
+    }
 }
 
 /// Describes compression, mirroring and rate limits.

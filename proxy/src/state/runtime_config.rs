@@ -107,12 +107,7 @@ impl RuntimeConfig {
             .iter()
             .map(|_| RouteMetrics::default())
             .collect();
-        let routes = table.routes.iter().enumerate();
-        let mirror_slots = routes.filter_map(|(index, route)| {
-            let mirror = route.mirror.as_ref()?;
-            Some((index, Arc::new(Semaphore::new(mirror.in_flight))))
-        });
-        let mirror_slots = mirror_slots.collect();
+        let mirror_slots = mirror_slots(&table.routes);
         let same = previous.filter(|previous| previous.limits.store == config.limits.store);
         let store = match (same, &config.limits.store) {
             (Some(same), _) => same.rate_limit_store.clone(),
@@ -204,6 +199,15 @@ fn authorizers(
         all.insert(index, authorizer);
     }
     Ok(all)
+}
+
+/// Returns the slots of mirrored requests of each route that mirrors.
+fn mirror_slots(routes: &[Route]) -> AHashMap<RouteIndex, Arc<Semaphore>> {
+    let slots = routes.iter().enumerate().filter_map(|(index, route)| {
+        let mirror = route.mirror.as_ref()?;
+        Some((index, Arc::new(Semaphore::new(mirror.in_flight))))
+    });
+    slots.collect()
 }
 
 /// Returns the file of the previous configuration if it has this path, with its keys.

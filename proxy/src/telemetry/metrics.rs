@@ -45,8 +45,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) events_dropped: IntCounter,
     pub(crate) spans_dropped: IntCounter,
     pub(crate) config: ConfigMetrics,
-    pub(crate) token_cache: IntGaugeVec,
-    pub(crate) api_keys: ApiKeyMetrics,
+    pub(crate) credentials: CredentialMetrics,
     pub(crate) jwks_age: IntGaugeVec,
     pub(crate) limiter_keys: IntGauge,
 }
@@ -102,11 +101,12 @@ pub(crate) struct ExternalAuthorizationMetrics {
     pub(crate) call_seconds: HistogramVec,
 }
 
-/// Metrics of API keys.
+/// Metrics of tokens and API keys.
 #[derive(Debug)]
-pub(crate) struct ApiKeyMetrics {
-    pub(crate) last_used: IntGaugeVec,
-    pub(crate) last_reload_successful: IntGauge,
+pub(crate) struct CredentialMetrics {
+    pub(crate) token_cache: IntGaugeVec,
+    pub(crate) api_key_last_used: IntGaugeVec,
+    pub(crate) api_key_reload_successful: IntGauge,
 }
 
 /// The metrics of one route, created when first used: a configuration may have ten thousand routes,
@@ -228,11 +228,7 @@ impl GatewayMetrics {
                 "postern_connections_refused_total",
                 "Connections closed because of the limit per client address",
             )?,
-            connections_closed: ClosedConnections(make.counters(
-                "postern_proxy_connections_closed_total",
-                "Connections closed before their first request, by reason",
-                &["reason"],
-            )?),
+            connections_closed: ClosedConnections::new(&make)?,
             tls_failed: make.counter(
                 "postern_tls_handshakes_failed_total",
                 "Failed TLS handshakes",
@@ -242,18 +238,7 @@ impl GatewayMetrics {
                 "postern_http2_rapid_resets_total",
                 "HTTP/2 connections closed because of too many reset streams",
             )?,
-            external_authorization: ExternalAuthorizationMetrics {
-                results: make.counters(
-                    "postern_proxy_external_authorizations_total",
-                    "Requests by the result of external authorization (allowed, denied, failed)",
-                    &["route", "result"],
-                )?,
-                call_seconds: make.seconds(
-                    "postern_proxy_external_authorization_call_seconds",
-                    "Time of calls of external authorization services",
-                    "route",
-                )?,
-            },
+            external_authorization: ExternalAuthorizationMetrics::new(&make)?,
             report_only: ReportOnlyMetrics::new(&make)?,
             events_dropped: make.counter(
                 "postern_access_events_dropped_total",
@@ -261,12 +246,7 @@ impl GatewayMetrics {
             )?,
             spans_dropped: make.counter("postern_spans_dropped_total", "Dropped spans")?,
             config: ConfigMetrics::new(&make)?,
-            token_cache: make.gauges(
-                "postern_token_cache",
-                "Cached token verifications by unit (entries, bytes)",
-                &["unit"],
-            )?,
-            api_keys: ApiKeyMetrics::new(&make)?,
+            credentials: CredentialMetrics::new(&make)?,
             jwks_age: make.gauges(
                 "postern_jwks_age_seconds",
                 "Time since the keys of an issuer were fetched",
@@ -314,6 +294,15 @@ impl ForwardedRequests {
 }
 
 impl ClosedConnections {
+    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
+        let by_reason = make.counters(
+            "postern_proxy_connections_closed_total",
+            "Connections closed before their first request, by reason",
+            &["reason"],
+        )?;
+        Ok(Self(by_reason))
+    }
+
     pub(crate) fn count(&self, reason: CloseReason) {
         self.0.with_label_values(&[reason.as_str()]).inc();
     }
@@ -388,20 +377,42 @@ impl ConfigMetrics {
     }
 }
 
-impl ApiKeyMetrics {
+impl ExternalAuthorizationMetrics {
+    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
+        Ok(Self {
+            results: make.counters(
+                "postern_proxy_external_authorizations_total",
+                "Requests by the result of external authorization (allowed, denied, failed)",
+                &["route", "result"],
+            )?,
+            call_seconds: make.seconds(
+                "postern_proxy_external_authorization_call_seconds",
+                "Time of calls of external authorization services",
+                "route",
+            )?,
+        })
+    }
+}
+
+impl CredentialMetrics {
     fn new(make: &MetricFactory) -> prometheus::Result<Self> {
         let metrics = Self {
-            last_used: make.gauges(
+            token_cache: make.gauges(
+                "postern_token_cache",
+                "Cached token verifications by unit (entries, bytes)",
+                &["unit"],
+            )?,
+            api_key_last_used: make.gauges(
                 "postern_proxy_api_key_last_used_timestamp_seconds",
                 "Time of the last use of an API key since the start; 0 if it was not used",
                 &["name", "id"],
             )?,
-            last_reload_successful: make.gauge(
+            api_key_reload_successful: make.gauge(
                 "postern_proxy_api_keys_last_reload_successful",
                 "1 if the API keys of the file are in use, 0 if its last reload was rejected",
             )?,
         };
-        metrics.last_reload_successful.set(1);
+        metrics.api_key_reload_successful.set(1);
         Ok(metrics)
     }
 }
