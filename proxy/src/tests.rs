@@ -37,6 +37,7 @@ mod idle_connections;
 mod load_balancers;
 mod load_balancing;
 mod logs;
+mod migrating;
 mod mirroring;
 mod nginx_peer;
 mod ocsp_staples;
