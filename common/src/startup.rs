@@ -49,7 +49,8 @@ impl ServiceProcess {
     /// database. Returns `None` if a termination signal arrives first.
     ///
     /// # Errors
-    /// Status 69 if a socket cannot be bound, and those of [`wait_for_database`].
+    /// Status 64 if the URL names no supported database; 69 if a socket cannot be bound or the
+    /// database rejects the connection.
     pub async fn start(
         name: &str,
         database: &str,
