@@ -161,7 +161,7 @@ async fn held_bytes(
             };
         }
     };
-    tokio::time::timeout(STEP_TIMEOUT, settling)
+    tokio::time::timeout(3 * STEP_TIMEOUT, settling)
         .await
         .expect("at rest in time");
     assert!(
