@@ -137,7 +137,7 @@ impl ExternalAuthorizer {
         let client = builder
             .build()
             .map_err(|error| Exit::usage(format!("{}: cannot be called: {error}", config.url)))?;
-        // A result that is not cached is removed as soon as it is there.
+        // A result that is not cached is removed as soon as it is known.
         let lifetime = match config.cache {
             Duration::ZERO => config.timeout * 4,
             cache => cache,

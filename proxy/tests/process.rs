@@ -17,7 +17,7 @@ const END_WITHIN: Duration = Duration::from_secs(8);
 /// More events than a pipe holds: 64 KiB.
 const REQUESTS: usize = 1_000;
 
-/// The gateway with this configuration, and with pools that nobody serves.
+/// The gateway with this configuration, and with pools that no server answers for.
 fn gateway(folder: &Path, config: &str) -> Command {
     std::fs::write(folder.join("proxy.toml"), config).expect("writes");
     let mut command = Command::new(env!("CARGO_BIN_EXE_postern-proxy"));

@@ -229,7 +229,7 @@ prompt = "consent"
 "#;
 
 #[test]
-fn every_key_is_in_the_configuration_reference_and_in_the_schema() {
+fn every_key_is_in_the_reference_and_in_the_schema() {
     let secrets = [
         ("IDP_ACTOR_CLIENT_SECRET", "x"),
         ("IDP_SERVICE_CLIENT_SECRET", "x"),

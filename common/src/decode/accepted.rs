@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn schema_has_the_types_ranges_choices_and_required_fields_of_the_readers() {
+    fn schema_has_types_ranges_and_choices_of_the_readers() {
         let expected = json!({
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": "example",

@@ -64,7 +64,7 @@ fn all_errors_are_reported_with_their_lines() {
     }
 }
 
-/// Every key of `notify.toml` but those of `[identity]`. `FOLDER` stands for a folder with the
+/// Every key of `notify.toml` but those of `[identity]`. `FOLDER` is replaced by a folder with the
 /// files.
 const EVERY_KEY: &str = r#"
 database = "sqlite://var/notify.db"
@@ -165,7 +165,7 @@ secret_env = "WEBHOOK_SECRET"
 "#;
 
 #[test]
-fn every_key_is_in_the_configuration_reference_and_in_the_schema() {
+fn every_key_is_in_the_reference_and_in_the_schema() {
     let folder = tempfile::tempdir().expect("a folder");
     let account = r#"{"project_id": "p", "client_email": "a@b.example", "private_key": "k",
         "token_uri": "https://oauth2.example/token"}"#;

@@ -23,7 +23,7 @@ pub(crate) struct ApiKeyFile {
     last_attempt: Mutex<Result<u64, String>>,
 }
 
-/// Reads the text of a file that nobody else may write.
+/// Reads the text of a file that no other user may write.
 pub(super) fn read(path: &Path) -> Result<String, Exit> {
     let unreadable = |error: &dyn std::fmt::Display| {
         Exit::usage(format!("{}: cannot read: {error}", path.display()))

@@ -143,7 +143,7 @@ impl Http1Session {
         let room = usize::try_from(remaining.min(BODY_READ_BYTES)).unwrap_or(0);
         let connection = self.connection()?;
         let read = poll_fn(|cx| {
-            // A response may have begun before the end of the body.
+            // A response may have started before the end of the body.
             if connection.has_unsent_data()
                 && let Poll::Ready(Err(error)) = Pin::new(&mut *connection).poll_flush(cx)
             {

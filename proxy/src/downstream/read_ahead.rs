@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bytes_of_every_read_size_arrive_in_order_and_the_buffer_is_freed() {
+    async fn bytes_arrive_in_order_and_the_buffer_is_freed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let sent: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
         for size in [1, 5, 4096, 16_437, 100_000] {

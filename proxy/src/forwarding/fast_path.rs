@@ -317,7 +317,7 @@ impl Exchange<'_> {
                         .map_ok(Step::ResponseHead),
                     Some(rest) => upstream.poll_body(cx, rest).map_ok(Step::ResponseBody),
                 };
-            // A response that is there is passed on before more of the request is read.
+            // A response that has arrived is passed on before more of the request is read.
             let may_be_answered = *has_begun_to_send;
             if may_be_answered && let Poll::Ready(received) = poll_response(upstream, cx) {
                 return Poll::Ready(received);

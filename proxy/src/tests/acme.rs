@@ -181,7 +181,7 @@ async fn certificate_is_obtained_by_tls_alpn_and_renewed() {
     let options = ["--cacert", root.as_str()];
     let found = pebble.files.curl(tls_port, DOMAIN, "/open", &options).await;
     assert_eq!(found, "200 2");
-    // Other names get the default certificate; a validation that nobody asked for gets none.
+    // Other names get the default certificate; a validation without an order gets none.
     let arguments = ["-servername", DOMAIN, "-alpn", "acme-tls/1"];
     let output = s_client(tls_port, &arguments, "").await;
     assert!(output.contains("no application protocol"), "{output}");

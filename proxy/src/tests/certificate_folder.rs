@@ -64,7 +64,7 @@ impl CertificateFolder {
         format!("certificate = \"{folder}/{name}.pem\"\nkey = \"{folder}/{name}.key\"\n")
     }
 
-    /// Starts a gateway with these lines in `[listen.tls]`. `$` stands for the folder.
+    /// Starts a gateway with these lines in `[listen.tls]`. `$` is replaced by the folder.
     pub(super) async fn gateway(&self, tls: &str) -> TestGateway {
         let folder = self.folder().display().to_string();
         let tls = format!("[listen.tls]\n{}", tls.replace('$', &folder));

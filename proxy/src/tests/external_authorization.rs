@@ -317,7 +317,7 @@ async fn equal_requests_at_the_same_time_share_one_call() {
     service.wait_for_checks(2).await;
     // A third check is beyond `in_flight`.
     assert_eq!(ask("/open?201").await.expect("no panic"), 503);
-    // The call goes on for the others when one of them disconnects.
+    // The call continues for the others when one of them disconnects.
     equal.remove(0).abort();
     service.permits.add_permits(8);
     for request in equal {

@@ -259,7 +259,7 @@ async fn read_steadily(mut body: RecvStream) {
 async fn reader_that_slows_down_to_the_minimum_rate_is_served() {
     let origin = TestOrigin::start(OriginBehavior::Flood).await;
     let gateway = gateway(&[origin.address], "", SLOW_LIMITS).await;
-    // They slow down at different places of a part that the gateway has begun to write.
+    // They slow down at different places of a part that the gateway has started to write.
     let mut readers = Vec::new();
     for count in 0..8 {
         let body = read_fast(&gateway, 100_000 + 2_000 * count).await;

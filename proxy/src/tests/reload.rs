@@ -231,7 +231,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn every_key_is_in_the_configuration_reference_and_in_the_schema() {
+fn every_key_is_in_the_reference_and_in_the_schema() {
     let secrets = ["IDP_ACTOR_CLIENT_SECRET", "IDP_SERVICE_CLIENT_SECRET"];
     let account = [
         "IDP_SERVICE_ACCOUNT_USERNAME",

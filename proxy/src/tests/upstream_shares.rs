@@ -28,7 +28,7 @@ async fn client_from(gateway: &TestGateway, last: u8) -> RawClient {
     }
 }
 
-/// An HTTP/2 client from 127.0.0.`last` whose streams have a window of so many bytes.
+/// An HTTP/2 client from 127.0.0.`last` whose streams have a window of this many bytes.
 async fn http2_from(gateway: &TestGateway, last: u8, window: u32) -> SendRequest<Bytes> {
     let stream = connect_from(gateway, last).await;
     let mut builder = h2::client::Builder::new();
@@ -49,7 +49,7 @@ async fn in_flight(gateway: &TestGateway) -> usize {
     digits.expect("digits").parse().expect("a number")
 }
 
-/// Waits until so many requests are in flight.
+/// Waits until this many requests are in flight.
 async fn until_in_flight(gateway: &TestGateway, wanted: usize) {
     let waiting = async {
         while in_flight(gateway).await != wanted {

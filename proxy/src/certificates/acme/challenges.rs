@@ -86,7 +86,7 @@ impl PendingChallenges {
 }
 
 /// Returns whether a token is base64url of a plausible length, and so a safe file name. The token
-/// is text of the ACME server, or of anybody who requests it.
+/// is text of the ACME server, or of any client.
 pub(super) fn is_token(token: &str) -> bool {
     TOKEN_LENGTH.contains(&token.len())
         && token

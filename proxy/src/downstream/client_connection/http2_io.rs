@@ -31,7 +31,7 @@ enum DeferredFlush {
     None,
     /// Deferred to the next poll, for which the task was woken.
     Deferred,
-    /// The next poll has begun: the next flush is carried out.
+    /// The next poll has started: the next flush is carried out.
     Due,
 }
 
@@ -74,7 +74,7 @@ impl ClientConnection {
         }
     }
 
-    /// Records that a poll of the connection's task has begun: the HTTP/2 layer reads first.
+    /// Records that a poll of the connection's task has started: the HTTP/2 layer reads first.
     pub(super) fn note_http2_poll(&mut self) {
         if let Some(http2) = self.http2.as_deref_mut()
             && http2.flush == DeferredFlush::Deferred
