@@ -52,7 +52,7 @@ impl Browser {
         });
         let client = Client::new(&format!("http://127.0.0.1:{port}"));
         let body = json!({"capabilities": {"alwaysMatch": wanted}});
-        let session = client.post("/session").json(&body).send().await.expect(200);
+        let session = client.post_json("/session", &body).await.expect(200);
         let id = session.string("/value/sessionId");
         Some(Self {
             driver,
@@ -115,14 +115,7 @@ impl Browser {
     }
 
     async fn post(&self, path: &str, body: &Value) -> Value {
-        self.session
-            .post(path)
-            .json(body)
-            .send()
-            .await
-            .expect(200)
-            .json()["value"]
-            .clone()
+        self.session.post_json(path, body).await.expect(200).json()["value"].clone()
     }
 }
 

@@ -108,6 +108,11 @@ impl Client {
         self.request(Method::POST, path)
     }
 
+    /// Sends a `POST` request with a JSON body and reads the response.
+    pub async fn post_json(&self, path: &str, body: &Value) -> Answer {
+        self.post(path).json(body).send().await
+    }
+
     /// Creates a `PUT` request.
     pub fn put(&self, path: &str) -> Request {
         self.request(Method::PUT, path)

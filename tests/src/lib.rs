@@ -8,7 +8,7 @@
 //! use postern_tests::{Postern, http_body::json};
 //!
 //! let postern = Postern::start().await;
-//! let answer = postern.client().post("/auth/login").json(&json!({"email": "a@b.example"})).send().await;
+//! let answer = postern.client().post_json("/auth/login", &json!({"email": "a@b.example"})).await;
 //! answer.problem(400, "invalid_request").assert_pointers(&["/password"]);
 //! # }
 //! ```

@@ -157,9 +157,7 @@ impl PublicApi {
         let body = json!({"email": email, "password": PASSWORD, "profile": profile});
         let tokens = self
             .client
-            .post("/auth/register")
-            .json(&body)
-            .send()
+            .post_json("/auth/register", &body)
             .await
             .expect(201)
             .json();

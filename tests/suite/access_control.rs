@@ -38,25 +38,18 @@ async fn service_routes_accept_services_only() {
     let surface = postern.surface();
     let ada = surface.register().await;
     let body = json!({"actorId": uuid::Uuid::new_v4().to_string(), "email": "new@example.com", "profile": {}});
-    let user = ada.client.post("/actors/register").json(&body).send().await;
+    let user = ada.client.post_json("/actors/register", &body).await;
     let _ = user.problem(401, "service_not_allowed");
     let auth = surface
         .client()
         .with_token(&postern.service_token("auth").await);
-    let saved = auth
-        .post("/actors/register")
-        .json(&body)
-        .send()
-        .await
-        .expect(201);
+    let saved = auth.post_json("/actors/register", &body).await.expect(201);
     assert_eq!(saved.string("/email"), "new@example.com");
     let other = surface
         .client()
         .with_token(&postern.service_token("document").await);
     let _ = other
-        .post("/actors/register")
-        .json(&body)
-        .send()
+        .post_json("/actors/register", &body)
         .await
         .problem(401, "service_not_allowed");
     let me = other.get("/auth/me").send().await.expect(200).json();

@@ -133,7 +133,7 @@ impl AuthCluster {
 
 impl Replica {
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
-        self.surface.client().post(path).json(body).send().await
+        self.surface.client().post_json(path, body).await
     }
 
     pub(crate) async fn refresh(&self, tokens: &Value) -> Answer {

@@ -58,7 +58,7 @@ async fn post_each(
 ) -> Vec<(&'static str, Answer)> {
     let mut answers = Vec::new();
     for (name, body) in bodies {
-        let answer = surface.client().post(path).json(&body).send().await;
+        let answer = surface.client().post_json(path, &body).await;
         answers.push((name, answer.expect(status)));
     }
     answers
@@ -76,9 +76,7 @@ async fn responses_do_not_reveal_whether_an_account_exists() {
     let body = json!({ "temporaryToken": social });
     let social = surface
         .client()
-        .post("/auth/tokens/exchange")
-        .json(&body)
-        .send()
+        .post_json("/auth/tokens/exchange", &body)
         .await
         .expect(200)
         .json();

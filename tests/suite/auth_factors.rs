@@ -179,13 +179,13 @@ impl Foreign {
     /// Signs in with the password and returns the challenge.
     async fn challenge(&self) -> Value {
         let body = json!({"email": ADA, "password": PASSWORD});
-        let asked = self.client.post("/auth/login").json(&body).send().await;
+        let asked = self.client.post_json("/auth/login", &body).await;
         asked.problem(401, "challenge_required").body["challenge"].clone()
     }
 
     async fn answer(&self, challenge: &Value, code: &str) -> Answer {
         let body = json!({"session": text(challenge, "session"), "code": code});
-        self.client.post("/auth/challenge").json(&body).send().await
+        self.client.post_json("/auth/challenge", &body).await
     }
 }
 

@@ -109,9 +109,7 @@ impl AuthWithPeer {
         let body = json!({"temporaryToken": token});
         self.surface
             .client()
-            .post("/auth/tokens/exchange")
-            .json(&body)
-            .send()
+            .post_json("/auth/tokens/exchange", &body)
             .await
             .expect(200)
             .json()

@@ -14,9 +14,7 @@ async fn account_registered_in_advance_is_invalidated() {
     let client = surface.client();
     let squat = json!({"email": GRACE, "password": PASSWORD, "profile": {"firstName": "Mallory"}});
     let tokens = client
-        .post("/auth/register")
-        .json(&squat)
-        .send()
+        .post_json("/auth/register", &squat)
         .await
         .expect(201)
         .json();
@@ -27,9 +25,7 @@ async fn account_registered_in_advance_is_invalidated() {
         .await
         .expect("grace is signed in");
     let exchanged = client
-        .post("/auth/tokens/exchange")
-        .json(&json!({"temporaryToken": token}))
-        .send()
+        .post_json("/auth/tokens/exchange", &json!({"temporaryToken": token}))
         .await;
     let exchanged = exchanged.expect(200).json();
     let grace = surface.person(GRACE, exchanged["tokens"].clone()).await;
@@ -49,16 +45,12 @@ async fn account_registered_in_advance_is_invalidated() {
     assert_ne!(profile["firstName"], "Mallory", "{profile}");
     let refresh = json!({"refreshToken": text(&mallory.tokens, "refreshToken")});
     let _ = client
-        .post("/auth/tokens/refresh")
-        .json(&refresh)
-        .send()
+        .post_json("/auth/tokens/refresh", &refresh)
         .await
         .problem(401, "invalid_refresh_token");
     let login = json!({"email": GRACE, "password": PASSWORD});
     let _ = client
-        .post("/auth/login")
-        .json(&login)
-        .send()
+        .post_json("/auth/login", &login)
         .await
         .problem(401, "invalid_credentials");
     postern.stop().await;

@@ -187,50 +187,33 @@ async fn sign_in(surface: &PublicApi) -> Person {
     let client = surface.client();
     let login = json!({"email": ada.email, "password": PASSWORD});
     let first = client
-        .post("/auth/login")
-        .json(&login)
-        .send()
+        .post_json("/auth/login", &login)
         .await
         .expect(200)
         .json();
     let refresh = |tokens: &Value| json!({"refreshToken": text(tokens, "refreshToken")});
     let second = client
-        .post("/auth/tokens/refresh")
-        .json(&refresh(&first))
-        .send()
+        .post_json("/auth/tokens/refresh", &refresh(&first))
         .await
         .expect(200)
         .json();
     let third = client
-        .post("/auth/refresh-user-token")
-        .json(&refresh(&second))
-        .send()
+        .post_json("/auth/refresh-user-token", &refresh(&second))
         .await
         .expect(200)
         .json();
     let fourth = client
-        .post("/api/session")
-        .json(&refresh(&third))
-        .send()
+        .post_json("/api/session", &refresh(&third))
         .await
         .expect(200)
         .json();
+    let _ = client.post_json("/api/session", &login).await.expect(200);
     let _ = client
-        .post("/api/session")
-        .json(&login)
-        .send()
-        .await
-        .expect(200);
-    let _ = client
-        .post("/auth/logout")
-        .json(&refresh(&fourth))
-        .send()
+        .post_json("/auth/logout", &refresh(&fourth))
         .await
         .expect(204);
     let gone = client
-        .post("/auth/tokens/refresh")
-        .json(&refresh(&fourth))
-        .send()
+        .post_json("/auth/tokens/refresh", &refresh(&fourth))
         .await;
     let _ = gone.problem(401, "invalid_refresh_token");
     ada
@@ -239,9 +222,7 @@ async fn sign_in(surface: &PublicApi) -> Person {
 async fn passwords(surface: &PublicApi, ada: &Person) {
     let client = surface.client();
     let _ = client
-        .post("/auth/password/forgot")
-        .json(&json!({"email": ada.email}))
-        .send()
+        .post_json("/auth/password/forgot", &json!({"email": ada.email}))
         .await
         .expect(204);
     let mail = surface.mailbox().to(&ada.email).await;
@@ -252,32 +233,21 @@ async fn passwords(surface: &PublicApi, ada: &Person) {
     let new = "Another horse battery 8";
     let wrong = json!({"email": ada.email, "code": "000000", "newPassword": new});
     let _ = client
-        .post("/auth/password/reset")
-        .json(&wrong)
-        .send()
+        .post_json("/auth/password/reset", &wrong)
         .await
         .problem(422, "invalid_code");
     let reset = json!({"email": ada.email, "code": code, "newPassword": new});
     let _ = client
-        .post("/auth/password/reset")
-        .json(&reset)
-        .send()
+        .post_json("/auth/password/reset", &reset)
         .await
         .expect(204);
     let old = json!({"email": ada.email, "password": PASSWORD});
     let _ = client
-        .post("/auth/login")
-        .json(&old)
-        .send()
+        .post_json("/auth/login", &old)
         .await
         .problem(401, "invalid_credentials");
     let login = json!({"email": ada.email, "password": new});
-    let _ = client
-        .post("/auth/login")
-        .json(&login)
-        .send()
-        .await
-        .expect(200);
+    let _ = client.post_json("/auth/login", &login).await.expect(200);
 }
 
 /// A user created by an administrator must set a new password first.
@@ -297,9 +267,7 @@ async fn challenge(surface: &PublicApi) {
     let login = json!({"email": email, "password": first});
     let asked = surface
         .client()
-        .post("/auth/login")
-        .json(&login)
-        .send()
+        .post_json("/auth/login", &login)
         .await
         .problem(401, "challenge_required");
     assert_eq!(
@@ -310,9 +278,7 @@ async fn challenge(surface: &PublicApi) {
     let answer = json!({"session": asked.body["challenge"]["session"], "newPassword": PASSWORD});
     let tokens = surface
         .client()
-        .post("/auth/challenge")
-        .json(&answer)
-        .send()
+        .post_json("/auth/challenge", &answer)
         .await
         .expect(200)
         .json();
@@ -330,9 +296,7 @@ async fn social(surface: &PublicApi) {
     let body = json!({"temporaryToken": token, "codeVerifier": verifier});
     let _ = surface
         .client()
-        .post("/auth/tokens/exchange")
-        .json(&body)
-        .send()
+        .post_json("/auth/tokens/exchange", &body)
         .await
         .expect(200);
     let declined = surface.social_sign_in(&sample("nobody"), None).await;
@@ -357,18 +321,8 @@ async fn actors(postern: &Postern, surface: &PublicApi, ada: &Person) {
         .with_token(&postern.service_token("auth").await);
     let actor =
         json!({"actorId": "a-1", "email": "one@example.com", "profile": {"firstName": "One"}});
-    let _ = auth
-        .post("/actors/register")
-        .json(&actor)
-        .send()
-        .await
-        .expect(201);
-    let _ = auth
-        .post("/actors/register")
-        .json(&actor)
-        .send()
-        .await
-        .expect(200);
+    let _ = auth.post_json("/actors/register", &actor).await.expect(201);
+    let _ = auth.post_json("/actors/register", &actor).await.expect(200);
     let (content, _) = resume(1000);
     let stored = ada
         .client
@@ -453,9 +407,7 @@ async fn registration_is_confirmed_with_a_code_if_required() {
     let email = "carla@example.com";
     let body = json!({"email": email, "password": PASSWORD, "profile": {"firstName": "Carla"}});
     let asked = client
-        .post("/auth/register")
-        .json(&body)
-        .send()
+        .post_json("/auth/register", &body)
         .await
         .problem(401, "challenge_required");
     assert_eq!(
@@ -471,16 +423,12 @@ async fn registration_is_confirmed_with_a_code_if_required() {
         .expect("a code");
     let wrong = json!({"session": session, "code": "000000", "password": PASSWORD});
     let _ = client
-        .post("/auth/register/confirm")
-        .json(&wrong)
-        .send()
+        .post_json("/auth/register/confirm", &wrong)
         .await
         .problem(422, "invalid_code");
     let right = json!({"session": session, "code": code, "password": PASSWORD});
     let tokens = client
-        .post("/auth/register/confirm")
-        .json(&right)
-        .send()
+        .post_json("/auth/register/confirm", &right)
         .await
         .expect(201)
         .json();

@@ -62,7 +62,7 @@ impl Examples {
 }
 
 async fn post(client: &Client, path: &str, body: &Value, status: u16) -> Answer {
-    client.post(path).json(body).send().await.expect(status)
+    client.post_json(path, body).await.expect(status)
 }
 
 /// Returns the six-digit code of the last mail to an address.
@@ -147,11 +147,7 @@ async fn passwords(surface: &PublicApi, examples: &mut Examples) {
     // The pool of this installation requires no code at registration, so the session is rejected,
     // not the example.
     let confirm = examples.body("confirmRegistration", None);
-    let refused = client
-        .post("/auth/register/confirm")
-        .json(&confirm)
-        .send()
-        .await;
+    let refused = client.post_json("/auth/register/confirm", &confirm).await;
     let _ = refused.problem(401, "invalid_challenge");
     assert_eq!(
         confirm["password"], login["password"],
@@ -175,9 +171,7 @@ async fn challenge(surface: &PublicApi, examples: &mut Examples) {
     let login = json!({"email": email, "password": first});
     let asked = surface
         .client()
-        .post("/auth/login")
-        .json(&login)
-        .send()
+        .post_json("/auth/login", &login)
         .await
         .problem(401, "challenge_required");
     let session = asked.body["challenge"]["session"]

@@ -120,9 +120,7 @@ async fn restart_keeps_all_data() {
     let ada = first.surface.register().await;
     let created = ada
         .client
-        .post("/notifications")
-        .json(&welcome(&ada.id))
-        .send()
+        .post_json("/notifications", &welcome(&ada.id))
         .await
         .expect(201);
     let mail = first.surface.mailbox().to(&ada.email).await;
@@ -133,9 +131,7 @@ async fn restart_keeps_all_data() {
     let tokens = second
         .surface
         .client()
-        .post("/auth/login")
-        .json(&login)
-        .send()
+        .post_json("/auth/login", &login)
         .await
         .expect(200)
         .json();
@@ -317,9 +313,7 @@ async fn kill_loses_no_registration_or_upload() {
                 let tokens = standalone
                     .surface
                     .client()
-                    .post("/auth/login")
-                    .json(&login)
-                    .send()
+                    .post_json("/auth/login", &login)
                     .await
                     .expect(200);
                 let person = standalone.surface.person(&email, tokens.json()).await;

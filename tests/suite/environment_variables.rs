@@ -51,15 +51,11 @@ async fn documented_variables_are_sufficient() {
     let email = "interface@example.com";
     let profile = json!({"actorId": me.string("/userId"), "email": email, "profile": {}});
     let _ = auth
-        .post("/actors/register")
-        .json(&profile)
-        .send()
+        .post_json("/actors/register", &profile)
         .await
         .expect(201);
     let _ = client
-        .post("/notifications")
-        .json(&welcome(&me.string("/userId")))
-        .send()
+        .post_json("/notifications", &welcome(&me.string("/userId")))
         .await
         .expect(201);
     assert!(text(&surface.mailbox().to(email).await, "subject").contains("Ada"));
@@ -71,9 +67,7 @@ async fn documented_variables_are_sufficient() {
     let body = json!({ "temporaryToken": temporary });
     let exchanged = surface
         .client()
-        .post("/auth/tokens/exchange")
-        .json(&body)
-        .send()
+        .post_json("/auth/tokens/exchange", &body)
         .await
         .expect(200)
         .json();
@@ -106,11 +100,6 @@ async fn social_sign_in_is_optional() {
     }
     let ada = split.surface().register().await;
     let login = json!({"email": ada.email, "password": PASSWORD});
-    let _ = client
-        .post("/auth/login")
-        .json(&login)
-        .send()
-        .await
-        .expect(200);
+    let _ = client.post_json("/auth/login", &login).await.expect(200);
     split.stop().await;
 }

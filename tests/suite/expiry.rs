@@ -39,9 +39,7 @@ async fn access_token_expires_and_is_refreshed() {
     let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
     let renewed = surface
         .client()
-        .post("/auth/tokens/refresh")
-        .json(&body)
-        .send()
+        .post_json("/auth/tokens/refresh", &body)
         .await
         .expect(200)
         .json();
@@ -130,17 +128,13 @@ async fn scheduled_notification_waits_and_expired_one_is_not_sent() {
     expiring["sendAt"] = json!(postern.clock().now().plus(80 * MINUTE));
     let later = ada
         .client
-        .post("/notifications")
-        .json(&later)
-        .send()
+        .post_json("/notifications", &later)
         .await
         .expect(201)
         .header("location");
     let expiring = ada
         .client
-        .post("/notifications")
-        .json(&expiring)
-        .send()
+        .post_json("/notifications", &expiring)
         .await
         .expect(201)
         .header("location");
@@ -154,9 +148,7 @@ async fn scheduled_notification_waits_and_expired_one_is_not_sent() {
     let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
     let renewed = surface
         .client()
-        .post("/auth/tokens/refresh")
-        .json(&body)
-        .send()
+        .post_json("/auth/tokens/refresh", &body)
         .await
         .expect(200)
         .json();

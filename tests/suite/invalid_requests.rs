@@ -108,9 +108,7 @@ async fn every_mistake_is_listed_at_once() {
     let wrong = json!({"channel": "fax", "recipient": {"actorId": ada.id}, "priority": "URGENT", "sendAt": "soon"});
     let refusal = ada
         .client
-        .post("/notifications")
-        .json(&wrong)
-        .send()
+        .post_json("/notifications", &wrong)
         .await
         .problem(400, "invalid_request");
     refusal.assert_pointers(&["/channel", "/priority", "/sendAt", "/template"]);
@@ -124,9 +122,7 @@ async fn readable_but_unacceptable_body_is_422() {
     let weak = json!({"email": "weak@example.com", "password": "short"});
     surface
         .client()
-        .post("/auth/register")
-        .json(&weak)
-        .send()
+        .post_json("/auth/register", &weak)
         .await
         .problem(422, "weak_password");
     let ada = surface.register().await;
@@ -134,9 +130,7 @@ async fn readable_but_unacceptable_body_is_422() {
     unknown["template"] = json!("no-such-template");
     let refusal = ada
         .client
-        .post("/notifications")
-        .json(&unknown)
-        .send()
+        .post_json("/notifications", &unknown)
         .await
         .problem(422, "unknown_template");
     refusal.assert_pointers(&["/template"]);
@@ -144,9 +138,7 @@ async fn readable_but_unacceptable_body_is_422() {
     missing["variables"] = json!({});
     let refusal = ada
         .client
-        .post("/notifications")
-        .json(&missing)
-        .send()
+        .post_json("/notifications", &missing)
         .await
         .problem(422, "validation_failed");
     refusal.assert_pointers(&["/variables/name"]);
@@ -213,17 +205,13 @@ async fn user_may_notify_only_itself_and_see_only_its_own() {
         body["recipient"] = recipient;
         let _ = ada
             .client
-            .post("/notifications")
-            .json(&body)
-            .send()
+            .post_json("/notifications", &body)
             .await
             .problem(403, "recipient_not_allowed");
     }
     let created = ada
         .client
-        .post("/notifications")
-        .json(&welcome(&ada.id))
-        .send()
+        .post_json("/notifications", &welcome(&ada.id))
         .await
         .expect(201);
     let location = created.header("location");

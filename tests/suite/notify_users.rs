@@ -35,9 +35,7 @@ async fn user_can_notify_only_itself() {
     for channel in ["email", "sms", "push"] {
         let refused = ada
             .client
-            .post("/notifications")
-            .json(&to_actor(&bob.id, channel))
-            .send()
+            .post_json("/notifications", &to_actor(&bob.id, channel))
             .await;
         refused.problem(403, "recipient_not_allowed");
     }
@@ -51,17 +49,13 @@ async fn user_can_notify_only_itself() {
         let mut body = to_actor(&ada.id, channel);
         body["recipient"] = recipient;
         ada.client
-            .post("/notifications")
-            .json(&body)
-            .send()
+            .post_json("/notifications", &body)
             .await
             .problem(403, "recipient_not_allowed");
         let batch = json!({"notifications": [body]});
         let results = ada
             .client
-            .post("/notifications/batch")
-            .json(&batch)
-            .send()
+            .post_json("/notifications/batch", &batch)
             .await
             .expect(200)
             .json();
@@ -72,9 +66,7 @@ async fn user_can_notify_only_itself() {
     }
     let own = ada
         .client
-        .post("/notifications")
-        .json(&welcome(&ada.id))
-        .send()
+        .post_json("/notifications", &welcome(&ada.id))
         .await
         .expect(201);
     assert_eq!(end_of(&ada.client, &own).await["status"], "SENT");
@@ -95,12 +87,7 @@ async fn register_verified_number(postern: &Postern, subject: &str) {
     let profile =
         json!({"phone": PHONE, "phoneVerified": true, "emailVerified": false, "deviceToken": "t"});
     let known = json!({"actorId": subject, "email": "ada@example.com", "profile": profile});
-    let _ = auth
-        .post("/actors/register")
-        .json(&known)
-        .send()
-        .await
-        .expect(201);
+    let _ = auth.post_json("/actors/register", &known).await.expect(201);
 }
 
 #[tokio::test]
@@ -128,9 +115,7 @@ async fn unverified_number_of_a_user_gets_no_message() {
     let eve = surface.person("eve@example.com", tokens).await;
     let sms = eve
         .client
-        .post("/notifications")
-        .json(&to_actor(&eve.id, "sms"))
-        .send()
+        .post_json("/notifications", &to_actor(&eve.id, "sms"))
         .await
         .expect(201);
     let view = end_of(&eve.client, &sms).await;
@@ -147,9 +132,7 @@ async fn unverified_number_of_a_user_gets_no_message() {
     let ada = surface.client().with_token(&token);
     for (channel, status) in [("sms", "SENT"), ("push", "FAILED"), ("email", "SENT")] {
         let created = ada
-            .post("/notifications")
-            .json(&to_actor(&subject, channel))
-            .send()
+            .post_json("/notifications", &to_actor(&subject, channel))
             .await
             .expect(201);
         let view = end_of(&ada, &created).await;
@@ -160,9 +143,7 @@ async fn unverified_number_of_a_user_gets_no_message() {
         .with_token(&postern.service_token("document").await);
     for (id, channel) in [(&eve.id, "sms"), (&subject, "email")] {
         let created = service
-            .post("/notifications")
-            .json(&to_actor(id, channel))
-            .send()
+            .post_json("/notifications", &to_actor(id, channel))
             .await
             .expect(201);
         assert_eq!(

@@ -177,12 +177,7 @@ async fn bodies(request: impl Fn() -> Request, media: &Value) {
 }
 
 async fn refuses(client: &Client, path: &str, body: &Value, status: u16, code: &str) {
-    let _ = client
-        .post(path)
-        .json(body)
-        .send()
-        .await
-        .problem(status, code);
+    let _ = client.post_json(path, body).await.problem(status, code);
 }
 
 async fn sign_in(surface: &PublicApi) {
@@ -300,12 +295,7 @@ async fn first_sign_in(surface: &PublicApi, email: &str) -> String {
         .await
         .expect("the pool makes a user");
     let login = json!({"email": email, "password": password});
-    let asked = surface
-        .client()
-        .post("/auth/login")
-        .json(&login)
-        .send()
-        .await;
+    let asked = surface.client().post_json("/auth/login", &login).await;
     let asked = asked.problem(401, "challenge_required");
     asked.body["challenge"]["session"]
         .as_str()
@@ -316,9 +306,7 @@ async fn first_sign_in(surface: &PublicApi, email: &str) -> String {
 async fn actors(ada: &Person, service: &Client, admin: &Client) {
     let actor = |email: &str| json!({"actorId": "a-1", "email": email, "profile": {}});
     let _ = service
-        .post("/actors/register")
-        .json(&actor("one@example.com"))
-        .send()
+        .post_json("/actors/register", &actor("one@example.com"))
         .await
         .expect(201);
     refuses(

@@ -186,9 +186,7 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
     let body = json!({"channel": "sms", "recipient": {"phone": "+436641234567"}, "template": "welcome",
         "variables": {"name": "Ada"}});
     let known = client
-        .post("/notifications")
-        .json(&body)
-        .send()
+        .post_json("/notifications", &body)
         .await
         .expect(201)
         .header("location");

@@ -16,9 +16,7 @@ async fn a_day(surface: &PublicApi) {
     let again = json!({"email": ada.email, "password": PASSWORD});
     let tokens = surface
         .client()
-        .post("/auth/login")
-        .json(&again)
-        .send()
+        .post_json("/auth/login", &again)
         .await
         .expect(200)
         .json();
@@ -92,9 +90,7 @@ async fn social(surface: &PublicApi) {
     let body = json!({ "temporaryToken": token });
     let exchanged = surface
         .client()
-        .post("/auth/tokens/exchange")
-        .json(&body)
-        .send()
+        .post_json("/auth/tokens/exchange", &body)
         .await
         .expect(200)
         .json();
@@ -112,9 +108,7 @@ async fn social(surface: &PublicApi) {
     assert_eq!(exchanged["user"]["userId"], grace.id.as_str());
     let second = surface
         .client()
-        .post("/auth/tokens/exchange")
-        .json(&body)
-        .send()
+        .post_json("/auth/tokens/exchange", &body)
         .await;
     second.problem(401, "invalid_temporary_token");
 }
@@ -123,9 +117,7 @@ async fn refresh(surface: &PublicApi, ada: &Person) {
     let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
     let renewed = surface
         .client()
-        .post("/auth/tokens/refresh")
-        .json(&body)
-        .send()
+        .post_json("/auth/tokens/refresh", &body)
         .await
         .expect(200)
         .json();
@@ -135,9 +127,7 @@ async fn refresh(surface: &PublicApi, ada: &Person) {
 async fn notify(surface: &PublicApi, ada: &Person) {
     let created = ada
         .client
-        .post("/notifications")
-        .json(&welcome(&ada.id))
-        .send()
+        .post_json("/notifications", &welcome(&ada.id))
         .await
         .expect(201);
     let location = created.header("location");

@@ -56,9 +56,7 @@ async fn signed_report_changes_the_status_and_forged_does_not() {
     let ada = surface.register().await;
     let created = ada
         .client
-        .post("/notifications")
-        .json(&welcome(&ada.id))
-        .send()
+        .post_json("/notifications", &welcome(&ada.id))
         .await
         .expect(201);
     let (id, location) = (

@@ -17,9 +17,7 @@ async fn status_at(person: &Person, location: &str) -> String {
 pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
     let created = ada
         .client
-        .post("/notifications")
-        .json(&welcome(&ada.id))
-        .send()
+        .post_json("/notifications", &welcome(&ada.id))
         .await
         .expect(201);
     let _ = ada
@@ -33,9 +31,7 @@ pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
     let batch = json!({"notifications": [welcome(&ada.id), unknown]});
     let results = ada
         .client
-        .post("/notifications/batch")
-        .json(&batch)
-        .send()
+        .post_json("/notifications/batch", &batch)
         .await
         .expect(200)
         .json();
@@ -50,9 +46,7 @@ pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
     later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
     let later = ada
         .client
-        .post("/notifications")
-        .json(&later)
-        .send()
+        .post_json("/notifications", &later)
         .await
         .expect(201)
         .header("location");

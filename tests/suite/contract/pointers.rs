@@ -11,7 +11,7 @@ async fn pointer_with_line_feeds_matches_schema() {
     let ada = postern.surface().register().await;
     for name in ["line\nfeed", "\n", "\r\n\u{2028}", "/slash~\n"] {
         let body = json!({ name: 1 });
-        let answer = ada.client.post("/notifications").json(&body).send().await;
+        let answer = ada.client.post_json("/notifications", &body).await;
         let refusal = answer.problem(400, "invalid_request");
         // JSON Pointer escapes (RFC 6901 section 3).
         let escaped = name.replace('~', "~0").replace('/', "~1");
