@@ -115,6 +115,23 @@ pub async fn administrator(surface: &PublicApi) -> (Client, IdentityConfig) {
     (Box::pin(identity.client(Some(keys))).await, identity)
 }
 
+/// Creates a user as an administrator does, who must set a new password at the first sign-in.
+///
+/// # Panics
+/// If the pool returns an error.
+pub async fn create_user_with_temporary_password(surface: &PublicApi, email: &str, password: &str) {
+    let (admin, identity) = administrator(surface).await;
+    let create = admin
+        .admin_create_user()
+        .user_pool_id(&identity.actor.pool_id)
+        .username(email)
+        .temporary_password(password)
+        .message_action("SUPPRESS".into());
+    Box::pin(create.send())
+        .await
+        .expect("the pool creates a user");
+}
+
 /// Creates a user as an administrator does, adds it to groups, and signs it in. Returns subject and
 /// access token.
 ///

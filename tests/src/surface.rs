@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use url::Url;
 
+use crate::answer::Answer;
 use crate::client::Client;
 use crate::contract::Contract;
 use crate::http_body::Multipart;
@@ -182,6 +183,18 @@ impl PublicApi {
             tokens,
             client,
         }
+    }
+
+    /// Exchanges a temporary token.
+    pub async fn exchange(&self, temporary_token: &str) -> Answer {
+        let body = json!({ "temporaryToken": temporary_token });
+        self.client.post_json("/auth/tokens/exchange", &body).await
+    }
+
+    /// Exchanges a refresh token.
+    pub async fn refresh(&self, refresh_token: &str) -> Answer {
+        let body = json!({ "refreshToken": refresh_token });
+        self.client.post_json("/auth/tokens/refresh", &body).await
     }
 
     /// Returns a new token of a service account, obtained as an SDK does, with InitiateAuth at the

@@ -73,13 +73,7 @@ async fn responses_do_not_reveal_whether_an_account_exists() {
         .social_sign_in(&sample("grace"), None)
         .await
         .expect("grace is signed in");
-    let body = json!({ "temporaryToken": social });
-    let social = surface
-        .client()
-        .post_json("/auth/tokens/exchange", &body)
-        .await
-        .expect(200)
-        .json();
+    let social = surface.exchange(&social).await.expect(200).json();
     disable(surface, &disabled.email).await;
     let accounts = [
         ("known", known.email.as_str()),

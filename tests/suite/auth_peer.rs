@@ -106,13 +106,7 @@ impl AuthWithPeer {
     }
 
     async fn exchange(&self, token: &str) -> Value {
-        let body = json!({"temporaryToken": token});
-        self.surface
-            .client()
-            .post_json("/auth/tokens/exchange", &body)
-            .await
-            .expect(200)
-            .json()
+        self.surface.exchange(token).await.expect(200).json()
     }
 
     async fn stop(self) {

@@ -1,6 +1,5 @@
 //! Social sign-in in a real browser.
 
-use postern_tests::http_body::json;
 use postern_tests::{Browser, Postern, skipped};
 
 const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
@@ -41,20 +40,10 @@ async fn user_signs_in() {
     assert_eq!(browser.run("return document.cookie").await, "");
     assert_eq!(browser.run("return location.hash").await, "");
 
-    let body = json!({ "temporaryToken": token });
-    let exchange = || {
-        postern
-            .surface()
-            .client()
-            .post("/auth/tokens/exchange")
-            .json(&body)
-            .send()
-    };
-    assert_eq!(
-        exchange().await.expect(200).json()["user"]["email"],
-        "grace.social@example.com"
-    );
-    exchange().await.problem(401, "invalid_temporary_token");
+    let user = postern.surface().exchange(token).await.expect(200).json();
+    assert_eq!(user["user"]["email"], "grace.social@example.com");
+    let again = postern.surface().exchange(token).await;
+    again.problem(401, "invalid_temporary_token");
     browser.close().await;
     postern.stop().await;
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use http::Method;
 use postern_tests::config_file::ConfigFile;
 use postern_tests::http_body::json;
-use postern_tests::pools::administrator;
+use postern_tests::pools::{administrator, create_user_with_temporary_password};
 use postern_tests::split::Changes;
 use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text};
 use postern_tests::{Contract, Person, Postern, PublicApi, Split};
@@ -252,18 +252,8 @@ async fn passwords(surface: &PublicApi, ada: &Person) {
 
 /// A user created by an administrator must set a new password first.
 async fn challenge(surface: &PublicApi) {
-    let (admin, identity) = administrator(surface).await;
     let (email, first) = ("dora@example.com", "Given horse battery 7");
-    let create = admin
-        .admin_create_user()
-        .user_pool_id(&identity.actor.pool_id)
-        .username(email);
-    let create = create
-        .temporary_password(first)
-        .message_action("SUPPRESS".into());
-    Box::pin(create.send())
-        .await
-        .expect("the pool makes a user");
+    create_user_with_temporary_password(surface, email, first).await;
     let login = json!({"email": email, "password": first});
     let asked = surface
         .client()

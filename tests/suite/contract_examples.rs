@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use postern_tests::http_body::json;
 use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
-use postern_tests::pools::administrator;
+use postern_tests::pools::create_user_with_temporary_password;
 use postern_tests::surface::{resume_form, sample, text};
 use postern_tests::{Answer, Client, Contract, Postern, PublicApi};
 use serde_json::Value;
@@ -156,18 +156,8 @@ async fn passwords(surface: &PublicApi, examples: &mut Examples) {
 }
 
 async fn challenge(surface: &PublicApi, examples: &mut Examples) {
-    let (admin, identity) = administrator(surface).await;
     let (email, first) = ("dora@example.com", "Given horse battery 7");
-    let create = admin
-        .admin_create_user()
-        .user_pool_id(&identity.actor.pool_id)
-        .username(email);
-    let create = create
-        .temporary_password(first)
-        .message_action("SUPPRESS".into());
-    Box::pin(create.send())
-        .await
-        .expect("the pool makes a user");
+    create_user_with_temporary_password(surface, email, first).await;
     let login = json!({"email": email, "password": first});
     let asked = surface
         .client()

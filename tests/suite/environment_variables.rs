@@ -64,13 +64,7 @@ async fn documented_variables_are_sufficient() {
         .social_sign_in(&sample("grace"), None)
         .await
         .expect("grace is signed in");
-    let body = json!({ "temporaryToken": temporary });
-    let exchanged = surface
-        .client()
-        .post_json("/auth/tokens/exchange", &body)
-        .await
-        .expect(200)
-        .json();
+    let exchanged = surface.exchange(&temporary).await.expect(200).json();
     assert_eq!(
         exchanged["user"]["email"], "grace.social@example.com",
         "{exchanged}"

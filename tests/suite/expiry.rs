@@ -36,13 +36,8 @@ async fn access_token_expires_and_is_refreshed() {
         refusal.headers["www-authenticate"],
         "Bearer error=\"invalid_token\""
     );
-    let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
-    let renewed = surface
-        .client()
-        .post_json("/auth/tokens/refresh", &body)
-        .await
-        .expect(200)
-        .json();
+    let token = text(&ada.tokens, "refreshToken");
+    let renewed = surface.refresh(token).await.expect(200).json();
     assert_eq!(surface.person(&ada.email, renewed).await.id, ada.id);
     postern.stop().await;
 }
@@ -59,24 +54,19 @@ async fn temporary_token_expires_after_five_minutes() {
         .social_sign_in(&sample("grace"), None)
         .await
         .expect("grace is signed in");
-    let exchange = |token: &str| {
-        let body = json!({ "temporaryToken": token });
-        surface
-            .client()
-            .post("/auth/tokens/exchange")
-            .json(&body)
-            .send()
-    };
     postern.clock().advance(4 * MINUTE);
-    let _ = exchange(&early).await.expect(200);
+    let _ = surface.exchange(&early).await.expect(200);
     postern.clock().advance(2 * MINUTE);
-    let expired = exchange(&late)
+    let expired = surface
+        .exchange(&late)
         .await
         .problem(401, "invalid_temporary_token");
-    let unknown = exchange("never-given-out")
+    let unknown = surface
+        .exchange("never-given-out")
         .await
         .problem(401, "invalid_temporary_token");
-    let used = exchange(&early)
+    let used = surface
+        .exchange(&early)
         .await
         .problem(401, "invalid_temporary_token");
     for other in [unknown, used] {
@@ -93,24 +83,20 @@ async fn used_refresh_token_revokes_its_family_after_the_grace() {
     let postern = Postern::start_with_manual_clock().await;
     let surface = postern.surface();
     let ada = surface.register().await;
-    let refresh = |token: &str| {
-        let body = json!({ "refreshToken": token });
-        surface
-            .client()
-            .post("/auth/tokens/refresh")
-            .json(&body)
-            .send()
-    };
     let first = text(&ada.tokens, "refreshToken").to_owned();
-    let renewed = refresh(&first).await.expect(200).json();
+    let renewed = surface.refresh(&first).await.expect(200).json();
     assert_eq!(
-        refresh(&first).await.expect(200).json(),
+        surface.refresh(&first).await.expect(200).json(),
         renewed,
         "a lost answer is given again"
     );
     postern.clock().advance(MINUTE);
-    let _ = refresh(&first).await.problem(401, "invalid_refresh_token");
-    let _ = refresh(text(&renewed, "refreshToken"))
+    let _ = surface
+        .refresh(&first)
+        .await
+        .problem(401, "invalid_refresh_token");
+    let _ = surface
+        .refresh(text(&renewed, "refreshToken"))
         .await
         .problem(401, "invalid_refresh_token");
     postern.stop().await;
@@ -145,13 +131,8 @@ async fn scheduled_notification_waits_and_expired_one_is_not_sent() {
     );
     postern.clock().advance(100 * MINUTE);
     // The access token has expired; a new one sees the same records.
-    let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
-    let renewed = surface
-        .client()
-        .post_json("/auth/tokens/refresh", &body)
-        .await
-        .expect(200)
-        .json();
+    let token = text(&ada.tokens, "refreshToken");
+    let renewed = surface.refresh(token).await.expect(200).json();
     let ada = surface.person(&ada.email, renewed).await;
     let _ = surface.mailbox().to(&ada.email).await;
     assert_eq!(

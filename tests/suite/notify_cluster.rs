@@ -208,6 +208,26 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .flatten()
     }
 
+    /// Submits a notification of normal priority and waits until it is sent.
+    pub(crate) async fn deliver(&self, replica: &Replica, key: &str) {
+        let accepted = self.try_post(&replica.url, key, "Ada", "NORMAL").await;
+        self.settled(replica, &accepted.expect("accepted"), "SENT")
+            .await;
+    }
+
+    /// Submits a notification until it is accepted, and waits until it is sent.
+    pub(crate) async fn deliver_after_recovery(&self, replica: &Replica, key: &str) {
+        let accepted = tokio::time::timeout(Duration::from_secs(60), async {
+            loop {
+                if let Some(id) = self.try_post(&replica.url, key, "Ada", "NORMAL").await {
+                    return id;
+                }
+            }
+        });
+        let id = accepted.await.expect("it is accepted, without a restart");
+        self.settled(replica, &id, "SENT").await;
+    }
+
     /// Submits a notification once and returns the response.
     pub(crate) async fn post(
         &self,
@@ -229,22 +249,22 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .await
     }
 
+    /// Sends a JSON body and returns the one of the response.
+    async fn post_json(&self, replica: &Replica, path: &str, body: &Value) -> Value {
+        let request = self
+            .http
+            .post(format!("{}/{path}", replica.url))
+            .bearer_auth(&self.token)
+            .json(body);
+        let answer = request.send().await.expect("the replica responds");
+        answer.json().await.expect("JSON")
+    }
+
     /// Submits an e-mail notification and returns its id.
     pub(crate) async fn post_mail(&self, replica: &Replica, to: &str) -> String {
         let body = json!({"channel": "email", "recipient": {"email": to}, "template": "welcome",
             "variables": {"name": "Ada"}});
-        let request = self
-            .http
-            .post(format!("{}/notifications", replica.url))
-            .bearer_auth(&self.token);
-        let answer: Value = request
-            .json(&body)
-            .send()
-            .await
-            .expect("the replica responds")
-            .json()
-            .await
-            .expect("JSON");
+        let answer = self.post_json(replica, "notifications", &body).await;
         answer["notificationId"]
             .as_str()
             .expect("accepted")
@@ -326,18 +346,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
                 "variables": {"name": "Ada"}, "priority": priority})
         };
         let body = json!({"notifications": priorities.iter().map(one).collect::<Vec<_>>()});
-        let request = self
-            .http
-            .post(format!("{}/notifications/batch", replica.url))
-            .bearer_auth(&self.token);
-        let answer: Value = request
-            .json(&body)
-            .send()
-            .await
-            .expect("the replica responds")
-            .json()
-            .await
-            .expect("JSON");
+        let answer = self.post_json(replica, "notifications/batch", &body).await;
         let results = answer["results"].as_array().expect("results").iter();
         results
             .map(|result| {

@@ -1,7 +1,4 @@
 //! PostgreSQL with a standby, and behind PgBouncer.
-
-use std::time::Duration;
-
 use postern_common::database::testing::postgres;
 use sqlx::{Connection, Executor, PgConnection};
 
@@ -9,7 +6,6 @@ use crate::notify_cluster::NotifyCluster;
 use crate::notify_postgres::{OwnPostgres, PgBouncer, port};
 
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
-const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn promoted_standby_is_used_without_a_restart() {
@@ -24,11 +20,7 @@ async fn promoted_standby_is_used_without_a_restart() {
     let url = format!("postgres://postern@{hosts}/postgres?target_session_attrs=read-write");
     let cluster = NotifyCluster::over(&url, SETTINGS).await;
     let replica = cluster.replica().await;
-    let id = cluster
-        .try_post(&replica.url, "k0", "Ada", "NORMAL")
-        .await
-        .expect("accepted");
-    cluster.settled(&replica, &id, "SENT").await;
+    cluster.deliver(&replica, "k0").await;
     primary.kill().await;
     assert!(
         cluster
@@ -43,15 +35,7 @@ async fn promoted_standby_is_used_without_a_restart() {
         .execute("SELECT pg_promote()")
         .await
         .expect("promoted");
-    let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
-        loop {
-            if let Some(id) = cluster.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
-                return id;
-            }
-        }
-    });
-    let id = accepted.await.expect("the standby is promoted");
-    cluster.settled(&replica, &id, "SENT").await;
+    cluster.deliver_after_recovery(&replica, "k1").await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     standby.stop().await;
 }
@@ -64,11 +48,7 @@ async fn pgbouncer_in_session_mode_works() {
     let (one, other) = (cluster.replica().await, cluster.replica().await);
     for number in 0..20 {
         let replica = if number % 2 == 0 { &one } else { &other };
-        let id = cluster
-            .try_post(&replica.url, &format!("k{number}"), "Ada", "HIGH")
-            .await
-            .expect("accepted");
-        cluster.settled(replica, &id, "SENT").await;
+        cluster.deliver(replica, &format!("k{number}")).await;
     }
     for replica in [one, other] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));

@@ -23,11 +23,7 @@ async fn cache_outage_does_not_stop_delivery() {
     cluster.cache = "redis://127.0.0.1:1".to_owned();
     let replica = cluster.replica().await;
     for number in 0..10 {
-        let id = cluster
-            .try_post(&replica.url, &format!("k{number}"), "Ada", "NORMAL")
-            .await
-            .expect("accepted");
-        cluster.settled(&replica, &id, "SENT").await;
+        cluster.deliver(&replica, &format!("k{number}")).await;
     }
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
@@ -37,11 +33,7 @@ async fn database_outage_is_503_with_retry_after() {
     let mut database = OwnPostgres::start().await;
     let cluster = NotifyCluster::over(database.url(), SETTINGS).await;
     let replica = cluster.replica().await;
-    let id = cluster
-        .try_post(&replica.url, "k0", "Ada", "NORMAL")
-        .await
-        .expect("accepted");
-    cluster.settled(&replica, &id, "SENT").await;
+    cluster.deliver(&replica, "k0").await;
     database.kill().await;
     let answer = cluster
         .post(&replica.url, "k1", "Ada", "NORMAL")
@@ -61,15 +53,7 @@ async fn database_outage_is_503_with_retry_after() {
         "readiness fails as well"
     );
     database.restart().await;
-    let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
-        loop {
-            if let Some(id) = cluster.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
-                return id;
-            }
-        }
-    });
-    let id = accepted.await.expect("it is accepted again");
-    cluster.settled(&replica, &id, "SENT").await;
+    cluster.deliver_after_recovery(&replica, "k1").await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     database.stop().await;
 }
@@ -83,11 +67,7 @@ async fn unresponsive_database_is_503_until_it_recovers() {
     let (relay, url) = Relay::start(&database.url).await;
     let cluster = NotifyCluster::over(&url, SETTINGS).await;
     let replica = cluster.replica().await;
-    let id = cluster
-        .try_post(&replica.url, "k0", "Ada", "NORMAL")
-        .await
-        .expect("accepted");
-    cluster.settled(&replica, &id, "SENT").await;
+    cluster.deliver(&replica, "k0").await;
     relay.stop_forwarding();
     for number in 0..3 {
         let asked = Instant::now();
@@ -112,17 +92,7 @@ async fn unresponsive_database_is_503_until_it_recovers() {
     // The same keys: a notification that was committed although the response was 503 is found, and
     // nothing is sent twice.
     for key in ["s0", "s1", "s2"] {
-        let accepted = tokio::time::timeout(STEP_TIMEOUT, async {
-            loop {
-                if let Some(id) = cluster.try_post(&replica.url, key, "Ada", "NORMAL").await {
-                    return id;
-                }
-            }
-        });
-        let id = accepted
-            .await
-            .expect("it is accepted again, without a restart");
-        cluster.settled(&replica, &id, "SENT").await;
+        cluster.deliver_after_recovery(&replica, key).await;
     }
     assert_eq!(cluster.provider.calls().len(), 4);
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -134,11 +104,7 @@ async fn stop_does_not_wait_for_an_unresponsive_database() {
     let (relay, url) = Relay::start(&database.url).await;
     let cluster = NotifyCluster::over(&url, SETTINGS).await;
     let replica = cluster.replica().await;
-    let id = cluster
-        .try_post(&replica.url, "k0", "Ada", "NORMAL")
-        .await
-        .expect("accepted");
-    cluster.settled(&replica, &id, "SENT").await;
+    cluster.deliver(&replica, "k0").await;
     relay.stop_forwarding();
     assert_eq!(
         cluster
@@ -162,11 +128,7 @@ async fn demoted_database_is_503_until_another_is_writable() {
     let database = postgres().await;
     let cluster = NotifyCluster::over(&database.url, SETTINGS).await;
     let replica = cluster.replica().await;
-    let id = cluster
-        .try_post(&replica.url, "k0", "Ada", "NORMAL")
-        .await
-        .expect("accepted");
-    cluster.settled(&replica, &id, "SENT").await;
+    cluster.deliver(&replica, "k0").await;
     let name = database.url.rsplit_once('/').expect("a path").1;
     let Database::Postgres(pool) = &database.database else {
         panic!("PostgreSQL")

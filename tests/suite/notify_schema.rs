@@ -4,7 +4,7 @@
 use postern_common::database::Migrations;
 use postern_common::database::testing::both;
 
-use crate::notify_cluster::{NotifyCluster, Replica};
+use crate::notify_cluster::NotifyCluster;
 
 /// Migration of the next release.
 const EXPANDED: Migrations = Migrations {
@@ -32,29 +32,21 @@ const CONTRACTED: Migrations = Migrations {
     )],
 };
 
-async fn assert_delivers(cluster: &NotifyCluster, replica: &Replica, key: &str) {
-    let id = cluster
-        .try_post(&replica.url, key, "Ada", "NORMAL")
-        .await
-        .expect("accepted");
-    cluster.settled(replica, &id, "SENT").await;
-}
-
 #[tokio::test]
 async fn older_release_works_until_a_migration_excludes_it() {
     for database in both().await {
         let cluster = NotifyCluster::over(&database.url, "").await;
         let replica = cluster.replica().await;
-        assert_delivers(&cluster, &replica, "before").await;
+        cluster.deliver(&replica, "before").await;
         database
             .database
             .migrate(&EXPANDED)
             .await
             .expect("the next release has migrated");
-        assert_delivers(&cluster, &replica, "beside").await;
+        cluster.deliver(&replica, "beside").await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
         let replica = cluster.replica().await;
-        assert_delivers(&cluster, &replica, "started-again").await;
+        cluster.deliver(&replica, "started-again").await;
 
         database
             .database

@@ -87,13 +87,7 @@ async fn social(surface: &PublicApi) {
         .social_sign_in(&sample("grace"), None)
         .await
         .expect("grace is signed in");
-    let body = json!({ "temporaryToken": token });
-    let exchanged = surface
-        .client()
-        .post_json("/auth/tokens/exchange", &body)
-        .await
-        .expect(200)
-        .json();
+    let exchanged = surface.exchange(&token).await.expect(200).json();
     assert_eq!(
         exchanged["user"]["email"], "grace.social@example.com",
         "{exchanged}"
@@ -106,21 +100,13 @@ async fn social(surface: &PublicApi) {
     );
     let grace = surface.person("grace.social@example.com", tokens).await;
     assert_eq!(exchanged["user"]["userId"], grace.id.as_str());
-    let second = surface
-        .client()
-        .post_json("/auth/tokens/exchange", &body)
-        .await;
+    let second = surface.exchange(&token).await;
     second.problem(401, "invalid_temporary_token");
 }
 
 async fn refresh(surface: &PublicApi, ada: &Person) {
-    let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
-    let renewed = surface
-        .client()
-        .post_json("/auth/tokens/refresh", &body)
-        .await
-        .expect(200)
-        .json();
+    let token = text(&ada.tokens, "refreshToken");
+    let renewed = surface.refresh(token).await.expect(200).json();
     assert_eq!(surface.person(&ada.email, renewed).await.id, ada.id);
 }
 
@@ -216,19 +202,9 @@ async fn temporary_token_is_exchanged_once() {
         .social_sign_in(&sample("ada"), None)
         .await
         .expect("ada is signed in");
-    let body = json!({ "temporaryToken": token });
-    let exchange = || {
-        postern
-            .surface()
-            .client()
-            .post("/auth/tokens/exchange")
-            .json(&body)
-            .send()
-    };
-    assert_eq!(
-        exchange().await.expect(200).json()["user"]["provider"],
-        "development"
-    );
-    exchange().await.problem(401, "invalid_temporary_token");
+    let user = postern.surface().exchange(&token).await.expect(200).json();
+    assert_eq!(user["user"]["provider"], "development");
+    let again = postern.surface().exchange(&token).await;
+    again.problem(401, "invalid_temporary_token");
     postern.stop().await;
 }
