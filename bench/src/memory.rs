@@ -322,7 +322,7 @@ fn cached(gateway: &RunningGateway) -> io::Result<f64> {
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     let line = text
         .lines()
-        .find(|line| line.starts_with("postern_token_cache{unit=\"entries\""));
+        .find(|line| line.starts_with("postern_proxy_token_cache_entries "));
     Ok(line
         .and_then(|line| line.rsplit(' ').next()?.parse().ok())
         .unwrap_or(f64::NAN))

@@ -14,6 +14,7 @@
 
 mod compressed_response;
 mod failure;
+mod failure_cause;
 mod fast_path;
 mod hedge;
 pub mod identity_headers;

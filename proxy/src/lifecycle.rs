@@ -7,7 +7,9 @@
 
 pub(crate) mod app;
 mod background_tasks;
+mod events;
 mod file_checks;
+mod gauges;
 mod hot_restart;
 mod idle_priority_thread;
 mod listener_tls;

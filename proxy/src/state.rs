@@ -32,7 +32,7 @@ use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::response_buffers::ResponseBufferBudget;
 use crate::rate_limiter::RateLimiter;
 use crate::state::config_status::ConfigStatus;
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::{InFlightRequest, RequestContext};
 use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::access_log::{AccessEvent, AccessLog};
 use crate::telemetry::ids::IdGenerator;
@@ -70,7 +70,9 @@ impl GatewayState {
     /// Creates the context of a new request.
     pub(crate) fn new_context(&self) -> RequestContext {
         let now = self.clock.now();
-        RequestContext::new(self.runtime_config.load_full(), self.ids.next_id(now), now)
+        let in_flight = InFlightRequest::new(&self.metrics.requests_in_flight);
+        let (config, id) = (self.runtime_config.load_full(), self.ids.next_id(now));
+        RequestContext::new(config, id, now, in_flight)
     }
 
     /// Returns nanoseconds of a monotonic clock.

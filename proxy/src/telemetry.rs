@@ -7,6 +7,7 @@
 
 pub(crate) mod access_log;
 pub(crate) mod certificate_metrics;
+pub(crate) mod failure_cause;
 pub(crate) mod ids;
 pub(crate) mod metrics;
 pub(crate) mod spans;

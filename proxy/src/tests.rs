@@ -1,6 +1,7 @@
 //! Tests of the gateway over real sockets: the bytes that an origin receives, and the responses to
 //! clients.
 
+mod access_events;
 mod access_lists;
 mod acme;
 mod acme_proxy;
@@ -36,7 +37,8 @@ mod http2_upstream;
 mod idle_connections;
 mod load_balancers;
 mod load_balancing;
-mod logs;
+mod log_events;
+pub(crate) mod logs;
 mod migrating;
 mod mirroring;
 mod nginx_peer;

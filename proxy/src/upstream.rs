@@ -17,6 +17,7 @@ mod http1_connection;
 mod latency;
 mod log_throttle;
 mod name_resolver;
+mod observation;
 mod peer;
 mod proxied;
 mod response;
@@ -27,7 +28,7 @@ mod tls_material;
 pub(crate) mod tunnel;
 
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Once};
 use std::time::Instant;
 
@@ -35,10 +36,11 @@ use arc_swap::ArcSwap;
 use futures_util::FutureExt;
 use pingora_load_balancing::{Backends, HealthRegistry};
 use postern_common::exit::Exit;
-use prometheus::{Histogram, IntCounter};
+use prometheus::{Histogram, IntCounter, IntCounterVec};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::UpstreamConfig;
+use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::metrics::GatewayMetrics;
 use client_shares::ClientShares;
 use discovery::{Discovery, SharedDiscovery};
@@ -80,9 +82,14 @@ pub(crate) struct UpstreamPool {
     ramp_sequence: AtomicU64,
     peers: Arc<PeerBuilder>,
     pub(crate) latency: Histogram,
+    attempts: IntCounter,
+    /// Failed attempts by upstream and cause.
+    failures: IntCounterVec,
     retries: IntCounter,
     retries_denied: IntCounter,
     ejections: IntCounter,
+    /// Whether the last observation found the pool in panic mode.
+    is_in_panic: AtomicBool,
     /// Rate limit of warnings that no address is available.
     pub(crate) warnings: LogThrottle,
 }
@@ -150,9 +157,12 @@ impl UpstreamPool {
             ramp_sequence: AtomicU64::new(0),
             peers,
             latency: metrics.upstream.latency.with_label_values(&label),
+            attempts: metrics.upstream.attempts.with_label_values(&label),
+            failures: metrics.upstream.failures.clone(),
             retries: metrics.upstream.retries.with_label_values(&label),
             retries_denied: metrics.upstream.retries_denied.with_label_values(&label),
             ejections: metrics.upstream.ejections.with_label_values(&label),
+            is_in_panic: AtomicBool::new(false),
             warnings: LogThrottle::default(),
             config,
         };
@@ -328,18 +338,35 @@ impl UpstreamPool {
             hedging.note_response(micros);
         }
         if (502..=504).contains(&status) {
-            self.note_failure(endpoint, now);
+            self.note_failure(endpoint, FailureCause::UpstreamStatus, now);
         } else {
             endpoint.note_success(micros, &self.config.outlier, self.ms_at(now));
         }
     }
 
-    /// Records a failed attempt at the upstream.
-    pub(crate) fn note_failure(&self, endpoint: &Endpoint, now: Instant) {
-        if endpoint.note_failure(&self.config.outlier, self.ms_at(now)) {
+    /// Records a failed attempt at the upstream. Ejects the address after the configured number of
+    /// consecutive failures.
+    pub(crate) fn note_failure(&self, endpoint: &Endpoint, cause: FailureCause, now: Instant) {
+        self.count_failure(cause);
+        let outlier = &self.config.outlier;
+        if let Some(ejected_ms) = endpoint.note_failure(outlier, self.ms_at(now)) {
             self.ejections.inc();
-            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, "upstream address ejected");
+            let (upstream, address) = (&self.config.name, endpoint.address);
+            let (cause, failures, ejected_s) =
+                (cause.as_str(), outlier.failures, ejected_ms / 1000);
+            tracing::warn!(%upstream, %address, cause, failures, ejected_s, "upstream address ejected");
         }
+    }
+
+    /// Counts an attempt, to which an address was assigned.
+    pub(crate) fn count_attempt(&self) {
+        self.attempts.inc();
+    }
+
+    /// Counts a failed attempt, or a request for which there is no address.
+    pub(crate) fn count_failure(&self, cause: FailureCause) {
+        let labels = [self.config.name.as_str(), cause.as_str()];
+        self.failures.with_label_values(&labels).inc();
     }
 
     /// Returns whether another attempt may be made after `attempts`, of which `limit` may be

@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use serde_json::Value;
 
 /// Nothing in these tests takes longer, unless it hangs.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -212,4 +213,99 @@ fn no_authorities_are_needed_where_none_are_used() {
     terminate(&child);
     let status = wait(&mut child, END_WITHIN);
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+/// Waits until a line of the log satisfies the condition, and returns it.
+fn wait_for_line(log: &Path, is: impl Fn(&Value) -> bool) -> Value {
+    let until = Instant::now() + STEP_TIMEOUT;
+    loop {
+        let text = std::fs::read_to_string(log).expect("a log");
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        if let Some(line) = lines.into_iter().find(|line| is(line)) {
+            return line;
+        }
+        assert!(Instant::now() < until, "{text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn start_reload_and_shutdown_are_logged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (address, log) = (free_address(), folder.path().join("log"));
+    let text = config(address, "");
+    let mut command = gateway(folder.path(), &text);
+    command
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&log).expect("a file"));
+    let mut child = command.spawn().expect("starts");
+    let says = |message: &'static str| move |line: &Value| line["message"] == message;
+    let listening = wait_for_line(&log, says("listening"));
+    assert_eq!(
+        (
+            &listening["address"],
+            &listening["protocol"],
+            &listening["config_file"]
+        ),
+        (
+            &address.to_string().into(),
+            &"http".into(),
+            &"proxy.toml".into()
+        ),
+        "{listening}"
+    );
+    assert_eq!(
+        listening["version"],
+        env!("CARGO_PKG_VERSION"),
+        "{listening}"
+    );
+    let started = listening["config_hash"]
+        .as_str()
+        .expect("a hash")
+        .to_owned();
+    assert!(started.len() == 16, "{started}");
+    drop(connect(address));
+
+    let file = folder.path().join("proxy.toml");
+    std::fs::write(&file, format!("{text}unknown = 1\n[nothing]\n")).expect("writes");
+    let rejected = wait_for_line(&log, says("configuration reload rejected"));
+    let errors = rejected["errors"].as_str().expect("errors");
+    assert!(
+        errors.contains("proxy.toml:") && errors.contains("; "),
+        "{rejected}"
+    );
+    assert_eq!(
+        (&rejected["file"], &rejected["level"]),
+        (&"proxy.toml".into(), &"ERROR".into())
+    );
+
+    std::fs::write(&file, format!("workers = 1\n{text}")).expect("writes");
+    let reloaded = wait_for_line(&log, says("configuration reloaded"));
+    assert_eq!(reloaded["version"], 2, "{reloaded}");
+    assert_ne!(reloaded["hash"], started, "{reloaded}");
+    let restart = wait_for_line(&log, says("configuration change needs a restart"));
+    assert_eq!(
+        (&restart["level"], &restart["settings"]),
+        (&"WARN".into(), &"workers".into())
+    );
+
+    terminate(&child);
+    let status = wait(&mut child, END_WITHIN);
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    let messages = [
+        "shutdown started",
+        "stopped accepting connections, draining",
+        "shutdown completed",
+    ];
+    for message in messages {
+        wait_for_line(&log, says(message));
+    }
+    let said = std::fs::read_to_string(&log).expect("a log");
+    assert_eq!(
+        said.matches("configuration reload rejected").count(),
+        1,
+        "{said}"
+    );
 }

@@ -116,6 +116,8 @@ pub(crate) fn reject_head(
         if report_only && matches!(verdict, RateDecision::Refused { .. }) {
             report_only::count_rate_limit(state, NO_ROUTE, "address");
         } else if let RateDecision::Refused { retry_after } = verdict {
+            let metrics = &state.metrics.rate_limits;
+            metrics.count_rejected(NO_ROUTE, "address");
             let mut rendered = rate_limited(retry_after).render(request_id);
             for (name, value) in
                 limit_status(rate, verdict, LimitScope::gateway("address", false)).header_fields()
@@ -232,10 +234,9 @@ async fn count_in_store(
     let counted = if state.limiter.is_exhausted(exhausted_key, now) {
         max_requests + 1
     } else {
-        let counted = store
-            .increment(&key, limit.per.saturating_mul(2))
-            .await
-            .ok()?;
+        let counted = store.increment(&key, limit.per.saturating_mul(2)).await;
+        state.metrics.rate_limits.note_store(counted.is_ok());
+        let counted = counted.ok()?;
         if counted >= max_requests {
             state.limiter.mark_exhausted(
                 exhausted_key,
@@ -260,6 +261,7 @@ async fn count_in_store(
         is_route_limit: true,
     });
     Some(if counted > max_requests {
+        count_rejected(state, ctx, limit.by.as_str());
         Err(rate_limited(Duration::from_millis(left_ms)))
     } else {
         Ok(())
@@ -298,8 +300,16 @@ fn take_token(
     }
     match verdict {
         RateDecision::Allowed { .. } => Ok(()),
-        RateDecision::Refused { retry_after } => Err(rate_limited(retry_after)),
+        RateDecision::Refused { retry_after } => {
+            count_rejected(state, ctx, scope.name);
+            Err(rate_limited(retry_after))
+        }
     }
+}
+
+fn count_rejected(state: &GatewayState, ctx: &RequestContext, limit: &str) {
+    let route = ctx.route().map_or(NO_ROUTE, |route| route.name.as_str());
+    state.metrics.rate_limits.count_rejected(route, limit);
 }
 
 fn limit_status(rate: Rate, verdict: RateDecision, scope: LimitScope) -> RateLimitStatus {

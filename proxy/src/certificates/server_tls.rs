@@ -56,6 +56,7 @@ impl ServerTls {
             challenges: OnceLock::new(),
         };
         tls.install(files.certificates);
+        tls.warn_of_expiry();
         Ok(tls)
     }
 
@@ -75,7 +76,19 @@ impl ServerTls {
             self.install(files.certificates);
             self.current.store(Arc::new(files.state));
         }
+        self.warn_of_expiry();
         Ok(())
+    }
+
+    /// Reports certificates of files that expire soon, each once a day. Those of an ACME server are
+    /// renewed before, and a failed renewal is reported.
+    fn warn_of_expiry(&self) {
+        for (slot, source) in self.slots.iter().zip(&self.source.certificates) {
+            match source.source {
+                CertificateSource::Files { .. } => slot.warn_of_expiry(self.clock.now()),
+                CertificateSource::Acme(_) => {}
+            }
+        }
     }
 
     /// Installs the certificates, with the OCSP responses of files. A response that cannot be

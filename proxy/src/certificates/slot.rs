@@ -34,7 +34,15 @@ pub(crate) struct CertificateSlot {
 struct SlotState {
     loaded: Option<LoadedCertificate>,
     staple: Option<Staple>,
+    /// Unix time from which a further warning about the end of the validity is logged.
+    next_warning_at: i64,
 }
+
+/// Remaining validity below which a certificate is reported every day, in seconds: 30 days, or a
+/// third of its lifetime if that is less.
+const EXPIRY_WARNING_S: i64 = 30 * DAY_S;
+
+const DAY_S: i64 = 86_400;
 
 impl LoadedCertificate {
     /// Returns the certificate of the issuer, if the chain contains it.
@@ -94,6 +102,7 @@ impl CertificateSlot {
         }
         metrics.note_expiry(&label, loaded.leaf.not_after);
         state.loaded = Some(loaded);
+        state.next_warning_at = 0;
         self.publish(&state);
     }
 
@@ -116,6 +125,28 @@ impl CertificateSlot {
         }
     }
 
+    /// Logs a warning once a day if the certificate expires soon.
+    pub(super) fn warn_of_expiry(&self, now: Timestamp) {
+        let (mut state, now) = (self.state.lock(), now.unix_seconds());
+        let Some(leaf) = state.loaded.as_ref().map(|loaded| &loaded.leaf) else {
+            return;
+        };
+        let (remaining, not_after) = (leaf.not_after - now, leaf.not_after);
+        let warns_from = EXPIRY_WARNING_S.min((not_after - leaf.not_before) / 3);
+        if remaining > warns_from || now < state.next_warning_at {
+            return;
+        }
+        state.next_warning_at = now + DAY_S;
+        drop(state);
+        let (certificate, expires_at) = (self.label(), Timestamp::from_unix_seconds(not_after));
+        let expires_in_days = remaining.div_euclid(DAY_S);
+        if remaining <= 0 {
+            tracing::error!(certificate, %expires_at, "certificate expired");
+        } else {
+            tracing::warn!(certificate, %expires_at, expires_in_days, "certificate expires soon");
+        }
+    }
+
     fn publish(&self, state: &SlotState) {
         let Some(loaded) = &state.loaded else { return };
         let certified = match &state.staple {
@@ -130,5 +161,85 @@ impl CertificateSlot {
             }
         };
         self.current.store(Some(certified));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+    use rustls::pki_types::PrivateKeyDer;
+
+    use super::*;
+    use crate::telemetry::metrics::GatewayMetrics;
+    use crate::tests::logs::{capture, lines};
+
+    /// Returns a slot whose certificate is valid between these days.
+    fn slot(from: i64, until: i64) -> CertificateSlot {
+        let made =
+            rcgen::generate_simple_self_signed(["a.test".to_owned()]).expect("a certificate");
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+        let key = any_supported_type(&key).expect("a signing key");
+        let loaded = LoadedCertificate {
+            certified: Arc::new(CertifiedKey::new(vec![made.cert.der().clone()], key)),
+            leaf: Leaf {
+                names: vec!["a.test".to_owned()],
+                not_before: from * DAY_S,
+                not_after: until * DAY_S,
+                ..Leaf::default()
+            },
+        };
+        let slot = CertificateSlot::new(None, "a.pem".to_owned());
+        slot.install(
+            loaded,
+            &GatewayMetrics::new().expect("metrics").certificates,
+        );
+        slot
+    }
+
+    #[test]
+    fn certificate_that_expires_soon_is_reported_daily() {
+        let (log, _guard) = capture();
+        let slot = slot(0, 365);
+        let expect = |seconds: i64, count: usize| {
+            slot.warn_of_expiry(Timestamp::from_unix_seconds(seconds));
+            let words = [
+                " WARN ",
+                "certificate expires soon",
+                "certificate=\"a.test\"",
+            ];
+            assert_eq!(lines(&log, &words), count, "{}", log.text());
+        };
+        expect(335 * DAY_S - 1, 0);
+        expect(335 * DAY_S, 1);
+        expect(336 * DAY_S - 1, 1);
+        expect(336 * DAY_S, 2);
+        assert_eq!(lines(&log, &["expires_in_days=29"]), 1, "{}", log.text());
+        slot.warn_of_expiry(Timestamp::from_unix_seconds(366 * DAY_S));
+        assert_eq!(
+            lines(&log, &["ERROR", "certificate expired"]),
+            1,
+            "{}",
+            log.text()
+        );
+    }
+
+    #[test]
+    fn short_lived_certificate_is_reported_in_its_last_third() {
+        let (log, _guard) = capture();
+        let slot = slot(0, 6);
+        slot.warn_of_expiry(Timestamp::from_unix_seconds(4 * DAY_S - 1));
+        assert_eq!(
+            lines(&log, &["certificate expires soon"]),
+            0,
+            "{}",
+            log.text()
+        );
+        slot.warn_of_expiry(Timestamp::from_unix_seconds(4 * DAY_S));
+        assert_eq!(
+            lines(&log, &["certificate expires soon"]),
+            1,
+            "{}",
+            log.text()
+        );
     }
 }

@@ -12,8 +12,10 @@ use postern_common::{Code, Problem};
 use crate::admission::rejection;
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
+use crate::forwarding::failure_cause;
 use crate::message::grpc;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::telemetry::failure_cause::FailureCause;
 
 /// Handles a failed connection attempt. Nothing was sent, so that a request of any method may be
 /// retried at another address.
@@ -21,7 +23,7 @@ pub(super) fn on_connect_error(ctx: &RequestContext, mut error: Box<Error>) -> B
     let Some(attempt) = &ctx.attempt else {
         return error;
     };
-    record_attempt_failure(attempt, ctx, &error);
+    record_attempt_failure(attempt, ctx, &error, failure_cause::of_attempt(&error));
     error.set_retry(ctx.may_retry(&attempt.pool, false));
     error
 }
@@ -62,7 +64,7 @@ pub(super) fn on_exchange_error(
                 "idle upstream connection closed"
             );
         } else {
-            record_attempt_failure(attempt, ctx, &error);
+            record_attempt_failure(attempt, ctx, &error, failure_cause::of_attempt(&error));
         }
         if error.retry() {
             error.set_retry(ctx.may_retry(&attempt.pool, true));
@@ -77,10 +79,12 @@ pub(super) fn record_attempt_failure(
     attempt: &UpstreamAttempt,
     ctx: &RequestContext,
     error: &Error,
+    cause: FailureCause,
 ) {
     let now = Instant::now();
     let (pool, endpoint) = (&attempt.pool, &attempt.permit.endpoint);
-    pool.note_failure(endpoint, now);
+    pool.note_failure(endpoint, cause, now);
+    let cause = cause.as_str();
     let (upstream, address, request_id, reason) = (
         &pool.config.name,
         endpoint.address,
@@ -89,10 +93,10 @@ pub(super) fn record_attempt_failure(
     );
     match endpoint.warnings.take(pool.ms_at(now)) {
         Some(suppressed) => {
-            tracing::warn!(%request_id, %upstream, %address, error = %reason, suppressed, "upstream attempt failed");
+            tracing::warn!(%request_id, %upstream, %address, cause, error = %reason, suppressed, "upstream attempt failed");
         }
         None => {
-            tracing::debug!(%request_id, %upstream, %address, error = %reason, "upstream attempt failed");
+            tracing::debug!(%request_id, %upstream, %address, cause, error = %reason, "upstream attempt failed");
         }
     }
 }
@@ -111,14 +115,6 @@ impl fmt::Display for ErrorSummary<'_> {
             write!(f, ": {cause}")
         }
     }
-}
-
-/// Returns the kind of the underlying I/O error.
-fn io_kind(error: &Error) -> Option<io::ErrorKind> {
-    error
-        .root_cause()
-        .downcast_ref::<io::Error>()
-        .map(io::Error::kind)
 }
 
 /// Writes the error response, if the client is connected and no response has started.
@@ -153,7 +149,9 @@ pub(super) async fn write_error_response(
         && !matches!(error.esource(), ErrorSource::Upstream)
         && !is_cut
     {
-        record_attempt_failure(attempt, ctx, error);
+        let reason = client.deadline().and_then(RequestDeadline::abort_reason);
+        let cause = reason.map_or(FailureCause::ResponseTimeout, failure_cause::of_abort);
+        record_attempt_failure(attempt, ctx, error, cause);
     }
     // For HTTP/1.0, the end of the connection may be the end of the body: a truncated response
     // would appear to be complete.
@@ -164,6 +162,7 @@ pub(super) async fn write_error_response(
     ) {
         connection.reset_on_drop();
     }
+    ctx.failure = Some(failure_cause::of_request(client, error, ctx, code));
     ctx.error_code = code;
     ctx.client_aborted = code.is_none();
     let status = code.map_or(0, |code| code.status().as_u16());
@@ -211,7 +210,7 @@ fn problem_code(client: &Session, error: &Error) -> Option<Code> {
             | ErrorType::ReadTimedout
             | ErrorType::WriteTimedout
             | ErrorType::TLSHandshakeTimedout
-    ) || io_kind(error) == Some(io::ErrorKind::TimedOut);
+    ) || failure_cause::io_kind(error) == Some(io::ErrorKind::TimedOut);
     let unreachable = matches!(
         kind,
         ErrorType::ConnectRefused

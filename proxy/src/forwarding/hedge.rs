@@ -19,7 +19,7 @@ use tokio::time::Sleep;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::open_exchange::OpenExchange;
 use crate::forwarding::outbound_data::OutboundData;
-use crate::forwarding::{failure, upstream_request};
+use crate::forwarding::{failure, failure_cause, upstream_request};
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::telemetry::metrics::HedgeResult;
 use crate::upstream::{ConnectionHeader, IdleCheck, UpstreamConnection};
@@ -157,6 +157,7 @@ fn second_attempt(session: &Session, ctx: &mut RequestContext) -> Option<Upstrea
         let timeout = attempt.pool.config.connect_timeout + ctx.read_timeout(&attempt.pool);
         deadline.expect_upstream(timeout, now);
     }
+    attempt.pool.count_attempt();
     ctx.attempts += 1;
     Some(attempt)
 }
@@ -283,7 +284,8 @@ impl FailedAttempt {
     /// that the upstream has closed is no failure.
     fn record(&self, attempt: Option<&UpstreamAttempt>, ctx: &RequestContext) {
         if let (Some(attempt), None | Some(false)) = (attempt, self.connected) {
-            failure::record_attempt_failure(attempt, ctx, &self.error);
+            let cause = failure_cause::of_attempt(&self.error);
+            failure::record_attempt_failure(attempt, ctx, &self.error, cause);
         }
     }
 }

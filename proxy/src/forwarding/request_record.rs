@@ -11,9 +11,11 @@ use uuid::Uuid;
 
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
+use crate::forwarding::failure_cause;
 use crate::state::GatewayState;
 use crate::state::request_context::{ForwardingPath, RequestContext};
 use crate::telemetry::access_log::AccessEvent;
+use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::metrics::{NO_ROUTE, OK_CODE};
 use crate::telemetry::spans::RequestSpan;
 
@@ -25,6 +27,7 @@ struct RequestOutcome {
     status: u16,
     code: &'static str,
     elapsed: Duration,
+    cause: Option<FailureCause>,
 }
 
 /// Records a completed request.
@@ -50,10 +53,16 @@ pub(super) fn record_request(
         (None, Some(status)) => (status, ctx.upstream_code.map_or(OK_CODE, Code::as_str)),
         (None, None) => (499, CLIENT_CLOSED_CODE),
     };
+    let cause = ctx.failure.or_else(|| match code {
+        CLIENT_CLOSED_CODE => Some(FailureCause::ClientDisconnected),
+        _ if is_expired => Some(FailureCause::TokenExpired),
+        _ => ctx.error_code.and_then(failure_cause::of_code),
+    });
     let outcome = RequestOutcome {
         status,
         code,
         elapsed: ctx.started.elapsed(),
+        cause,
     };
     match ctx.route {
         Some(route) => {
@@ -143,17 +152,17 @@ fn write_access_event(
         .as_ref()
         .and_then(Caller::service)
         .map(|service| &*service.service_id);
+    let attempt = ctx.attempt.as_ref();
     let request_bytes = client.body_bytes_read() as u64;
     let response_bytes = client.body_bytes_sent() as u64;
     let event = AccessEvent {
         request_id: ctx.id.hyphenated().encode_lower(&mut id),
         method: Some(head.method.as_str()).filter(|method| method.len() <= 16),
         path: path.and_then(|path| std::str::from_utf8(path).ok()),
-        route: ctx
-            .route()
-            .map(|route| route.pattern.path.template.as_str()),
+        route: Some(ctx.route().map_or(NO_ROUTE, |route| route.name.as_str())),
         status: outcome.status,
         code: outcome.code,
+        cause: outcome.cause.map(FailureCause::as_str),
         audit: ctx.report_only_code.map(Code::as_str),
         kind: ctx.caller.as_ref().map(|caller| match caller {
             Caller::User(_) => "user",
@@ -161,11 +170,12 @@ fn write_access_event(
         }),
         issuer: ctx.caller.as_ref().map(Caller::issuer),
         subject: ctx.caller.as_ref().map(Caller::subject),
-        service,
-        upstream: ctx
-            .attempt
-            .as_ref()
-            .map(|attempt| attempt.pool.config.name.as_str()),
+        caller_service: service,
+        upstream: attempt
+            .map(|attempt| &attempt.pool)
+            .or(ctx.unavailable.as_ref())
+            .map(|pool| pool.config.name.as_str()),
+        upstream_address: attempt.map(|attempt| &*attempt.permit.endpoint.address_text),
         forwarding: ctx.path.map(ForwardingPath::as_str),
         encoding: ctx.encoder.as_ref().map(|encoder| encoder.coding.as_str()),
         attempts: ctx.attempts,

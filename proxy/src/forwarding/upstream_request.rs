@@ -23,6 +23,7 @@ use crate::message::grpc;
 use crate::message::headers;
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::telemetry::failure_cause::FailureCause;
 use crate::upstream::{ConnectionHeader, NoEndpoint, UpstreamPool, checked_connection, tunnel};
 
 /// The error type for an upstream with `http2 = true` that does not speak HTTP/2.
@@ -65,9 +66,12 @@ pub(super) fn choose_endpoint(
         false => pool.pick(&key, avoid, began),
     };
     let permit = Arc::new(permit.map_err(|reason| {
+        pool.count_failure(FailureCause::NoEndpoint);
         log_no_endpoint(pool, ctx, reason, began);
+        ctx.unavailable = Some(Arc::clone(pool));
         fail_with(ctx, Code::UpstreamUnavailable)
     })?);
+    pool.count_attempt();
     if before.is_none() {
         let overhead = (began - ctx.started).saturating_sub(ctx.body_read_time);
         state.metrics.overhead.observe(overhead.as_secs_f64());

@@ -27,6 +27,7 @@ use crate::downstream::connection_limit::ConnectionLimit;
 use crate::forwarding::pipeline::GatewayProxy;
 use crate::lifecycle::background_tasks;
 use crate::lifecycle::background_tasks::BackgroundTasks;
+use crate::lifecycle::events::log_listening;
 use crate::lifecycle::hot_restart::{ListenerHandoff, PreviousProcess};
 use crate::lifecycle::listener_tls;
 use crate::lifecycle::listeners::Listeners;
@@ -197,6 +198,7 @@ impl App {
         }
         // The manager must learn of its new main process before the previous one exits, and only if
         // it does.
+        tracing::info!("hot restart: ready, taking over");
         let committed = previous.commit(|| {
             if let Some(service_manager) = &self.service_manager {
                 service_manager.notify_ready();
@@ -206,6 +208,7 @@ impl App {
             background.cancel();
             return Err(Exit::unavailable(format!("hot restart aborted: {error}")));
         }
+        tracing::info!("hot restart: took over");
         self.serve(listeners, tasks, background, shutdown).await;
         Ok(())
     }
@@ -262,6 +265,7 @@ impl App {
             CancellationToken::new(),
         );
         self.offer_sockets(&listeners, &handed_over, &stop_accepting);
+        log_listening(&self.state, &listeners, &self.protocols);
         let admin_stop = background.child_token();
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(&self.state, self.health.clone());
@@ -302,10 +306,16 @@ impl App {
                 supervisor_task.abort();
             }
         }
+        let stopping_since = Instant::now();
         self.connections.disable_keep_alive();
         stop_accepting.cancel();
         // Connections accepted last are tracked only after their accept loop has ended.
         while accept_loops.join_next().await.is_some() {}
+        tracing::info!(
+            connections = acceptor.tasks.len(),
+            handed_over = handed_over.is_cancelled(),
+            "stopped accepting connections, draining"
+        );
         drain(
             &acceptor.tasks,
             self.state.runtime_config.load().shutdown,
@@ -317,6 +327,8 @@ impl App {
         if let Some(admin) = admin {
             let _panicked = admin.await;
         }
+        let elapsed_ms = stopping_since.elapsed().as_millis();
+        tracing::info!(elapsed_ms, "shutdown completed");
     }
 }
 
@@ -330,7 +342,9 @@ async fn wait_for_stop(
     tokio::select! {
         () = shutdown.cancelled() => {
             running.set_failed("stopping");
-            let notice = state.runtime_config.load().shutdown.notice;
+            let ShutdownConfig { notice, drain, .. } = state.runtime_config.load().shutdown;
+            let (notice_s, drain_s) = (notice.as_secs_f64(), drain.as_secs_f64());
+            tracing::info!(notice_s, drain_s, "shutdown started");
             if !notice.is_zero() {
                 let _taken_over = tokio::time::timeout(notice, handed_over.cancelled()).await;
             }

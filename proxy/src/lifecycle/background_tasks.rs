@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 use postern_common::admin::{Check, Health};
 use tokio_util::task::TaskTracker;
 
+use crate::lifecycle::gauges::GaugeUpdater;
 use crate::state::GatewayState;
-use crate::upstream::{EndpointStatus, Resolution, UpstreamPool};
+use crate::upstream::{Resolution, UpstreamPool};
 
 /// Interval at which gauges are updated.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
@@ -111,7 +112,7 @@ async fn run_observer(
     mut checks: ObservedChecks,
     stop: CancellationToken,
 ) {
-    let mut has_keys = false;
+    let (mut has_keys, mut gauges) = (false, GaugeUpdater::default());
     loop {
         // Keys of further issuers are not required: all gateways share them, so that an unavailable
         // partner would make every gateway unready. `/jwks/status` reports them.
@@ -136,7 +137,7 @@ async fn run_observer(
         {
             names.set_ok();
         }
-        update_gauges(&state);
+        gauges.update(&state);
         let is_started = has_keys && checks.names.is_none();
         let pause = match is_started {
             true => UPDATE_INTERVAL,
@@ -154,69 +155,4 @@ fn has_pending_names(state: &GatewayState) -> bool {
     let config = state.runtime_config.load();
     let mut names = config.pools.iter().flat_map(|pool| pool.names());
     names.any(|name| name.state == Resolution::Pending)
-}
-
-fn update_gauges(state: &GatewayState) {
-    let metrics = &state.metrics;
-    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-    let (entries, bytes) = state.verifier.cache_size();
-    metrics
-        .credentials
-        .token_cache
-        .with_label_values(&["entries"])
-        .set(number(entries));
-    metrics
-        .credentials
-        .token_cache
-        .with_label_values(&["bytes"])
-        .set(number(bytes));
-    metrics
-        .response_buffers
-        .set(number(state.response_buffers.bytes()));
-    metrics.limiter_keys.set(number(state.limiter.key_count()));
-    for keys in state.verifier.status() {
-        if let Some(age_s) = keys.age_s {
-            let age_s = i64::try_from(age_s).unwrap_or(i64::MAX);
-            metrics
-                .jwks_age
-                .with_label_values(&[keys.issuer.as_str()])
-                .set(age_s);
-        }
-    }
-    if let Some(file) = &state.runtime_config.load().api_keys {
-        let last_used = &metrics.credentials.api_key_last_used;
-        // Keys that were removed have no value.
-        last_used.reset();
-        for key in file.keys().uses() {
-            let labels = [&*key.name, &*key.id];
-            last_used.with_label_values(&labels).set(key.last_used);
-        }
-    }
-    for pool in &state.runtime_config.load().pools {
-        pool.evict_idle_connections();
-        let now = pool.now_ms();
-        let all: Vec<_> = pool
-            .endpoints()
-            .iter()
-            .map(|endpoint| endpoint.status(now))
-            .collect();
-        let count = |state: &str, is: &dyn Fn(&EndpointStatus) -> bool| {
-            let count = all.iter().filter(|status| is(status)).count();
-            metrics
-                .upstream
-                .endpoints
-                .with_label_values(&[pool.config.name.as_str(), state])
-                .set(number(count));
-        };
-        count("healthy", &|status| status.healthy && !status.ejected);
-        count("unhealthy", &|status| !status.healthy);
-        count("ejected", &|status| status.ejected);
-        let names = pool.names();
-        for state in Resolution::ALL.into_iter().filter(|_| !names.is_empty()) {
-            let labels = [pool.config.name.as_str(), state.as_str()];
-            let count = names.iter().filter(|name| name.state == state).count();
-            let gauge = metrics.upstream.names.with_label_values(&labels);
-            gauge.set(number(count));
-        }
-    }
 }

@@ -118,7 +118,7 @@ impl ListenerHandoff {
             match result {
                 Ok(()) => return tracing::info!("hot restart completed"),
                 Err(error) => {
-                    tracing::warn!(%error, "hot restart failed");
+                    tracing::warn!(%error, "hot restart failed, this process keeps serving");
                 }
             }
             tokio::time::sleep(RETRY_DELAY).await;
@@ -129,6 +129,12 @@ impl ListenerHandoff {
         check_peer(&stream)?;
         stream.writable().await?;
         stream.try_io(Interest::WRITABLE, || self.send_sockets(&stream))?;
+        let process = stream.peer_cred().ok().and_then(|peer| peer.pid());
+        tracing::info!(
+            sockets = self.sockets.len(),
+            process,
+            "hot restart: listening sockets passed"
+        );
         expect_message(&mut stream, READY_MESSAGE, PEER_TIMEOUT).await?;
         stream.write_all(COMMIT_MESSAGE).await?;
         expect_message(&mut stream, SERVING_MESSAGE, PEER_TIMEOUT).await

@@ -39,6 +39,9 @@ const RELOAD_THREAD_NICENESS: i32 = 10;
 /// configuration.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_millis(250);
 
+/// Maximum mistakes of a rejected file that are logged.
+const MAX_LOGGED_MISTAKES: usize = 20;
+
 /// The configuration file, with the files that it includes, and the environment.
 #[derive(Debug)]
 pub(crate) struct ConfigSource {
@@ -183,7 +186,11 @@ impl ConfigReloader {
     ) -> Self {
         let last_tried = Mutex::new(source.initial_hash);
         let hash = source.initial_hash.map(|hash| format!("{hash:016x}"));
+        if let Some(hash) = &hash {
+            state.metrics.config.set_hash(hash);
+        }
         let mut status = state.config_status.lock();
+        status.file = Some(source.path.display().to_string());
         status.hash = hash;
         status.included_files.clone_from(&source.initial_files);
         drop(status);
@@ -350,7 +357,16 @@ impl ConfigReloader {
             status.restart_needed = restart_needed.to_vec();
             status.version
         });
-        tracing::info!(version, ?restart_needed, "configuration reloaded");
+        let hash = format!("{hash:016x}");
+        self.state.metrics.config.set_hash(&hash);
+        tracing::info!(version, hash, "configuration reloaded");
+        if !restart_needed.is_empty() {
+            tracing::warn!(
+                version,
+                settings = restart_needed.join(", "),
+                "configuration change needs a restart"
+            );
+        }
     }
 
     fn record_failure(&self, why: &str) {
@@ -365,9 +381,8 @@ impl ConfigReloader {
         }
         self.state.metrics.config.last_reload_successful.set(0);
         self.state.metrics.config.rejected_reloads.inc();
-        for line in why.lines() {
-            tracing::error!(error = line, "configuration reload rejected");
-        }
+        let (file, errors) = (self.source.path.display(), one_line(why));
+        tracing::error!(%file, errors, "configuration reload rejected");
     }
 
     fn reload_certificates(&self, forced: bool) {
@@ -392,9 +407,8 @@ impl ConfigReloader {
             }
             Err(exit) => {
                 reload_successful.set(0);
-                for line in exit.message().lines() {
-                    tracing::error!(error = line, "API key reload rejected");
-                }
+                let errors = one_line(exit.message());
+                tracing::error!(errors, "API key reload rejected");
             }
         }
     }
@@ -406,6 +420,18 @@ impl ConfigReloader {
     fn update_status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {
         change(&mut self.state.config_status.lock())
     }
+}
+
+/// Joins the mistakes of a file, one per line, to the value of one field. Of more than
+/// [`MAX_LOGGED_MISTAKES`] the rest is counted; `check` prints all.
+fn one_line(mistakes: &str) -> String {
+    let count = mistakes.lines().count();
+    let logged = mistakes.lines().take(MAX_LOGGED_MISTAKES);
+    let mut text = logged.collect::<Vec<_>>().join("; ");
+    if count > MAX_LOGGED_MISTAKES {
+        text.push_str(&format!("; and {} more", count - MAX_LOGGED_MISTAKES));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ConfigStatus {
+    /// The configuration file; `None` if no file is followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
     /// Number of the active configuration, from 1.
     pub(crate) version: u64,
     /// Hash of the active text, with that of the included files.

@@ -11,6 +11,7 @@ use bytes::BytesMut;
 use postern_common::Code;
 use postern_common::clock::Timestamp;
 use postern_common::token::Caller;
+use prometheus::IntGauge;
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
@@ -19,6 +20,7 @@ use crate::config::Route;
 use crate::external_authorization::AddedHeaders;
 use crate::routing::router::RouteIndex;
 use crate::state::runtime_config::RuntimeConfig;
+use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::trace_context::TraceContext;
 use crate::upstream::{InFlightPermit, UpstreamPool};
 
@@ -41,6 +43,8 @@ pub(crate) struct RequestContext {
     pub(crate) upstream_code: Option<Code>,
     /// The problem code that a report-only policy would have rejected with.
     pub(crate) report_only_code: Option<Code>,
+    /// The cause of a failure of the request.
+    pub(crate) failure: Option<FailureCause>,
     /// Whether the client disconnected before the response was complete.
     pub(crate) client_aborted: bool,
     /// The client address, as reported by trusted proxies.
@@ -59,6 +63,8 @@ pub(crate) struct RequestContext {
     /// The path on which the request is forwarded; `None` if it was answered before.
     pub(crate) path: Option<ForwardingPath>,
     pub(crate) attempt: Option<UpstreamAttempt>,
+    /// The upstream that had no address for the request.
+    pub(crate) unavailable: Option<Arc<UpstreamPool>>,
     pub(crate) attempts: u32,
     /// Time spent reading the request body before an address was chosen.
     pub(crate) body_read_time: Duration,
@@ -68,7 +74,11 @@ pub(crate) struct RequestContext {
     pub(crate) encoder: Option<Box<BodyEncoder>>,
     /// The copy of a request that is mirrored, until its body is complete.
     pub(crate) mirror: Option<Box<MirrorCapture>>,
+    _in_flight: InFlightRequest,
 }
+
+/// A request in the gauge of requests in flight, until it is dropped.
+pub(crate) struct InFlightRequest(IntGauge);
 
 /// The copy of a request whose body is being received.
 #[derive(Debug)]
@@ -119,8 +129,26 @@ impl UpstreamAttempt {
     }
 }
 
+impl InFlightRequest {
+    pub(crate) fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for InFlightRequest {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 impl RequestContext {
-    pub(crate) fn new(config: Arc<RuntimeConfig>, id: Uuid, now: Timestamp) -> Self {
+    pub(crate) fn new(
+        config: Arc<RuntimeConfig>,
+        id: Uuid,
+        now: Timestamp,
+        in_flight: InFlightRequest,
+    ) -> Self {
         Self {
             config,
             started: Instant::now(),
@@ -133,6 +161,7 @@ impl RequestContext {
             error_code: None,
             upstream_code: None,
             report_only_code: None,
+            failure: None,
             client_aborted: false,
             client_address: None,
             is_client_known: true,
@@ -142,12 +171,14 @@ impl RequestContext {
             rate_limit: None,
             path: None,
             attempt: None,
+            unavailable: None,
             attempts: 0,
             body_read_time: Duration::ZERO,
             upstream_latency_us: None,
             body_bytes: 0,
             encoder: None,
             mirror: None,
+            _in_flight: in_flight,
         }
     }
 
@@ -185,7 +216,7 @@ impl ForwardingPath {
     /// Returns the name in the access log and in metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Self::Fast => "fast",
+            Self::Fast => "fast_path",
             Self::Streaming => "streaming",
         }
     }

@@ -30,6 +30,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which shutdown checks whether the writer has ended.
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
+/// Minimum time between two log events about failed writes.
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Buffered bytes at which the writer is woken early.
 const WAKE_BYTES: usize = 64 << 10;
 
@@ -61,6 +64,14 @@ struct BufferState {
     closed: bool,
     /// Whether the events that were not done when the log was closed were counted as dropped.
     abandoned: bool,
+}
+
+/// Failed writes, for log events at intervals.
+#[derive(Debug, Default)]
+struct WriteFailures {
+    /// Time from which the next failure is logged; `None` while writing succeeds.
+    next_event_at: Option<Instant>,
+    suppressed: u64,
 }
 
 enum LogSink {
@@ -183,9 +194,32 @@ impl Drop for AccessLog {
     }
 }
 
+// === impl WriteFailures ===
+
+impl WriteFailures {
+    /// Logs a failure, at most one in [`FAILURE_LOG_INTERVAL`], and the first success after it.
+    fn note(&mut self, written: &std::io::Result<()>, lost: u64) {
+        let now = Instant::now();
+        match (written, self.next_event_at) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(_)) => {
+                let suppressed = self.suppressed;
+                tracing::info!(suppressed, "access log written again");
+                *self = Self::default();
+            }
+            (Err(_), Some(at)) if now < at => self.suppressed += 1,
+            (Err(error), _) => {
+                let suppressed = std::mem::take(&mut self.suppressed);
+                tracing::warn!(%error, lost, suppressed, "access log write failed");
+                self.next_event_at = Some(now + FAILURE_LOG_INTERVAL);
+            }
+        }
+    }
+}
+
 /// Runs the writer thread.
 fn run_writer(shared: &SharedBuffer, mut sink: LogSink, dropped: &IntCounter) {
-    let mut batch = Vec::new();
+    let (mut batch, mut failures) = (Vec::new(), WriteFailures::default());
     loop {
         let mut state = shared.state.lock();
         let is_idle = |state: &mut BufferState| {
@@ -206,8 +240,8 @@ fn run_writer(shared: &SharedBuffer, mut sink: LogSink, dropped: &IntCounter) {
             dropped.inc_by(lost);
         }
         drop(state);
-        if let Err(error) = written {
-            tracing::warn!(%error, lost, "access log write failed");
+        if !batch.is_empty() {
+            failures.note(&written, lost);
         }
         batch.clear();
         batch.shrink_to(4 * WAKE_BYTES);
@@ -286,6 +320,31 @@ mod tests {
         assert_eq!(std::fs::read_to_string(moved).expect("reads"), "one\n");
         assert_eq!(std::fs::read_to_string(path).expect("reads"), "two\n");
         assert_eq!(dropped.get(), 0);
+    }
+
+    #[test]
+    fn failed_writes_are_logged_at_intervals_and_once_at_the_end() {
+        let (log, _guard) = crate::tests::logs::capture();
+        let count = |words: &[&str]| crate::tests::logs::lines(&log, words);
+        let (mut failures, full) = (WriteFailures::default(), || {
+            Err(std::io::Error::from(std::io::ErrorKind::StorageFull))
+        });
+        failures.note(&Ok(()), 0);
+        for _ in 0..3 {
+            failures.note(&full(), 7);
+        }
+        assert_eq!(count(&["access log write failed"]), 1, "{}", log.text());
+        failures.next_event_at = Some(Instant::now());
+        failures.note(&full(), 7);
+        assert_eq!(
+            count(&["access log write failed", "lost=7", "suppressed=2"]),
+            1,
+            "{}",
+            log.text()
+        );
+        failures.note(&Ok(()), 0);
+        failures.note(&Ok(()), 0);
+        assert_eq!(count(&["access log written again"]), 1, "{}", log.text());
     }
 
     #[test]

@@ -3,7 +3,9 @@
 
 mod compression;
 mod hedge;
+mod rate_limits;
 mod report_only;
+mod upstream;
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,12 +19,17 @@ use prometheus::{
 use crate::telemetry::certificate_metrics::CertificateMetrics;
 pub(crate) use compression::CompressionMetrics;
 pub(crate) use hedge::HedgeResult;
+pub(crate) use rate_limits::RateLimitMetrics;
 use report_only::ReportOnlyMetrics;
+pub(crate) use upstream::UpstreamMetrics;
 
 /// The metrics of the gateway.
 #[derive(Debug)]
 pub(crate) struct GatewayMetrics {
     pub(crate) registry: Registry,
+    /// Names and labels of all metrics.
+    #[cfg(test)]
+    families: Vec<(String, Vec<String>)>,
     pub(crate) requests: IntCounterVec,
     pub(crate) duration: HistogramVec,
     pub(crate) overhead: Histogram,
@@ -33,6 +40,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) upstream: UpstreamMetrics,
     pub(crate) rejected_before_routing: IntCounterVec,
     pub(crate) protocol_errors: IntCounter,
+    pub(crate) requests_in_flight: IntGauge,
     pub(crate) connections: IntGauge,
     pub(crate) connections_refused: IntCounter,
     pub(crate) connections_closed: ClosedConnections,
@@ -47,7 +55,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) config: ConfigMetrics,
     pub(crate) credentials: CredentialMetrics,
     pub(crate) jwks_age: IntGaugeVec,
-    pub(crate) limiter_keys: IntGauge,
+    pub(crate) rate_limits: RateLimitMetrics,
 }
 
 /// Forwarded requests by path.
@@ -74,21 +82,10 @@ pub(crate) enum CloseReason {
     ProxyHeaderTimeout,
 }
 
-/// Metrics of upstreams, by name.
-#[derive(Debug)]
-pub(crate) struct UpstreamMetrics {
-    pub(crate) latency: HistogramVec,
-    pub(crate) retries: IntCounterVec,
-    pub(crate) retries_denied: IntCounterVec,
-    pub(crate) hedged: IntCounterVec,
-    pub(crate) ejections: IntCounterVec,
-    pub(crate) endpoints: IntGaugeVec,
-    pub(crate) names: IntGaugeVec,
-}
-
 /// Metrics of the configuration.
 #[derive(Debug)]
 pub(crate) struct ConfigMetrics {
+    info: IntGaugeVec,
     pub(crate) version: IntGauge,
     pub(crate) rejected_reloads: IntCounter,
     pub(crate) last_reload_successful: IntGauge,
@@ -104,7 +101,8 @@ pub(crate) struct ExternalAuthorizationMetrics {
 /// Metrics of tokens and API keys.
 #[derive(Debug)]
 pub(crate) struct CredentialMetrics {
-    pub(crate) token_cache: IntGaugeVec,
+    pub(crate) token_cache_entries: IntGauge,
+    pub(crate) token_cache_bytes: IntGauge,
     pub(crate) api_key_last_used: IntGaugeVec,
     pub(crate) api_key_reload_successful: IntGauge,
 }
@@ -136,7 +134,12 @@ pub(crate) const OK_CODE: &str = "ok";
 pub(crate) const NO_ROUTE: &str = "none";
 
 /// Creates and registers metrics.
-pub(super) struct MetricFactory(Registry);
+pub(super) struct MetricFactory {
+    registry: Registry,
+    /// Names and labels of all metrics: a registry exports those with a value only.
+    #[cfg(test)]
+    families: std::cell::RefCell<Vec<(String, Vec<String>)>>,
+}
 
 impl MetricFactory {
     pub(super) fn counters(
@@ -148,7 +151,7 @@ impl MetricFactory {
         self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
-    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+    pub(super) fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
         self.add(IntCounter::new(name, help)?)
     }
 
@@ -161,11 +164,16 @@ impl MetricFactory {
         self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 
-    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+    pub(super) fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
         self.add(IntGauge::new(name, help)?)
     }
 
-    fn seconds(&self, name: &str, help: &str, label: &str) -> prometheus::Result<HistogramVec> {
+    pub(super) fn seconds(
+        &self,
+        name: &str,
+        help: &str,
+        label: &str,
+    ) -> prometheus::Result<HistogramVec> {
         let options = HistogramOpts::new(name, help).buckets(BUCKETS.to_vec());
         self.add(HistogramVec::new(options, &[label])?)
     }
@@ -177,7 +185,12 @@ impl MetricFactory {
     }
 
     fn add<F: Collector + Clone + 'static>(&self, family: F) -> prometheus::Result<F> {
-        self.0.register(Box::new(family.clone()))?;
+        #[cfg(test)]
+        for desc in family.desc() {
+            let family = (desc.fq_name.clone(), desc.variable_labels.clone());
+            self.families.borrow_mut().push(family);
+        }
+        self.registry.register(Box::new(family.clone()))?;
         Ok(family)
     }
 }
@@ -186,7 +199,11 @@ impl GatewayMetrics {
     /// # Errors
     /// If two metrics have the same name.
     pub(crate) fn new() -> prometheus::Result<Self> {
-        let make = MetricFactory(Registry::new());
+        let make = MetricFactory {
+            registry: Registry::new(),
+            #[cfg(test)]
+            families: std::cell::RefCell::default(),
+        };
         Ok(Self {
             requests: make.counters(
                 "postern_requests_total",
@@ -218,6 +235,10 @@ impl GatewayMetrics {
             protocol_errors: make.counter(
                 "postern_proxy_protocol_errors_total",
                 "Requests that Pingora answered before any hook was called",
+            )?,
+            requests_in_flight: make.gauge(
+                "postern_proxy_requests_in_flight",
+                "Requests whose head was received and whose response has not ended",
             )?,
             connections: make.gauge("postern_connections", "Open client connections")?,
             response_buffers: make.gauge(
@@ -252,8 +273,10 @@ impl GatewayMetrics {
                 "Time since the keys of an issuer were fetched",
                 &["issuer"],
             )?,
-            limiter_keys: make.gauge("postern_limiter_keys", "Keys tracked by the rate limiter")?,
-            registry: make.0,
+            rate_limits: RateLimitMetrics::new(&make)?,
+            registry: make.registry,
+            #[cfg(test)]
+            families: make.families.take(),
         })
     }
 
@@ -276,11 +299,11 @@ impl ForwardedRequests {
     fn new(make: &MetricFactory) -> prometheus::Result<Self> {
         let by_path = make.counters(
             "postern_proxy_forwarded_requests_total",
-            "Forwarded requests by path (fast, streaming): `forwarding` in the access log",
+            "Forwarded requests by path (fast_path, streaming): `forwarding` in the access log",
             &["path"],
         )?;
         Ok(Self {
-            fast: by_path.with_label_values(&["fast"]),
+            fast: by_path.with_label_values(&["fast_path"]),
             streaming: by_path.with_label_values(&["streaming"]),
         })
     }
@@ -320,47 +343,14 @@ impl CloseReason {
     }
 }
 
-impl UpstreamMetrics {
-    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
-        Ok(Self {
-            latency: make.seconds(
-                "postern_upstream_seconds",
-                "Time from the choice of an upstream address to the response head",
-                "upstream",
-            )?,
-            retries: make.counters("postern_retries_total", "Retries", &["upstream"])?,
-            retries_denied: make.counters(
-                "postern_retries_denied_total",
-                "Retries denied by the retry budget",
-                &["upstream"],
-            )?,
-            hedged: make.counters(
-                "postern_proxy_hedged_requests_total",
-                "Second attempts of slow requests by result (won, lost, failed, denied)",
-                &["upstream", "result"],
-            )?,
-            ejections: make.counters(
-                "postern_ejections_total",
-                "Ejections of upstream addresses",
-                &["upstream"],
-            )?,
-            endpoints: make.gauges(
-                "postern_endpoints",
-                "Upstream addresses by state",
-                &["upstream", "state"],
-            )?,
-            names: make.gauges(
-                "postern_upstream_names",
-                "DNS names of upstreams by state of their look-ups",
-                &["upstream", "state"],
-            )?,
-        })
-    }
-}
-
 impl ConfigMetrics {
     fn new(make: &MetricFactory) -> prometheus::Result<Self> {
         Ok(Self {
+            info: make.gauges(
+                "postern_proxy_config_info",
+                "1 for the hash of the active configuration: equal files have equal hashes",
+                &["hash"],
+            )?,
             version: make.gauge(
                 "postern_config_version",
                 "Number of the active configuration, from 1",
@@ -374,6 +364,14 @@ impl ConfigMetrics {
                 "1 if the configuration file is active, 0 if its last reload was rejected",
             )?,
         })
+    }
+}
+
+impl ConfigMetrics {
+    /// Records the hash of the active configuration.
+    pub(crate) fn set_hash(&self, hash: &str) {
+        self.info.reset();
+        self.info.with_label_values(&[hash]).set(1);
     }
 }
 
@@ -397,10 +395,13 @@ impl ExternalAuthorizationMetrics {
 impl CredentialMetrics {
     fn new(make: &MetricFactory) -> prometheus::Result<Self> {
         let metrics = Self {
-            token_cache: make.gauges(
-                "postern_token_cache",
-                "Cached token verifications by unit (entries, bytes)",
-                &["unit"],
+            token_cache_entries: make.gauge(
+                "postern_proxy_token_cache_entries",
+                "Cached token verifications",
+            )?,
+            token_cache_bytes: make.gauge(
+                "postern_proxy_token_cache_bytes",
+                "Memory of the cached token verifications",
             )?,
             api_key_last_used: make.gauges(
                 "postern_proxy_api_key_last_used_timestamp_seconds",
@@ -439,4 +440,45 @@ impl RouteMetrics {
 
 fn status_class(status: u16) -> &'static str {
     STATUS_CLASSES[usize::from(status / 100).clamp(1, 5) - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Returns the metrics of the section "Gateway" of the reference, with their labels.
+    fn documented() -> BTreeMap<String, Vec<String>> {
+        let page = include_str!("../../../docs/metrics.md");
+        let section = page
+            .split("\n## ")
+            .find(|part| part.starts_with("Gateway\n"));
+        let rows = section.expect("a section").lines();
+        let rows = rows.filter_map(|row| row.strip_prefix("| `"));
+        rows.map(|row| {
+            let cells: Vec<&str> = row.split(" | ").map(str::trim).collect();
+            // An empty cell is `| |`.
+            let labels = cells[1..].iter().find(|cell| cell.starts_with('`'));
+            let labels = labels.filter(|_| cells.len() == 4);
+            let labels = labels.map(|cell| cell.split(", ").map(|name| name.replace('`', "")));
+            let mut labels: Vec<String> = labels.map(Iterator::collect).unwrap_or_default();
+            labels.sort();
+            (cells[0].replace('`', ""), labels)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn reference_lists_every_metric_with_its_labels() {
+        let families = GatewayMetrics::new().expect("metrics").families;
+        let registered: BTreeMap<_, _> = families
+            .into_iter()
+            .map(|(name, mut labels)| {
+                labels.sort();
+                (name, labels)
+            })
+            .collect();
+        assert_eq!(registered, documented());
+    }
 }

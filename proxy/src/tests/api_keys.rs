@@ -218,7 +218,7 @@ async fn key_that_is_not_accepted_is_never_logged() {
     );
     let last = events.last().expect("an event");
     assert_eq!(
-        (&last["service"], &last["kind"]),
+        (&last["caller_service"], &last["kind"]),
         (&"partner-x".into(), &"service".into())
     );
 }

@@ -199,7 +199,11 @@ async fn client_certificate_identifies_a_service() {
     let events = gateway.finish().await;
     let logged = &events[0];
     assert_eq!(
-        (&logged["service"], &logged["subject"], &logged["issuer"]),
+        (
+            &logged["caller_service"],
+            &logged["subject"],
+            &logged["issuer"]
+        ),
         (
             &"auth".into(),
             &URI.into(),

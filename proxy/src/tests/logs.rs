@@ -14,10 +14,10 @@ use super::origin::{OriginBehavior, TestOrigin};
 
 /// Captures log lines of this thread, the only one of the test's runtime.
 #[derive(Clone, Default)]
-struct CapturedLog(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
 impl CapturedLog {
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().clone()).expect("text")
     }
 }
@@ -41,7 +41,7 @@ impl<'a> MakeWriter<'a> for CapturedLog {
     }
 }
 
-fn capture() -> (CapturedLog, tracing::subscriber::DefaultGuard) {
+pub(crate) fn capture() -> (CapturedLog, tracing::subscriber::DefaultGuard) {
     let captured = CapturedLog::default();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
@@ -52,7 +52,7 @@ fn capture() -> (CapturedLog, tracing::subscriber::DefaultGuard) {
 }
 
 /// Returns the number of lines that contain all words.
-fn lines(log: &CapturedLog, words: &[&str]) -> usize {
+pub(crate) fn lines(log: &CapturedLog, words: &[&str]) -> usize {
     log.text()
         .lines()
         .filter(|line| words.iter().all(|word| line.contains(word)))

@@ -18,6 +18,8 @@ use crate::upstream::log_throttle::LogThrottle;
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
+    /// The address as text, for the access log.
+    pub(crate) address_text: Box<str>,
     /// Position of its entry in the configuration.
     pub(crate) config_index: usize,
     /// Addresses with a greater number are used only if none with a lesser one is available.
@@ -35,10 +37,14 @@ pub(crate) struct Endpoint {
     /// Times in milliseconds of the pool's clock.
     ejected_at: AtomicU64,
     ejected_until: AtomicU64,
+    /// Whether the end of the last ejection has not been logged.
+    return_pending: AtomicBool,
     /// Consecutive successes of requests that started during the ejection.
     successes_while_ejected: AtomicU32,
     /// Result of the active health checks.
     pub(crate) healthy: AtomicBool,
+    /// The error of the last failed health check.
+    pub(super) health_error: Mutex<String>,
     /// Beginning and end of the slow start, in milliseconds of the pool's clock.
     ramp_from: AtomicU64,
     ramp_until: AtomicU64,
@@ -54,6 +60,9 @@ pub(crate) struct Endpoint {
 pub(crate) struct EndpointStatus {
     pub(crate) address: String,
     pub(crate) healthy: bool,
+    /// The error of the last failed health check, while the address is unhealthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) health_error: Option<String>,
     pub(crate) ejected: bool,
     pub(crate) in_flight: usize,
     pub(crate) latency_us: u64,
@@ -92,6 +101,7 @@ impl Endpoint {
     pub(super) fn new(address: SocketAddr, config_index: usize, peer: HttpPeer) -> Self {
         Self {
             address,
+            address_text: address.to_string().into(),
             config_index,
             priority: AtomicU32::new(0),
             weight: AtomicU32::new(1),
@@ -102,8 +112,10 @@ impl Endpoint {
             ejections: AtomicU32::new(0),
             ejected_at: AtomicU64::new(0),
             ejected_until: AtomicU64::new(0),
+            return_pending: AtomicBool::new(false),
             successes_while_ejected: AtomicU32::new(0),
             healthy: AtomicBool::new(true),
+            health_error: Mutex::default(),
             ramp_from: AtomicU64::new(0),
             ramp_until: AtomicU64::new(0),
             idle: IdlePool::default(),
@@ -192,15 +204,15 @@ impl Endpoint {
         self.ejections.store(0, Ordering::Relaxed);
     }
 
-    /// Records a failure. Returns whether the address was ejected.
-    pub(super) fn note_failure(&self, outlier: &OutlierDetection, now_ms: u64) -> bool {
+    /// Records a failure. Returns the milliseconds for which the address is ejected, if it now is.
+    pub(super) fn note_failure(&self, outlier: &OutlierDetection, now_ms: u64) -> Option<u64> {
         self.successes_while_ejected.store(0, Ordering::Relaxed);
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if outlier.failures == 0
             || failures < outlier.failures
             || self.availability(now_ms) != Availability::Available
         {
-            return false;
+            return None;
         }
         self.failures.store(0, Ordering::Relaxed);
         let ejections = u64::from(self.ejections.fetch_add(1, Ordering::Relaxed).min(9)) + 1;
@@ -210,7 +222,16 @@ impl Endpoint {
         self.ejected_at.store(now_ms, Ordering::Relaxed);
         self.ejected_until
             .store(now_ms.saturating_add(out_ms), Ordering::Relaxed);
-        true
+        self.return_pending.store(true, Ordering::Relaxed);
+        Some(out_ms)
+    }
+
+    /// Returns the seconds since the address was ejected, once, after its ejection has ended.
+    pub(super) fn take_return(&self, now_ms: u64) -> Option<u64> {
+        let has_ended = self.ejected_until.load(Ordering::Relaxed) <= now_ms;
+        let is_new = has_ended && self.return_pending.swap(false, Ordering::Relaxed);
+        let since = self.ejected_at.load(Ordering::Relaxed);
+        is_new.then(|| now_ms.saturating_sub(since) / 1000)
     }
 
     /// Returns the number of requests in flight.
@@ -219,9 +240,11 @@ impl Endpoint {
     }
 
     pub(crate) fn status(&self, now_ms: u64) -> EndpointStatus {
+        let healthy = self.healthy.load(Ordering::Relaxed);
         EndpointStatus {
             address: self.address.to_string(),
-            healthy: self.healthy.load(Ordering::Relaxed),
+            healthy,
+            health_error: (!healthy).then(|| self.health_error.lock().clone()),
             ejected: self.ejected_until.load(Ordering::Relaxed) > now_ms,
             in_flight: self.in_flight.load(Ordering::Relaxed),
             latency_us: self.latency_us.load(Ordering::Relaxed),

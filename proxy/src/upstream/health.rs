@@ -50,19 +50,29 @@ impl HealthCheck for EndpointCheck {
         let checked = checked.unwrap_or_else(|_| Err(Error::new(NO_ANSWER)));
         if let Err(error) = &checked {
             tracing::debug!(upstream = %self.upstream, address = %target.addr, %error, "health check failed");
+            if let Some(endpoint) = target.ext.get::<Arc<Endpoint>>() {
+                *endpoint.health_error.lock() = summary(error);
+            }
         }
         checked
     }
 
     async fn health_status_change(&self, target: &Backend, healthy: bool) {
-        if let Some(endpoint) = target.ext.get::<Arc<Endpoint>>() {
-            if let (Some(duration), true) = (self.slow_start, healthy) {
-                let now_ms = u64::try_from(self.created_at.elapsed().as_millis());
-                endpoint.start_ramp(now_ms.unwrap_or(u64::MAX), duration);
-            }
-            endpoint.healthy.store(healthy, Ordering::Relaxed);
+        let Some(endpoint) = target.ext.get::<Arc<Endpoint>>() else {
+            return;
+        };
+        if let (Some(duration), true) = (self.slow_start, healthy) {
+            let now_ms = u64::try_from(self.created_at.elapsed().as_millis());
+            endpoint.start_ramp(now_ms.unwrap_or(u64::MAX), duration);
         }
-        tracing::warn!(upstream = %self.upstream, address = %target.addr, healthy, "upstream address health changed");
+        endpoint.healthy.store(healthy, Ordering::Relaxed);
+        let (upstream, address) = (&self.upstream, &target.addr);
+        if healthy {
+            tracing::info!(%upstream, %address, "upstream address healthy again");
+        } else {
+            let (error, failures) = (endpoint.health_error.lock().clone(), self.config.failures);
+            tracing::warn!(%upstream, %address, error, failures, "upstream address unhealthy");
+        }
     }
 
     fn backend_summary(&self, target: &Backend) -> String {
@@ -75,6 +85,17 @@ impl HealthCheck for EndpointCheck {
             false => self.config.failures,
         };
         usize::try_from(checks).unwrap_or(usize::MAX)
+    }
+}
+
+/// Returns the type of an error and its root cause. The context in between is omitted, because it may
+/// contain bytes of a response.
+fn summary(error: &Error) -> String {
+    let (kind, cause) = (error.etype(), error.root_cause());
+    match (cause.is::<Error>(), kind) {
+        (true, ErrorType::CustomCode(name, code)) => format!("{name}: status {code}"),
+        (true, kind) => kind.as_str().to_owned(),
+        (false, kind) => format!("{}: {cause}", kind.as_str()),
     }
 }
 

@@ -403,6 +403,11 @@ impl IdlePool {
         connections.clear();
     }
 
+    /// Returns the number of idle connections.
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<(UpstreamConnection, Instant)>> {
         self.connections.lock()
     }

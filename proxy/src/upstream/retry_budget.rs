@@ -29,6 +29,11 @@ impl RetryBudget {
         }
     }
 
+    /// Returns the number of retries that are allowed now.
+    pub(super) fn available(&self) -> i64 {
+        self.balance.load(Ordering::Relaxed).max(0) / 100
+    }
+
     /// Withdraws one retry. Returns whether the balance was sufficient.
     pub(super) fn try_withdraw(&self) -> bool {
         if self.balance.fetch_sub(100, Ordering::Relaxed) >= 100 {

@@ -84,6 +84,11 @@ pub(super) struct Candidates<'e> {
     best: (Availability, u32),
 }
 
+/// Returns whether more than `panic_percent` of the addresses are excluded.
+pub(super) fn exceeds_panic_percent(excluded: usize, total: usize, panic_percent: u32) -> bool {
+    excluded * 100 > total * panic_percent as usize
+}
+
 // === impl EndpointSet ===
 
 impl EndpointSet {
@@ -224,7 +229,7 @@ impl<'e> Candidates<'e> {
                 excluded += usize::from(availability != Availability::Available);
             }
         }
-        let is_panic = avoid.is_none() && excluded * 100 > total * panic_percent as usize;
+        let is_panic = avoid.is_none() && exceeds_panic_percent(excluded, total, panic_percent);
         let mut candidates = Self {
             endpoints,
             avoid: avoid.filter(|_| count > 1),

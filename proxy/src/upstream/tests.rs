@@ -7,6 +7,7 @@ mod selection;
 mod slow_start;
 
 use super::*;
+
 use crate::config::{ConsistentKey, DnsConfig, LoadBalancing, OutlierDetection, UpstreamAddress};
 
 fn config(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamConfig {
@@ -95,10 +96,10 @@ fn requests_in_flight_are_limited() {
 fn failing_address_is_ejected_unless_panic() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1, 1]);
     let all = pool.endpoints();
-    (0..5).for_each(|_| pool.note_failure(&all[0], Instant::now()));
+    (0..5).for_each(|_| pool.note_failure(&all[0], FailureCause::Reset, Instant::now()));
     let count = ports(&pool, 100);
     assert_eq!((count[1], count[2]), (0, 50));
-    (0..5).for_each(|_| pool.note_failure(&all[1], Instant::now()));
+    (0..5).for_each(|_| pool.note_failure(&all[1], FailureCause::Reset, Instant::now()));
     assert!(
         ports(&pool, 99).iter().skip(1).all(|count| *count == 33),
         "two of three ejected: panic mode"
@@ -107,7 +108,7 @@ fn failing_address_is_ejected_unless_panic() {
 
 fn eject(pool: &UpstreamPool, at: usize) -> Arc<Endpoint> {
     let endpoint = Arc::clone(&pool.endpoints()[at]);
-    (0..5).for_each(|_| pool.note_failure(&endpoint, Instant::now()));
+    (0..5).for_each(|_| pool.note_failure(&endpoint, FailureCause::Reset, Instant::now()));
     assert!(endpoint.status(pool.now_ms()).ejected);
     endpoint
 }
@@ -201,9 +202,9 @@ fn ejection_ends_early_after_successes() {
     let back = Arc::clone(&pool.endpoints()[0]);
     let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
     let is_out = || back.status(2_000).ejected;
-    (0..5).for_each(|_| pool.note_failure(&back, at(0)));
+    (0..5).for_each(|_| pool.note_failure(&back, FailureCause::Reset, at(0)));
     (0..4).for_each(|_| pool.note_response(&back, 200, 1_000, at(1_000)));
-    pool.note_failure(&back, at(1_000));
+    pool.note_failure(&back, FailureCause::Reset, at(1_000));
     (0..4).for_each(|_| pool.note_response(&back, 200, 1_000, at(1_000)));
     assert!(is_out(), "as many consecutive successes as failures");
     pool.note_response(&back, 200, 1_000, at(1_000));
@@ -215,7 +216,8 @@ fn ejection_time_resets_after_recovery() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let bad = Arc::clone(&pool.endpoints()[0]);
     let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
-    let fail = |millis| (0..5).for_each(|_| pool.note_failure(&bad, at(millis)));
+    let fail =
+        |millis| (0..5).for_each(|_| pool.note_failure(&bad, FailureCause::Reset, at(millis)));
     fail(0);
     assert!(
         bad.status(9_999).ejected && !bad.status(10_000).ejected,

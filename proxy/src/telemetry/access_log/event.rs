@@ -20,7 +20,8 @@ pub struct AccessEvent<'a> {
     pub method: Option<&'a str>,
     /// The canonical path without the query; `None` for a rejected target.
     pub path: Option<&'a str>,
-    /// The route template.
+    /// The name of the route, as in metrics: `none` if no route matches, `None` for a head that was
+    /// rejected before routing.
     pub route: Option<&'a str>,
     /// The response status.
     pub status: u16,
@@ -35,15 +36,20 @@ pub struct AccessEvent<'a> {
     /// The caller's subject.
     pub subject: Option<&'a str>,
     /// The name of the calling service.
-    pub service: Option<&'a str>,
+    pub caller_service: Option<&'a str>,
     /// The name of the last upstream.
     pub upstream: Option<&'a str>,
-    /// The path on which the request was forwarded, `fast` or `streaming`: the label `path` of
+    /// The address of the last attempt.
+    pub upstream_address: Option<&'a str>,
+    /// The cause of a failed request; `None` for rejections and responses of the upstream, whose
+    /// reason is `code`.
+    pub cause: Option<&'a str>,
+    /// The path on which the request was forwarded, `fast_path` or `streaming`: the label `path` of
     /// `postern_proxy_forwarded_requests_total`. The field `path` is that of the target.
     pub forwarding: Option<&'a str>,
     /// The content coding that the gateway applied to the response.
     pub encoding: Option<&'a str>,
-    /// Number of upstream attempts.
+    /// Number of upstream attempts; not logged if it is 0.
     pub attempts: u32,
     /// Microseconds from the head of the request to the end of the response.
     pub duration_us: u64,
@@ -60,6 +66,10 @@ pub struct AccessEvent<'a> {
     /// The client address, logged in the configured detail.
     pub client: Option<IpAddr>,
 }
+
+/// The members that every event has, after the time: those of the log lines of all processes, so
+/// that both can be read alike.
+const CONSTANT_MEMBERS: &[u8] = br#"Z","level":"INFO","target":"postern_proxy::access","message":"request completed","service":"postern-proxy""#;
 
 thread_local! {
     /// The line being formatted.
@@ -89,41 +99,43 @@ impl AccessEvent<'_> {
                 *text = Timestamp::from_unix_seconds(*second).to_string();
                 text.truncate(text.len().saturating_sub(4));
             }
-            line.extend_from_slice(b"{\"time\":\"");
+            line.extend_from_slice(b"{\"timestamp\":\"");
             line.extend_from_slice(text.as_bytes());
             thousandths(line, now.0.rem_euclid(1000).unsigned_abs());
-            line.extend_from_slice(b"Z\"");
+            line.extend_from_slice(CONSTANT_MEMBERS);
         });
         self.fields(line, client_address);
         line.extend_from_slice(b"}\n");
     }
 
     fn fields(&self, line: &mut Vec<u8>, client_address: ClientAddressDetail) {
-        text(line, br#","requestId":""#, Some(self.request_id));
+        text(line, br#","request_id":""#, Some(self.request_id));
         text(line, br#","method":""#, self.method);
         text(line, br#","path":""#, self.path);
         text(line, br#","route":""#, self.route);
         number(line, br#","status":"#, u64::from(self.status));
         text(line, br#","code":""#, Some(self.code));
+        text(line, br#","cause":""#, self.cause);
         text(line, br#","audit":""#, self.audit);
         text(line, br#","kind":""#, self.kind);
         text(line, br#","issuer":""#, self.issuer);
         text(line, br#","subject":""#, self.subject);
-        text(line, br#","service":""#, self.service);
+        text(line, br#","caller_service":""#, self.caller_service);
         text(line, br#","upstream":""#, self.upstream);
+        text(line, br#","upstream_address":""#, self.upstream_address);
         text(line, br#","forwarding":""#, self.forwarding);
         text(line, br#","encoding":""#, self.encoding);
-        if self.attempts > 1 {
+        if self.attempts > 0 {
             number(line, br#","attempts":"#, u64::from(self.attempts));
         }
-        millis(line, br#","durationMs":"#, self.duration_us);
+        millis(line, br#","duration_ms":"#, self.duration_us);
         if let Some(upstream_us) = self.upstream_us {
-            millis(line, br#","upstreamMs":"#, upstream_us);
+            millis(line, br#","upstream_ms":"#, upstream_us);
         }
-        number(line, br#","requestBytes":"#, self.request_bytes);
-        number(line, br#","responseBytes":"#, self.response_bytes);
+        number(line, br#","request_bytes":"#, self.request_bytes);
+        number(line, br#","response_bytes":"#, self.response_bytes);
         text(line, br#","protocol":""#, Some(self.protocol));
-        text(line, br#","traceId":""#, self.trace_id);
+        text(line, br#","trace_id":""#, self.trace_id);
         if let Some(address) = self
             .client
             .and_then(|client| logged_address(client, client_address))

@@ -1,0 +1,123 @@
+//! The cause of a failure, from the error of Pingora and the reason for which the gateway aborted
+//! the request.
+
+use std::io;
+
+use pingora_core::{Error, ErrorSource, ErrorType};
+use pingora_proxy::Session;
+use postern_common::Code;
+
+use crate::downstream::deadline::{AbortReason, RequestDeadline};
+use crate::downstream::session_ext::SessionExt;
+use crate::state::request_context::RequestContext;
+use crate::telemetry::failure_cause::FailureCause;
+
+/// Returns the cause of a failed attempt at an upstream.
+pub(super) fn of_attempt(error: &Error) -> FailureCause {
+    let kind = error.etype();
+    let io = io_kind(error);
+    if matches!(kind, ErrorType::ConnectRefused) || io == Some(io::ErrorKind::ConnectionRefused) {
+        return FailureCause::ConnectRefused;
+    }
+    if matches!(
+        kind,
+        ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout
+    ) {
+        return FailureCause::ConnectTimeout;
+    }
+    if matches!(
+        kind,
+        ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert | ErrorType::HandshakeError
+    ) {
+        return FailureCause::TlsFailed;
+    }
+    // The check of responses on the streaming path.
+    if io == Some(io::ErrorKind::InvalidData) {
+        return FailureCause::InvalidResponse;
+    }
+    let is_connect_error = matches!(
+        kind,
+        ErrorType::ConnectNoRoute
+            | ErrorType::ConnectError
+            | ErrorType::ConnectProxyFailure
+            | ErrorType::BindError
+            | ErrorType::SocketError
+    );
+    let is_write_error = matches!(kind, ErrorType::WriteTimedout | ErrorType::WriteError);
+    let timed_out = io == Some(io::ErrorKind::TimedOut);
+    if is_connect_error {
+        return match timed_out {
+            true => FailureCause::ConnectTimeout,
+            false => FailureCause::ConnectFailed,
+        };
+    }
+    if timed_out || matches!(kind, ErrorType::ReadTimedout | ErrorType::WriteTimedout) {
+        return match is_write_error {
+            true => FailureCause::WriteTimeout,
+            false => FailureCause::ResponseTimeout,
+        };
+    }
+    let is_closed = is_write_error
+        || matches!(
+            kind,
+            ErrorType::ReadError | ErrorType::ConnectionClosed | ErrorType::H2Error
+        );
+    match is_closed {
+        true => FailureCause::Reset,
+        false => FailureCause::InvalidResponse,
+    }
+}
+
+/// Returns the cause of an aborted request.
+pub(super) fn of_abort(reason: AbortReason) -> FailureCause {
+    match reason {
+        AbortReason::InvalidFraming => FailureCause::InvalidRequest,
+        AbortReason::ClientStalled => FailureCause::ClientTimeout,
+        AbortReason::ClientDeadline | AbortReason::UpstreamDeadline => FailureCause::Deadline,
+        AbortReason::UpstreamTimeout => FailureCause::ResponseTimeout,
+        AbortReason::TokenExpired => FailureCause::TokenExpired,
+        AbortReason::BufferExhausted => FailureCause::BufferExhausted,
+    }
+}
+
+/// Returns the cause of a request that ends with an error and this code; without a code the client
+/// has disconnected.
+pub(super) fn of_request(
+    client: &Session,
+    error: &Error,
+    ctx: &RequestContext,
+    code: Option<Code>,
+) -> FailureCause {
+    if let Some(cause) = ctx.error_code.and_then(of_code) {
+        return cause;
+    }
+    if let Some(reason) = client.deadline().and_then(RequestDeadline::abort_reason) {
+        return of_abort(reason);
+    }
+    match error.esource() {
+        ErrorSource::Upstream => of_attempt(error),
+        ErrorSource::Downstream if code.is_none() => FailureCause::ClientDisconnected,
+        ErrorSource::Downstream => FailureCause::InvalidRequest,
+        ErrorSource::Internal | ErrorSource::Unset => FailureCause::Internal,
+    }
+}
+
+/// Returns the cause of a code with which the gateway itself ends a request, if it is one of a
+/// failure and not of a rejection.
+pub(super) fn of_code(code: Code) -> Option<FailureCause> {
+    [
+        (Code::BodyTooLarge, FailureCause::BodyTooLarge),
+        (Code::UpstreamUnavailable, FailureCause::NoEndpoint),
+        (Code::Internal, FailureCause::Internal),
+    ]
+    .into_iter()
+    .find_map(|(own, cause)| (own == code).then_some(cause))
+}
+
+/// Returns the kind of the underlying I/O error.
+pub(super) fn io_kind(error: &Error) -> Option<io::ErrorKind> {
+    error
+        .root_cause()
+        .downcast_ref::<io::Error>()
+        .map(io::Error::kind)
+}

@@ -1,0 +1,111 @@
+//! Gauges that are read from the state of the gateway once per second.
+
+use crate::state::GatewayState;
+use crate::telemetry::metrics::UpstreamMetrics;
+use crate::upstream::{Resolution, UpstreamPool};
+
+/// Updates the gauges, and removes those of upstreams that are no longer configured.
+#[derive(Debug, Default)]
+pub(super) struct GaugeUpdater {
+    /// The upstreams of the last update.
+    upstreams: Vec<String>,
+}
+
+/// The values of the label `state` of `postern_endpoints`.
+const ENDPOINT_STATES: [&str; 3] = ["healthy", "unhealthy", "ejected"];
+
+// === impl GaugeUpdater ===
+
+impl GaugeUpdater {
+    pub(super) fn update(&mut self, state: &GatewayState) {
+        update_credentials(state);
+        let metrics = &state.metrics;
+        metrics
+            .response_buffers
+            .set(number(state.response_buffers.bytes()));
+        metrics
+            .rate_limits
+            .keys
+            .set(number(state.limiter.key_count()));
+        let config = state.runtime_config.load();
+        let names = config.pools.iter().map(|pool| pool.config.name.clone());
+        let names: Vec<String> = names.collect();
+        for removed in self.upstreams.iter().filter(|name| !names.contains(name)) {
+            forget_upstream(&metrics.upstream, removed);
+        }
+        self.upstreams = names;
+        for pool in &config.pools {
+            update_upstream(&metrics.upstream, pool);
+        }
+    }
+}
+
+fn update_credentials(state: &GatewayState) {
+    let metrics = &state.metrics;
+    let (entries, bytes) = state.verifier.cache_size();
+    let credentials = &metrics.credentials;
+    credentials.token_cache_entries.set(number(entries));
+    credentials.token_cache_bytes.set(number(bytes));
+    for keys in state.verifier.status() {
+        if let Some(age_s) = keys.age_s {
+            let age_s = i64::try_from(age_s).unwrap_or(i64::MAX);
+            metrics
+                .jwks_age
+                .with_label_values(&[keys.issuer.as_str()])
+                .set(age_s);
+        }
+    }
+    if let Some(file) = &state.runtime_config.load().api_keys {
+        let last_used = &credentials.api_key_last_used;
+        // Keys that were removed have no value.
+        last_used.reset();
+        for key in file.keys().uses() {
+            let labels = [&*key.name, &*key.id];
+            last_used.with_label_values(&labels).set(key.last_used);
+        }
+    }
+}
+
+fn update_upstream(metrics: &UpstreamMetrics, pool: &UpstreamPool) {
+    pool.evict_idle_connections();
+    let observed = pool.observe();
+    let name = pool.config.name.as_str();
+    let counts = [observed.healthy, observed.unhealthy, observed.ejected];
+    for (state, count) in ENDPOINT_STATES.into_iter().zip(counts) {
+        let gauge = metrics.endpoints.with_label_values(&[name, state]);
+        gauge.set(number(count));
+    }
+    let gauges = &metrics.gauges;
+    for (gauge, value) in [
+        (&gauges.in_flight, number(observed.in_flight)),
+        (&gauges.idle_connections, number(observed.idle_connections)),
+        (&gauges.retry_budget, observed.retry_budget),
+        (&gauges.panic_mode, i64::from(observed.is_in_panic)),
+    ] {
+        gauge.with_label_values(&[name]).set(value);
+    }
+    let names = pool.names();
+    for state in Resolution::ALL.into_iter().filter(|_| !names.is_empty()) {
+        let count = names.iter().filter(|name| name.state == state).count();
+        let gauge = metrics.names.with_label_values(&[name, state.as_str()]);
+        gauge.set(number(count));
+    }
+}
+
+/// Removes the gauges of an upstream that is no longer configured, so that nobody is alerted by their
+/// last values.
+fn forget_upstream(metrics: &UpstreamMetrics, upstream: &str) {
+    metrics.gauges.forget(upstream);
+    for state in ENDPOINT_STATES {
+        let _absent = metrics.endpoints.remove_label_values(&[upstream, state]);
+    }
+    for state in Resolution::ALL {
+        let labels = [upstream, state.as_str()];
+        // There is none without names.
+        let _absent = metrics.names.remove_label_values(&labels);
+    }
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
