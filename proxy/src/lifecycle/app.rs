@@ -282,6 +282,8 @@ impl App {
             connections_by_address: Arc::default(),
             tasks: TaskTracker::new(),
             close_idle: close_idle.clone(),
+            warnings: Arc::default(),
+            created_at: Instant::now(),
         };
         let mut accept_loops = JoinSet::new();
         for (listener, protocol) in listeners.public.into_iter().zip(self.protocols) {

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use postern_common::network::{IpNetworks, client_limit_key};
@@ -20,6 +20,7 @@ use crate::downstream::tls;
 use crate::server::connection_handler::ConnectionHandler;
 use crate::server::proxy_header::{HeaderError, read_source};
 use crate::telemetry::metrics::CloseReason;
+use crate::upstream::LogThrottle;
 
 /// Delay after the system had no file descriptor or memory for a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
@@ -50,6 +51,9 @@ pub(crate) struct ConnectionAcceptor {
     pub(crate) tasks: TaskTracker,
     /// Cancelled when idle connections must be closed.
     pub(crate) close_idle: CancellationToken,
+    /// Rate limit of warnings about connections that cannot be accepted, with its clock.
+    pub(crate) warnings: Arc<LogThrottle>,
+    pub(crate) created_at: Instant,
 }
 
 // === impl ConnectionAcceptor ===
@@ -83,10 +87,18 @@ impl ConnectionAcceptor {
         match listener.accept().await {
             Ok((stream, peer)) => Some((stream, peer, total)),
             Err(error) => {
-                tracing::warn!(%error, "connection accept failed");
+                self.warn_of_failed_accept(&error);
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 None
             }
+        }
+    }
+
+    /// Logs a warning, at most one in ten seconds: without file descriptors, each attempt fails.
+    fn warn_of_failed_accept(&self, error: &std::io::Error) {
+        let elapsed_ms = u64::try_from(self.created_at.elapsed().as_millis());
+        if let Some(suppressed) = self.warnings.take(elapsed_ms.unwrap_or(u64::MAX)) {
+            tracing::warn!(%error, suppressed, "connection accept failed");
         }
     }
 
@@ -106,7 +118,7 @@ impl ConnectionAcceptor {
                 // The error concerns this connection only (accept(2) passes on pending errors of
                 // the connection).
                 Err(error) => {
-                    tracing::warn!(%error, "connection accept failed");
+                    self.warn_of_failed_accept(&error);
                     continue;
                 }
             };
