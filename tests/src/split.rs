@@ -19,6 +19,7 @@ use crate::surface::PublicApi;
 pub struct Split {
     processes: Vec<Running>,
     surface: PublicApi,
+    ports: Ports,
     development: Postern,
     _stores: (TestDatabase, TestDatabase, TestCache),
     _folder: TempDir,
@@ -31,6 +32,8 @@ pub struct Changes {
     pub auth: Vec<(&'static str, &'static str)>,
     /// Text at the end of `conf/notify.toml`.
     pub notify: &'static str,
+    /// The port of the mail server; that of the mail catcher if `None`.
+    pub mail_port: Option<u16>,
     /// Variables of all three processes.
     pub env: Vec<(&'static str, String)>,
     /// The variables of the installation that the processes get; all if empty.
@@ -78,6 +81,10 @@ impl Split {
                 file.insert(key, value)
             });
         let notify = notify_config(&development, ports).append(changes.notify);
+        let notify = match changes.mail_port {
+            Some(port) => notify.set("port", &port.to_string()),
+            None => notify,
+        };
         let files = [
             ("postern-auth", Some("auth"), stored(auth, &auth_store)),
             (
@@ -109,6 +116,7 @@ impl Split {
         Self {
             processes,
             surface,
+            ports,
             development,
             _stores: (auth_store, notify_store, cache),
             _folder: folder,
@@ -119,6 +127,22 @@ impl Split {
     #[must_use]
     pub fn surface(&self) -> &PublicApi {
         &self.surface
+    }
+
+    /// Returns the names of the processes, which are also those of their Prometheus jobs, with the
+    /// ports of their admin listeners.
+    #[must_use]
+    pub fn admin_ports(&self) -> [(&'static str, u16); 3] {
+        [
+            ("postern-auth", self.ports.auth_admin),
+            ("postern-notify", self.ports.notify_admin),
+            ("postern-proxy", self.ports.proxy_admin),
+        ]
+    }
+
+    /// Kills postern-auth.
+    pub async fn kill_auth(&mut self) {
+        self.processes.remove(0).kill().await;
     }
 
     /// Returns the standalone installation with pools, sample services, provider and mail catcher.

@@ -28,6 +28,7 @@ mod gateway_deploy;
 mod gateway_dns;
 mod identity_headers;
 mod invalid_requests;
+mod metrics_reference;
 mod notify_addresses;
 mod notify_cli;
 mod notify_cluster;

@@ -8,7 +8,7 @@ use postern_tests::{Person, Postern, PublicApi, Split};
 use serde_json::Value;
 
 /// All steps in the order of a user.
-async fn a_day(surface: &PublicApi) {
+pub(crate) async fn a_day(surface: &PublicApi) {
     let ada = register(surface).await;
     upload(&ada).await;
     social(surface).await;
