@@ -1,6 +1,7 @@
 //! End-to-end tests over real sockets. Run by `./tests/run`.
 
 mod access_control;
+mod alerts;
 mod architecture;
 mod auth_bypass;
 mod auth_cluster;
@@ -44,6 +45,7 @@ mod notify_schema;
 mod notify_shutdown;
 mod notify_users;
 mod notify_waiting;
+mod observability;
 mod redis_pair;
 mod refusals;
 mod replicas;
