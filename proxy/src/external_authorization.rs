@@ -186,7 +186,11 @@ impl ExternalAuthorizer {
         let result = self.results.get_with(key.clone(), Arc::default);
         // If the client of the request that makes the call disconnects, one that waits makes it.
         let waiting = result.get_or_init(|| self.call_and_cache(check, &key));
-        let result = tokio::time::timeout(self.config.timeout * 2, waiting).await;
+        let waiting_time = match self.config.report_only {
+            true => self.config.timeout,
+            false => self.config.timeout * 2,
+        };
+        let result = tokio::time::timeout(waiting_time, waiting).await;
         match result.unwrap_or(&Err(Failure::TimedOut)) {
             Ok(Decision::Allowed(added)) => {
                 self.metrics.allowed.inc();

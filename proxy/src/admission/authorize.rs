@@ -85,11 +85,15 @@ pub(crate) async fn authorize(
         });
     }
     let known_address = ctx.client_address.filter(|_| ctx.is_client_known);
-    let allowed = decision::decide(table, found, ctx.caller.as_ref(), known_address)?;
+    let decision = decision::decide(table, found, ctx.caller.as_ref(), known_address);
+    if decision.is_address_reported {
+        report_only::record(state, ctx, DryRun::AccessList);
+    }
+    decision.result?;
     let Some(route) = ctx.route.map(|index| &table.routes[index]) else {
         return Err(Code::Internal.into());
     };
-    if let Some(code) = allowed.report_only {
+    if let Some(code) = decision.reported_policy {
         report_only::record(state, ctx, DryRun::Policy(code));
     }
     rate_limits::check_principal(state, ctx)?;
@@ -97,7 +101,7 @@ pub(crate) async fn authorize(
     check_content_length(&head.headers, route.settings.body_bytes)?;
     if route.settings.authorize.is_some() {
         // Boxed, because few routes have it and the state of every request would be larger.
-        Box::pin(external::check(client, ctx)).await?;
+        Box::pin(external::check(state, client, ctx)).await?;
     }
     set_deadline(client, route, ctx)
 }

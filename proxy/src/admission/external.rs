@@ -4,14 +4,22 @@ use pingora_proxy::Session;
 use postern_common::Problem;
 
 use crate::admission::authorize::request_authority;
+use crate::admission::report_only::{self, DryRun};
 use crate::external_authorization::CheckRequest;
+use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
-/// Has the external authorization service of the route decide, if the route has one.
+/// Has the external authorization service of the route decide, if the route has one. In report-only
+/// mode the decision is awaited as well, so that it is in the access event and its header fields are
+/// added, for at most the timeout of one call.
 ///
 /// # Errors
 /// The service refuses or does not decide.
-pub(super) async fn check(client: &Session, ctx: &mut RequestContext) -> Result<(), Problem> {
+pub(super) async fn check(
+    state: &GatewayState,
+    client: &Session,
+    ctx: &mut RequestContext,
+) -> Result<(), Problem> {
     let authorizer = ctx
         .route
         .and_then(|route| ctx.config.authorizers.get(&route));
@@ -29,6 +37,13 @@ pub(super) async fn check(client: &Session, ctx: &mut RequestContext) -> Result<
         client: ctx.client_address.filter(|_| ctx.is_client_known),
         caller: ctx.caller.as_ref(),
     };
-    ctx.added_headers = Some(authorizer.check(&check).await?);
+    match authorizer.check(&check).await {
+        Ok(added) => ctx.added_headers = Some(added),
+        Err(problem) if authorizer.config.report_only => {
+            let refused = DryRun::ExternalAuthorization(problem.code());
+            report_only::record(state, ctx, refused);
+        }
+        Err(problem) => return Err(problem),
+    }
     Ok(())
 }

@@ -9,6 +9,10 @@ use crate::telemetry::metrics::NO_ROUTE;
 /// A check that would have rejected a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DryRun {
+    /// The access list of the route.
+    AccessList,
+    /// The external authorization of the route, with this problem code.
+    ExternalAuthorization(Code),
     /// The policy of the route, with this problem code.
     Policy(Code),
     /// The rate limit of this name: `address`, `principal` or `route`.
@@ -22,11 +26,21 @@ pub(crate) fn record(state: &GatewayState, ctx: &mut RequestContext, check: DryR
     let route = ctx.route.map_or(NO_ROUTE, |index| {
         config.route_table.routes[index].name.as_str()
     });
+    let metrics = &state.metrics.report_only;
     let code = match check {
+        DryRun::AccessList => {
+            metrics.access_list.with_label_values(&[route]).inc();
+            Code::AddressNotAllowed
+        }
+        DryRun::ExternalAuthorization(code) => {
+            let labels = [route, code.as_str()];
+            let counter = metrics.external_authorization.with_label_values(&labels);
+            counter.inc();
+            code
+        }
         DryRun::Policy(code) => {
             let labels = [route, code.as_str()];
-            let counter = state.metrics.report_only.policy.with_label_values(&labels);
-            counter.inc();
+            metrics.policy.with_label_values(&labels).inc();
             code
         }
         DryRun::RateLimit(name) => {

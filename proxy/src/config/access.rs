@@ -14,6 +14,8 @@ pub struct AccessList {
     allow: Option<Box<[IpNetwork]>>,
     /// The refused networks; default none.
     deny: Box<[IpNetwork]>,
+    /// Report-only mode: refused addresses are counted and logged, and not rejected.
+    report_only: bool,
 }
 
 // === impl AccessList ===
@@ -29,13 +31,21 @@ impl AccessList {
         !is_in(&self.deny) && self.allow.as_deref().is_none_or(is_in)
     }
 
-    /// Reads `{ allow = ["10.0.0.0/8"], deny = ["10.1.0.0/16"] }`, with at least one of them.
+    /// Returns whether the list rejects nothing.
+    #[must_use]
+    pub fn is_report_only(&self) -> bool {
+        self.report_only
+    }
+
+    /// Reads `{ allow = ["10.0.0.0/8"], deny = ["10.1.0.0/16"], report_only = true }`, with at least
+    /// one of the first two.
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let deny = section.optional("deny", |field| field.non_empty_array(IpNetwork::read));
         let deny = deny.unwrap_or_default();
         let allow = section.optional("allow", |field| {
             field.non_empty_array(|item| read_allowed(item, &deny))
         });
+        let report_only = section.or("report_only", false, |field| field.boolean());
         if !section.has("allow") && !section.has("deny") {
             section.fail("missing_field", "must have allow or deny");
             return None;
@@ -47,6 +57,7 @@ impl AccessList {
                 false => None,
             },
             deny: deny.into(),
+            report_only,
         })
     }
 }
@@ -75,7 +86,12 @@ impl fmt::Display for AccessList {
             (Some(allow), false) => {
                 write!(f, "only {}, but not {}", join(allow), join(&self.deny))
             }
-        }
+        }?;
+        f.write_str(if self.report_only {
+            " (report only)"
+        } else {
+            ""
+        })
     }
 }
 
@@ -128,6 +144,7 @@ mod tests {
     fn list_without_effect_is_rejected() {
         for (list, wrong) in [
             ("{}", "access: must have allow or deny"),
+            ("{ report_only = true }", "access: must have allow or deny"),
             ("{ allow = [] }", "access.allow: must not be empty"),
             ("{ deny = [] }", "access.deny: must not be empty"),
             (

@@ -26,6 +26,8 @@ pub struct ExternalAuthorization {
     pub in_flight: usize,
     /// Header fields of the response that are added to the request. Those of the client are removed.
     pub forward_headers: Vec<HeaderName>,
+    /// Report-only mode: a refusal or failure is counted and logged, and the request is forwarded.
+    pub report_only: bool,
 }
 
 // === impl ExternalAuthorization ===
@@ -47,6 +49,7 @@ impl ExternalAuthorization {
             }),
             in_flight: section.or("in_flight", 256, |field| field.integer(1..=100_000)),
             forward_headers: section.list("forward_headers", read_header),
+            report_only: section.or("report_only", false, |field| field.boolean()),
             url: url?,
         })
     }

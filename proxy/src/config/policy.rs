@@ -21,7 +21,7 @@ pub struct CallerRules {
     /// The rule for services; `None` rejects all services.
     pub services: Option<ServiceRule>,
     /// Report-only mode: a caller with a valid token is never rejected, and the decision is logged.
-    pub audit: bool,
+    pub report_only: bool,
 }
 
 /// The requirements for users.
@@ -69,11 +69,17 @@ impl RoutePolicy {
     /// request.
     #[must_use]
     pub fn is_report_only(&self) -> bool {
-        matches!(self, Self::Protected(CallerRules { audit: true, .. }))
+        matches!(
+            self,
+            Self::Protected(CallerRules {
+                report_only: true,
+                ..
+            })
+        )
     }
 }
 
-/// Reads `"public"`, or `{ users = …, services = …, audit = … }` with at least one of the first
+/// Reads `"public"`, or `{ users = …, services = …, report_only = … }` with at least one of the first
 /// two.
 pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
     if field.is("public") {
@@ -88,7 +94,8 @@ pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
     field.object(|policy| {
         let users = policy.optional("users", read_users);
         let services = policy.optional("services", read_services);
-        let audit = policy.or("audit", false, |field| field.boolean());
+        policy.renamed("audit", "report_only");
+        let report_only = policy.or("report_only", false, |field| field.boolean());
         if !policy.has("users") && !policy.has("services") {
             policy.fail(
                 "missing_field",
@@ -98,7 +105,7 @@ pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
         Some(RoutePolicy::Protected(CallerRules {
             users,
             services,
-            audit,
+            report_only,
         }))
     })
 }

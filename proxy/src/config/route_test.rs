@@ -34,6 +34,9 @@ pub struct RouteTest {
     /// The expected decision: `allow` if the request is forwarded, `redirect` or `respond` if the
     /// gateway answers itself, or a problem code.
     pub decision: String,
+    /// The expected problem code of the first check in report-only mode that would reject the request,
+    /// or `none`; not checked if absent.
+    pub report_only: Option<String>,
     /// The expected status of an answer of the gateway; not checked if absent.
     pub status: Option<u16>,
     /// The expected `Location` of a redirect; not checked if absent.
@@ -108,6 +111,7 @@ pub(super) fn read(
             }
         });
         let decision = test.required("decision", read_decision);
+        let report_only = test.optional("report_only", read_reported);
         let status = test.optional("status", |field| field.integer(200..=599));
         let location = test.optional("location", |field| field.text(1..=4096));
         let (method, target) = request?;
@@ -122,6 +126,7 @@ pub(super) fn read(
             route,
             upstream,
             decision: decision?,
+            report_only,
             status,
             location,
         })
@@ -143,6 +148,17 @@ fn read_decision(field: Field<'_>) -> Option<String> {
     } else {
         let choices = "must be allow, redirect, respond or a code of PROBLEMS.md";
         field.fail("invalid_choice", choices)
+    }
+}
+
+/// Reads `none` or a problem code.
+fn read_reported(field: Field<'_>) -> Option<String> {
+    let code = field.text(1..=64)?;
+    let mut codes = postern_common::Code::ALL.iter();
+    if code == "none" || codes.any(|known| known.as_str() == code) {
+        Some(code)
+    } else {
+        field.fail("invalid_choice", "must be none or a code of PROBLEMS.md")
     }
 }
 

@@ -8,11 +8,26 @@ use postern_common::{Code, Problem};
 use crate::config::AccessList;
 use crate::routing::table::{RouteMatch, RouteTable};
 
-/// A request that is forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Allowed {
-    /// The problem code with which a report-only policy would have rejected it.
-    pub(crate) report_only: Option<Code>,
+/// The decision on a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Decision {
+    /// `Err` is the rejection.
+    pub(crate) result: Result<(), Problem>,
+    /// Whether an access list in report-only mode would have rejected the request.
+    pub(crate) is_address_reported: bool,
+    /// The problem code with which a policy in report-only mode would have rejected it.
+    pub(crate) reported_policy: Option<Code>,
+}
+
+impl Decision {
+    /// Returns the code with which the first check in report-only mode would have rejected the
+    /// request.
+    pub(crate) fn report_only_code(&self) -> Option<Code> {
+        match self.is_address_reported {
+            true => Some(Code::AddressNotAllowed),
+            false => self.reported_policy,
+        }
+    }
 }
 
 /// Returns whether a request is decided without a caller, so that no token is verified. Whether a
@@ -39,16 +54,29 @@ pub(crate) fn access_list(table: &RouteTable, found: RouteMatch) -> Option<&Acce
 /// Decides on the request of a route lookup. `caller` is the caller of a verified token, `address`
 /// that of the client. The access list is evaluated after authentication, so that an address that
 /// it refuses does not learn which paths exist.
-///
-/// # Errors
-/// The rejection.
 pub(crate) fn decide(
     table: &RouteTable,
     found: RouteMatch,
     caller: Option<&Caller>,
     address: Option<IpAddr>,
-) -> Result<Allowed, Problem> {
-    let allowed = Allowed { report_only: None };
+) -> Decision {
+    let mut decision = Decision {
+        result: Ok(()),
+        is_address_reported: false,
+        reported_policy: None,
+    };
+    decision.result = check(table, found, caller, address, &mut decision);
+    decision
+}
+
+/// Applies the checks in their order, and records what those in report-only mode refuse.
+fn check(
+    table: &RouteTable,
+    found: RouteMatch,
+    caller: Option<&Caller>,
+    address: Option<IpAddr>,
+    decision: &mut Decision,
+) -> Result<(), Problem> {
     let is_public = is_public(table, found);
     if caller.is_none() && !is_public {
         return Err(Code::AuthenticationRequired.into());
@@ -56,7 +84,10 @@ pub(crate) fn decide(
     if let Some(list) = access_list(table, found)
         && !list.accepts(address)
     {
-        return Err(Code::AddressNotAllowed.into());
+        if !list.is_report_only() {
+            return Err(Code::AddressNotAllowed.into());
+        }
+        decision.is_address_reported = true;
     }
     let policy = match found {
         RouteMatch::Route(route) => &table.routes[route].policy,
@@ -69,10 +100,11 @@ pub(crate) fn decide(
         .filter(|_| !is_public)
         .map(|caller| policy.decide(caller))
     {
-        None | Some(Ok(())) => Ok(allowed),
-        Some(Err(code)) if policy.is_report_only() => Ok(Allowed {
-            report_only: Some(code),
-        }),
+        None | Some(Ok(())) => Ok(()),
+        Some(Err(code)) if policy.is_report_only() => {
+            decision.reported_policy = Some(code);
+            Ok(())
+        }
         Some(Err(code)) => Err(code.into()),
     }
 }

@@ -12,7 +12,7 @@ use crate::config::{CertificatePrincipal, PathSegment};
 use crate::config::{Config, FixedBody, Route, RouteAnswer, TestToken};
 use crate::message::proxy_protocol::ProxyProtocolVersion;
 use crate::message::target::RequestTarget;
-use crate::routing::decision::{access_list, is_public};
+use crate::routing::decision::{access_list, decide, is_public};
 use crate::routing::outcome::Outcome;
 use crate::routing::route_tests::caller_for;
 use crate::routing::router::RouteRequest;
@@ -114,7 +114,11 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
         let (url, timeout) = (&authorize.url, authorize.timeout);
         let _memory_only = writeln!(
             out,
-            "external   what the policy allows is decided by {url} within {timeout:?}"
+            "external   what the policy allows is decided by {url} within {timeout:?}{}",
+            match authorize.report_only {
+                true => " (report only)",
+                false => "",
+            }
         );
     }
     write_targets(out, config, route);
@@ -214,7 +218,7 @@ fn describe_policy(policy: &RoutePolicy) -> String {
     let RoutePolicy::Protected(CallerRules {
         users,
         services,
-        audit,
+        report_only,
     }) = policy
     else {
         return "public".to_owned();
@@ -250,8 +254,8 @@ fn describe_policy(policy: &RoutePolicy) -> String {
                 .then(|| format!("with the scopes {}", rule.scopes.join(", "))),
         );
     }
-    if *audit {
-        all.push("(audit only: refusals are logged, not made)".to_owned());
+    if *report_only {
+        all.push("(report only)".to_owned());
     }
     all.join(" ")
 }
@@ -303,7 +307,16 @@ fn write_decision(
             writeln!(out, "caller     service {}", service.service_id)
         }
     };
-    let _memory_only = match Outcome::of(table, found, variables, caller.as_ref()) {
+    let decision = decide(table, found, caller.as_ref(), variables.client_address);
+    if let Some(code) = decision.report_only_code() {
+        let _memory_only = writeln!(
+            out,
+            "reported   {} {}: counted and logged, not rejected",
+            code.status().as_u16(),
+            code.as_str()
+        );
+    }
+    let _memory_only = match Outcome::of(table, found, variables, &decision) {
         Outcome::Forwarded => writeln!(
             out,
             "decision   allow\nadds       {}",
@@ -444,7 +457,7 @@ mod tests {
             "           with v\n",
             "upstream   one (weight 9): 127.0.0.1:1, name.internal:2, ",
             "forwarded  /api/42/rest/of/it\n",
-            "external   what the policy allows is decided by http://127.0.0.1:9000/check within 500ms\n",
+            "external   what the policy allows is decided by http://127.0.0.1:9000/check within 500ms (report only)\n",
             "upstream   two (weight 1): 127.0.0.1:4, PROXY protocol v2\n",
             "access     only 10.0.0.0/8, but not 10.9.0.0/16: accepts 10.1.2.3\n",
             "compress   zstd, br, gzip from 256 bytes\n",

@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 
 use postern_common::Code;
-use postern_common::token::Caller;
 
 use crate::config::{RedirectTarget, RouteAnswer};
-use crate::routing::decision::decide;
+use crate::routing::decision::Decision;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
 use crate::routing::variables::RequestVariables;
@@ -25,14 +24,14 @@ pub(crate) enum Outcome<'t> {
 // === impl Outcome ===
 
 impl<'t> Outcome<'t> {
-    /// Decides on the request of a route lookup.
+    /// Returns the outcome of a request with this decision.
     pub(crate) fn of(
         table: &'t RouteTable,
         found: RouteMatch,
         variables: &RequestVariables<'_>,
-        caller: Option<&Caller>,
+        decision: &Decision,
     ) -> Self {
-        if let Err(problem) = decide(table, found, caller, variables.client_address) {
+        if let Err(problem) = &decision.result {
             return Self::Rejected(problem.code());
         }
         let route = found.route().map(|index| &table.routes[index]);

@@ -107,7 +107,7 @@ pub(crate) mod tests {
         RoutePolicy::Protected(CallerRules {
             users,
             services,
-            audit: false,
+            report_only: false,
         })
     }
 

@@ -10,6 +10,7 @@ use postern_common::token::{Caller, Service, User};
 use crate::certificates::principal_caller;
 use crate::config::{Config, Route, RouteTest, TestToken, UpstreamConfig};
 use crate::message::target::RequestTarget;
+use crate::routing::decision::decide;
 use crate::routing::outcome::Outcome;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::RouteTable;
@@ -51,8 +52,8 @@ fn test_failure(
     upstreams: &[UpstreamConfig],
     test: &RouteTest,
 ) -> Option<String> {
-    let (route, outcome) = match RequestTarget::parse(test.target.as_bytes()) {
-        Err(_) => (None, Outcome::Rejected(Code::InvalidTarget)),
+    let (route, outcome, reported) = match RequestTarget::parse(test.target.as_bytes()) {
+        Err(_) => (None, Outcome::Rejected(Code::InvalidTarget), None),
         Ok(target) => {
             let request = RouteRequest {
                 host: &test.host,
@@ -66,8 +67,9 @@ fn test_failure(
             let caller = caller_for(&test.token)
                 .or_else(|| certificate.map(|name| principal_caller(name, i64::MAX)));
             let variables = request.explained(true, test.client_address);
-            let outcome = Outcome::of(table, found, &variables, caller.as_ref());
-            (found.route(), outcome)
+            let decision = decide(table, found, caller.as_ref(), test.client_address);
+            let outcome = Outcome::of(table, found, &variables, &decision);
+            (found.route(), outcome, decision.report_only_code())
         }
     };
     let taken = route.map(|index| &table.routes[index]);
@@ -89,6 +91,10 @@ fn test_failure(
     let decision = outcome.decision();
     if decision != test.decision {
         return Some(format!("is decided {decision}, not {}", test.decision));
+    }
+    let reported = reported.map_or("none", Code::as_str);
+    if let Some(wanted) = test.report_only.as_ref().filter(|it| *it != reported) {
+        return Some(format!("is reported as {reported}, not {wanted}"));
     }
     let (status, location) = (outcome.status(), outcome.location());
     if test.status.is_some() && status != test.status {

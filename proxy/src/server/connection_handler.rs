@@ -56,14 +56,21 @@ impl ConnectionHandler {
         Arc::clone(&self.state.runtime_config.load().limits)
     }
 
-    /// Returns whether the access list of a listener accepts a peer. A refused one is counted.
+    /// Returns whether connections of a peer are accepted. One that the access list of the listener
+    /// refuses is counted, also in report-only mode.
     pub(super) fn allows(&self, listener: SocketAddr, peer: IpAddr) -> bool {
         let config = self.state.runtime_config.load();
-        let allows = config.listener_access.allows(listener, peer);
-        if !allows {
-            self.close_reason(CloseReason::AddressNotAllowed);
+        match config.listener_access.refusing(listener, peer) {
+            None => true,
+            Some(list) if list.is_report_only() => {
+                self.state.metrics.report_only.connections.inc();
+                true
+            }
+            Some(_) => {
+                self.close_reason(CloseReason::AddressNotAllowed);
+                false
+            }
         }
-        allows
     }
 
     /// Counts a connection that is closed before its first request.

@@ -21,9 +21,13 @@ impl ListenerAccess {
         Self(lists.chain(kept.cloned()).collect())
     }
 
-    /// Returns whether a listener accepts connections of a peer.
-    pub(crate) fn allows(&self, listener: SocketAddr, peer: IpAddr) -> bool {
-        let mut lists = self.0.iter().filter(|(address, _)| *address == listener);
-        lists.all(|(_, list)| list.accepts(Some(peer)))
+    /// Returns the list of a listener that refuses connections of a peer. If it is in report-only
+    /// mode, they are accepted.
+    pub(crate) fn refusing(&self, listener: SocketAddr, peer: IpAddr) -> Option<&AccessList> {
+        let lists = self.0.iter();
+        lists
+            .filter(|(address, _)| *address == listener)
+            .map(|(_, list)| list)
+            .find(|list| !list.accepts(Some(peer)))
     }
 }

@@ -176,3 +176,57 @@ fn route_test_has_a_client_address() {
     let said = "test.0.client_address: must be an IP address such as 192.0.2.1";
     assert!(wrong.is_err_and(|text| text.contains(said)));
 }
+
+#[tokio::test]
+async fn report_only_list_counts_and_forwards_on_both_paths() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let routes = ROUTES.replace("\"192.0.2.9\"] }", "\"192.0.2.9\"], report_only = true }");
+    let limits = "trusted_proxies = [\"127.0.0.0/8\"]";
+    let gateway = TestGateway::before(origin, &upstream, limits, &routes).await;
+    let token = format!("Authorization: Bearer {}\r\n", gateway.user());
+    for selector in PATH_SELECTORS {
+        for (client, credentials, status) in [
+            ("192.0.2.1", token.as_str(), 200),
+            ("192.0.2.9", token.as_str(), 200),
+            ("192.0.2.9", "", 401),
+        ] {
+            let headers = format!("X-Forwarded-For: {client}\r\n{credentials}{selector}");
+            let response = gateway.get("/office", &headers).await;
+            assert_eq!(response.status, status, "{client}");
+        }
+    }
+    let token = gateway.service("auth");
+    let refused = format!("X-Forwarded-For: 192.0.2.9\r\nAuthorization: Bearer {token}\r\n");
+    let response = gateway.get("/office", &refused).await;
+    assert_eq!(response.code(), "user_required", "the policy is enforced");
+    let metrics = gateway.admin_get("/metrics").await;
+    let counted = format!(
+        "postern_proxy_access_list_report_only_total{{route=\"office\"}} {}\n",
+        PATH_SELECTORS.len() + 1
+    );
+    assert!(metrics.contains(&counted), "{metrics}");
+    let events = gateway.finish().await;
+    let audits = events.iter().map(|event| &event["audit"]);
+    let reported = audits.filter(|code| *code == "address_not_allowed").count();
+    assert_eq!(reported, PATH_SELECTORS.len() + 1);
+}
+
+#[tokio::test]
+async fn report_only_listener_list_counts_connections() {
+    let gateway = gateway("").await;
+    gateway.edit(|text| {
+        let list =
+            "address = \"127.0.0.1:1\"\naccess = { deny = [\"127.0.0.0/8\"], report_only = true }";
+        text.replace("address = \"127.0.0.1:1\"", list)
+    });
+    gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
+    assert_eq!(gateway.get("/others", "").await.status, 200);
+    let metrics = gateway.admin_get("/metrics").await;
+    let counted = "postern_proxy_connections_report_only_total 1\n";
+    assert!(metrics.contains(counted), "{metrics}");
+    let closed = "postern_proxy_connections_closed_total{reason=\"address_not_allowed\"}";
+    assert!(!metrics.contains(closed), "{metrics}");
+}

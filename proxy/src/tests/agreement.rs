@@ -1,11 +1,15 @@
 //! `explain`, the route tests and the running gateway agree on random configurations and requests.
 
+use std::path::Path;
+
 use http::{HeaderMap, HeaderValue};
-use postern_common::Code;
+use postern_common::clock::Timestamp;
 use postern_common::config::{Env, parse};
+use postern_common::{Clock, Code};
 
 use super::harness::TestGateway;
 use super::origin::{OriginBehavior, TestOrigin};
+use crate::api_keys::{ApiKeys, NewApiKey, create};
 use crate::config::TestToken;
 use crate::{CallerSource, Config, explain};
 
@@ -26,13 +30,35 @@ const POLICIES: [&str; 7] = [
     "{ users = \"any\", services = [\"auth\"] }",
     "{ users = { scopes = [\"admin\"] } }",
     "{ users = { scopes = [\"read\"] }, services = [\"auth\"] }",
-    "{ services = [\"auth\"], audit = true }",
+    "{ services = [\"auth\"], report_only = true }",
 ];
+
+const ACCESS_LISTS: [&str; 4] = [
+    "{ allow = [\"192.0.2.0/24\"] }",
+    "{ deny = [\"192.0.2.9\"] }",
+    "{ allow = [\"2001:db8::/32\"], deny = [\"2001:db8:1::/48\"], report_only = true }",
+    "{ deny = [\"192.0.2.0/24\"], report_only = true }",
+];
+
+const CLIENTS: [&str; 4] = ["192.0.2.1", "192.0.2.9", "2001:db8:1::1", "2001:db8:2::1"];
+
+const ANSWERS: [&str; 4] = [
+    "redirect = { to = \"https://example.com{path}?{query}\", status = 307 }",
+    "redirect = { to = \"/moved{path}\" }",
+    "respond = { status = 410, body = \"gone\" }",
+    "respond = { status = 204 }",
+];
+
+/// The service of the API key.
+const KEY_SERVICE: &str = "partner";
 
 const TARGETS: [&str; 14] = [
     "/a", "/a/", "/a/b", "/a/x", "/a/b/c", "/b/x/c", "/b/x", "/", "/c", "//a", "/a/../b", "/a%2Fb",
     "/a/x/c", "/a;v=1",
 ];
+
+/// The test is a proxy that reports the client address.
+const PROXIES: &str = "trusted_proxies = [\"127.0.0.0/8\"]";
 
 /// A caller, as the running gateway, `explain` and a route test see it.
 struct TestCaller {
@@ -80,7 +106,7 @@ impl Choices {
         let policy = self.of(&POLICIES);
         let mut route = format!(
             "[[route]]\nname = \"r{number}\"\npath = \"{path}\"\nmethods = {methods:?}\n\
-             upstream = \"origin\"\npolicy = {policy}\n"
+             policy = {policy}\n"
         );
         if self.one_in(3) {
             route.push_str("hosts = [\"a.test\"]\n");
@@ -88,6 +114,15 @@ impl Choices {
         if self.one_in(4) {
             route.push_str("headers = { x-kind = \"one\" }\n");
         }
+        if self.one_in(3) {
+            let list = self.of(&ACCESS_LISTS);
+            route.push_str(&format!("access = {list}\n"));
+        }
+        if self.one_in(4) {
+            route.push_str(&format!("{}\n", self.of(&ANSWERS)));
+            return route;
+        }
+        route.push_str("upstream = \"origin\"\n");
         if self.one_in(3) {
             let strip = if path.starts_with("/a") { "/a" } else { "" };
             let add = self.of(&["/api", "/v1/x"]);
@@ -113,7 +148,10 @@ fn config(text: &str) -> Result<Config, String> {
     parse("test.toml", &text, |root| Config::read(root, &env)).map_err(|error| error.to_string())
 }
 
-fn callers(gateway: &TestGateway) -> Vec<TestCaller> {
+/// The callers; `key` is an API key, and `key_file` the file with its entry.
+fn callers(gateway: &TestGateway, key: &str, key_file: &Path) -> Vec<TestCaller> {
+    let keys = ApiKeys::load(key_file).expect("loads");
+    let key_caller = keys.verify(key, Clock::system().now()).expect("a good key");
     let user = TestToken::User {
         groups: Vec::new(),
         scopes: vec!["read".to_owned(), "write".to_owned()],
@@ -146,6 +184,16 @@ fn callers(gateway: &TestGateway) -> Vec<TestCaller> {
             "token = \"service:other\"\n",
         ),
         TestCaller {
+            authorization: format!("Authorization: Bearer {key}\r\n"),
+            source: CallerSource::Verified(key_caller),
+            route_test: Some("token = \"service:partner\"\n"),
+        },
+        TestCaller {
+            authorization: format!("Authorization: Bearer {}x\r\n", &key[..key.len() - 1]),
+            source: CallerSource::Rejected(Code::InvalidApiKey.as_str()),
+            route_test: None,
+        },
+        TestCaller {
             authorization: "Authorization: Bearer x\r\n".to_owned(),
             source: CallerSource::Rejected(Code::TokenMalformed.as_str()),
             route_test: None,
@@ -167,6 +215,8 @@ struct Expectations<'c> {
     forwarded: usize,
     /// Route tests with the decisions of `explain`.
     route_tests: String,
+    /// The codes of checks in report-only mode, as in the access log.
+    reported: Vec<String>,
 }
 
 impl Expectations<'_> {
@@ -180,13 +230,15 @@ impl Expectations<'_> {
         if let Some(kind) = kind {
             headers.insert("x-kind", HeaderValue::from_static(kind));
         }
+        let client = random.of(&CLIENTS);
         let url = format!("http://{host}{target}");
-        let explained = explain(self.config, method, &url, &headers, &caller.source, None);
+        let address = client.parse().ok();
+        let explained = explain(self.config, method, &url, &headers, &caller.source, address);
         let decision = line(&explained, "decision").expect("a decision");
 
         let kind_line = kind.map_or(String::new(), |kind| format!("X-Kind: {kind}\r\n"));
         let request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: {host}\r\n{kind_line}{}\r\n",
+            "{method} {target} HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: {client}\r\n{kind_line}{}\r\n",
             caller.authorization
         );
         let answer = gateway.send(&request).await;
@@ -205,24 +257,48 @@ impl Expectations<'_> {
                 explained.contains("X-Postern-Subject"),
                 "{case}"
             );
+        } else if let Some((_, answered)) = own_answer(decision) {
+            let (status, described) = answered.split_once(' ').expect("a status");
+            assert_eq!(answer.status.to_string(), status, "{case}");
+            match decision.starts_with("redirect") {
+                true => assert_eq!(answer.header("location"), Some(described), "{case}"),
+                false => assert!(
+                    described.contains(&format!("{} bytes", answer.body.len()))
+                        || answer.body.is_empty(),
+                    "{case}"
+                ),
+            }
         } else {
             assert_eq!(answer.status.to_string(), decision[..3], "{case}");
             let code = code_of(decision);
             assert!(answer.body.contains(&format!("\"{code}\"")), "{case}");
         }
         assert_eq!(seen.len(), self.forwarded, "{case}");
+        let reported = line(&explained, "reported").map(|text| code_of(text).to_owned());
+        self.reported.extend(reported.clone());
         if let Some(token) = caller.route_test {
+            let reported = reported.as_deref().unwrap_or("none");
             let kind = kind.map_or("", |_| "headers = { x-kind = \"one\" }\n");
             let code = code_of(decision);
             self.route_tests.push_str(&format!(
-                "[[test]]\nrequest = \"{method} {target}\"\nhost = \"{host}\"\n{kind}{token}decision = \"{code}\"\n"
+                "[[test]]\nrequest = \"{method} {target}\"\nhost = \"{host}\"\n{kind}{token}client_address = \"{client}\"\n\
+                 decision = \"{code}\"\nreport_only = \"{reported}\"\n"
             ));
         }
     }
 }
 
-/// Returns `allow` or the problem code of a decision such as `404 not_found: title`.
+/// Returns the kind and the rest of a decision such as `redirect 308 /moved`.
+fn own_answer(decision: &str) -> Option<(&str, &str)> {
+    let answer = decision.split_once(' ')?;
+    matches!(answer.0, "redirect" | "respond").then_some(answer)
+}
+
+/// Returns `allow`, `redirect`, `respond` or the problem code of a decision such as `404 not_found: title`.
 fn code_of(decision: &str) -> &str {
+    if let Some((kind, _)) = own_answer(decision) {
+        return kind;
+    }
     match decision.split_once(' ') {
         Some((_status, rest)) => rest.split(':').next().unwrap_or_default(),
         None => decision,
@@ -233,8 +309,19 @@ fn code_of(decision: &str) -> &str {
 async fn explain_route_tests_and_gateway_agree() {
     let mut random = Choices(0x2026_1125);
     let mut number = 0;
+    let folder = tempfile::tempdir().expect("a folder");
+    let key_file = folder.path().join("keys.toml");
+    let new_key = NewApiKey {
+        name: KEY_SERVICE.to_owned(),
+        scopes: Vec::new(),
+        lifetime: None,
+    };
+    let created = create(&new_key, &[7; 38], Timestamp::from_unix_seconds(0)).expect("created");
+    let key = created.key.expose().to_owned();
+    std::fs::write(&key_file, created.to_string()).expect("writes");
+    let api_keys = format!("[api_keys]\nfile = {key_file:?}\n");
     while number < CONFIGURATIONS {
-        let routes = random.routes();
+        let routes = format!("{api_keys}{}", random.routes());
         // Some configurations are rejected, because a route is unreachable.
         let Ok(loaded) = config(&routes) else {
             continue;
@@ -242,17 +329,27 @@ async fn explain_route_tests_and_gateway_agree() {
         number += 1;
         let origin = TestOrigin::start(OriginBehavior::Answer).await;
         let upstream = format!("addresses = [\"{}\"]", origin.address);
-        let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
-        let callers = callers(&gateway);
+        let gateway = TestGateway::before(origin, &upstream, PROXIES, &routes).await;
+        let callers = callers(&gateway, &key, &key_file);
         let mut expectations = Expectations {
             routes: &routes,
             config: &loaded,
             forwarded: 0,
             route_tests: String::new(),
+            reported: Vec::new(),
         };
         for _ in 0..REQUESTS {
             expectations.check(&gateway, &callers, &mut random).await;
         }
+        let mut logged: Vec<String> = gateway
+            .finish()
+            .await
+            .iter()
+            .filter_map(|event| event["audit"].as_str().map(str::to_owned))
+            .collect();
+        logged.sort_unstable();
+        expectations.reported.sort_unstable();
+        assert_eq!(logged, expectations.reported, "{routes}");
         let all = format!("{routes}{}", expectations.route_tests);
         if let Err(error) = config(&all) {
             panic!("{error}\n{all}");

@@ -43,8 +43,54 @@ fn report_only_policy_allows_in_route_tests() {
         "[[test]]\nrequest = \"GET /a\"\ntoken = \"user\"\ndecision = \"service_not_allowed\"\n";
     let with = |policy: &str| read(&format!("{UPSTREAM}{route}policy = {policy}\n{test}"));
     with("{ services = \"any\" }").expect("refused");
-    let exit = with("{ services = \"any\", audit = true }").expect_err("must be rejected");
+    let exit = with("{ services = \"any\", report_only = true }").expect_err("must be rejected");
     assert!(exit.message().contains("is decided allow"), "{exit}");
+    let exit = with("{ services = \"any\", audit = true }").expect_err("a renamed key");
+    let renamed = "policy.audit: renamed to `report_only`";
+    assert!(exit.message().contains(renamed), "{exit}");
+}
+
+#[test]
+fn route_test_compares_the_reported_code() {
+    let route = "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\n";
+    let test = "[[test]]\nrequest = \"GET /a\"\nclient_address = \"192.0.2.1\"\ntoken = \"user\"\n";
+    let with = |route_lines: &str, expected: &str| {
+        let text = format!("{UPSTREAM}{route}{route_lines}{test}{expected}");
+        read(&text).map_err(|exit| exit.message().to_owned())
+    };
+    let list = "access = { deny = [\"192.0.2.0/24\"], report_only = true }\n";
+    let users = "policy = { users = \"any\" }\n";
+    let services = "policy = { services = \"any\", report_only = true }\n";
+    let enforced = "policy = { services = \"any\" }\n";
+    for (lines, decision, reported) in [
+        (users.to_owned(), "allow", "none"),
+        (services.to_owned(), "allow", "service_not_allowed"),
+        (format!("{list}{users}"), "allow", "address_not_allowed"),
+        (format!("{list}{services}"), "allow", "address_not_allowed"),
+        (
+            format!("{list}{enforced}"),
+            "service_not_allowed",
+            "address_not_allowed",
+        ),
+    ] {
+        let expect = |code: &str| {
+            let expected = format!("decision = \"{decision}\"\nreport_only = \"{code}\"\n");
+            with(&lines, &expected)
+        };
+        assert!(expect(reported).is_ok(), "{lines}: {:?}", expect(reported));
+        let said = expect("insufficient_scope").expect_err("another code");
+        let wrong = format!("is reported as {reported}, not insufficient_scope");
+        assert!(said.contains(&wrong), "{said}");
+    }
+    let said = with(
+        users,
+        "decision = \"allow\"\nreport_only = \"no_such_code\"\n",
+    );
+    let said = said.expect_err("an unknown code");
+    assert!(
+        said.contains("must be none or a code of PROBLEMS.md"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -305,7 +351,7 @@ fn missing_files_are_reported_at_their_lines() {
 #[tokio::test]
 async fn report_only_decision_is_logged_and_forwarded() {
     let route = "[[route]]\nname = \"watched\"\npath = \"/watched\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
-                 policy = { services = [\"auth\"], audit = true }\n";
+                 policy = { services = [\"auth\"], report_only = true }\n";
     let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let gateway = TestGateway::before(origin, &upstream, "", route).await;

@@ -352,3 +352,41 @@ async fn statuses_decide_as_with_auth_request_of_nginx() {
         }
     }
 }
+
+#[tokio::test]
+async fn report_only_service_rejects_nothing_on_both_paths() {
+    let service = CheckService::start().await;
+    let gateway = gateway(service.address, ", timeout = \"300ms\", report_only = true").await;
+    let forged = "X-Tenant: mallory\r\n";
+    for selector in PATH_SELECTORS {
+        for query in ["200", "401", "403", "500", "200&huge"] {
+            let headers = format!("{forged}{selector}");
+            let response = gateway.get(&format!("/open?{query}"), &headers).await;
+            assert_eq!(response.status, 200, "{query}");
+            let seen = gateway.origin.seen().pop().expect("a request");
+            let is_added = has_field(&seen, "x-tenant: acme");
+            assert_eq!(is_added, query == "200", "{query}: {seen}");
+            assert!(!seen.contains("mallory"), "{query}: {seen}");
+        }
+    }
+    service.is_holding.store(true, Ordering::Relaxed);
+    let asked = std::time::Instant::now();
+    assert_eq!(gateway.get("/open?200&held", "").await.status, 200);
+    assert!(asked.elapsed() < STEP_TIMEOUT, "bounded by the timeout");
+    let metrics = gateway.admin_get("/metrics").await;
+    let paths = PATH_SELECTORS.len();
+    for (code, count) in [
+        ("authorization_required", paths),
+        ("authorization_denied", paths),
+        ("authorization_unavailable", 2 * paths + 1),
+    ] {
+        let name = "postern_proxy_external_authorization_report_only_total";
+        let counted = format!("{name}{{code=\"{code}\",route=\"open\"}} {count}\n");
+        assert!(metrics.contains(&counted), "{counted}{metrics}");
+    }
+    let events = gateway.finish().await;
+    let denied = events
+        .iter()
+        .filter(|event| event["audit"] == "authorization_denied" && event["status"] == 200);
+    assert_eq!(denied.count(), paths);
+}

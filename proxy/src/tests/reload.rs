@@ -269,7 +269,7 @@ addresses = ["x"]
 path = "/a//b"
 methods = ["FETCH"]
 upstream = "b"
-policy = { audit = true }
+policy = { report_only = true }
 [[route]]
 name = "one"
 path = "/c/{x}"
