@@ -20,6 +20,7 @@ mod config_checks;
 mod connections;
 mod cors;
 mod defaults;
+mod draining;
 mod early_responses;
 mod external_authorization;
 mod forwarded;

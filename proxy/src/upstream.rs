@@ -9,6 +9,7 @@
 pub(crate) mod checked_connection;
 mod client_shares;
 mod discovery;
+mod drain;
 mod endpoint;
 mod hash_key;
 mod health;
@@ -45,6 +46,7 @@ use crate::telemetry::metrics::GatewayMetrics;
 use client_shares::ClientShares;
 use discovery::{Discovery, SharedDiscovery};
 pub(crate) use discovery::{NameStatus, Resolution};
+pub(crate) use drain::Abortable;
 use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
 use hedging::Hedging;
@@ -216,17 +218,13 @@ impl UpstreamPool {
         }
     }
 
-    /// Begins the slow start of new addresses, unless all are, and drains removed ones: their idle
-    /// connections are closed, and their requests in flight end as they would.
+    /// Begins the slow start of new addresses, unless all are, and drains removed ones.
     fn note_members(&self, before: &[Arc<Endpoint>], after: &[Arc<Endpoint>]) {
         let is_in = |endpoint: &Arc<Endpoint>, all: &[Arc<Endpoint>]| {
             all.iter().any(|one| Arc::ptr_eq(one, endpoint))
         };
         for endpoint in before.iter().filter(|endpoint| !is_in(endpoint, after)) {
-            endpoint.idle.close();
-            let in_flight = endpoint.in_flight();
-            let (upstream, address) = (&self.config.name, endpoint.address);
-            tracing::info!(%upstream, %address, in_flight, "upstream address removed, draining");
+            self.drain(endpoint);
         }
         let kept = before.iter().any(|endpoint| is_in(endpoint, after));
         if let (Some(duration), true) = (self.config.slow_start, kept) {
@@ -235,6 +233,40 @@ impl UpstreamPool {
                 endpoint.start_ramp(now_ms, duration);
             }
         }
+    }
+
+    /// Drains the addresses that a reload has removed: those that `successor`, the pool with the same
+    /// name, does not have. While it has none, because its names are being looked up, all are kept.
+    pub(crate) fn drain_removed(&self, successor: Option<&Self>) {
+        let current = successor.map(Self::endpoints).unwrap_or_default();
+        if successor.is_some() && current.is_empty() {
+            return;
+        }
+        let is_removed = |endpoint: &&Arc<Endpoint>| {
+            let mut current = current.iter();
+            current.all(|one| one.address != endpoint.address)
+        };
+        for endpoint in self.endpoints().iter().filter(is_removed) {
+            self.drain(endpoint);
+        }
+    }
+
+    /// Drains a removed address: its idle connections are closed, and its requests in flight are
+    /// aborted after `drain_timeout`.
+    fn drain(&self, endpoint: &Arc<Endpoint>) {
+        endpoint.idle.close();
+        let (upstream, address) = (self.config.name.clone(), endpoint.address);
+        let (in_flight, timeout) = (endpoint.in_flight(), self.config.drain_timeout);
+        tracing::info!(%upstream, %address, in_flight, "upstream address removed, draining");
+        let endpoint = Arc::clone(endpoint);
+        tokio::spawn(async move {
+            tokio::time::sleep(timeout).await;
+            let aborted = endpoint.abort_requests();
+            if aborted > 0 {
+                let drain_s = timeout.as_secs_f64();
+                tracing::warn!(%upstream, %address, aborted, drain_s, "requests to removed upstream address aborted");
+            }
+        });
     }
 
     /// Returns the states of the names that are looked up.

@@ -53,6 +53,8 @@ pub struct UpstreamConfig {
     /// Time in which a new or recovered address reaches its full share of the requests; default
     /// none.
     pub slow_start: Option<Duration>,
+    /// Time for requests in flight to a removed address, after which they are aborted; default 30 s.
+    pub drain_timeout: Duration,
     /// Second attempts of slow requests; default none.
     pub hedge: Option<HedgeConfig>,
 }
@@ -170,6 +172,7 @@ impl UpstreamConfig {
                     .optional("proxy_protocol", |field| read_proxy_protocol(field, http2)),
                 forwarded: upstream.or("forwarded", false, |field| field.boolean()),
                 slow_start,
+                drain_timeout: upstream.or("drain_timeout", seconds(30), |field| field.duration()),
                 hedge,
                 addresses: addresses?,
             })

@@ -36,6 +36,8 @@ pub(crate) struct RequestDeadline {
     response_complete: AtomicBool,
     /// HTTP/1 only: whether the connection closes after the response.
     closes_after_response: AtomicBool,
+    /// Whether the request is aborted, because its upstream address was removed.
+    is_drained: AtomicBool,
     /// Units of [`crate::downstream::response_buffers`] to reserve while the reader is slow.
     buffer_units: AtomicUsize,
     abort_reason: AtomicU8,
@@ -91,6 +93,7 @@ impl RequestDeadline {
             is_grpc: AtomicBool::new(false),
             response_complete: AtomicBool::new(false),
             closes_after_response: AtomicBool::new(false),
+            is_drained: AtomicBool::new(false),
             buffer_units: AtomicUsize::new(1),
             abort_reason: AtomicU8::new(0),
         }
@@ -109,6 +112,7 @@ impl RequestDeadline {
         self.request_complete
             .store(request_complete, Ordering::Relaxed);
         self.closes_after_response.store(false, Ordering::Relaxed);
+        self.is_drained.store(false, Ordering::Relaxed);
         self.abort_reason.store(0, Ordering::Relaxed);
         self.set_buffer_units(1);
     }
@@ -150,6 +154,12 @@ impl RequestDeadline {
     pub(crate) fn note_request_complete(&self) {
         self.request_complete.store(true, Ordering::Relaxed);
         self.note_progress();
+    }
+
+    /// Makes the request, or the tunnel, fail as by a timeout of the upstream when it is polled.
+    pub(crate) fn abort_drained(&self) {
+        self.is_drained.store(true, Ordering::Relaxed);
+        self.deadline_ms.store(0, Ordering::Relaxed);
     }
 
     /// Removes all deadlines, for a tunnel.
@@ -341,6 +351,9 @@ impl SlowClientGuard {
             ready!(self.timer.poll(due, cx));
             if deadline.is_some_and(|deadline| deadline <= due) {
                 let waits_for_client = self.reading.or(writing).is_some();
+                if request.is_drained.load(Ordering::Relaxed) {
+                    return Poll::Ready(AbortReason::UpstreamTimeout);
+                }
                 return Poll::Ready(if waits_for_client {
                     AbortReason::ClientDeadline
                 } else {

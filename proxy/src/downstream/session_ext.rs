@@ -97,6 +97,8 @@ pub(crate) trait SessionExt {
     /// Returns the deadline of the request: that of the connection for HTTP/1, that of the stream
     /// for HTTP/2.
     fn deadline(&self) -> Option<&RequestDeadline>;
+    /// Returns the same deadline, for other tasks.
+    fn shared_deadline(&self) -> Option<Arc<RequestDeadline>>;
     /// Returns the status of the last response head that was written.
     fn response_status(&self) -> Option<StatusCode>;
     /// Makes the connection close after this response.
@@ -147,6 +149,13 @@ impl SessionExt for Session {
         match self.connection() {
             Some(connection) => Some(connection.deadline()),
             None => handle(self).map(|handle| &*handle.deadline),
+        }
+    }
+
+    fn shared_deadline(&self) -> Option<Arc<RequestDeadline>> {
+        match self.connection() {
+            Some(connection) => Some(connection.shared_deadline()),
+            None => handle(self).map(|handle| Arc::clone(&handle.deadline)),
         }
     }
 

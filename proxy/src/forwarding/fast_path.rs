@@ -75,6 +75,7 @@ pub(super) async fn forward(
     }
     loop {
         upstream_request::choose_endpoint(state, session, ctx)?;
+        upstream_request::abort_when_drained(session, ctx).await;
         match attempt_once(state, session, body.as_ref(), ctx).await {
             Err(error) if error.retry() => {}
             done => return done,

@@ -113,6 +113,7 @@ pub(super) async fn race(
                 count(ctx, HedgeResult::Won);
                 note_overtaken(ctx);
                 ctx.attempt = race.second.take().map(|(_, attempt)| attempt);
+                upstream_request::abort_when_drained(session, ctx).await;
                 return Ok(first);
             }
             RaceEvent::First(Err(failed)) => match race.second.take() {
@@ -121,6 +122,7 @@ pub(super) async fn race(
                 Some((running, attempt)) => {
                     failed.record(ctx.attempt.as_ref(), ctx);
                     ctx.attempt = Some(attempt);
+                    upstream_request::abort_when_drained(session, ctx).await;
                     race.first = running;
                 }
             },

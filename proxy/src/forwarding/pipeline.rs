@@ -87,6 +87,7 @@ impl ProxyHttp for GatewayProxy {
         ctx: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
         upstream_request::choose_endpoint(&self.state, session, ctx)?;
+        upstream_request::abort_when_drained(session, ctx).await;
         // Another attempt begins with the first part of the body.
         if let Some(capture) = &mut ctx.mirror {
             capture.body.clear();

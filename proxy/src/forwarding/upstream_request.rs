@@ -1,7 +1,9 @@
 //! Requests to upstreams: choice of an address and the forwarded message.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -15,6 +17,7 @@ use postern_common::Code;
 
 use crate::admission::header_changes;
 use crate::config::HeaderChanges;
+use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::response_buffers::HTTP2_UPSTREAM_UNITS;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::REFUSED;
@@ -24,7 +27,9 @@ use crate::message::headers;
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::telemetry::failure_cause::FailureCause;
-use crate::upstream::{ConnectionHeader, NoEndpoint, UpstreamPool, checked_connection, tunnel};
+use crate::upstream::{
+    Abortable, ConnectionHeader, NoEndpoint, UpstreamPool, checked_connection, tunnel,
+};
 
 /// The error type for an upstream with `http2 = true` that does not speak HTTP/2.
 const NOT_HTTP2: ErrorType = ErrorType::new("upstream with http2 = true does not speak HTTP/2");
@@ -91,6 +96,22 @@ pub(super) fn choose_endpoint(
         is_reused: None,
     });
     Ok(())
+}
+
+/// Makes the request end when the chosen address was removed and its time to drain is over.
+pub(super) async fn abort_when_drained(client: &Session, ctx: &RequestContext) {
+    let (Some(attempt), Some(deadline)) = (&ctx.attempt, client.shared_deadline()) else {
+        return;
+    };
+    // The task polls the deadline when it is woken, on both paths.
+    let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    attempt.permit.abort_when_drained(deadline, waker);
+}
+
+impl Abortable for RequestDeadline {
+    fn abort(&self) {
+        self.abort_drained();
+    }
 }
 
 /// Logs that no upstream address is available, as a rate-limited warning.

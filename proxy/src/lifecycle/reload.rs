@@ -341,6 +341,7 @@ impl ConfigReloader {
         // these evaluate.
         self.state.verifier.adopt(trust);
         let before = self.state.runtime_config.swap(Arc::new(runtime_config));
+        self.state.runtime_config.load().drain_replaced(&before);
         self.retired.lock().push(before);
         self.update_status(|status| status.included_files = included_files);
         Ok(self.startup_settings.differences(&startup_settings))

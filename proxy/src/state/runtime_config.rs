@@ -137,6 +137,16 @@ impl RuntimeConfig {
         })
     }
 
+    /// Drains the upstream addresses of the configuration `before` that this one does not contain.
+    pub(crate) fn drain_replaced(&self, before: &Self) {
+        let is_kept = |pool: &Arc<UpstreamPool>| self.pools.iter().any(|it| Arc::ptr_eq(it, pool));
+        for pool in before.pools.iter().filter(|pool| !is_kept(pool)) {
+            let mut pools = self.pools.iter();
+            let successor = pools.find(|it| it.config.name == pool.config.name);
+            pool.drain_removed(successor.map(|pool| &**pool));
+        }
+    }
+
     /// Returns whether a file with a fixed response was modified since it was read.
     pub(crate) fn has_changed_files(&self) -> bool {
         let answers = self.route_table.routes.iter();

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -11,6 +12,7 @@ use serde::Serialize;
 
 use crate::config::OutlierDetection;
 use crate::upstream::client_shares::ClientShare;
+use crate::upstream::drain::{Abortable, DrainList};
 use crate::upstream::http1_connection::IdlePool;
 use crate::upstream::log_throttle::LogThrottle;
 
@@ -50,6 +52,8 @@ pub(crate) struct Endpoint {
     ramp_until: AtomicU64,
     /// Idle HTTP/1.1 connections.
     pub(crate) idle: IdlePool,
+    /// Requests in flight, which are aborted some time after the address was removed.
+    drain_list: DrainList,
     /// Rate limit of warnings about failed attempts.
     pub(crate) warnings: LogThrottle,
 }
@@ -88,6 +92,8 @@ pub(crate) struct InFlightPermit {
     pub(crate) endpoint: Arc<Endpoint>,
     /// The client share of the request.
     share: Mutex<Option<ClientShare>>,
+    /// The key in the drain list plus one; 0 if the request is not in it.
+    drain_key: AtomicUsize,
     is_released: AtomicBool,
 }
 
@@ -119,6 +125,7 @@ impl Endpoint {
             ramp_from: AtomicU64::new(0),
             ramp_until: AtomicU64::new(0),
             idle: IdlePool::default(),
+            drain_list: DrainList::default(),
             warnings: LogThrottle::default(),
         }
     }
@@ -234,6 +241,11 @@ impl Endpoint {
         is_new.then(|| now_ms.saturating_sub(since) / 1000)
     }
 
+    /// Aborts the requests in flight of a removed address. Returns their number.
+    pub(super) fn abort_requests(&self) -> usize {
+        self.drain_list.abort_all()
+    }
+
     /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
@@ -265,6 +277,7 @@ impl InFlightPermit {
         Some(Self {
             endpoint,
             share: Mutex::default(),
+            drain_key: AtomicUsize::new(0),
             is_released: AtomicBool::new(false),
         })
     }
@@ -274,12 +287,23 @@ impl InFlightPermit {
         *self.share.lock() = Some(share);
     }
 
+    /// Makes the request end when its address was removed and the time to drain is over. `waker` wakes
+    /// its task.
+    pub(crate) fn abort_when_drained(&self, request: Arc<dyn Abortable>, waker: Waker) {
+        if let Some(key) = self.endpoint.drain_list.insert(request, waker) {
+            self.drain_key.store(key + 1, Ordering::Relaxed);
+        }
+    }
+
     /// Releases the slot: the upstream has completed its response, even if the client is still
     /// reading it.
     pub(crate) fn release(&self) {
         if !self.is_released.swap(true, Ordering::Relaxed) {
             self.endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
             self.share.lock().take();
+            if let Some(key) = self.drain_key.load(Ordering::Relaxed).checked_sub(1) {
+                self.endpoint.drain_list.remove(key);
+            }
         }
     }
 }

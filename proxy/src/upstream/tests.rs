@@ -32,6 +32,7 @@ fn config(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamConfig {
         proxy_protocol: None,
         forwarded: false,
         slow_start: None,
+        drain_timeout: Duration::from_secs(30),
         hedge: None,
     }
 }

@@ -58,8 +58,8 @@ fn current_ports(pool: &UpstreamPool) -> Vec<u16> {
     ports
 }
 
-#[test]
-fn unchanged_addresses_keep_their_state() {
+#[tokio::test]
+async fn unchanged_addresses_keep_their_state() {
     let pool = resolved(&["a.internal:1", "b.internal:1"], &[&[11], &[21]]);
     let before = pool.endpoints();
     apply(&pool, 1, answer(&[22]));
@@ -67,8 +67,8 @@ fn unchanged_addresses_keep_their_state() {
     assert!(Arc::ptr_eq(&before[0], &after[0]) && !Arc::ptr_eq(&before[1], &after[1]));
 }
 
-#[test]
-fn address_of_another_name_gets_a_new_endpoint() {
+#[tokio::test]
+async fn address_of_another_name_gets_a_new_endpoint() {
     let pool = resolved(&["a.internal:1", "b.internal:1"], &[&[11, 12], &[21]]);
     let before = pool.endpoints();
     pool.discovery.record(0, answer(&[12]), Instant::now());
@@ -142,8 +142,8 @@ fn changed_weight_keeps_the_state() {
     assert_eq!(ports(&pool, 100), [0, 0, 100], "the priority has changed");
 }
 
-#[test]
-fn unavailable_service_has_no_address() {
+#[tokio::test]
+async fn unavailable_service_has_no_address() {
     let pool = services(LoadBalancing::RoundRobin, &[(10, 1, 1)]);
     apply_services(&pool, &[]);
     assert_eq!(
@@ -152,8 +152,8 @@ fn unavailable_service_has_no_address() {
     );
 }
 
-#[test]
-fn unresolved_name_keeps_its_addresses() {
+#[tokio::test]
+async fn unresolved_name_keeps_its_addresses() {
     let pool = resolved(&["a.internal:1", "b.internal:1"], &[&[11, 12], &[21]]);
     let states = || {
         let names = pool.names().into_iter();

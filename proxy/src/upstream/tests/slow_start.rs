@@ -74,8 +74,8 @@ fn new_address_reaches_its_share_during_slow_start() {
     }
 }
 
-#[test]
-fn first_addresses_have_no_slow_start() {
+#[tokio::test]
+async fn first_addresses_have_no_slow_start() {
     let pool = resolved(LoadBalancing::RoundRobin, &[11, 12]);
     assert_eq!(share(&pool, 12, Instant::now()), REQUESTS / 2);
     // All addresses are replaced.
