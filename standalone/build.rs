@@ -13,10 +13,12 @@ fn main() -> Result<(), Error> {
     let mut code = String::from("&[\n");
     for file in &files {
         let name = file.strip_prefix(&root).map_err(Error::other)?;
+        let name = name.display().to_string();
+        // Relative to the crate, so that a target folder that outlives its clone can be used by another.
+        let path = format!("/../conf/templates/{name}");
         writeln!(
             code,
-            "({:?}, include_bytes!({file:?})),",
-            name.display().to_string()
+            "({name:?}, include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {path:?}))),"
         )
         .map_err(Error::other)?;
     }

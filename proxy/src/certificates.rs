@@ -21,7 +21,7 @@ mod slot;
 
 pub(crate) use acme::{AcmeRenewal, AcmeStore, HTTP_CHALLENGE_PREFIX, PendingChallenges};
 pub(crate) use client_auth::{TlsClient, principal_caller};
-pub(crate) use files::{acme_file_fault, check_upstream_files};
+pub(crate) use files::{acme_file_fault, certificates, check_upstream_files, private_key};
 pub(crate) use hosts::HostGuard;
 pub(crate) use loading::check_listener_files;
 pub(crate) use ocsp_fetch::fetch_staples;

@@ -3,8 +3,8 @@
 //! - **Enters:** an upstream of the configuration; a hash of the client, and the key of consistent
 //!   hashing, per request.
 //! - **Leaves:** an [`InFlightPermit`] for an address, and connections to it; parsed responses.
-//! - **May depend on:** [`crate::config`], [`crate::message`] for framing, and [`crate::telemetry`]
-//!   for metrics.
+//! - **May depend on:** [`crate::config`], [`crate::certificates`] for PEM files, [`crate::message`]
+//!   for framing, and [`crate::telemetry`] for metrics.
 
 pub(crate) mod checked_connection;
 mod client_shares;

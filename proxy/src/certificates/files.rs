@@ -55,7 +55,7 @@ fn error_of<T>(result: Option<&Result<T, Exit>>) -> Option<Exit> {
 }
 
 /// Reads the certificates of a PEM file, at least one.
-pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Exit> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Exit> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
@@ -67,7 +67,8 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Exit> {
+/// Reads the first private key of a PEM file.
+pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Exit> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| unreadable(path, &error))
 }
 

@@ -1,15 +1,14 @@
 //! Certificates and keys for TLS to upstreams.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use pingora_core::tls::{RootCertStore, load_platform_certs_incl_env_into_store};
 use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use postern_common::exit::Exit;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::certificates::{certificates, private_key};
 use crate::config::UpstreamTlsConfig;
 
 /// An empty file of certificate authorities, for upstreams that do not use the system's: Pingora
@@ -44,15 +43,18 @@ impl TlsMaterial {
             .map(|certificates| {
                 let wrapped = certificates
                     .into_iter()
-                    .map(|certificate| WrappedX509::new(certificate, parse_x509));
+                    .map(|certificate| WrappedX509::new(certificate.to_vec(), parse_x509));
                 wrapped.collect()
             });
         let certificate = match (&config.certificate, &config.key) {
             (Some(certificate), Some(key)) => {
-                let key =
-                    PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+                let key = private_key(key)?;
+                let chain = certificates(certificate)?;
                 Some(Arc::new(CertKey::new(
-                    certificates(certificate)?,
+                    chain
+                        .iter()
+                        .map(|certificate| certificate.to_vec())
+                        .collect(),
                     key.secret_der().to_vec(),
                 )))
             }
@@ -92,25 +94,6 @@ fn modified(config: &UpstreamTlsConfig) -> Vec<Option<SystemTime>> {
             .ok()
     };
     files.into_iter().flatten().map(modified).collect()
-}
-
-fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, Exit> {
-    let all = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(path, &error))?;
-    let all: Result<Vec<_>, _> = all
-        .map(|certificate| certificate.map(|der| der.to_vec()))
-        .collect();
-    match all {
-        Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err(Exit::usage(format!(
-            "{}: holds no certificate",
-            path.display()
-        ))),
-        Err(error) => Err(unreadable(path, &error)),
-    }
-}
-
-fn unreadable(path: &Path, error: &rustls::pki_types::pem::Error) -> Exit {
-    Exit::usage(format!("{}: cannot read: {error}", path.display()))
 }
 
 impl std::fmt::Debug for TlsMaterial {
