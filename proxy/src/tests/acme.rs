@@ -258,6 +258,60 @@ async fn replica_answers_the_http_challenge_of_another_and_loads() {
     );
 }
 
+#[tokio::test]
+async fn tampered_store_keeps_the_certificate_in_use() {
+    const TAMPERED: &str = "b.example.test";
+    const INTACT: &str = "c.example.test";
+    let (listener, other) = (bind().await, bind().await);
+    let pebble = Pebble::start(1, port(&listener), 3600).await;
+    let store = pebble.files.path("store");
+    std::fs::create_dir_all(store.join("certificates")).expect("creates");
+    std::fs::set_permissions(&store, std::fs::Permissions::from_mode(0o700)).expect("a mode");
+    let issue = |name: &str| pebble.files.authority.issue_with(&[name], |_| {});
+    let bundle = |name: &str| {
+        let (certificate, key) = issue(name);
+        key + &certificate
+    };
+    let write = |name: &str, contents: &str| {
+        let file = store.join(format!("certificates/{name}.pem"));
+        std::fs::write(file, contents).expect("writes");
+    };
+    let good = bundle(TAMPERED);
+    write(TAMPERED, &good);
+    write(INTACT, &bundle(INTACT));
+    let domains = format!("\"{TAMPERED}\", \"{INTACT}\"");
+    // The ACME server is not reachable.
+    let config = pebble.config(free_port().await, &domains, "tls-alpn-01");
+    let tls_port = port(&listener);
+    let _gateway = gateway(vec![listener], &config).await;
+    let first = presented(tls_port, TAMPERED).await;
+    assert!(first.is_some());
+    let mismatched = issue(TAMPERED).1 + &issue(TAMPERED).0;
+    for bad in [
+        &good[..good.len() / 2],
+        "",
+        mismatched.as_str(),
+        bundle(INTACT).as_str(),
+    ] {
+        write(TAMPERED, bad);
+        // Once the other certificate was replaced twice, the store was read after the change.
+        for _ in 0..2 {
+            let before = presented(tls_port, INTACT).await;
+            write(INTACT, &bundle(INTACT));
+            wait_for("the replaced certificate", async || {
+                presented(tls_port, INTACT).await != before
+            })
+            .await;
+        }
+        assert_eq!(presented(tls_port, TAMPERED).await, first, "{bad}");
+    }
+    // A replica that starts now refuses handshakes for this name only.
+    let other_port = port(&other);
+    let _replica = gateway(vec![other], &config).await;
+    assert_eq!(presented(other_port, TAMPERED).await, None);
+    assert!(presented(other_port, INTACT).await.is_some());
+}
+
 /// Requests a challenge response. Returns the status.
 async fn http_challenge(gateway: &TestGateway, address: SocketAddr, token: &str) -> u16 {
     let stream = TcpStream::connect(address).await.expect("connects");
