@@ -21,7 +21,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Starts HAProxy with these lines, in which `{port}` and `{folder}` are replaced.
-    async fn haproxy(lines: &str) -> Self {
+    pub(super) async fn haproxy(lines: &str) -> Self {
         let times = "timeout connect 5s\ntimeout client 10s\ntimeout server 10s";
         let config = format!("global\nmaxconn 100\ndefaults\nmode http\n{times}\n{lines}");
         Self::start(

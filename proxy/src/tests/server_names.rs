@@ -1,5 +1,5 @@
 //! The selection of certificates by server name, and protocol versions, against `openssl s_client`,
-//! curl and nginx.
+//! curl, nginx and HAProxy.
 
 use std::process::Stdio;
 
@@ -8,6 +8,7 @@ use tokio::process::{Child, Command};
 
 use super::certificate_folder::{CertificateFolder, free_port, s_client};
 use super::harness::STEP_TIMEOUT;
+use super::load_balancers::Program;
 
 const CERTIFICATES: [&str; 4] = ["default", "exact", "wild", "inner"];
 
@@ -74,14 +75,34 @@ async fn nginx(files: &CertificateFolder) -> (Child, u16) {
     (child, port)
 }
 
+/// Starts HAProxy with all certificates, the first of which is the default.
+async fn haproxy(files: &CertificateFolder) -> Program {
+    let bundles = CERTIFICATES.map(|name| {
+        let read = |suffix: &str| {
+            let path = files.path(&format!("{name}.{suffix}"));
+            std::fs::read_to_string(path).expect("reads")
+        };
+        let bundle = format!("{name}.bundle");
+        files.write(&bundle, read("pem") + &read("key"));
+        format!("crt {}", files.path(&bundle).display())
+    });
+    let lines = format!(
+        "frontend front\nbind 127.0.0.1:{{port}} ssl {}\nhttp-request return status 204\n",
+        bundles.join(" ")
+    );
+    Program::haproxy(&lines).await
+}
+
 #[tokio::test]
-async fn certificate_is_selected_by_server_name_as_by_nginx() {
+async fn certificate_is_selected_as_by_nginx_and_haproxy() {
     let files = certificates();
     let gateway = files
         .gateway(&(files.keys("default") + &further(&files)))
         .await;
     let (_nginx, nginx_port) = nginx(&files).await;
-    // Unlike nginx, a wildcard matches one label, as clients accept it (RFC 9525 section 6.3).
+    let haproxy = haproxy(&files).await;
+    // Unlike nginx, a wildcard matches one label, as clients accept it (RFC 9525 section 6.3) and
+    // HAProxy does. Unlike HAProxy, a trailing dot is ignored, as nginx does.
     for (server_name, expected, of_nginx) in [
         (Some("default.test"), "default", "default"),
         (Some("a.example.test"), "exact", "exact"),
@@ -101,6 +122,12 @@ async fn certificate_is_selected_by_server_name_as_by_nginx() {
             presented(nginx_port).await,
         );
         assert_eq!(found, (Some(expected), Some(of_nginx)), "{server_name:?}");
+        let of_haproxy = match server_name.is_some_and(|name| name.ends_with('.')) {
+            true => "default",
+            false => expected,
+        };
+        let found = presented(haproxy.address.port()).await;
+        assert_eq!(found, Some(of_haproxy), "HAProxy: {server_name:?}");
     }
 }
 
