@@ -2,12 +2,34 @@
 
 use std::process::ExitCode;
 
-/// Parses the arguments of the process. Help and version are printed.
+use crate::command_line::{documentation, with_documentation};
+
+/// Parses the arguments of the process. Help and version are printed, and the subcommands
+/// `completions` and `man`, which every program has, are carried out.
 ///
 /// # Errors
 /// The exit code of the process, if it ends here: 64 for an invalid argument.
 pub fn parse_arguments<P: clap::Parser>() -> Result<P, ExitCode> {
-    P::try_parse().map_err(|error| {
+    let command = with_documentation(P::command());
+    let parsed = command.clone().try_get_matches().and_then(|mut matches| {
+        let written = documentation(&matches, &command, &mut std::io::stdout());
+        match written {
+            Some(written) => Ok(Err(written)),
+            None => P::from_arg_matches_mut(&mut matches)
+                .map(Ok)
+                .map_err(|error| error.format(&mut command.clone())),
+        }
+    });
+    let parsed = match parsed {
+        Ok(Ok(arguments)) => Ok(arguments),
+        Ok(Err(written)) => {
+            let written =
+                written.map_err(|error| Exit::unavailable(format!("cannot write: {error}")));
+            return Err(Exit::report(written));
+        }
+        Err(error) => Err(error),
+    };
+    parsed.map_err(|error| {
         if error.use_stderr() {
             return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
         }
@@ -29,6 +51,14 @@ impl Exit {
     pub fn usage(message: impl Into<String>) -> Self {
         Self {
             status: 64,
+            message: message.into(),
+        }
+    }
+
+    /// Creates an error for a command that has found what it looks for (1).
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self {
+            status: 1,
             message: message.into(),
         }
     }

@@ -23,6 +23,7 @@ pub mod backoff;
 pub mod circuit_breaker;
 pub mod weighted;
 
+mod command_line;
 pub mod exit;
 pub mod log;
 pub mod signals;

@@ -1,5 +1,5 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`,
-//! `/upstreams/names`, `/jwks/status`.
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/routes`,
+//! `/upstreams`, `/upstreams/names`, `/jwks/status`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,14 @@ use postern_common::http::Limits;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
+use crate::routing::listing::{self, RouteSummary};
 use crate::state::GatewayState;
 use crate::upstream::{EndpointStatus, NameStatus};
 
 pub(crate) fn router(state: &Arc<GatewayState>, health: Health) -> Router {
     let own = Router::new()
         .route("/config/status", get(config_status))
+        .route("/routes", get(routes))
         .route("/upstreams", get(upstreams))
         .route("/upstreams/names", get(upstream_names))
         .route("/jwks/status", get(jwks_status))
@@ -38,6 +40,13 @@ pub(crate) async fn serve(
 async fn config_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {
     let status = state.config_status.lock().clone();
     Json(serde_json::to_value(status).unwrap_or_default())
+}
+
+async fn routes(Shared(state): Shared<Arc<GatewayState>>) -> Json<Vec<RouteSummary>> {
+    let config = state.runtime_config.load();
+    let pools = config.pools.iter();
+    let names: Vec<&str> = pools.map(|pool| pool.config.name.as_str()).collect();
+    Json(listing::summaries(&config.route_table.routes, &names))
 }
 
 async fn upstreams(

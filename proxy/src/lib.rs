@@ -54,6 +54,8 @@ pub use lifecycle::{
     App, InheritedListeners, InheritedSockets, Listeners, PreviousProcess, check_files,
 };
 pub use routing::explain::{CallerSource, explain};
+pub use routing::listing::{RouteSummary, format_routes, routes};
+pub use routing::warnings::warnings;
 pub use telemetry::TraceContext;
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use postern_common::{Clock, log};
 use postern_proxy::api_keys::{self, ApiKeys, NewApiKey, is_api_key};
 use postern_proxy::config::{TestToken, certificate_principal};
 use postern_proxy::{
-    ASSUMED_POOLS, App, CallerSource, Config, InheritedListeners, InheritedSockets,
+    ASSUMED_POOLS, App, CallerSource, Config, InheritedListeners, InheritedSockets, RouteSummary,
     assumed_settings, config_files,
 };
 
@@ -23,6 +23,9 @@ use postern_proxy::{
 /// allocator returns memory to the kernel each time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Time for an answer of the admin listener.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -46,8 +49,21 @@ enum CliCommand {
         #[arg(long)]
         take_over: bool,
     },
-    /// Check the configuration and run its tests.
-    Check,
+    /// Check the configuration and the files that it names, and run its tests.
+    Check {
+        /// Fail with status 1 if there are warnings.
+        #[arg(long)]
+        strict: bool,
+    },
+    /// List the routes of the configuration file.
+    Routes {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// List the routes in force, from the admin listener that the file names.
+        #[arg(long)]
+        live: bool,
+    },
     /// Explain the route and the policy decision of a request.
     Explain {
         /// HTTP method, such as GET.
@@ -114,7 +130,8 @@ fn main() -> ExitCode {
             .unwrap_or(CliCommand::Run { take_over: false })
         {
             CliCommand::Run { take_over } => run(&arguments.config, &env, take_over),
-            CliCommand::Check => check(&arguments.config, &env),
+            CliCommand::Check { strict } => check(&arguments.config, &env, strict),
+            CliCommand::Routes { json, live } => routes(&arguments.config, &env, json, live),
             CliCommand::Explain {
                 method,
                 url,
@@ -206,7 +223,7 @@ fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
     clippy::print_stderr,
     reason = "the output of a command"
 )]
-fn check(path: &Path, env: &Env) -> Result<(), Exit> {
+fn check(path: &Path, env: &Env, strict: bool) -> Result<(), Exit> {
     let config = load(path, &env.clone().assuming(&ASSUMED_POOLS))?;
     let assumed = assumed_settings(&config).join(", ");
     if !assumed.is_empty() {
@@ -215,9 +232,58 @@ fn check(path: &Path, env: &Env) -> Result<(), Exit> {
             path.display()
         );
     }
+    let warnings = postern_proxy::warnings(&config);
+    for warning in &warnings {
+        eprintln!("{}: warning: {warning}", path.display());
+    }
     let (routes, tests) = (config.routes.len(), config.tests.len());
     println!("{}: good: {routes} routes, {tests} tests", path.display());
+    match strict && !warnings.is_empty() {
+        true => Err(Exit::failed(format!("{} warnings", warnings.len()))),
+        false => Ok(()),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the output of a command")]
+fn routes(path: &Path, env: &Env, json: bool, live: bool) -> Result<(), Exit> {
+    let env = env.clone().assuming(&ASSUMED_POOLS);
+    let config = config_files(path)?.decode(|root| Config::read(root, &env))?;
+    let routes = match live {
+        true => live_routes(&config)?,
+        false => postern_proxy::routes(&config),
+    };
+    match json {
+        true => println!(
+            "{}",
+            serde_json::to_string_pretty(&routes)
+                .map_err(|error| Exit::unavailable(error.to_string()))?
+        ),
+        false => print!("{}", postern_proxy::format_routes(&routes)),
+    }
     Ok(())
+}
+
+/// Returns the routes in force in a running gateway.
+fn live_routes(config: &Config) -> Result<Vec<RouteSummary>, Exit> {
+    let admin = config.admin.as_ref();
+    let admin = admin.ok_or_else(|| Exit::usage("--live needs [admin] address"))?;
+    let url = format!("http://{}/routes", admin.address);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
+    let fetched = runtime.block_on(async {
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .tls_certs_only([])
+            .timeout(ADMIN_TIMEOUT)
+            .build()?;
+        let response = client.get(&url).send().await?.error_for_status()?;
+        response.bytes().await
+    });
+    let bytes = fetched.map_err(|error| Exit::unavailable(format!("{url}: {error}")))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Exit::unavailable(format!("{url}: unexpected answer: {error}")))
 }
 
 #[expect(clippy::print_stdout, reason = "the output of a command")]

@@ -8,6 +8,7 @@
 
 pub(crate) mod decision;
 pub(crate) mod explain;
+pub mod listing;
 pub(crate) mod outcome;
 mod policy;
 pub(crate) mod route_tests;
@@ -15,5 +16,6 @@ pub(crate) mod router;
 pub(crate) mod table;
 mod trie;
 pub(crate) mod variables;
+pub mod warnings;
 
 pub use router::{RouteIndex, RouteMatcher, RouteRequest};

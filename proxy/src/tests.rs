@@ -57,6 +57,7 @@ mod rejected_responses;
 mod reload;
 mod requests;
 mod response_budget;
+mod route_list;
 mod scripted_origin;
 mod server_names;
 mod shutdown;

@@ -214,7 +214,8 @@ fn describe_segment(segment: &PathSegment, text: &str) -> String {
     }
 }
 
-fn describe_policy(policy: &RoutePolicy) -> String {
+/// Describes the policy of a route.
+pub(super) fn describe_policy(policy: &RoutePolicy) -> String {
     let RoutePolicy::Protected(CallerRules {
         users,
         services,

@@ -1,0 +1,113 @@
+//! `postern-proxy routes`, `/routes` of the admin listener, and the warnings of `check`.
+
+use postern_common::config::{Env, parse};
+
+use super::harness::{ROUTES, TestGateway};
+use super::origin::OriginBehavior;
+use crate::{Config, RouteSummary, format_routes, routes, warnings};
+
+fn config(text: &str) -> Config {
+    let env = Env::from([
+        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+        ("IDP_ACTOR_CLIENT_ID", "web"),
+        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+        ("IDP_SERVICE_CLIENT_ID", "machines"),
+    ]);
+    let text = format!(
+        "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n{text}"
+    );
+    parse("test.toml", &text, |root| Config::read(root, &env)).expect("reads")
+}
+
+#[test]
+fn route_list_shows_match_policy_target_and_limits() {
+    let listed = routes(&config(
+        r#"
+[[route]]
+name = "reports"
+path = "/reports/*"
+methods = ["GET", "POST"]
+hosts = ["*.example.com"]
+headers = { x-beta = "1" }
+upstream = "origin"
+policy = { services = ["auth"], report_only = true }
+access = { deny = ["192.0.2.0/24"], report_only = true }
+limits = [{ by = "route", requests = 5, per = "1m" }]
+[[route]]
+name = "old"
+path = "/old"
+methods = ["GET"]
+redirect = { to = "/new" }
+policy = "public"
+"#,
+    ));
+    let [reports, old] = listed.as_slice() else {
+        panic!("{listed:?}");
+    };
+    assert_eq!(reports.hosts, ["*.example.com"]);
+    assert_eq!(reports.conditions, ["header x-beta = 1"]);
+    assert_eq!(reports.policy, "services: auth (report only)");
+    assert_eq!(reports.target, "origin");
+    assert_eq!(
+        reports.limits[..2],
+        [
+            "access all but 192.0.2.0/24 (report only)",
+            "5 per 60s by route"
+        ]
+    );
+    assert_eq!((&*old.policy, &*old.target), ("public", "redirect 308"));
+    let text = format_routes(&listed);
+    let first = "reports: GET, POST /reports/*\n    hosts   *.example.com\n";
+    assert!(text.starts_with(first), "{text}");
+    assert!(
+        text.contains("old: GET /old\n    policy  public\n"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn admin_listener_lists_the_routes_in_force() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let listed = |text: &str| serde_json::from_str::<Vec<RouteSummary>>(text).expect("routes");
+    let live = listed(&gateway.admin_get("/routes").await);
+    assert_eq!(live, routes(&config(ROUTES)));
+    gateway.edit(|text| text.replace("path = \"/open\"", "path = \"/opened\""));
+    gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
+    let live = listed(&gateway.admin_get("/routes").await);
+    assert!(live.iter().any(|route| route.path == "/opened"), "{live:?}");
+}
+
+#[test]
+fn unused_and_untested_parts_are_warned_about() {
+    let route = |name: &str, path: &str, policy: &str| {
+        format!(
+            "[[route]]\nname = \"{name}\"\npath = \"{path}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
+             policy = {policy}\n"
+        )
+    };
+    let users = "{ users = \"any\" }";
+    let test = "[[test]]\nrequest = \"GET /a/x\"\nroute = \"all\"\ntoken = \"user\"\ndecision = \"allow\"\n";
+    let with = |extra: &str| {
+        let all = route("all", "/a/*", users);
+        warnings(&config(&format!("{all}{extra}{test}")))
+    };
+    assert!(with("").is_empty(), "{:?}", with(""));
+    let spare = "[upstream.spare]\naddresses = [\"127.0.0.1:2\"]\n";
+    assert_eq!(with(spare), ["upstream.spare: no route uses it"]);
+    assert_eq!(
+        with(&route("other", "/b", users)),
+        ["route other: no [[test]] selects it"]
+    );
+    let public = with(&route("open", "/a/b", "\"public\""));
+    assert_eq!(
+        public,
+        [
+            "route open: no [[test]] selects it",
+            "route open: is public, and takes requests that the protected route all would take"
+        ]
+    );
+    let beside = with(&route("open", "/c/*", "\"public\""));
+    assert_eq!(beside, ["route open: no [[test]] selects it"]);
+}
