@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, serve};
 use postern_common::startup::Listeners;
+use postern_common::{Clock, Secret, timeline};
 use tokio_util::sync::CancellationToken;
 
 use crate::assembly::AuthService;
@@ -23,6 +23,8 @@ use crate::telemetry::HealthMetric;
 const MAX_BODY_BYTES: usize = 64 << 10;
 /// The time between the start and the checks whose results are logged.
 const STARTUP_CHECK_DELAY: Duration = Duration::from_secs(5);
+/// Maximum time at shutdown for storing the audit events that are queued.
+const FINAL_AUDIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time between two probes of the stores.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -34,6 +36,8 @@ pub struct App {
     proxy_check: CheckResult,
     health: Health,
     admin_hosts: Vec<String>,
+    timeline_token: Option<Secret>,
+    clock: Clock,
 }
 
 // === impl App ===
@@ -49,13 +53,16 @@ impl App {
             Diagnostics::new(config.identity.clone(), config.auth_flow, clock.clone());
         let proxy_check = check_trusted_proxies(config.listen, &config.trusted_proxies);
         let admin_hosts = config.admin.hosts.clone();
-        let service = Box::pin(AuthService::build(config, clock)).await?;
+        let timeline_token = config.timeline_token.clone();
+        let service = Box::pin(AuthService::build(config, clock.clone())).await?;
         Ok(Self {
             service: Arc::new(service),
             diagnostics,
             proxy_check,
             health: Health::new(),
             admin_hosts,
+            timeline_token,
+            clock,
         })
     }
 
@@ -86,6 +93,8 @@ impl App {
             proxy_check,
             health,
             admin_hosts,
+            timeline_token,
+            clock,
         } = self;
         log_warnings(&[proxy_check]);
         let limits = Limits {
@@ -97,14 +106,26 @@ impl App {
             health.clone(),
             shutdown.clone(),
         ));
+        let audit_stop = CancellationToken::new();
+        let audit_writer = service
+            .audit_trail
+            .take_writer()
+            .map(|writer| tokio::spawn(writer.run(audit_stop.clone())));
         let startup_check = tokio::spawn(run_startup_check(diagnostics, Arc::clone(&service)));
-        let admin = listeners.admin.map(|listener| {
-            let router = admin::router(health, service.metrics.registry());
-            let shutdown = shutdown.clone();
-            tokio::spawn(async move {
-                admin::serve(listener, router, Limits::default(), &admin_hosts, shutdown).await;
-            })
-        });
+        let admin =
+            listeners.admin.map(|listener| {
+                let reader = service.audit_trail.reader.clone();
+                let read = move |query| {
+                    let reader = reader.clone();
+                    async move { reader.answer(&query).await }
+                };
+                let router = admin::router(health, service.metrics.registry())
+                    .merge(timeline::route(timeline_token.as_ref(), clock, read));
+                let shutdown = shutdown.clone();
+                tokio::spawn(async move {
+                    admin::serve(listener, router, Limits::default(), &admin_hosts, shutdown).await;
+                })
+            });
         let router = http::router(Arc::clone(&service.flows), service.trusted_proxies.clone());
         serve(listeners.public, router, limits, shutdown).await;
         // Aborting is safe at any point: these tasks tolerate a crash.
@@ -116,6 +137,14 @@ impl App {
             {
                 tracing::error!(%error, "background task failed");
             }
+        }
+        audit_stop.cancel();
+        if let Some(writer) = audit_writer
+            && tokio::time::timeout(FINAL_AUDIT_TIMEOUT, writer)
+                .await
+                .is_err()
+        {
+            tracing::warn!("audit events not stored at shutdown");
         }
         service.store.close().await;
     }
@@ -137,6 +166,7 @@ async fn run_background_tasks(
         Arc::clone(&service.verifier).run(shutdown.clone()),
         service.actor_service.run(shutdown.clone()),
         service.compensator.run(&shutdown),
+        service.audit_trail.retention.run(&shutdown),
         reseal,
         probe_stores(&service, &health, &shutdown),
     );

@@ -15,6 +15,7 @@ use postern_common::service::{ServiceClient, ServiceTokens, http_client};
 use postern_common::token::{Verifier, VerifierOptions};
 
 use crate::actor_service::ActorService;
+use crate::audit_trail::{AuditReader, AuditRetention, AuditTrail};
 use crate::config::{Config, ConfirmationMode, RefreshSettings, SocialConfig};
 use crate::crypto::{KeyRing, SealingKey, TokenVault, random};
 use crate::flows::{
@@ -43,6 +44,7 @@ pub(crate) struct AuthService {
     pub(crate) verifier: Arc<Verifier>,
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) metrics: Metrics,
+    pub(crate) audit_trail: AuditTrail,
 }
 
 /// The parts from which the flows are built.
@@ -98,7 +100,8 @@ impl AuthService {
         };
         let verifier = Verifier::new(config.identity.issuers(), options);
         let metrics = Metrics::new()?;
-        let audit = AuditLog::new(metrics.clone());
+        let retention = AuditRetention::new(&store, &clock, config.audit_retention);
+        let (audit, audit_trail) = AuditTrail::open(retention, Arc::clone(&key_ring), &metrics);
         let pool = Arc::new(Box::pin(user_pool(&mut config, &clock, &metrics)).await);
         let actor_service = Arc::new(actor_service(&config, &cache, &clock));
         let limiter = AttemptLimiter::new(cache.clone(), clock.clone(), config.attempt_limits);
@@ -143,6 +146,7 @@ impl AuthService {
             verifier: parts.verifier,
             trusted_proxies: config.trusted_proxies,
             metrics,
+            audit_trail,
         })
     }
 }
@@ -241,6 +245,7 @@ impl SharedParts {
                 compensator: Arc::clone(&self.compensator),
                 locks: self.locks.clone(),
                 limiter: self.limiter.clone(),
+                audit: self.audit.clone(),
                 clock: clock.clone(),
             },
             tokens: SocialTokenIssuer {
@@ -256,6 +261,38 @@ impl SharedParts {
         };
         SocialFlow::new(config, http_client(), parts)
     }
+}
+
+// === impl AuditReader ===
+
+impl AuditReader {
+    /// Opens the audit trail of a configuration, without starting the service.
+    ///
+    /// # Errors
+    /// Exit status 64 if the stored sealing key is invalid, 69 if the database is unavailable.
+    pub async fn open(config: &mut Config) -> Result<Self, Exit> {
+        let keys = config.sealing_keys.take();
+        open_audit_trail(&config.database, keys).await
+    }
+
+    /// Opens the audit trail of a database whose sealing key is stored in it, as that of an
+    /// embedded installation.
+    ///
+    /// # Errors
+    /// As [`AuditReader::open`].
+    pub async fn open_database(url: &str) -> Result<Self, Exit> {
+        open_audit_trail(url, None).await
+    }
+}
+
+async fn open_audit_trail(url: &str, keys: Option<KeyRing>) -> Result<AuditReader, Exit> {
+    let database = Database::open(url, DatabaseOptions::new("postern-auth-cli")).await?;
+    let store = AuthStore::new(database).await?;
+    let key_ring = match keys {
+        Some(key_ring) => key_ring,
+        None => stored_key_ring(&store, &Clock::system()).await?,
+    };
+    Ok(AuditReader::new(store, Arc::new(key_ring)))
 }
 
 /// Fails if no HTTPS client can be built, as without CA certificates. [`http_client`] would panic.

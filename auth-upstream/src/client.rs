@@ -1,13 +1,65 @@
 //! The client of a request, as far as it is known before authentication.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use postern_common::email::EmailAddress;
 
 /// Request id and address of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientContext {
     /// The id of the request, for the audit log.
     pub(crate) request_id: Arc<str>,
-    /// The client's address, for the attempt limits. Never logged.
+    /// The client's address, for the attempt limits and, as its network, for the audit trail. Never
+    /// logged.
     pub(crate) address: Option<IpAddr>,
+    /// What the flow has found out for the audit trail.
+    pub(crate) details: RequestDetails,
+}
+
+/// Details of a request that its response does not show and its audit events have. All clones share
+/// them; each is set once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestDetails(Arc<DetailCells>);
+
+#[derive(Debug, Default)]
+struct DetailCells {
+    email: OnceLock<EmailAddress>,
+    reason: OnceLock<&'static str>,
+}
+
+// === impl ClientContext ===
+
+impl ClientContext {
+    pub(crate) fn new(request_id: Arc<str>, address: Option<IpAddr>) -> Self {
+        Self {
+            request_id,
+            address,
+            details: RequestDetails::default(),
+        }
+    }
+}
+
+// === impl RequestDetails ===
+
+impl RequestDetails {
+    /// Sets the e-mail address that the request names. Of several calls the first one counts.
+    pub(crate) fn set_email(&self, email: &EmailAddress) {
+        self.0.email.get_or_init(|| email.clone());
+    }
+
+    /// Returns the e-mail address that the request names.
+    pub(crate) fn email(&self) -> Option<&EmailAddress> {
+        self.0.email.get()
+    }
+
+    /// Sets the reason of the outcome that the response hides, such as `throttled`.
+    pub(crate) fn set_reason(&self, reason: &'static str) {
+        self.0.reason.get_or_init(|| reason);
+    }
+
+    /// Returns the reason of the outcome that the response hides.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        self.0.reason.get().copied()
+    }
 }

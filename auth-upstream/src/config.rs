@@ -13,6 +13,7 @@ use postern_common::decode::{Field, Object};
 use postern_common::http::TrustedProxies;
 use postern_common::identity::{AwsCredentials, IdentityConfig};
 use postern_common::log::Log;
+use postern_common::{Secret, timeline};
 use url::Url;
 
 pub use self::social::{SocialConfig, TokenDelivery};
@@ -56,6 +57,11 @@ pub struct Config {
     pub(crate) sealing_keys: Option<KeyRing>,
     /// Attempt limits (`[abuse]`).
     pub attempt_limits: AttemptLimits,
+    /// The secret of `GET /admin/timeline` on the admin listener (`[timeline] token_env`). Default
+    /// none: the route does not exist.
+    pub timeline_token: Option<Secret>,
+    /// The time for which audit events are stored (`[audit] retention`). Default 90 days.
+    pub audit_retention: Duration,
     /// The proxies whose `X-Forwarded-For` is accepted. Default loopback addresses. Required if
     /// `listen` is not a loopback address.
     pub trusted_proxies: TrustedProxies,
@@ -138,6 +144,12 @@ impl Config {
             attempt_limits: root
                 .section("abuse", read_attempt_limits)
                 .unwrap_or_default(),
+            timeline_token: timeline::read_token(root, env),
+            audit_retention: root
+                .section("audit", |audit| {
+                    Some(audit.or("retention", DEFAULT_AUDIT_RETENTION, read_audit_retention))
+                })
+                .unwrap_or(DEFAULT_AUDIT_RETENTION),
             trusted_proxies: TrustedProxies::read(root, listen),
             pool_deadline: root.or("pool_deadline", MAX_POOL_DEADLINE, read_pool_deadline),
             identity: identity?,
@@ -157,6 +169,17 @@ fn default_actor_service() -> Url {
 /// Default and maximum timeout of a call to the pool. All calls of a registration must end before
 /// the lock of its address expires.
 const MAX_POOL_DEADLINE: Duration = Duration::from_secs(8);
+
+/// Default time for which audit events are stored.
+const DEFAULT_AUDIT_RETENTION: Duration = Duration::from_secs(90 * 86_400);
+
+fn read_audit_retention(field: Field<'_>) -> Option<Duration> {
+    let retention = field.duration()?;
+    if !(Duration::from_secs(3600)..=Duration::from_secs(3650 * 86_400)).contains(&retention) {
+        return field.fail("out_of_range", "must be 1h to 3650d");
+    }
+    Some(retention)
+}
 
 fn read_pool_deadline(field: Field<'_>) -> Option<Duration> {
     let deadline = field.duration()?;

@@ -1,10 +1,12 @@
-//! Randomness, authenticated encryption and values that only the holder of a token can read.
+//! Randomness, authenticated encryption, keyed hashes and values that only the holder of a token can
+//! read.
 //!
 //! Enters: plaintext with the context it is bound to, and key material from the configuration or
 //! the database. Leaves: sealed texts, which are safe to give to a client or to store. Depends on
 //! the shared cache of `postern-common` and on no other module of this crate.
 
 mod key_ring;
+mod keyed_hash;
 pub(crate) mod random;
 mod token_vault;
 

@@ -216,10 +216,7 @@ impl FromRequestParts<Arc<HttpState>> for ClientContext {
         // Requests of the gateway itself do not count against the share of one client address.
         let client = address.filter(|address| !state.trusted_proxies.contains(*address));
         BodyOwner::Anonymous(client).set(parts);
-        Ok(Self {
-            request_id,
-            address,
-        })
+        Ok(Self::new(request_id, address))
     }
 }
 

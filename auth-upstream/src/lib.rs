@@ -14,6 +14,7 @@
 //! - `pool`: the client of the user pool.
 //! - `actor_service`: the client of the service that stores profiles.
 //! - `store`: SQL.
+//! - `audit_trail`: audit events in the database.
 //! - `crypto`: sealing and random values.
 //! - `telemetry`: audit log, metrics and rate-limited log events.
 //! - `client`: the client of a request.
@@ -28,6 +29,7 @@ mod flows;
 mod protection;
 
 mod actor_service;
+mod audit_trail;
 mod pool;
 mod store;
 
@@ -36,6 +38,7 @@ mod crypto;
 mod telemetry;
 
 pub use app::App;
+pub use audit_trail::AuditReader;
 pub use config::{Config, ConfirmationMode, RefreshSettings, SocialConfig, TokenDelivery};
 pub use diagnostics::{CheckResult, CheckStatus};
 pub use postern_common::startup::Listeners;

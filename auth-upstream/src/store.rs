@@ -8,7 +8,9 @@
 //! - `auth_pending_registrations`: registrations that are neither completed nor undone.
 //! - `auth_social_identities`: the user of each social identity (issuer and subject), and the
 //!   provider's sealed refresh token.
+//! - `auth_audit`: audit events, with e-mail addresses as keyed hashes only.
 
+mod audit;
 mod schema;
 
 use std::time::Duration;
@@ -18,6 +20,7 @@ use postern_common::database::{Database, is_unavailable};
 use postern_common::{Code, Problem, from_row, with_dialect};
 use sqlx::Row;
 
+pub(crate) use self::audit::{AuditQuery, AuditRow, AuditSelector};
 use self::schema::MIGRATIONS;
 use crate::telemetry::log_limited;
 

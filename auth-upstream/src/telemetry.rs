@@ -1,12 +1,14 @@
 //! Audit events, metrics and rate-limited log events.
 //!
-//! Enters: outcomes of operations, calls and attempts. Leaves: audit events, the metrics registry
-//! and diagnostic log events. Depends on `client` and on the attempt kinds of `protection`.
+//! Enters: outcomes of operations, calls and attempts. Leaves: audit events in the log and in a
+//! queue, the metrics registry and diagnostic log events. Depends on `client` and on the attempt kinds of `protection`.
 
 mod audit;
+mod audit_queue;
 pub(crate) mod log_limit;
 mod metrics;
 
 pub(crate) use self::audit::{AuditLog, Audited, AuditedResult, Completed, Operation, OutcomeName};
+pub(crate) use self::audit_queue::{AuditDropReason, AuditEvent, AuditQueue};
 pub(crate) use self::log_limit::log_limited;
 pub(crate) use self::metrics::{HealthMetric, Metrics, PoolCallOutcome};

@@ -320,18 +320,12 @@ pub(crate) fn social_of(service: &AuthService) -> &SocialFlow {
 
 /// Returns a client without an address.
 pub(crate) fn client() -> ClientContext {
-    ClientContext {
-        request_id: "test".into(),
-        address: None,
-    }
+    ClientContext::new("test".into(), None)
 }
 
 /// Returns a client with an address.
 pub(crate) fn client_at(address: &str) -> ClientContext {
-    ClientContext {
-        request_id: "test".into(),
-        address: Some(address.parse().expect("an address")),
-    }
+    ClientContext::new("test".into(), Some(address.parse().expect("an address")))
 }
 
 pub(crate) fn email(text: &str) -> EmailAddress {

@@ -3,6 +3,7 @@
 mod abandoned_locks;
 mod attempt_limits;
 mod audit;
+mod audit_trail;
 mod authorization_state;
 mod cache_model;
 mod cache_restart;

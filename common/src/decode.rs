@@ -32,6 +32,7 @@ pub use json::json;
 pub use mistake::{Mistake, Mistakes, Weight};
 pub use object::Object;
 pub use toml::{toml, toml_at};
+pub use units::parse_duration;
 
 /// A value with its position in the text.
 #[derive(Clone, Debug, PartialEq)]

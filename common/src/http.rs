@@ -12,6 +12,7 @@ mod body;
 mod budget;
 mod forwarded;
 mod host;
+mod query;
 mod request_layer;
 mod server;
 
@@ -30,6 +31,7 @@ pub use body::{Json, Raw};
 pub use budget::{BodyBudgets, BodyOwner, BudgetPermit};
 pub use forwarded::TrustedProxies;
 pub use host::AllowedHosts;
+pub use query::Query;
 pub use server::{bind, serve};
 
 use crate::problem::{Code, Problem};

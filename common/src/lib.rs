@@ -11,7 +11,7 @@
 //!    writes in batches.
 //! 3. Requests: [`accept`] and [`http`] serve them, [`token`] verifies who is calling, [`problem`]
 //!    renders error responses, [`service`] calls other services, [`admin`] serves readiness and
-//!    metrics.
+//!    metrics, and [`timeline`] what happened to a person.
 //!
 //! [`clock`], [`secret`] and [`seal`] are used by all of them; [`backoff`], [`circuit_breaker`] and
 //! [`weighted`] by those that call others.
@@ -47,6 +47,7 @@ pub mod admin;
 pub mod http;
 pub mod problem;
 pub mod service;
+pub mod timeline;
 pub mod token;
 
 pub mod testing;

@@ -7,11 +7,13 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
+use postern_common::email::EmailAddress;
 use postern_common::seal::{Cipher, NONCE_BYTES};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::hex;
+use super::keyed_hash::{EmailHash, EmailHashKey};
 
 const VERSION: &str = "v1";
 
@@ -25,6 +27,7 @@ pub(crate) struct KeyRing {
 pub(crate) struct SealingKey {
     id: String,
     cipher: Cipher,
+    email_hash: EmailHashKey,
 }
 
 /// The reason for which a text is not accepted as a key.
@@ -47,6 +50,7 @@ impl SealingKey {
         Self {
             id,
             cipher: Cipher::new(bytes),
+            email_hash: EmailHashKey::derive(bytes),
         }
     }
 
@@ -107,6 +111,20 @@ impl KeyRing {
     /// needs the same context.
     pub(crate) fn seal(&self, context: &[&str], plain: &[u8]) -> String {
         self.newest.seal(context, plain)
+    }
+
+    /// Returns the keyed hash of an address with the newest key.
+    pub(crate) fn email_hash(&self, email: &EmailAddress) -> EmailHash {
+        self.newest.email_hash.hash(email)
+    }
+
+    /// Returns the keyed hashes of an address with all keys, newest first: events that were stored
+    /// before a rotation have the hash of an older key.
+    pub(crate) fn email_hashes(&self, email: &EmailAddress) -> Vec<EmailHash> {
+        std::iter::once(&self.newest)
+            .chain(&self.older)
+            .map(|key| key.email_hash.hash(email))
+            .collect()
     }
 
     /// Returns the prefix of the texts that the newest key seals.
@@ -215,6 +233,26 @@ mod tests {
             ring.seal(&[], b"x").split('.').nth(1),
             old.split('.').nth(1)
         );
+    }
+
+    #[test]
+    fn email_hash_depends_on_the_key_and_not_on_case() {
+        let (old, bytes): (_, [u8; 32]) = (random::bytes(), random::bytes());
+        let before = KeyRing::new(SealingKey::new(&old), Vec::new());
+        let ring = KeyRing::new(SealingKey::new(&bytes), vec![SealingKey::new(&old)]);
+        let email = |text: &str| EmailAddress::parse(text).expect("an address");
+        let ada = email("Ada@Example.com");
+        assert_ne!(ring.email_hash(&ada), before.email_hash(&ada));
+        assert_eq!(
+            ring.email_hash(&ada),
+            ring.email_hash(&email("ada@example.com"))
+        );
+        assert_ne!(
+            ring.email_hash(&ada),
+            ring.email_hash(&email("eda@example.com"))
+        );
+        let expected = [ring.email_hash(&ada), before.email_hash(&ada)];
+        assert_eq!(ring.email_hashes(&ada), expected);
     }
 
     #[test]

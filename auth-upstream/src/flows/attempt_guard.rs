@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::is_not_evaluated;
 use super::token_issuer::{SignedInUser, TokenIssuer};
-use crate::client::ClientContext;
+use crate::client::{ClientContext, RequestDetails};
 use crate::protection::{
     Attempt, AttemptKind, AttemptLimiter, CredentialDigest, ResponseTimePadding,
 };
@@ -17,6 +17,11 @@ use crate::telemetry::Metrics;
 
 /// `Retry-After` of a throttled anonymous attempt, in seconds. An estimate, since delays double.
 const THROTTLED_RETRY_AFTER_S: u32 = 60;
+
+/// The reason, in audit events, of attempts that were not evaluated.
+const THROTTLED: &str = "throttled";
+/// The reason, in audit events, of right passwords that have been accepted too often.
+const SIGN_IN_QUOTA: &str = "sign_in_quota";
 
 /// Evaluates attempts if the limits allow it and records their outcomes.
 #[derive(Clone, Debug)]
@@ -102,6 +107,7 @@ impl AttemptGuard {
         let started_at = Instant::now();
         let Some(mut attempt) = self.limiter.admit(kind, client, account).await else {
             self.metrics.count_throttled(kind);
+            client.details.set_reason(THROTTLED);
             self.padding.pad(kind, started_at).await;
             return Err(failure_code.into());
         };
@@ -144,7 +150,8 @@ impl AttemptGuard {
         // The quota is read for admitted attempts only: it would reveal that a password is right.
         let limited = |admitted: &Attempt| {
             let credential = self.limiter.credential_digest(admitted, attempt.password);
-            Box::pin(async move { self.apply_quota(&credential, evaluation).await })
+            let details = &attempt.client.details;
+            Box::pin(async move { self.apply_quota(&credential, details, evaluation).await })
         };
         self.evaluate_with(account_attempt, limited).await
     }
@@ -153,11 +160,13 @@ impl AttemptGuard {
     async fn apply_quota(
         &self,
         credential: &CredentialDigest,
+        details: &RequestDetails,
         evaluation: impl Future<Output = Result<SignedInUser, AttemptError>>,
     ) -> Result<SignedInUser, AttemptError> {
         if let Some(wait) = self.limiter.quota_wait(credential).await {
             // The pool was not asked: the password may have been changed since, so that this is no
             // proof and must not reset the account's failures.
+            details.set_reason(SIGN_IN_QUOTA);
             return Err(too_many_sign_ins(wait).into());
         }
         let outcome = evaluation.await;
@@ -171,6 +180,7 @@ impl AttemptGuard {
         let Some(wait) = self.limiter.count_sign_in(credential).await else {
             return outcome;
         };
+        details.set_reason(SIGN_IN_QUOTA);
         if let Ok(signed_in) = outcome {
             self.issuer.discard(&signed_in).await;
         }
@@ -188,6 +198,7 @@ impl AttemptGuard {
     ) -> Result<Attempt, Problem> {
         let attempt = self.limiter.check_anonymous(kind, client).await;
         attempt.ok_or_else(|| {
+            client.details.set_reason(THROTTLED);
             self.metrics.count_throttled(kind);
             Problem::new(Code::RateLimited).retry_after(THROTTLED_RETRY_AFTER_S)
         })
@@ -203,6 +214,7 @@ impl AttemptGuard {
     ) -> Option<Attempt> {
         let attempt = self.limiter.admit(kind, client, account).await;
         if attempt.is_none() {
+            client.details.set_reason(THROTTLED);
             self.metrics.count_throttled(kind);
         }
         attempt

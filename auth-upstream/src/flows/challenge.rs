@@ -79,6 +79,7 @@ impl ChallengeFlow {
             return Err(Code::InvalidChallenge.into());
         };
         let email = EmailAddress::parse(&email).ok_or(Code::InvalidChallenge)?;
+        client.details.set_email(&email);
         let answers = answer.into_pool_responses(&name)?;
         let started_at = self.guard.limiter().now();
         let evaluation = async {

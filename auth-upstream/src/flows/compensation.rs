@@ -105,10 +105,10 @@ impl RegistrationCompensator {
             }
         };
         self.store.delete_registration(&pending.id).await?;
-        let client = ClientContext {
-            request_id: pending.id.as_str().into(),
-            address: None,
-        };
+        let client = ClientContext::new(pending.id.as_str().into(), None);
+        if let Some(email) = EmailAddress::parse(&pending.email) {
+            client.details.set_email(&email);
+        }
         let subject = pending.subject.as_deref().unwrap_or_default();
         self.audit
             .record(&client, Operation::Compensate, subject, outcome);

@@ -44,6 +44,7 @@ impl LoginFlow {
         client: &ClientContext,
         request: &LoginRequest,
     ) -> AuditedResult<TokenSet> {
+        client.details.set_email(&request.email);
         let started_at = self.guard.limiter().now();
         let attempt = PasswordAttempt {
             client,

@@ -81,17 +81,26 @@ impl PasswordFlow {
     }
 
     async fn send_code(&self, client: &ClientContext, email: &EmailAddress) {
+        client.details.set_email(email);
+        let operation = Operation::RequestResetCode;
         let Some(mut attempt) = self
             .guard
             .admit_silently(AttemptKind::ResetRequest, client, email.as_str())
             .await
         else {
+            let outcome = Code::RateLimited.as_str();
+            self.audit.record(client, operation, "", outcome);
             return;
         };
         let limiter = self.guard.limiter();
         // Logs failures of the pool only, not that the user does not exist.
         let sent = self.pool.forgot_password(email).await;
-        match sent.map_err(|error| error.problem(PoolCall::ForgotPassword)) {
+        let sent = sent.map_err(|error| error.problem(PoolCall::ForgotPassword));
+        let outcome = sent
+            .as_ref()
+            .map_or_else(|problem| problem.code().as_str(), |_| "ok");
+        self.audit.record(client, operation, "", outcome);
+        match sent {
             Err(problem) if is_not_evaluated(problem.code()) => limiter.refund(attempt).await,
             // Each message counts as a failure, because an attacker may request it.
             Ok(_) | Err(_) => limiter.record_failure(&mut attempt).await,
@@ -109,6 +118,7 @@ impl PasswordFlow {
         client: &ClientContext,
         request: &ResetRequest,
     ) -> AuditedResult<()> {
+        client.details.set_email(&request.email);
         let (flow, owned_client, request) = (self.clone(), client.clone(), request.clone());
         let outcome =
             run_to_completion(async move { flow.limited_reset(&owned_client, &request).await })

@@ -79,6 +79,7 @@ impl RegistrationFlow {
         client: &ClientContext,
         request: &RegistrationRequest,
     ) -> AuditedResult<TokenSet> {
+        client.details.set_email(&request.email);
         let started_at = self.clock.now();
         let outcome = self.try_register(client, request).await;
         if let Ok(signed_in) = &outcome {
@@ -162,6 +163,7 @@ impl RegistrationFlow {
                     .complete(client, Operation::Register, Err(problem));
             }
         };
+        client.details.set_email(&registration.email);
         let started_at = self.clock.now();
         let outcome = self.try_confirm(client, &registration, &request.code).await;
         if let Ok(signed_in) = &outcome {

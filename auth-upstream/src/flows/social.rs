@@ -19,6 +19,7 @@ mod tokens;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postern_common::email::EmailAddress;
 use postern_common::{Clock, Code, Problem};
 use url::Url;
 
@@ -209,6 +210,13 @@ impl SocialFlow {
         }
         let code = callback.into_code()?;
         let authorized = self.exchange_code(&provider, code, &state).await?;
+        let id = &authorized.id_token;
+        // An address that the provider has not verified may belong to somebody else.
+        if let Some(email) = id.email.as_deref().and_then(EmailAddress::parse)
+            && id.email_verified
+        {
+            client.details.set_email(&email);
+        }
         let exchanged = self.resolve_user(client, &authorized).await?;
         let subject = exchanged.user.user_id.clone();
         let temporary_tokens = &self.parts.temporary_tokens;

@@ -34,6 +34,25 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
             6,
             "CREATE INDEX auth_social_identities_username ON auth_social_identities (username)",
         ),
+        (
+            7,
+            "CREATE TABLE auth_audit (id TEXT PRIMARY KEY, at BIGINT NOT NULL, operation TEXT NOT NULL, \
+             outcome TEXT NOT NULL, reason TEXT, request_id TEXT NOT NULL, subject TEXT, email_hash BYTEA, \
+             network TEXT, provider TEXT)",
+        ),
+        (8, "CREATE INDEX auth_audit_at ON auth_audit (at)"),
+        (
+            9,
+            "CREATE INDEX auth_audit_subject ON auth_audit (subject, at) WHERE subject IS NOT NULL",
+        ),
+        (
+            10,
+            "CREATE INDEX auth_audit_email ON auth_audit (email_hash, at) WHERE email_hash IS NOT NULL",
+        ),
+        (
+            11,
+            "CREATE INDEX auth_audit_request ON auth_audit (request_id)",
+        ),
     ],
     sqlite: &[
         (
@@ -64,6 +83,25 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
         (
             6,
             "CREATE INDEX auth_social_identities_username ON auth_social_identities (username)",
+        ),
+        (
+            7,
+            "CREATE TABLE auth_audit (id TEXT PRIMARY KEY, at INTEGER NOT NULL, operation TEXT NOT NULL, \
+             outcome TEXT NOT NULL, reason TEXT, request_id TEXT NOT NULL, subject TEXT, email_hash BLOB, \
+             network TEXT, provider TEXT) STRICT",
+        ),
+        (8, "CREATE INDEX auth_audit_at ON auth_audit (at)"),
+        (
+            9,
+            "CREATE INDEX auth_audit_subject ON auth_audit (subject, at) WHERE subject IS NOT NULL",
+        ),
+        (
+            10,
+            "CREATE INDEX auth_audit_email ON auth_audit (email_hash, at) WHERE email_hash IS NOT NULL",
+        ),
+        (
+            11,
+            "CREATE INDEX auth_audit_request ON auth_audit (request_id)",
         ),
     ],
 };

@@ -2,7 +2,8 @@
 //!
 //! Events have the target `postern_auth::audit` and the fields `operation`, `subject`, `outcome`
 //! and `request_id`. They contain no token, password or address. Each event is counted in
-//! `postern_auth_operations_total` as well.
+//! `postern_auth_operations_total` as well, and submitted to the audit trail, which stores it with
+//! more fields.
 //!
 //! Flows return [`Audited`] values, which only [`AuditLog::complete`] creates, and the HTTP layer
 //! accepts nothing else as the result of a flow. A flow without an audit event does not compile.
@@ -11,7 +12,7 @@ use std::ops::Deref;
 
 use postern_common::Problem;
 
-use super::Metrics;
+use super::{AuditQueue, Metrics};
 use crate::client::ClientContext;
 
 /// The operations that are audited.
@@ -25,6 +26,8 @@ pub(crate) enum Operation {
     RefreshReuse,
     Logout,
     PasswordReset,
+    /// The request of a code for a password reset.
+    RequestResetCode,
     SocialSignIn,
     /// The link of a social identity to a pool user, and the deletion of an unverified account
     /// before it.
@@ -39,6 +42,7 @@ pub(crate) enum Operation {
 #[derive(Clone, Debug)]
 pub(crate) struct AuditLog {
     metrics: Metrics,
+    queue: AuditQueue,
 }
 
 /// The successful outcome of an operation, before it is audited.
@@ -73,10 +77,23 @@ impl Operation {
             Self::RefreshReuse => "refresh_reuse",
             Self::Logout => "sign_out",
             Self::PasswordReset => "password_reset",
+            Self::RequestResetCode => "password_reset_code",
             Self::SocialSignIn => "social_sign_in",
             Self::SocialLink => "social_link",
             Self::Exchange => "exchange",
             Self::Compensate => "compensate",
+        }
+    }
+
+    /// Returns the kind of the identity provider that decides, if the operation has one: `password`
+    /// for the user pool, `social` for the social provider.
+    pub(crate) fn provider(self) -> Option<&'static str> {
+        match self {
+            Self::SignIn | Self::Register | Self::PasswordReset | Self::RequestResetCode => {
+                Some("password")
+            }
+            Self::SocialSignIn | Self::SocialLink | Self::Exchange => Some("social"),
+            Self::Refresh | Self::RefreshReuse | Self::Logout | Self::Compensate => None,
         }
     }
 }
@@ -84,8 +101,8 @@ impl Operation {
 // === impl AuditLog ===
 
 impl AuditLog {
-    pub(crate) fn new(metrics: Metrics) -> Self {
-        Self { metrics }
+    pub(crate) fn new(metrics: Metrics, queue: AuditQueue) -> Self {
+        Self { metrics, queue }
     }
 
     /// Records the outcome of an operation and returns it as audited. The outcome is named `ok`, or
@@ -114,12 +131,19 @@ impl AuditLog {
         subject: &str,
         outcome: &str,
     ) {
-        Self::log(client, operation, subject, outcome);
+        self.log(client, operation, subject, outcome);
         self.metrics.count_operation(operation, outcome);
     }
 
     /// Writes an event without counting it.
-    pub(crate) fn log(client: &ClientContext, operation: Operation, subject: &str, outcome: &str) {
+    pub(crate) fn log(
+        &self,
+        client: &ClientContext,
+        operation: Operation,
+        subject: &str,
+        outcome: &str,
+    ) {
+        self.queue.submit(client, operation, subject, outcome);
         let request_id = &*client.request_id;
         let operation = operation.name();
         tracing::info!(target: "postern_auth::audit", operation, subject, outcome, request_id, "audit");

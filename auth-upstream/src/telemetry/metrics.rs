@@ -6,7 +6,7 @@ use postern_common::exit::Exit;
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
 
-use super::Operation;
+use super::{AuditDropReason, Operation};
 use crate::protection::AttemptKind;
 
 /// Upper bounds of the buckets of `postern_auth_pool_call_seconds`, in seconds.
@@ -18,6 +18,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     operations: IntCounterVec,
     attempts_throttled: IntCounterVec,
+    audit_dropped: IntCounterVec,
     pool_calls: HistogramVec,
     pending_registrations: IntGauge,
     database_up: IntGauge,
@@ -73,6 +74,11 @@ impl Metrics {
                 "Attempts that the limits rejected without evaluating them.",
                 &["kind"],
             )?,
+            audit_dropped: counter(
+                "postern_auth_audit_events_dropped_total",
+                "Audit events that were not stored.",
+                &["reason"],
+            )?,
             pool_calls: registered(&registry, HistogramVec::new(pool_calls, &["outcome"])?)?,
             pending_registrations: gauge(
                 "postern_auth_pending_registrations",
@@ -113,6 +119,13 @@ impl Metrics {
             .inc();
     }
 
+    /// Counts audit events that were not stored.
+    pub(crate) fn count_audit_drop(&self, reason: AuditDropReason, events: u64) {
+        self.audit_dropped
+            .with_label_values(&[reason.name()])
+            .inc_by(events);
+    }
+
     pub(crate) fn set_pending_registrations(&self, count: i64) {
         self.pending_registrations.set(count);
     }
@@ -124,6 +137,12 @@ impl Metrics {
             HealthMetric::Cache => &self.cache_up,
         };
         gauge.set(i64::from(is_up));
+    }
+
+    /// Returns how many audit events were dropped for a reason.
+    #[cfg(test)]
+    pub(crate) fn audit_drops(&self, reason: AuditDropReason) -> u64 {
+        self.audit_dropped.with_label_values(&[reason.name()]).get()
     }
 
     /// Returns how many operations ended with this outcome.

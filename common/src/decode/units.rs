@@ -11,7 +11,8 @@ fn split_number(text: &str) -> Option<(u64, &str)> {
 }
 
 /// Parses a duration such as `250ms`, `30s`, `5m`, `1h` or `7d`.
-pub(super) fn parse_duration(text: &str) -> Option<Duration> {
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let (count, unit) = split_number(text)?;
     let millis = match unit {
         "ms" => 1,

@@ -55,6 +55,7 @@ use crate::pool::admin::PoolAdmin;
 use crate::pool::error::PoolError;
 use crate::protection::AttemptLimiter;
 use crate::store::{AuthStore, SocialIdentity};
+use crate::telemetry::AuditLog;
 
 /// The maximum number of attempts to create a user whose address is taken concurrently without the
 /// lock, for instance at the pool itself.
@@ -70,6 +71,7 @@ pub(crate) struct AccountResolver {
     pub(crate) compensator: Arc<RegistrationCompensator>,
     pub(crate) locks: UserLocks,
     pub(crate) limiter: AttemptLimiter,
+    pub(crate) audit: AuditLog,
     pub(crate) clock: Clock,
 }
 

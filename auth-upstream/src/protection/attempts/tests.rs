@@ -13,10 +13,7 @@ fn limiter(limits: AttemptLimits) -> (AttemptLimiter, Clock) {
 }
 
 fn from(address: &str) -> ClientContext {
-    ClientContext {
-        request_id: "t".into(),
-        address: address.parse().ok(),
-    }
+    ClientContext::new("t".into(), address.parse().ok())
 }
 
 /// Makes a wrong guess and returns whether it was evaluated.

@@ -13,7 +13,7 @@ use crate::crypto::sha256_hex;
 use crate::pool::admin::PoolAccount;
 use crate::pool::error::{PoolCall, PoolError};
 use crate::store::SocialIdentity;
-use crate::telemetry::{AuditLog, Operation};
+use crate::telemetry::Operation;
 
 // === impl AccountResolver ===
 
@@ -95,7 +95,7 @@ impl AccountResolver {
             .await;
         let deleted = claim.admin.delete_user(&account.username).await;
         deleted.map_err(admin_error)?;
-        AuditLog::log(
+        self.audit.log(
             claim.client,
             Operation::SocialLink,
             &account.subject,
@@ -144,7 +144,8 @@ impl AccountResolver {
         let identity = self.insert_identity(id, linked).await?;
         let deleted = self.store.delete_registration(&registration_id(id)).await;
         deleted.map_err(Problem::from)?;
-        AuditLog::log(claim.client, Operation::SocialLink, &identity.user_id, "ok");
+        self.audit
+            .log(claim.client, Operation::SocialLink, &identity.user_id, "ok");
         Ok(identity)
     }
 

@@ -1,0 +1,216 @@
+//! The audit trail: audit events in the database, so that support finds out later what happened.
+//!
+//! Enters: events of the queue of `telemetry`. Leaves: rows of `auth_audit`, for the retention. An
+//! e-mail address is stored as a keyed hash and a client address as its network. Depends on
+//! `telemetry`, `crypto` and `store`.
+//!
+//! Sign-ins neither wait for the trail nor fail with it: events are stored in groups by a task of
+//! its own, and dropped and counted if the database is unavailable for longer than the queue lasts.
+
+mod reader;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use postern_common::Clock;
+use postern_common::clock::Timestamp;
+use postern_common::network::IpNetwork;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use uuid::{NoContext, Uuid};
+
+pub use self::reader::AuditReader;
+use crate::crypto::KeyRing;
+use crate::store::{AuditRow, AuthStore, StoreError};
+use crate::telemetry::{AuditDropReason, AuditEvent, AuditLog, AuditQueue, Metrics, log_limited};
+
+/// Maximum number of events in one statement. What arrives during a statement is the next group.
+const MAX_GROUP_EVENTS: usize = 256;
+/// The time between two attempts while the database is unavailable.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The time between two deletions of old events.
+const RETENTION_INTERVAL: Duration = Duration::from_secs(600);
+/// Maximum number of events that one statement deletes.
+const DELETION_BATCH_SIZE: i64 = 1000;
+
+/// The tasks of the trail.
+#[derive(Debug)]
+pub(crate) struct AuditTrail {
+    writer: Mutex<Option<AuditWriter>>,
+    pub(crate) retention: AuditRetention,
+    pub(crate) reader: AuditReader,
+}
+
+/// The task that stores events.
+#[derive(Debug)]
+pub(crate) struct AuditWriter {
+    events: mpsc::Receiver<AuditEvent>,
+    store: AuthStore,
+    key_ring: Arc<KeyRing>,
+    metrics: Metrics,
+}
+
+/// The task that deletes old events.
+#[derive(Clone, Debug)]
+pub(crate) struct AuditRetention {
+    store: AuthStore,
+    clock: Clock,
+    /// The time for which events are kept.
+    retention: Duration,
+}
+
+// === impl AuditTrail ===
+
+impl AuditTrail {
+    /// Creates the trail and the audit log that submits to it.
+    pub(crate) fn open(
+        retention: AuditRetention,
+        key_ring: Arc<KeyRing>,
+        metrics: &Metrics,
+    ) -> (AuditLog, Self) {
+        let (queue, events) = AuditQueue::new(metrics.clone(), retention.clock.clone());
+        let writer = AuditWriter {
+            events,
+            store: retention.store.clone(),
+            key_ring,
+            metrics: metrics.clone(),
+        };
+        let trail = Self {
+            reader: AuditReader::new(writer.store.clone(), Arc::clone(&writer.key_ring)),
+            writer: Mutex::new(Some(writer)),
+            retention,
+        };
+        (AuditLog::new(metrics.clone(), queue), trail)
+    }
+
+    /// Returns the writer at the first call.
+    pub(crate) fn take_writer(&self) -> Option<AuditWriter> {
+        self.writer.lock().take()
+    }
+}
+
+// === impl AuditWriter ===
+
+impl AuditWriter {
+    /// Stores events until `stop` is cancelled, and then those that are queued, with one attempt.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut group = Vec::with_capacity(MAX_GROUP_EVENTS);
+        loop {
+            tokio::select! {
+                count = self.events.recv_many(&mut group, MAX_GROUP_EVENTS) => {
+                    if count == 0 {
+                        return;
+                    }
+                    self.store_group(&group, &stop).await;
+                    group.clear();
+                }
+                () = stop.cancelled() => break,
+            }
+        }
+        while let Ok(event) = self.events.try_recv() {
+            group.push(event);
+            if group.len() == MAX_GROUP_EVENTS {
+                self.store_group(&group, &stop).await;
+                group.clear();
+            }
+        }
+        if !group.is_empty() {
+            self.store_group(&group, &stop).await;
+        }
+    }
+
+    /// Stores a group, again and again while the database is unavailable. Drops it if the database
+    /// rejects it, or after a failure at shutdown.
+    async fn store_group(&self, group: &[AuditEvent], stop: &CancellationToken) {
+        let rows: Vec<AuditRow> = group.iter().map(|event| self.row(event)).collect();
+        loop {
+            let error = match self.store.insert_audit_rows(&rows).await {
+                Ok(()) => return,
+                Err(error) => error,
+            };
+            log_limited!(warn, %error, "audit events not stored");
+            if !error.is_unavailable() || stop.is_cancelled() {
+                let events = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+                self.metrics
+                    .count_audit_drop(AuditDropReason::Rejected, events);
+                return;
+            }
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(RETRY_INTERVAL) => {}
+            }
+        }
+    }
+
+    fn row(&self, event: &AuditEvent) -> AuditRow {
+        let email = event.email.as_ref();
+        AuditRow {
+            id: new_id(event.at).to_string(),
+            at: event.at.0,
+            operation: event.operation.name().to_owned(),
+            outcome: event.outcome.clone(),
+            reason: event.reason.map(str::to_owned),
+            request_id: event.request_id.to_string(),
+            subject: Some(event.subject.clone()).filter(|subject| !subject.is_empty()),
+            email_hash: email.map(|email| self.key_ring.email_hash(email).to_vec()),
+            network: event
+                .address
+                .map(|address| IpNetwork::of(address, 24, 64).to_string()),
+            provider: event.operation.provider().map(str::to_owned),
+        }
+    }
+}
+
+/// Returns a UUIDv7 of an instant, so that the primary key grows at one end.
+fn new_id(at: Timestamp) -> Uuid {
+    let seconds = u64::try_from(at.unix_seconds()).unwrap_or(0);
+    let millis = u32::try_from(at.0.rem_euclid(1000)).unwrap_or(0);
+    Uuid::new_v7(uuid::Timestamp::from_unix(
+        NoContext,
+        seconds,
+        millis * 1_000_000,
+    ))
+}
+
+// === impl AuditRetention ===
+
+impl AuditRetention {
+    pub(crate) fn new(store: &AuthStore, clock: &Clock, retention: Duration) -> Self {
+        Self {
+            store: store.clone(),
+            clock: clock.clone(),
+            retention,
+        }
+    }
+
+    /// Deletes old events until shutdown.
+    pub(crate) async fn run(&self, shutdown: &CancellationToken) {
+        loop {
+            if let Err(error) = self.run_once().await {
+                log_limited!(warn, %error, "old audit events not deleted");
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(RETENTION_INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Deletes all old events in batches of [`DELETION_BATCH_SIZE`], and returns their number.
+    pub(crate) async fn run_once(&self) -> Result<u64, StoreError> {
+        let retention = i64::try_from(self.retention.as_millis()).unwrap_or(i64::MAX);
+        let before = Timestamp(self.clock.now().0.saturating_sub(retention));
+        let mut deleted = 0;
+        loop {
+            let batch = self
+                .store
+                .delete_audit_rows(before, DELETION_BATCH_SIZE)
+                .await?;
+            deleted += batch;
+            if batch < DELETION_BATCH_SIZE.unsigned_abs() {
+                return Ok(deleted);
+            }
+        }
+    }
+}

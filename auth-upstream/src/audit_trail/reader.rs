@@ -1,0 +1,130 @@
+//! Reading the audit trail: the events of a person or a request.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use postern_common::Problem;
+use postern_common::clock::Timestamp;
+use postern_common::exit::Exit;
+use postern_common::timeline::{
+    Timeline, TimelineEntry, TimelineQuery, TimelineSelector, TimelineSource,
+};
+
+use crate::crypto::KeyRing;
+use crate::store::{AuditQuery, AuditRow, AuditSelector, AuthStore, StoreError};
+
+/// Maximum number of subjects of an address, and of addresses of a subject, whose events are read.
+/// Most people have one of each.
+const MAX_RELATED: usize = 16;
+
+/// A reader of the audit trail.
+#[derive(Clone, Debug)]
+pub struct AuditReader {
+    store: AuthStore,
+    key_ring: Arc<KeyRing>,
+}
+
+/// Events by time and id, so that one that several selections contain is returned once.
+type RowsInOrder = BTreeMap<(i64, String), AuditRow>;
+
+// === impl AuditReader ===
+
+impl AuditReader {
+    pub(crate) fn new(store: AuthStore, key_ring: Arc<KeyRing>) -> Self {
+        Self { store, key_ring }
+    }
+
+    /// Returns the events of a selection. A person's events are those of the subject and those of
+    /// the e-mail address: a failed sign-in names an address only, a refresh a subject only.
+    ///
+    /// # Errors
+    /// Exit status 69 if the database is unavailable.
+    pub async fn timeline(&self, query: &TimelineQuery) -> Result<Timeline, Exit> {
+        self.read(query)
+            .await
+            .map_err(|error| Exit::unavailable(error.to_string()))
+    }
+
+    pub(crate) async fn answer(&self, query: &TimelineQuery) -> Result<Timeline, Problem> {
+        Ok(self.read(query).await?)
+    }
+
+    async fn read(&self, query: &TimelineQuery) -> Result<Timeline, StoreError> {
+        let mut rows = RowsInOrder::new();
+        match &query.selector {
+            TimelineSelector::Email(email) => {
+                let hashes = self.key_ring.email_hashes(email);
+                let by_email: Vec<_> = hashes
+                    .into_iter()
+                    .map(|hash| AuditSelector::EmailHash(hash.to_vec()))
+                    .collect();
+                self.select(query, by_email, &mut rows).await?;
+                let subjects: Vec<_> = subjects(&rows)
+                    .into_iter()
+                    .map(AuditSelector::Subject)
+                    .collect();
+                self.select(query, subjects, &mut rows).await?;
+            }
+            TimelineSelector::User(subject) => {
+                let by_subject = [AuditSelector::Subject(subject.clone())];
+                self.select(query, by_subject, &mut rows).await?;
+                let hashes: BTreeSet<Vec<u8>> = rows
+                    .values()
+                    .filter_map(|row| row.email_hash.clone())
+                    .collect();
+                let hashes: Vec<_> = hashes.into_iter().map(AuditSelector::EmailHash).collect();
+                self.select(query, hashes, &mut rows).await?;
+            }
+            TimelineSelector::Request(id) => {
+                let by_request = [AuditSelector::RequestId(id.clone())];
+                self.select(query, by_request, &mut rows).await?;
+            }
+            TimelineSelector::Notification(_) => {}
+            TimelineSelector::All => self.select(query, [AuditSelector::All], &mut rows).await?,
+        }
+        let subjects = subjects(&rows);
+        let entries = rows.into_values().map(entry).collect();
+        let mut timeline = Timeline::of(entries, query.limit);
+        timeline.subjects = subjects.into_iter().collect();
+        Ok(timeline)
+    }
+
+    /// Adds the newest events of each selection.
+    async fn select(
+        &self,
+        query: &TimelineQuery,
+        selectors: impl IntoIterator<Item = AuditSelector>,
+        rows: &mut RowsInOrder,
+    ) -> Result<(), StoreError> {
+        for selector in selectors.into_iter().take(MAX_RELATED) {
+            let query = AuditQuery {
+                selector,
+                since: query.since,
+                until: query.until,
+                // One more shows that older ones are left out.
+                limit: i64::try_from(query.limit + 1).unwrap_or(i64::MAX),
+            };
+            for row in self.store.audit_rows(&query).await? {
+                rows.insert((row.at, row.id.clone()), row);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn subjects(rows: &RowsInOrder) -> BTreeSet<String> {
+    rows.values()
+        .filter_map(|row| row.subject.clone())
+        .collect()
+}
+
+fn entry(row: AuditRow) -> TimelineEntry {
+    let mut entry = TimelineEntry::new(Timestamp(row.at), TimelineSource::Auth, row.operation)
+        .with("reason", row.reason)
+        .with("requestId", Some(row.request_id))
+        .with("subject", row.subject)
+        .with("network", row.network)
+        .with("provider", row.provider);
+    entry.outcome = Some(row.outcome);
+    entry
+}

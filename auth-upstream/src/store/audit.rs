@@ -1,0 +1,163 @@
+//! All SQL of the audit events.
+
+use postern_common::clock::Timestamp;
+use postern_common::database::is_unavailable;
+use postern_common::{from_row, with_dialect};
+use sqlx::AssertSqlSafe;
+
+use super::{AuthStore, StoreError, with_timeout};
+
+/// The columns, in the order of [`AuditRow`].
+const COLUMNS: &str =
+    "id, at, operation, outcome, reason, request_id, subject, email_hash, network, provider";
+const COLUMN_COUNT: usize = 10;
+
+/// An index finds the oldest events, and one statement deletes a bounded number of them.
+const DELETE_OLD: &str = "DELETE FROM auth_audit WHERE id IN \
+     (SELECT id FROM auth_audit WHERE at < $1 ORDER BY at LIMIT $2)";
+
+/// A stored audit event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AuditRow {
+    /// A UUIDv7.
+    pub(crate) id: String,
+    /// Milliseconds since the epoch.
+    pub(crate) at: i64,
+    pub(crate) operation: String,
+    /// `ok` or the name of an error.
+    pub(crate) outcome: String,
+    /// The reason that the response hid.
+    pub(crate) reason: Option<String>,
+    pub(crate) request_id: String,
+    pub(crate) subject: Option<String>,
+    /// The keyed hash of the e-mail address.
+    pub(crate) email_hash: Option<Vec<u8>>,
+    /// The /24 or /64 network of the client.
+    pub(crate) network: Option<String>,
+    /// `password` or `social`.
+    pub(crate) provider: Option<String>,
+}
+
+from_row!(AuditRow {
+    id: String,
+    at: i64,
+    operation: String,
+    outcome: String,
+    reason: Option<String>,
+    request_id: String,
+    subject: Option<String>,
+    email_hash: Option<Vec<u8>>,
+    network: Option<String>,
+    provider: Option<String>,
+});
+
+/// A selection of audit events. Each variant but the last has an index.
+#[derive(Clone, Debug)]
+pub(crate) enum AuditSelector {
+    Subject(String),
+    EmailHash(Vec<u8>),
+    RequestId(String),
+    All,
+}
+
+/// A query of the newest audit events of a selection.
+#[derive(Clone, Debug)]
+pub(crate) struct AuditQuery {
+    pub(crate) selector: AuditSelector,
+    /// Events at or after this time.
+    pub(crate) since: Timestamp,
+    /// Events before this time.
+    pub(crate) until: Timestamp,
+    pub(crate) limit: i64,
+}
+
+// === impl StoreError ===
+
+impl StoreError {
+    /// Returns whether the same statement may succeed later.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        is_unavailable(&self.0)
+    }
+}
+
+// === impl AuditSelector ===
+
+impl AuditSelector {
+    /// Returns the condition on `$4`.
+    fn condition(&self) -> &'static str {
+        match self {
+            Self::Subject(_) => "AND subject = $4",
+            Self::EmailHash(_) => "AND email_hash = $4",
+            Self::RequestId(_) => "AND request_id = $4",
+            Self::All => "",
+        }
+    }
+}
+
+// === impl AuthStore ===
+
+impl AuthStore {
+    /// Stores events in one statement.
+    pub(crate) async fn insert_audit_rows(&self, rows: &[AuditRow]) -> Result<(), StoreError> {
+        let tuple = |row: usize| {
+            let first = row * COLUMN_COUNT;
+            let columns: Vec<String> = (1..=COLUMN_COUNT)
+                .map(|column| format!("${}", first + column))
+                .collect();
+            format!("({})", columns.join(", "))
+        };
+        let tuples: Vec<String> = (0..rows.len()).map(tuple).collect();
+        let sql = format!(
+            "INSERT INTO auth_audit ({COLUMNS}) VALUES {} ON CONFLICT (id) DO NOTHING",
+            tuples.join(", ")
+        );
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
+            // There are as many texts as batch sizes: a prepared statement would seldom be reused.
+            let mut insert = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+            for row in rows {
+                insert = insert
+                    .bind(&row.id)
+                    .bind(row.at)
+                    .bind(&row.operation)
+                    .bind(&row.outcome)
+                    .bind(row.reason.as_deref())
+                    .bind(&row.request_id)
+                    .bind(row.subject.as_deref())
+                    .bind(row.email_hash.as_deref())
+                    .bind(row.network.as_deref())
+                    .bind(row.provider.as_deref());
+            }
+            insert.execute(pool).await.map(drop)
+        }).await)
+    }
+
+    /// Returns the newest events of a selection, newest first.
+    pub(crate) async fn audit_rows(&self, query: &AuditQuery) -> Result<Vec<AuditRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM auth_audit WHERE at >= $1 AND at < $2 {} ORDER BY at DESC LIMIT $3",
+            query.selector.condition()
+        );
+        let (since, until) = (query.since.0, query.until.0);
+        with_dialect!(self.database.readers(), pool => with_timeout(async {
+            let select = sqlx::query_as(AssertSqlSafe(sql)).bind(since).bind(until).bind(query.limit);
+            let select = match &query.selector {
+                AuditSelector::Subject(text) | AuditSelector::RequestId(text) => select.bind(text),
+                AuditSelector::EmailHash(hash) => select.bind(hash),
+                AuditSelector::All => select,
+            };
+            select.fetch_all(pool).await
+        }).await)
+    }
+
+    /// Deletes at most `limit` of the events before a time, oldest first. Returns their number.
+    pub(crate) async fn delete_audit_rows(
+        &self,
+        before: Timestamp,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
+            let delete = sqlx::query(DELETE_OLD).bind(before.0).bind(limit);
+            Ok(delete.execute(pool).await?.rows_affected())
+        }).await)
+    }
+}

@@ -1,0 +1,193 @@
+//! The queue between the flows, which never wait for it, and the task that stores audit events.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use postern_common::Clock;
+use postern_common::clock::Timestamp;
+use postern_common::email::EmailAddress;
+use tokio::sync::mpsc;
+
+use super::{Metrics, Operation};
+use crate::client::ClientContext;
+
+/// Maximum number of events that wait to be stored, about 4 MiB. Further ones are dropped.
+const QUEUE_CAPACITY: usize = 4096;
+/// Maximum number of events without a subject, which anybody can cause, that a process stores per
+/// minute. It bounds the growth of the table while an attacker guesses passwords.
+const MAX_ANONYMOUS_EVENTS_PER_MINUTE: u32 = 3000;
+const MINUTE_MS: i64 = 60_000;
+
+/// An event to be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AuditEvent {
+    pub(crate) at: Timestamp,
+    pub(crate) operation: Operation,
+    /// `ok` or the name of an error, as in the audit log.
+    pub(crate) outcome: String,
+    /// The reason that the response hides.
+    pub(crate) reason: Option<&'static str>,
+    pub(crate) request_id: Arc<str>,
+    /// The pool's subject of the user; empty if unknown.
+    pub(crate) subject: String,
+    /// The e-mail address of the request. Only its keyed hash is stored.
+    pub(crate) email: Option<EmailAddress>,
+    /// The client's address. Only its network is stored.
+    pub(crate) address: Option<IpAddr>,
+}
+
+/// The reason for which an event is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AuditDropReason {
+    /// The database was unavailable or slow for so long that the queue is full.
+    QueueFull,
+    /// More than [`MAX_ANONYMOUS_EVENTS_PER_MINUTE`].
+    RateLimit,
+    /// The database rejected the statement.
+    Rejected,
+}
+
+/// The sending end of the queue.
+#[derive(Clone, Debug)]
+pub(crate) struct AuditQueue {
+    events: mpsc::Sender<AuditEvent>,
+    metrics: Metrics,
+    clock: Clock,
+    anonymous: Arc<Mutex<AnonymousCount>>,
+    is_dropping: Arc<AtomicBool>,
+}
+
+/// The number of events without a subject in the current minute.
+#[derive(Debug, Default)]
+struct AnonymousCount {
+    minute: i64,
+    events: u32,
+}
+
+// === impl AuditDropReason ===
+
+impl AuditDropReason {
+    /// Returns the value of the metric label.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::RateLimit => "rate_limit",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+// === impl AuditQueue ===
+
+impl AuditQueue {
+    /// Creates a queue and its receiving end.
+    pub(crate) fn new(metrics: Metrics, clock: Clock) -> (Self, mpsc::Receiver<AuditEvent>) {
+        let (events, receiver) = mpsc::channel(QUEUE_CAPACITY);
+        let queue = Self {
+            events,
+            metrics,
+            clock,
+            anonymous: Arc::default(),
+            is_dropping: Arc::default(),
+        };
+        (queue, receiver)
+    }
+
+    /// Submits an event without waiting. It is dropped and counted if the queue is full, and if
+    /// too many events have no subject. The first drop of a series is logged, and its end.
+    pub(crate) fn submit(
+        &self,
+        client: &ClientContext,
+        operation: Operation,
+        subject: &str,
+        outcome: &str,
+    ) {
+        let at = self.clock.now();
+        if subject.is_empty() && !self.anonymous.lock().admit(at) {
+            self.metrics.count_audit_drop(AuditDropReason::RateLimit, 1);
+            return;
+        }
+        let event = AuditEvent {
+            at,
+            operation,
+            outcome: outcome.to_owned(),
+            reason: client.details.reason(),
+            request_id: Arc::clone(&client.request_id),
+            subject: subject.to_owned(),
+            email: client.details.email().cloned(),
+            address: client.address,
+        };
+        if self.events.try_send(event).is_ok() {
+            if self.is_dropping.swap(false, Ordering::Relaxed) {
+                tracing::info!("audit events queued again");
+            }
+            return;
+        }
+        self.metrics.count_audit_drop(AuditDropReason::QueueFull, 1);
+        if !self.is_dropping.swap(true, Ordering::Relaxed) {
+            tracing::warn!("audit events dropped, queue full");
+        }
+    }
+}
+
+// === impl AnonymousCount ===
+
+impl AnonymousCount {
+    fn admit(&mut self, at: Timestamp) -> bool {
+        let minute = at.0.div_euclid(MINUTE_MS);
+        if self.minute != minute {
+            *self = Self { minute, events: 0 };
+        }
+        self.events = self.events.saturating_add(1);
+        self.events <= MAX_ANONYMOUS_EVENTS_PER_MINUTE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn queue() -> (AuditQueue, mpsc::Receiver<AuditEvent>, Clock) {
+        let clock = Clock::manual(Timestamp(0));
+        let metrics = Metrics::new().expect("metrics");
+        let (queue, receiver) = AuditQueue::new(metrics, clock.clone());
+        (queue, receiver, clock)
+    }
+
+    #[tokio::test]
+    async fn full_queue_drops_and_counts_without_waiting() {
+        let (queue, mut receiver, _) = queue();
+        let client = ClientContext::new("r".into(), None);
+        for _ in 0..QUEUE_CAPACITY + 3 {
+            queue.submit(&client, Operation::SignIn, "subject", "ok");
+        }
+        let dropped = |reason| queue.metrics.audit_drops(reason);
+        assert_eq!(dropped(AuditDropReason::QueueFull), 3);
+        assert_eq!(receiver.len(), QUEUE_CAPACITY);
+        receiver.recv().await.expect("an event");
+        queue.submit(&client, Operation::SignIn, "subject", "ok");
+        assert_eq!(dropped(AuditDropReason::QueueFull), 3);
+        assert!(!queue.is_dropping.load(Ordering::Relaxed));
+    }
+
+    #[tokio::test]
+    async fn guesses_of_a_flood_are_not_all_stored() {
+        let (queue, receiver, clock) = queue();
+        let client = ClientContext::new("r".into(), None);
+        let guess = || queue.submit(&client, Operation::SignIn, "", "invalid_credentials");
+        let limit = usize::try_from(MAX_ANONYMOUS_EVENTS_PER_MINUTE).expect("small");
+        for _ in 0..limit + 5 {
+            guess();
+        }
+        assert_eq!(receiver.len(), limit);
+        assert_eq!(queue.metrics.audit_drops(AuditDropReason::RateLimit), 5);
+        queue.submit(&client, Operation::SignIn, "subject", "ok");
+        clock.advance(Duration::from_secs(60));
+        guess();
+        assert_eq!(receiver.len(), limit + 2);
+    }
+}

@@ -1,0 +1,271 @@
+//! Audit events in the database: what is stored, what is not, and for how long.
+
+use std::time::Duration;
+
+use postern_common::clock::Timestamp;
+use postern_common::database::testing;
+use postern_common::timeline::{TimelineQuery, TimelineSelector};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use crate::flows::LoginRequest;
+use crate::store::{AuditQuery, AuditRow, AuditSelector, AuthStore};
+use crate::telemetry::AuditDropReason;
+use crate::testing::{Fixture, FixtureOptions, client_at, email, login};
+
+/// Ends the writer, which stores all queued events first.
+async fn store_events(fixture: &Fixture) {
+    let writer = fixture.service.audit_trail.take_writer();
+    let stop = CancellationToken::new();
+    stop.cancel();
+    writer.expect("not taken yet").run(stop).await;
+}
+
+async fn select(store: &AuthStore, selector: AuditSelector) -> Vec<AuditRow> {
+    let query = AuditQuery {
+        selector,
+        since: Timestamp(0),
+        until: Timestamp(i64::MAX),
+        limit: 100,
+    };
+    store.audit_rows(&query).await.expect("the store answers")
+}
+
+async fn sign_in_from(fixture: &Fixture, address: &str, request: &LoginRequest) {
+    let client = client_at(address);
+    let _audited = fixture.service.flows.login.sign_in(&client, request).await;
+}
+
+#[tokio::test]
+async fn sign_ins_are_found_by_subject_address_and_request() {
+    for database in testing::both().await {
+        let fixture = Fixture::with(FixtureOptions {
+            database: Some(database),
+            ..FixtureOptions::default()
+        })
+        .await;
+        fixture
+            .register("Ada@example.com", "Password-1")
+            .await
+            .expect("registered");
+        sign_in_from(&fixture, "192.0.2.77", &login("ada@example.com", "wrong-1")).await;
+        let sign_in = login("Ada@example.com", "Password-1");
+        sign_in_from(&fixture, "2001:db8:1:2:3::4", &sign_in).await;
+        store_events(&fixture).await;
+        let store = &fixture.service.store;
+        let all = select(store, AuditSelector::All).await;
+        assert_eq!(all.len(), 3, "{all:?}");
+        let registered = all.iter().find(|row| row.operation == "register");
+        let registered = registered.expect("stored");
+        let subject = registered.subject.clone().expect("known");
+        let of_subject = select(store, AuditSelector::Subject(subject.clone())).await;
+        assert_eq!(of_subject.len(), 2, "{of_subject:?}");
+        let hash = registered.email_hash.clone().expect("stored");
+        let of_email = select(store, AuditSelector::EmailHash(hash)).await;
+        assert_eq!(of_email.len(), 3, "a failed sign-in has no subject");
+        let failed = all.iter().find(|row| row.outcome != "ok").expect("stored");
+        assert_eq!(failed.outcome, "invalid_credentials");
+        assert_eq!(failed.network.as_deref(), Some("192.0.2.0/24"));
+        assert_eq!(failed.provider.as_deref(), Some("password"));
+        assert_eq!(
+            (failed.subject.as_deref(), failed.reason.as_deref()),
+            (None, None)
+        );
+        let networks = all.iter().filter_map(|row| row.network.as_deref());
+        assert!(networks.into_iter().any(|text| text == "2001:db8:1:2::/64"));
+        let of_request = select(store, AuditSelector::RequestId("test".into())).await;
+        assert_eq!(of_request.len(), 3);
+        assert!(
+            select(store, AuditSelector::RequestId("%".into()))
+                .await
+                .is_empty()
+        );
+        assert!(
+            select(store, AuditSelector::Subject("%".into()))
+                .await
+                .is_empty()
+        );
+    }
+}
+
+#[tokio::test]
+async fn throttled_attempt_is_stored_with_its_reason() {
+    let fixture = Fixture::with_config("[abuse]\naccount = 1\n").await;
+    for _ in 0..4 {
+        sign_in_from(&fixture, "192.0.2.1", &login("ada@example.com", "wrong-1")).await;
+    }
+    store_events(&fixture).await;
+    let rows = select(&fixture.service.store, AuditSelector::All).await;
+    let is_throttled = |row: &&AuditRow| row.reason.as_deref() == Some("throttled");
+    let throttled: Vec<_> = rows.iter().filter(is_throttled).collect();
+    assert!(!throttled.is_empty() && throttled.len() < 4, "{rows:?}");
+    // The response is that of a wrong password.
+    assert!(
+        throttled
+            .iter()
+            .all(|row| row.outcome == "invalid_credentials")
+    );
+}
+
+#[tokio::test]
+async fn request_of_a_reset_code_is_stored() {
+    let fixture = Fixture::new().await;
+    fixture
+        .register("ada@example.com", "Password-1")
+        .await
+        .expect("registered");
+    let flow = &fixture.service.flows.password;
+    let task = flow.request_code(client_at("192.0.2.1"), email("ada@example.com"));
+    task.expect("started").await.expect("no panic");
+    store_events(&fixture).await;
+    let rows = select(&fixture.service.store, AuditSelector::All).await;
+    let found = rows
+        .iter()
+        .find(|row| row.operation == "password_reset_code");
+    let found = found.expect("stored");
+    assert_eq!(found.outcome, "ok");
+    assert!(found.email_hash.is_some() && found.subject.is_none());
+}
+
+#[tokio::test]
+async fn database_file_contains_no_address() {
+    let fixture = Fixture::new().await;
+    let sign_in = login("Ada.Lovelace@example.com", "wrong-password");
+    sign_in_from(&fixture, "192.0.2.77", &sign_in).await;
+    let flow = &fixture.service.flows.password;
+    let task = flow.request_code(client_at("192.0.2.77"), email("ada.lovelace@example.com"));
+    task.expect("started").await.expect("no panic");
+    store_events(&fixture).await;
+    let rows = select(&fixture.service.store, AuditSelector::All).await;
+    assert_eq!(rows.len(), 2);
+    let path = fixture.database.url.trim_start_matches("sqlite://");
+    let files = [path.to_owned(), format!("{path}-wal")];
+    let contents: Vec<u8> = files
+        .iter()
+        .filter_map(|file| std::fs::read(file).ok())
+        .flatten()
+        .collect();
+    // The search finds what is stored.
+    assert!(contains(&contents, b"192.0.2.0/24"));
+    let hash = rows[0].email_hash.as_deref().expect("stored");
+    assert!(contains(&contents, hash) && rows[1].email_hash.as_deref() == Some(hash));
+    let unkeyed = Sha256::digest("ada.lovelace@example.com");
+    for secret in [
+        &b"lovelace"[..],
+        b"Lovelace",
+        b"192.0.2.77",
+        b"wrong-password",
+        unkeyed.as_slice(),
+    ] {
+        let text = String::from_utf8_lossy(secret);
+        assert!(!contains(&contents, secret), "{text}");
+    }
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack
+        .windows(needle.len())
+        .any(|window| window == needle)
+}
+
+fn row(number: usize, at: Timestamp) -> AuditRow {
+    AuditRow {
+        id: format!("row-{number}"),
+        at: at.0,
+        operation: "sign_in".to_owned(),
+        outcome: "ok".to_owned(),
+        reason: None,
+        request_id: "r".to_owned(),
+        subject: None,
+        email_hash: None,
+        network: None,
+        provider: None,
+    }
+}
+
+#[tokio::test]
+async fn events_beyond_the_retention_are_deleted() {
+    for database in testing::both().await {
+        let fixture = Fixture::with(FixtureOptions {
+            config: "[audit]\nretention = \"2h\"\n",
+            database: Some(database),
+            ..FixtureOptions::default()
+        })
+        .await;
+        let (store, now) = (&fixture.service.store, fixture.clock.now());
+        let rows: Vec<_> = (0..2100).map(|number| row(number, now)).collect();
+        for group in rows.chunks(256) {
+            store.insert_audit_rows(group).await.expect("stored");
+        }
+        let retention = &fixture.service.audit_trail.retention;
+        fixture.clock.advance(Duration::from_secs(2 * 3600));
+        assert_eq!(retention.run_once().await.expect("deleted"), 0);
+        let later = [row(2100, now.plus(Duration::from_secs(1)))];
+        store.insert_audit_rows(&later).await.expect("stored");
+        fixture.clock.advance(Duration::from_millis(1));
+        assert_eq!(retention.run_once().await.expect("deleted"), 2100);
+        assert_eq!(select(store, AuditSelector::All).await, later);
+    }
+}
+
+#[tokio::test]
+async fn sign_in_does_not_depend_on_the_audit_trail() {
+    let fixture = Fixture::new().await;
+    fixture
+        .register("ada@example.com", "Password-1")
+        .await
+        .expect("registered");
+    fixture.service.store.close().await;
+    fixture
+        .sign_in("ada@example.com", "Password-1")
+        .await
+        .expect("signed in");
+    store_events(&fixture).await;
+    let metrics = &fixture.service.metrics;
+    assert_eq!(metrics.audit_drops(AuditDropReason::Rejected), 2);
+}
+
+async fn operations(fixture: &Fixture, selector: TimelineSelector) -> (Vec<String>, Vec<String>) {
+    let reader = &fixture.service.audit_trail.reader;
+    let query = TimelineQuery::new(selector, 50);
+    let timeline = reader.timeline(&query).await.expect("the store answers");
+    assert!(!timeline.is_truncated);
+    let events = timeline.entries.iter();
+    let events = events.map(|entry| {
+        format!(
+            "{} {}",
+            entry.event,
+            entry.outcome.as_deref().unwrap_or("-")
+        )
+    });
+    (events.collect(), timeline.subjects)
+}
+
+#[tokio::test]
+async fn person_is_found_by_address_and_by_subject() {
+    let fixture = Fixture::new().await;
+    let register = |address| fixture.register(address, "Password-1");
+    let tokens = register("ada@example.com")
+        .await
+        .expect("registered")
+        .into_inner();
+    register("eve@example.com").await.expect("registered");
+    fixture.clock.advance(Duration::from_secs(1));
+    let _wrong = fixture.sign_in("ADA@example.com", "wrong-1").await;
+    fixture.clock.advance(Duration::from_secs(1));
+    fixture.refresh(&tokens).await.expect("refreshed");
+    store_events(&fixture).await;
+    let expected = ["register ok", "sign_in invalid_credentials", "refresh ok"];
+    let by_email = TimelineSelector::Email(email("Ada@example.com"));
+    let (events, subjects) = operations(&fixture, by_email).await;
+    assert_eq!(
+        (events.as_slice(), subjects.len()),
+        (&expected.map(str::to_owned)[..], 1)
+    );
+    let by_user = TimelineSelector::User(subjects[0].clone());
+    assert_eq!(operations(&fixture, by_user).await.0, expected);
+    let nobody = TimelineSelector::Email(email("bob@example.com"));
+    assert_eq!(operations(&fixture, nobody).await, (Vec::new(), Vec::new()));
+    let (all, _) = operations(&fixture, TimelineSelector::All).await;
+    assert_eq!(all.len(), 4);
+}
