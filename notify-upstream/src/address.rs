@@ -289,6 +289,28 @@ impl Recipient {
         }
     }
 
+    /// Returns the text that identifies the recipient: the address as [`Address::key`], or the actor
+    /// id.
+    #[must_use]
+    pub(crate) fn key(&self) -> &str {
+        match self {
+            Self::Address(address) => address.key(),
+            Self::ActorId(actor) => actor.as_str(),
+        }
+    }
+
+    /// Returns the name of the member that holds the recipient in a request.
+    #[must_use]
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::ActorId(_) => "actorId",
+            Self::Address(Address::Email(_)) => "email",
+            Self::Address(Address::Phone(_)) => "phone",
+            Self::Address(Address::DeviceToken(_)) => "deviceToken",
+            Self::Address(Address::Subscription(_)) => "subscription",
+        }
+    }
+
     /// Returns the channel of the address, or `None` for an actor.
     #[must_use]
     pub(crate) fn channel(&self) -> Option<Channel> {
@@ -346,6 +368,21 @@ impl Address {
 pub(crate) fn hash(text: &str) -> AddressHash {
     use sha2::Digest;
     sha2::Sha256::digest(text.to_ascii_lowercase()).into()
+}
+
+/// Returns the key by which notifications to an address or actor are found: the first 8 bytes of
+/// [`hash`]. Different recipients may share a key, so that the recipient is compared as well.
+#[must_use]
+pub(crate) fn recipient_key(text: &str) -> i64 {
+    let [a, b, c, d, e, f, g, h, ..] = hash(text);
+    i64::from_be_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// Returns the [`recipient_key`] of a stored recipient.
+#[must_use]
+pub(crate) fn recipient_key_of(recipient: &str) -> Option<i64> {
+    let recipient: Recipient = serde_json::from_str(recipient).ok()?;
+    Some(recipient_key(recipient.key()))
 }
 
 #[cfg(test)]

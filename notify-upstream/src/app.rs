@@ -174,6 +174,7 @@ impl App {
             suppression: Arc::clone(&parts.suppression),
             metrics: context.metrics.clone(),
             trusted_proxies: parts.config.trusted_proxies.clone(),
+            readers: parts.config.readers.clone().into(),
             users_may_address_anyone: parts.config.users_may_address_anyone,
             users_may_send_urgent: parts.config.users_may_send_urgent,
         };
@@ -261,11 +262,11 @@ impl App {
         let result_writer = tokio::spawn(self.result_writer.run());
         background.spawn(self.batcher.run());
         if let Some(listener) = listeners.admin {
-            let router = admin::router(self.health, metrics.registry());
-            let (hosts, stop) = (
-                self.config.admin.hosts.clone(),
-                background_stop.child_token(),
-            );
+            let timeline_token = self.config.timeline_token.as_ref();
+            let router = admin::router(self.health, metrics.registry())
+                .merge(crate::http::timeline_router(&self.service, timeline_token));
+            let hosts = self.config.admin.hosts.clone();
+            let stop = background_stop.child_token();
             background.spawn(async move {
                 admin::serve(listener, router, Limits::default(), &hosts, stop).await;
             });

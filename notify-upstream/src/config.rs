@@ -16,6 +16,7 @@ use postern_common::decode::Object;
 use postern_common::http::{BodyBudgets, TrustedProxies};
 use postern_common::identity::IdentityConfig;
 use postern_common::log::Log;
+use postern_common::{Secret, timeline};
 use url::Url;
 
 use crate::delivery::mail_token::{KEY_VARIABLE, MailTokens};
@@ -49,6 +50,12 @@ pub struct Config {
     pub(crate) templates: TemplateConfig,
     /// Queue limits and retention.
     pub(crate) queue: QueueConfig,
+    /// Services that may read all notifications (`[access] readers`). Default none: a service reads
+    /// those that it created.
+    pub(crate) readers: Vec<String>,
+    /// The secret of `GET /admin/timeline` on the admin listener (`[timeline] token_env`). Default
+    /// none: the route does not exist.
+    pub(crate) timeline_token: Option<Secret>,
     /// Whether users may send to recipients other than themselves. Default false, because otherwise
     /// every registered user could send e-mail to arbitrary addresses.
     pub(crate) users_may_address_anyone: bool,
@@ -139,6 +146,9 @@ impl Config {
             (quota("user_quota").or(Some(600)), quota("service_quota"));
         let public_url = root.optional("public_url", |field| field.url());
         let webhooks = webhooks::read(root, env, public_url.as_ref());
+        let readers = root.section("access", |access| {
+            Some(access.list("readers", |field| field.text(1..=128)))
+        });
         let users_may_address_anyone =
             root.or("users_may_address_anyone", false, |field| field.boolean());
         let users_may_send_urgent =
@@ -162,6 +172,8 @@ impl Config {
             identity: identity?,
             templates,
             queue,
+            readers: readers.unwrap_or_default(),
+            timeline_token: timeline::read_token(root, env),
             users_may_address_anyone,
             users_may_send_urgent,
             unverified_addresses,

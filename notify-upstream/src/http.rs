@@ -8,6 +8,7 @@
 //! `notification`, `principal`, `store` and `templates`.
 
 mod create;
+mod list;
 mod status;
 mod unsubscribe;
 mod webhook;
@@ -22,7 +23,7 @@ use axum::routing::{MethodFilter, get, post};
 use http::request::Parts;
 use postern_common::http::{BodyOwner, Peer, TrustedProxies};
 use postern_common::token::{Caller, Verifier};
-use postern_common::{Clock, Code, Problem};
+use postern_common::{Clock, Code, Problem, Secret, timeline};
 
 use crate::delivery::mail_token::MailTokens;
 use crate::delivery::suppression::SuppressionCache;
@@ -33,6 +34,7 @@ use crate::metrics::NotifyMetrics;
 use crate::principal::Principal;
 use crate::receipts::webhook::Webhooks;
 use crate::status::reader::StatusReader;
+use crate::status::timeline::NotificationReader;
 use crate::store::SnapshotCache;
 use crate::store::Store;
 use crate::templates::Templates;
@@ -62,6 +64,8 @@ pub(crate) struct ApiState {
     pub(crate) metrics: NotifyMetrics,
     /// Proxies whose `X-Forwarded-For` is used.
     pub(crate) trusted_proxies: TrustedProxies,
+    /// Services that may read all notifications.
+    pub(crate) readers: Arc<[String]>,
     /// Whether users may send to recipients other than themselves.
     pub(crate) users_may_address_anyone: bool,
     /// Whether users may send CRITICAL and HIGH.
@@ -71,7 +75,7 @@ pub(crate) struct ApiState {
 /// Returns the routes of this service.
 pub(crate) fn router(service: ApiState) -> Router {
     Router::new()
-        .route("/notifications", post(create::create))
+        .route("/notifications", post(create::create).get(list::list))
         .route(
             "/notifications/batch",
             post(create::batch).on(MethodFilter::GET, no_such_notification),
@@ -89,6 +93,16 @@ async fn no_such_notification() -> Problem {
     Code::NotFound.into()
 }
 
+/// Returns the time line of the admin listener, or no route without a token.
+pub(crate) fn timeline_router(service: &ApiState, token: Option<&Secret>) -> Router {
+    let reader = NotificationReader::new(service.store.clone(), service.clock.clone());
+    let read = move |query| {
+        let reader = reader.clone();
+        async move { reader.answer(&query).await }
+    };
+    timeline::route(token, service.clock.clone(), read)
+}
+
 /// The principal of a verified bearer token.
 struct AuthenticatedCaller(Principal);
 
@@ -99,11 +113,7 @@ impl FromRequestParts<Arc<ApiState>> for AuthenticatedCaller {
         parts: &mut Parts,
         service: &Arc<ApiState>,
     ) -> Result<Self, Problem> {
-        let token = postern_common::http::bearer(&parts.headers)?;
-        let caller = match service.verifier.verify_cached(token) {
-            Some(verdict) => verdict?,
-            None => service.verifier.verify_unseen(token).await?,
-        };
+        let caller = verify(parts, service).await?;
         let owner = match &caller {
             Caller::Service(_) => BodyOwner::Service,
             Caller::User(user) => BodyOwner::user(&user.issuer, &user.subject),
@@ -111,6 +121,35 @@ impl FromRequestParts<Arc<ApiState>> for AuthenticatedCaller {
         owner.set(parts);
         Ok(Self(Principal::of(&caller, &service.actor_issuer)))
     }
+}
+
+/// A caller of a query, and whether it may read all notifications.
+struct AuthenticatedReader {
+    principal: Principal,
+    may_read_all: bool,
+}
+
+impl FromRequestParts<Arc<ApiState>> for AuthenticatedReader {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        service: &Arc<ApiState>,
+    ) -> Result<Self, Problem> {
+        let caller = verify(parts, service).await?;
+        Ok(Self {
+            principal: Principal::of(&caller, &service.actor_issuer),
+            may_read_all: Principal::may_read_all(&caller, &service.actor_issuer, &service.readers),
+        })
+    }
+}
+
+async fn verify(parts: &Parts, service: &ApiState) -> Result<Caller, Problem> {
+    let token = postern_common::http::bearer(&parts.headers)?;
+    Ok(match service.verifier.verify_cached(token) {
+        Some(verdict) => verdict?,
+        None => service.verifier.verify_unseen(token).await?,
+    })
 }
 
 /// A caller without a token. Its body is charged to the budget of its address.

@@ -56,6 +56,7 @@ mod testing;
 pub use app::{App, MAX_SHUTDOWN_DURATION};
 pub use config::Config;
 pub use postern_common::startup::Listeners;
+pub use status::timeline::NotificationReader;
 
 /// The queue without its service, for benchmarks. Not a stable interface.
 #[doc(hidden)]

@@ -19,6 +19,9 @@ pub(crate) struct Principal {
     pub(crate) actor: Option<String>,
 }
 
+/// The group of users who may read all notifications.
+const ADMIN_GROUP: &str = "admin";
+
 /// Prefix of `creator` for services.
 const SERVICE_PREFIX: &str = "service:";
 
@@ -38,6 +41,19 @@ impl Principal {
                 creator: format!("{SERVICE_PREFIX}{}", service.service_id).into(),
                 actor: None,
             },
+        }
+    }
+
+    /// Returns whether the caller may read all notifications: a user of the actor pool in the group
+    /// `admin`, or a service among `readers`. Group and service are those of the verified token.
+    #[must_use]
+    pub(crate) fn may_read_all(caller: &Caller, actor_issuer: &str, readers: &[String]) -> bool {
+        match caller {
+            Caller::User(user) => {
+                *user.issuer == *actor_issuer
+                    && user.groups.iter().any(|group| group == ADMIN_GROUP)
+            }
+            Caller::Service(service) => readers.iter().any(|name| **name == *service.service_id),
         }
     }
 

@@ -36,8 +36,8 @@ use sqlx::postgres::PgListener;
 
 pub(crate) use row::{
     CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth, LanePosition,
-    LaneScan, LowWatermark, Receipt, SuppressionChange, SuppressionEntry, SuppressionQuery,
-    SuppressionRow, WebhookToken,
+    LaneScan, ListQuery, ListScope, ListedRow, LowWatermark, Receipt, SuppressionChange,
+    SuppressionEntry, SuppressionQuery, SuppressionRow, WebhookToken,
 };
 pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
 
@@ -125,6 +125,8 @@ delegate! {
     pub(crate) fn cancel(id: NotificationId, now: Timestamp) -> CancelResult;
     /// Reads all that is stored about these notifications.
     pub(crate) fn read(ids: &[NotificationId]) -> Vec<NotificationSnapshot>;
+    /// Returns a part of a list of notifications, newest first.
+    pub(crate) fn list(query: &ListQuery) -> Vec<ListedRow>;
     /// Stores a webhook token with the body of its first use. Returns whether the body is the same.
     pub(crate) fn bind_webhook_token(token: &WebhookToken, now: Timestamp) -> bool;
     /// Deletes webhook tokens received before `before`, and returns their number.

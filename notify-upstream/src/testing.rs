@@ -38,11 +38,11 @@ use crate::lease::LeaseClock;
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;
-use crate::notification::{Channel, NotificationId, PerChannel, Priority};
+use crate::notification::{Channel, Lane, NotificationId, Order, PerChannel, Priority, order_time};
 use crate::principal::Principal;
 use crate::status::view::StatusView;
 use crate::store::SnapshotCache;
-use crate::store::Store;
+use crate::store::{NewNotification, Record, Store};
 use crate::templates::{Locale, TemplateName, Templates};
 
 /// Initial time of every test.
@@ -89,6 +89,29 @@ pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
         stores.push((store, test));
     }
     stores
+}
+
+/// Returns a notification with an order, for the store.
+pub(crate) fn record_of(order: Order) -> NewNotification {
+    NewNotification {
+        id: OrderSequence::id(order),
+        order,
+        record: Record {
+            lane: Lane::first(Channel::Email, Priority::Normal),
+            creator: "service:test".to_owned(),
+            addressee: None,
+            template: "welcome".to_owned(),
+            template_version: 1,
+            locale: "en".to_owned(),
+            recipient: r#"{"email":"ada@example.com"}"#.to_owned(),
+            variables: "{}".to_owned(),
+            created_at: order_time(order),
+            expires_at: None,
+        },
+        send_at: None,
+        worker: None,
+        key: None,
+    }
 }
 
 pub(crate) fn templates() -> Templates {

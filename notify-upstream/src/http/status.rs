@@ -11,7 +11,7 @@ use http::request::Parts;
 use postern_common::{Code, Problem};
 use sha2::{Digest, Sha256};
 
-use super::{ApiState, AuthenticatedCaller};
+use super::{ApiState, AuthenticatedCaller, AuthenticatedReader};
 use crate::notification::NotificationId;
 use crate::principal::Principal;
 use crate::status::view::{NotificationStatus, StatusView};
@@ -35,15 +35,18 @@ impl FromRequestParts<Arc<ApiState>> for TakenHeaders {
 /// Handles `GET /notifications/{id}`.
 pub(super) async fn get(
     State(service): State<Arc<ApiState>>,
-    AuthenticatedCaller(principal): AuthenticatedCaller,
+    reader: AuthenticatedReader,
     Path(id): Path<String>,
     TakenHeaders(headers): TakenHeaders,
 ) -> Result<Response, Problem> {
+    let may_read = |snapshot: &NotificationSnapshot| {
+        reader.may_read_all || may_read(&reader.principal, snapshot)
+    };
     // A cached snapshot may be older than one that the client received from another replica. It is
     // used only if the client already has it (`If-None-Match`), so that a status never goes
     // backwards. With a single process the cache equals the store.
     let snapshot_cache = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
-    if let Some(snapshot) = snapshot_cache.filter(|snapshot| may_read(&principal, snapshot)) {
+    if let Some(snapshot) = snapshot_cache.filter(|snapshot| may_read(snapshot)) {
         let document = StatusDocument::of(&view(&service, &snapshot))?;
         if document.matches_etag(&headers)
             || (!service.store.is_shared() && !headers.contains_key(IF_NONE_MATCH))
@@ -51,7 +54,7 @@ pub(super) async fn get(
             return Ok(document.response(&headers));
         }
     }
-    let snapshot = find(&service, &principal, &id).await?;
+    let snapshot = find(&service, &id, may_read).await?;
     Ok(StatusDocument::of(&view(&service, &snapshot))?.response(&headers))
 }
 
@@ -62,7 +65,8 @@ pub(super) async fn cancel(
     Path(id): Path<String>,
     TakenHeaders(headers): TakenHeaders,
 ) -> Result<Response, Problem> {
-    let snapshot = find(&service, &principal, &id).await?;
+    let may_read = |snapshot: &NotificationSnapshot| may_read(&principal, snapshot);
+    let snapshot = find(&service, &id, may_read).await?;
     if *snapshot.record.creator != *principal.creator {
         // The addressee may read the status and may not cancel.
         return Err(Code::NotFound.into());
@@ -73,7 +77,7 @@ pub(super) async fn cancel(
         .await
         .map_err(|error| unavailable(&error))?;
     service.snapshot_cache.invalidate([snapshot.id]);
-    let snapshot = find(&service, &principal, &id).await?;
+    let snapshot = find(&service, &id, may_read).await?;
     let view = view(&service, &snapshot);
     match (outcome, view.status) {
         // A repeated cancellation returns the result of the first.
@@ -88,12 +92,12 @@ pub(super) async fn cancel(
 /// Returns the snapshot if the caller may read it. Otherwise the response is 404.
 async fn find(
     service: &ApiState,
-    principal: &Principal,
     id: &str,
+    may_read: impl Fn(&NotificationSnapshot) -> bool,
 ) -> Result<Arc<NotificationSnapshot>, Problem> {
     let id = NotificationId::parse(id).ok_or(Code::NotFound)?;
     let snapshot = service.reader.read(id).await?.ok_or(Code::NotFound)?;
-    if may_read(principal, &snapshot) {
+    if may_read(&snapshot) {
         Ok(snapshot)
     } else {
         Err(Code::NotFound.into())
@@ -107,7 +111,7 @@ fn may_read(principal: &Principal, snapshot: &NotificationSnapshot) -> bool {
     )
 }
 
-fn view(service: &ApiState, snapshot: &NotificationSnapshot) -> StatusView {
+pub(super) fn view(service: &ApiState, snapshot: &NotificationSnapshot) -> StatusView {
     let flow = |channel| service.dispatch_state.channel(channel).flow();
     StatusView::of(snapshot, service.clock.now(), flow, |channel| {
         service.webhooks.report(channel)

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod injection;
+mod list;
 mod repeats;
 mod reports;
 mod status;
@@ -69,6 +70,27 @@ async fn served(store: &Store) -> TestServer {
     served
 }
 
+/// Returns the issuer of services and two issuers of users, of which `actors` is the actor pool.
+fn trusted_issuers(issuer: &str) -> Vec<Issuer> {
+    let services = Issuer {
+        issuer: format!("{issuer}/services"),
+        jwks_url: format!("{issuer}/keys").parse().expect("URL"),
+        kind: IssuerKind::Service,
+        client_ids: vec!["services".to_owned()],
+        rules: IssuerRules::default(),
+        claims: Vec::new(),
+    };
+    let users = |name: &str| Issuer {
+        issuer: format!("{issuer}/{name}"),
+        jwks_url: format!("{issuer}/{name}/keys").parse().expect("URL"),
+        kind: IssuerKind::User,
+        client_ids: vec!["actors".to_owned()],
+        rules: IssuerRules::default(),
+        claims: Vec::new(),
+    };
+    vec![services, users("actors"), users("partners")]
+}
+
 /// Starts a service that commits submissions only when the test runs the returned committer.
 async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommitter) {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
@@ -81,25 +103,18 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
     );
     let keys = json!({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "k", "x": x, "y": y}]});
     let shutdown = CancellationToken::new();
-    let router = Router::new().route(
-        "/keys",
-        get(move || async move { axum::Json(keys.clone()) }),
-    );
+    let answer = get(move || async move { axum::Json(keys.clone()) });
+    let router = Router::new()
+        .route("/keys", answer.clone())
+        .route("/actors/keys", answer.clone())
+        .route("/partners/keys", answer);
     let issuer = listen(router, Limits::default(), &shutdown).await;
-    let trusted = Issuer {
-        issuer: format!("{issuer}/services"),
-        jwks_url: format!("{issuer}/keys").parse().expect("URL"),
-        kind: IssuerKind::Service,
-        client_ids: vec!["services".to_owned()],
-        rules: IssuerRules::default(),
-        claims: Vec::new(),
-    };
     let clock = Clock::manual(START);
     let options = VerifierOptions {
         clock: clock.clone(),
         ..VerifierOptions::default()
     };
-    let verifier = Verifier::new(vec![trusted], options);
+    let verifier = Verifier::new(trusted_issuers(&issuer), options);
     let rig = TestReplica::new(store, &clock, 8).await;
     let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.snapshot_cache));
     tokio::spawn(batcher.run());
@@ -119,6 +134,7 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
         suppression: rig.suppression,
         metrics: NotifyMetrics::new(),
         trusted_proxies: TrustedProxies::default(),
+        readers: Arc::new(["support".to_owned()]),
         users_may_address_anyone: false,
         users_may_send_urgent: false,
     };

@@ -1,10 +1,11 @@
 //! The status document of a notification, derived from its record and history. It is never stored.
 
 use postern_common::clock::Timestamp;
+use postern_common::timeline::{TimelineEntry, TimelineSource};
 use serde::Serialize;
 
 use crate::dispatch::ChannelFlow;
-use crate::notification::{Channel, Priority};
+use crate::notification::{Channel, NotificationId, Priority};
 use crate::store::row::ReceiptKind;
 use crate::store::{
     HistoryEntry, NotificationSnapshot, ReceiptEntry, ResultKind, ResultRow, WaitingRow,
@@ -29,6 +30,8 @@ pub(crate) struct StatusView {
     wait_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// Empty in lists.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     events: Vec<StatusEvent>,
 }
 
@@ -69,6 +72,28 @@ pub(crate) struct StatusEvent {
 
 /// Time after SENT at which a missing receipt is reported, for providers that send receipts.
 const RECEIPT_MISSED_AFTER_MS: i64 = 72 * 3600 * 1000;
+
+// === impl NotificationStatus ===
+
+impl NotificationStatus {
+    /// All names with their values, for filters.
+    pub(crate) const NAMES: &[(&str, Self)] = &[
+        ("SCHEDULED", Self::Scheduled),
+        ("QUEUED", Self::Queued),
+        ("SENT", Self::Sent),
+        ("DELIVERED", Self::Delivered),
+        ("FAILED", Self::Failed),
+        ("CANCELLED", Self::Cancelled),
+        ("EXPIRED", Self::Expired),
+    ];
+
+    /// Returns the name in responses.
+    #[must_use]
+    pub(crate) fn as_str(self) -> &'static str {
+        let named = Self::NAMES.iter().find(|(_, status)| *status == self);
+        named.map_or("-", |(name, _)| name)
+    }
+}
 
 // === impl StatusView ===
 
@@ -123,6 +148,30 @@ impl StatusView {
                 .or(builder.reason)
                 .filter(|_| status == NotificationStatus::Failed),
             events: builder.events,
+        }
+    }
+
+    /// Returns the events for a time line.
+    #[must_use]
+    pub(crate) fn timeline_entries(&self, id: NotificationId) -> Vec<TimelineEntry> {
+        let entry = |event: &StatusEvent| {
+            let mut entry = TimelineEntry::new(event.at, TimelineSource::Notify, event.r#type)
+                .with("notificationId", Some(id.to_string()))
+                .with("attempt", event.attempt)
+                .with("provider", event.provider.as_deref())
+                .with("detail", event.detail.as_deref());
+            entry.outcome.clone_from(&event.code);
+            entry
+        };
+        self.events.iter().map(entry).collect()
+    }
+
+    /// Returns the document without its events, for lists.
+    #[must_use]
+    pub(crate) fn without_events(self) -> Self {
+        Self {
+            events: Vec::new(),
+            ..self
         }
     }
 }

@@ -2,6 +2,7 @@
 //! suppression lists in [`suppression`], and all other SQL in [`history`].
 
 mod history;
+mod list;
 mod queue;
 mod suppression;
 

@@ -8,8 +8,8 @@ use sqlx::{Decode, Row, Type};
 
 use crate::notification::Lane;
 use crate::store::row::{
-    DeadLetter, IdempotencyRecord, LaneDepth, LanePosition, LaneScan, ReceiptKind, Record,
-    ResultKind, ResultRow,
+    DeadLetter, IdempotencyRecord, LaneDepth, LanePosition, LaneScan, ListScope, ListedRow,
+    ReceiptKind, Record, ResultKind, ResultRow,
 };
 use crate::store::{HistoryEntry, NotificationSnapshot, ReceiptEntry, StoreResult, WaitingRow};
 
@@ -158,6 +158,32 @@ pub(super) fn idempotency_record(row: &impl StoredRow) -> StoreResult<Idempotenc
         fingerprint: row.column(1)?,
         created_at: Timestamp(row.column(2)?),
     })
+}
+
+/// Reads identifier, lane, template, creator, addressee.
+pub(super) fn listed_row(row: &impl StoredRow) -> StoreResult<ListedRow> {
+    Ok(ListedRow {
+        id: row.column(0)?,
+        lane: lane(row, 1)?,
+        template: row.column(2)?,
+        creator: row.column(3)?,
+        addressee: row.column(4)?,
+    })
+}
+
+/// Returns the statement of a list, with `$1` as the upper bound of ids, `$2` as the lower one, `$3`
+/// as the maximum number and `$4` as the value of the scope. Both databases accept it. The indexes
+/// return the rows in this order.
+pub(super) fn list_sql(scope: &ListScope) -> String {
+    let condition = match scope {
+        ListScope::All => "",
+        ListScope::Creator(_) => "AND creator = $4",
+        ListScope::Recipient(_) => "AND recipient_key = $4",
+    };
+    format!(
+        "SELECT id, lane, template, creator, addressee FROM notify_record \
+         WHERE id < $1 AND id >= $2 {condition} ORDER BY id DESC LIMIT $3"
+    )
 }
 
 /// Reads identifier, lane, attempt, `at`, code.

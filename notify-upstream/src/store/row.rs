@@ -272,6 +272,45 @@ pub(crate) enum CancelResult {
     TooLate,
 }
 
+/// The notifications that a list is made of. Each has an index in the order of ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ListScope {
+    /// All notifications.
+    All,
+    /// The notifications of a creator.
+    Creator(String),
+    /// The notifications to a recipient, see [`recipient_key`](crate::address::recipient_key).
+    Recipient(i64),
+}
+
+/// A part of a list, newest first.
+#[derive(Clone, Debug)]
+pub(crate) struct ListQuery {
+    /// The notifications.
+    pub(crate) scope: ListScope,
+    /// Only ids from this one.
+    pub(crate) from: NotificationId,
+    /// Only ids below this one.
+    pub(crate) before: NotificationId,
+    /// The maximum number.
+    pub(crate) limit: i64,
+}
+
+/// A row of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListedRow {
+    /// The notification.
+    pub(crate) id: NotificationId,
+    /// Its lane.
+    pub(crate) lane: Lane,
+    /// The name of the template.
+    pub(crate) template: String,
+    /// The caller that created it.
+    pub(crate) creator: String,
+    /// The user whose `actorId` was addressed.
+    pub(crate) addressee: Option<String>,
+}
+
 /// The signed part of a webhook whose signature does not cover the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WebhookToken {

@@ -4,6 +4,7 @@
 //! A batch is one statement over `json_each`: one bound insert per row takes six times as long.
 
 mod history;
+mod list;
 mod queue;
 mod suppression;
 

@@ -13,6 +13,13 @@ async fn status_at(person: &Person, location: &str) -> String {
     record.string("/status")
 }
 
+/// Asserts which notification the list of a user begins with.
+async fn newest_is(person: &Person, id: &str) {
+    let page = person.client.get("/notifications?limit=1").send().await;
+    let newest = page.expect(200).string("/notifications/0/notificationId");
+    assert_eq!(newest, id);
+}
+
 /// Requests every operation successfully.
 pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
     let created = ada
@@ -26,6 +33,7 @@ pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
         .send()
         .await
         .expect(200);
+    newest_is(ada, &created.string("/notificationId")).await;
     let mut unknown = welcome(&ada.id);
     unknown["template"] = json!("no-such-template");
     let batch = json!({"notifications": [welcome(&ada.id), unknown]});

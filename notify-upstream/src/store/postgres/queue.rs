@@ -14,6 +14,7 @@ use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Postgres, rows};
+use crate::address::recipient_key_of;
 use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
 use crate::store::StoreResult;
 use crate::store::read::{RECORD, WANTED_AT};
@@ -26,9 +27,9 @@ use crate::store::row::{
 const ACCEPT: &str = "
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::int8[], $3::int2[], $4::text[], $5::text[], $6::text[], $7::int4[], $8::text[],
-        $9::text[], $10::text[], $11::int8[], $12::int8[], $13::int8[], $14::int8[], $15::text[], $16::bytea[])
+        $9::text[], $10::text[], $11::int8[], $12::int8[], $13::int8[], $14::int8[], $15::text[], $16::bytea[], $17::int8[])
     AS t(id, ord, lane, creator, addressee, template, template_version, locale, recipient, variables, created_at,
-        expires_at, send_at, worker, key, fingerprint)
+        expires_at, send_at, worker, key, fingerprint, recipient_key)
 ), keyed AS (
     INSERT INTO notify_key (creator, key, id, fingerprint, created_at)
     SELECT creator, key, id, fingerprint, created_at FROM input WHERE key IS NOT NULL ORDER BY creator, key
@@ -37,9 +38,9 @@ WITH input AS MATERIALIZED (
     SELECT * FROM input WHERE key IS NULL OR id IN (SELECT id FROM keyed)
 ), recorded AS (
     INSERT INTO notify_record (id, lane, creator, addressee, template, template_version, locale, recipient, variables,
-        created_at, send_at, expires_at)
+        created_at, send_at, expires_at, recipient_key)
     SELECT id, lane, creator, addressee, template, template_version, locale, recipient, variables, created_at, send_at,
-        expires_at FROM fresh
+        expires_at, recipient_key FROM fresh
 ), queued AS (
     INSERT INTO notify_queue (id, lane, ord, fence, attempt, worker, since)
     SELECT id, lane, ord, (worker IS NOT NULL)::int4, (worker IS NOT NULL)::int4, worker,
@@ -184,6 +185,7 @@ impl Postgres {
             .bind(column!(row => row.worker))
             .bind(column!(row => row.key.as_ref().map(|(key, _)| key.as_str())))
             .bind(column!(row => row.key.as_ref().map(|(_, print)| print.as_slice())))
+            .bind(column!(row => recipient_key_of(&row.record.recipient)))
             .fetch_all(&self.urgent)
             .await?;
         let refused = |row: &&NewNotification| row.key.is_some() && !kept.contains(&row.id);

@@ -4,6 +4,7 @@ use postern_common::clock::Timestamp;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Sqlite, id_list, json, rows};
+use crate::address::recipient_key_of;
 use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
 use crate::store::StoreResult;
 use crate::store::read::{RECORD, WANTED_AT};
@@ -19,9 +20,9 @@ ON CONFLICT DO NOTHING RETURNING id";
 
 const RECORDS: &str = "
 INSERT INTO notify_record (id, lane, creator, addressee, template, template_version, locale, recipient, variables,
-    created_at, send_at, expires_at)
+    created_at, send_at, expires_at, recipient_key)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8,
-    value ->> 9, value ->> 10, value ->> 11 FROM json_each(?1)";
+    value ->> 9, value ->> 10, value ->> 11, value ->> 12 FROM json_each(?1)";
 
 const QUEUED: &str = "
 INSERT INTO notify_queue (id, lane, ord, fence, attempt, worker, since)
@@ -430,6 +431,7 @@ fn record_row(row: &NewNotification) -> impl serde::Serialize + '_ {
         record.created_at.0,
         row.send_at.map(|at| at.0),
         record.expires_at.map(|at| at.0),
+        recipient_key_of(&record.recipient),
     )
 }
 

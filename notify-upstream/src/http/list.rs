@@ -1,0 +1,114 @@
+//! Lists of notifications.
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use http::StatusCode;
+use postern_common::Problem;
+use postern_common::clock::Timestamp;
+use postern_common::http::{Query, json, no_store};
+use serde::Serialize;
+
+use super::status::{unavailable, view};
+use super::{ApiState, AuthenticatedReader};
+use crate::notification::Channel;
+use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader, MAX_PAGE_SIZE};
+use crate::status::view::{NotificationStatus, StatusView};
+use crate::templates::TemplateName;
+
+const PARAMETERS: [&str; 8] = [
+    "recipient",
+    "status",
+    "template",
+    "channel",
+    "from",
+    "to",
+    "cursor",
+    "limit",
+];
+/// Maximum bytes of a recipient: the longest device token.
+const MAX_RECIPIENT_BYTES: usize = 4096;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ListResponse {
+    notifications: Vec<StatusView>,
+    next_cursor: Option<String>,
+}
+
+/// Handles `GET /notifications`: the caller's own notifications, or all of them for administrators
+/// and readers; newest first.
+pub(super) async fn list(
+    State(service): State<Arc<ApiState>>,
+    reader: AuthenticatedReader,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let mut query = Query::parse(query.as_deref().unwrap_or_default(), &PARAMETERS);
+    let filter = filter(&mut query);
+    let limit = query.read("limit", "must be 1 to 200", |text| {
+        let limit: usize = text.parse().ok()?;
+        (1..=MAX_PAGE_SIZE).contains(&limit).then_some(limit)
+    });
+    let reader = ListReader {
+        store: &service.store,
+        access: if reader.may_read_all {
+            ListAccess::All
+        } else {
+            ListAccess::Own(reader.principal)
+        },
+        filter,
+    };
+    let expected = "must be the nextCursor of a page with the same parameters";
+    let after = query.read("cursor", expected, |text| reader.parse_cursor(text));
+    query.finish()?;
+    let page = reader
+        .page(after, limit.unwrap_or(DEFAULT_PAGE_SIZE), |snapshot| {
+            view(&service, snapshot)
+        })
+        .await
+        .map_err(|error| unavailable(&error))?;
+    let response = ListResponse {
+        next_cursor: page.next.map(|id| reader.cursor(id)),
+        notifications: page
+            .notifications
+            .into_iter()
+            .map(|(view, _)| view)
+            .collect(),
+    };
+    Ok(no_store(json(StatusCode::OK, &response)))
+}
+
+fn filter(query: &mut Query) -> ListFilter {
+    let expected = "must be an address or actor id";
+    let recipient = query.read("recipient", expected, |text| {
+        (1..=MAX_RECIPIENT_BYTES)
+            .contains(&text.len())
+            .then(|| text.to_owned())
+    });
+    let statuses = "must be SCHEDULED, QUEUED, SENT, DELIVERED, FAILED, CANCELLED or EXPIRED";
+    let status = query.read("status", statuses, |text| {
+        named(NotificationStatus::NAMES, text)
+    });
+    let template = query.read("template", "must be the name of a template", |text| {
+        TemplateName::parse(text).map(|name| name.as_str().to_owned())
+    });
+    let channel = query.read("channel", "must be email, sms or push", |text| {
+        named(Channel::NAMES, text)
+    });
+    let mut instant = |name| query.read(name, "must be an RFC 3339 time", Timestamp::parse);
+    let (from, to) = (instant("from"), instant("to"));
+    ListFilter {
+        recipient,
+        status,
+        template,
+        channel,
+        from,
+        to,
+    }
+}
+
+fn named<T: Copy>(names: &[(&str, T)], text: &str) -> Option<T> {
+    let found = names.iter().find(|(name, _)| *name == text);
+    found.map(|(_, value)| *value)
+}

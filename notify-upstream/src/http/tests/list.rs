@@ -1,0 +1,257 @@
+//! Lists of notifications, and who reads them.
+
+use super::*;
+use crate::notification::order_at;
+
+impl TestServer {
+    async fn list(&self, query: &str, service: &str) -> (StatusCode, Value) {
+        self.list_with(query, &self.service_token(service)).await
+    }
+
+    async fn list_with(&self, query: &str, token: &str) -> (StatusCode, Value) {
+        let url = format!("{}/notifications{query}", self.url);
+        let answer = self.client.get(url).bearer_auth(token).send().await;
+        let answer = answer.expect("a response");
+        (answer.status(), answer.json().await.unwrap_or_default())
+    }
+
+    fn user_token(&self, subject: &str, groups: &[&str], issuer: &str) -> String {
+        let now = START.unix_seconds();
+        let claims = json!({
+            "iss": format!("{}/{issuer}", self.issuer), "sub": subject, "client_id": "actors",
+            "token_use": "access", "cognito:groups": groups, "iat": now, "exp": now + 600
+        });
+        let header = Header {
+            kid: Some("k".to_owned()),
+            ..Header::new(Algorithm::ES256)
+        };
+        jsonwebtoken::encode(&header, &claims, &self.key).expect("signs")
+    }
+
+    async fn create(&self, service: &str, recipient: &str, template: &str) -> String {
+        let token = format!("Bearer {}", self.service_token(service));
+        let body = json!({"channel": "email", "recipient": {"email": recipient}, "template": template,
+            "variables": {"name": "Ada"}});
+        let headers = [("authorization", token.as_str())];
+        let (status, created) = self.post("/notifications", &headers, &body).await;
+        assert_eq!(status, StatusCode::CREATED, "{created}");
+        created["notificationId"]
+            .as_str()
+            .expect("an id")
+            .to_owned()
+    }
+}
+
+fn ids(page: &Value) -> Vec<&str> {
+    let listed = page["notifications"].as_array().expect("a list");
+    let id = |item: &'static str| move |view: &Value| view[item].as_str().map(str::len);
+    assert!(
+        listed
+            .iter()
+            .all(|view| id("notificationId")(view) == Some(36))
+    );
+    listed
+        .iter()
+        .filter_map(|view| view["notificationId"].as_str())
+        .collect()
+}
+
+#[tokio::test]
+async fn services_list_their_own_and_readers_all() {
+    for (store, _database) in stores().await {
+        let served = served(&store).await;
+        let one = served.create("auth", "ada@example.com", "welcome").await;
+        let two = served.create("notify", "Ada@Example.com", "welcome").await;
+        let three = served.create("auth", "eve@example.com", "welcome").await;
+        let (_, own) = served.list("", "auth").await;
+        assert_eq!(ids(&own), [&*three, &*one]);
+        assert!(own["notifications"][0].get("events").is_none());
+        assert_eq!(own["nextCursor"], Value::Null);
+        let (_, all) = served.list("", "support").await;
+        assert_eq!(ids(&all), [&*three, &*two, &*one]);
+        let (_, ada) = served.list("?recipient=ada%40example.com", "support").await;
+        assert_eq!(ids(&ada), [&*two, &*one]);
+        let (_, ada) = served.list("?recipient=ADA@example.com", "auth").await;
+        assert_eq!(ids(&ada), [&*one], "another service's is not listed");
+        // Readers read, and cancel nothing.
+        assert_eq!(served.get(&one, "support", None).await.0, StatusCode::OK);
+        assert_eq!(
+            served.get(&one, "notify", None).await.0,
+            StatusCode::NOT_FOUND
+        );
+        let token = format!("Bearer {}", served.service_token("support"));
+        let path = format!("/notifications/{one}/cancel");
+        let headers = [("authorization", token.as_str())];
+        let (status, _) = served.post(&path, &headers, &Value::Null).await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn only_the_group_of_a_verified_user_reads_all() {
+    for (store, _database) in stores().await {
+        let served = served(&store).await;
+        let id = served.create("auth", "ada@example.com", "welcome").await;
+        let admin = served.user_token("root", &["admin"], "actors");
+        assert_eq!(ids(&served.list_with("", &admin).await.1), [&*id]);
+        for (groups, issuer) in [
+            (&["users"][..], "actors"),
+            (&["Admin"], "actors"),
+            (&["admin"], "partners"),
+        ] {
+            let token = served.user_token("ada", groups, issuer);
+            let (status, page) = served.list_with("", &token).await;
+            assert_eq!(status, StatusCode::OK, "{groups:?} {issuer}");
+            assert!(ids(&page).is_empty(), "{groups:?} {issuer}");
+        }
+        // Identity headers that a client sends have no effect.
+        let token = served.user_token("ada", &[], "actors");
+        let request = served
+            .client
+            .get(format!("{}/notifications/{id}", served.url));
+        let request = request
+            .bearer_auth(&token)
+            .header("x-postern-groups", "admin")
+            .header("x-postern-service", "support")
+            .header("x-postern-kind", "service");
+        let answer = request.send().await.expect("a response");
+        assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+        let unsigned = admin.rsplit_once('.').expect("a JWT").0.to_owned() + ".AAAA";
+        assert_eq!(
+            served.list_with("", &unsigned).await.0,
+            StatusCode::UNAUTHORIZED
+        );
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn pages_continue_without_gaps_and_repetitions() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let mut created = Vec::new();
+        for number in 0..7 {
+            let to = if number % 2 == 0 {
+                "ada@example.com"
+            } else {
+                "eve@example.com"
+            };
+            created.push(served.create("auth", to, "welcome").await);
+        }
+        created.reverse();
+        let (mut found, mut query) = (Vec::new(), "?limit=3".to_owned());
+        loop {
+            let (_, page) = served.list(&query, "auth").await;
+            found.extend(ids(&page).into_iter().map(str::to_owned));
+            let Some(cursor) = page["nextCursor"].as_str() else {
+                break;
+            };
+            query = format!("?limit=3&cursor={cursor}");
+        }
+        assert_eq!(found, created);
+        // A delivery claims no more than there are permits.
+        for _ in 0..3 {
+            served.deliver().await;
+        }
+        for (query, count) in [
+            ("?status=SENT", 7),
+            ("?status=QUEUED", 0),
+            ("?channel=sms", 0),
+            ("?channel=email&template=welcome", 7),
+            ("?template=other", 0),
+            ("?recipient=eve@example.com&status=SENT", 3),
+            ("?from=2025-11-20T00:53:20Z", 7),
+            ("?to=2025-11-20T00:53:20Z", 0),
+            ("?from=2030-01-01T00:00:00Z", 0),
+        ] {
+            let (_, page) = served.list(query, "auth").await;
+            assert_eq!(ids(&page).len(), count, "{query}");
+        }
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn hostile_parameters_are_refused_or_match_nothing() {
+    for (store, _database) in stores().await {
+        let served = served(&store).await;
+        served.create("auth", "ada@example.com", "welcome").await;
+        served.create("auth", "ada@example.com", "welcome").await;
+        for recipient in [
+            "%25",
+            "_da@example.com",
+            "ada@example.com'%20OR%201=1--",
+            "*",
+            "%00",
+        ] {
+            let (status, page) = served
+                .list(&format!("?recipient={recipient}"), "support")
+                .await;
+            assert_eq!(
+                (status, ids(&page).len()),
+                (StatusCode::OK, 0),
+                "{recipient}"
+            );
+        }
+        let (_, page) = served.list("?limit=1", "auth").await;
+        let cursor = page["nextCursor"]
+            .as_str()
+            .expect("a second page")
+            .to_owned();
+        let mut tampered = cursor.clone().into_bytes();
+        tampered[3] = if tampered[3] == b'A' { b'B' } else { b'A' };
+        let tampered = String::from_utf8(tampered).expect("ASCII");
+        for query in [
+            format!("?limit=1&cursor={tampered}"),
+            format!("?limit=1&cursor={cursor}&status=SENT"),
+            "?cursor=x".to_owned(),
+            "?cursor=".to_owned(),
+            "?limit=0".to_owned(),
+            "?limit=201".to_owned(),
+            "?status=sent".to_owned(),
+            "?from=yesterday".to_owned(),
+            "?order=asc".to_owned(),
+            "?limit=1&limit=2".to_owned(),
+        ] {
+            let (status, problem) = served.list(&query, "auth").await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{query} {problem}");
+        }
+        // The cursor of another caller's list.
+        let (status, _) = served
+            .list(&format!("?limit=1&cursor={cursor}"), "notify")
+            .await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn page_of_a_rare_match_ends_after_a_bounded_scan() {
+    for (store, _database) in stores().await {
+        let served = served(&store).await;
+        let mut batch = Vec::new();
+        for number in 0..2500 {
+            let mut row = crate::testing::record_of(order_at(START) + number);
+            if number == 0 {
+                row.record.template = "rare".to_owned();
+            }
+            batch.push(row);
+        }
+        for part in batch.chunks(500) {
+            store.accept(part).await.expect("stored");
+        }
+        let (mut query, mut pages) = ("?template=rare".to_owned(), 0);
+        let found = loop {
+            let (_, page) = served.list(&query, "support").await;
+            pages += 1;
+            if let [id] = ids(&page)[..] {
+                break id.to_owned();
+            }
+            let cursor = page["nextCursor"].as_str().expect("more");
+            query = format!("?template=rare&cursor={cursor}");
+        };
+        assert_eq!((found, pages), (batch[0].id.to_string(), 3));
+        served.shutdown.cancel();
+    }
+}

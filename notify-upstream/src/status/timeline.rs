@@ -1,0 +1,192 @@
+//! The events of notifications for the time line of a person.
+
+use std::collections::BTreeSet;
+
+use postern_common::clock::Timestamp;
+use postern_common::exit::Exit;
+use postern_common::timeline::{
+    Timeline, TimelineEntry, TimelineQuery, TimelineSelector, TimelineSource,
+};
+use postern_common::{Clock, Code, Problem};
+
+use crate::address::{AddressHash, Recipient, hash};
+use crate::delivery::suppression::SuppressionList;
+use crate::dispatch::ChannelFlow;
+use crate::notification::{Channel, NotificationId};
+use crate::status::list::{ListAccess, ListFilter, ListReader};
+use crate::status::view::StatusView;
+use crate::store::{NotificationSnapshot, Store, StoreError, SuppressionEntry, SuppressionQuery};
+
+/// Maximum number of notifications of a recipient whose events are read: the newest.
+const MAX_NOTIFICATIONS: usize = 200;
+/// Maximum number of addresses whose suppression is read.
+const MAX_ADDRESSES: usize = 32;
+/// The time for which a notification may have events after its acceptance: it may be scheduled 30
+/// days ahead and is retried for days.
+const MAX_ACTIVITY_MS: i64 = 40 * 86_400_000;
+
+/// A reader of the history of notifications.
+#[derive(Clone, Debug)]
+pub struct NotificationReader {
+    store: Store,
+    clock: Clock,
+}
+
+/// Events, and whether there are more.
+#[derive(Default)]
+struct Collected {
+    entries: Vec<TimelineEntry>,
+    /// The addresses that the notifications went to.
+    addresses: BTreeSet<AddressHash>,
+    is_truncated: bool,
+}
+
+// === impl NotificationReader ===
+
+impl NotificationReader {
+    pub(crate) fn new(store: Store, clock: Clock) -> Self {
+        Self { store, clock }
+    }
+
+    /// Returns the events of a selection: acceptance, attempts with the replies of providers,
+    /// delivery reports, and suppressions of the addresses. `subjects` are further actor ids of the
+    /// person. A request id selects nothing.
+    ///
+    /// # Errors
+    /// Exit status 69 if the database is unavailable.
+    pub async fn timeline(
+        &self,
+        query: &TimelineQuery,
+        subjects: &[String],
+    ) -> Result<Timeline, Exit> {
+        self.read(query, subjects)
+            .await
+            .map_err(|error| Exit::unavailable(error.to_string()))
+    }
+
+    pub(crate) async fn answer(&self, query: &TimelineQuery) -> Result<Timeline, Problem> {
+        self.read(query, &[]).await.map_err(|error| {
+            tracing::warn!(%error, "time line not read");
+            Problem::new(match error {
+                StoreError::Unavailable(_) => Code::Unavailable,
+                StoreError::Refused(_) => Code::Internal,
+            })
+        })
+    }
+
+    async fn read(
+        &self,
+        query: &TimelineQuery,
+        subjects: &[String],
+    ) -> Result<Timeline, StoreError> {
+        let mut collected = Collected::default();
+        let mut recipients: Vec<String> = subjects.to_vec();
+        match &query.selector {
+            TimelineSelector::Email(email) => {
+                collected.addresses.insert(hash(email.as_str()));
+                recipients.push(email.as_str().to_owned());
+            }
+            TimelineSelector::User(subject) => recipients.push(subject.clone()),
+            TimelineSelector::Notification(id) => {
+                let ids = NotificationId::parse(id);
+                for snapshot in self.store.read(ids.as_slice()).await? {
+                    self.add(&mut collected, &snapshot);
+                }
+            }
+            TimelineSelector::Request(_) | TimelineSelector::All => {}
+        }
+        recipients.sort_unstable();
+        recipients.dedup();
+        for recipient in recipients {
+            self.add_recipient(&mut collected, query, recipient).await?;
+        }
+        self.add_suppressions(&mut collected).await?;
+        let range = query.since..query.until;
+        collected.entries.retain(|entry| range.contains(&entry.at));
+        let mut timeline = Timeline::of(collected.entries, query.limit);
+        timeline.is_truncated |= collected.is_truncated;
+        Ok(timeline)
+    }
+
+    async fn add_recipient(
+        &self,
+        collected: &mut Collected,
+        query: &TimelineQuery,
+        recipient: String,
+    ) -> Result<(), StoreError> {
+        let earliest = query.since.0.saturating_sub(MAX_ACTIVITY_MS).max(0);
+        let reader = ListReader {
+            store: &self.store,
+            access: ListAccess::All,
+            filter: ListFilter {
+                recipient: Some(recipient),
+                from: Some(Timestamp(earliest)),
+                to: (query.until < Timestamp(i64::MAX)).then_some(query.until),
+                ..ListFilter::default()
+            },
+        };
+        let page = reader
+            .page(None, MAX_NOTIFICATIONS, |snapshot| self.view(snapshot))
+            .await?;
+        collected.is_truncated |= page.next.is_some();
+        for (_, snapshot) in &page.notifications {
+            self.add(collected, snapshot);
+        }
+        Ok(())
+    }
+
+    fn add(&self, collected: &mut Collected, snapshot: &NotificationSnapshot) {
+        collected.addresses.extend(snapshot.addresses());
+        let record = &snapshot.record;
+        let recipient: Option<Recipient> = serde_json::from_str(&record.recipient).ok();
+        let mut entries = self.view(snapshot).timeline_entries(snapshot.id);
+        if let Some(first) = entries.first_mut() {
+            let accepted = std::mem::replace(
+                first,
+                TimelineEntry::new(first.at, TimelineSource::Notify, ""),
+            );
+            *first = accepted
+                .with("channel", Some(record.lane.channel.as_str()))
+                .with("priority", Some(record.lane.priority.as_str()))
+                .with("template", Some(record.template.as_str()))
+                .with("creator", Some(record.creator.as_str()))
+                .with("recipientKind", recipient.map(|recipient| recipient.kind()));
+        }
+        collected.entries.extend(entries);
+    }
+
+    fn view(&self, snapshot: &NotificationSnapshot) -> StatusView {
+        let flow = |_| ChannelFlow::default();
+        StatusView::of(snapshot, self.clock.now(), flow, |_| false)
+    }
+
+    async fn add_suppressions(&self, collected: &mut Collected) -> Result<(), StoreError> {
+        let kinds: Vec<i16> = SuppressionList::NAMES
+            .iter()
+            .flat_map(|(_, list)| Channel::ALL.map(|channel| list.kind(channel)))
+            .collect();
+        for address in collected.addresses.iter().take(MAX_ADDRESSES) {
+            let query = SuppressionQuery {
+                kinds: kinds.clone(),
+                address: Some(*address),
+                limit: 16,
+                ..SuppressionQuery::default()
+            };
+            let found = self.store.suppression_entries(&query).await?;
+            collected.entries.extend(found.into_iter().map(suppression));
+        }
+        Ok(())
+    }
+}
+
+fn suppression(entry: SuppressionEntry) -> TimelineEntry {
+    let list = SuppressionList::of_kind(entry.kind);
+    let event = list.map_or("SUPPRESSED".to_owned(), |(list, _)| {
+        list.as_str().to_ascii_uppercase()
+    });
+    let mut suppressed = TimelineEntry::new(entry.at, TimelineSource::Notify, event)
+        .with("channel", list.map(|(_, channel)| channel.as_str()))
+        .with("addressHash", Some(hex::encode(&entry.address)));
+    suppressed.outcome = Some(entry.reason);
+    suppressed
+}

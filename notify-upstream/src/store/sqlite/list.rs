@@ -1,0 +1,24 @@
+//! Lists of notifications.
+
+use sqlx::AssertSqlSafe;
+
+use super::{Sqlite, rows};
+use crate::store::StoreResult;
+use crate::store::read::list_sql;
+use crate::store::row::{ListQuery, ListScope, ListedRow};
+
+impl Sqlite {
+    pub(in crate::store) async fn list(&self, query: &ListQuery) -> StoreResult<Vec<ListedRow>> {
+        let select = sqlx::query(AssertSqlSafe(list_sql(&query.scope)))
+            .bind(query.before.to_string())
+            .bind(query.from.to_string())
+            .bind(query.limit);
+        let select = match &query.scope {
+            ListScope::All => select,
+            ListScope::Creator(creator) => select.bind(creator),
+            ListScope::Recipient(key) => select.bind(*key),
+        };
+        let rows = select.fetch_all(&self.pools.readers).await?;
+        rows.iter().map(rows::listed_row).collect()
+    }
+}
