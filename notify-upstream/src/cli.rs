@@ -1,30 +1,35 @@
-//! Commands for operators: templates, dead letters, the suppression list, delivery reports.
+//! Commands for operators: notifications, templates, dead letters, the suppression list, delivery
+//! reports.
 //!
 //! Input: command line arguments, and a message on standard input for `dsn`. Output: text and an
 //! exit status. Depends on `app`, `config`, the store and the modules whose data it prints; no
 //! module depends on it.
 
+mod dead;
 mod dsn;
+mod lookup;
+mod output;
 mod serve;
 mod suppression;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::config::{Env, load};
 use postern_common::database::{Database, DatabaseOptions};
 use postern_common::exit::{Exit, parse_arguments};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::Config;
-use crate::notification::{Channel, NotificationId, OrderSequence};
-use crate::store::{DeadFilter, Store};
+use crate::notification::Channel;
+use crate::store::Store;
 use crate::templates::{Locale, MessageContent, TemplateName, Templates, VariableAuthor};
 
+use self::dead::DeadLetterCommand;
+use self::lookup::ListArguments;
+use self::output::{Output, print_line};
 use self::suppression::SuppressionCommand;
 
 /// The notification service. Without a command, runs the service.
@@ -34,19 +39,55 @@ struct Arguments {
     /// The configuration file.
     #[arg(long, default_value = "conf/notify.toml", global = true)]
     config: PathBuf,
+    /// Print JSON, one object per line.
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     command: Option<OperatorCommand>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OperatorCommand {
+    /// Print what happened to a notification: attempts, replies of providers, delivery reports.
+    #[command(after_help = "\
+Examples:
+  postern-notify show 019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11
+  postern-notify show 019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11 --json")]
+    Show {
+        /// Notification id.
+        id: String,
+    },
+    /// List notifications, newest first: id, time of acceptance, channel, priority, status,
+    /// template.
+    #[command(after_help = "\
+Examples:
+  postern-notify list --recipient ada@example.com
+  postern-notify list --status FAILED --channel sms --from 2026-11-20T00:00:00Z --limit 500")]
+    List(ListArguments),
+    /// Queue a notification again that failed permanently.
+    #[command(after_help = RETRY_HELP)]
+    Retry {
+        /// Notification id.
+        id: String,
+    },
+    /// List the configured providers.
+    #[command(after_help = "Example:\n  postern-notify providers --json")]
+    Providers,
     /// Check or preview templates.
+    #[command(after_help = "\
+Examples:
+  postern-notify templates check
+  postern-notify templates preview welcome --channel email --variables '{\"name\":\"Ada\"}'")]
     #[command(subcommand)]
     Templates(TemplateCommand),
     /// List, replay or drop notifications that failed permanently.
     #[command(subcommand)]
     Dead(DeadLetterCommand),
     /// List or remove suppressed and unsubscribed addresses.
+    #[command(after_help = "\
+Examples:
+  postern-notify suppression list --address ada@example.com
+  postern-notify suppression remove --list suppressed --address ada@example.com")]
     #[command(subcommand)]
     Suppression(SuppressionCommand),
     /// Check the database configuration.
@@ -90,51 +131,26 @@ pub(super) struct TemplateFolder {
     default_locale: String,
 }
 
-#[derive(Debug, Subcommand)]
-pub(super) enum DeadLetterCommand {
-    /// List dead letters, oldest first.
-    List(DeadLetterFilter),
-    /// Queue dead letters again, with all attempts and a new deadline.
-    Replay(DeadLetterSelection),
-    /// Drop dead letters. Their history is kept.
-    Drop(DeadLetterSelection),
-}
+/// The attempts of a notification, for `--help` and the README; a test compares it with the policy.
+pub(super) const ATTEMPTS: &str = "A notification has at most 30 attempts if it is CRITICAL, 25 if HIGH, 20 if NORMAL and \
+15 if LOW, within 6, 24, 72 and 72 hours. `retry` and `dead replay` give it all attempts again, with a new deadline and under \
+the same id.";
 
-/// A selection of dead letters to change. Requires a filter or `--all`.
-#[derive(Debug, Args)]
-pub(super) struct DeadLetterSelection {
-    /// Select all dead letters, up to --limit.
-    #[arg(long, conflicts_with_all = ["id", "code", "since", "until"])]
-    all: bool,
-    #[command(flatten)]
-    filter: DeadLetterFilter,
-}
+const RETRY_HELP: &str = "Example:
+  postern-notify retry 019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11
 
-#[derive(Debug, Args)]
-pub(super) struct DeadLetterFilter {
-    /// Notification id.
-    #[arg(long)]
-    id: Option<String>,
-    /// Failure code, such as provider_refused.
-    #[arg(long)]
-    code: Option<String>,
-    /// Failed at or after this time (RFC 3339).
-    #[arg(long)]
-    since: Option<String>,
-    /// Failed before this time (RFC 3339).
-    #[arg(long)]
-    until: Option<String>,
-    /// Maximum number of notifications.
-    #[arg(long, default_value_t = 1000)]
-    limit: i64,
-}
+See `postern-notify dead replay --help` for the attempts that it gets.";
 
 /// Runs the program with the arguments of the process.
 pub async fn run() -> ExitCode {
     match parse_arguments() {
-        Ok(Arguments { config, command }) => Exit::report(match command {
+        Ok(Arguments {
+            config,
+            json,
+            command,
+        }) => Exit::report(match command {
             None => Box::pin(serve::serve(&config)).await,
-            Some(command) => Box::pin(command.run(&config)).await,
+            Some(command) => Box::pin(command.run(&config, Output { json })).await,
         }),
         Err(code) => code,
     }
@@ -150,9 +166,15 @@ fn read_config(path: &Path, env: &Env) -> Result<Config, Exit> {
 // === impl OperatorCommand ===
 
 impl OperatorCommand {
-    pub(super) async fn run(self, config: &Path) -> Result<(), Exit> {
+    async fn run(self, config: &Path, output: Output) -> Result<(), Exit> {
         match self {
-            Self::Templates(TemplateCommand::Check(folder)) => check(&folder.load()?),
+            Self::Show { id } => Box::pin(lookup::show(&read(config)?, &id, output)).await,
+            Self::List(arguments) => {
+                Box::pin(lookup::list(&read(config)?, arguments, output)).await
+            }
+            Self::Retry { id } => Box::pin(lookup::retry(&read(config)?, &id, output)).await,
+            Self::Providers => lookup::providers(&read(config)?, output),
+            Self::Templates(TemplateCommand::Check(folder)) => check(&folder.load()?, output),
             Self::Templates(TemplateCommand::Preview {
                 name,
                 channel,
@@ -165,10 +187,11 @@ impl OperatorCommand {
                 &channel,
                 locale.as_deref(),
                 &variables,
+                output,
             ),
-            Self::Dead(command) => Box::pin(command.run(&read(config)?)).await,
-            Self::Suppression(command) => Box::pin(command.run(&read(config)?)).await,
-            Self::Check => Box::pin(check_database(&read(config)?)).await,
+            Self::Dead(command) => Box::pin(command.run(&read(config)?, output)).await,
+            Self::Suppression(command) => Box::pin(command.run(&read(config)?, output)).await,
+            Self::Check => Box::pin(check_database(&read(config)?, output)).await,
             Self::Schema => print_line(SCHEMA.trim_end()),
             Self::Dsn => Box::pin(dsn::run(read(config))).await,
         }
@@ -183,16 +206,17 @@ impl TemplateFolder {
     }
 }
 
-fn check(templates: &Templates) -> Result<(), Exit> {
+fn check(templates: &Templates, output: Output) -> Result<(), Exit> {
     for (name, channel, locale) in templates.variants() {
-        print_line(&format!(
-            "{} {} {}",
-            name.as_str(),
-            channel.as_str(),
-            locale.as_str()
-        ))?;
+        let (name, channel, locale) = (name.as_str(), channel.as_str(), locale.as_str());
+        let value = json!({ "template": name, "channel": channel, "locale": locale });
+        output.record(&format!("{name} {channel} {locale}"), &value)?;
     }
-    print_line(&format!("{} template(s) valid", templates.len()))
+    let count = templates.len();
+    output.record(
+        &format!("{count} template(s) valid"),
+        &json!({ "validTemplates": count }),
+    )
 }
 
 fn preview(
@@ -201,6 +225,7 @@ fn preview(
     channel: &str,
     locale: Option<&str>,
     variables: &str,
+    output: Output,
 ) -> Result<(), Exit> {
     let usage = |what: &str| Exit::usage(what.to_owned());
     let channel = Channel::ALL
@@ -223,101 +248,26 @@ fn preview(
     let content = found
         .render(&variables, VariableAuthor::Service)
         .map_err(|error| usage(&error.to_string()))?;
-    print_line(&format!(
-        "version {}, language {}",
-        found.version(),
-        found.locale().as_str()
-    ))?;
-    match content {
+    let (version, locale) = (found.version(), found.locale().as_str());
+    let (text, value) = match content {
         MessageContent::Email {
             subject,
             text,
             html,
         } => {
-            print_line(&format!("Subject: {subject}\n\n{text}"))?;
-            html.map_or(Ok(()), |html| print_line(&format!("---\n{html}")))
+            let value = json!({ "subject": subject, "text": text, "html": html });
+            let html = html.map_or(String::new(), |html| format!("\n---\n{html}"));
+            (format!("Subject: {subject}\n\n{text}{html}"), value)
         }
-        MessageContent::Sms { text } => print_line(&text),
-        MessageContent::Push { title, body } => print_line(&format!("{title}\n{body}")),
-    }
-}
-
-// === impl DeadLetterCommand ===
-
-impl DeadLetterCommand {
-    async fn run(self, config: &Config) -> Result<(), Exit> {
-        let store = open(config).await?;
-        let clock = Clock::system();
-        let failed = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
-        match self {
-            Self::List(filter) => {
-                for letter in store.dead_letters(&filter.parse()?).await.map_err(failed)? {
-                    let (lane, code) = (letter.lane, letter.code.as_deref().unwrap_or("-"));
-                    let (channel, priority) = (lane.channel.as_str(), lane.priority.as_str());
-                    print_line(&format!(
-                        "{} {} {channel} {priority} {} {code}",
-                        letter.id, letter.at, letter.attempt
-                    ))?;
-                }
-                Ok(())
-            }
-            Self::Replay(selection) => {
-                let filter = selection.parse()?;
-                let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
-                let first = OrderSequence::new(clock.clone()).orders(count);
-                let replayed = store
-                    .replay(&filter, first, clock.now())
-                    .await
-                    .map_err(failed)?;
-                print_line(&format!("{replayed} queued again"))
-            }
-            Self::Drop(selection) => {
-                let dropped = store
-                    .discard_dead_letters(&selection.parse()?)
-                    .await
-                    .map_err(failed)?;
-                print_line(&format!("{dropped} dropped"))
-            }
+        MessageContent::Sms { text } => (text.clone(), json!({ "text": text })),
+        MessageContent::Push { title, body } => {
+            let value = json!({ "title": title, "body": body });
+            (format!("{title}\n{body}"), value)
         }
-    }
-}
-
-impl DeadLetterSelection {
-    fn parse(self) -> Result<DeadFilter, Exit> {
-        let DeadLetterFilter {
-            id,
-            code,
-            since,
-            until,
-            limit: _,
-        } = &self.filter;
-        if !self.all
-            && [id, code, since, until]
-                .iter()
-                .all(|selector| selector.is_none())
-        {
-            return Err(Exit::usage(
-                "a selector is required: --id, --code, --since, --until or --all",
-            ));
-        }
-        self.filter.parse()
-    }
-}
-
-impl DeadLetterFilter {
-    fn parse(self) -> Result<DeadFilter, Exit> {
-        let id = self.id.map(|id| {
-            NotificationId::parse(&id)
-                .ok_or_else(|| Exit::usage("--id must be the id of a notification"))
-        });
-        Ok(DeadFilter {
-            id: id.transpose()?,
-            code: self.code,
-            since: instant("since", self.since)?,
-            until: instant("until", self.until)?,
-            limit: self.limit.max(0),
-        })
-    }
+    };
+    let value = json!({ "version": version, "locale": locale, "content": value });
+    let text = format!("version {version}, language {locale}\n{text}");
+    output.record(&text, &value)
 }
 
 fn read(config: &Path) -> Result<Config, Exit> {
@@ -325,12 +275,15 @@ fn read(config: &Path) -> Result<Config, Exit> {
 }
 
 async fn open(config: &Config) -> Result<Store, Exit> {
-    let database =
-        Database::open(&config.database, DatabaseOptions::new("postern-notify-cli")).await?;
+    open_database(&config.database).await
+}
+
+async fn open_database(url: &str) -> Result<Store, Exit> {
+    let database = Database::open(url, DatabaseOptions::new("postern-notify-cli")).await?;
     Store::open(&database, 3).await
 }
 
-async fn check_database(config: &Config) -> Result<(), Exit> {
+async fn check_database(config: &Config, output: Output) -> Result<(), Exit> {
     let database =
         Database::open(&config.database, DatabaseOptions::new("postern-notify-cli")).await?;
     // A new database has no tables yet.
@@ -338,9 +291,13 @@ async fn check_database(config: &Config) -> Result<(), Exit> {
         .ping()
         .await
         .map_err(|error| Exit::unavailable(format!("database: {error}")))?;
-    print_line(&format!("ok      database: {} answers", database.label()))?;
+    let label = database.label();
+    let text = format!("ok      database: {label} answers");
+    let value = json!({ "check": "database", "status": "ok", "database": label });
+    output.record(&text, &value)?;
     database.transport_warning().map_or(Ok(()), |text| {
-        print_line(&format!("WARNING database: {text}"))
+        let value = json!({ "check": "database", "status": "warning", "detail": text });
+        output.record(&format!("WARNING database: {text}"), &value)
     })
 }
 
@@ -352,8 +309,14 @@ fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> 
     text.map(parse).transpose()
 }
 
-/// Prints a line to standard output.
-fn print_line(line: &str) -> Result<(), Exit> {
-    writeln!(std::io::stdout(), "{line}")
-        .map_err(|error| Exit::unavailable(format!("standard output: {error}")))
+fn one_of<T: Copy>(flag: &str, words: &[(&str, T)], word: Option<&str>) -> Result<Option<T>, Exit> {
+    let Some(word) = word else { return Ok(None) };
+    let found = words.iter().find(|(known, _)| *known == word);
+    found.map(|(_, value)| Some(*value)).ok_or_else(|| {
+        let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
+        Exit::usage(format!("{flag} must be one of {}", known.join(", ")))
+    })
 }
+
+#[cfg(test)]
+mod tests;

@@ -110,6 +110,35 @@ async fn template_preview_shows_the_message() {
     }
 }
 
+/// Lists and shows notifications that failed.
+async fn failed_are_looked_up(cluster: &NotifyCluster, ids: &[String]) {
+    let listed = cluster
+        .tool(&["list", "--status", "FAILED", "--json"])
+        .await;
+    let count = listed.stdout.lines().count();
+    assert_eq!(count, ids.len(), "{}", listed.stderr);
+    let shown = cluster.tool(&["show", &ids[0]]).await;
+    assert!(shown.stdout.contains(" FAILED "), "{}", shown.stdout);
+}
+
+/// Drops the two dead letters that are left, which needs a confirmation.
+async fn two_are_dropped(cluster: &NotifyCluster) {
+    let unconfirmed = cluster.tool(&["dead", "drop", "--all"]).await;
+    assert!(unconfirmed.expect(64, 1)[0].contains("--yes"));
+    let listed = cluster.tool(&["dead", "drop", "--all", "--dry-run"]).await;
+    assert!(
+        listed.stdout.ends_with("2 would be dropped\n"),
+        "{}",
+        listed.stdout
+    );
+    let dropped = cluster
+        .tool(&["dead", "drop", "--yes", "--until", "2020-01-01T00:00:00Z"])
+        .await;
+    assert_eq!(dropped.stdout, "0 dropped\n", "{}", dropped.stderr);
+    let dropped = cluster.tool(&["dead", "drop", "--all", "--yes"]).await;
+    assert_eq!(dropped.stdout, "2 dropped\n", "{}", dropped.stderr);
+}
+
 #[tokio::test]
 async fn dead_letters_are_listed_replayed_and_dropped() {
     let database = sqlite().await;
@@ -135,7 +164,10 @@ async fn dead_letters_are_listed_replayed_and_dropped() {
             "{line}"
         );
     }
-    let code = lines[0].rsplit(' ').next().expect("a code").to_owned();
+    let mut words = lines[0].split(' ').skip(5);
+    let code = words.next().expect("a code").to_owned();
+    assert_eq!(words.next(), Some("phone"), "{lines:?}");
+    failed_are_looked_up(&cluster, &ids).await;
     let other = cluster
         .tool(&["dead", "list", "--code", "no_such_code"])
         .await;
@@ -144,6 +176,8 @@ async fn dead_letters_are_listed_replayed_and_dropped() {
     let replayed = cluster
         .tool(&["dead", "replay", "--id", &ids[1], "--code", &code])
         .await;
+    let repeated = cluster.tool(&["retry", &ids[1]]).await;
+    assert!(repeated.expect(64, 1)[0].contains("is not a dead letter"));
     assert_eq!(replayed.stdout, "1 queued again\n", "{}", replayed.stderr);
     cluster.settled(&replica, &ids[1], "SENT").await;
     let sent = cluster
@@ -159,12 +193,7 @@ async fn dead_letters_are_listed_replayed_and_dropped() {
         let refused = cluster.tool(everything).await;
         assert!(refused.expect(64, 1)[0].contains("--all"), "{everything:?}");
     }
-    let dropped = cluster
-        .tool(&["dead", "drop", "--until", "2020-01-01T00:00:00Z"])
-        .await;
-    assert_eq!(dropped.stdout, "0 dropped\n", "{}", dropped.stderr);
-    let dropped = cluster.tool(&["dead", "drop", "--all"]).await;
-    assert_eq!(dropped.stdout, "2 dropped\n", "{}", dropped.stderr);
+    two_are_dropped(&cluster).await;
     assert_eq!(cluster.tool(&["dead", "list"]).await.stdout, "");
     assert_eq!(
         cluster.status(&replica.url, &ids[0]).await["status"],

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use postern_common::Clock;
 use postern_common::exit::Exit;
+use serde_json::{Value, json};
 
 use crate::Config;
 use crate::address::{self, AddressHash};
@@ -10,7 +11,8 @@ use crate::delivery::suppression::{MAX_REMOVED_ROWS, SuppressionList};
 use crate::notification::Channel;
 use crate::store::{StoreError, SuppressionEntry, SuppressionQuery};
 
-use super::{instant, open, print_line};
+use super::output::Output;
+use super::{instant, one_of, open};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SuppressionCommand {
@@ -64,7 +66,7 @@ pub(crate) struct SuppressionFilter {
 // === impl SuppressionCommand ===
 
 impl SuppressionCommand {
-    pub(super) async fn run(self, config: &Config) -> Result<(), Exit> {
+    pub(super) async fn run(self, config: &Config, output: Output) -> Result<(), Exit> {
         let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
         match self {
             Self::List { list, filter } => {
@@ -75,7 +77,7 @@ impl SuppressionCommand {
                     .await
                     .map_err(unavailable)?
                 {
-                    print_line(&line(&entry))?;
+                    output.record(&line(&entry), &value(&entry))?;
                 }
                 Ok(())
             }
@@ -91,7 +93,8 @@ impl SuppressionCommand {
                     .remove_suppressed(&filter, Clock::system().now())
                     .await
                     .map_err(unavailable)?;
-                print_line(&format!("{removed} removed"))
+                let text = format!("{removed} removed");
+                output.record(&text, &json!({ "removed": removed }))
             }
         }
     }
@@ -108,6 +111,15 @@ fn line(entry: &SuppressionEntry) -> String {
         entry.reason,
         hex::encode(&entry.address)
     )
+}
+
+fn value(entry: &SuppressionEntry) -> Value {
+    let kind = SuppressionList::of_kind(entry.kind);
+    json!({
+        "at": entry.at, "list": kind.map(|(list, _)| list.as_str()),
+        "channel": kind.map(|(_, channel)| channel.as_str()), "reason": entry.reason,
+        "addressHash": hex::encode(&entry.address),
+    })
 }
 
 // === impl SuppressionFilter ===
@@ -156,13 +168,4 @@ impl SuppressionFilter {
             limit: self.limit,
         })
     }
-}
-
-fn one_of<T: Copy>(flag: &str, words: &[(&str, T)], word: Option<&str>) -> Result<Option<T>, Exit> {
-    let Some(word) = word else { return Ok(None) };
-    let found = words.iter().find(|(known, _)| *known == word);
-    found.map(|(_, value)| Some(*value)).ok_or_else(|| {
-        let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
-        Exit::usage(format!("{flag} must be one of {}", known.join(", ")))
-    })
 }

@@ -1,0 +1,203 @@
+//! Commands on single notifications and on the configured providers.
+
+use clap::Args;
+use postern_common::Clock;
+use postern_common::exit::Exit;
+use postern_common::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
+use serde_json::json;
+
+use super::dead::replay;
+use super::output::Output;
+use super::{instant, one_of, open};
+use crate::Config;
+use crate::delivery::pool::{ProviderConfig, ProviderSettings};
+use crate::dispatch::ChannelFlow;
+use crate::notification::{Channel, NotificationId};
+use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader, MAX_PAGE_SIZE};
+use crate::status::timeline::NotificationReader;
+use crate::status::view::{NotificationStatus, StatusView};
+use crate::store::{DeadFilter, NotificationSnapshot, StoreError};
+
+/// A selection of notifications to print, newest first.
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {
+    /// Address or actor id of the recipient, as a whole.
+    #[arg(long)]
+    recipient: Option<String>,
+    /// Status: SCHEDULED, QUEUED, SENT, DELIVERED, FAILED, CANCELLED or EXPIRED.
+    #[arg(long)]
+    status: Option<String>,
+    /// Name of the template.
+    #[arg(long)]
+    template: Option<String>,
+    /// Channel: email, sms or push.
+    #[arg(long)]
+    channel: Option<String>,
+    /// Accepted at or after this time (RFC 3339).
+    #[arg(long)]
+    from: Option<String>,
+    /// Accepted before this time (RFC 3339).
+    #[arg(long)]
+    to: Option<String>,
+    /// Maximum number of notifications.
+    #[arg(long, default_value_t = DEFAULT_PAGE_SIZE)]
+    limit: usize,
+}
+
+/// Prints the events of a notification.
+pub(super) async fn show(config: &Config, id: &str, output: Output) -> Result<(), Exit> {
+    let id = parse_id(id)?;
+    let reader = NotificationReader::new(open(config).await?, Clock::system());
+    let selector = TimelineSelector::Notification(id.to_string());
+    let timeline = reader
+        .timeline(&TimelineQuery::new(selector, MAX_ENTRIES), &[])
+        .await?;
+    if timeline.entries.is_empty() {
+        return Err(Exit::usage(format!("there is no notification {id}")));
+    }
+    for entry in &timeline.entries {
+        output.record(&entry.to_string(), &json!(entry))?;
+    }
+    Ok(())
+}
+
+/// Prints notifications, newest first.
+pub(super) async fn list(
+    config: &Config,
+    arguments: ListArguments,
+    output: Output,
+) -> Result<(), Exit> {
+    let limit = arguments.limit;
+    let filter = arguments.filter()?;
+    let (store, now) = (open(config).await?, Clock::system().now());
+    let reader = ListReader {
+        store: &store,
+        access: ListAccess::All,
+        filter,
+    };
+    let view = |snapshot: &NotificationSnapshot| {
+        StatusView::of(snapshot, now, |_| ChannelFlow::default(), |_| false)
+    };
+    let (mut after, mut printed) = (None, 0);
+    while printed < limit {
+        let page_size = (limit - printed).min(MAX_PAGE_SIZE);
+        let page = reader.page(after, page_size, view).await;
+        let page = page.map_err(|error: StoreError| Exit::unavailable(error.to_string()))?;
+        printed += page.notifications.len();
+        for (view, snapshot) in &page.notifications {
+            let (record, status) = (&snapshot.record, view.status.as_str());
+            let text = format!(
+                "{} {} {} {} {status} {}",
+                snapshot.id,
+                record.created_at,
+                record.lane.channel.as_str(),
+                record.lane.priority.as_str(),
+                record.template,
+            );
+            output.record(&text, &json!(view))?;
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Queues a dead letter again.
+pub(super) async fn retry(config: &Config, id: &str, output: Output) -> Result<(), Exit> {
+    let id = parse_id(id)?;
+    let store = open(config).await?;
+    let filter = DeadFilter {
+        id: Some(id),
+        limit: 1,
+        ..DeadFilter::default()
+    };
+    if replay(&store, &filter).await? == 0 {
+        return Err(Exit::usage(format!(
+            "{id} is not a dead letter: only notifications that failed permanently and were not dropped can be retried"
+        )));
+    }
+    output.record(&format!("{id} queued again"), &json!({ "replayed": 1 }))
+}
+
+/// Prints the configured providers: name, channel, kind, weight, concurrent calls and rate.
+pub(super) fn providers(config: &Config, output: Output) -> Result<(), Exit> {
+    for provider in &config.providers {
+        let ProviderConfig {
+            name,
+            channel,
+            weight,
+            concurrency,
+            rate,
+            ..
+        } = provider;
+        let (channel, kind) = (channel.as_str(), kind(&provider.provider));
+        let rate_text = rate.map_or("-".to_owned(), |rate| format!("{rate}/s"));
+        let text = format!(
+            "{name} {channel} {kind} weight={weight} concurrency={concurrency} rate={rate_text}"
+        );
+        let value = json!({
+            "name": name, "channel": channel, "kind": kind, "weight": weight, "concurrency": concurrency, "rate": rate,
+        });
+        output.record(&text, &value)?;
+    }
+    Ok(())
+}
+
+fn kind(settings: &ProviderSettings) -> &'static str {
+    match settings {
+        ProviderSettings::Smtp(_) => "smtp",
+        ProviderSettings::Twilio(_) => "twilio",
+        ProviderSettings::Http(_) => "http",
+        ProviderSettings::Fcm(_) => "fcm",
+        ProviderSettings::WebPush(_) => "web-push",
+        ProviderSettings::File(_) => "file",
+        ProviderSettings::Null => "null",
+    }
+}
+
+fn parse_id(text: &str) -> Result<NotificationId, Exit> {
+    NotificationId::parse(text)
+        .ok_or_else(|| Exit::usage(format!("`{text}` is not the id of a notification")))
+}
+
+// === impl ListArguments ===
+
+impl ListArguments {
+    fn filter(self) -> Result<ListFilter, Exit> {
+        Ok(ListFilter {
+            recipient: self.recipient.map(|text| text.trim().to_owned()),
+            status: one_of(
+                "--status",
+                NotificationStatus::NAMES,
+                self.status.as_deref(),
+            )?,
+            template: self.template,
+            channel: one_of("--channel", Channel::NAMES, self.channel.as_deref())?,
+            from: instant("from", self.from)?,
+            to: instant("to", self.to)?,
+        })
+    }
+}
+
+// === impl NotificationReader ===
+
+impl NotificationReader {
+    /// Opens the history of a configuration, without starting the service.
+    ///
+    /// # Errors
+    /// Exit status 69 if the database is unavailable.
+    pub async fn open(config: &Config) -> Result<Self, Exit> {
+        Self::open_database(&config.database).await
+    }
+
+    /// Opens the history in a database.
+    ///
+    /// # Errors
+    /// As [`NotificationReader::open`].
+    pub async fn open_database(url: &str) -> Result<Self, Exit> {
+        let store = super::open_database(url).await?;
+        Ok(Self::new(store, Clock::system()))
+    }
+}

@@ -1,0 +1,55 @@
+use clap::CommandFactory;
+
+use super::*;
+use crate::delivery::retry::RetryPolicy;
+use crate::notification::Priority;
+
+/// Collapses white space, because README and code wrap lines differently.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn text_about_attempts_agrees_with_policy_and_readme() {
+    let [critical, high, normal, low] = Priority::ALL.map(RetryPolicy::of);
+    let hours = |policy: &RetryPolicy| policy.window.as_secs() / 3600;
+    let expected = format!(
+        "at most {} attempts if it is CRITICAL, {} if HIGH, {} if NORMAL and {} if LOW, within {}, {}, {} and {} hours.",
+        critical.attempts,
+        high.attempts,
+        normal.attempts,
+        low.attempts,
+        hours(&critical),
+        hours(&high),
+        hours(&normal),
+        hours(&low),
+    );
+    assert!(words(ATTEMPTS).contains(&expected), "{expected}");
+    let readme = words(include_str!("../../README.md"));
+    assert!(readme.contains(&words(ATTEMPTS)));
+}
+
+#[test]
+fn every_lookup_command_has_an_example() {
+    let command = Arguments::command();
+    for path in [
+        &["show"][..],
+        &["list"],
+        &["retry"],
+        &["providers"],
+        &["templates"],
+        &["suppression"],
+        &["dead", "list"],
+        &["dead", "drop"],
+    ] {
+        let mut found = &command;
+        for name in path {
+            found = found.find_subcommand(name).expect("a command");
+        }
+        let help = found.get_after_help().map(ToString::to_string);
+        assert!(
+            help.unwrap_or_default().contains("postern-notify "),
+            "{path:?}"
+        );
+    }
+}
