@@ -8,6 +8,7 @@
 
 // Entry points.
 mod startup;
+mod timeline;
 mod tokens;
 
 // The gateway and both upstreams.
@@ -28,4 +29,5 @@ mod data_folder;
 
 pub use lifecycle::{Addresses, Running};
 pub use startup::{Options, greeting, start, start_configured};
+pub use timeline::{TimelineSources, timeline};
 pub use tokens::{service_token, user_token};

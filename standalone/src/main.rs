@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use postern::Options;
+use postern::{Options, TimelineSources};
 use postern_common::admin::Health;
 use postern_common::config::Env;
 use postern_common::exit::{Exit, parse_arguments};
 use postern_common::service_manager::ServiceManager;
+use postern_common::timeline::{TimelineArguments, TimelineSelector, parse_id};
 use postern_common::{Clock, Secret, log};
 use tokio::runtime::{Builder, Runtime};
 
@@ -78,7 +79,36 @@ enum CliCommand {
         #[arg(long)]
         password_stdin: bool,
     },
+    /// Print what happened to a person, a request or a notification: sign-ins, notifications and
+    /// requests in the order of time
+    #[command(after_help = TIMELINE_EXAMPLES)]
+    Timeline(TimelineOptions),
 }
+
+#[derive(Debug, Args)]
+struct TimelineOptions {
+    #[command(flatten)]
+    query: TimelineArguments,
+    /// Notification id
+    #[arg(long, value_name = "ID", conflicts_with_all = ["email", "user", "request"])]
+    notification: Option<String>,
+    /// Access log of the gateway, for its requests
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<PathBuf>,
+    /// Folder with auth.toml and notify.toml, whose databases are read [default: the databases in
+    /// the data folder]
+    #[arg(long = "config", id = "timeline_config", value_name = "FOLDER")]
+    config: Option<PathBuf>,
+}
+
+const TIMELINE_EXAMPLES: &str = "\
+Examples:
+  postern timeline --email ada@example.com --since 24h
+  postern timeline --config /etc/postern --user 6f1c7a52-0d0a-4a0e-9c0e-3a8f2f6f8a11 --json
+  postern timeline --request 0190f3a2-7c1e-7b6a-8f0e-2f6f8a113a8f --access-log /var/log/postern/access.log
+  postern timeline --notification 019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11
+
+Services with databases of their own need --config and their environment variables.";
 
 fn main() -> ExitCode {
     let started_at = Instant::now();
@@ -100,6 +130,9 @@ fn main() -> ExitCode {
             None => runtime.block_on(Box::pin(run(arguments.data_dir, arguments.run, started_at))),
             Some(CliCommand::Token { service, user, .. }) => {
                 runtime.block_on(Box::pin(token(arguments.data_dir, service, user)))
+            }
+            Some(CliCommand::Timeline(options)) => {
+                runtime.block_on(Box::pin(timeline(arguments.data_dir, options)))
             }
         };
         runtime.shutdown_background();
@@ -166,6 +199,24 @@ async fn token(
         (None, None) => return Err(Exit::usage("token: requires --service or --user")),
     };
     print_text(&format!("{}\n", token.expose()));
+    Ok(())
+}
+
+async fn timeline(data_dir: PathBuf, options: TimelineOptions) -> Result<(), Exit> {
+    let mut query = options.query.query(Clock::system().now())?;
+    if let Some(id) = &options.notification {
+        let id = parse_id(id).ok_or_else(|| Exit::usage("--notification must be an identifier"))?;
+        query.selector = TimelineSelector::Notification(id);
+    }
+    let sources = TimelineSources {
+        config: options.config,
+        data_dir,
+        access_log: options.access_log,
+    };
+    let timeline = postern::timeline(&sources, &query, &Env::of_process()).await?;
+    options
+        .query
+        .write(&timeline, &mut std::io::stdout().lock());
     Ok(())
 }
 

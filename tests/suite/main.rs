@@ -52,6 +52,7 @@ mod replicas;
 mod startup;
 mod statuses;
 mod streaming;
+mod timeline;
 mod user_journey;
 mod webhook;
 mod workspace_rules;

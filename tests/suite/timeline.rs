@@ -1,0 +1,178 @@
+//! "Why did Ada not get her mail?": the time line of a person over the running services, and lists of
+//! notifications through the gateway.
+
+use std::time::Duration;
+
+use postern_tests::http_body::json;
+use postern_tests::program::{Ended, Program};
+use postern_tests::surface::{PASSWORD, welcome};
+use postern_tests::{Person, Postern};
+use serde_json::Value;
+
+/// Maximum wait for an event.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs `postern timeline` over the data folder, while the services run.
+async fn timeline(postern: &Postern, arguments: &[&str]) -> Ended {
+    let log = postern.folder().join("access.log").display().to_string();
+    let folder = postern.folder().display().to_string();
+    let fixed = ["timeline", "--data-dir", &folder, "--access-log", &log];
+    let program = Program::of_workspace("postern", postern.folder());
+    let arguments = fixed.iter().chain(arguments);
+    let program = arguments.fold(program, |program, argument| program.arg(*argument));
+    program.run().await
+}
+
+/// Repeats a query until its result is as expected: audit events, suppressions and the access log
+/// are written soon after the response.
+async fn timeline_until(
+    postern: &Postern,
+    arguments: &[&str],
+    is_complete: impl Fn(&str) -> bool,
+) -> String {
+    let complete = async {
+        loop {
+            let ended = timeline(postern, arguments).await;
+            assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+            if is_complete(&ended.stdout) {
+                return ended.stdout;
+            }
+        }
+    };
+    let complete = tokio::time::timeout(WAIT_LIMIT, complete).await;
+    complete.expect("the events are stored in time")
+}
+
+async fn status_until_failed(person: &Person, id: &str) -> Value {
+    let failed = async {
+        loop {
+            let path = format!("/notifications/{id}");
+            let view = person.client.get(&path).send().await.expect(200).json();
+            if view["status"] == "FAILED" {
+                return view;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let failed = tokio::time::timeout(WAIT_LIMIT, failed).await;
+    failed.expect("the mail server rejects the address")
+}
+
+#[tokio::test]
+async fn timeline_of_a_bounced_address_names_the_cause() {
+    let postern = Postern::start().await;
+    let email = "ada@bounce.invalid";
+    let surface = postern.surface();
+    let ada = surface.register_as(email).await;
+    let eve = surface.register().await;
+    let wrong = json!({"email": "ADA@bounce.invalid", "password": "wrong"});
+    let _ = surface
+        .client()
+        .post("/auth/login")
+        .json(&wrong)
+        .send()
+        .await
+        .problem(401, "invalid_credentials");
+    let service = surface
+        .client()
+        .with_token(&postern.service_token("auth").await);
+    let body = json!({"channel": "email", "recipient": {"email": email}, "template": "welcome",
+        "variables": {"name": "Ada"}});
+    let created = service.post("/notifications").json(&body).send().await;
+    let id = created.expect(201).string("/notificationId");
+    let sender = Person {
+        client: service,
+        ..surface.person(&eve.email, eve.tokens.clone()).await
+    };
+    let view = status_until_failed(&sender, &id).await;
+    let is_complete = |text: &str| {
+        [
+            "register ok",
+            "sign_in invalid_credentials",
+            "FAILED",
+            "SUPPRESSED",
+            "POST /auth/login",
+        ]
+        .iter()
+        .all(|part| text.contains(part))
+    };
+    let text = timeline_until(&postern, &["--email", email], is_complete).await;
+    for part in [
+        "550 5.1.1 No such mailbox",
+        "SUPPRESSED",
+        "requestId=",
+        "provider=password",
+        &format!("notificationId={id}"),
+        &format!("subject={}", ada.id),
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    assert!(!text.contains(&eve.id), "another person's events:\n{text}");
+    let times: Vec<_> = text.lines().map(|line| line.split(' ').next()).collect();
+    assert!(times.is_sorted(), "in the order of time:\n{text}");
+    // By notification and as JSON.
+    let one = timeline(&postern, &["--notification", &id, "--json"]).await;
+    let one: Value = serde_json::from_str(&one.stdout).expect("JSON");
+    let failed = one["entries"].as_array().expect("a list").iter();
+    let failed = failed.filter(|entry| entry["event"] == "FAILED").count();
+    assert_eq!((failed, &view["status"]), (1, &json!("FAILED")));
+    // The person is found by subject as well, with the failed sign-in that named the address only.
+    let by_user = timeline(&postern, &["--user", &ada.id]).await;
+    assert!(
+        by_user.stdout.contains("sign_in invalid_credentials"),
+        "{}",
+        by_user.stdout
+    );
+    let nothing = timeline(&postern, &["--email", "%@bounce.invalid"]).await;
+    assert_eq!(nothing.stdout, "no events found\n", "{}", nothing.stderr);
+    let refused = timeline(&postern, &[]).await;
+    assert_eq!(refused.status, Some(64), "{}", refused.stderr);
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn list_through_the_gateway_shows_own_notifications() {
+    let postern = Postern::start().await;
+    let surface = postern.surface();
+    let (ada, eve) = (surface.register().await, surface.register().await);
+    let body = welcome(&ada.id);
+    let created = ada.client.post("/notifications").json(&body).send().await;
+    let id = created.expect(201).string("/notificationId");
+    let list = |client: &postern_tests::Client, query: &str| {
+        let request = client.get(&format!("/notifications{query}"));
+        async move {
+            let page = request.send().await.expect(200).json();
+            let ids = page["notifications"].as_array().expect("a list").iter();
+            let ids: Vec<String> = ids
+                .filter_map(|view| view["notificationId"].as_str())
+                .map(str::to_owned)
+                .collect();
+            ids
+        }
+    };
+    assert_eq!(list(&ada.client, "").await, [id.as_str()]);
+    assert!(list(&eve.client, "").await.is_empty());
+    let recipient = format!("?recipient={}", ada.id);
+    assert!(list(&eve.client, &recipient).await.is_empty());
+    let admin = surface
+        .client()
+        .with_token(&postern.token_of_group("admin").await);
+    assert_eq!(list(&admin, &recipient).await, [id.as_str()]);
+    // The gateway removes identity headers of clients, and the service ignores them.
+    let path = format!("/notifications/{id}");
+    let forged = eve.client.get(&path);
+    let forged = forged
+        .header("X-Postern-Groups", "admin")
+        .header("X-Postern-Kind", "service");
+    let _ = forged.send().await.problem(404, "not_found");
+    let _ = admin.get(&path).send().await.expect(200);
+    let login = json!({"email": ada.email, "password": PASSWORD});
+    let _ = surface
+        .client()
+        .post("/auth/login")
+        .json(&login)
+        .send()
+        .await
+        .expect(200);
+    postern.stop().await;
+}
