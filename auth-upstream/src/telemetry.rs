@@ -5,10 +5,9 @@
 
 mod audit;
 mod audit_queue;
-pub(crate) mod log_limit;
 mod metrics;
 
 pub(crate) use self::audit::{AuditLog, Audited, AuditedResult, Completed, Operation, OutcomeName};
 pub(crate) use self::audit_queue::{AuditDropReason, AuditEvent, AuditQueue};
-pub(crate) use self::log_limit::log_limited;
 pub(crate) use self::metrics::{HealthMetric, Metrics, PoolCallOutcome};
+pub(crate) use postern_common::log_limited;

@@ -10,25 +10,38 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use parking_lot::RwLock;
 use prometheus::{Encoder, Registry, TextEncoder};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::http::{self, AllowedHosts, Limits};
+use crate::process_metrics;
 
 /// Components of a process, each with the reason why it is not ready or `None` if it is ready.
 pub type HealthReport = BTreeMap<&'static str, Option<String>>;
 
 /// The readiness of a process, as the readiness of its components.
 #[derive(Clone, Debug, Default)]
-pub struct Health(Arc<watch::Sender<HealthReport>>);
+pub struct Health {
+    parts: Arc<watch::Sender<HealthReport>>,
+    degraded: Arc<RwLock<BTreeMap<String, String>>>,
+}
 
 /// The readiness of one component. Only the owner of the component updates it.
 #[derive(Clone, Debug)]
 pub struct Check {
     health: Health,
     part: &'static str,
+}
+
+/// A partner whose outage degrades a process that is ready nevertheless, such as a mail server: a
+/// restart, or another replica, would not help.
+#[derive(Clone, Debug)]
+pub struct Degradation {
+    health: Health,
+    name: String,
 }
 
 // === impl Health ===
@@ -54,26 +67,41 @@ impl Health {
     /// Returns a copy of all components and their reasons.
     #[must_use]
     pub fn parts(&self) -> HealthReport {
-        self.0.borrow().clone()
+        self.parts.borrow().clone()
+    }
+
+    /// Registers a partner, which is not degraded until [`Degradation::set`] is called.
+    #[must_use]
+    pub fn degradation(&self, name: impl Into<String>) -> Degradation {
+        Degradation {
+            health: self.clone(),
+            name: name.into(),
+        }
+    }
+
+    /// Returns the failing partners, each with the reason.
+    #[must_use]
+    pub fn degraded(&self) -> BTreeMap<String, String> {
+        self.degraded.read().clone()
     }
 
     /// Returns a receiver that is notified when a component changes.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<HealthReport> {
-        self.0.subscribe()
+        self.parts.subscribe()
     }
 
     /// Returns whether every component is ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.0.borrow().values().all(Option::is_none)
+        self.parts.borrow().values().all(Option::is_none)
     }
 }
 
 /// Writes `ready`, or `not ready` followed by each failed component and its reason, on one line.
 impl std::fmt::Display for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let parts = self.0.borrow();
+        let parts = self.parts.borrow();
         let mut failed = parts
             .iter()
             .filter_map(|(part, reason)| Some((part, reason.as_ref()?)))
@@ -101,16 +129,34 @@ impl Check {
     }
 
     fn set(&self, reason: Option<String>) {
-        self.health.0.send_if_modified(|parts| {
+        self.health.parts.send_if_modified(|parts| {
             let before = parts.insert(self.part, reason.clone());
             before != Some(reason)
         });
     }
 }
 
+// === impl Degradation ===
+
+impl Degradation {
+    /// Marks the partner as failing, for a reason that operators read. It contains no secret and no
+    /// address of a person.
+    pub fn set(&self, reason: impl Into<String>) {
+        let mut degraded = self.health.degraded.write();
+        degraded.insert(self.name.clone(), reason.into());
+    }
+
+    /// Marks the partner as working.
+    pub fn clear(&self) {
+        self.health.degraded.write().remove(&self.name);
+    }
+}
+
 /// Returns the routes `/livez`, `/readyz` (503 with the reasons if not ready) and `/metrics`
-/// (Prometheus text format).
+/// (Prometheus text format). Adds the metrics of the process to the registry, see
+/// [`process_metrics`].
 pub fn router(health: Health, metrics: Registry) -> Router {
+    process_metrics::register(&metrics);
     Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz).with_state(health))
@@ -131,18 +177,28 @@ pub async fn serve(
 }
 
 async fn readyz(State(health): State<Health>) -> Response {
-    let parts: BTreeMap<&str, String> = health
+    let mut parts: BTreeMap<String, String> = health
         .parts()
         .into_iter()
-        .map(|(part, reason)| (part, reason.unwrap_or_else(|| "ok".to_owned())))
+        .map(|(part, reason)| (part.to_owned(), reason.unwrap_or_else(|| "ok".to_owned())))
         .collect();
+    let degraded = health.degraded();
+    let names: Vec<&String> = degraded.keys().collect();
+    for (name, reason) in &degraded {
+        let part = parts.entry(name.clone());
+        part.or_insert_with(|| format!("degraded: {reason}"));
+    }
     let ready = health.is_ready();
     let status = if ready {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    (status, Json(json!({ "ready": ready, "parts": parts }))).into_response()
+    (
+        status,
+        Json(json!({ "ready": ready, "degraded": names, "parts": parts })),
+    )
+        .into_response()
 }
 
 async fn expose(State(metrics): State<Registry>) -> Response {
@@ -166,5 +222,27 @@ mod tests {
         assert!(health.is_ready());
         database.set_failed("refused");
         assert_eq!(health.parts()["database"].as_deref(), Some("refused"));
+    }
+
+    #[tokio::test]
+    async fn failing_partner_degrades_a_ready_process() {
+        let health = Health::new();
+        health.check("database").set_ok();
+        let smtp = health.degradation("smtp");
+        smtp.set("connection refused");
+        let body = async |health: &Health| {
+            let answer = readyz(State(health.clone())).await;
+            assert_eq!(answer.status(), StatusCode::OK);
+            let body = axum::body::to_bytes(answer.into_body(), 4096).await;
+            serde_json::from_slice::<serde_json::Value>(&body.expect("a body")).expect("JSON")
+        };
+        let expected = json!({
+            "ready": true,
+            "degraded": ["smtp"],
+            "parts": { "database": "ok", "smtp": "degraded: connection refused" },
+        });
+        assert_eq!(body(&health).await, expected);
+        smtp.clear();
+        assert_eq!(body(&health).await["degraded"], json!([]));
     }
 }

@@ -127,6 +127,7 @@ impl Cache {
         let store = match url.target {
             url::CacheTarget::Memory => CacheStore::Memory(Box::new(MemoryCache::new(options))),
             url::CacheTarget::Redis(server) => CacheStore::Redis(Box::new(RedisCache::new(
+                url.label.clone(),
                 *server,
                 url.deadline.unwrap_or(options.deadline),
             ))),

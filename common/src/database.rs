@@ -17,6 +17,7 @@ mod migrations;
 mod postgres;
 mod sqlite;
 pub mod testing;
+mod usage;
 
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use sqlx::SqlitePool;
 pub use self::migrations::Migrations;
 pub use self::postgres::{PooledConnection, PostgresPool, PostgresTransaction};
 pub use self::sqlite::Sqlite;
+pub use self::usage::{PoolMetrics, PoolUsage};
 use crate::exit::Exit;
 
 /// Maximum time of a readiness check.
@@ -260,6 +262,15 @@ impl Database {
                 sqlite.readers.close().await;
                 sqlite.writer.close().await;
             }
+        }
+    }
+
+    /// Returns the use of the connections, or `None` for SQLite.
+    #[must_use]
+    pub fn usage(&self) -> Option<PoolUsage> {
+        match self {
+            Self::Postgres(pool) => Some(pool.usage()),
+            Self::Sqlite(_) => None,
         }
     }
 

@@ -12,6 +12,7 @@ mod body;
 mod budget;
 mod forwarded;
 mod host;
+mod metrics;
 mod query;
 mod request_layer;
 mod server;
@@ -31,8 +32,9 @@ pub use body::{Json, Raw};
 pub use budget::{BodyBudgets, BodyOwner, BudgetPermit};
 pub use forwarded::TrustedProxies;
 pub use host::AllowedHosts;
+pub use metrics::HttpMetrics;
 pub use query::Query;
-pub use server::{bind, serve};
+pub use server::{bind, serve, serve_with_metrics};
 
 use crate::problem::{Code, Problem};
 use request_layer::RequestInfo;

@@ -5,13 +5,14 @@
 //!
 //! 1. Start: [`config`] and [`decode`] read the configuration and report every mistake at once, with
 //!    [`email`] and [`network`] for addresses; [`identity`] holds the settings of the identity
-//!    pools; [`exit`], [`log`], [`signals`], [`service_manager`] and [`startup`] connect a process
+//!    pools; [`exit`], [`log`], [`log_limit`], [`signals`], [`service_manager`] and [`startup`] connect a process
 //!    to its environment.
 //! 2. State: [`database`] and [`cache`] open the durable and the volatile store; [`group_commit`]
 //!    writes in batches.
 //! 3. Requests: [`accept`] and [`http`] serve them, [`token`] verifies who is calling, [`problem`]
 //!    renders error responses, [`service`] calls other services, [`admin`] serves readiness and
-//!    metrics, and [`timeline`] what happened to a person.
+//!    metrics, among them those of [`dependency`] and [`process_metrics`], and [`timeline`] what
+//!    happened to a person.
 //!
 //! [`clock`], [`secret`] and [`seal`] are used by all of them; [`backoff`], [`circuit_breaker`] and
 //! [`weighted`] by those that call others.
@@ -26,6 +27,7 @@ pub mod weighted;
 mod command_line;
 pub mod exit;
 pub mod log;
+pub mod log_limit;
 pub mod signals;
 
 pub mod config;
@@ -44,8 +46,10 @@ pub mod seal;
 
 pub mod accept;
 pub mod admin;
+pub mod dependency;
 pub mod http;
 pub mod problem;
+pub mod process_metrics;
 pub mod service;
 pub mod timeline;
 pub mod token;

@@ -6,7 +6,11 @@
 
 use std::io::IsTerminal;
 
+use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{self, FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::Env;
 use crate::decode::Object;
@@ -87,15 +91,19 @@ pub fn check(filter: &str) -> Result<(), String> {
 }
 
 /// Installs the global subscriber, which writes to standard error. `filter` is a level or a
-/// `tracing` filter such as `info,postern_proxy=debug`. Later calls have no effect.
-pub fn init(format: Format, filter: &str) {
+/// `tracing` filter such as `info,postern_proxy=debug`. JSON lines have the name of the process in
+/// `service`. Later calls have no effect.
+pub fn init(service: &'static str, format: Format, filter: &str) {
     // `check` has rejected invalid filters before; `info` is the safe fallback.
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
     let _already_set = match format {
-        Format::Json => builder.json().flatten_event(true).try_init(),
+        Format::Json => {
+            let format = JsonLines::new(service);
+            builder.json().event_format(format).try_init()
+        }
         Format::Text => builder
             .with_target(false)
             .with_ansi(std::io::stderr().is_terminal())
@@ -103,11 +111,80 @@ pub fn init(format: Format, filter: &str) {
     };
 }
 
+/// The JSON format of all processes: `service`, `timestamp`, `level`, the fields of the event with
+/// `message`, and `target`, all at the top level.
+#[derive(Debug)]
+struct JsonLines {
+    service: &'static str,
+    event: fmt::format::Format<fmt::format::Json>,
+}
+
+// === impl JsonLines ===
+
+impl JsonLines {
+    fn new(service: &'static str) -> Self {
+        let event = fmt::format().json().flatten_event(true);
+        Self { service, event }
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let mut line = String::new();
+        self.event
+            .format_event(context, Writer::new(&mut line), event)?;
+        let members = line.strip_prefix('{').unwrap_or(&line);
+        write!(writer, "{{\"service\":\"{}\",{members}", self.service)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::config::parse;
+    use crate::testing::CapturedLog;
 
     use super::*;
+
+    #[test]
+    fn json_line_has_all_members_at_the_top_level() {
+        let log = CapturedLog::default();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .event_format(JsonLines::new("postern-auth"))
+            .with_writer(log.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(
+                dependency = "cache",
+                error = "a \"b\"\nc",
+                "dependency unavailable"
+            );
+        });
+        assert_eq!(log.lines(), 1, "one line per event");
+        let line: serde_json::Value = serde_json::from_str(&log.text()).expect("JSON");
+        let members: Vec<&String> = line.as_object().expect("an object").keys().collect();
+        let expected = [
+            "dependency",
+            "error",
+            "level",
+            "message",
+            "service",
+            "target",
+            "timestamp",
+        ];
+        assert_eq!(members, expected);
+        assert_eq!(line["service"], "postern-auth");
+        assert_eq!(line["message"], "dependency unavailable");
+    }
 
     #[test]
     fn invalid_filter_is_reported_with_its_line() {

@@ -3,12 +3,14 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use axum::Router;
 use axum::routing::any;
 use prometheus::Registry;
+use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -58,6 +60,9 @@ impl ServiceProcess {
         env: &Env,
     ) -> Result<Option<Self>, Exit> {
         let (public, admin) = (bind(public).await?, bind(admin).await?);
+        if let (Ok(address), Ok(admin)) = (public.local_addr(), admin.local_addr()) {
+            tracing::info!(%address, %admin, "listening");
+        }
         let shutdown = crate::signals::on_termination().map_err(|error| {
             Exit::unavailable(format!("cannot install signal handlers: {error}"))
         })?;
@@ -80,11 +85,26 @@ impl ServiceProcess {
     /// and the token that a termination signal cancels.
     #[must_use]
     pub fn run_with(self, health: Health) -> (Listeners, CancellationToken) {
+        tokio::spawn(log_shutdown(self.shutdown.clone()));
         if let Some(manager) = self.service_manager {
             tokio::spawn(manager.report_health(health, self.shutdown.clone()));
         }
         (self.listeners, self.shutdown)
     }
+}
+
+/// Logs the start of a process with its version, and the configuration file with the first 16
+/// hexadecimal digits of its SHA-256 digest. Replicas with equal files have equal digests.
+pub fn log_process_start(config: &Path) {
+    let digest = std::fs::read(config).ok().map(Sha256::digest);
+    let config_sha256 = digest.map_or_else(String::new, |digest| hex::encode(&digest[..8]));
+    let (version, config) = (env!("CARGO_PKG_VERSION"), config.display());
+    tracing::info!(version, %config, config_sha256, "process started");
+}
+
+async fn log_shutdown(shutdown: CancellationToken) {
+    shutdown.cancelled().await;
+    tracing::info!("shutdown started, no new requests accepted");
 }
 
 /// Waits until the database accepts connections. Returns `false` if `stop` is cancelled first.
@@ -137,6 +157,7 @@ async fn wait_for_database(
         }
         match Database::probe(url, &options).await? {
             Availability::Available => {
+                tracing::info!(attempt, "database available");
                 is_available = true;
                 break;
             }

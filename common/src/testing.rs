@@ -1,10 +1,14 @@
 //! Reports of tests to their runner, in addition to pass and fail. `tests/run` names a file for
 //! each kind of report and prints it after the tests.
 
+mod captured_log;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+pub use captured_log::CapturedLog;
 
 use crate::config::Env;
 use crate::decode::{self, AcceptedFields, FieldDescription, Mistakes, Node, Object, Value};

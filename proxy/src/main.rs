@@ -169,7 +169,7 @@ fn main() -> ExitCode {
 
 fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     let config = load(path, env)?;
-    log::init(config.log.format, &config.log.filter);
+    log::init("postern-proxy", config.log.format, &config.log.filter);
     let inherited = InheritedSockets::from_environment()?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = config.workers {

@@ -124,7 +124,7 @@ fn main() -> ExitCode {
     if let Err(reason) = log::check(filter) {
         return Exit::report(Err(Exit::usage(format!("--log {filter}: {reason}"))));
     }
-    log::init(log::Format::Text, filter);
+    log::init("postern", log::Format::Text, filter);
     Exit::report(runtime(arguments.run.workers).and_then(|runtime| {
         let outcome = match arguments.command {
             None => runtime.block_on(Box::pin(run(arguments.data_dir, arguments.run, started_at))),

@@ -8,7 +8,7 @@ use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use postern_common::{Code, Problem};
 
-use crate::telemetry::log_limit::LogLimit;
+use postern_common::log_limit::LogLimit;
 
 /// The kind of a call to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

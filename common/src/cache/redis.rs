@@ -24,6 +24,8 @@ use crate::circuit_breaker::FailureEffect;
 
 /// A cache in Redis, with a circuit breaker and a time limit per call.
 pub(super) struct RedisCache {
+    /// The URL without password, for log events.
+    label: String,
     server: RedisServerKind,
     deadline: Duration,
     breaker: ServerCircuitBreaker,
@@ -34,10 +36,11 @@ pub(super) struct RedisCache {
 // === impl RedisCache ===
 
 impl RedisCache {
-    pub(super) fn new(server: RedisServerKind, deadline: Duration) -> Self {
+    pub(super) fn new(label: String, server: RedisServerKind, deadline: Duration) -> Self {
         // Two TLS providers are linked, so rustls has no default by itself.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         Self {
+            label,
             server,
             deadline,
             breaker: ServerCircuitBreaker::default(),
@@ -320,13 +323,13 @@ impl RedisCache {
         let (error, is_lost) = match answer {
             Ok(Ok(value)) => {
                 if self.breaker.record_success() {
-                    tracing::info!("cache available again");
+                    tracing::info!(address = self.label, "cache available again");
                 }
                 return Ok(value);
             }
             Ok(Err(error)) if is_command_error(&error) => {
                 if self.breaker.record_rejection(Instant::now()) {
-                    tracing::warn!(%error, "cache command rejected");
+                    tracing::warn!(address = self.label, %error, "cache command rejected");
                 }
                 return Err(CacheError::Unavailable);
             }
@@ -340,7 +343,7 @@ impl RedisCache {
         };
         let effect = self.breaker.record_failure(Instant::now());
         if matches!(effect, FailureEffect::Opened(_)) {
-            tracing::warn!(error, "cache unavailable");
+            tracing::warn!(address = self.label, error, "cache unavailable");
         }
         // A cluster connection reconnects to its nodes by itself; one unresponsive node must not
         // cost the connections to the others.

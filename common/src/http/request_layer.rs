@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use tower::Service;
 
 use super::budget::{BodyMemoryBudget, BodyOwner};
+use super::metrics::HttpMetrics;
 use super::{Limits, PROBLEM_CODE, Peer, REQUEST_ID, RequestId};
 use crate::problem::{Code, Problem};
 
@@ -26,6 +27,7 @@ pub(super) struct RequestLayer {
     router: Router,
     limits: Limits,
     budget: BodyMemoryBudget,
+    metrics: Option<HttpMetrics>,
 }
 
 /// Per-request data of this layer. One extension serves all extractors, because each extension
@@ -84,6 +86,11 @@ impl RequestInfo {
         let _ignored_after_the_first = self.owner.set(owner);
     }
 
+    /// Returns the path template of the matched route, or `none`.
+    fn route(&self) -> &str {
+        self.route.get().map_or("none", MatchedPath::as_str)
+    }
+
     /// Returns `None` outside a server, as in a unit test.
     pub(super) fn of(extensions: &Extensions) -> Option<&Self> {
         extensions.get::<Arc<Self>>().map(Arc::as_ref)
@@ -93,13 +100,14 @@ impl RequestInfo {
 // === impl RequestLayer ===
 
 impl RequestLayer {
-    pub(super) fn new(router: Router, limits: Limits) -> Self {
+    pub(super) fn new(router: Router, limits: Limits, metrics: Option<HttpMetrics>) -> Self {
         let routed = router.layer(tower::layer::layer_fn(RecordRoute));
         let router = routed.fallback(|| async { Code::NotFound.into_response() });
         Self {
             router,
             limits,
             budget: BodyMemoryBudget::new(limits.bodies, limits.body),
+            metrics,
         }
     }
 
@@ -109,6 +117,8 @@ impl RequestLayer {
         mut request: http::Request<Incoming>,
     ) -> Response {
         let started = Instant::now();
+        let metrics = self.metrics.take();
+        let _in_flight = metrics.as_ref().map(HttpMetrics::start);
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
         let info = RequestInfo::new(peer, id, self.limits, self.budget);
@@ -122,7 +132,11 @@ impl RequestLayer {
             Err(panic) => panic_response(&info.id, panic.as_ref()),
         };
         let response = finish_response(response, &info.id);
-        log_request(&method, &response, &info, started);
+        let elapsed = started.elapsed();
+        if let Some(metrics) = &metrics {
+            metrics.record(&method, info.route(), response.status(), elapsed);
+        }
+        log_request(&method, &response, &info, elapsed);
         response
     }
 }
@@ -185,13 +199,13 @@ fn finish_response(mut response: Response, id: &RequestId) -> Response {
     response
 }
 
-fn log_request(method: &Method, response: &Response, info: &RequestInfo, started: Instant) {
-    let route = info.route.get().map_or("none", MatchedPath::as_str);
+fn log_request(method: &Method, response: &Response, info: &RequestInfo, elapsed: Duration) {
+    let route = info.route();
     let code = response
         .extensions()
         .get::<Problem>()
         .map_or("ok", |problem| problem.code().as_str());
-    let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
     let status = response.status().as_u16();
     let request_id = &*info.id.0;
     if status >= 500 {

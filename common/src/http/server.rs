@@ -12,6 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::metrics::HttpMetrics;
 use super::request_layer::RequestLayer;
 use super::{Limits, Peer};
 use crate::accept::serve_connections;
@@ -40,7 +41,18 @@ pub async fn serve(
     limits: Limits,
     shutdown: CancellationToken,
 ) {
-    let request_layer = RequestLayer::new(router, limits);
+    serve_with_metrics(listener, router, limits, None, shutdown).await;
+}
+
+/// Serves as [`serve`] does, and counts the requests in `metrics`.
+pub async fn serve_with_metrics(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    metrics: Option<HttpMetrics>,
+    shutdown: CancellationToken,
+) {
+    let request_layer = RequestLayer::new(router, limits, metrics);
     let serve = |stream, peer| {
         serve_connection(
             stream,

@@ -80,6 +80,8 @@ struct RefetchBudget {
 
 /// Maximum requests per issuer that wait for a refetch; further ones are answered with 503.
 const MAX_WAITING: usize = 512;
+/// Failed fetches per log event at `warn`, after the first one.
+const FAILURES_PER_WARNING: u32 = 10;
 
 /// `Retry-After` of requests that cannot be decided, in seconds.
 const RETRY_AFTER_S: u32 = 1;
@@ -261,14 +263,28 @@ impl KeySource {
                     .max_age
                     .unwrap_or(self.settings.refresh)
                     .min(self.settings.refresh_max);
-                self.progress.lock().succeeded(started_at, lifetime);
+                let failures = self.progress.lock().succeeded(started_at, lifetime);
+                if failures > 0 {
+                    let address = self.url().as_str();
+                    tracing::info!(
+                        issuer = &*self.issuer,
+                        address,
+                        failures,
+                        "JWKS refresh recovered"
+                    );
+                }
                 if let Some(dir) = &self.settings.dir {
                     disk::save(dir, &self.issuer, self.url(), started_at, &answer.body).await;
                 }
             }
             Err(error) => {
-                tracing::warn!(issuer = &*self.issuer, error, "JWKS refresh failed");
-                self.progress.lock().failed(started_at, error);
+                let failures = self.progress.lock().failed(started_at, error);
+                let (issuer, address) = (&*self.issuer, self.url().as_str());
+                if failures == 1 || failures.is_multiple_of(FAILURES_PER_WARNING) {
+                    tracing::warn!(issuer, address, error, failures, "JWKS refresh failed");
+                } else {
+                    tracing::debug!(issuer, address, error, failures, "JWKS refresh failed");
+                }
             }
         }
         self.completed_fetches.store(number, Ordering::Release);

@@ -83,6 +83,7 @@ async fn run(
     clock: Clock,
 ) -> RunningServer {
     postern_common::log::init(
+        "postern-identity-pool",
         postern_common::log::Format::Text,
         "off,postern_identity_pool=error",
     );

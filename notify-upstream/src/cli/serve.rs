@@ -4,16 +4,17 @@ use std::path::Path;
 
 use postern_common::config::Env;
 use postern_common::exit::Exit;
-use postern_common::startup::ServiceProcess;
+use postern_common::startup::{ServiceProcess, log_process_start};
 use postern_common::{Clock, log};
 
 use super::read_config;
 use crate::App;
 
-pub(super) async fn serve(config: &Path) -> Result<(), Exit> {
+pub(super) async fn serve(path: &Path) -> Result<(), Exit> {
     let env = Env::of_process();
-    let config = read_config(config, &env)?;
-    log::init(config.log.format, &config.log.filter);
+    let config = read_config(path, &env)?;
+    log::init("postern-notify", config.log.format, &config.log.filter);
+    log_process_start(path);
     let addresses = [config.listen, config.admin.address];
     let Some(process) =
         ServiceProcess::start("postern-notify", &config.database, addresses, &env).await?
@@ -23,5 +24,6 @@ pub(super) async fn serve(config: &Path) -> Result<(), Exit> {
     let app = Box::pin(App::build(config, Clock::system())).await?;
     let (listeners, shutdown) = process.run_with(app.health());
     Box::pin(app.run(listeners, shutdown)).await;
+    tracing::info!("process stopped");
     Ok(())
 }

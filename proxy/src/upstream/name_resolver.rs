@@ -330,7 +330,7 @@ async fn look_up_service(
             }
             // A host that does not exist has no addresses, which is an answer.
             Err(LookupError::NoRecords(_)) => {
-                tracing::debug!(service, host = %srv.target, "host of a SRV record has no address");
+                tracing::debug!(srv_name = service, host = %srv.target, "host of a SRV record has no address");
             }
             Err(error) => failure = Some(error),
         }

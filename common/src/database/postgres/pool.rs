@@ -7,7 +7,7 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -22,6 +22,7 @@ use super::connect::Connector;
 use super::error::{breaks_connection, timeout_error};
 use super::listen;
 use crate::backoff::Backoff;
+use crate::database::PoolUsage;
 
 /// A pool of connections to PostgreSQL. Clones share the connections.
 #[derive(Clone, Debug)]
@@ -53,6 +54,9 @@ pub struct PostgresTransaction {
 struct PoolState {
     connector: Connector,
     permits: Arc<Semaphore>,
+    max_connections: usize,
+    /// Callers that wait for a permit.
+    waiting: AtomicUsize,
     acquire_timeout: Duration,
     /// Idle connections, most recently used last.
     idle: Mutex<Vec<IdleConnection>>,
@@ -93,12 +97,15 @@ impl PostgresPool {
         acquire_timeout: Duration,
         deadline: Duration,
     ) -> Self {
-        let permits = Arc::new(Semaphore::new(usize::try_from(connections).unwrap_or(1)));
+        let max_connections = usize::try_from(connections).unwrap_or(1);
+        let permits = Arc::new(Semaphore::new(max_connections));
         let (idle, generation) = (Mutex::default(), AtomicU64::new(0));
         Self {
             shared: Arc::new(PoolState {
                 connector,
                 permits,
+                max_connections,
+                waiting: AtomicUsize::new(0),
                 acquire_timeout,
                 idle,
                 generation,
@@ -155,11 +162,13 @@ impl PostgresPool {
     /// No connection became available within the acquire timeout, or the pool is closed.
     pub async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
         let deadline_at = Instant::now() + self.shared.acquire_timeout;
+        let waiting = WaitingCaller::new(&self.shared.waiting);
         let permit = timeout_at(
             deadline_at,
             Arc::clone(&self.shared.permits).acquire_owned(),
         )
         .await;
+        drop(waiting);
         let permit = permit
             .map_err(|_| sqlx::Error::PoolTimedOut)?
             .map_err(|_| sqlx::Error::PoolClosed)?;
@@ -290,10 +299,39 @@ impl PostgresPool {
         .await;
     }
 
+    /// Returns the use of the connections.
+    #[must_use]
+    pub fn usage(&self) -> PoolUsage {
+        let shared = &self.shared;
+        let free = shared.permits.available_permits();
+        PoolUsage {
+            max: shared.max_connections,
+            in_use: shared.max_connections.saturating_sub(free),
+            idle: self.idle_connections(),
+            waiting: shared.waiting.load(Ordering::Relaxed),
+        }
+    }
+
     /// Returns the number of idle connections.
     #[must_use]
     pub fn idle_connections(&self) -> usize {
         self.shared.idle.lock().len()
+    }
+}
+
+/// A caller that waits for a connection, until it is dropped.
+struct WaitingCaller<'a>(&'a AtomicUsize);
+
+impl<'a> WaitingCaller<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for WaitingCaller<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

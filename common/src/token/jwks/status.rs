@@ -72,18 +72,22 @@ impl FetchProgress {
         self.failures == 0 && self.last_success.is_some()
     }
 
-    /// Schedules the next refresh after `lifetime`, with jitter.
-    pub(super) fn succeeded(&mut self, at: Timestamp, lifetime: Duration) {
-        self.failures = 0;
+    /// Schedules the next refresh after `lifetime`, with jitter. Returns the number of failures
+    /// since the last success.
+    pub(super) fn succeeded(&mut self, at: Timestamp, lifetime: Duration) -> u32 {
+        let failures = std::mem::take(&mut self.failures);
         self.last_success = Some(at);
         self.due_at = at.plus(jittered(lifetime.max(MIN_REFRESH_INTERVAL), JITTER));
+        failures
     }
 
-    /// Schedules the next attempt with exponential backoff and jitter.
-    pub(super) fn failed(&mut self, at: Timestamp, error: &'static str) {
+    /// Schedules the next attempt with exponential backoff and jitter. Returns the number of
+    /// failures since the last success.
+    pub(super) fn failed(&mut self, at: Timestamp, error: &'static str) -> u32 {
         self.failures = self.failures.saturating_add(1);
         self.last_error = Some(error);
         self.last_error_at = Some(at);
         self.due_at = at.plus(jittered(RETRY_DELAYS.delay(self.failures), JITTER));
+        self.failures
     }
 }

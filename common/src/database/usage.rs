@@ -1,0 +1,112 @@
+//! The use of connection pools, as metrics.
+
+use prometheus::{IntGaugeVec, Opts, Registry};
+
+/// The connections of a pool at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// Maximum number of connections.
+    pub max: usize,
+    /// Connections in use, or being opened.
+    pub in_use: usize,
+    /// Open connections that are not in use.
+    pub idle: usize,
+    /// Callers that wait for a connection.
+    pub waiting: usize,
+}
+
+/// The gauges of the connection pools of a process. Clones share them.
+#[derive(Clone, Debug)]
+pub struct PoolMetrics {
+    connections: IntGaugeVec,
+    max: IntGaugeVec,
+    waiting: IntGaugeVec,
+}
+
+// === impl PoolMetrics ===
+
+impl PoolMetrics {
+    /// Registers the gauges.
+    ///
+    /// # Errors
+    /// The registry has metrics of these names.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge = |name: &str, help: &str, labels: &[&str]| {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        Ok(Self {
+            connections: gauge(
+                "postern_database_connections",
+                "Connections to PostgreSQL.",
+                &["pool", "state"],
+            )?,
+            max: gauge(
+                "postern_database_connections_max",
+                "Maximum number of connections to PostgreSQL.",
+                &["pool"],
+            )?,
+            waiting: gauge(
+                "postern_database_acquires_waiting",
+                "Callers that wait for a connection to PostgreSQL.",
+                &["pool"],
+            )?,
+        })
+    }
+
+    /// Records the use of a pool. A store without a pool, such as SQLite, has no usage.
+    pub fn record(&self, pool: &'static str, usage: Option<PoolUsage>) {
+        let Some(usage) = usage else { return };
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        for (state, connections) in [("in_use", usage.in_use), ("idle", usage.idle)] {
+            self.connections
+                .with_label_values(&[pool, state])
+                .set(count(connections));
+        }
+        self.max.with_label_values(&[pool]).set(count(usage.max));
+        self.waiting
+            .with_label_values(&[pool])
+            .set(count(usage.waiting));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::{Database, testing};
+
+    #[tokio::test]
+    async fn connections_in_use_and_waiting_callers_are_counted() {
+        let test = testing::postgres().await;
+        let Database::Postgres(pool) = &test.database else {
+            panic!("PostgreSQL")
+        };
+        let pool = pool.separate(1, &[], pool.deadline());
+        let registry = Registry::new();
+        let metrics = PoolMetrics::new(&registry).expect("registered");
+        let connection = pool.acquire().await.expect("a connection");
+        let waiting = tokio::spawn({
+            let pool = pool.clone();
+            async move { pool.acquire().await.map(drop) }
+        });
+        tokio::task::yield_now().await;
+        let busy = PoolUsage {
+            max: 1,
+            in_use: 1,
+            idle: 0,
+            waiting: 1,
+        };
+        assert_eq!(pool.usage(), busy);
+        metrics.record("main", Some(pool.usage()));
+        assert_eq!(metrics.waiting.with_label_values(&["main"]).get(), 1);
+        connection.release();
+        waiting.await.expect("no panic").expect("a connection");
+        let unused = PoolUsage {
+            in_use: 0,
+            waiting: 0,
+            ..busy
+        };
+        assert_eq!(pool.usage(), unused);
+    }
+}

@@ -1,0 +1,139 @@
+//! The metrics of an HTTP server.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+
+/// Upper bounds of the buckets of `postern_http_request_duration_seconds`, in seconds.
+const BUCKETS_S: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+];
+
+/// The requests of a server by method, route and status. Clones share the metrics.
+#[derive(Clone, Debug)]
+pub struct HttpMetrics {
+    requests: IntCounterVec,
+    duration: HistogramVec,
+    in_flight: IntGauge,
+}
+
+/// A request in progress.
+#[derive(Debug)]
+pub(super) struct RequestInFlight<'a>(&'a HttpMetrics);
+
+// === impl HttpMetrics ===
+
+impl HttpMetrics {
+    /// Registers the metrics.
+    ///
+    /// # Errors
+    /// The registry has metrics of these names.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let requests = IntCounterVec::new(
+            Opts::new(
+                "postern_http_requests_total",
+                "HTTP requests by method, route template and status.",
+            ),
+            &["method", "route", "status"],
+        )?;
+        let duration = HistogramVec::new(
+            HistogramOpts::new(
+                "postern_http_request_duration_seconds",
+                "Time from the head of a request to the head of its response.",
+            )
+            .buckets(BUCKETS_S.to_vec()),
+            &["method", "route"],
+        )?;
+        let in_flight = IntGauge::new(
+            "postern_http_requests_in_flight",
+            "HTTP requests that have no response yet.",
+        )?;
+        registry.register(Box::new(requests.clone()))?;
+        registry.register(Box::new(duration.clone()))?;
+        registry.register(Box::new(in_flight.clone()))?;
+        Ok(Self {
+            requests,
+            duration,
+            in_flight,
+        })
+    }
+
+    /// Counts a request in progress until the guard is dropped.
+    pub(super) fn start(&self) -> RequestInFlight<'_> {
+        self.in_flight.inc();
+        RequestInFlight(self)
+    }
+
+    /// Records a response. `route` is the template of the matched route, or `none`.
+    pub(super) fn record(
+        &self,
+        method: &Method,
+        route: &str,
+        status: StatusCode,
+        elapsed: Duration,
+    ) {
+        let method = method_label(method);
+        self.requests
+            .with_label_values(&[method, route, status.as_str()])
+            .inc();
+        self.duration
+            .with_label_values(&[method, route])
+            .observe(elapsed.as_secs_f64());
+    }
+}
+
+impl Drop for RequestInFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.dec();
+    }
+}
+
+/// Returns the method, or `other` for one that no route has: clients choose methods freely.
+fn method_label(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::{Encoder, TextEncoder};
+
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_closed_sets_of_labels() {
+        let registry = Registry::new();
+        let metrics = HttpMetrics::new(&registry).expect("registered");
+        let hostile = Method::from_bytes(b"X-1234").expect("a token");
+        {
+            let _in_flight = metrics.start();
+            assert_eq!(metrics.in_flight.get(), 1);
+            let elapsed = Duration::from_millis(3);
+            metrics.record(&Method::GET, "/a/{id}", StatusCode::OK, elapsed);
+            metrics.record(&hostile, "none", StatusCode::NOT_FOUND, elapsed);
+        }
+        assert_eq!(metrics.in_flight.get(), 0);
+        let mut text = Vec::new();
+        TextEncoder::new()
+            .encode(&registry.gather(), &mut text)
+            .expect("text");
+        let text = String::from_utf8(text).expect("UTF-8");
+        for line in [
+            r#"postern_http_requests_total{method="GET",route="/a/{id}",status="200"} 1"#,
+            r#"postern_http_requests_total{method="other",route="none",status="404"} 1"#,
+            r#"postern_http_request_duration_seconds_bucket{method="GET",route="/a/{id}",le="0.005"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        assert!(!text.contains("X-1234"));
+    }
+}
