@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
+use postern_common::dependency::{Dependency, root_cause};
 use postern_common::email::EmailAddress;
 use postern_common::service::ServiceClient;
 use serde_json::{Map, Value, json};
@@ -23,6 +24,7 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct ActorService {
     client: ServiceClient,
     base: Url,
+    availability: Dependency,
 }
 
 /// The reason for which a call to the actor service failed.
@@ -42,8 +44,12 @@ pub(crate) enum ActorServiceError {
 // === impl ActorService ===
 
 impl ActorService {
-    pub(crate) fn new(client: ServiceClient, base: Url) -> Self {
-        Self { client, base }
+    pub(crate) fn new(client: ServiceClient, base: Url, availability: Dependency) -> Self {
+        Self {
+            client,
+            base,
+            availability,
+        }
     }
 
     /// Renews the service token until shutdown.
@@ -119,7 +125,19 @@ impl ActorService {
             .timeout(ATTEMPT_TIMEOUT)
             .send()
             .await
-            .map_err(|_| ActorServiceError::Unavailable)?;
-        Ok(response.status())
+            .map_err(|error| {
+                let cause = root_cause(&error.without_url());
+                self.availability.record_failure(cause);
+                ActorServiceError::Unavailable
+            })?;
+        let status = response.status();
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            let status = status.as_u16();
+            self.availability
+                .record_failure(format_args!("status {status}"));
+        } else {
+            self.availability.record_success();
+        }
+        Ok(status)
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postern_common::admin::{self, Health};
 use postern_common::exit::Exit;
-use postern_common::http::{Limits, serve};
+use postern_common::http::{Limits, serve_with_metrics};
 use postern_common::startup::Listeners;
 use postern_common::{Clock, Secret, timeline};
 use tokio_util::sync::CancellationToken;
@@ -56,10 +56,10 @@ impl App {
         let timeline_token = config.timeline_token.clone();
         let service = Box::pin(AuthService::build(config, clock.clone())).await?;
         Ok(Self {
+            health: service.metrics.health().clone(),
             service: Arc::new(service),
             diagnostics,
             proxy_check,
-            health: Health::new(),
             admin_hosts,
             timeline_token,
             clock,
@@ -127,7 +127,9 @@ impl App {
                 })
             });
         let router = http::router(Arc::clone(&service.flows), service.trusted_proxies.clone());
-        serve(listeners.public, router, limits, shutdown).await;
+        let metrics = Some(service.metrics.http());
+        serve_with_metrics(listeners.public, router, limits, metrics, shutdown).await;
+        tracing::info!("requests drained");
         // Aborting is safe at any point: these tasks tolerate a crash.
         background.abort();
         startup_check.abort();
@@ -186,11 +188,16 @@ fn log_warnings(results: &[CheckResult]) {
 }
 
 /// Reports readiness until shutdown. The service is ready while the database accepts writes. An
-/// unavailable cache is only reported as a metric: requests that need it fail with 503, but all
+/// unavailable cache degrades the service only: requests that need it fail with 503, but all
 /// replicas share the cache, and removing all of them from the load balancer would also fail the
 /// requests that do not need it.
 async fn probe_stores(service: &AuthService, health: &Health, shutdown: &CancellationToken) {
-    let (service_check, database_check) = (health.check("service"), health.check("database"));
+    let service_check = health.check("service");
+    let dependencies = service.metrics.dependencies();
+    let database_state = dependencies.required("database", service.store.label());
+    // The cache logs its outages itself, because it notices them earlier.
+    let cache_state = dependencies.optional("cache", service.cache.label());
+    let cache_state = cache_state.without_events();
     service_check.set_ok();
     while !shutdown.is_cancelled() {
         let (database, cache) = tokio::join!(service.store.check_writable(), service.cache.ping());
@@ -198,9 +205,11 @@ async fn probe_stores(service: &AuthService, health: &Health, shutdown: &Cancell
             .metrics
             .set_up(HealthMetric::Database, database.is_ok());
         service.metrics.set_up(HealthMetric::Cache, cache.is_ok());
+        service.metrics.set_pool_usage(service.store.pool_usage());
+        cache_state.record(&cache);
         match database {
-            Ok(()) => database_check.set_ok(),
-            Err(exit) => database_check.set_failed(exit.message()),
+            Ok(()) => database_state.record_success(),
+            Err(exit) => database_state.record_failure(exit.message()),
         }
         tokio::select! {
             () = shutdown.cancelled() => {}

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use postern_common::Clock;
 use postern_common::cache::{self, Cache};
 use postern_common::database::{Database, DatabaseOptions};
+use postern_common::dependency::origin;
 use postern_common::exit::Exit;
 use postern_common::http::TrustedProxies;
 use postern_common::service::{ServiceClient, ServiceTokens, http_client};
@@ -61,6 +62,7 @@ struct SharedParts {
     locks: UserLocks,
     compensator: Arc<RegistrationCompensator>,
     audit: AuditLog,
+    metrics: Metrics,
     clock: Clock,
 }
 
@@ -103,7 +105,7 @@ impl AuthService {
         let retention = AuditRetention::new(&store, &clock, config.audit_retention);
         let (audit, audit_trail) = AuditTrail::open(retention, Arc::clone(&key_ring), &metrics);
         let pool = Arc::new(Box::pin(user_pool(&mut config, &clock, &metrics)).await);
-        let actor_service = Arc::new(actor_service(&config, &cache, &clock));
+        let actor_service = Arc::new(actor_service(&config, &cache, &clock, &metrics));
         let limiter = AttemptLimiter::new(cache.clone(), clock.clone(), config.attempt_limits);
         let issuer = TokenIssuer::new(Arc::clone(&pool), Arc::clone(&key_ring), clock.clone());
         let locks = UserLocks::new(cache.clone());
@@ -129,6 +131,7 @@ impl AuthService {
             locks,
             compensator,
             audit,
+            metrics: metrics.clone(),
             clock,
         };
         let settings = FlowSettings {
@@ -257,6 +260,10 @@ impl SharedParts {
             temporary_tokens,
             guard: self.guard.clone(),
             audit: self.audit.clone(),
+            availability: self
+                .metrics
+                .dependencies()
+                .optional("social_provider", config.issuer.clone()),
             clock,
         };
         SocialFlow::new(config, http_client(), parts)
@@ -323,11 +330,14 @@ async fn user_pool(config: &mut Config, clock: &Clock, metrics: &Metrics) -> Use
     UserPool::new(clients, settings, clock, metrics)
 }
 
-fn actor_service(config: &Config, cache: &Cache, clock: &Clock) -> ActorService {
+fn actor_service(config: &Config, cache: &Cache, clock: &Clock, metrics: &Metrics) -> ActorService {
     let tokens = ServiceTokens::new(&config.identity, cache.clone(), clock.clone());
+    let address = origin(&config.actor_service);
+    let dependency = metrics.dependencies().optional("actor_service", address);
     ActorService::new(
         ServiceClient::new(tokens, http_client()),
         config.actor_service.clone(),
+        dependency,
     )
 }
 

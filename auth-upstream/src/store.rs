@@ -16,7 +16,7 @@ mod schema;
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
-use postern_common::database::{Database, is_unavailable};
+use postern_common::database::{Database, PoolUsage, is_unavailable};
 use postern_common::{Code, Problem, from_row, with_dialect};
 use sqlx::Row;
 
@@ -161,6 +161,16 @@ impl AuthStore {
     /// Verifies that the database accepts writes and that its tables suit this binary.
     pub(crate) async fn check_writable(&self) -> Result<(), postern_common::exit::Exit> {
         self.database.verify_writable(&MIGRATIONS).await
+    }
+
+    /// Returns the use of the database connections.
+    pub(crate) fn pool_usage(&self) -> Option<PoolUsage> {
+        self.database.usage()
+    }
+
+    /// Returns the URL of the database without password.
+    pub(crate) fn label(&self) -> String {
+        self.database.label()
     }
 
     /// Returns a warning if the connection to the database is not encrypted.

@@ -13,7 +13,7 @@ use crate::client::{ClientContext, RequestDetails};
 use crate::protection::{
     Attempt, AttemptKind, AttemptLimiter, CredentialDigest, ResponseTimePadding,
 };
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, log_limited};
 
 /// `Retry-After` of a throttled anonymous attempt, in seconds. An estimate, since delays double.
 const THROTTLED_RETRY_AFTER_S: u32 = 60;
@@ -77,6 +77,14 @@ impl AttemptGuard {
         &self.limiter
     }
 
+    /// Counts and logs a throttled attempt. The account is not logged: it may be an e-mail address.
+    fn record_throttled(&self, kind: AttemptKind, client: &ClientContext) {
+        client.details.set_reason(THROTTLED);
+        self.metrics.count_throttled(kind);
+        let (kind, request_id) = (kind.name(), &*client.request_id);
+        log_limited!(warn, kind, request_id, "attempts throttled");
+    }
+
     /// Evaluates an attempt unless it is throttled. A throttled attempt gets the problem of a wrong
     /// guess, after as long a time.
     pub(super) async fn evaluate<T>(
@@ -106,8 +114,7 @@ impl AttemptGuard {
         } = attempt;
         let started_at = Instant::now();
         let Some(mut attempt) = self.limiter.admit(kind, client, account).await else {
-            self.metrics.count_throttled(kind);
-            client.details.set_reason(THROTTLED);
+            self.record_throttled(kind, client);
             self.padding.pad(kind, started_at).await;
             return Err(failure_code.into());
         };
@@ -198,8 +205,7 @@ impl AttemptGuard {
     ) -> Result<Attempt, Problem> {
         let attempt = self.limiter.check_anonymous(kind, client).await;
         attempt.ok_or_else(|| {
-            client.details.set_reason(THROTTLED);
-            self.metrics.count_throttled(kind);
+            self.record_throttled(kind, client);
             Problem::new(Code::RateLimited).retry_after(THROTTLED_RETRY_AFTER_S)
         })
     }
@@ -214,8 +220,7 @@ impl AttemptGuard {
     ) -> Option<Attempt> {
         let attempt = self.limiter.admit(kind, client, account).await;
         if attempt.is_none() {
-            client.details.set_reason(THROTTLED);
-            self.metrics.count_throttled(kind);
+            self.record_throttled(kind, client);
         }
         attempt
     }

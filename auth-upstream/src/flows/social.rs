@@ -19,6 +19,7 @@ mod tokens;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postern_common::dependency::Dependency;
 use postern_common::email::EmailAddress;
 use postern_common::{Clock, Code, Problem};
 use url::Url;
@@ -60,6 +61,7 @@ pub(crate) struct SocialParts {
     pub(crate) guard: AttemptGuard,
     pub(crate) audit: AuditLog,
     pub(crate) clock: Clock,
+    pub(crate) availability: Dependency,
 }
 
 /// The parameters of a callback.
@@ -236,7 +238,13 @@ impl SocialFlow {
         state: &AuthorizationState,
     ) -> Result<AuthorizedUser, SocialError> {
         provider
-            .exchange_code(&self.http, self.config.deadline, code, state)
+            .exchange_code(
+                &self.http,
+                self.config.deadline,
+                code,
+                state,
+                &self.parts.availability,
+            )
             .await
     }
 
@@ -276,7 +284,7 @@ impl SocialFlow {
     async fn provider(&self) -> Result<Arc<Provider>, SocialError> {
         self.provider_cache
             .get_or_discover(&self.parts.clock, |clock| {
-                Provider::discover(&self.config, &self.http, clock)
+                Provider::discover(&self.config, &self.http, clock, &self.parts.availability)
             })
             .await
     }

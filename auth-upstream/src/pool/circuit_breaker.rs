@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use postern_common::Clock;
 use postern_common::backoff::Backoff;
 use postern_common::circuit_breaker::{BreakerPolicy, CircuitBreaker};
+use postern_common::dependency::{Dependency, origin, root_cause};
 use postern_common::service::http_client;
 use tokio::time::Instant;
 use url::Url;
@@ -39,6 +40,7 @@ pub(crate) struct PoolCircuitBreaker {
     breaker: Mutex<CircuitBreaker>,
     probe: LivenessProbe,
     metrics: Metrics,
+    availability: Dependency,
 }
 
 /// Probes the pool, one request at a time.
@@ -60,6 +62,8 @@ struct ProbeResult {
 
 impl PoolCircuitBreaker {
     pub(crate) fn new(clock: Clock, jwks_url: Url, metrics: Metrics) -> Self {
+        let address = origin(&jwks_url);
+        let availability = metrics.dependencies().optional("identity_pool", address);
         let probe = LivenessProbe {
             http: http_client(),
             url: jwks_url,
@@ -70,6 +74,7 @@ impl PoolCircuitBreaker {
             breaker: Mutex::new(CircuitBreaker::new(POLICY)),
             probe,
             metrics,
+            availability,
         }
     }
 
@@ -84,8 +89,12 @@ impl PoolCircuitBreaker {
                 .observe_pool_call(PoolCallOutcome::Unavailable, Duration::ZERO);
             return Err(PoolError::Unavailable("circuit breaker open"));
         }
+        let mut cause = None;
         let result = tokio::select! {
-            result = Box::pin(call) => result.map_err(|error| PoolError::from_sdk(&error)),
+            result = Box::pin(call) => result.map_err(|error| {
+                cause = connection_error(&error);
+                PoolError::from_sdk(&error)
+            }),
             () = self.probe.wait_for_failure() => Err(PoolError::Unavailable("no response, liveness probe failed")),
         };
         let outcome = match &result {
@@ -93,6 +102,13 @@ impl PoolCircuitBreaker {
             Err(PoolError::Unavailable(_)) => PoolCallOutcome::Unavailable,
             Err(_) => PoolCallOutcome::Refused,
         };
+        match (&result, cause) {
+            (Err(PoolError::Unavailable(_)), Some(cause)) => {
+                self.availability.record_failure(cause);
+            }
+            (Err(PoolError::Unavailable(reason)), None) => self.availability.record_failure(reason),
+            (Ok(_) | Err(_), _) => self.availability.record_success(),
+        }
         self.record(outcome == PoolCallOutcome::Unavailable);
         self.metrics
             .observe_pool_call(outcome, started_at.elapsed());
@@ -111,6 +127,14 @@ impl PoolCircuitBreaker {
             breaker.record_success();
         }
     }
+}
+
+/// Returns the cause for which no response arrived.
+fn connection_error<E>(error: &SdkError<E, HttpResponse>) -> Option<String> {
+    if let SdkError::DispatchFailure(failure) = error {
+        return failure.as_connector_error().map(|cause| root_cause(cause));
+    }
+    None
 }
 
 // === impl LivenessProbe ===
@@ -156,6 +180,7 @@ impl LivenessProbe {
 mod tests {
     use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthError;
     use postern_common::clock::Timestamp;
+    use postern_common::testing::CapturedLog;
 
     use super::*;
 
@@ -179,10 +204,12 @@ mod tests {
 
     #[tokio::test]
     async fn hanging_calls_fail_long_before_their_deadline() {
+        let (log, _guard) = CapturedLog::start();
+        let metrics = Metrics::new().expect("metrics");
         let breaker = PoolCircuitBreaker::new(
             Clock::system(),
             unresponsive_server().await,
-            Metrics::new().expect("metrics"),
+            metrics.clone(),
         );
         let call = || async {
             let never =
@@ -195,6 +222,20 @@ mod tests {
             (failed.clone(), failed.clone(), failed)
         );
         assert!(!breaker.allows_call());
+        let event = [
+            "WARN",
+            "dependency unavailable",
+            "identity_pool",
+            "http://127.0.0.1:",
+        ];
+        assert_eq!(log.with(&event), 1, "{}", log.text());
+        assert_eq!(log.with(&["jwks.json"]), 0, "only the origin is logged");
+        let degraded = metrics.health().degraded();
+        assert_eq!(
+            degraded["identity_pool"],
+            "no response, liveness probe failed"
+        );
+        assert!(metrics.health().is_ready());
     }
 
     #[test]

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use postern_common::admin::Health;
+use postern_common::database::{PoolMetrics, PoolUsage};
+use postern_common::dependency::Dependencies;
 use postern_common::exit::Exit;
+use postern_common::http::HttpMetrics;
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
 
@@ -16,6 +20,10 @@ const POOL_CALL_BUCKETS_S: [f64; 9] = [0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
+    health: Health,
+    dependencies: Dependencies,
+    http: HttpMetrics,
+    pools: PoolMetrics,
     operations: IntCounterVec,
     attempts_throttled: IntCounterVec,
     audit_dropped: IntCounterVec,
@@ -50,7 +58,7 @@ impl Metrics {
     }
 
     fn register() -> prometheus::Result<Self> {
-        let registry = Registry::new();
+        let (registry, health) = (Registry::new(), Health::new());
         let counter = |name, help, labels: &[&str]| {
             registered(
                 &registry,
@@ -89,6 +97,10 @@ impl Metrics {
                 "1 while the database accepts writes.",
             )?,
             cache_up: gauge("postern_auth_cache_up", "1 while the shared cache answers.")?,
+            dependencies: Dependencies::new(&health, &registry)?,
+            http: HttpMetrics::new(&registry)?,
+            pools: PoolMetrics::new(&registry)?,
+            health,
             registry,
         })
     }
@@ -96,6 +108,26 @@ impl Metrics {
     /// Returns the registry that exports these metrics.
     pub(crate) fn registry(&self) -> Registry {
         self.registry.clone()
+    }
+
+    /// Returns the readiness of the service.
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Returns the registry of the systems that the service depends on.
+    pub(crate) fn dependencies(&self) -> &Dependencies {
+        &self.dependencies
+    }
+
+    /// Records the use of the database connections.
+    pub(crate) fn set_pool_usage(&self, usage: Option<PoolUsage>) {
+        self.pools.record("main", usage);
+    }
+
+    /// Returns the metrics of the HTTP server.
+    pub(crate) fn http(&self) -> HttpMetrics {
+        self.http.clone()
     }
 
     /// Records the duration and the outcome of a call to the actor pool.

@@ -14,6 +14,7 @@ use oauth2::{
     TokenResponse, TokenUrl,
 };
 use postern_common::Clock;
+use postern_common::dependency::{Dependency, root_cause};
 use postern_common::token::oidc::{IdToken, OidcVerifier};
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -85,7 +86,7 @@ struct DiscoveryDocument {
 /// The reason for which a call to the provider failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProviderCallError {
-    #[error("no response")]
+    #[error("no response: {}", root_cause(.0))]
     Unavailable(#[from] reqwest::Error),
     #[error("response too large")]
     TooLarge,
@@ -101,8 +102,9 @@ impl Provider {
         config: &SocialConfig,
         http: &reqwest::Client,
         clock: Clock,
+        availability: &Dependency,
     ) -> Result<Self, SocialError> {
-        let endpoints = ProviderEndpoints::discover(config, http).await?;
+        let endpoints = ProviderEndpoints::discover(config, http, availability).await?;
         let oauth = Client::new(ClientId::new(config.client_id.clone()))
             .set_client_secret(ClientSecret::new(config.client_secret.expose().to_owned()))
             .set_auth_uri(AuthUrl::from_url(endpoints.authorization.clone()))
@@ -156,6 +158,7 @@ impl Provider {
         deadline: Duration,
         code: String,
         state: &AuthorizationState,
+        availability: &Dependency,
     ) -> Result<AuthorizedUser, SocialError> {
         let call = |request: HttpRequest| send(http.clone(), deadline, request);
         let response = self
@@ -164,7 +167,8 @@ impl Provider {
             .set_pkce_verifier(PkceCodeVerifier::new(state.pkce_verifier.clone()))
             .request_async(&call)
             .await
-            .map_err(|error| token_error(&error))?;
+            .map_err(|error| token_error(&error, availability))?;
+        availability.record_success();
         let id_token = response
             .extra_fields()
             .id_token
@@ -193,7 +197,11 @@ impl Provider {
 // === impl ProviderEndpoints ===
 
 impl ProviderEndpoints {
-    async fn discover(config: &SocialConfig, http: &reqwest::Client) -> Result<Self, SocialError> {
+    async fn discover(
+        config: &SocialConfig,
+        http: &reqwest::Client,
+        availability: &Dependency,
+    ) -> Result<Self, SocialError> {
         let configured = (
             &config.authorization_endpoint,
             &config.token_endpoint,
@@ -208,7 +216,7 @@ impl ProviderEndpoints {
                 sends_issuer: false,
             });
         }
-        let found = fetch_discovery_document(config, http).await?;
+        let found = fetch_discovery_document(config, http, availability).await?;
         let (authorization, token, jwks) = configured;
         Ok(Self {
             authorization: authorization
@@ -225,6 +233,7 @@ impl ProviderEndpoints {
 async fn fetch_discovery_document(
     config: &SocialConfig,
     http: &reqwest::Client,
+    availability: &Dependency,
 ) -> Result<DiscoveryDocument, SocialError> {
     let issuer = &config.issuer;
     let url = format!(
@@ -232,7 +241,7 @@ async fn fetch_discovery_document(
         issuer.trim_end_matches('/')
     );
     let unavailable = |error: ProviderCallError| {
-        log_limited!(warn, %error, "discovery document of the provider unavailable");
+        availability.record_failure(format_args!("discovery document: {error}"));
         SocialError::ProviderUnavailable
     };
     let response = http
@@ -240,10 +249,10 @@ async fn fetch_discovery_document(
         .timeout(config.deadline)
         .send()
         .await
-        .map_err(|error| unavailable(error.into()))?;
+        .map_err(|error| unavailable(error.without_url().into()))?;
     let response = response
         .error_for_status()
-        .map_err(|error| unavailable(error.into()))?;
+        .map_err(|error| unavailable(error.without_url().into()))?;
     let body = read_body(response).await.map_err(unavailable)?;
     let found: DiscoveryDocument =
         serde_json::from_slice(&body).map_err(|_| SocialError::ProviderError)?;
@@ -262,7 +271,8 @@ async fn send(
 ) -> Result<HttpResponse, ProviderCallError> {
     let mut request: reqwest::Request = request.try_into()?;
     *request.timeout_mut() = Some(deadline);
-    let response = client.execute(request).await?;
+    let response = client.execute(request).await;
+    let response = response.map_err(reqwest::Error::without_url)?;
     let mut builder = http::Response::builder().status(response.status());
     for (name, value) in response.headers() {
         builder = builder.header(name, value);
@@ -282,12 +292,18 @@ async fn read_body(mut response: reqwest::Response) -> Result<Vec<u8>, ProviderC
 }
 
 /// Converts an error of the token endpoint. The provider's message is neither logged nor returned.
-fn token_error(error: &RequestTokenError<ProviderCallError, BasicErrorResponse>) -> SocialError {
+fn token_error(
+    error: &RequestTokenError<ProviderCallError, BasicErrorResponse>,
+    availability: &Dependency,
+) -> SocialError {
     let kind = match error {
         RequestTokenError::ServerResponse(_) | RequestTokenError::Parse(..) => {
             SocialError::ProviderError
         }
-        RequestTokenError::Request(_) => SocialError::ProviderUnavailable,
+        RequestTokenError::Request(cause) => {
+            availability.record_failure(format_args!("code exchange: {cause}"));
+            return SocialError::ProviderUnavailable;
+        }
         RequestTokenError::Other(_) => SocialError::ProviderError,
     };
     log_limited!(warn, error = %kind, "code exchange at the provider failed");
