@@ -12,12 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
 use postern_common::Clock;
-use postern_common::admin::{self, Check, Health};
+use postern_common::admin::{self, Health};
 use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
 use postern_common::database::{Database, DatabaseOptions};
+use postern_common::dependency::Dependency;
 use postern_common::exit::Exit;
-use postern_common::http::Limits;
+use postern_common::http::{Limits, serve_with_metrics};
 use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::startup::Listeners;
 use postern_common::token::{Verifier, VerifierOptions};
@@ -37,7 +38,7 @@ use crate::dispatch::{
     AttemptRunner, CompletedJob, DispatchContext, DispatchState, Dispatcher, ResultWriter,
     WakeupPublisher,
 };
-use crate::housekeeping::{DelayedRowMover, StoreMaintenance, TemplateReloader};
+use crate::housekeeping::{CacheProbe, DelayedRowMover, StoreMaintenance, TemplateReloader};
 use crate::http::ApiState;
 use crate::intake::group_commit::{self, SubmissionQueue};
 use crate::intake::quota::CallerQuota;
@@ -54,7 +55,7 @@ pub struct App {
     context: DispatchContext,
     reloader: TemplateReloader,
     health: Health,
-    database: Check,
+    database: Arc<Dependency>,
     verifier: Arc<Verifier>,
     service_client: ServiceClient,
     service: ApiState,
@@ -65,6 +66,7 @@ pub struct App {
     stop_delivery: CancellationToken,
     suppression: Arc<SuppressionCache>,
     opened: Database,
+    cache_probe: CacheProbe,
 }
 
 /// Maximum duration of a graceful shutdown: the longest call, and the timeout of final writes once
@@ -90,12 +92,15 @@ impl App {
         let (templates, reloader) = load_templates(&config)?;
         let (opened, store) = open_store(&config, &clock).await?;
         let cache = Cache::open(&config.cache).await?;
+        let metrics = NotifyMetrics::new();
+        let cache_probe = cache_probe(&cache, &metrics);
         warn_without_mail_tokens(&config);
         let providers = ProviderPool::build(
             std::mem::take(&mut config.providers),
             &config.queue.permits,
             &cache,
             &clock,
+            &metrics,
         )?;
         let verifier_options = VerifierOptions {
             clock: clock.clone(),
@@ -111,7 +116,7 @@ impl App {
         suppression.sync().await.map_err(unavailable)?;
         let executor = AttemptExecutor {
             templates: Arc::clone(&templates),
-            actors: actor_client(&config, &service_client),
+            actors: actor_client(&config, &service_client, &metrics),
             store: store.clone(),
             providers,
             suppression: Arc::clone(&suppression),
@@ -135,7 +140,7 @@ impl App {
             completed,
             stop_delivery.clone(),
         );
-        let context = dispatch_context(&config, store, clock, workers, runner);
+        let context = dispatch_context(&config, (store, metrics), clock, workers, runner);
         let parts = AppParts {
             config,
             templates,
@@ -147,6 +152,7 @@ impl App {
             context,
             completed_jobs,
             stop_delivery,
+            cache_probe,
         };
         Ok(Self::assemble(parts, quota))
     }
@@ -156,8 +162,10 @@ impl App {
         let (submissions, committer) = SubmissionQueue::open(context.clone());
         let (reader, batcher) =
             StatusReader::open(context.store.clone(), Arc::clone(&context.snapshot_cache));
-        let health = Health::new();
-        let database = health.check("database");
+        let health = context.metrics.health().clone();
+        let dependencies = context.metrics.dependencies();
+        let database = dependencies.required("database", parts.opened.label());
+        let database = Arc::new(database);
         let service = ApiState {
             verifier: Arc::clone(&parts.verifier),
             actor_issuer: parts.config.identity.actor.issuer.as_str().into(),
@@ -196,6 +204,7 @@ impl App {
             stop_delivery: parts.stop_delivery,
             suppression: parts.suppression,
             opened: parts.opened,
+            cache_probe: parts.cache_probe,
         }
     }
 
@@ -207,7 +216,7 @@ impl App {
             workers: Arc::clone(&context.workers),
             suppression: Arc::clone(&self.suppression),
             metrics: context.metrics.clone(),
-            database: self.database.clone(),
+            database: Arc::clone(&self.database),
             opened: self.opened.clone(),
             retention: self.config.queue.retention,
         }
@@ -234,6 +243,7 @@ impl App {
         let mut background = JoinSet::new();
         background.spawn(self.maintenance().run(background_stop.clone()));
         background.spawn(self.delayed_row_mover().run(self.stop_delivery.clone()));
+        background.spawn(self.cache_probe.run(background_stop.clone()));
         background.spawn(self.reloader.run(background_stop.clone()));
         background.spawn(self.verifier.run(shutdown.clone()));
         let (service_client, client_stop) = (self.service_client, shutdown.clone());
@@ -276,8 +286,13 @@ impl App {
             bodies: self.config.queue.bodies,
             ..Limits::default()
         };
-        let serving =
-            postern_common::http::serve(listeners.public, router, limits, shutdown.clone());
+        let serving = serve_with_metrics(
+            listeners.public,
+            router,
+            limits,
+            Some(metrics.http()),
+            shutdown.clone(),
+        );
         // The last requests and the last calls complete concurrently. Notifications accepted
         // meanwhile are left in the queue for other replicas.
         let delivery_stop = async {
@@ -286,6 +301,7 @@ impl App {
             self.stop_delivery.cancel();
         };
         tokio::join!(serving, delivery_stop);
+        tracing::info!("requests drained, waiting for deliveries");
         DeliveryTasks {
             workers: Arc::clone(&workers),
             dispatch_tasks,
@@ -296,6 +312,7 @@ impl App {
         }
         .wait()
         .await;
+        tracing::info!("deliveries drained");
         background_stop.cancel();
         background.shutdown().await;
         retire_workers(&workers, &store, &self.opened).await;
@@ -323,7 +340,7 @@ fn unavailable(error: StoreError) -> Exit {
 
 fn dispatch_context(
     config: &Config,
-    store: Store,
+    (store, metrics): (Store, NotifyMetrics),
     clock: Clock,
     workers: Arc<WorkerRegistry>,
     runner: Arc<AttemptRunner>,
@@ -333,7 +350,7 @@ fn dispatch_context(
         snapshot_cache: SnapshotCache::new(clock.clone()),
         sequence: Arc::new(OrderSequence::new(clock.clone())),
         dispatch_state: Arc::new(dispatch_state),
-        metrics: NotifyMetrics::new(),
+        metrics,
         store,
         clock,
         workers,
@@ -341,8 +358,21 @@ fn dispatch_context(
     }
 }
 
+/// Creates the probe of the cache, which logs its outages itself.
+fn cache_probe(cache: &Cache, metrics: &NotifyMetrics) -> CacheProbe {
+    let availability = metrics.dependencies().optional("cache", cache.label());
+    CacheProbe {
+        cache: cache.clone(),
+        availability: availability.without_events(),
+    }
+}
+
 /// Creates the client of the actor service.
-fn actor_client(config: &Config, service_client: &ServiceClient) -> ActorClient {
+fn actor_client(
+    config: &Config,
+    service_client: &ServiceClient,
+    metrics: &NotifyMetrics,
+) -> ActorClient {
     let address_policy = UserAddressPolicy {
         anyone: config.users_may_address_anyone,
         unverified: config.unverified_addresses,
@@ -351,6 +381,7 @@ fn actor_client(config: &Config, service_client: &ServiceClient) -> ActorClient 
         config.actor_service.clone(),
         service_client.clone(),
         address_policy,
+        metrics.dependencies(),
     )
 }
 
@@ -366,6 +397,7 @@ struct AppParts {
     context: DispatchContext,
     completed_jobs: mpsc::UnboundedReceiver<CompletedJob>,
     stop_delivery: CancellationToken,
+    cache_probe: CacheProbe,
 }
 
 /// Loads the templates and creates the task that reloads them.

@@ -5,8 +5,8 @@
 //! chosen by weight, circuit breaker, rate limit and shares. An [`outcome::AttemptOutcome`] leaves;
 //! the caller applies the [`retry`] policy and writes the result to the store.
 //!
-//! Depends on `notification`, `address`, `principal`, `templates`, `store` and `lease`, and on no
-//! other stage.
+//! Depends on `notification`, `address`, `principal`, `templates`, `store`, `lease` and `metrics`,
+//! and on no other stage.
 
 pub(crate) mod actors;
 pub(crate) mod attempt;
@@ -14,6 +14,7 @@ pub(crate) mod mail_token;
 pub(crate) mod outcome;
 pub(crate) mod pool;
 pub(crate) mod provider;
+pub(crate) mod redaction;
 pub(crate) mod report;
 pub(crate) mod retry;
 pub(crate) mod suppression;

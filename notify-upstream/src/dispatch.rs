@@ -395,9 +395,45 @@ impl Dispatcher {
             BreakerState::HalfOpen => Some(now),
             BreakerState::Open(left) => Some(now.plus(left)),
         });
-        let state = self.throttle.update(oldest.unwrap_or_default(), breaker);
+        let (before, oldest) = (self.throttle.state(), oldest.unwrap_or_default());
+        let state = self.throttle.update(oldest, breaker);
+        if state != before {
+            log_throttle(self.channel, state, oldest, breaker);
+        }
         self.channel_state.set_low_throttle(state);
         self.metrics.low_throttle(self.channel, state.code());
+    }
+}
+
+/// Logs a change of the throttling of LOW, with the conditions that decide about it.
+fn log_throttle(
+    channel: Channel,
+    state: LowPriorityThrottle,
+    oldest: Duration,
+    breaker: BreakerState,
+) {
+    let (channel, oldest_waiting_s) = (channel.as_str(), oldest.as_secs());
+    let is_provider_available = breaker == BreakerState::Closed;
+    match state {
+        LowPriorityThrottle::Off => {
+            tracing::info!(channel, "LOW notifications resumed");
+        }
+        LowPriorityThrottle::Reduced => {
+            tracing::info!(
+                channel,
+                oldest_waiting_s,
+                is_provider_available,
+                "LOW notifications reduced"
+            );
+        }
+        LowPriorityThrottle::Paused => {
+            tracing::warn!(
+                channel,
+                oldest_waiting_s,
+                is_provider_available,
+                "LOW notifications paused"
+            );
+        }
     }
 }
 

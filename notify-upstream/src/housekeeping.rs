@@ -2,10 +2,12 @@
 //!
 //! The tasks run beside the request and delivery path until shutdown. They depend on all stages.
 
+mod cache_probe;
 mod delayed_rows;
 mod maintenance;
 mod template_reload;
 
+pub(crate) use cache_probe::CacheProbe;
 pub(crate) use delayed_rows::DelayedRowMover;
 pub(crate) use maintenance::StoreMaintenance;
 pub(crate) use template_reload::TemplateReloader;

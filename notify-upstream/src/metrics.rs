@@ -2,14 +2,23 @@
 
 use std::time::Duration;
 
+mod provider;
+
+use postern_common::admin::Health;
 use postern_common::clock::Timestamp;
+use postern_common::database::{PoolMetrics, PoolUsage};
+use postern_common::dependency::Dependencies;
+use postern_common::http::HttpMetrics;
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
-    Registry,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
 };
 
 use crate::notification::{Channel, Lane, PerChannel, Priority};
 use crate::store::{ResultKind, ResultRow};
+
+pub(crate) use provider::ProviderCallMetrics;
+use provider::ProviderMetrics;
 
 /// The metrics of this service. Clones share them.
 #[derive(Clone, Debug)]
@@ -28,6 +37,15 @@ pub(crate) struct NotifyMetrics {
     oldest: GaugeVec,
     retained_since: IntGaugeVec,
     receipts: IntCounterVec,
+    providers: ProviderMetrics,
+    quota_exceeded: IntCounterVec,
+    webhook_rejections: IntCounterVec,
+    suppressions: IntCounter,
+    suppressed: IntGauge,
+    http: HttpMetrics,
+    pools: PoolMetrics,
+    health: Health,
+    dependencies: Dependencies,
 }
 
 // === impl NotifyMetrics ===
@@ -36,7 +54,7 @@ impl NotifyMetrics {
     /// Creates the metrics in a registry of their own.
     #[must_use]
     pub(crate) fn new() -> Self {
-        let registry = Registry::new();
+        let (registry, health) = (Registry::new(), Health::new());
         let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows per commit")
             .buckets(prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default());
         let lost = IntCounter::new(
@@ -97,6 +115,26 @@ impl NotifyMetrics {
                 "Delivery reports",
                 &["provider", "outcome"],
             ),
+            providers: ProviderMetrics::new(&registry),
+            quota_exceeded: counters(
+                &registry,
+                "postern_notify_quota_exceeded_total",
+                "Requests rejected because the quota of the caller was exhausted",
+                &["caller"],
+            ),
+            webhook_rejections: counters(
+                &registry,
+                "postern_notify_webhook_rejections_total",
+                "Webhook requests that were rejected",
+                &["provider", "reason"],
+            ),
+            suppressions: suppressions(&registry),
+            suppressed: suppressed(&registry),
+            http: HttpMetrics::new(&registry).expect("each metric is registered once"),
+            pools: PoolMetrics::new(&registry).expect("each metric is registered once"),
+            dependencies: Dependencies::new(&health, &registry)
+                .expect("each metric is registered once"),
+            health,
             registry,
         }
     }
@@ -105,6 +143,63 @@ impl NotifyMetrics {
     #[must_use]
     pub(crate) fn registry(&self) -> Registry {
         self.registry.clone()
+    }
+
+    /// Returns the readiness of the service.
+    #[must_use]
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Returns the registry of the systems that the service depends on.
+    #[must_use]
+    pub(crate) fn dependencies(&self) -> &Dependencies {
+        &self.dependencies
+    }
+
+    /// Records the use of the database connections: those of the queue, and all others.
+    pub(crate) fn pool_usage(&self, queue: Option<PoolUsage>, main: Option<PoolUsage>) {
+        self.pools.record("queue", queue);
+        self.pools.record("main", main);
+    }
+
+    /// Returns the metrics of the HTTP server.
+    #[must_use]
+    pub(crate) fn http(&self) -> HttpMetrics {
+        self.http.clone()
+    }
+
+    /// Returns the metrics of one provider.
+    #[must_use]
+    pub(crate) fn provider(&self, channel: Channel, name: &str) -> ProviderCallMetrics {
+        self.providers.of(channel, name)
+    }
+
+    /// Records a notification that failed finally. `provider` is the one of the last attempt.
+    pub(crate) fn dead_letter(&self, channel: Channel, provider: &str) {
+        self.providers
+            .dead_letters
+            .with_label_values(&[channel.as_str(), provider])
+            .inc();
+    }
+
+    /// Records a request rejected by the quota. `caller` is `user` or `service`.
+    pub(crate) fn quota_exceeded(&self, caller: &str) {
+        self.quota_exceeded.with_label_values(&[caller]).inc();
+    }
+
+    /// Records a rejected webhook request.
+    pub(crate) fn webhook_rejected(&self, provider: &str, reason: &str) {
+        self.webhook_rejections
+            .with_label_values(&[provider, reason])
+            .inc();
+    }
+
+    /// Records addresses added to the suppression lists, and the number of cached entries.
+    pub(crate) fn suppressions(&self, added: u64, cached: usize) {
+        self.suppressions.inc_by(added);
+        self.suppressed
+            .set(i64::try_from(cached).unwrap_or(i64::MAX));
     }
 
     /// Records the time before which records have been deleted.
@@ -226,6 +321,22 @@ fn accepted(registry: &Registry) -> PerChannel<[IntCounter; Priority::ALL.len()]
         counters.with_label_values(&[channel.as_str(), priority.as_str()])
     };
     PerChannel::from_fn(|channel| Priority::ALL.map(|priority| of(channel, priority)))
+}
+
+fn suppressions(registry: &Registry) -> IntCounter {
+    let counter = IntCounter::new(
+        "postern_notify_suppressions_total",
+        "Addresses suppressed because they are proven not to exist",
+    );
+    register(registry, counter)
+}
+
+fn suppressed(registry: &Registry) -> IntGauge {
+    let gauge = IntGauge::new(
+        "postern_notify_suppressed_addresses",
+        "Entries of the suppression lists in memory",
+    );
+    register(registry, gauge)
 }
 
 fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {

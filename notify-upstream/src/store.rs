@@ -29,7 +29,7 @@ mod snapshot_cache;
 mod sqlite;
 
 use postern_common::clock::Timestamp;
-use postern_common::database::{Database, Dialect, is_unavailable};
+use postern_common::database::{Database, Dialect, PoolUsage, is_unavailable};
 use postern_common::exit::Exit;
 use postern_common::with_dialect;
 use sqlx::postgres::PgListener;
@@ -190,6 +190,14 @@ impl Store {
         match &self.0 {
             Dialect::Postgres(store) => store.close().await,
             Dialect::Sqlite(_) => {}
+        }
+    }
+
+    /// Returns the use of the connections of the queue, or `None` for SQLite.
+    pub(crate) fn queue_usage(&self) -> Option<PoolUsage> {
+        match &self.0 {
+            Dialect::Postgres(store) => Some(store.usage()),
+            Dialect::Sqlite(_) => None,
         }
     }
 

@@ -24,7 +24,8 @@ use crate::address::Address;
 use crate::delivery::actors::{ActorClient, UserAddressPolicy};
 use crate::delivery::attempt::AttemptExecutor;
 use crate::delivery::pool::{
-    PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ShareLimiter,
+    PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ProviderStatus,
+    ShareLimiter,
 };
 use crate::delivery::provider::script::ProviderScript;
 use crate::delivery::provider::{ErrorCodeTable, Provider};
@@ -50,6 +51,7 @@ pub(crate) const START: Timestamp = Timestamp(1_763_600_000_000);
 
 /// A replica.
 pub(crate) struct TestReplica {
+    pub(crate) metrics: NotifyMetrics,
     pub(crate) clock: Clock,
     pub(crate) store: Store,
     pub(crate) script: ProviderScript,
@@ -164,6 +166,7 @@ fn identity() -> IdentityConfig {
 
 /// The providers and the actor service of a replica.
 struct TestDelivery {
+    metrics: NotifyMetrics,
     script: ProviderScript,
     providers: Vec<PooledProvider>,
     actors: ActorClient,
@@ -182,10 +185,11 @@ impl TestReplica {
         permits: usize,
         concurrency: usize,
     ) -> Self {
-        let script = ProviderScript::default();
+        let (script, metrics) = (ProviderScript::default(), NotifyMetrics::new());
         let actors = unreachable_actors(clock);
         let delivery = TestDelivery {
-            providers: vec![pooled(&script, clock, concurrency)],
+            providers: vec![pooled(&script, clock, concurrency, &metrics)],
+            metrics,
             script,
             actors,
         };
@@ -199,12 +203,13 @@ impl TestReplica {
         provider: Provider,
         actors: ActorClient,
     ) -> Self {
-        let script = ProviderScript::default();
+        let (script, metrics) = (ProviderScript::default(), NotifyMetrics::new());
         let providers = vec![PooledProvider {
             provider,
-            ..pooled(&script, clock, 8)
+            ..pooled(&script, clock, 8, &metrics)
         }];
         let delivery = TestDelivery {
+            metrics,
             script,
             providers,
             actors,
@@ -222,10 +227,12 @@ impl TestReplica {
         let (script, other) = (ProviderScript::default(), ProviderScript::default());
         script.support_all_except("@other.example");
         other.support_only("@other.example");
+        let metrics = NotifyMetrics::new();
         let providers = [&script, &other]
-            .map(|script| pooled(script, clock, 1000))
+            .map(|script| pooled(script, clock, 1000, &metrics))
             .into();
         let delivery = TestDelivery {
+            metrics,
             script,
             providers,
             actors: unreachable_actors(clock),
@@ -238,6 +245,7 @@ impl TestReplica {
         clock: &Clock,
         permits: usize,
         TestDelivery {
+            metrics,
             script,
             providers,
             actors,
@@ -251,7 +259,7 @@ impl TestReplica {
             &PerChannel::from_fn(|_| permits),
             clock.clone(),
         ));
-        let (metrics, stop) = (NotifyMetrics::new(), CancellationToken::new());
+        let stop = CancellationToken::new();
         let (completed, over) = mpsc::unbounded_channel();
         let suppression = Arc::new(SuppressionCache::new(store.clone(), clock.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));
@@ -282,10 +290,11 @@ impl TestReplica {
             workers: Arc::clone(&workers),
             dispatch_state: Arc::clone(&dispatch_state),
             runner: Arc::clone(&runner),
-            metrics,
+            metrics: metrics.clone(),
         };
         let (submissions, committer) = SubmissionQueue::open(context.clone());
         Self {
+            metrics,
             dispatcher: Dispatcher::new(Channel::Email, &context),
             result_writer: ResultWriter::new(&context, over),
             mover: DelayedRowMover {
@@ -377,7 +386,12 @@ impl TestReplica {
     }
 }
 
-fn pooled(script: &ProviderScript, clock: &Clock, concurrency: usize) -> PooledProvider {
+fn pooled(
+    script: &ProviderScript,
+    clock: &Clock,
+    concurrency: usize,
+    metrics: &NotifyMetrics,
+) -> PooledProvider {
     PooledProvider {
         name: "script".to_owned(),
         provider: Provider::Script(script.clone()),
@@ -385,6 +399,7 @@ fn pooled(script: &ProviderScript, clock: &Clock, concurrency: usize) -> PooledP
         limiter: PriorityLimiter::new(concurrency, None),
         shares: ShareLimiter::new(concurrency),
         breaker: ProviderCircuitBreaker::new(clock.clone()),
+        status: ProviderStatus::new(Channel::Email, "script", metrics),
     }
 }
 
@@ -396,10 +411,16 @@ pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> Ac
         anyone: false,
         unverified: PerChannel::default(),
     };
-    ActorClient::new(base.parse().expect("URL"), calls, own)
+    let metrics = NotifyMetrics::new();
+    ActorClient::new(
+        base.parse().expect("URL"),
+        calls,
+        own,
+        metrics.dependencies(),
+    )
 }
 
-fn unreachable_actors(clock: &Clock) -> ActorClient {
+pub(crate) fn unreachable_actors(clock: &Clock) -> ActorClient {
     actors("http://127.0.0.1:9", &identity(), clock)
 }
 

@@ -43,7 +43,7 @@ async fn failing_provider_is_logged_and_shown_with_its_cause() {
     assert_eq!(view["status"], "QUEUED", "{view}");
     assert!(view["nextAttemptAt"].is_string(), "{view}");
     let log = replica.running.log();
-    for text in ["provider call failed", "circuit breaker open"] {
+    for text in ["provider failing", "circuit breaker open"] {
         let lines: Vec<&str> = log.lines().filter(|line| line.contains(text)).collect();
         assert!(!lines.is_empty() && lines.len() < 10, "{text}: {log}");
         for line in lines {

@@ -1,7 +1,9 @@
 //! Addresses of actors, requested from the actor service.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use postern_common::dependency::{Dependencies, Dependency, origin, root_cause};
 use postern_common::email::EmailAddress;
 use postern_common::service::{ServiceClient, ServiceTokenError};
 use serde_json::Value;
@@ -19,6 +21,8 @@ pub(crate) struct ActorClient {
     base: Url,
     client: ServiceClient,
     policy: UserAddressPolicy,
+    /// Shared by the clones.
+    availability: Arc<Dependency>,
 }
 
 /// Decides to which addresses in their own profile users may have messages sent. Users can write
@@ -65,8 +69,14 @@ const MAX_PROFILE_BYTES: usize = 64 << 10;
 impl ActorClient {
     /// Creates a client of the service at `base`, such as `http://127.0.0.1:8504`.
     #[must_use]
-    pub(crate) fn new(base: Url, client: ServiceClient, policy: UserAddressPolicy) -> Self {
+    pub(crate) fn new(
+        base: Url,
+        client: ServiceClient,
+        policy: UserAddressPolicy,
+        dependencies: &Dependencies,
+    ) -> Self {
         Self {
+            availability: dependencies.optional("actor_service", origin(&base)).into(),
             base,
             client,
             policy,
@@ -84,7 +94,13 @@ impl ActorClient {
         creator: &str,
     ) -> Result<ActorAddress, ActorAddressError> {
         let asked = tokio::time::timeout(LOOKUP_TIMEOUT, self.fetch_profile(actor));
-        let profile = asked.await.unwrap_or(Err(ActorAddressError::Unavailable))?;
+        let profile = asked.await.unwrap_or_else(|_| {
+            self.availability.record_failure(format_args!(
+                "no answer within {} s",
+                LOOKUP_TIMEOUT.as_secs()
+            ));
+            Err(ActorAddressError::Unavailable)
+        })?;
         let address = address_of(&profile, channel).ok_or(ActorAddressError::Missing)?;
         let is_trusted = !Principal::is_user(creator)
             || self.policy.allow(channel, is_verified(&profile, channel));
@@ -110,10 +126,18 @@ impl ActorClient {
                         ActorAddressError::Misconfigured
                     }
                 })?;
-        let mut response = request
-            .send()
-            .await
-            .map_err(|_| ActorAddressError::Unavailable)?;
+        let mut response = request.send().await.map_err(|error| {
+            let cause = root_cause(&error.without_url());
+            self.availability.record_failure(cause);
+            ActorAddressError::Unavailable
+        })?;
+        let status = response.status();
+        if status.is_server_error() {
+            self.availability
+                .record_failure(format_args!("status {}", status.as_u16()));
+        } else {
+            self.availability.record_success();
+        }
         match response.status().as_u16() {
             200 => {}
             404 | 410 => return Err(ActorAddressError::Unknown),

@@ -2,7 +2,7 @@
 //! shares.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postern_common::circuit_breaker::BreakerState;
 use postern_common::weighted::weighted_choice;
@@ -14,13 +14,14 @@ use crate::delivery::provider::{
     ErrorCodeTable, LookupResult, OutgoingMessage, Provider, ProviderAck, ProviderRefusal,
 };
 use crate::delivery::retry::FailureClass;
-use crate::notification::{Channel, PerChannel, Priority};
+use crate::notification::{Channel, NotificationId, PerChannel, Priority};
 
 mod build;
 mod circuit_breaker;
 mod priority_limiter;
 mod rate;
 mod share;
+mod status;
 
 pub(crate) use build::{ProviderConfig, ProviderSettings};
 pub(crate) use circuit_breaker::{
@@ -29,6 +30,7 @@ pub(crate) use circuit_breaker::{
 pub(crate) use priority_limiter::{CallSlot, PriorityLimiter};
 pub(crate) use rate::ProviderRate;
 pub(crate) use share::{ShareGuard, ShareLimiter};
+pub(crate) use status::ProviderStatus;
 
 /// The providers of each channel, with the guards of each.
 #[derive(Debug)]
@@ -52,6 +54,8 @@ pub(crate) struct PooledProvider {
     pub(crate) shares: Arc<ShareLimiter>,
     /// The circuit breaker.
     pub(crate) breaker: ProviderCircuitBreaker,
+    /// Log events, metrics and readiness.
+    pub(crate) status: ProviderStatus,
 }
 
 /// A request for the permit to call a provider.
@@ -212,24 +216,29 @@ impl CallPermit<'_> {
         self,
         message: &OutgoingMessage<'_>,
     ) -> Result<SentMessage, CallFailure> {
+        if self.is_probe {
+            self.pooled.status.record_probe();
+        }
+        let started_at = Instant::now();
         let call = self.pooled.provider.send(message);
         let outcome = match tokio::time::timeout(MAX_CALL_DURATION, call).await {
             Ok(outcome) => outcome,
             Err(_) => Err(self.codes.classify("*", "timeout")),
         };
-        self.record(outcome.as_ref().err());
+        self.record(outcome.as_ref().err(), started_at.elapsed(), message.id);
         match outcome {
             Ok(ack) => Ok(self.pooled.sent(message, ack)),
             Err(refusal) => Err(self.pooled.failure(refusal)),
         }
     }
 
-    fn record(&self, refusal: Option<&ProviderRefusal>) {
+    fn record(&self, refusal: Option<&ProviderRefusal>, took: Duration, id: NotificationId) {
         let breaker = &self.pooled.breaker;
         match CallOutcome::of(refusal) {
             Some(outcome) => {
+                self.pooled.status.record_call(outcome, refusal, took, id);
                 if let Some(change) = breaker.record(outcome, &self.source) {
-                    self.pooled.log(change, refusal);
+                    self.pooled.status.record_transition(change, refusal);
                 }
             }
             None if self.is_probe => breaker.release_probe(),
@@ -253,27 +262,6 @@ impl PooledProvider {
         CallFailure {
             provider: self.name.clone(),
             refusal,
-        }
-    }
-
-    fn log(&self, change: BreakerTransition, refusal: Option<&ProviderRefusal>) {
-        let provider = &*self.name;
-        let code = refusal.map_or("", |refusal| &refusal.code);
-        let detail = refusal
-            .and_then(|refusal| refusal.detail.as_deref())
-            .unwrap_or_default();
-        match change {
-            BreakerTransition::FirstFailure => {
-                tracing::warn!(provider, code, detail, "provider call failed");
-            }
-            BreakerTransition::Opened(wait) => tracing::warn!(
-                provider,
-                code,
-                detail,
-                next_probe_s = wait.as_secs(),
-                "circuit breaker opened"
-            ),
-            BreakerTransition::Closed => tracing::info!(provider, "circuit breaker closed"),
         }
     }
 }

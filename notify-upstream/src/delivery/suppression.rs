@@ -2,11 +2,12 @@
 //! whose owners have unsubscribed, which get no messages of templates that offer to unsubscribe.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
+use postern_common::log_limit::LogLimit;
 
 use crate::address::{self, Address, AddressHash};
 use crate::delivery::report::ProviderReport;
@@ -27,6 +28,9 @@ pub(crate) struct SuppressionCache {
     overflows: AtomicBool,
     read_position: Mutex<ReadPosition>,
     pending: Mutex<Vec<SuppressionRow>>,
+    /// Number of addresses added since [`SuppressionCache::take_added`].
+    added: AtomicU64,
+    log_limit: LogLimit,
 }
 
 /// The times up to which changes have been read from the store.
@@ -50,6 +54,8 @@ pub(crate) enum SuppressionList {
 const UNSUBSCRIBED_OFFSET: i16 = 8;
 /// Maximum number of cached addresses, which use 64 MB.
 const MAX_CACHED_ADDRESSES: usize = 1_000_000;
+/// Maximum number of additions that are logged per 10 s.
+const MAX_LOGGED_ADDITIONS: u32 = 5;
 /// Rows of one page, unless more have the same timestamp.
 const PAGE_ROWS: i64 = 100_000;
 /// Maximum number of addresses that an operator removes at once, with the same timestamp. It is
@@ -77,6 +83,8 @@ impl SuppressionCache {
                 removals: Timestamp(0),
             }),
             pending: Mutex::default(),
+            added: AtomicU64::new(0),
+            log_limit: LogLimit::with_burst(MAX_LOGGED_ADDITIONS),
         }
     }
 
@@ -114,7 +122,13 @@ impl SuppressionCache {
     /// Adds an address by its hash.
     pub(crate) fn add_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
         let kind = SuppressionList::Suppressed.kind(channel);
-        self.cached.write().insert((kind, hash));
+        if self.cached.write().insert((kind, hash)) {
+            self.added.fetch_add(1, Ordering::Relaxed);
+            if let Some(suppressed) = self.log_limit.admit() {
+                let channel = channel.as_str();
+                tracing::info!(channel, reason, suppressed, "address suppressed");
+            }
+        }
         let mut pending = self.pending.lock();
         if pending.len() < 10_000 {
             pending.push(SuppressionRow {
@@ -123,6 +137,17 @@ impl SuppressionCache {
                 reason: reason.to_owned(),
             });
         }
+    }
+
+    /// Returns, and resets, the number of addresses that this process has added.
+    pub(crate) fn take_added(&self) -> u64 {
+        self.added.swap(0, Ordering::Relaxed)
+    }
+
+    /// Returns the number of cached entries of both lists.
+    #[must_use]
+    pub(crate) fn cached(&self) -> usize {
+        self.cached.read().len()
     }
 
     /// Returns whether the owner of an address has unsubscribed.

@@ -7,9 +7,11 @@ use std::time::Duration;
 use postern_common::Clock;
 use postern_common::backoff::Backoff;
 use postern_common::group_commit::process_batches;
+use postern_common::log_limit::LogLimit;
 use tokio::sync::mpsc;
 
 use super::{DeliveryJob, DispatchContext, DispatchState};
+use crate::delivery::redaction::redact;
 use crate::lease::WorkerLease;
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
@@ -49,6 +51,7 @@ pub(crate) struct ResultWriter {
     snapshot_cache: Arc<SnapshotCache>,
     workers: Arc<WorkerRegistry>,
     completed: mpsc::UnboundedReceiver<CompletedJob>,
+    dead_letters: LogLimit,
 }
 
 /// Maximum rows of one batch.
@@ -57,6 +60,8 @@ const RESULT_BATCH_SIZE: usize = 512;
 const MAX_CONCURRENT_WRITES: usize = 2;
 /// Maximum length of a provider's response that is stored, in bytes.
 const MAX_DETAIL_BYTES: usize = 500;
+/// Maximum number of dead letters that are logged per 10 s.
+const MAX_LOGGED_DEAD_LETTERS: u32 = 20;
 /// Delays before the retries of a write.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
@@ -86,6 +91,7 @@ impl ResultWriter {
             snapshot_cache,
             workers,
             completed,
+            dead_letters: LogLimit::with_burst(MAX_LOGGED_DEAD_LETTERS),
         }
     }
 
@@ -140,6 +146,7 @@ impl ResultWriter {
         if !rows.is_empty() {
             self.write(&rows, &workers).await;
             self.count(&batch);
+            self.log(&batch);
         }
         self.release_unstarted(&batch).await;
         self.snapshot_cache
@@ -228,6 +235,47 @@ impl ResultWriter {
                     }
                     return;
                 }
+            }
+        }
+    }
+
+    /// Logs each attempt at `debug`, and counts and logs the notifications that failed finally.
+    fn log(&self, batch: &[CompletedJob]) {
+        for completed in batch {
+            let JobOutcome::Result(result, next) = &completed.outcome else {
+                continue;
+            };
+            let (id, record) = (completed.job.claimed.id, &completed.job.claimed.record);
+            let channel = record.lane.channel;
+            let provider = result.provider.as_deref().unwrap_or("none");
+            let code = result.code.as_deref().unwrap_or("ok");
+            let attempt = result.attempt;
+            tracing::debug!(
+                notification_id = %id,
+                channel = channel.as_str(),
+                provider,
+                code,
+                attempt,
+                "delivery attempt completed"
+            );
+            if !matches!(next, Next::Dead) {
+                continue;
+            }
+            self.metrics.dead_letter(channel, provider);
+            if let Some(suppressed) = self.dead_letters.admit() {
+                let (channel, template) = (channel.as_str(), &*record.template);
+                let error = redact(result.detail.as_deref().unwrap_or_default());
+                tracing::warn!(
+                    notification_id = %id,
+                    channel,
+                    provider,
+                    template,
+                    code,
+                    error,
+                    attempts = attempt,
+                    suppressed,
+                    "notification failed, dead letter stored"
+                );
             }
         }
     }

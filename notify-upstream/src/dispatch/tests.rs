@@ -1,6 +1,7 @@
 //! Tests of dispatch over both stores.
 
 mod ambiguous;
+mod events;
 mod faults;
 mod intake;
 mod outage;

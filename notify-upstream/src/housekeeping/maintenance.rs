@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postern_common::Clock;
-use postern_common::admin::Check;
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
+use postern_common::dependency::Dependency;
 use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +30,8 @@ pub(crate) struct StoreMaintenance {
     pub(crate) suppression: Arc<SuppressionCache>,
     /// The metrics.
     pub(crate) metrics: NotifyMetrics,
-    /// The readiness check of the database.
-    pub(crate) database: Check,
+    /// The availability of the database, which decides about readiness.
+    pub(crate) database: Arc<Dependency>,
     /// The database, for the readiness check.
     pub(crate) opened: Database,
     /// The retention time of records.
@@ -75,13 +75,15 @@ impl StoreMaintenance {
     /// Checks whether the store accepts writes and has a supported schema version. Otherwise
     /// nothing is claimed.
     pub(crate) async fn check_health(&self) {
+        self.metrics
+            .pool_usage(self.store.queue_usage(), self.opened.usage());
         match self.opened.verify_writable(&MIGRATIONS).await {
             Ok(()) => {
-                self.database.set_ok();
+                self.database.record_success();
                 self.workers.set_schema_supported(true);
             }
             Err(exit) => {
-                self.database.set_failed(exit.message());
+                self.database.record_failure(exit.message());
                 self.workers.set_schema_supported(exit.is_temporary());
             }
         }
@@ -94,6 +96,8 @@ impl StoreMaintenance {
     /// The store is unavailable.
     pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
         self.suppression.sync().await?;
+        self.metrics
+            .suppressions(self.suppression.take_added(), self.suppression.cached());
         let now = self.clock.now();
         let before =
             |life: Duration| Timestamp(now.0 - i64::try_from(life.as_millis()).unwrap_or(i64::MAX));

@@ -11,7 +11,7 @@ use http::{HeaderName, StatusCode};
 use postern_common::clock::Timestamp;
 use postern_common::decode::{Mistakes, Node, Value};
 use postern_common::http::{BudgetPermit, Json, RequestId};
-use postern_common::{Code, Problem};
+use postern_common::{Code, Problem, log_limited};
 use serde::Serialize;
 
 use super::{ApiState, AuthenticatedCaller};
@@ -156,7 +156,11 @@ async fn accept(
     }: IncomingRequest,
 ) -> Result<AcceptedInLane, Problem> {
     let validated = check(service, principal, request)?;
-    service.quota.take(principal).await?;
+    service
+        .quota
+        .take(principal)
+        .await
+        .inspect_err(|_| record_exceeded(service, principal))?;
     let (channel, priority) = (
         validated.request.channel.as_str(),
         validated.request.priority.as_str(),
@@ -303,4 +307,13 @@ async fn create_batch_item(
         created,
     };
     serde_json::to_value(created).map_err(|_| Code::Internal.into())
+}
+
+/// Counts and logs a request that the quota rejected.
+fn record_exceeded(service: &ApiState, principal: &Principal) {
+    let is_user = Principal::is_user(&principal.creator);
+    service
+        .metrics
+        .quota_exceeded(if is_user { "user" } else { "service" });
+    log_limited!(warn, caller = %principal.creator, "caller quota exceeded");
 }

@@ -37,6 +37,7 @@ fn mail_tokens() -> MailTokens {
 
 /// A running service.
 struct TestServer {
+    metrics: NotifyMetrics,
     url: String,
     client: reqwest::Client,
     issuer: String,
@@ -118,6 +119,7 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
     let rig = TestReplica::new(store, &clock, 8).await;
     let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.snapshot_cache));
     tokio::spawn(batcher.run());
+    let metrics = NotifyMetrics::new();
     let service = ApiState {
         verifier,
         actor_issuer: format!("{issuer}/actors").into(),
@@ -132,7 +134,7 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
         mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),
         suppression: rig.suppression,
-        metrics: NotifyMetrics::new(),
+        metrics: metrics.clone(),
         trusted_proxies: TrustedProxies::default(),
         readers: Arc::new(["support".to_owned()]),
         users_may_address_anyone: false,
@@ -140,6 +142,7 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
     };
     let url = listen(super::router(service), limits, &shutdown).await;
     let served = TestServer {
+        metrics,
         url,
         client: reqwest::Client::new(),
         issuer,

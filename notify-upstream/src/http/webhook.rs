@@ -8,11 +8,14 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use postern_common::http::{BodyOwner, Raw};
-use postern_common::{Code, Problem};
+use postern_common::{Code, Problem, log_limited};
 
 use super::status::unavailable;
 use super::{ApiState, client_address};
 use crate::receipts::webhook::{WebhookRejection, WebhookRequest};
+
+/// The providers whose webhooks are supported.
+const PROVIDERS: [&str; 5] = ["twilio", "sns", "sendgrid", "mailgun", "standard"];
 
 /// Handles `POST /webhooks/{provider}`: stores and counts the reports of a provider, and suppresses
 /// addresses that are proven invalid. Returns 204 after the commit.
@@ -35,7 +38,7 @@ pub(super) async fn receive(
         .webhooks
         .read(&provider, &request)
         .await
-        .map_err(rejection)?;
+        .map_err(|reason| rejection(&service, &provider, reason))?;
     if let Some(token) = service.webhooks.token(&provider, &request)
         && !service
             .store
@@ -43,7 +46,7 @@ pub(super) async fn receive(
             .await
             .map_err(|error| unavailable(&error))?
     {
-        return Err(Problem::new(Code::InvalidWebhookSignature));
+        return Err(rejection(&service, &provider, WebhookRejection::Signature));
     }
     let receipts: Vec<_> = reports
         .iter()
@@ -94,14 +97,27 @@ impl FromRequestParts<Arc<ApiState>> for WebhookSender {
         service
             .webhooks
             .check_headers(&provider, &parts.headers, service.clock.now())
-            .map_err(rejection)?;
+            .map_err(|reason| rejection(service, &provider, reason))?;
         let source = client_address(parts, service).await;
         BodyOwner::Webhook(source).set(parts);
         Ok(Self { provider, source })
     }
 }
 
-fn rejection(rejection: WebhookRejection) -> Problem {
+/// Counts and logs a rejected request, and returns the problem. The name of the provider is logged
+/// only if it is one of the supported ones, because the client chooses it.
+fn rejection(service: &ApiState, provider: &str, rejection: WebhookRejection) -> Problem {
+    let provider = PROVIDERS
+        .iter()
+        .find(|known| **known == provider)
+        .map_or("unknown", |known| *known);
+    let reason = match rejection {
+        WebhookRejection::Signature => "signature",
+        WebhookRejection::Unreadable => "unreadable",
+        WebhookRejection::Unavailable => "certificate_unavailable",
+    };
+    service.metrics.webhook_rejected(provider, reason);
+    log_limited!(warn, provider, reason, "webhook rejected");
     match rejection {
         WebhookRejection::Signature => Problem::new(Code::InvalidWebhookSignature),
         WebhookRejection::Unreadable => {

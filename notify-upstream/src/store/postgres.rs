@@ -8,7 +8,7 @@ mod suppression;
 
 use std::time::Duration;
 
-use postern_common::database::PostgresPool;
+use postern_common::database::{PoolUsage, PostgresPool};
 
 use super::read as rows;
 
@@ -61,6 +61,11 @@ impl Postgres {
             history: pool,
             slow,
         }
+    }
+
+    /// Returns the use of the connections of the queue.
+    pub(in crate::store) fn usage(&self) -> PoolUsage {
+        self.queue.usage()
     }
 
     /// Closes the connections of the queue. The pool is closed by its owner.

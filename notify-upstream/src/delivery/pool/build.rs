@@ -8,12 +8,13 @@ use postern_common::exit::Exit;
 
 use super::{
     PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ProviderRate,
-    ShareLimiter,
+    ProviderStatus, ShareLimiter,
 };
 use crate::delivery::provider::{
     ErrorCodeTable, FcmAccount, FcmProvider, FileProvider, HttpConfig, HttpProvider, Provider,
     SmtpConfig, SmtpProvider, TwilioConfig, TwilioProvider, VapidKey, WebPushProvider,
 };
+use crate::metrics::NotifyMetrics;
 use crate::notification::{Channel, PerChannel};
 
 /// A `[[provider]]` table.
@@ -63,6 +64,7 @@ impl ProviderPool {
         permits: &PerChannel<usize>,
         cache: &Cache,
         clock: &Clock,
+        metrics: &NotifyMetrics,
     ) -> Result<Self, Exit> {
         let codes = ErrorCodeTable::shipped();
         let mut channels: PerChannel<Vec<PooledProvider>> = PerChannel::default();
@@ -79,7 +81,9 @@ impl ProviderPool {
                 .map_err(|error| Exit::usage(format!("provider `{name}`: {error}")))?;
             let rate =
                 rate.map(|rate| ProviderRate::new(cache.clone(), clock.clone(), &name, rate));
+            let status = ProviderStatus::new(channel, &name, metrics);
             channels.get_mut(channel).push(PooledProvider {
+                status,
                 name,
                 provider,
                 weight,

@@ -6,10 +6,12 @@ use super::*;
 use crate::address::DeviceToken;
 use crate::delivery::provider::script::ProviderScript;
 use crate::delivery::provider::{FaultScope, HttpConfig, HttpProvider};
+use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;
 use crate::templates::MessageContent;
 
 fn providers(clock: &Clock) -> (ProviderPool, [ProviderScript; 2]) {
+    let metrics = NotifyMetrics::new();
     let scripts = [ProviderScript::default(), ProviderScript::default()];
     let pooled = |name: &str, script: &ProviderScript, weight| PooledProvider {
         name: name.to_owned(),
@@ -18,6 +20,7 @@ fn providers(clock: &Clock) -> (ProviderPool, [ProviderScript; 2]) {
         limiter: PriorityLimiter::new(8, None),
         shares: ShareLimiter::new(8),
         breaker: ProviderCircuitBreaker::new(clock.clone()),
+        status: ProviderStatus::new(Channel::Email, name, &metrics),
     };
     let email = vec![pooled("a", &scripts[0], 3), pooled("b", &scripts[1], 1)];
     (email_pool(email), scripts)
@@ -210,6 +213,7 @@ fn refuses_before_the_call(clock: &Clock) -> ProviderPool {
         limiter: PriorityLimiter::new(8, None),
         shares: ShareLimiter::new(8),
         breaker: ProviderCircuitBreaker::new(clock.clone()),
+        status: ProviderStatus::new(Channel::Email, "a", &NotifyMetrics::new()),
     };
     email_pool(vec![pooled])
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::header::{DATE, RETRY_AFTER};
 
+use postern_common::dependency::root_cause;
+
 use super::{ErrorCodeTable, ProviderRefusal};
 use crate::address::is_public;
 
@@ -88,7 +90,7 @@ pub(super) async fn call(
     provider: &'static str,
     request: reqwest::RequestBuilder,
 ) -> Result<ApiResponse, ProviderRefusal> {
-    let silent = |error: &reqwest::Error| {
+    let silent = |error: reqwest::Error| {
         let code = if error.is_connect() {
             "connect"
         } else if error.is_timeout() {
@@ -96,12 +98,15 @@ pub(super) async fn call(
         } else {
             "broken"
         };
-        codes.classify(provider, code)
+        let cause = root_cause(&error.without_url());
+        codes
+            .classify(provider, code)
+            .with_detail(format!("{code}: {cause}"))
     };
-    let mut response = request.send().await.map_err(|error| silent(&error))?;
+    let mut response = request.send().await.map_err(silent)?;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| silent(&error))? {
+    while let Some(chunk) = response.chunk().await.map_err(silent)? {
         body.extend_from_slice(&chunk);
         if body.len() > MAX_RESPONSE_BYTES {
             break;

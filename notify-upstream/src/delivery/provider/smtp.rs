@@ -16,6 +16,7 @@ use lettre::transport::smtp::commands::{Data, Ehlo, Mail, Rcpt};
 use lettre::transport::smtp::extension::{ClientId, MailParameter, RcptParameter};
 use lettre::transport::smtp::response::Response;
 use parking_lot::Mutex;
+use postern_common::dependency::root_cause;
 use postern_common::email::EmailAddress;
 
 pub(crate) use config::{SmtpConfig, SmtpTimeouts, TlsMode};
@@ -271,9 +272,10 @@ impl SmtpProvider {
     fn unreachable(&self, error: &lettre::transport::smtp::Error) -> ProviderRefusal {
         match error.status() {
             Some(_) => self.refused_before_recipient(error, "turned_away"),
-            None if error.is_tls() || is_tls_error(error) => {
-                self.codes.classify("smtp", "tls").with_detail("TLS failed")
-            }
+            None if error.is_tls() || is_tls_error(error) => self
+                .codes
+                .classify("smtp", "tls")
+                .with_detail(format!("TLS failed: {}", root_cause(error))),
             None if error.is_client() => self
                 .codes
                 .classify("smtp", "tls")
@@ -281,7 +283,7 @@ impl SmtpProvider {
             None => self
                 .codes
                 .classify("smtp", "connect")
-                .with_detail("cannot connect"),
+                .with_detail(format!("cannot connect: {}", root_cause(error))),
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use postern_common::admin::Health;
 use postern_common::database::testing::{self, Relay};
 use postern_common::database::{Database, DatabaseOptions};
+use postern_common::testing::CapturedLog;
 use sqlx::Executor;
 
 use super::*;
@@ -88,19 +88,21 @@ async fn submission_without_a_commit_is_rejected_in_time() {
 
 #[tokio::test]
 async fn replica_is_not_ready_while_writes_fail() {
+    let (log, _guard) = CapturedLog::start();
     let test = testing::postgres().await;
     let store = Store::open(&test.database, 4)
         .await
         .expect("the store opens");
     let rig = TestReplica::new(&store, &clock(), 8).await;
-    let health = Health::new();
+    let metrics = NotifyMetrics::new();
+    let health = metrics.health().clone();
     let maintenance = StoreMaintenance {
         store: store.clone(),
         clock: clock(),
         workers: Arc::clone(&rig.workers),
         suppression: Arc::clone(&rig.suppression),
-        metrics: NotifyMetrics::new(),
-        database: health.check("database"),
+        metrics: metrics.clone(),
+        database: Arc::new(metrics.dependencies().required("database", "test")),
         opened: test.database.clone(),
         retention: Duration::from_secs(90 * 86_400),
     };
@@ -122,8 +124,12 @@ async fn replica_is_not_ready_while_writes_fail() {
             .starts_with("not ready; database: the database accepts no writes"),
         "{health}"
     );
+    let unavailable = ["WARN", "dependency unavailable", "database"];
+    assert_eq!(log.with(&unavailable), 1, "{}", log.text());
     store.queue_depths(1).await.expect("reads succeed");
     operator.rollback().await.expect("rolled back");
     maintenance.check_health().await;
     assert!(health.is_ready(), "{health}");
+    let available = ["INFO", "dependency available again", "database"];
+    assert_eq!(log.with(&available), 1, "{}", log.text());
 }

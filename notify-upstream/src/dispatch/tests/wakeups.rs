@@ -1,6 +1,5 @@
 //! Tests of wake-ups between replicas.
 
-use postern_common::admin::Health;
 use postern_common::database::{Migrations, testing};
 
 use super::*;
@@ -209,14 +208,15 @@ async fn nothing_starts_on_an_unsupported_schema() {
     for (store, test) in stores().await {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 8).await;
-        let health = Health::new();
+        let metrics = NotifyMetrics::new();
+        let health = metrics.health().clone();
         let maintenance = StoreMaintenance {
             store: store.clone(),
             clock: clock.clone(),
             workers: Arc::clone(&rig.workers),
             suppression: Arc::clone(&rig.suppression),
-            metrics: NotifyMetrics::new(),
-            database: health.check("database"),
+            metrics: metrics.clone(),
+            database: Arc::new(metrics.dependencies().required("database", "test")),
             opened: test.database.clone(),
             retention: Duration::from_secs(90 * 86_400),
         };

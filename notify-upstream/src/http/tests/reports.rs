@@ -1,6 +1,8 @@
 //! Effects and limits of delivery reports and unsubscriptions.
 
 use aws_lc_rs::hmac;
+use postern_common::testing::CapturedLog;
+use prometheus::{Encoder, TextEncoder};
 use reqwest::Response;
 
 use super::*;
@@ -305,4 +307,34 @@ async fn signed_webhook_is_applied_once() {
         );
         served.shutdown.cancel();
     }
+}
+
+#[tokio::test]
+async fn rejected_webhooks_are_counted_by_known_names() {
+    let (log, _guard) = CapturedLog::start();
+    let (store, _database) = stores().await.remove(0);
+    let served = served(&store).await;
+    for provider in ["mailgun", "ada@example.com", "mailgun%0aWARN"] {
+        let url = format!("{}/webhooks/{provider}", served.url);
+        let body = bounce(
+            &Signature(json!({"signature": "x"})),
+            "e",
+            "i",
+            "ada@example.com",
+        );
+        let answer = served.client.post(url).json(&body).send().await;
+        assert_eq!(answer.expect("a response").status(), 401);
+    }
+    let mut text = Vec::new();
+    TextEncoder::new()
+        .encode(&served.metrics.registry().gather(), &mut text)
+        .expect("metrics");
+    let text = String::from_utf8(text).expect("UTF-8");
+    for (provider, count) in [("mailgun", 1), ("unknown", 2)] {
+        let line = format!(
+            r#"postern_notify_webhook_rejections_total{{provider="{provider}",reason="signature"}} {count}"#
+        );
+        assert!(text.contains(&line), "{line} is not in {text}");
+    }
+    assert!(!log.text().contains("ada@"), "{}", log.text());
 }

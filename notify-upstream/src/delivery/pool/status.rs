@@ -1,0 +1,169 @@
+//! What operators see of a provider: log events of changes, metrics, and readiness.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use postern_common::admin::Degradation;
+use postern_common::log_limit::LogLimit;
+
+use super::{BreakerTransition, CallOutcome};
+use crate::delivery::provider::ProviderRefusal;
+use crate::delivery::redaction::redact;
+use crate::metrics::{NotifyMetrics, ProviderCallMetrics};
+use crate::notification::{Channel, NotificationId};
+
+/// The status of one provider, from the outcomes of its calls.
+#[derive(Debug)]
+pub(crate) struct ProviderStatus {
+    channel: Channel,
+    name: String,
+    metrics: ProviderCallMetrics,
+    degradation: Degradation,
+    outage: Mutex<Option<Outage>>,
+    failures: LogLimit,
+    refusals: LogLimit,
+}
+
+#[derive(Debug)]
+struct Outage {
+    since: Instant,
+    failures: u64,
+    is_logged: bool,
+}
+
+// === impl ProviderStatus ===
+
+impl ProviderStatus {
+    /// Creates the status of a provider that has not failed yet.
+    #[must_use]
+    pub(crate) fn new(channel: Channel, name: &str, metrics: &NotifyMetrics) -> Self {
+        Self {
+            channel,
+            name: name.to_owned(),
+            metrics: metrics.provider(channel, name),
+            degradation: metrics.health().degradation(name),
+            outage: Mutex::new(None),
+            failures: LogLimit::new(),
+            refusals: LogLimit::new(),
+        }
+    }
+
+    /// Records the outcome of a call; `refusal` is its cause unless the message was accepted.
+    pub(super) fn record_call(
+        &self,
+        outcome: CallOutcome,
+        refusal: Option<&ProviderRefusal>,
+        took: Duration,
+        id: NotificationId,
+    ) {
+        let index = match (outcome, refusal) {
+            (CallOutcome::ProviderFailed, _) => 2,
+            (CallOutcome::Answered | CallOutcome::RecipientRefused, Some(_)) => 1,
+            (CallOutcome::Answered | CallOutcome::RecipientRefused, None) => 0,
+        };
+        self.metrics.calls[index].observe(took.as_secs_f64());
+        match outcome {
+            CallOutcome::ProviderFailed => self.record_failure(refusal, id),
+            CallOutcome::Answered | CallOutcome::RecipientRefused => {
+                self.record_answer();
+                if let Some(refusal) = refusal {
+                    self.log_refusal(refusal, id);
+                }
+            }
+        }
+    }
+
+    /// Logs the first failure of an outage. Outages that follow one another quickly are counted in
+    /// `suppressed`.
+    fn record_failure(&self, refusal: Option<&ProviderRefusal>, id: NotificationId) {
+        let code = refusal.map_or("", |refusal| refusal.code.as_str());
+        let error = cause(refusal);
+        self.metrics.up.set(0);
+        self.degradation.set(format!("{code}: {error}"));
+        let mut outage = self.outage.lock();
+        let outage = outage.get_or_insert_with(|| Outage {
+            since: Instant::now(),
+            failures: 0,
+            is_logged: false,
+        });
+        outage.failures += 1;
+        if outage.is_logged {
+            return;
+        }
+        if let Some(suppressed) = self.failures.admit() {
+            outage.is_logged = true;
+            let (provider, channel) = (&*self.name, self.channel.as_str());
+            tracing::warn!(provider, channel, code, error, notification_id = %id, suppressed, "provider failing");
+        }
+    }
+
+    /// Ends the outage, if there is one: the provider answers, even if it refuses a message.
+    fn record_answer(&self) {
+        let Some(ended) = self.outage.lock().take() else {
+            return;
+        };
+        self.metrics.up.set(1);
+        self.degradation.clear();
+        if ended.is_logged {
+            let (provider, channel) = (&*self.name, self.channel.as_str());
+            let outage_s = ended.since.elapsed().as_secs();
+            tracing::info!(
+                provider,
+                channel,
+                outage_s,
+                failures = ended.failures,
+                "provider recovered"
+            );
+        }
+    }
+
+    fn log_refusal(&self, refusal: &ProviderRefusal, id: NotificationId) {
+        if let Some(suppressed) = self.refusals.admit() {
+            let (provider, channel) = (&*self.name, self.channel.as_str());
+            let (code, error) = (&*refusal.code, cause(Some(refusal)));
+            tracing::info!(provider, channel, code, error, notification_id = %id, suppressed, "message refused by provider");
+        }
+    }
+
+    /// Records that a call is the probe of a half-open circuit breaker.
+    pub(super) fn record_probe(&self) {
+        self.metrics.breaker.set(1);
+        let (provider, channel) = (&*self.name, self.channel.as_str());
+        tracing::info!(provider, channel, "circuit breaker half-open, probing");
+    }
+
+    /// Records a change of the circuit breaker.
+    pub(super) fn record_transition(
+        &self,
+        change: BreakerTransition,
+        refusal: Option<&ProviderRefusal>,
+    ) {
+        let (provider, channel) = (&*self.name, self.channel.as_str());
+        match change {
+            // Logged as `provider failing`.
+            BreakerTransition::FirstFailure => {}
+            BreakerTransition::Opened(wait) => {
+                self.metrics.breaker.set(2);
+                let code = refusal.map_or("", |refusal| refusal.code.as_str());
+                tracing::warn!(
+                    provider,
+                    channel,
+                    code,
+                    error = cause(refusal),
+                    next_probe_s = wait.as_secs(),
+                    "circuit breaker opened"
+                );
+            }
+            BreakerTransition::Closed => {
+                self.metrics.breaker.set(0);
+                tracing::info!(provider, channel, "circuit breaker closed");
+            }
+        }
+    }
+}
+
+/// Returns the response of the provider, or the reason for which there was none, without addresses.
+fn cause(refusal: Option<&ProviderRefusal>) -> String {
+    let detail = refusal.and_then(|refusal| refusal.detail.as_deref());
+    redact(detail.unwrap_or_default())
+}

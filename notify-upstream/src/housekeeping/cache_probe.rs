@@ -1,0 +1,35 @@
+//! Availability of the shared cache.
+
+use std::time::Duration;
+
+use postern_common::cache::Cache;
+use postern_common::dependency::Dependency;
+use tokio_util::sync::CancellationToken;
+
+/// Time between two probes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Probes the cache. Its outage degrades the service only: quotas and rates are not shared between
+/// replicas meanwhile.
+#[derive(Debug)]
+pub(crate) struct CacheProbe {
+    /// The cache.
+    pub(crate) cache: Cache,
+    /// The availability, as metrics and readiness show it.
+    pub(crate) availability: Dependency,
+}
+
+// === impl CacheProbe ===
+
+impl CacheProbe {
+    /// Runs until shutdown.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        while !shutdown.is_cancelled() {
+            self.availability.record(&self.cache.ping().await);
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = tokio::time::sleep(PROBE_INTERVAL) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The metrics of providers.
+
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+};
+
+use super::{counters, gauges, register};
+use crate::notification::Channel;
+
+/// The outcomes of calls, in the order of [`ProviderCallMetrics::calls`].
+const OUTCOMES: [&str; 3] = ["ok", "refused", "failed"];
+
+/// The metrics of all providers.
+#[derive(Clone, Debug)]
+pub(super) struct ProviderMetrics {
+    up: IntGaugeVec,
+    breaker: IntGaugeVec,
+    calls: HistogramVec,
+    pub(super) dead_letters: IntCounterVec,
+}
+
+/// The metrics of one provider, resolved at start.
+#[derive(Clone, Debug)]
+pub(crate) struct ProviderCallMetrics {
+    /// 1 while the provider answers.
+    pub(crate) up: IntGauge,
+    /// 0 closed, 1 half-open, 2 open.
+    pub(crate) breaker: IntGauge,
+    /// The duration of calls that were accepted, refused, and failed because of the provider.
+    pub(crate) calls: [Histogram; OUTCOMES.len()],
+}
+
+// === impl ProviderMetrics ===
+
+impl ProviderMetrics {
+    pub(super) fn new(registry: &Registry) -> Self {
+        let labels = ["channel", "provider"];
+        let calls = HistogramOpts::new(
+            "postern_notify_provider_call_seconds",
+            "Seconds of calls to providers by outcome",
+        )
+        .buckets(prometheus::exponential_buckets(0.005, 2.0, 15).unwrap_or_default());
+        Self {
+            up: gauges(
+                registry,
+                "postern_notify_provider_up",
+                "1 while the provider answers, 0 while calls fail because of it",
+                &labels,
+            ),
+            breaker: gauges(
+                registry,
+                "postern_notify_circuit_breaker_state",
+                "Circuit breaker of the provider: 0 closed, 1 half-open, 2 open",
+                &labels,
+            ),
+            calls: register(
+                registry,
+                HistogramVec::new(calls, &["channel", "provider", "outcome"]),
+            ),
+            dead_letters: counters(
+                registry,
+                "postern_notify_dead_letters_total",
+                "Notifications that failed finally",
+                &labels,
+            ),
+        }
+    }
+
+    pub(super) fn of(&self, channel: Channel, provider: &str) -> ProviderCallMetrics {
+        let labels = [channel.as_str(), provider];
+        let up = self.up.with_label_values(&labels);
+        up.set(1);
+        // Counters exist from the start, so that a rate notices the first increment.
+        let _dead_letters = self.dead_letters.with_label_values(&labels);
+        ProviderCallMetrics {
+            up,
+            breaker: self.breaker.with_label_values(&labels),
+            calls: OUTCOMES.map(|outcome| {
+                self.calls
+                    .with_label_values(&[channel.as_str(), provider, outcome])
+            }),
+        }
+    }
+}
