@@ -22,6 +22,7 @@ use postern_common::http::{Limits, serve_with_metrics};
 use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::startup::Listeners;
 use postern_common::token::{Verifier, VerifierOptions};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -275,11 +276,8 @@ impl App {
             let timeline_token = self.config.timeline_token.as_ref();
             let router = admin::router(self.health, metrics.registry())
                 .merge(crate::http::timeline_router(&self.service, timeline_token));
-            let hosts = self.config.admin.hosts.clone();
             let stop = background_stop.child_token();
-            background.spawn(async move {
-                admin::serve(listener, router, Limits::default(), &hosts, stop).await;
-            });
+            background.spawn(serve_admin(listener, router, self.config.admin.hosts, stop));
         }
         let router = crate::http::router(self.service);
         let limits = Limits {
@@ -301,7 +299,6 @@ impl App {
             self.stop_delivery.cancel();
         };
         tokio::join!(serving, delivery_stop);
-        tracing::info!("requests drained, waiting for deliveries");
         DeliveryTasks {
             workers: Arc::clone(&workers),
             dispatch_tasks,
@@ -312,11 +309,19 @@ impl App {
         }
         .wait()
         .await;
-        tracing::info!("deliveries drained");
         background_stop.cancel();
         background.shutdown().await;
         retire_workers(&workers, &store, &self.opened).await;
     }
+}
+
+async fn serve_admin(
+    listener: TcpListener,
+    router: Router,
+    hosts: Vec<String>,
+    stop: CancellationToken,
+) {
+    admin::serve(listener, router, Limits::default(), &hosts, stop).await;
 }
 
 /// Opens the database, migrates its tables and creates the partitions of the near future.

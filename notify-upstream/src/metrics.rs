@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 mod provider;
+mod safeguards;
 
 use postern_common::admin::Health;
 use postern_common::clock::Timestamp;
@@ -10,8 +11,8 @@ use postern_common::database::{PoolMetrics, PoolUsage};
 use postern_common::dependency::Dependencies;
 use postern_common::http::HttpMetrics;
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    Registry,
 };
 
 use crate::notification::{Channel, Lane, PerChannel, Priority};
@@ -19,6 +20,7 @@ use crate::store::{ResultKind, ResultRow};
 
 pub(crate) use provider::ProviderCallMetrics;
 use provider::ProviderMetrics;
+use safeguards::SafeguardMetrics;
 
 /// The metrics of this service. Clones share them.
 #[derive(Clone, Debug)]
@@ -38,10 +40,7 @@ pub(crate) struct NotifyMetrics {
     retained_since: IntGaugeVec,
     receipts: IntCounterVec,
     providers: ProviderMetrics,
-    quota_exceeded: IntCounterVec,
-    webhook_rejections: IntCounterVec,
-    suppressions: IntCounter,
-    suppressed: IntGauge,
+    safeguards: SafeguardMetrics,
     http: HttpMetrics,
     pools: PoolMetrics,
     health: Health,
@@ -57,10 +56,6 @@ impl NotifyMetrics {
         let (registry, health) = (Registry::new(), Health::new());
         let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows per commit")
             .buckets(prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default());
-        let lost = IntCounter::new(
-            "postern_notify_lease_lost_total",
-            "Results discarded because another worker had taken the row over",
-        );
         Self {
             accepted: accepted(&registry),
             accept_seconds: by_priority(
@@ -80,7 +75,7 @@ impl NotifyMetrics {
                 "postern_notify_delivery_seconds",
                 "Seconds from acceptance to the provider's acceptance",
             ),
-            lease_lost: register(&registry, lost),
+            lease_lost: lease_lost(&registry),
             low_throttle: gauges(
                 &registry,
                 "postern_notify_low_throttle",
@@ -116,20 +111,7 @@ impl NotifyMetrics {
                 &["provider", "outcome"],
             ),
             providers: ProviderMetrics::new(&registry),
-            quota_exceeded: counters(
-                &registry,
-                "postern_notify_quota_exceeded_total",
-                "Requests rejected because the quota of the caller was exhausted",
-                &["caller"],
-            ),
-            webhook_rejections: counters(
-                &registry,
-                "postern_notify_webhook_rejections_total",
-                "Webhook requests that were rejected",
-                &["provider", "reason"],
-            ),
-            suppressions: suppressions(&registry),
-            suppressed: suppressed(&registry),
+            safeguards: SafeguardMetrics::new(&registry),
             http: HttpMetrics::new(&registry).expect("each metric is registered once"),
             pools: PoolMetrics::new(&registry).expect("each metric is registered once"),
             dependencies: Dependencies::new(&health, &registry)
@@ -185,20 +167,25 @@ impl NotifyMetrics {
 
     /// Records a request rejected by the quota. `caller` is `user` or `service`.
     pub(crate) fn quota_exceeded(&self, caller: &str) {
-        self.quota_exceeded.with_label_values(&[caller]).inc();
+        self.safeguards
+            .quota_exceeded
+            .with_label_values(&[caller])
+            .inc();
     }
 
     /// Records a rejected webhook request.
     pub(crate) fn webhook_rejected(&self, provider: &str, reason: &str) {
-        self.webhook_rejections
+        self.safeguards
+            .webhook_rejections
             .with_label_values(&[provider, reason])
             .inc();
     }
 
     /// Records addresses added to the suppression lists, and the number of cached entries.
     pub(crate) fn suppressions(&self, added: u64, cached: usize) {
-        self.suppressions.inc_by(added);
-        self.suppressed
+        self.safeguards.suppressions.inc_by(added);
+        self.safeguards
+            .suppressed
             .set(i64::try_from(cached).unwrap_or(i64::MAX));
     }
 
@@ -323,20 +310,12 @@ fn accepted(registry: &Registry) -> PerChannel<[IntCounter; Priority::ALL.len()]
     PerChannel::from_fn(|channel| Priority::ALL.map(|priority| of(channel, priority)))
 }
 
-fn suppressions(registry: &Registry) -> IntCounter {
+fn lease_lost(registry: &Registry) -> IntCounter {
     let counter = IntCounter::new(
-        "postern_notify_suppressions_total",
-        "Addresses suppressed because they are proven not to exist",
+        "postern_notify_lease_lost_total",
+        "Results discarded because another worker had taken the row over",
     );
     register(registry, counter)
-}
-
-fn suppressed(registry: &Registry) -> IntGauge {
-    let gauge = IntGauge::new(
-        "postern_notify_suppressed_addresses",
-        "Entries of the suppression lists in memory",
-    );
-    register(registry, gauge)
 }
 
 fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {

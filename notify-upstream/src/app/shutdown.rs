@@ -40,6 +40,7 @@ impl DeliveryTasks {
     /// Waits, after new attempts have been stopped, until the last result is written and other
     /// replicas have been woken.
     pub(super) async fn wait(mut self) {
+        tracing::info!("requests drained, waiting for deliveries");
         // No more submissions arrive: the committer commits the pending ones and ends. Claims in
         // progress complete and their rows are released; otherwise they are recovered by other
         // workers.
@@ -68,6 +69,8 @@ impl DeliveryTasks {
             Ok(Ok(()))
         ) {
             tracing::warn!("shutdown with unwritten results or unsent wake-ups");
+            return;
         }
+        tracing::info!("deliveries drained");
     }
 }
