@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use postern_common::dependency::{Dependency, root_cause};
 use postern_common::email::EmailAddress;
 use postern_common::service::ServiceClient;
+use postern_common::trace;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -121,9 +122,7 @@ impl ActorService {
             Some(body) => request.json(body),
             None => request,
         };
-        let response = request
-            .timeout(ATTEMPT_TIMEOUT)
-            .send()
+        let response = trace::send(request.timeout(ATTEMPT_TIMEOUT))
             .await
             .map_err(|error| {
                 let cause = root_cause(&error.without_url());

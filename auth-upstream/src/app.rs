@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use postern_common::admin::{self, Health};
 use postern_common::exit::Exit;
-use postern_common::http::{Limits, serve_with_metrics};
+use postern_common::http::{Limits, RequestTelemetry, serve_observed};
 use postern_common::startup::Listeners;
+use postern_common::trace::{SpanExport, SpanExportTask, Tracer};
 use postern_common::{Clock, Secret, timeline};
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +39,8 @@ pub struct App {
     admin_hosts: Vec<String>,
     timeline_token: Option<Secret>,
     clock: Clock,
+    tracer: Option<Tracer>,
+    span_export: Option<SpanExportTask>,
 }
 
 // === impl App ===
@@ -54,7 +57,14 @@ impl App {
         let proxy_check = check_trusted_proxies(config.listen, &config.trusted_proxies);
         let admin_hosts = config.admin.hosts.clone();
         let timeline_token = config.timeline_token.clone();
+        let tracing = config.tracing.clone();
         let service = Box::pin(AuthService::build(config, clock.clone())).await?;
+        let (tracer, span_export) = Tracer::optional(
+            tracing.as_ref(),
+            "postern-auth",
+            &clock,
+            &service.metrics.spans_dropped,
+        )?;
         Ok(Self {
             health: service.metrics.health().clone(),
             service: Arc::new(service),
@@ -63,6 +73,8 @@ impl App {
             admin_hosts,
             timeline_token,
             clock,
+            tracer,
+            span_export,
         })
     }
 
@@ -95,7 +107,10 @@ impl App {
             admin_hosts,
             timeline_token,
             clock,
+            tracer,
+            span_export,
         } = self;
+        let span_export = SpanExport::start(span_export);
         log_warnings(&[proxy_check]);
         let limits = Limits {
             body: MAX_BODY_BYTES,
@@ -127,8 +142,11 @@ impl App {
                 })
             });
         let router = http::router(Arc::clone(&service.flows), service.trusted_proxies.clone());
-        let metrics = Some(service.metrics.http());
-        serve_with_metrics(listeners.public, router, limits, metrics, shutdown).await;
+        let telemetry = RequestTelemetry {
+            metrics: Some(service.metrics.http()),
+            tracer,
+        };
+        serve_observed(listeners.public, router, limits, telemetry, shutdown).await;
         tracing::info!("requests drained");
         // Aborting is safe at any point: these tasks tolerate a crash.
         background.abort();
@@ -149,6 +167,7 @@ impl App {
             tracing::warn!("audit events not stored at shutdown");
         }
         service.store.close().await;
+        span_export.finish().await;
     }
 }
 

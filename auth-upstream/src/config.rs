@@ -13,6 +13,7 @@ use postern_common::decode::{Field, Object};
 use postern_common::http::TrustedProxies;
 use postern_common::identity::{AwsCredentials, IdentityConfig};
 use postern_common::log::Log;
+use postern_common::trace::TracingConfig;
 use postern_common::{Secret, timeline};
 use url::Url;
 
@@ -30,6 +31,8 @@ pub struct Config {
     pub admin: AdminListener,
     /// Log format and filter. Default JSON at `info`.
     pub log: Log,
+    /// Export of OpenTelemetry spans (`[tracing]`). Default none.
+    pub tracing: Option<TracingConfig>,
     /// The database: `postgres://…` or `sqlite://…`. Default `sqlite://var/auth.db`.
     /// `AUTH_DATABASE` has precedence over the file.
     pub database: String,
@@ -137,6 +140,7 @@ impl Config {
             listen,
             admin: admin?,
             log,
+            tracing: TracingConfig::read_optional(root, env),
             database,
             cache,
             actor_service: actor_service.unwrap_or_else(default_actor_service),

@@ -40,6 +40,7 @@ mod token_set;
 mod user_locks;
 
 use postern_common::cache::CacheError;
+use postern_common::trace;
 use postern_common::{Code, Problem};
 
 pub(crate) use self::attempt_guard::AttemptGuard;
@@ -101,7 +102,7 @@ fn is_not_evaluated(code: Code) -> bool {
 async fn run_to_completion<T: Send + 'static>(
     operation: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
-    tokio::spawn(operation)
+    trace::spawn(operation)
         .await
         .unwrap_or_else(|_| Err(Code::Internal.into()))
 }

@@ -9,6 +9,7 @@ pub(crate) mod admin;
 mod circuit_breaker;
 pub(crate) mod error;
 mod tokens;
+mod trace_headers;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use self::admin::PoolAdmin;
 use self::circuit_breaker::PoolCircuitBreaker;
 use self::error::PoolError;
 pub(crate) use self::tokens::{AccessTokenClaims, PoolTokens};
+use self::trace_headers::TraceHeaders;
 use crate::telemetry::Metrics;
 
 /// The Cognito authentication flow for passwords.
@@ -397,6 +399,7 @@ fn with_timeout(client: &Client, deadline: Duration) -> Client {
         config
             .timeout_config(timeouts)
             .retry_config(RetryConfig::disabled())
+            .interceptor(TraceHeaders)
             .build(),
     )
 }

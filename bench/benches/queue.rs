@@ -63,6 +63,8 @@ impl BenchQueue {
                 variables: r#"{"name":"Ada"}"#.to_owned(),
                 created_at: self.clock.now(),
                 expires_at: None,
+                request_id: None,
+                trace_context: None,
             },
             send_at: None,
             worker: None,

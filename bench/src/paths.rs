@@ -314,6 +314,7 @@ impl RequestPath {
                 span: 2,
                 parent: None,
                 flags: 0,
+                is_recorded: false,
             },
             client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             is_tls: false,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use time::OffsetDateTime;
 
@@ -48,6 +48,22 @@ impl Clock {
         }
     }
 
+    /// Returns the current instant with the precision of the system, for spans.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the clock itself reads the system clock"
+    )]
+    pub fn system_time(&self) -> SystemTime {
+        match &self.0 {
+            ClockSource::System => SystemTime::now(),
+            ClockSource::Manual(millis) => {
+                let millis = u64::try_from(millis.load(Ordering::SeqCst)).unwrap_or(0);
+                UNIX_EPOCH + Duration::from_millis(millis)
+            }
+        }
+    }
+
     /// Moves a manual clock forward. Has no effect on the system clock.
     pub fn advance(&self, by: Duration) {
         if let ClockSource::Manual(millis) = &self.0 {
@@ -58,10 +74,10 @@ impl Clock {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the only call that reads the system clock"
+    reason = "the clock itself reads the system clock"
 )]
 fn system_millis() -> i64 {
-    match std::time::SystemTime::now().duration_since(UNIX_EPOCH) {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => saturating_millis(since),
         Err(before) => -saturating_millis(before.duration()),
     }

@@ -5,8 +5,8 @@
 //! bodies for all errors, a 500 for a panicking handler, one log event per request, limits, and
 //! graceful shutdown.
 //!
-//! Input: connections and the router of a service. Output: responses. Depends on `decode`, `exit`
-//! and `problem`.
+//! Input: connections and the router of a service. Output: responses. Depends on `decode`, `exit`,
+//! `problem` and `trace`.
 
 mod body;
 mod budget;
@@ -34,7 +34,7 @@ pub use forwarded::TrustedProxies;
 pub use host::AllowedHosts;
 pub use metrics::HttpMetrics;
 pub use query::Query;
-pub use server::{bind, serve, serve_with_metrics};
+pub use server::{RequestTelemetry, bind, serve, serve_observed};
 
 use crate::problem::{Code, Problem};
 use request_layer::RequestInfo;

@@ -10,9 +10,9 @@
 //! 2. State: [`database`] and [`cache`] open the durable and the volatile store; [`group_commit`]
 //!    writes in batches.
 //! 3. Requests: [`accept`] and [`http`] serve them, [`token`] verifies who is calling, [`problem`]
-//!    renders error responses, [`service`] calls other services, [`admin`] serves readiness and
-//!    metrics, among them those of [`dependency`] and [`process_metrics`], and [`timeline`] what
-//!    happened to a person.
+//!    renders error responses, [`service`] calls other services, [`trace`] carries the ids of a
+//!    request on and exports spans, [`admin`] serves readiness and metrics, among them those of
+//!    [`dependency`] and [`process_metrics`], and [`timeline`] what happened to a person.
 //!
 //! [`clock`], [`secret`] and [`seal`] are used by all of them; [`backoff`], [`circuit_breaker`] and
 //! [`weighted`] by those that call others.
@@ -53,6 +53,7 @@ pub mod process_metrics;
 pub mod service;
 pub mod timeline;
 pub mod token;
+pub mod trace;
 
 pub mod testing;
 

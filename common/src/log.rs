@@ -14,6 +14,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::Env;
 use crate::decode::Object;
+use crate::trace::Scope;
 
 /// The environment variable with a filter for one run of a process.
 const FILTER_VARIABLE: &str = "POSTERN_LOG";
@@ -100,13 +101,17 @@ pub fn init(service: &'static str, format: Format, filter: &str) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
     let _already_set = match format {
-        Format::Json => {
-            let format = JsonLines::new(service);
-            builder.json().event_format(format).try_init()
-        }
+        Format::Json => builder
+            .json()
+            .map_event_format(|_| WithIds {
+                inner: JsonLines::new(service),
+                format,
+            })
+            .try_init(),
         Format::Text => builder
             .with_target(false)
             .with_ansi(std::io::stderr().is_terminal())
+            .map_event_format(|inner| WithIds { inner, format })
             .try_init(),
     };
 }
@@ -144,6 +149,52 @@ where
             .format_event(context, Writer::new(&mut line), event)?;
         let members = line.strip_prefix('{').unwrap_or(&line);
         write!(writer, "{{\"service\":\"{}\",{members}", self.service)
+    }
+}
+
+/// A format that adds the ids of the current [`Scope`] to each event that does not have them
+/// itself.
+struct WithIds<F> {
+    inner: F,
+    format: Format,
+}
+
+impl<S, N, F> FormatEvent<S, N> for WithIds<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let Some(scope) = Scope::current() else {
+            return self.inner.format_event(context, writer, event);
+        };
+        let mut line = String::new();
+        self.inner
+            .format_event(context, Writer::new(&mut line), event)?;
+        let (end, written) = match self.format {
+            Format::Json => ("}\n", line.strip_suffix("}\n")),
+            Format::Text => ("\n", line.strip_suffix('\n')),
+        };
+        let Some(written) = written else {
+            return writer.write_str(&line);
+        };
+        writer.write_str(written)?;
+        scope.log_fields(|name, value| {
+            if event.metadata().fields().field(name).is_some() {
+                return Ok(());
+            }
+            match self.format {
+                Format::Json => write!(writer, ",\"{name}\":\"{value}\""),
+                Format::Text => write!(writer, " {name}={value}"),
+            }
+        })?;
+        writer.write_str(end)
     }
 }
 

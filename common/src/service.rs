@@ -9,7 +9,8 @@
 //! # use postern_common::service::ServiceClient;
 //! # async fn example(calls: ServiceClient) -> Result<(), Box<dyn std::error::Error>> {
 //! let url = "http://127.0.0.1:8504/actors/a1".parse()?;
-//! let answer = calls.request(reqwest::Method::GET, url).await?.send().await?;
+//! let answer = calls.request(reqwest::Method::GET, url).await?;
+//! let answer = postern_common::trace::send(answer).await?;
 //! # Ok(())
 //! # }
 //! ```

@@ -6,11 +6,13 @@
 
 mod shutdown;
 
+use postern_common::trace::{SpanExport, SpanExportTask, Tracer};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
+use axum::Router;
 use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::cache::Cache;
@@ -18,7 +20,7 @@ use postern_common::clock::Timestamp;
 use postern_common::database::{Database, DatabaseOptions};
 use postern_common::dependency::Dependency;
 use postern_common::exit::Exit;
-use postern_common::http::{Limits, serve_with_metrics};
+use postern_common::http::{Limits, RequestTelemetry, serve_observed};
 use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::startup::Listeners;
 use postern_common::token::{Verifier, VerifierOptions};
@@ -68,6 +70,8 @@ pub struct App {
     suppression: Arc<SuppressionCache>,
     opened: Database,
     cache_probe: CacheProbe,
+    tracer: Option<Tracer>,
+    span_export: Option<SpanExportTask>,
 }
 
 /// Maximum duration of a graceful shutdown: the longest call, and the timeout of final writes once
@@ -134,12 +138,14 @@ impl App {
             .map_err(unavailable)?;
         let stop_delivery = CancellationToken::new();
         let (completed, completed_jobs) = mpsc::unbounded_channel();
+        let (tracer, span_export) = build_tracer(&config, &clock, &metrics)?;
         let runner = AttemptRunner::new(
             executor,
             clock.clone(),
             Arc::clone(&workers),
             completed,
             stop_delivery.clone(),
+            tracer.clone(),
         );
         let context = dispatch_context(&config, (store, metrics), clock, workers, runner);
         let parts = AppParts {
@@ -154,6 +160,8 @@ impl App {
             completed_jobs,
             stop_delivery,
             cache_probe,
+            tracer,
+            span_export,
         };
         Ok(Self::assemble(parts, quota))
     }
@@ -206,6 +214,8 @@ impl App {
             suppression: parts.suppression,
             opened: parts.opened,
             cache_probe: parts.cache_probe,
+            tracer: parts.tracer,
+            span_export: parts.span_export,
         }
     }
 
@@ -239,9 +249,10 @@ impl App {
 
     /// Serves until `shutdown` is cancelled; then accepts no requests, starts no attempts, releases
     /// claimed rows and completes attempts in progress.
-    pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
+    pub async fn run(mut self, listeners: Listeners, shutdown: CancellationToken) {
         let background_stop = CancellationToken::new();
         let mut background = JoinSet::new();
+        let span_export = SpanExport::start(self.span_export.take());
         background.spawn(self.maintenance().run(background_stop.clone()));
         background.spawn(self.delayed_row_mover().run(self.stop_delivery.clone()));
         background.spawn(self.cache_probe.run(background_stop.clone()));
@@ -284,13 +295,12 @@ impl App {
             bodies: self.config.queue.bodies,
             ..Limits::default()
         };
-        let serving = serve_with_metrics(
-            listeners.public,
-            router,
-            limits,
-            Some(metrics.http()),
-            shutdown.clone(),
-        );
+        let telemetry = RequestTelemetry {
+            metrics: Some(metrics.http()),
+            tracer: self.tracer,
+        };
+        let stop = shutdown.clone();
+        let serving = serve_observed(listeners.public, router, limits, telemetry, stop);
         // The last requests and the last calls complete concurrently. Notifications accepted
         // meanwhile are left in the queue for other replicas.
         let delivery_stop = async {
@@ -312,6 +322,7 @@ impl App {
         background_stop.cancel();
         background.shutdown().await;
         retire_workers(&workers, &store, &self.opened).await;
+        span_export.finish().await;
     }
 }
 
@@ -341,6 +352,16 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<(Database, Store),
 )]
 fn unavailable(error: StoreError) -> Exit {
     Exit::unavailable(error.to_string())
+}
+
+/// Creates the tracer, if `[tracing]` is configured.
+fn build_tracer(
+    config: &Config,
+    clock: &Clock,
+    metrics: &NotifyMetrics,
+) -> Result<(Option<Tracer>, Option<SpanExportTask>), Exit> {
+    let dropped = &metrics.spans_dropped;
+    Tracer::optional(config.tracing.as_ref(), "postern-notify", clock, dropped)
 }
 
 fn dispatch_context(
@@ -403,6 +424,8 @@ struct AppParts {
     completed_jobs: mpsc::UnboundedReceiver<CompletedJob>,
     stop_delivery: CancellationToken,
     cache_probe: CacheProbe,
+    tracer: Option<Tracer>,
+    span_export: Option<SpanExportTask>,
 }
 
 /// Loads the templates and creates the task that reloads them.

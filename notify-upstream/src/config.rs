@@ -16,6 +16,7 @@ use postern_common::decode::Object;
 use postern_common::http::{BodyBudgets, TrustedProxies};
 use postern_common::identity::IdentityConfig;
 use postern_common::log::Log;
+use postern_common::trace::TracingConfig;
 use postern_common::{Secret, timeline};
 use url::Url;
 
@@ -34,6 +35,8 @@ pub struct Config {
     pub admin: AdminListener,
     /// Log format and filter. Default JSON at `info`.
     pub(crate) log: Log,
+    /// Export of OpenTelemetry spans (`[tracing]`). Default none.
+    pub(crate) tracing: Option<TracingConfig>,
     /// `postgres://…` or `sqlite://…`. Default `sqlite://var/notify.db`. Overridden by
     /// `NOTIFY_DATABASE`.
     pub(crate) database: String,
@@ -165,6 +168,7 @@ impl Config {
             listen,
             admin: admin?,
             log,
+            tracing: TracingConfig::read_optional(root, env),
             database,
             cache,
             actor_service,

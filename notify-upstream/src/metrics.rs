@@ -26,6 +26,8 @@ use safeguards::SafeguardMetrics;
 #[derive(Clone, Debug)]
 pub(crate) struct NotifyMetrics {
     registry: Registry,
+    /// Dropped spans.
+    pub(crate) spans_dropped: IntCounter,
     /// Counters by channel and priority, resolved at start.
     accepted: PerChannel<[IntCounter; Priority::ALL.len()]>,
     /// Histograms by priority.
@@ -56,7 +58,12 @@ impl NotifyMetrics {
         let (registry, health) = (Registry::new(), Health::new());
         let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows per commit")
             .buckets(prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default());
+        let spans = IntCounter::new(
+            "postern_notify_spans_dropped_total",
+            "Spans that did not fit into the queue or that no collector accepted",
+        );
         Self {
+            spans_dropped: register(&registry, spans),
             accepted: accepted(&registry),
             accept_seconds: by_priority(
                 &registry,

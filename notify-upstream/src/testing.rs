@@ -280,6 +280,7 @@ impl TestReplica {
             Arc::clone(&workers),
             completed,
             stop.clone(),
+            None,
         );
         let snapshot_cache = SnapshotCache::new(clock.clone());
         let context = DispatchContext {

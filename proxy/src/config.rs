@@ -40,7 +40,7 @@ use postern_common::decode::{Field, Object};
 use postern_common::identity::IdentityConfig;
 use postern_common::log::Log;
 use postern_common::token::Issuer;
-use url::Url;
+use postern_common::trace::TracingConfig;
 
 pub use access::AccessList;
 pub use acme::{AcmeChallenge, AcmeConfig};
@@ -107,7 +107,7 @@ pub struct Config {
     /// The access log.
     pub access_log: AccessLogConfig,
     /// Trace export; default none.
-    pub traces: Option<TraceConfig>,
+    pub tracing: Option<TracingConfig>,
     /// Look-ups of the names of upstreams.
     pub dns: DnsConfig,
     /// The upstreams.
@@ -139,16 +139,6 @@ pub struct TokenConfig {
     /// Directory in which the last valid keys of each issuer are stored across restarts; default
     /// none.
     pub jwks_dir: Option<PathBuf>,
-}
-
-/// `[traces]`: export of OpenTelemetry spans.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TraceConfig {
-    /// The OTLP/HTTP endpoint for JSON, such as `http://127.0.0.1:4318/v1/traces`.
-    pub endpoint: Url,
-    /// The sampled fraction of new traces; default 0.01. The sampling decision of an incoming trace
-    /// is kept.
-    pub sample: f64,
 }
 
 /// `[stop]`: graceful shutdown.
@@ -206,7 +196,7 @@ impl Config {
         let access_log = root
             .section("access_log", AccessLogConfig::read)
             .unwrap_or_default();
-        let traces = root.section("traces", TraceConfig::read);
+        let tracing = read_tracing(root, env);
         let dns = root.section("dns", DnsConfig::read).unwrap_or_default();
         let upstreams = root.section("upstream", |section| {
             Some(section.entries(UpstreamConfig::read))
@@ -233,7 +223,7 @@ impl Config {
             stop,
             handover: handover.map(PathBuf::from),
             access_log,
-            traces,
+            tracing,
             dns,
             upstreams,
             cors: CorsPolicy::fallback(defaults.cors, &routes),
@@ -270,6 +260,11 @@ impl Config {
     }
 }
 
+fn read_tracing(root: &Object<'_>, env: &Env) -> Option<TracingConfig> {
+    root.renamed("traces", "[tracing]");
+    TracingConfig::read_optional(root, env)
+}
+
 impl ServerConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         Some(Self {
@@ -302,15 +297,6 @@ impl Default for TokenConfig {
             cache_bytes: 40 << 20,
             jwks_dir: None,
         }
-    }
-}
-
-impl TraceConfig {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let sample = section.or("sample", 0.01, |field| field.number(0.0..=1.0));
-        section
-            .required("endpoint", |field| field.url())
-            .map(|endpoint| Self { endpoint, sample })
     }
 }
 

@@ -25,6 +25,7 @@ pub(crate) mod pipeline;
 mod references;
 mod request_record;
 mod response;
+mod spans;
 mod upstream_request;
 
 use pingora_core::ErrorType;

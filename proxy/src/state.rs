@@ -23,6 +23,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use postern_common::network::client_limit_bits;
 use postern_common::token::Verifier;
+use postern_common::trace::Tracer;
 use postern_common::{Clock, Code};
 use uuid::Uuid;
 
@@ -37,7 +38,6 @@ use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::access_log::{AccessEvent, AccessLog};
 use crate::telemetry::ids::IdGenerator;
 use crate::telemetry::metrics::GatewayMetrics;
-use crate::telemetry::spans::SpanSender;
 
 /// The state shared by connections, Pingora hooks, reloads and the admin listener.
 pub(crate) struct GatewayState {
@@ -50,7 +50,7 @@ pub(crate) struct GatewayState {
     pub(crate) encoders: Arc<EncoderBudget>,
     pub(crate) metrics: Arc<GatewayMetrics>,
     pub(crate) access_log: AccessLog,
-    pub(crate) spans: Option<Arc<SpanSender>>,
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) ids: IdGenerator,
     pub(crate) clock: Clock,
     /// The hash seed of rate limit keys, so that clients cannot cause collisions.

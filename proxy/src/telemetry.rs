@@ -10,7 +10,6 @@ pub(crate) mod certificate_metrics;
 pub(crate) mod failure_cause;
 pub(crate) mod ids;
 pub(crate) mod metrics;
-pub(crate) mod spans;
 pub(crate) mod trace_context;
 
 pub use access_log::AccessEvent;

@@ -34,6 +34,8 @@ pub struct Changes {
     pub notify: &'static str,
     /// The port of the mail server; that of the mail catcher if `None`.
     pub mail_port: Option<u16>,
+    /// Tables at the end of all three files.
+    pub tables: String,
     /// Variables of all three processes.
     pub env: Vec<(&'static str, String)>,
     /// The variables of the installation that the processes get; all if empty.
@@ -97,6 +99,7 @@ impl Split {
         let mut processes = Vec::new();
         for (program, account, file) in files {
             let path = folder.path().join(format!("{program}.toml"));
+            let file = file.append(&changes.tables);
             std::fs::write(&path, file.text()).expect("the test's folder can be written");
             let program = Program::of_workspace(program, folder.path())
                 .arg("--config")

@@ -53,6 +53,7 @@ mod startup;
 mod statuses;
 mod streaming;
 mod timeline;
+mod tracing;
 mod user_journey;
 mod webhook;
 mod workspace_rules;

@@ -230,6 +230,12 @@ authoritative_domains = ["gmail.com"]
 trust_hosted_domain = true
 [social.parameters]
 prompt = "consent"
+[tracing]
+endpoint = "http://127.0.0.1:4318"
+protocol = "http/protobuf"
+sample_ratio = 0.1
+service_instance = "node-1"
+headers = { authorization = "IDP_ACTOR_CLIENT_SECRET" }
 "#;
 
 #[test]

@@ -74,7 +74,7 @@ impl PasswordFlow {
             return None;
         };
         let flow = self.clone();
-        Some(tokio::spawn(async move {
+        Some(postern_common::trace::spawn(async move {
             flow.send_code(&client, &email).await;
             drop(permit);
         }))

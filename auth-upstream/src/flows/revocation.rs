@@ -286,7 +286,7 @@ impl TokenRevoker {
             return;
         };
         let revoker = self.clone();
-        tokio::spawn(async move {
+        postern_common::trace::spawn(async move {
             for delay in RETRY_DELAYS {
                 tokio::time::sleep(delay).await;
                 if revoker.is_revoked_at_pool(&revocation).await {

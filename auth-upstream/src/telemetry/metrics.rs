@@ -8,7 +8,9 @@ use postern_common::dependency::Dependencies;
 use postern_common::exit::Exit;
 use postern_common::http::HttpMetrics;
 use prometheus::core::Collector;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+};
 
 use super::{AuditDropReason, Operation};
 use crate::protection::AttemptKind;
@@ -24,6 +26,8 @@ pub(crate) struct Metrics {
     dependencies: Dependencies,
     http: HttpMetrics,
     pools: PoolMetrics,
+    /// Dropped spans.
+    pub(crate) spans_dropped: IntCounter,
     operations: IntCounterVec,
     attempts_throttled: IntCounterVec,
     audit_dropped: IntCounterVec,
@@ -101,6 +105,13 @@ impl Metrics {
             http: HttpMetrics::new(&registry)?,
             pools: PoolMetrics::new(&registry)?,
             health,
+            spans_dropped: registered(
+                &registry,
+                IntCounter::new(
+                    "postern_auth_spans_dropped_total",
+                    "Spans that did not fit into the queue or that no collector accepted.",
+                )?,
+            )?,
             registry,
         })
     }

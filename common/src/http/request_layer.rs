@@ -18,8 +18,10 @@ use tower::Service;
 
 use super::budget::{BodyMemoryBudget, BodyOwner};
 use super::metrics::HttpMetrics;
+use super::server::RequestTelemetry;
 use super::{Limits, PROBLEM_CODE, Peer, REQUEST_ID, RequestId};
 use crate::problem::{Code, Problem};
+use crate::trace::{ActiveSpan, KeyValue, Scope, known_method};
 
 /// A router with request handling around it. Unknown paths and methods become problems.
 #[derive(Clone)]
@@ -27,7 +29,7 @@ pub(super) struct RequestLayer {
     router: Router,
     limits: Limits,
     budget: BodyMemoryBudget,
-    metrics: Option<HttpMetrics>,
+    telemetry: RequestTelemetry,
 }
 
 /// Per-request data of this layer. One extension serves all extractors, because each extension
@@ -100,14 +102,14 @@ impl RequestInfo {
 // === impl RequestLayer ===
 
 impl RequestLayer {
-    pub(super) fn new(router: Router, limits: Limits, metrics: Option<HttpMetrics>) -> Self {
+    pub(super) fn new(router: Router, limits: Limits, telemetry: RequestTelemetry) -> Self {
         let routed = router.layer(tower::layer::layer_fn(RecordRoute));
         let router = routed.fallback(|| async { Code::NotFound.into_response() });
         Self {
             router,
             limits,
             budget: BodyMemoryBudget::new(limits.bodies, limits.body),
-            metrics,
+            telemetry,
         }
     }
 
@@ -117,27 +119,35 @@ impl RequestLayer {
         mut request: http::Request<Incoming>,
     ) -> Response {
         let started = Instant::now();
-        let metrics = self.metrics.take();
-        let _in_flight = metrics.as_ref().map(HttpMetrics::start);
+        let metrics = self.telemetry.metrics.take();
+        let metrics = metrics.as_ref();
+        let _in_flight = metrics.map(HttpMetrics::start);
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
+        let (scope, span) = Scope::of_request(self.telemetry.tracer.as_ref(), &id.0, request.headers());
         let info = RequestInfo::new(peer, id, self.limits, self.budget);
         request.extensions_mut().insert(Arc::clone(&info));
-        let result = AssertUnwindSafe(self.router.call(request))
-            .catch_unwind()
-            .await;
-        let response = match result {
-            Ok(Ok(response)) => response,
-            Ok(Err(never)) => match never {},
-            Err(panic) => panic_response(&info.id, panic.as_ref()),
-        };
-        let response = finish_response(response, &info.id);
-        let elapsed = started.elapsed();
-        if let Some(metrics) = &metrics {
-            metrics.record(&method, info.route(), response.status(), elapsed);
-        }
-        log_request(&method, &response, &info, elapsed);
-        response
+        let handled = scope.run(async move {
+            let result = AssertUnwindSafe(self.router.call(request))
+                .catch_unwind()
+                .await;
+            let response = match result {
+                Ok(Ok(response)) => response,
+                Ok(Err(never)) => match never {},
+                Err(panic) => panic_response(&info.id, panic.as_ref()),
+            };
+            let response = finish_response(response, &info.id);
+            let elapsed = started.elapsed();
+            if let Some(metrics) = metrics {
+                metrics.record(&method, info.route(), response.status(), elapsed);
+            }
+            log_request(&method, &response, &info, elapsed);
+            if let Some(span) = span {
+                finish_span(span, &method, &response, &info);
+            }
+            response
+        });
+        handled.await
     }
 }
 
@@ -197,6 +207,33 @@ fn finish_response(mut response: Response, id: &RequestId) -> Response {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     response
+}
+
+/// Records the server span. Its attributes have neither path nor query, which can contain ids and
+/// codes.
+fn finish_span(mut span: ActiveSpan, method: &Method, response: &Response, info: &RequestInfo) {
+    let method = known_method(method);
+    let status = response.status();
+    match info.route.get() {
+        Some(route) => {
+            span.rename(format!("{method} {}", route.as_str()));
+            span.set(KeyValue::new("http.route", route.as_str().to_owned()));
+        }
+        None => span.rename(method),
+    }
+    span.set(KeyValue::new("http.request.method", method));
+    span.set(KeyValue::new(
+        "http.response.status_code",
+        i64::from(status.as_u16()),
+    ));
+    span.set(KeyValue::new("postern.request_id", Arc::clone(&info.id.0)));
+    let code = response.extensions().get::<Problem>().map(Problem::code);
+    if let Some(code) = code {
+        span.set(KeyValue::new("postern.code", code.as_str()));
+    }
+    if status.is_server_error() {
+        span.fail(code.map_or("500", Code::as_str));
+    }
 }
 
 fn log_request(method: &Method, response: &Response, info: &RequestInfo, elapsed: Duration) {

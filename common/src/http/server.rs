@@ -17,6 +17,16 @@ use super::request_layer::RequestLayer;
 use super::{Limits, Peer};
 use crate::accept::serve_connections;
 use crate::exit::Exit;
+use crate::trace::Tracer;
+
+/// What is recorded of each request.
+#[derive(Clone, Debug, Default)]
+pub struct RequestTelemetry {
+    /// Metrics; `None` for none.
+    pub metrics: Option<HttpMetrics>,
+    /// Spans; `None` if tracing is off.
+    pub tracer: Option<Tracer>,
+}
 
 /// Binds the configured address.
 ///
@@ -41,18 +51,20 @@ pub async fn serve(
     limits: Limits,
     shutdown: CancellationToken,
 ) {
-    serve_with_metrics(listener, router, limits, None, shutdown).await;
+    let telemetry = RequestTelemetry::default();
+    serve_observed(listener, router, limits, telemetry, shutdown).await;
 }
 
-/// Serves as [`serve`] does, and counts the requests in `metrics`.
-pub async fn serve_with_metrics(
+/// Serves as [`serve`] does, counts the requests, and records a server span for each request of a
+/// sampled trace.
+pub async fn serve_observed(
     listener: TcpListener,
     router: Router,
     limits: Limits,
-    metrics: Option<HttpMetrics>,
+    telemetry: RequestTelemetry,
     shutdown: CancellationToken,
 ) {
-    let request_layer = RequestLayer::new(router, limits, metrics);
+    let request_layer = RequestLayer::new(router, limits, telemetry);
     let serve = |stream, peer| {
         serve_connection(
             stream,

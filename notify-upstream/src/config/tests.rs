@@ -166,6 +166,12 @@ public_key = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt6z
 signing_key_env = "NOTIFY_SMTP_PASSWORD"
 [webhooks.standard]
 secret_env = "WEBHOOK_SECRET"
+[tracing]
+endpoint = "http://127.0.0.1:4318"
+protocol = "http/protobuf"
+sample_ratio = 0.1
+service_instance = "node-1"
+headers = { authorization = "NOTIFY_SMTP_PASSWORD" }
 "#;
 
 #[test]

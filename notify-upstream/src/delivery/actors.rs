@@ -6,6 +6,7 @@ use std::time::Duration;
 use postern_common::dependency::{Dependencies, Dependency, origin, root_cause};
 use postern_common::email::EmailAddress;
 use postern_common::service::{ServiceClient, ServiceTokenError};
+use postern_common::trace;
 use serde_json::Value;
 use url::Url;
 
@@ -126,7 +127,7 @@ impl ActorClient {
                         ActorAddressError::Misconfigured
                     }
                 })?;
-        let mut response = request.send().await.map_err(|error| {
+        let mut response = trace::send(request).await.map_err(|error| {
             let cause = root_cause(&error.without_url());
             self.availability.record_failure(cause);
             ActorAddressError::Unavailable

@@ -10,6 +10,7 @@ use postern_common::Clock;
 use postern_common::backoff::random_fraction;
 use postern_common::circuit_breaker::BreakerState;
 use postern_common::clock::Timestamp;
+use postern_common::trace::{ActiveSpan, DeliveryOrigin, KeyValue, Scope, Tracer};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
@@ -45,6 +46,7 @@ pub(crate) struct AttemptRunner {
     completed: mpsc::UnboundedSender<CompletedJob>,
     tasks: TaskTracker,
     stop: CancellationToken,
+    tracer: Option<Tracer>,
 }
 
 // === impl AttemptRunner ===
@@ -59,6 +61,7 @@ impl AttemptRunner {
         workers: Arc<WorkerRegistry>,
         completed: mpsc::UnboundedSender<CompletedJob>,
         stop: CancellationToken,
+        tracer: Option<Tracer>,
     ) -> Arc<Self> {
         Arc::new(Self {
             executor,
@@ -67,6 +70,7 @@ impl AttemptRunner {
             completed,
             tasks: TaskTracker::new(),
             stop,
+            tracer,
         })
     }
 
@@ -84,7 +88,9 @@ impl AttemptRunner {
     pub(crate) fn start(self: &Arc<Self>, job: DeliveryJob) {
         let runner = Arc::clone(self);
         self.tasks.spawn(async move {
-            let outcome = AssertUnwindSafe(runner.attempt(&job)).catch_unwind().await;
+            let (scope, span) = delivery_scope(runner.tracer.as_ref(), &job.claimed);
+            let attempt = AssertUnwindSafe(runner.attempt(&job)).catch_unwind();
+            let outcome = Box::pin(scope.run(attempt)).await;
             let outcome = match outcome {
                 Ok(outcome) => outcome,
                 Err(_) => {
@@ -99,6 +105,9 @@ impl AttemptRunner {
                         .await
                 }
             };
+            if let Some(span) = span {
+                finish_span(span, &job.claimed, &outcome);
+            }
             // The receiver is dropped only when the process ends; then the lease expires.
             let _ = runner.completed.send(CompletedJob { job, outcome });
         });
@@ -297,6 +306,47 @@ impl AttemptRunner {
             detail: None,
             address: None,
             template_version: None,
+        }
+    }
+}
+
+/// Returns the scope of an attempt, with the ids of the request that created the notification.
+fn delivery_scope(tracer: Option<&Tracer>, claimed: &Claimed) -> (Scope, Option<ActiveSpan>) {
+    let record = &claimed.record;
+    let origin = DeliveryOrigin {
+        notification_id: &claimed.id.to_string(),
+        request_id: record.request_id.as_deref(),
+        traceparent: record.trace_context.as_deref(),
+    };
+    Scope::of_delivery(tracer, &origin)
+}
+
+/// Records the span of an attempt. It has no address and no content.
+fn finish_span(mut span: ActiveSpan, claimed: &Claimed, outcome: &JobOutcome) {
+    let (channel, priority) = (claimed.record.lane.channel, claimed.record.lane.priority);
+    span.rename(format!("process {}", channel.as_str()));
+    span.extend([
+        KeyValue::new("messaging.system", "postern"),
+        KeyValue::new("messaging.operation.type", "process"),
+        KeyValue::new("messaging.operation.name", "process"),
+        KeyValue::new("messaging.destination.name", channel.as_str()),
+        KeyValue::new("messaging.message.id", claimed.id.to_string()),
+        KeyValue::new("postern.priority", priority.as_str()),
+        KeyValue::new("postern.attempt", i64::from(claimed.attempt)),
+    ]);
+    if let Some(id) = &claimed.record.request_id {
+        span.set(KeyValue::new("postern.request_id", id.clone()));
+    }
+    match outcome {
+        JobOutcome::Release => span.set(KeyValue::new("postern.outcome", "released")),
+        JobOutcome::Result(row, _) => {
+            if let Some(provider) = &row.provider {
+                span.set(KeyValue::new("postern.provider", provider.clone()));
+            }
+            match row.kind {
+                ResultKind::Sent => span.set(KeyValue::new("postern.outcome", "sent")),
+                _ => span.fail(row.code.clone().unwrap_or_else(|| "_OTHER".to_owned())),
+            }
         }
     }
 }

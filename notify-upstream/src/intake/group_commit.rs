@@ -9,6 +9,7 @@ use std::time::Duration;
 use postern_common::clock::Timestamp;
 use postern_common::group_commit::{self, Reply, Submission, Submitter};
 use postern_common::http::BudgetPermit;
+use postern_common::trace::Scope;
 use postern_common::{Code, Problem};
 use tokio::sync::mpsc;
 
@@ -132,6 +133,7 @@ fn record(principal: &Principal, validated: ValidatedRequest) -> Record {
         template_version,
         locale,
     } = validated;
+    let scope = Scope::current();
     Record {
         lane: Lane::first(request.channel, request.priority),
         creator: principal.creator.to_string(),
@@ -143,6 +145,10 @@ fn record(principal: &Principal, validated: ValidatedRequest) -> Record {
         variables: serde_json::to_string(&request.variables).unwrap_or_default(),
         created_at: Timestamp(0),
         expires_at: request.expires_at,
+        request_id: scope
+            .as_ref()
+            .and_then(|scope| scope.request_id().map(str::to_owned)),
+        trace_context: scope.and_then(|scope| scope.traceparent()),
     }
 }
 

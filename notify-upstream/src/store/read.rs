@@ -51,7 +51,7 @@ pub(super) fn unknown(what: &str) -> super::StoreError {
 
 /// The columns that `record` reads, in this order.
 pub(super) const RECORD: &str = "r.lane, r.creator, r.addressee, r.template, r.template_version, r.locale, r.recipient, r.variables, r.created_at, \
-     r.expires_at";
+     r.expires_at, r.request_id, r.trace_context";
 
 /// The start of the retry window.
 pub(super) const WANTED_AT: &str = "coalesce(r.send_at, r.created_at)";
@@ -93,6 +93,8 @@ pub(super) fn record(row: &impl StoredRow, first: usize) -> StoreResult<Record> 
         variables: row.column(first + 7)?,
         created_at: Timestamp(row.column(first + 8)?),
         expires_at: instant(row, first + 9)?,
+        request_id: row.column(first + 10)?,
+        trace_context: row.column(first + 11)?,
     })
 }
 

@@ -45,6 +45,10 @@ pub struct Record {
     pub created_at: Timestamp,
     /// The time of expiry.
     pub expires_at: Option<Timestamp>,
+    /// The id of the request.
+    pub request_id: Option<String>,
+    /// The W3C `traceparent` of the span that accepted the request.
+    pub trace_context: Option<String>,
 }
 
 /// The first request with an idempotency key.

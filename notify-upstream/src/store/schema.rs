@@ -14,6 +14,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
         (5, include_str!("schema/postgres_5.sql")),
         (6, include_str!("schema/postgres_6.sql")),
         (7, include_str!("schema/postgres_7.sql")),
+        (8, include_str!("schema/postgres_8.sql")),
         (9, include_str!("schema/postgres_9.sql")),
     ],
     sqlite: &[
@@ -22,6 +23,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
         (3, include_str!("schema/sqlite_3.sql")),
         (4, include_str!("schema/sqlite_4.sql")),
         (5, include_str!("schema/sqlite_5.sql")),
+        (6, include_str!("schema/sqlite_6.sql")),
         (7, include_str!("schema/sqlite_7.sql")),
     ],
 };

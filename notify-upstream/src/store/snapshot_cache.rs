@@ -175,6 +175,8 @@ mod tests {
             variables: String::new(),
             created_at: Timestamp(0),
             expires_at: None,
+            request_id: None,
+            trace_context: None,
         };
         Arc::new(NotificationSnapshot {
             id: OrderSequence::id(order),

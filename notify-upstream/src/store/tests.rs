@@ -54,6 +54,8 @@ fn notification(order: Order, priority: Priority) -> NewNotification {
             variables: "{\"name\":\"Ada \\u0000 'x' \\\"y\\\" ü\"}".to_owned(),
             created_at: NOW,
             expires_at: None,
+            request_id: None,
+            trace_context: None,
         },
         send_at: None,
         worker: None,

@@ -197,18 +197,26 @@ pub(crate) fn start_trace_span(
         .filter(|value| headers::is_traceparent(value.as_bytes()));
     let span = state.ids.random_u64();
     ctx.trace = match given.and_then(|value| value.to_str().ok()) {
-        Some(text) => TraceContext::follow(text, span),
+        Some(text) => {
+            let trace = TraceContext::follow(text, span);
+            let is_recorded = state.tracer.is_some() && trace.is_sampled();
+            TraceContext {
+                is_recorded,
+                ..trace
+            }
+        }
         None => {
             let id = u128::from(state.ids.random_u64()) << 64 | u128::from(state.ids.random_u64());
             let sampled = state
-                .spans
+                .tracer
                 .as_ref()
-                .is_some_and(|spans| spans.should_sample(state.ids.random_u64()));
+                .is_some_and(|tracer| tracer.samples(id.into()));
             TraceContext {
                 id,
                 span,
                 parent: None,
                 flags: u8::from(sampled),
+                is_recorded: sampled,
             }
         }
     };

@@ -2,6 +2,7 @@
 
 use pingora_proxy::Session;
 use postern_common::Problem;
+use postern_common::trace::TRACESTATE;
 
 use crate::admission::authorize::request_authority;
 use crate::admission::report_only::{self, DryRun};
@@ -30,6 +31,10 @@ pub(super) async fn check(
     let check = CheckRequest {
         request_id: ctx.id,
         trace: ctx.trace,
+        tracestate: head
+            .headers
+            .get(TRACESTATE)
+            .filter(|_| ctx.trace.parent.is_some()),
         method: head.method.as_str(),
         target: head.raw_path(),
         host: request_authority(head),

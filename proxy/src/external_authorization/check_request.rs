@@ -13,6 +13,8 @@ use crate::telemetry::TraceContext;
 pub(crate) struct CheckRequest<'a> {
     pub(crate) request_id: Uuid,
     pub(crate) trace: TraceContext,
+    /// The `tracestate` of a client whose trace is continued.
+    pub(crate) tracestate: Option<&'a HeaderValue>,
     pub(crate) method: &'a str,
     /// Path and query as the client sent them.
     pub(crate) target: &'a [u8],
@@ -44,6 +46,9 @@ impl CheckRequest<'_> {
         }
         insert("x-request-id", self.request_id.to_string().as_bytes());
         insert("traceparent", &self.trace.to_text());
+        if let Some(state) = self.tracestate {
+            insert("tracestate", state.as_bytes());
+        }
         headers
     }
 

@@ -13,6 +13,7 @@ use http::header::{AUTHORIZATION, HOST, InvalidHeaderValue};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::network::write_element;
 use postern_common::token::Caller;
+use postern_common::trace::TRACESTATE;
 use uuid::Uuid;
 
 use crate::api_keys::has_api_key;
@@ -80,6 +81,9 @@ impl IdentityHeaders<'_> {
     pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
         let values = HeaderValues::build(self);
         strip(headers, headers::is_reserved);
+        if self.trace.parent.is_none() {
+            headers.remove(TRACESTATE);
+        }
         if !self.replaced.is_empty() {
             strip(headers, |name| self.replaces(name));
         }
@@ -121,8 +125,12 @@ impl IdentityHeaders<'_> {
         // All values are validated at once.
         HeaderValue::from_maybe_shared(values.bytes.clone())?;
         let hides_authorization = self.hides_authorization(headers);
+        // The state belongs to the trace of a valid `traceparent` (W3C Trace Context section 4.3).
+        let drops_tracestate = self.trace.parent.is_none();
         for (name, value) in headers {
-            if hides_authorization && name == AUTHORIZATION {
+            if hides_authorization && name == AUTHORIZATION
+                || drops_tracestate && name == TRACESTATE
+            {
                 continue;
             }
             let name = name.as_str();

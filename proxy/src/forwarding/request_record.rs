@@ -9,6 +9,7 @@ use postern_common::Code;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
+use super::spans;
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::failure_cause;
@@ -17,7 +18,6 @@ use crate::state::request_context::{ForwardingPath, RequestContext};
 use crate::telemetry::access_log::AccessEvent;
 use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::metrics::{NO_ROUTE, OK_CODE};
-use crate::telemetry::spans::RequestSpan;
 
 /// The code of a request whose client disconnected.
 const CLIENT_CLOSED_CODE: &str = "client_closed";
@@ -89,8 +89,9 @@ pub(super) fn record_request(
         );
         attempt.pool.latency.observe(upstream_s);
     }
-    if let Some(spans) = state.spans.as_ref().filter(|_| ctx.trace.is_sampled()) {
-        spans.send(build_span(state, client, ctx, &outcome));
+    if let Some(tracer) = state.tracer.as_ref().filter(|_| ctx.trace.is_recorded) {
+        let (status, code, elapsed) = (outcome.status, outcome.code, outcome.elapsed);
+        spans::record(tracer, client.req_header(), ctx, (status, code, elapsed));
     }
     if state.access_log.is_enabled() {
         write_access_event(state, client, ctx, &outcome);
@@ -99,39 +100,6 @@ pub(super) fn record_request(
 
 fn seconds_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64()
-}
-
-fn build_span(
-    state: &GatewayState,
-    client: &Session,
-    ctx: &RequestContext,
-    outcome: &RequestOutcome,
-) -> RequestSpan {
-    let end = u128::try_from(state.clock.now().0).unwrap_or(0) * 1_000_000;
-    RequestSpan {
-        trace_id: ctx.trace.id,
-        span_id: ctx.trace.span,
-        parent_id: ctx.trace.parent,
-        method: client
-            .req_header()
-            .method
-            .as_str()
-            .chars()
-            .take(16)
-            .collect(),
-        route: ctx
-            .route()
-            .map_or(NO_ROUTE, |route| &route.pattern.path.template)
-            .to_owned(),
-        status: outcome.status,
-        code: outcome.code,
-        upstream: ctx
-            .attempt
-            .as_ref()
-            .map(|attempt| attempt.pool.config.name.clone()),
-        start_ns: end.saturating_sub(outcome.elapsed.as_nanos()),
-        end_ns: end,
-    }
 }
 
 fn write_access_event(

@@ -274,7 +274,7 @@ fn request_changes(ctx: &RequestContext) -> Option<&HeaderChanges> {
 fn identity_headers(ctx: &RequestContext) -> IdentityHeaders<'_> {
     IdentityHeaders {
         id: ctx.id,
-        trace: ctx.trace,
+        trace: ctx.trace.for_upstream(),
         client: ctx.client_address,
         is_tls: ctx.is_tls,
         caller: ctx.caller.as_ref(),

@@ -17,6 +17,7 @@ use postern_common::config::Env;
 use postern_common::exit::Exit;
 use postern_common::service_manager::ServiceManager;
 use postern_common::token::{Verifier, VerifierOptions};
+use postern_common::trace::{SpanExportTask, Tracer};
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
@@ -42,8 +43,6 @@ use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::ids::IdGenerator;
 use crate::telemetry::metrics::GatewayMetrics;
-use crate::telemetry::spans;
-use crate::telemetry::spans::SpanExporter;
 use crate::upstream::NO_ROOTS;
 
 /// A gateway that is ready to run.
@@ -58,7 +57,7 @@ pub struct App {
     handover: Option<PathBuf>,
     admin_hosts: Vec<String>,
     service_manager: Option<ServiceManager>,
-    exporter: Option<SpanExporter>,
+    exporter: Option<SpanExportTask>,
     renewal: Option<AcmeRenewal>,
 }
 
@@ -89,7 +88,7 @@ impl App {
         let host_guard = HostGuard::new(listener_tls::of(&protocols));
         let acme = listener_tls::prepare_acme(&config, &protocols, &metrics, &clock)?;
         let (renewal, acme_challenges) = acme.unzip();
-        let (spans, exporter) = spans::build(config.traces.as_ref(), &metrics.spans_dropped);
+        let (tracer, exporter) = build_tracer(&config, &clock, &metrics)?;
         let access_log = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (startup_settings, handover) =
             (StartupOnlySettings::of(&config), config.handover.clone());
@@ -117,7 +116,7 @@ impl App {
             encoders: Arc::default(),
             metrics,
             access_log,
-            spans,
+            tracer,
             ids: IdGenerator::new(),
             clock,
             key_seed: RandomState::new(),
@@ -375,6 +374,16 @@ async fn drain(tasks: &TaskTracker, stop: ShutdownConfig, close_idle: &Cancellat
             "drain timeout exceeded, closing connections"
         );
     }
+}
+
+/// Creates the tracer, if `[tracing]` is configured.
+fn build_tracer(
+    config: &Config,
+    clock: &Clock,
+    metrics: &GatewayMetrics,
+) -> Result<(Option<Tracer>, Option<SpanExportTask>), Exit> {
+    let dropped = &metrics.spans_dropped;
+    Tracer::optional(config.tracing.as_ref(), "postern-proxy", clock, dropped)
 }
 
 fn pingora_settings(config: &Config) -> ServerConf {

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use postern_common::config::AdminListener;
 use postern_common::log::Log;
+use postern_common::trace::TracingConfig;
 
-use crate::config::{
-    AccessLogConfig, AcmeConfig, Config, ListenerConfig, TokenConfig, TraceConfig,
-};
+use crate::config::{AccessLogConfig, AcmeConfig, Config, ListenerConfig, TokenConfig};
 
 /// The settings that a reload cannot change.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +17,7 @@ pub(crate) struct StartupOnlySettings {
     log: Log,
     workers: Option<usize>,
     access_log: AccessLogConfig,
-    traces: Option<TraceConfig>,
+    tracing: Option<TracingConfig>,
     tokens: TokenConfig,
     handover: Option<PathBuf>,
     /// Whether an upstream certificate is verified against the system's certificate authorities.
@@ -43,7 +42,7 @@ impl StartupOnlySettings {
             stop: _,
             handover,
             access_log,
-            traces,
+            tracing,
             dns: _,
             upstreams: _,
             routes: _,
@@ -59,7 +58,7 @@ impl StartupOnlySettings {
             log: log.clone(),
             workers: *workers,
             access_log: access_log.clone(),
-            traces: traces.clone(),
+            tracing: tracing.clone(),
             tokens: tokens.clone(),
             handover: handover.clone(),
             roots: config.needs_system_roots(),
@@ -74,7 +73,7 @@ impl StartupOnlySettings {
             log,
             workers,
             access_log,
-            traces,
+            tracing,
             tokens,
             handover,
             roots,
@@ -86,7 +85,7 @@ impl StartupOnlySettings {
             ("log", *log != other.log),
             ("workers", *workers != other.workers),
             ("access_log", *access_log != other.access_log),
-            ("traces", *traces != other.traces),
+            ("tracing", *tracing != other.tracing),
             ("tokens", *tokens != other.tokens),
             ("handover", *handover != other.handover),
             // Authorities that are no longer required need no restart.

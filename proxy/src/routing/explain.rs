@@ -437,6 +437,7 @@ mod tests {
             ("IDP_ACTOR_CLIENT_ID", "b"),
             ("IDP_SERVICE_POOL_ID", "us-west-2_c"),
             ("IDP_SERVICE_CLIENT_ID", "d"),
+            ("COLLECTOR_TOKEN", "e"),
         ]);
         let text = include_str!("../tests/everything.toml");
         let config =

@@ -11,6 +11,8 @@ pub struct TraceContext {
     pub parent: Option<u64>,
     /// Trace flags; bit 0: sampled.
     pub flags: u8,
+    /// Whether spans are recorded here.
+    pub is_recorded: bool,
 }
 
 impl TraceContext {
@@ -32,6 +34,7 @@ impl TraceContext {
             span,
             parent,
             flags,
+            is_recorded: false,
         }
     }
 
@@ -44,11 +47,30 @@ impl TraceContext {
         text
     }
 
+    /// Returns the context for a call to an upstream: its parent is the client span of the request
+    /// if spans are recorded, otherwise the span of the request.
+    pub(crate) fn for_upstream(self) -> Self {
+        let span = if self.is_recorded {
+            self.client_span()
+        } else {
+            self.span
+        };
+        Self { span, ..self }
+    }
+
+    /// Returns the id of the client span, which includes all attempts to forward the request.
+    pub(crate) fn client_span(self) -> u64 {
+        (self.span ^ CLIENT_SPAN).max(1)
+    }
+
     /// Returns whether the trace is sampled (W3C Trace Context section 3.2.2.5).
     pub(crate) fn is_sampled(self) -> bool {
         self.flags & 1 != 0
     }
 }
+
+/// The difference between the ids of the client span and of the server span of a request.
+const CLIENT_SPAN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Hexadecimal digits.
 const DIGITS: &[u8; 16] = b"0123456789abcdef";

@@ -188,6 +188,7 @@ fn env() -> Env {
         ("IDP_ACTOR_CLIENT_ID", "web"),
         ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
         ("IDP_SERVICE_CLIENT_ID", "machines"),
+        ("COLLECTOR_TOKEN", "Bearer collector"),
     ])
 }
 
@@ -244,6 +245,7 @@ fn every_key_is_in_the_reference_and_in_the_schema() {
         "IDP_SERVICE_CLIENT_ID",
     ];
     let names = secrets.into_iter().chain(account).chain(pools);
+    let names = names.chain(["COLLECTOR_TOKEN"]);
     let env: Env = names.map(|name| (name, "us-west-2_x")).collect();
     let reference = ConfigurationReference {
         sample: &format!("{}{IDENTITY_TABLES}", include_str!("everything.toml")),

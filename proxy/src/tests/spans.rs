@@ -1,76 +1,109 @@
-use serde_json::Value;
-
 use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 
-#[tokio::test]
-async fn sampled_request_is_exported_as_span() {
-    let (origin, collector) = (
-        TestOrigin::start(OriginBehavior::Answer).await,
-        TestOrigin::start(OriginBehavior::Answer).await,
-    );
-    let traces = format!(
-        "[traces]\nendpoint = \"http://{}/v1/traces\"\nsample = 0",
+const TRACE: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
+
+/// Starts a gateway that exports spans to `collector`.
+async fn traced(collector: &TestOrigin, sample_ratio: &str) -> TestGateway {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let tracing = format!(
+        "[tracing]\nendpoint = \"http://{}\"\nsample_ratio = {sample_ratio}",
         collector.address
     );
-    let upstream = format!("addresses = [\"{}\"]\n{traces}", origin.address);
-    let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
-    gateway.get("/any/unsampled", "").await;
-    let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
-    gateway.get("/open?secret", trace).await;
+    let upstream = format!("addresses = [\"{}\"]\n{tracing}", origin.address);
+    TestGateway::before(origin, &upstream, "", ROUTES).await
+}
+
+/// Stops the gateway and returns its log of requests to the origin.
+async fn stop(gateway: TestGateway) -> TestOrigin {
     gateway.shutdown.cancel();
     tokio::time::timeout(STEP_TIMEOUT, gateway.running)
         .await
         .expect("ends")
         .expect("does not panic");
+    gateway.origin
+}
+
+/// Returns the value of `traceparent` in a forwarded request.
+fn traceparent(request: &str) -> &str {
+    let (_, rest) = request.split_once("traceparent: ").expect("a traceparent");
+    rest.split("\r\n").next().expect("a line")
+}
+
+#[tokio::test]
+async fn sampled_request_is_exported_as_spans() {
+    let collector = TestOrigin::start(OriginBehavior::Answer).await;
+    let gateway = traced(&collector, "0.0").await;
+    gateway.get("/any/unsampled", "").await;
+    let fields = format!("{TRACE}tracestate: vendor=1\r\n");
+    gateway.get("/open?secret", &fields).await;
+    let origin = stop(gateway).await;
     let sent = collector.only();
+    assert!(sent.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{sent}");
+    for expected in [
+        "postern-proxy",
+        "GET /open",
+        "url.path",
+        "http.route",
+        "server.address",
+        "postern.upstream",
+    ] {
+        assert!(sent.contains(expected), "{expected} is missing in {sent}");
+    }
     assert!(
-        sent.starts_with("POST /v1/traces HTTP/1.1\r\n") && !sent.contains("secret"),
+        !sent.contains("secret") && !sent.contains("unsampled"),
         "{sent}"
     );
-    let body: Value =
-        serde_json::from_str(sent.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
-    let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
-        .as_array()
-        .expect("spans");
-    assert_eq!(spans.len(), 1, "{body}");
-    let span = &spans[0];
-    assert_eq!(
-        (&span["name"], &span["traceId"]),
-        (
-            &"GET /open".into(),
-            &"0af7651916cd43dd8448eb211c80319c".into()
-        )
-    );
-    assert_eq!(span["parentSpanId"], "b7ad6b7169203331");
-    let forwarded = gateway.origin.only();
+    let forwarded = origin.only();
+    let parent = traceparent(&forwarded);
     assert!(
-        forwarded.contains(span["spanId"].as_str().expect("an id")),
+        parent.starts_with("00-0af7651916cd43dd8448eb211c80319c-") && parent.ends_with("-01"),
+        "{forwarded}"
+    );
+    assert!(!parent.contains("b7ad6b7169203331"), "{forwarded}");
+    assert!(
+        forwarded.contains("tracestate: vendor=1\r\n"),
         "{forwarded}"
     );
 }
 
 #[tokio::test]
+async fn trace_context_is_forwarded_without_export() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let fields = format!("{TRACE}tracestate: vendor=1\r\n");
+    gateway.get("/open", &fields).await;
+    let bad = "traceparent: 00-zz-b7ad6b7169203331-01\r\ntracestate: vendor=2\r\n";
+    gateway.get("/open", bad).await;
+    gateway.get("/open", "tracestate: vendor=3\r\n").await;
+    let seen = gateway.origin.seen();
+    assert!(traceparent(&seen[0]).starts_with("00-0af7651916cd43dd8448eb211c80319c-"));
+    assert!(seen[0].contains("tracestate: vendor=1\r\n"), "{}", seen[0]);
+    for replaced in &seen[1..] {
+        assert_eq!(traceparent(replaced).len(), 55, "{replaced}");
+        assert!(traceparent(replaced).ends_with("-00"), "{replaced}");
+        assert!(!replaced.contains("vendor"), "{replaced}");
+    }
+}
+
+#[tokio::test]
+async fn unavailable_collector_does_not_fail_requests() {
+    let collector = TestOrigin::start(OriginBehavior::Hang).await;
+    let gateway = traced(&collector, "1.0").await;
+    for _ in 0..20 {
+        let response = tokio::time::timeout(STEP_TIMEOUT, gateway.get("/open", "")).await;
+        assert_eq!(response.expect("in time").status, 200);
+    }
+}
+
+#[tokio::test]
 async fn spans_do_not_follow_a_redirect() {
-    let (origin, elsewhere) = (
-        TestOrigin::start(OriginBehavior::Answer).await,
-        TestOrigin::start(OriginBehavior::Answer).await,
-    );
+    let elsewhere = TestOrigin::start(OriginBehavior::Answer).await;
     let head = "HTTP/1.1 307 Temporary Redirect\r\nContent-Length: 0\r\nLocation:";
     let redirect: &'static str = format!("{head} http://{}/\r\n\r\n", elsewhere.address).leak();
     let collector = TestOrigin::start(OriginBehavior::Text(redirect)).await;
-    let traces = format!(
-        "[traces]\nendpoint = \"http://{}/v1/traces\"\nsample = 1",
-        collector.address
-    );
-    let upstream = format!("addresses = [\"{}\"]\n{traces}", origin.address);
-    let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
+    let gateway = traced(&collector, "1.0").await;
     assert_eq!(gateway.get("/open", "").await.status, 200);
-    gateway.shutdown.cancel();
-    tokio::time::timeout(STEP_TIMEOUT, gateway.running)
-        .await
-        .expect("ends")
-        .expect("does not panic");
+    stop(gateway).await;
     assert!(collector.only().starts_with("POST /v1/traces "));
     assert!(elsewhere.seen().is_empty(), "{:?}", elsewhere.seen());
 }

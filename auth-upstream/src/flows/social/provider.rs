@@ -16,6 +16,7 @@ use oauth2::{
 use postern_common::Clock;
 use postern_common::dependency::{Dependency, root_cause};
 use postern_common::token::oidc::{IdToken, OidcVerifier};
+use postern_common::trace;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
@@ -244,10 +245,7 @@ async fn fetch_discovery_document(
         availability.record_failure(format_args!("discovery document: {error}"));
         SocialError::ProviderUnavailable
     };
-    let response = http
-        .get(url)
-        .timeout(config.deadline)
-        .send()
+    let response = trace::send(http.get(url).timeout(config.deadline))
         .await
         .map_err(|error| unavailable(error.without_url().into()))?;
     let response = response
@@ -271,7 +269,7 @@ async fn send(
 ) -> Result<HttpResponse, ProviderCallError> {
     let mut request: reqwest::Request = request.try_into()?;
     *request.timeout_mut() = Some(deadline);
-    let response = client.execute(request).await;
+    let response = trace::execute(&client, request).await;
     let response = response.map_err(reqwest::Error::without_url)?;
     let mut builder = http::Response::builder().status(response.status());
     for (name, value) in response.headers() {

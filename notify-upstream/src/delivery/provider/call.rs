@@ -11,6 +11,7 @@ use postern_common::dependency::root_cause;
 
 use super::{ErrorCodeTable, ProviderRefusal};
 use crate::address::is_public;
+use postern_common::trace;
 
 /// The response of a provider.
 pub(super) struct ApiResponse {
@@ -103,7 +104,7 @@ pub(super) async fn call(
             .classify(provider, code)
             .with_detail(format!("{code}: {cause}"))
     };
-    let mut response = request.send().await.map_err(silent)?;
+    let mut response = trace::send(request).await.map_err(silent)?;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(silent)? {

@@ -18,6 +18,7 @@ use lettre::transport::smtp::response::Response;
 use parking_lot::Mutex;
 use postern_common::dependency::root_cause;
 use postern_common::email::EmailAddress;
+use postern_common::trace;
 
 pub(crate) use config::{SmtpConfig, SmtpTimeouts, TlsMode};
 
@@ -115,13 +116,36 @@ impl SmtpProvider {
             }
             .with_detail(error)
         })?;
+        let call = trace::Scope::current()
+            .and_then(|scope| scope.child("SMTP send", trace::SpanKind::Client));
+        let mut span = call.map(|(_, span)| span);
+        if let Some(span) = &mut span {
+            span.extend([
+                trace::KeyValue::new("network.protocol.name", "smtp"),
+                trace::KeyValue::new("server.address", self.config.host.clone()),
+                trace::KeyValue::new("server.port", i64::from(self.config.port)),
+            ]);
+        }
+        let result = self.send_mail(message, to, &mail).await;
+        if let (Err(refusal), Some(span)) = (&result, &mut span) {
+            span.fail(refusal.code.clone());
+        }
+        result
+    }
+
+    async fn send_mail(
+        &self,
+        message: &OutgoingMessage<'_>,
+        to: &EmailAddress,
+        mail: &lettre::Message,
+    ) -> Result<ProviderAck, ProviderRefusal> {
         let bytes = mail.formatted();
         let SmtpTimeouts { prelude, dot, .. } = self.config.timeouts;
         let mut session = self.session(tokio::time::Instant::now() + prelude).await?;
         match run_session(
             &mut session,
             message::envelope_id(&self.config, message),
-            &mail,
+            mail,
             &bytes,
             dot,
         )

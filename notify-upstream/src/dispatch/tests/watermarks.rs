@@ -33,6 +33,8 @@ fn row(order: Order) -> NewNotification {
         variables: r#"{"name":"Ada"}"#.to_owned(),
         created_at: START,
         expires_at: None,
+        request_id: None,
+        trace_context: None,
     };
     NewNotification {
         id: OrderSequence::id(order),

@@ -24,6 +24,8 @@ fn snapshot(history: Vec<HistoryEntry>) -> NotificationSnapshot {
         variables: String::new(),
         created_at: NOW,
         expires_at: Some(at(3600)),
+        request_id: None,
+        trace_context: None,
     };
     NotificationSnapshot {
         id: OrderSequence::id(order_at(NOW)),

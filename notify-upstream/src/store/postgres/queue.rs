@@ -27,9 +27,10 @@ use crate::store::row::{
 const ACCEPT: &str = "
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::int8[], $3::int2[], $4::text[], $5::text[], $6::text[], $7::int4[], $8::text[],
-        $9::text[], $10::text[], $11::int8[], $12::int8[], $13::int8[], $14::int8[], $15::text[], $16::bytea[], $17::int8[])
+        $9::text[], $10::text[], $11::int8[], $12::int8[], $13::int8[], $14::int8[], $15::text[], $16::bytea[], $17::int8[],
+        $18::text[], $19::text[])
     AS t(id, ord, lane, creator, addressee, template, template_version, locale, recipient, variables, created_at,
-        expires_at, send_at, worker, key, fingerprint, recipient_key)
+        expires_at, send_at, worker, key, fingerprint, recipient_key, request_id, trace_context)
 ), keyed AS (
     INSERT INTO notify_key (creator, key, id, fingerprint, created_at)
     SELECT creator, key, id, fingerprint, created_at FROM input WHERE key IS NOT NULL ORDER BY creator, key
@@ -38,9 +39,9 @@ WITH input AS MATERIALIZED (
     SELECT * FROM input WHERE key IS NULL OR id IN (SELECT id FROM keyed)
 ), recorded AS (
     INSERT INTO notify_record (id, lane, creator, addressee, template, template_version, locale, recipient, variables,
-        created_at, send_at, expires_at, recipient_key)
+        created_at, send_at, expires_at, recipient_key, request_id, trace_context)
     SELECT id, lane, creator, addressee, template, template_version, locale, recipient, variables, created_at, send_at,
-        expires_at, recipient_key FROM fresh
+        expires_at, recipient_key, request_id, trace_context FROM fresh
 ), queued AS (
     INSERT INTO notify_queue (id, lane, ord, fence, attempt, worker, since)
     SELECT id, lane, ord, (worker IS NOT NULL)::int4, (worker IS NOT NULL)::int4, worker,
@@ -186,6 +187,8 @@ impl Postgres {
             .bind(column!(row => row.key.as_ref().map(|(key, _)| key.as_str())))
             .bind(column!(row => row.key.as_ref().map(|(_, print)| print.as_slice())))
             .bind(column!(row => recipient_key_of(&row.record.recipient)))
+            .bind(column!(row => row.record.request_id.as_deref()))
+            .bind(column!(row => row.record.trace_context.as_deref()))
             .fetch_all(&self.urgent)
             .await?;
         let refused = |row: &&NewNotification| row.key.is_some() && !kept.contains(&row.id);

@@ -20,9 +20,10 @@ ON CONFLICT DO NOTHING RETURNING id";
 
 const RECORDS: &str = "
 INSERT INTO notify_record (id, lane, creator, addressee, template, template_version, locale, recipient, variables,
-    created_at, send_at, expires_at, recipient_key)
+    created_at, send_at, expires_at, recipient_key, request_id, trace_context)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8,
-    value ->> 9, value ->> 10, value ->> 11, value ->> 12 FROM json_each(?1)";
+    value ->> 9, value ->> 10, value ->> 11, value ->> 12,
+    value ->> 13, value ->> 14 FROM json_each(?1)";
 
 const QUEUED: &str = "
 INSERT INTO notify_queue (id, lane, ord, fence, attempt, worker, since)
@@ -432,6 +433,8 @@ fn record_row(row: &NewNotification) -> impl serde::Serialize + '_ {
         row.send_at.map(|at| at.0),
         record.expires_at.map(|at| at.0),
         recipient_key_of(&record.recipient),
+        &record.request_id,
+        &record.trace_context,
     )
 }
 

@@ -1,0 +1,68 @@
+//! Calls that carry the ids of the current scope.
+
+use opentelemetry::KeyValue;
+use opentelemetry::trace::SpanKind;
+use reqwest::{Client, Request, RequestBuilder, Response};
+
+use super::scope::Scope;
+use super::span::{ActiveSpan, known_method};
+
+/// Sends a request, see [`execute`].
+///
+/// # Errors
+/// Those of the HTTP client.
+pub async fn send(request: RequestBuilder) -> reqwest::Result<Response> {
+    let (client, request) = request.build_split();
+    execute(&client, request?).await
+}
+
+/// Sends a request with `X-Request-Id`, `traceparent` and `tracestate` of the current scope, within
+/// a client span if the trace is sampled. The span has neither path nor query, because those of
+/// providers contain addresses and capabilities.
+///
+/// # Errors
+/// Those of the HTTP client.
+pub async fn execute(client: &Client, mut request: Request) -> reqwest::Result<Response> {
+    let Some(scope) = Scope::current() else {
+        return client.execute(request).await;
+    };
+    let method = known_method(request.method());
+    let name = if method == "_OTHER" { "HTTP" } else { method };
+    let Some((inner, mut span)) = scope.child(name, SpanKind::Client) else {
+        scope.inject(request.headers_mut());
+        return client.execute(request).await;
+    };
+    span.set(KeyValue::new("http.request.method", method));
+    let url = request.url();
+    set_server(
+        &mut span,
+        url.host_str().unwrap_or_default(),
+        url.port_or_known_default(),
+    );
+    inner.inject(request.headers_mut());
+    let result = client.execute(request).await;
+    match &result {
+        Ok(response) => {
+            let status = response.status().as_u16();
+            span.set(KeyValue::new(
+                "http.response.status_code",
+                i64::from(status),
+            ));
+            if status >= 400 {
+                span.fail(status.to_string());
+            }
+        }
+        Err(error) if error.is_timeout() => span.fail("timeout"),
+        Err(error) if error.is_connect() => span.fail("connect"),
+        Err(_) => span.fail("_OTHER"),
+    }
+    result
+}
+
+/// Sets `server.address` and `server.port`.
+fn set_server(span: &mut ActiveSpan, host: &str, port: Option<u16>) {
+    span.set(KeyValue::new("server.address", host.to_owned()));
+    if let Some(port) = port {
+        span.set(KeyValue::new("server.port", i64::from(port)));
+    }
+}

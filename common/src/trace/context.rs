@@ -1,0 +1,94 @@
+//! The header fields of W3C Trace Context.
+
+use std::str::FromStr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+
+/// `traceparent`: trace id, span id of the caller, and flags (W3C Trace Context section 3.2).
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// `tracestate`: data of tracing systems (W3C Trace Context section 3.3).
+pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+/// Returns the context of the caller, or an invalid one if `traceparent` is absent, occurs more
+/// than once or is malformed. `tracestate` is ignored if it is malformed.
+pub(super) fn extract(headers: &HeaderMap) -> SpanContext {
+    let mut values = headers.get_all(TRACEPARENT).iter();
+    let (Some(parent), None) = (values.next(), values.next()) else {
+        return SpanContext::NONE;
+    };
+    let Some(context) = parent.to_str().ok().and_then(parse) else {
+        return SpanContext::NONE;
+    };
+    if !headers.contains_key(TRACESTATE) {
+        return context;
+    }
+    // Several fields are one list (section 3.3.1).
+    let states = headers.get_all(TRACESTATE).iter();
+    let states: Option<Vec<&str>> = states.map(|state| state.to_str().ok()).collect();
+    let state = states.and_then(|states| TraceState::from_str(&states.join(",")).ok());
+    SpanContext::new(
+        context.trace_id(),
+        context.span_id(),
+        context.trace_flags(),
+        true,
+        state.unwrap_or_default(),
+    )
+}
+
+/// Parses a `traceparent` of version 00 with non-zero ids.
+pub(super) fn parse(text: &str) -> Option<SpanContext> {
+    let is_lower_hex = |part: &str| {
+        part.bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let mut parts = text.split('-');
+    let (Some("00"), Some(trace), Some(span), Some(flags), None) = (
+        parts.next(),
+        parts.next(),
+        parts.next(),
+        parts.next(),
+        parts.next(),
+    ) else {
+        return None;
+    };
+    let has_form = (trace.len(), span.len(), flags.len()) == (32, 16, 2)
+        && [trace, span, flags].into_iter().all(is_lower_hex);
+    if !has_form {
+        return None;
+    }
+    let context = SpanContext::new(
+        TraceId::from_hex(trace).ok()?,
+        SpanId::from_hex(span).ok()?,
+        TraceFlags::new(u8::from_str_radix(flags, 16).ok()?),
+        true,
+        TraceState::NONE,
+    );
+    context.is_valid().then_some(context)
+}
+
+/// Formats a `traceparent`.
+pub(super) fn format(context: &SpanContext) -> String {
+    format!(
+        "00-{}-{}-{:02x}",
+        context.trace_id(),
+        context.span_id(),
+        context.trace_flags().to_u8()
+    )
+}
+
+/// Sets the fields of a valid context, and removes those of an invalid one.
+pub(super) fn inject(context: &SpanContext, headers: &mut HeaderMap) {
+    let mut set = |name: HeaderName, value: Option<String>| match value
+        .and_then(|value| HeaderValue::try_from(value).ok())
+    {
+        Some(value) => drop(headers.insert(name, value)),
+        None => drop(headers.remove(name)),
+    };
+    let state = context.trace_state().header();
+    set(TRACEPARENT, context.is_valid().then(|| format(context)));
+    set(
+        TRACESTATE,
+        Some(state).filter(|state| context.is_valid() && !state.is_empty()),
+    );
+}

@@ -1,0 +1,213 @@
+//! The ids of the work in progress, as a task-local value.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::{Link, SpanContext, SpanKind, TraceFlags};
+use tokio::task::JoinHandle;
+
+use super::context;
+use super::span::{ActiveSpan, Tracer};
+
+tokio::task_local! {
+    static CURRENT: Scope;
+}
+
+/// The ids of a request or of a delivery. Log lines and calls within the scope carry them.
+#[derive(Clone, Debug)]
+pub struct Scope(Arc<Ids>);
+
+#[derive(Debug)]
+struct Ids {
+    request_id: Option<Arc<str>>,
+    notification_id: Option<Box<str>>,
+    /// The context for calls: of the own span, or of the caller if spans are not recorded here.
+    context: SpanContext,
+    /// The tracer, if the trace is sampled.
+    tracer: Option<Tracer>,
+}
+
+/// What a notification record knows of the request that created it.
+#[derive(Clone, Copy, Debug)]
+pub struct DeliveryOrigin<'a> {
+    /// The notification.
+    pub notification_id: &'a str,
+    /// The id of the request.
+    pub request_id: Option<&'a str>,
+    /// The `traceparent` of the span that accepted the notification.
+    pub traceparent: Option<&'a str>,
+}
+
+// === impl Scope ===
+
+impl Scope {
+    /// Creates the scope of an incoming request, and its server span if the trace is sampled. A
+    /// valid `traceparent` continues the trace of the caller, whose sampling decision is kept.
+    #[must_use]
+    pub fn of_request(
+        tracer: Option<&Tracer>,
+        request_id: &Arc<str>,
+        headers: &HeaderMap,
+    ) -> (Self, Option<ActiveSpan>) {
+        let parent = context::extract(headers);
+        let (context, span) = begin(tracer, &parent, SpanKind::Server, Vec::new());
+        let ids = Ids {
+            request_id: Some(Arc::clone(request_id)),
+            notification_id: None,
+            tracer: span.is_some().then(|| tracer.cloned()).flatten(),
+            context,
+        };
+        (Self(Arc::new(ids)), span)
+    }
+
+    /// Creates the scope of a delivery attempt, and its consumer span if the trace is sampled. The
+    /// span is a child of the span that accepted the notification, and is linked to it, because the
+    /// acceptance may be days old and of another process.
+    #[must_use]
+    pub fn of_delivery(
+        tracer: Option<&Tracer>,
+        origin: &DeliveryOrigin<'_>,
+    ) -> (Self, Option<ActiveSpan>) {
+        let accepted = origin.traceparent.and_then(context::parse);
+        let parent = accepted.unwrap_or(SpanContext::NONE);
+        let links = match parent.is_valid() {
+            true => vec![Link::with_context(parent.clone())],
+            false => Vec::new(),
+        };
+        let (context, span) = begin(tracer, &parent, SpanKind::Consumer, links);
+        let ids = Ids {
+            request_id: origin.request_id.map(Arc::from),
+            notification_id: Some(origin.notification_id.into()),
+            tracer: span.is_some().then(|| tracer.cloned()).flatten(),
+            context,
+        };
+        (Self(Arc::new(ids)), span)
+    }
+
+    /// Returns the scope of the current task.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(Self::clone).ok()
+    }
+
+    /// Runs a future within this scope.
+    pub fn run<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
+        CURRENT.scope(self, future)
+    }
+
+    /// Starts a span within this scope, if the trace is sampled. Returns the scope for the calls
+    /// that belong to the span.
+    #[must_use]
+    pub fn child(&self, name: &'static str, kind: SpanKind) -> Option<(Self, ActiveSpan)> {
+        let Ids {
+            request_id,
+            notification_id,
+            context,
+            tracer,
+        } = &*self.0;
+        let tracer = tracer.as_ref()?;
+        let (context, span) = begin(Some(tracer), context, kind, Vec::new());
+        let mut span = span?;
+        span.rename(name);
+        let ids = Ids {
+            request_id: request_id.clone(),
+            notification_id: notification_id.clone(),
+            context,
+            tracer: Some(tracer.clone()),
+        };
+        Some((Self(Arc::new(ids)), span))
+    }
+
+    /// Returns the id of the request.
+    #[must_use]
+    pub fn request_id(&self) -> Option<&str> {
+        self.0.request_id.as_deref()
+    }
+
+    /// Returns the `traceparent` for calls, if there is a trace.
+    #[must_use]
+    pub fn traceparent(&self) -> Option<String> {
+        let context = &self.0.context;
+        context.is_valid().then(|| context::format(context))
+    }
+
+    /// Sets `X-Request-Id`, `traceparent` and `tracestate` of a call.
+    pub fn inject(&self, headers: &mut HeaderMap) {
+        context::inject(&self.0.context, headers);
+        let id = self.request_id().map(HeaderValue::from_str);
+        if let Some(Ok(id)) = id {
+            headers.insert("x-request-id", id);
+        }
+    }
+
+    /// Calls `write` with the name and value of each id, for a log line. The values need no quotes.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn log_fields(
+        &self,
+        mut write: impl FnMut(&'static str, &dyn fmt::Display) -> fmt::Result,
+    ) -> fmt::Result {
+        if let Some(id) = &self.0.request_id {
+            write("request_id", id)?;
+        }
+        if let Some(id) = &self.0.notification_id {
+            write("notification_id", id)?;
+        }
+        if self.0.context.is_valid() {
+            write("trace_id", &self.0.context.trace_id())?;
+        }
+        Ok(())
+    }
+}
+
+/// Continues the trace of a valid parent, or starts one. Returns the context of the new span, and
+/// the span if it is sampled. Without a tracer the context is the parent's.
+fn begin(
+    tracer: Option<&Tracer>,
+    parent: &SpanContext,
+    kind: SpanKind,
+    links: Vec<Link>,
+) -> (SpanContext, Option<ActiveSpan>) {
+    let Some(tracer) = tracer else {
+        return (parent.clone(), None);
+    };
+    let (trace_id, is_sampled) = if parent.is_valid() {
+        (parent.trace_id(), parent.is_sampled())
+    } else {
+        let trace_id = tracer.new_trace_id();
+        (trace_id, tracer.samples(trace_id))
+    };
+    let context = SpanContext::new(
+        trace_id,
+        tracer.new_span_id(),
+        TraceFlags::default().with_sampled(is_sampled),
+        false,
+        parent.trace_state().clone(),
+    );
+    let span = is_sampled.then(|| tracer.start(&context, parent, kind, links));
+    (context, span)
+}
+
+/// Spawns a task within the scope of the current one.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    match Scope::current() {
+        Some(scope) => tokio::spawn(CURRENT.scope(scope, future)),
+        None => tokio::spawn(future),
+    }
+}
+
+/// Adds attributes.
+impl Extend<KeyValue> for ActiveSpan {
+    fn extend<T: IntoIterator<Item = KeyValue>>(&mut self, attributes: T) {
+        for attribute in attributes {
+            self.set(attribute);
+        }
+    }
+}

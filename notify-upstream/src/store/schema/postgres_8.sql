@@ -1,0 +1,6 @@
+-- Nobody waits long behind this: where a lock is not to be had, the process gives up and is started again.
+SET LOCAL lock_timeout = '3s';
+
+-- The request that created the notification, and the W3C `traceparent` of the span that accepted it.
+ALTER TABLE notify_record ADD COLUMN request_id TEXT;
+ALTER TABLE notify_record ADD COLUMN trace_context TEXT;
