@@ -72,6 +72,14 @@ impl Exit {
         }
     }
 
+    /// Creates the negative result of a check that was executed (1).
+    pub fn negative(message: impl Into<String>) -> Self {
+        Self {
+            status: 1,
+            message: message.into(),
+        }
+    }
+
     /// Returns the same error as a temporary failure, which a caller such as a mail server retries
     /// (`EX_TEMPFAIL`, 75).
     #[must_use]

@@ -3,7 +3,7 @@
 mod forwarded;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
@@ -69,6 +69,15 @@ impl IpNetwork {
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.0.addr()
+    }
+
+    /// Returns the first address after the network; `None` after the last one.
+    #[must_use]
+    pub fn address_after(&self) -> Option<IpAddr> {
+        match self.0.broadcast() {
+            IpAddr::V4(last) => Some(u32::from(last).checked_add(1).map(Ipv4Addr::from)?.into()),
+            IpAddr::V6(last) => Some(u128::from(last).checked_add(1).map(Ipv6Addr::from)?.into()),
+        }
     }
 
     /// Returns whether the network contains the address.

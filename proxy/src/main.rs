@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::config::Env;
 use postern_common::exit::{Exit, parse_arguments};
@@ -83,6 +83,19 @@ enum CliCommand {
         #[arg(long, value_name = "ADDRESS")]
         client_address: Option<IpAddr>,
     },
+    /// Print which requests are decided differently by two configurations.
+    Diff {
+        /// The configuration file in use.
+        old: PathBuf,
+        /// The configuration file to compare with it.
+        new: PathBuf,
+        /// Exit with status 1 if there is such a change.
+        #[arg(long, value_name = "KIND")]
+        fail_on: Option<FailOn>,
+        /// Print JSON, one change per line.
+        #[arg(long)]
+        json: bool,
+    },
     /// Manage API keys.
     ApiKey {
         #[command(subcommand)]
@@ -90,6 +103,15 @@ enum CliCommand {
     },
     /// Print the JSON schema of the configuration, for editors.
     Schema,
+}
+
+/// Changes that let `diff` fail.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    /// A request that was rejected and no longer is.
+    Widened,
+    /// Any change.
+    Any,
 }
 
 #[derive(Subcommand)]
@@ -150,6 +172,12 @@ fn main() -> ExitCode {
                 };
                 explain(&arguments.config, &env, &request)
             }
+            CliCommand::Diff {
+                old,
+                new,
+                fail_on,
+                json,
+            } => diff(&old, &new, &env, fail_on, json),
             CliCommand::ApiKey {
                 command:
                     ApiKeyCommand::Create {
@@ -325,6 +353,43 @@ fn explain(path: &Path, env: &Env, request: &ExplainRequest) -> Result<(), Exit>
         postern_proxy::explain(&config, method, url, headers, &caller, *client_address)
     );
     Ok(())
+}
+
+/// Compares two configurations. Their files are read as by `explain`: without the identity
+/// variables, and without the files that they name.
+#[expect(clippy::print_stdout, reason = "the output of a command")]
+fn diff(
+    old: &Path,
+    new: &Path,
+    env: &Env,
+    fail_on: Option<FailOn>,
+    json: bool,
+) -> Result<(), Exit> {
+    let env = env.clone().assuming(&ASSUMED_POOLS);
+    let read = |path| config_files(path)?.decode(|root| Config::read(root, &env));
+    let found = postern_proxy::differences(&read(old)?, &read(new)?)
+        .map_err(|error| Exit::usage(error.to_string()))?;
+    for difference in &found {
+        match json {
+            true => println!("{}", serde_json::json!(difference)),
+            false => println!("{difference}"),
+        }
+    }
+    let widened = found.iter().filter(|it| it.widened).count();
+    if !json {
+        println!("{} changes, {widened} widened", found.len());
+    }
+    match fail_on {
+        Some(FailOn::Widened) if widened > 0 => Err(Exit::negative(format!(
+            "{}: more callers reach something",
+            new.display()
+        ))),
+        Some(FailOn::Any) if !found.is_empty() => Err(Exit::negative(format!(
+            "{}: requests change their decision",
+            new.display()
+        ))),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Parses `NAME: VALUE`.

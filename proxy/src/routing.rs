@@ -7,6 +7,7 @@
 //!   certificates, and [`crate::message`].
 
 pub(crate) mod decision;
+pub(crate) mod difference;
 pub(crate) mod explain;
 pub mod listing;
 pub(crate) mod outcome;

@@ -264,7 +264,12 @@ fn long_run_selects_existing_tests_and_variables() {
     let sources = texts.collect::<String>();
     let functions: Vec<&str> = sources
         .lines()
-        .filter_map(|line| line.strip_prefix("async fn ")?.split('(').next())
+        .filter_map(|line| {
+            line.trim_start_matches("async ")
+                .strip_prefix("fn ")?
+                .split('(')
+                .next()
+        })
         .collect();
     for name in words_of_run("LONG_TESTS") {
         assert!(

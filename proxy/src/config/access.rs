@@ -31,6 +31,11 @@ impl AccessList {
         !is_in(&self.deny) && self.allow.as_deref().is_none_or(is_in)
     }
 
+    /// Returns the networks of both lists.
+    pub(crate) fn networks(&self) -> impl Iterator<Item = &IpNetwork> {
+        self.allow.iter().flatten().chain(&self.deny)
+    }
+
     /// Returns whether the list rejects nothing.
     #[must_use]
     pub fn is_report_only(&self) -> bool {

@@ -45,7 +45,7 @@ pub enum PathSegment {
 }
 
 /// A set of HTTP methods.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MethodSet(u8);
 
 /// A required header field or query parameter.

@@ -11,7 +11,7 @@ pub(crate) struct RouteTable {
 }
 
 /// The result of a route lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RouteMatch {
     /// A matching route.
     Route(RouteIndex),

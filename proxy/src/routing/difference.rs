@@ -1,0 +1,344 @@
+//! The difference of two configurations: which requests change their decision.
+//!
+//! Routes distinguish a finite number of kinds of requests and callers, so the comparison is exact:
+//! every kind is decided by both configurations with the code that decides on requests, and each
+//! change is reported once, with the simplest request that shows it.
+
+mod callers;
+mod request_space;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde::Serialize;
+
+use crate::config::{Config, RouteAnswer, RoutePolicy};
+use crate::routing::decision::access_list;
+use crate::routing::outcome::Outcome;
+use crate::routing::router::RouteRequest;
+use crate::routing::table::{RouteMatch, RouteTable};
+
+use callers::{CallerKind, addresses, callers};
+pub use request_space::TooManyRequests;
+use request_space::{METHODS, Representative, representatives};
+
+/// A change of the decision on some requests, with an example.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// The method of the example.
+    pub method: String,
+    /// Its host.
+    pub host: String,
+    /// Its path and query.
+    pub target: String,
+    /// Its header fields.
+    pub headers: Vec<(String, String)>,
+    /// Its caller; `None` if the decision changes alike for every caller.
+    pub caller: Option<String>,
+    /// Its client address, if an access list depends on it and it is known.
+    pub client_address: Option<IpAddr>,
+    /// The decision of the old configuration.
+    pub old: Decision,
+    /// The decision of the new configuration.
+    pub new: Decision,
+    /// Whether the request was rejected and no longer is, or its external authorization has ended.
+    pub widened: bool,
+}
+
+/// The decision of one configuration on a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Decision {
+    /// The name of the route; `None` if none matches.
+    pub route: Option<String>,
+    /// `allow`, `redirect`, `respond`, or a problem code.
+    pub decision: String,
+    /// The status; `None` if the upstream decides.
+    pub status: Option<u16>,
+    /// The upstreams with their weights and the forwarded path, or the answer.
+    pub detail: String,
+    /// The URL of the external authorization, if it is asked.
+    pub external_authorization: Option<String>,
+    /// What is compared besides, such as the body of a fixed response.
+    #[serde(skip)]
+    identity: String,
+}
+
+/// A configuration and its route table.
+struct Side<'c> {
+    config: &'c Config,
+    table: RouteTable,
+}
+
+/// Returns the changes of decisions, one for each pair of routes and group of callers.
+///
+/// Compared are the route, the policy, access lists of routes, external authorization, redirects
+/// and fixed responses, upstreams with their weights, and the forwarded path. Settings that do not
+/// decide where a request goes, such as limits and header changes, are not.
+///
+/// # Errors
+/// The routes distinguish too many kinds of requests.
+pub fn differences(old: &Config, new: &Config) -> Result<Vec<Difference>, TooManyRequests> {
+    let requests = representatives(&old.routes, &new.routes)?;
+    let sides = [Side::new(old), Side::new(new)];
+    let mut compared = HashSet::new();
+    let mut found = Vec::new();
+    for request in &requests {
+        let headers = header_map(&request.headers);
+        for method in METHODS {
+            let lookup = RouteRequest {
+                host: &request.host,
+                path: &request.path,
+                query: Some(request.query.as_str()).filter(|query| !query.is_empty()),
+                method,
+                headers: &headers,
+            };
+            let matches = sides.each_ref().map(|side| side.table.find(&lookup));
+            // The first request of a pair of routes represents the others, unless the location of
+            // a redirect depends on it.
+            let has_redirect = sides
+                .iter()
+                .zip(matches)
+                .any(|(side, found)| side.has_redirect(found));
+            if compared.insert(matches) || has_redirect {
+                compare(&sides, matches, &lookup, request, &mut found);
+            }
+        }
+    }
+    Ok(without_repetitions(found))
+}
+
+/// Compares the decisions on one request for all callers.
+fn compare(
+    sides: &[Side<'_>; 2],
+    matches: [RouteMatch; 2],
+    lookup: &RouteRequest<'_>,
+    request: &Representative,
+    found: &mut Vec<Difference>,
+) {
+    let [old, new] = sides;
+    let policies = [old.policy(matches[0]), new.policy(matches[1])];
+    let lists = [
+        access_list(&old.table, matches[0]),
+        access_list(&new.table, matches[1]),
+    ];
+    let callers = callers(policies);
+    for address in addresses(lists) {
+        let mut changes: Vec<(&CallerKind, Decision, Decision)> = Vec::new();
+        for kind in &callers {
+            let before = old.decide(matches[0], lookup, kind, address);
+            let after = new.decide(matches[1], lookup, kind, address);
+            if before.differs(&after) {
+                changes.push((kind, before, after));
+            }
+        }
+        let all_alike = changes.len() == callers.len()
+            && changes
+                .windows(2)
+                .all(|pair| pair[0].1 == pair[1].1 && pair[0].2 == pair[1].2);
+        if all_alike {
+            changes.truncate(1);
+        }
+        for (kind, before, after) in changes {
+            found.push(Difference {
+                method: lookup.method.to_owned(),
+                host: request.host.clone(),
+                target: match request.query.as_str() {
+                    "" => request.path.clone(),
+                    query => format!("{}?{query}", request.path),
+                },
+                headers: request.headers.clone(),
+                caller: (!all_alike).then(|| kind.to_string()),
+                client_address: address,
+                widened: after.is_wider_than(&before),
+                old: before,
+                new: after,
+            });
+        }
+    }
+}
+
+/// Removes changes with the same routes, decisions and caller as an earlier one.
+fn without_repetitions(found: Vec<Difference>) -> Vec<Difference> {
+    let mut seen = HashSet::new();
+    found
+        .into_iter()
+        .filter(|it| seen.insert((it.caller.clone(), it.old.kind(), it.new.kind())))
+        .collect()
+}
+
+fn header_map(fields: &[(String, String)]) -> HeaderMap {
+    fields
+        .iter()
+        .filter_map(|(name, value)| {
+            let name = HeaderName::try_from(name.as_str()).ok()?;
+            Some((name, HeaderValue::try_from(value.as_str()).ok()?))
+        })
+        .collect()
+}
+
+// === impl Side ===
+
+impl<'c> Side<'c> {
+    fn new(config: &'c Config) -> Self {
+        Self {
+            config,
+            table: RouteTable::new(config.routes.clone()),
+        }
+    }
+
+    fn policy(&self, found: RouteMatch) -> Option<&RoutePolicy> {
+        let route = found.route()?;
+        Some(&self.table.routes[route].policy)
+    }
+
+    fn has_redirect(&self, found: RouteMatch) -> bool {
+        let route = found.route().map(|index| &self.table.routes[index]);
+        let answer = route.and_then(|route| route.answer.as_deref());
+        matches!(answer, Some(RouteAnswer::Redirect(_)))
+    }
+
+    fn decide(
+        &self,
+        found: RouteMatch,
+        request: &RouteRequest<'_>,
+        kind: &CallerKind,
+        address: Option<IpAddr>,
+    ) -> Decision {
+        let caller = kind.caller();
+        let variables = request.explained(true, address);
+        let outcome = Outcome::of(&self.table, found, &variables, caller.as_ref());
+        let route = found.route().map(|index| &self.table.routes[index]);
+        let mut decision = Decision {
+            route: route.map(|route| route.name.clone()),
+            decision: outcome.decision().to_owned(),
+            status: outcome.status(),
+            detail: String::new(),
+            external_authorization: None,
+            identity: String::new(),
+        };
+        let (Some(route), false) = (route, decision.is_rejection()) else {
+            return decision;
+        };
+        let authorize = route.settings.authorize.as_ref();
+        let authorize = authorize.filter(|check| !check.report_only);
+        decision.external_authorization = authorize.map(|check| check.url.to_string());
+        match &outcome {
+            Outcome::Answered(answer, location) => {
+                decision.detail = location.clone().unwrap_or_default();
+                decision.identity = match answer {
+                    RouteAnswer::Respond(response) => format!("{response:?}"),
+                    // The location of a request without TLS and with another query.
+                    RouteAnswer::Redirect(_) => {
+                        let request = RouteRequest {
+                            query: Some("other=1"),
+                            ..*request
+                        };
+                        let variables = request.explained(false, address);
+                        let other = Outcome::of(&self.table, found, &variables, caller.as_ref());
+                        other.location().unwrap_or_default().to_owned()
+                    }
+                };
+            }
+            Outcome::Forwarded | Outcome::Rejected(_) => {
+                let mut targets: Vec<String> = route
+                    .targets
+                    .iter()
+                    .filter(|target| target.weight > 0)
+                    .map(|target| {
+                        let name = &self.config.upstreams[target.upstream].name;
+                        match route.targets.len() {
+                            1 => name.clone(),
+                            _ => format!("{name} (weight {})", target.weight),
+                        }
+                    })
+                    .collect();
+                targets.sort_unstable();
+                decision.detail = format!("upstream {}", targets.join(", "));
+                if let Some(rewrite) = &route.rewrite {
+                    let path = rewrite.apply(request.path.as_bytes());
+                    let path = String::from_utf8_lossy(&path);
+                    decision.detail.push_str(&format!(", path {path}"));
+                }
+            }
+        }
+        decision
+    }
+}
+
+// === impl Decision ===
+
+impl Decision {
+    /// Returns whether clients can notice the difference; the name of the route is none.
+    fn differs(&self, other: &Self) -> bool {
+        (&self.decision, self.status, &self.detail, &self.identity)
+            != (
+                &other.decision,
+                other.status,
+                &other.detail,
+                &other.identity,
+            )
+            || self.external_authorization != other.external_authorization
+    }
+
+    /// Returns what a group of changes has in common: the route, the decision and the status.
+    fn kind(&self) -> (Option<String>, String, Option<u16>) {
+        (self.route.clone(), self.decision.clone(), self.status)
+    }
+
+    fn is_rejection(&self) -> bool {
+        !matches!(self.decision.as_str(), "allow" | "redirect" | "respond")
+    }
+
+    fn is_wider_than(&self, old: &Self) -> bool {
+        !self.is_rejection()
+            && (old.is_rejection()
+                || (old.external_authorization.is_some() && self.external_authorization.is_none()))
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(status) = self.status {
+            write!(f, "{status} ")?;
+        }
+        f.write_str(&self.decision)?;
+        if !self.detail.is_empty() {
+            write!(f, ", {}", self.detail)?;
+        }
+        if let Some(url) = &self.external_authorization {
+            write!(f, ", if {url} allows it")?;
+        }
+        match &self.route {
+            Some(route) => write!(f, " (route {route})"),
+            None => f.write_str(" (no route)"),
+        }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} {} (Host: {})", self.method, self.target, self.host)?;
+        for (name, value) in &self.headers {
+            writeln!(f, "    header   {name}: {value}")?;
+        }
+        writeln!(
+            f,
+            "    caller   {}",
+            self.caller.as_deref().unwrap_or("any")
+        )?;
+        if let Some(address) = self.client_address {
+            writeln!(f, "    address  {address}")?;
+        }
+        writeln!(f, "    old      {}", self.old)?;
+        writeln!(f, "    new      {}", self.new)?;
+        if self.widened {
+            writeln!(f, "    widened")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

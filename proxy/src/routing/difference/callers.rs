@@ -1,0 +1,222 @@
+//! Representatives of the callers and client addresses that two routes can tell apart.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use postern_common::token::{Caller, Service, User};
+use serde_json::Value;
+
+use crate::config::{AccessList, CallerRules, RoutePolicy};
+
+/// A caller with the properties that decide about it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum CallerKind {
+    /// No token.
+    Anonymous,
+    /// A user with these groups, scopes and claims.
+    User {
+        groups: Vec<String>,
+        scopes: Vec<String>,
+        claims: Vec<(String, Value)>,
+    },
+    /// A service, and whether a rule names it.
+    Service {
+        name: String,
+        is_named: bool,
+        scopes: Vec<String>,
+    },
+}
+
+/// Returns representatives of all callers, those with fewer properties first.
+///
+/// Users: a rule accepts one of its groups together with all of its scopes and claims, so a user
+/// that two rules treat differently exists if and only if one with at most one group of each, and
+/// the scopes and claims of none, either or both, does. Services: each name, and a name that no
+/// rule has.
+pub(super) fn callers(policies: [Option<&RoutePolicy>; 2]) -> Vec<CallerKind> {
+    let [old, new] = policies.map(rules);
+    let mut callers = vec![CallerKind::Anonymous];
+    let users = [old, new].map(|rules| rules.and_then(|rules| rules.users.as_ref()));
+    let [old_groups, new_groups] =
+        users.map(|rule| rule.map(|rule| rule.groups.clone()).unwrap_or_default());
+    let user_scopes = combinations(users.map(|rule| rule.map(|rule| rule.scopes.as_slice())));
+    let claims = users.map(|rule| rule.map(|rule| rule.claims.clone()).unwrap_or_default());
+    let claim_sets = claim_combinations(claims);
+    for groups in group_combinations(&old_groups, &new_groups) {
+        for scopes in &user_scopes {
+            callers.extend(claim_sets.iter().map(|claims| CallerKind::User {
+                groups: groups.clone(),
+                scopes: scopes.clone(),
+                claims: claims.clone(),
+            }));
+        }
+    }
+    let services = [old, new].map(|rules| rules.and_then(|rules| rules.services.as_ref()));
+    let names: BTreeSet<String> = services
+        .into_iter()
+        .flatten()
+        .flat_map(|rule| rule.allow.iter().flatten().cloned())
+        .collect();
+    let mut other = "other".to_owned();
+    while names.contains(&other) {
+        other.push('-');
+    }
+    let service_scopes = combinations(services.map(|rule| rule.map(|rule| rule.scopes.as_slice())));
+    let names = names.into_iter().map(|name| (name, true));
+    for (name, is_named) in std::iter::once((other, false)).chain(names) {
+        callers.extend(service_scopes.iter().map(|scopes| CallerKind::Service {
+            name: name.clone(),
+            is_named,
+            scopes: scopes.clone(),
+        }));
+    }
+    callers
+}
+
+fn rules(policy: Option<&RoutePolicy>) -> Option<&CallerRules> {
+    match policy? {
+        RoutePolicy::Public => None,
+        RoutePolicy::Protected(rules) => Some(rules),
+    }
+}
+
+/// Returns none, the first, the second, and both sets, without repetitions.
+fn combinations(sets: [Option<&[String]>; 2]) -> Vec<Vec<String>> {
+    let sets = sets.map(|set| set.unwrap_or_default().iter().cloned());
+    let [old, new]: [BTreeSet<String>; 2] = sets.map(Iterator::collect);
+    let both = &old | &new;
+    let mut found: Vec<Vec<String>> = Vec::new();
+    for set in [BTreeSet::new(), old, new, both] {
+        let set: Vec<String> = set.into_iter().collect();
+        if !found.contains(&set) {
+            found.push(set);
+        }
+    }
+    found
+}
+
+/// Returns no group, each group, and each pair of a group of both rules.
+fn group_combinations(old: &[String], new: &[String]) -> BTreeSet<Vec<String>> {
+    let mut found = BTreeSet::from([Vec::new()]);
+    found.extend(old.iter().chain(new).map(|group| vec![group.clone()]));
+    for first in old {
+        let others = new.iter().filter(|second| *second != first);
+        found.extend(others.map(|second| vec![first.clone(), second.clone()]));
+    }
+    found
+}
+
+/// Returns no claims, those of each rule, and those of both if no claim has two values.
+fn claim_combinations(claims: [Vec<(String, Value)>; 2]) -> Vec<Vec<(String, Value)>> {
+    let [old, new] = claims;
+    let is_consistent = old
+        .iter()
+        .all(|(name, value)| new.iter().all(|(other, it)| other != name || it == value));
+    let mut both = old.clone();
+    both.extend(new.iter().filter(|claim| !old.contains(claim)).cloned());
+    let mut found: Vec<Vec<(String, Value)>> = Vec::new();
+    for set in [Vec::new(), old, new] {
+        if !found.contains(&set) {
+            found.push(set);
+        }
+    }
+    if is_consistent && !found.contains(&both) {
+        found.push(both);
+    }
+    found
+}
+
+/// Returns an address of each range that the lists treat alike, and no address if there are no
+/// lists.
+pub(super) fn addresses(lists: [Option<&AccessList>; 2]) -> Vec<Option<IpAddr>> {
+    let mut lists = lists.into_iter().flatten().peekable();
+    if lists.peek().is_none() {
+        return vec![None];
+    }
+    // A range begins at an end of a network, or at the first address.
+    let mut starts = BTreeSet::from([
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    ]);
+    for network in lists.flat_map(AccessList::networks) {
+        starts.insert(network.address());
+        starts.extend(network.address_after());
+    }
+    std::iter::once(None)
+        .chain(starts.into_iter().map(Some))
+        .collect()
+}
+
+// === impl CallerKind ===
+
+impl CallerKind {
+    /// Returns the caller; `None` without a token.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        let issuer = Arc::from("test");
+        match self {
+            Self::Anonymous => None,
+            Self::User {
+                groups,
+                scopes,
+                claims,
+            } => Some(Caller::User(Arc::new(User {
+                issuer,
+                subject: "test".into(),
+                username: "test".into(),
+                client_id: "test".into(),
+                scopes: scopes.as_slice().into(),
+                groups: groups.as_slice().into(),
+                expires_at: i64::MAX,
+                claims: claims
+                    .iter()
+                    .map(|(name, value)| (name.as_str().into(), value.clone()))
+                    .collect(),
+            }))),
+            Self::Service { name, scopes, .. } => Some(Caller::Service(Arc::new(Service {
+                issuer,
+                subject: name.as_str().into(),
+                service_id: name.as_str().into(),
+                scopes: scopes.as_slice().into(),
+                expires_at: i64::MAX,
+            }))),
+        }
+    }
+}
+
+impl fmt::Display for CallerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scopes, mut properties) = match self {
+            Self::Anonymous => return f.write_str("no token"),
+            Self::User {
+                groups,
+                scopes,
+                claims,
+            } => {
+                f.write_str("a user")?;
+                let groups = groups.iter().map(|name| format!("the group {name}"));
+                let claims = claims
+                    .iter()
+                    .map(|(name, value)| format!("{name} = {value}"));
+                (scopes, groups.chain(claims).collect::<Vec<_>>())
+            }
+            Self::Service {
+                name,
+                is_named,
+                scopes,
+            } => {
+                match is_named {
+                    true => write!(f, "the service {name}")?,
+                    false => f.write_str("a service that no rule names")?,
+                }
+                (scopes, Vec::new())
+            }
+        };
+        properties.extend(scopes.iter().map(|name| format!("the scope {name}")));
+        match properties.as_slice() {
+            [] => Ok(()),
+            properties => write!(f, " with {}", properties.join(", ")),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Representatives of all requests that two configurations can tell apart.
+
+use std::collections::BTreeSet;
+
+use crate::config::{HostPattern, MatchCondition, PathPattern, PathSegment, Route, RoutePattern};
+use crate::message::target::RequestTarget;
+
+/// Maximum number of representatives. A configuration needs about one for each segment of its
+/// templates.
+const MAX_REQUESTS: usize = 1_000_000;
+
+/// Methods of representatives: those that routes can use, and one that they cannot.
+pub(super) const METHODS: [&str; 8] = [
+    "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PROPFIND",
+];
+
+/// A request without its method. Every request with the same matching routes in both
+/// configurations is represented by one of these.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Representative {
+    /// The number of conditions that it satisfies, so that simple examples come first.
+    conditions: usize,
+    path_length: usize,
+    names_host: bool,
+    pub(super) path: String,
+    pub(super) host: String,
+    /// Names and values of header fields.
+    pub(super) headers: Vec<(String, String)>,
+    /// The query without the `?`; empty for none.
+    pub(super) query: String,
+}
+
+/// The space of requests cannot be enumerated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the routes distinguish more than {MAX_REQUESTS} kinds of requests")]
+pub struct TooManyRequests;
+
+/// A condition on a header field (`false`) or a query parameter (`true`).
+type Atom = (bool, MatchCondition);
+
+/// Returns representatives of all requests, simple ones first.
+///
+/// A request is characterised by the patterns that match its host, the path of literal and other
+/// segments, and the conditions that it satisfies; these are enumerated separately.
+pub(super) fn representatives(
+    old: &[Route],
+    new: &[Route],
+) -> Result<Vec<Representative>, TooManyRequests> {
+    let patterns: Vec<&RoutePattern> = old.iter().chain(new).map(|route| &route.pattern).collect();
+    let fresh = fresh_word(&patterns);
+    let mut found = Vec::new();
+    for (host, names_host) in hosts(&patterns, &fresh) {
+        let here: Vec<&RoutePattern> = patterns
+            .iter()
+            .copied()
+            .filter(|pattern| matches_host(pattern, &host))
+            .collect();
+        let templates: Vec<&PathPattern> = here.iter().map(|pattern| &pattern.path).collect();
+        let mut paths = PathSpace {
+            fresh: &fresh,
+            paths: Vec::new(),
+        };
+        paths.extend(&templates, 0, &mut String::new())?;
+        for path in paths.paths {
+            let conditions = condition_sets(&here, &path)?;
+            if found.len() + conditions.len() > MAX_REQUESTS {
+                return Err(TooManyRequests);
+            }
+            for atoms in conditions {
+                let (headers, query) = fields(&atoms, &fresh);
+                found.push(Representative {
+                    conditions: atoms.len(),
+                    path_length: path.len(),
+                    names_host,
+                    path: path.clone(),
+                    host: host.clone(),
+                    headers,
+                    query,
+                });
+            }
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Returns a word that is neither a literal segment, a label of a host, nor a value of a condition.
+fn fresh_word(patterns: &[&RoutePattern]) -> String {
+    let mut taken = BTreeSet::new();
+    for pattern in patterns {
+        taken.extend(pattern.path.segments.iter().map(|segment| match segment {
+            PathSegment::Literal(text) | PathSegment::Param(text) => text.as_str(),
+        }));
+        for host in &pattern.hosts {
+            let (HostPattern::Exact(name) | HostPattern::Subdomains(name)) = host;
+            taken.extend(name.split('.'));
+        }
+        let conditions = pattern.headers.iter().chain(&pattern.queries);
+        taken.extend(conditions.filter_map(|condition| condition.value.as_deref()));
+    }
+    let mut word = "x".to_owned();
+    while taken.contains(word.as_str()) {
+        word.push('x');
+    }
+    word
+}
+
+/// Returns hosts that match different sets of patterns, and whether a pattern names them.
+fn hosts(patterns: &[&RoutePattern], fresh: &str) -> BTreeSet<(String, bool)> {
+    let mut hosts = BTreeSet::from([(format!("{fresh}.test"), false)]);
+    for host in patterns.iter().flat_map(|pattern| &pattern.hosts) {
+        hosts.insert(match host {
+            HostPattern::Exact(name) => (name.clone(), true),
+            HostPattern::Subdomains(name) => (format!("{fresh}.{name}"), true),
+        });
+    }
+    hosts
+}
+
+fn matches_host(pattern: &RoutePattern, host: &str) -> bool {
+    pattern.hosts.is_empty()
+        || pattern.hosts.iter().any(|accepted| match accepted {
+            HostPattern::Exact(name) => name == host,
+            HostPattern::Subdomains(name) => host
+                .strip_suffix(name.as_str())
+                .is_some_and(|labels| labels.len() > 1 && labels.ends_with('.')),
+        })
+}
+
+/// The paths that templates can tell apart.
+struct PathSpace<'a> {
+    fresh: &'a str,
+    paths: Vec<String>,
+}
+
+// === impl PathSpace ===
+
+impl PathSpace<'_> {
+    /// Adds the paths that begin with `path`, which has `depth` segments and which `templates`
+    /// match so far.
+    fn extend(
+        &mut self,
+        templates: &[&PathPattern],
+        depth: usize,
+        path: &mut String,
+    ) -> Result<(), TooManyRequests> {
+        if depth > 0 && is_canonical(path) {
+            if self.paths.len() == MAX_REQUESTS {
+                return Err(TooManyRequests);
+            }
+            self.paths.push(path.clone());
+        }
+        // Longer paths are alike if each template has ended with `/*` above this depth.
+        if depth > 0
+            && templates
+                .iter()
+                .all(|template| template.segments.len() < depth)
+        {
+            return Ok(());
+        }
+        let mut choices = BTreeSet::from(["", self.fresh]);
+        choices.extend(templates.iter().filter_map(
+            |template| match template.segments.get(depth) {
+                Some(PathSegment::Literal(text)) => Some(text.as_str()),
+                Some(PathSegment::Param(_)) | None => None,
+            },
+        ));
+        for choice in choices {
+            let next: Vec<&PathPattern> = templates
+                .iter()
+                .copied()
+                .filter(|template| match template.segments.get(depth) {
+                    Some(PathSegment::Literal(text)) => text == choice,
+                    Some(PathSegment::Param(_)) => !choice.is_empty(),
+                    None => template.prefix,
+                })
+                .collect();
+            let length = path.len();
+            path.push('/');
+            path.push_str(choice);
+            self.extend(&next, depth + 1, path)?;
+            path.truncate(length);
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a request can have this path after it was parsed.
+fn is_canonical(path: &str) -> bool {
+    RequestTarget::parse(path.as_bytes()).is_ok_and(|target| target.path == path)
+}
+
+/// Returns the sets of conditions that requests with this path can satisfy: the unions of the
+/// conditions of some matching routes. A request that satisfies more satisfies no other route.
+fn condition_sets(
+    patterns: &[&RoutePattern],
+    path: &str,
+) -> Result<BTreeSet<BTreeSet<Atom>>, TooManyRequests> {
+    let mut sets = BTreeSet::from([BTreeSet::new()]);
+    for pattern in patterns {
+        if pattern.condition_count() == 0 || !matches_path(&pattern.path, path) {
+            continue;
+        }
+        let headers = pattern.headers.iter().map(|it| (false, it.clone()));
+        let queries = pattern.queries.iter().map(|it| (true, it.clone()));
+        let atoms: BTreeSet<Atom> = headers.chain(queries).collect();
+        let with: Vec<BTreeSet<Atom>> = sets.iter().map(|set| set | &atoms).collect();
+        sets.extend(with);
+        if sets.len() > MAX_REQUESTS {
+            return Err(TooManyRequests);
+        }
+    }
+    Ok(sets)
+}
+
+fn matches_path(pattern: &PathPattern, path: &str) -> bool {
+    let mut segments = path[1..].split('/');
+    pattern.segments.iter().all(|segment| {
+        segments.next().is_some_and(|text| match segment {
+            PathSegment::Literal(literal) => literal == text,
+            PathSegment::Param(_) => !text.is_empty(),
+        })
+    }) && segments.next().is_some() == pattern.prefix
+}
+
+/// Returns the header fields and the query of a request that satisfies exactly these conditions.
+fn fields(atoms: &BTreeSet<Atom>, fresh: &str) -> (Vec<(String, String)>, String) {
+    let (mut headers, mut query) = (Vec::new(), Vec::new());
+    for (is_query, MatchCondition { name, value }) in atoms {
+        let value = match value {
+            Some(value) => value,
+            // Satisfied by the value of another condition.
+            None if atoms
+                .iter()
+                .any(|(kind, it)| kind == is_query && it.name == *name && it.value.is_some()) =>
+            {
+                continue;
+            }
+            None => fresh,
+        };
+        if *is_query {
+            query.push(format!("{name}={value}"));
+        } else {
+            headers.push((name.clone(), value.to_owned()));
+        }
+    }
+    (headers, query.join("&"))
+}
