@@ -55,7 +55,7 @@ impl Exit {
         }
     }
 
-    /// Creates an error for a command that has found what it looks for (1).
+    /// Creates an error for a check that was executed and failed (1).
     pub fn failed(message: impl Into<String>) -> Self {
         Self {
             status: 1,
@@ -68,14 +68,6 @@ impl Exit {
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self {
             status: 69,
-            message: message.into(),
-        }
-    }
-
-    /// Creates the negative result of a check that was executed (1).
-    pub fn negative(message: impl Into<String>) -> Self {
-        Self {
-            status: 1,
             message: message.into(),
         }
     }

@@ -380,11 +380,11 @@ fn diff(
         println!("{} changes, {widened} widened", found.len());
     }
     match fail_on {
-        Some(FailOn::Widened) if widened > 0 => Err(Exit::negative(format!(
+        Some(FailOn::Widened) if widened > 0 => Err(Exit::failed(format!(
             "{}: more callers reach something",
             new.display()
         ))),
-        Some(FailOn::Any) if !found.is_empty() => Err(Exit::negative(format!(
+        Some(FailOn::Any) if !found.is_empty() => Err(Exit::failed(format!(
             "{}: requests change their decision",
             new.display()
         ))),

@@ -231,6 +231,20 @@ fn wait_for_line(log: &Path, is: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
+/// Stops the gateway and waits for the events of each step.
+fn assert_shutdown_is_logged(child: &mut Child, log: &Path) {
+    terminate(child);
+    let status = wait(child, END_WITHIN);
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    for message in [
+        "shutdown started",
+        "stopped accepting connections, draining",
+        "shutdown completed",
+    ] {
+        wait_for_line(log, |line| line["message"] == message);
+    }
+}
+
 #[test]
 fn start_reload_and_shutdown_are_logged() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -291,17 +305,7 @@ fn start_reload_and_shutdown_are_logged() {
         (&"WARN".into(), &"workers".into())
     );
 
-    terminate(&child);
-    let status = wait(&mut child, END_WITHIN);
-    assert!(status.is_some_and(|status| status.success()), "{status:?}");
-    let messages = [
-        "shutdown started",
-        "stopped accepting connections, draining",
-        "shutdown completed",
-    ];
-    for message in messages {
-        wait_for_line(&log, says(message));
-    }
+    assert_shutdown_is_logged(&mut child, &log);
     let said = std::fs::read_to_string(&log).expect("a log");
     assert_eq!(
         said.matches("configuration reload rejected").count(),

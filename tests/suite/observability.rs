@@ -170,6 +170,7 @@ fn rules_dashboards_and_runbook_use_documented_metrics() {
         "postern_auth",
         "postern_notify",
         "postern_process",
+        "postern_dependencies",
     ];
     for (file, text) in texts {
         for name in metric_names(&text) {
