@@ -142,10 +142,7 @@ impl App {
                 })
             });
         let router = http::router(Arc::clone(&service.flows), service.trusted_proxies.clone());
-        let telemetry = RequestTelemetry {
-            metrics: Some(service.metrics.http()),
-            tracer,
-        };
+        let telemetry = RequestTelemetry::new(service.metrics.http(), tracer);
         serve_observed(listeners.public, router, limits, telemetry, shutdown).await;
         tracing::info!("requests drained");
         // Aborting is safe at any point: these tasks tolerate a crash.

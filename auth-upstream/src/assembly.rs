@@ -86,11 +86,7 @@ impl AuthService {
         let database =
             Database::open(&config.database, DatabaseOptions::new("postern-auth")).await?;
         let store = AuthStore::new(database).await?;
-        let options = cache::CacheOptions {
-            clock: clock.clone(),
-            ..cache::CacheOptions::default()
-        };
-        let cache = Cache::open_with(&config.cache, &options)?;
+        let cache = open_cache(&config, &clock)?;
         let key_ring = Arc::new(match config.sealing_keys.take() {
             Some(key_ring) => key_ring,
             None => stored_key_ring(&store, &clock).await?,
@@ -152,6 +148,14 @@ impl AuthService {
             audit_trail,
         })
     }
+}
+
+fn open_cache(config: &Config, clock: &Clock) -> Result<Cache, Exit> {
+    let options = cache::CacheOptions {
+        clock: clock.clone(),
+        ..cache::CacheOptions::default()
+    };
+    Cache::open_with(&config.cache, &options)
 }
 
 // === impl SharedParts ===

@@ -107,11 +107,7 @@ impl App {
             &clock,
             &metrics,
         )?;
-        let verifier_options = VerifierOptions {
-            clock: clock.clone(),
-            ..VerifierOptions::default()
-        };
-        let verifier = Verifier::new(config.identity.issuers(), verifier_options);
+        let verifier = verifier(&config, &clock);
         let service_client = ServiceClient::new(
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
             postern_common::service::http_client(),
@@ -295,10 +291,7 @@ impl App {
             bodies: self.config.queue.bodies,
             ..Limits::default()
         };
-        let telemetry = RequestTelemetry {
-            metrics: Some(metrics.http()),
-            tracer: self.tracer,
-        };
+        let telemetry = RequestTelemetry::new(metrics.http(), self.tracer);
         let stop = shutdown.clone();
         let serving = serve_observed(listeners.public, router, limits, telemetry, stop);
         // The last requests and the last calls complete concurrently. Notifications accepted
@@ -352,6 +345,14 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<(Database, Store),
 )]
 fn unavailable(error: StoreError) -> Exit {
     Exit::unavailable(error.to_string())
+}
+
+fn verifier(config: &Config, clock: &Clock) -> Arc<Verifier> {
+    let options = VerifierOptions {
+        clock: clock.clone(),
+        ..VerifierOptions::default()
+    };
+    Verifier::new(config.identity.issuers(), options)
 }
 
 /// Creates the tracer, if `[tracing]` is configured.

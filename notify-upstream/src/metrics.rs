@@ -58,12 +58,8 @@ impl NotifyMetrics {
         let (registry, health) = (Registry::new(), Health::new());
         let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows per commit")
             .buckets(prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default());
-        let spans = IntCounter::new(
-            "postern_notify_spans_dropped_total",
-            "Spans that did not fit into the queue or that no collector accepted",
-        );
         Self {
-            spans_dropped: register(&registry, spans),
+            spans_dropped: spans_dropped(&registry),
             accepted: accepted(&registry),
             accept_seconds: by_priority(
                 &registry,
@@ -315,6 +311,14 @@ fn accepted(registry: &Registry) -> PerChannel<[IntCounter; Priority::ALL.len()]
         counters.with_label_values(&[channel.as_str(), priority.as_str()])
     };
     PerChannel::from_fn(|channel| Priority::ALL.map(|priority| of(channel, priority)))
+}
+
+fn spans_dropped(registry: &Registry) -> IntCounter {
+    let dropped = IntCounter::new(
+        "postern_spans_dropped_total",
+        "Spans that did not fit into the queue or that no collector accepted",
+    );
+    register(registry, dropped)
 }
 
 fn lease_lost(registry: &Registry) -> IntCounter {

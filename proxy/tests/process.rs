@@ -335,7 +335,7 @@ fn commands_list_routes_and_warn_strictly() {
     );
     assert_eq!(run(&["check", "--strict"]).status.code(), Some(1));
     let listed = text(run(&["routes", "--json"]).stdout);
-    let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+    let listed: Value = serde_json::from_str(&listed).expect("JSON");
     assert!(listed[0]["name"].is_string(), "{listed}");
     let script = text(run(&["completions", "bash"]).stdout);
     assert!(

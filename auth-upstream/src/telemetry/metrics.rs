@@ -108,7 +108,7 @@ impl Metrics {
             spans_dropped: registered(
                 &registry,
                 IntCounter::new(
-                    "postern_auth_spans_dropped_total",
+                    "postern_spans_dropped_total",
                     "Spans that did not fit into the queue or that no collector accepted.",
                 )?,
             )?,

@@ -124,7 +124,8 @@ impl RequestLayer {
         let _in_flight = metrics.map(HttpMetrics::start);
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
-        let (scope, span) = Scope::of_request(self.telemetry.tracer.as_ref(), &id.0, request.headers());
+        let (scope, span) =
+            Scope::of_request(self.telemetry.tracer.as_ref(), &id.0, request.headers());
         let info = RequestInfo::new(peer, id, self.limits, self.budget);
         request.extensions_mut().insert(Arc::clone(&info));
         let handled = scope.run(async move {

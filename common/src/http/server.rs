@@ -28,6 +28,19 @@ pub struct RequestTelemetry {
     pub tracer: Option<Tracer>,
 }
 
+// === impl RequestTelemetry ===
+
+impl RequestTelemetry {
+    /// Records metrics, and spans if there is a tracer.
+    #[must_use]
+    pub fn new(metrics: HttpMetrics, tracer: Option<Tracer>) -> Self {
+        Self {
+            metrics: Some(metrics),
+            tracer,
+        }
+    }
+}
+
 /// Binds the configured address.
 ///
 /// # Errors

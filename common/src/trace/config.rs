@@ -54,7 +54,7 @@ impl TracingConfig {
                     "invalid_choice",
                     "this program is built without the feature otlp-grpc; use http/protobuf",
                 ),
-                protocol => Some(protocol),
+                protocol @ (Protocol::HttpProtobuf | Protocol::Grpc) => Some(protocol),
             }
         });
         let sample_ratio = table.or("sample_ratio", 0.01, |field| field.number(0.0..=1.0));

@@ -345,7 +345,14 @@ fn finish_span(mut span: ActiveSpan, claimed: &Claimed, outcome: &JobOutcome) {
             }
             match row.kind {
                 ResultKind::Sent => span.set(KeyValue::new("postern.outcome", "sent")),
-                _ => span.fail(row.code.clone().unwrap_or_else(|| "_OTHER".to_owned())),
+                ResultKind::Retrying
+                | ResultKind::Failed
+                | ResultKind::Expired
+                | ResultKind::Cancelled
+                | ResultKind::Replayed
+                | ResultKind::Lost => {
+                    span.fail(row.code.clone().unwrap_or_else(|| "_OTHER".to_owned()));
+                }
             }
         }
     }

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 
 use crate::config::{Config, RouteAnswer, RoutePolicy};
-use crate::routing::decision::access_list;
+use crate::routing::decision::{access_list, decide};
 use crate::routing::outcome::Outcome;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
@@ -208,7 +208,8 @@ impl<'c> Side<'c> {
     ) -> Decision {
         let caller = kind.caller();
         let variables = request.explained(true, address);
-        let outcome = Outcome::of(&self.table, found, &variables, caller.as_ref());
+        let decided = decide(&self.table, found, caller.as_ref(), address);
+        let outcome = Outcome::of(&self.table, found, &variables, &decided);
         let route = found.route().map(|index| &self.table.routes[index]);
         let mut decision = Decision {
             route: route.map(|route| route.name.clone()),
@@ -236,7 +237,7 @@ impl<'c> Side<'c> {
                             ..*request
                         };
                         let variables = request.explained(false, address);
-                        let other = Outcome::of(&self.table, found, &variables, caller.as_ref());
+                        let other = Outcome::of(&self.table, found, &variables, &decided);
                         other.location().unwrap_or_default().to_owned()
                     }
                 };
