@@ -99,6 +99,8 @@ pub(crate) fn record_of(order: Order) -> NewNotification {
         id: OrderSequence::id(order),
         order,
         record: Record {
+            request_id: None,
+            trace_context: None,
             lane: Lane::first(Channel::Email, Priority::Normal),
             creator: "service:test".to_owned(),
             addressee: None,
