@@ -97,9 +97,9 @@ impl ServiceProcess {
 /// hexadecimal digits of its SHA-256 digest. Replicas with equal files have equal digests.
 pub fn log_process_start(config: &Path) {
     let digest = std::fs::read(config).ok().map(Sha256::digest);
-    let config_sha256 = digest.map_or_else(String::new, |digest| hex::encode(&digest[..8]));
-    let (version, config) = (env!("CARGO_PKG_VERSION"), config.display());
-    tracing::info!(version, %config, config_sha256, "process started");
+    let config_hash = digest.map_or_else(String::new, |digest| hex::encode(&digest[..8]));
+    let (version, config_file) = (env!("CARGO_PKG_VERSION"), config.display());
+    tracing::info!(version, %config_file, config_hash, "process started");
 }
 
 async fn log_shutdown(shutdown: CancellationToken) {

@@ -4,8 +4,7 @@
 //! - **Enters:** method, target, host, scheme, client address and caller of a request.
 //! - **Leaves:** header fields to add to it, or a rejection. Everything but a response with
 //!   2xx, 401 or 403 in time rejects the request with 503.
-//! - **May depend on:** [`crate::config`], [`crate::telemetry`] for metrics and
-//!   [`crate::upstream`] for the rate limit of warnings.
+//! - **May depend on:** [`crate::config`], and [`crate::telemetry`] for metrics.
 
 mod check_request;
 
@@ -19,6 +18,7 @@ use parking_lot::Mutex;
 use postern_common::backoff::Backoff;
 use postern_common::circuit_breaker::{BreakerPolicy, CircuitBreaker, FailureEffect};
 use postern_common::exit::Exit;
+use postern_common::log_limit::LogLimit;
 use postern_common::{Code, Problem};
 use prometheus::{Histogram, IntCounter};
 use reqwest::redirect::Policy;
@@ -26,7 +26,6 @@ use tokio::sync::{OnceCell, Semaphore};
 
 use crate::config::ExternalAuthorization;
 use crate::telemetry::metrics::GatewayMetrics;
-use crate::upstream::LogThrottle;
 use check_request::CheckKey;
 pub(crate) use check_request::CheckRequest;
 
@@ -56,8 +55,7 @@ pub(crate) struct ExternalAuthorizer {
     results: Cache<CheckKey, Arc<OnceCell<CheckResult>>>,
     calls: Semaphore,
     breaker: Mutex<CircuitBreaker<tokio::time::Instant>>,
-    warnings: LogThrottle,
-    created_at: Instant,
+    warnings: LogLimit,
     metrics: AuthorizerMetrics,
 }
 
@@ -161,8 +159,7 @@ impl ExternalAuthorizer {
                 open_time: OPEN_TIME,
                 counts_calls_in_flight: false,
             })),
-            warnings: LogThrottle::default(),
-            created_at: Instant::now(),
+            warnings: LogLimit::default(),
             metrics: AuthorizerMetrics {
                 allowed: counter("allowed"),
                 denied: counter("denied"),
@@ -293,9 +290,8 @@ impl ExternalAuthorizer {
 
     /// Logs a failure as a rate-limited warning.
     fn log_failure(&self, check: &CheckRequest<'_>, failure: Failure) {
-        let now_ms = u64::try_from(self.created_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         let (request_id, url) = (check.request_id, &self.config.url);
-        match self.warnings.take(now_ms) {
+        match self.warnings.admit() {
             Some(suppressed) => {
                 tracing::warn!(%request_id, %url, error = %failure, suppressed, "external authorization failed");
             }

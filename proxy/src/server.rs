@@ -5,8 +5,7 @@
 //!   head is answered here.
 //! - **May depend on:** [`crate::forwarding`], [`crate::admission`] for rejections,
 //!   [`crate::certificates`], [`crate::downstream`], [`crate::message`], [`crate::state`],
-//!   [`crate::telemetry`], [`crate::upstream`] for the rate limit of warnings, and
-//!   [`crate::config`].
+//!   [`crate::telemetry`] and [`crate::config`].
 
 mod abuse_tracker;
 pub(crate) mod acceptor;

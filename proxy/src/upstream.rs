@@ -16,7 +16,6 @@ mod health;
 mod hedging;
 mod http1_connection;
 mod latency;
-mod log_throttle;
 mod name_resolver;
 mod observation;
 mod peer;
@@ -37,6 +36,7 @@ use arc_swap::ArcSwap;
 use futures_util::FutureExt;
 use pingora_load_balancing::{Backends, HealthRegistry};
 use postern_common::exit::Exit;
+use postern_common::log_limit::LogLimit;
 use prometheus::{Histogram, IntCounter, IntCounterVec};
 use tokio_util::sync::CancellationToken;
 
@@ -51,7 +51,6 @@ use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
 use hedging::Hedging;
 pub(crate) use http1_connection::{IdleCheck, UpstreamConnection};
-pub(crate) use log_throttle::LogThrottle;
 pub(crate) use name_resolver::NameResolver;
 use peer::PeerBuilder;
 pub(crate) use proxied::ConnectionHeader;
@@ -93,7 +92,7 @@ pub(crate) struct UpstreamPool {
     /// Whether the last observation found the pool in panic mode.
     is_in_panic: AtomicBool,
     /// Rate limit of warnings that no address is available.
-    pub(crate) warnings: LogThrottle,
+    pub(crate) warnings: LogLimit,
 }
 
 /// The reason for which no address is available.
@@ -165,7 +164,7 @@ impl UpstreamPool {
             retries_denied: metrics.upstream.retries_denied.with_label_values(&label),
             ejections: metrics.upstream.ejections.with_label_values(&label),
             is_in_panic: AtomicBool::new(false),
-            warnings: LogThrottle::default(),
+            warnings: LogLimit::default(),
             config,
         };
         // The first discovery does not wait.

@@ -66,20 +66,18 @@ async fn timeline_of_a_bounced_address_names_the_cause() {
     let ada = surface.register_as(email).await;
     let eve = surface.register().await;
     let wrong = json!({"email": "ADA@bounce.invalid", "password": "wrong"});
-    let _ = surface
-        .client()
-        .post("/auth/login")
-        .json(&wrong)
-        .send()
-        .await
-        .problem(401, "invalid_credentials");
+    let refused = surface.client().post_json("/auth/login", &wrong).await;
+    let _ = refused.problem(401, "invalid_credentials");
     let service = surface
         .client()
         .with_token(&postern.service_token("auth").await);
     let body = json!({"channel": "email", "recipient": {"email": email}, "template": "welcome",
         "variables": {"name": "Ada"}});
-    let created = service.post("/notifications").json(&body).send().await;
-    let id = created.expect(201).string("/notificationId");
+    let created = service.post_json("/notifications", &body).await.expect(201);
+    let (id, request_id) = (
+        created.string("/notificationId"),
+        created.header("x-request-id"),
+    );
     let sender = Person {
         client: service,
         ..surface.person(&eve.email, eve.tokens.clone()).await
@@ -116,6 +114,18 @@ async fn timeline_of_a_bounced_address_names_the_cause() {
     let failed = one["entries"].as_array().expect("a list").iter();
     let failed = failed.filter(|entry| entry["event"] == "FAILED").count();
     assert_eq!((failed, &view["status"]), (1, &json!("FAILED")));
+    // By the request that created the notification.
+    let by_request = timeline(&postern, &["--request", &request_id]).await.stdout;
+    for part in [
+        "POST /notifications",
+        &format!("notificationId={id}"),
+        "FAILED",
+    ] {
+        assert!(
+            by_request.contains(part),
+            "{part} is missing in\n{by_request}"
+        );
+    }
     // The person is found by subject as well, with the failed sign-in that named the address only.
     let by_user = timeline(&postern, &["--user", &ada.id]).await;
     assert!(

@@ -1,6 +1,7 @@
 //! The events of notifications for the time line of a person.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use postern_common::clock::Timestamp;
 use postern_common::exit::Exit;
@@ -8,6 +9,7 @@ use postern_common::timeline::{
     Timeline, TimelineEntry, TimelineQuery, TimelineSelector, TimelineSource,
 };
 use postern_common::{Clock, Code, Problem};
+use uuid::Uuid;
 
 use crate::address::{AddressHash, Recipient, hash};
 use crate::delivery::suppression::SuppressionList;
@@ -15,12 +17,20 @@ use crate::dispatch::ChannelFlow;
 use crate::notification::{Channel, NotificationId};
 use crate::status::list::{ListAccess, ListFilter, ListReader};
 use crate::status::view::StatusView;
-use crate::store::{NotificationSnapshot, Store, StoreError, SuppressionEntry, SuppressionQuery};
+use crate::store::{
+    ListQuery, ListScope, NotificationSnapshot, Store, StoreError, SuppressionEntry,
+    SuppressionQuery,
+};
 
 /// Maximum number of notifications of a recipient whose events are read: the newest.
 const MAX_NOTIFICATIONS: usize = 200;
 /// Maximum number of addresses whose suppression is read.
 const MAX_ADDRESSES: usize = 32;
+/// The time around the creation of a request id of the gateway in which its notifications were
+/// accepted: clocks may differ, and a request has a deadline of minutes.
+const REQUEST_WINDOW_MS: Range<i64> = -60_000..600_000;
+/// The time before the end of the query in which another request id is looked for.
+const FOREIGN_REQUEST_WINDOW_MS: i64 = 86_400_000;
 /// The time for which a notification may have events after its acceptance: it may be scheduled 30
 /// days ahead and is retried for days.
 const MAX_ACTIVITY_MS: i64 = 40 * 86_400_000;
@@ -50,7 +60,7 @@ impl NotificationReader {
 
     /// Returns the events of a selection: acceptance, attempts with the replies of providers,
     /// delivery reports, and suppressions of the addresses. `subjects` are further actor ids of the
-    /// person. A request id selects nothing.
+    /// person.
     ///
     /// # Errors
     /// Exit status 69 if the database is unavailable.
@@ -93,7 +103,10 @@ impl NotificationReader {
                     self.add(&mut collected, &snapshot);
                 }
             }
-            TimelineSelector::Request(_) | TimelineSelector::All => {}
+            TimelineSelector::Request(id) => {
+                self.add_request(&mut collected, query, id).await?;
+            }
+            TimelineSelector::All => {}
         }
         recipients.sort_unstable();
         recipients.dedup();
@@ -131,6 +144,31 @@ impl NotificationReader {
         collected.is_truncated |= page.next.is_some();
         for (_, snapshot) in &page.notifications {
             self.add(collected, snapshot);
+        }
+        Ok(())
+    }
+
+    /// Adds the notifications that a request created.
+    async fn add_request(
+        &self,
+        collected: &mut Collected,
+        query: &TimelineQuery,
+        request_id: &str,
+    ) -> Result<(), StoreError> {
+        let window = request_window(request_id, query.until.min(self.clock.now()));
+        let rows = self
+            .store
+            .list(&ListQuery {
+                scope: ListScope::Request(request_id.to_owned()),
+                from: NotificationId::floor(window.start),
+                before: NotificationId::floor(window.end),
+                limit: i64::try_from(MAX_NOTIFICATIONS).unwrap_or(i64::MAX),
+            })
+            .await?;
+        collected.is_truncated |= rows.len() == MAX_NOTIFICATIONS;
+        let ids: Vec<NotificationId> = rows.iter().map(|row| row.id).collect();
+        for snapshot in self.store.read(&ids).await? {
+            self.add(collected, &snapshot);
         }
         Ok(())
     }
@@ -177,6 +215,24 @@ impl NotificationReader {
         }
         Ok(())
     }
+}
+
+/// Returns the time in which the notifications of a request were accepted. A request id of the
+/// gateway contains the time of the request (UUID of version 7, RFC 9562 section 5.7).
+fn request_window(request_id: &str, until: Timestamp) -> Range<Timestamp> {
+    let created_at = Uuid::try_parse(request_id)
+        .ok()
+        .filter(|id| id.get_version_num() == 7)
+        .and_then(|id| id.get_timestamp())
+        .and_then(|time| i64::try_from(time.to_unix().0).ok());
+    let Range { start, end } = match created_at {
+        Some(seconds) => {
+            let at = seconds.saturating_mul(1_000);
+            at.saturating_add(REQUEST_WINDOW_MS.start)..at.saturating_add(REQUEST_WINDOW_MS.end)
+        }
+        None => until.0.saturating_sub(FOREIGN_REQUEST_WINDOW_MS)..until.0,
+    };
+    Timestamp(start.max(0))..Timestamp(end.max(0))
 }
 
 fn suppression(entry: SuppressionEntry) -> TimelineEntry {

@@ -181,6 +181,7 @@ pub(super) fn list_sql(scope: &ListScope) -> String {
         ListScope::All => "",
         ListScope::Creator(_) => "AND creator = $4",
         ListScope::Recipient(_) => "AND recipient_key = $4",
+        ListScope::Request(_) => "AND request_id = $4",
     };
     format!(
         "SELECT id, lane, template, creator, addressee FROM notify_record \

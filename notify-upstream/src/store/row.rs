@@ -285,6 +285,8 @@ pub(crate) enum ListScope {
     Creator(String),
     /// The notifications to a recipient, see [`recipient_key`](crate::address::recipient_key).
     Recipient(i64),
+    /// The notifications of a request. There is no index: the range of ids must be short.
+    Request(String),
 }
 
 /// A part of a list, newest first.

@@ -91,7 +91,7 @@ pub(super) fn record_attempt_failure(
         ctx.id,
         ErrorSummary(error),
     );
-    match endpoint.warnings.take(pool.ms_at(now)) {
+    match endpoint.warnings.admit() {
         Some(suppressed) => {
             tracing::warn!(%request_id, %upstream, %address, cause, error = %reason, suppressed, "upstream attempt failed");
         }

@@ -72,7 +72,7 @@ pub(super) fn choose_endpoint(
     };
     let permit = Arc::new(permit.map_err(|reason| {
         pool.count_failure(FailureCause::NoEndpoint);
-        log_no_endpoint(pool, ctx, reason, began);
+        log_no_endpoint(pool, ctx, reason);
         ctx.unavailable = Some(Arc::clone(pool));
         fail_with(ctx, Code::UpstreamUnavailable)
     })?);
@@ -115,9 +115,9 @@ impl Abortable for RequestDeadline {
 }
 
 /// Logs that no upstream address is available, as a rate-limited warning.
-fn log_no_endpoint(pool: &UpstreamPool, ctx: &RequestContext, reason: NoEndpoint, now: Instant) {
+fn log_no_endpoint(pool: &UpstreamPool, ctx: &RequestContext, reason: NoEndpoint) {
     let (request_id, upstream) = (ctx.id, &pool.config.name);
-    match pool.warnings.take(pool.ms_at(now)) {
+    match pool.warnings.admit() {
         Some(suppressed) => {
             tracing::warn!(%request_id, %upstream, %reason, suppressed, "no upstream address available");
         }

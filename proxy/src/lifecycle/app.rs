@@ -282,7 +282,6 @@ impl App {
             tasks: TaskTracker::new(),
             close_idle: close_idle.clone(),
             warnings: Arc::default(),
-            created_at: Instant::now(),
         };
         let mut accept_loops = JoinSet::new();
         for (listener, protocol) in listeners.public.into_iter().zip(self.protocols) {

@@ -3,9 +3,10 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+use postern_common::log_limit::LogLimit;
 use postern_common::network::{IpNetworks, client_limit_key};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
@@ -20,7 +21,6 @@ use crate::downstream::tls;
 use crate::server::connection_handler::ConnectionHandler;
 use crate::server::proxy_header::{HeaderError, read_source};
 use crate::telemetry::metrics::CloseReason;
-use crate::upstream::LogThrottle;
 
 /// Delay after the system had no file descriptor or memory for a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
@@ -51,9 +51,8 @@ pub(crate) struct ConnectionAcceptor {
     pub(crate) tasks: TaskTracker,
     /// Cancelled when idle connections must be closed.
     pub(crate) close_idle: CancellationToken,
-    /// Rate limit of warnings about connections that cannot be accepted, with its clock.
-    pub(crate) warnings: Arc<LogThrottle>,
-    pub(crate) created_at: Instant,
+    /// Rate limit of warnings about connections that cannot be accepted.
+    pub(crate) warnings: Arc<LogLimit>,
 }
 
 // === impl ConnectionAcceptor ===
@@ -96,8 +95,7 @@ impl ConnectionAcceptor {
 
     /// Logs a warning, at most one in ten seconds: without file descriptors, each attempt fails.
     fn warn_of_failed_accept(&self, error: &std::io::Error) {
-        let elapsed_ms = u64::try_from(self.created_at.elapsed().as_millis());
-        if let Some(suppressed) = self.warnings.take(elapsed_ms.unwrap_or(u64::MAX)) {
+        if let Some(suppressed) = self.warnings.admit() {
             tracing::warn!(%error, suppressed, "connection accept failed");
         }
     }

@@ -410,3 +410,29 @@ async fn cancelled_response_returns_its_memory() {
             .expect("the end in time");
     }
 }
+
+/// A response that expands to 64 MiB is compressed as it arrives.
+#[tokio::test]
+async fn highly_compressible_response_is_streamed() {
+    const PART: usize = 64 << 10;
+    const PARTS: usize = 1024;
+    let origin = start(|mut connection| async move {
+        let _head = connection.take_head().await;
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
+            PART * PARTS
+        );
+        connection.send(head).await;
+        let part = vec![b'x'; PART];
+        for _ in 0..PARTS {
+            connection.send(&part).await;
+        }
+    });
+    let gateway = gateway_at(origin.await, "true", "").await;
+    for selector in PATH_SELECTORS {
+        let got = fetch(&gateway, "GET", ACCEPT_GZIP, selector).await;
+        assert!(got.is_whole);
+        assert_eq!(got.field("content-encoding"), Some("gzip"));
+        assert_eq!(got.decoded().len(), PART * PARTS);
+    }
+}

@@ -209,3 +209,66 @@ async fn client_that_leaves_cancels_both_attempts() {
     assert_eq!(next(&mut events).await, Some("end"));
     assert_eq!(next(&mut other_events).await, Some("end"));
 }
+
+/// Starts an origin that answers each request after a pause, twice, with a body that begins with
+/// `name` and ends with the requested target.
+async fn start_repeating(name: &'static str, pause: Duration) -> SocketAddr {
+    start(move |mut connection| async move {
+        while let Some(head) = connection.take_head().await {
+            let target = head.split(' ').nth(1).unwrap_or_default();
+            let body = format!("{name}{target}");
+            let length = body.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
+            tokio::time::sleep(pause).await;
+            connection.send(answer.repeat(2)).await;
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn repeated_and_late_answers_are_never_mixed_up() {
+    let addresses = [
+        start_repeating("one", Duration::from_millis(40)).await,
+        start_repeating("other", Duration::from_millis(20)).await,
+    ];
+    let gateway = gateway(addresses, "hedge = { after = \"10ms\", budget = 100 }").await;
+    let mut client = gateway.connect().await;
+    for number in 0..30 {
+        let request = format!("GET /open?n={number} HTTP/1.1\r\nHost: gate\r\n\r\n");
+        client.write(&request).await;
+        let answer = client.response().await.expect("a response");
+        assert_eq!(answer.status, 200);
+        assert!(
+            [
+                format!("one/open?n={number}"),
+                format!("other/open?n={number}")
+            ]
+            .contains(&answer.body),
+            "{number}: {}",
+            answer.body
+        );
+    }
+}
+
+#[tokio::test]
+async fn truncated_answer_is_not_completed_by_the_other_attempt() {
+    let truncated = start(|mut connection| async move {
+        connection.take_head().await;
+        connection
+            .send("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n1111")
+            .await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    });
+    let addresses = [
+        truncated.await,
+        start_repeating("2222", Duration::ZERO).await,
+    ];
+    let gateway = gateway(addresses, "hedge = { after = \"50ms\", budget = 100 }").await;
+    let mut client = gateway.connect().await;
+    client
+        .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+        .await;
+    let received = client.rest().await.expect("the end of the connection");
+    assert!(received.ends_with("\r\n\r\n1111"), "{received}");
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 use super::harness::{PATH_SELECTORS, STEP_TIMEOUT, TestGateway, has_field};
@@ -241,4 +242,27 @@ async fn share_of_zero_and_upgrades_are_not_mirrored() {
         );
     }
     assert_eq!(candidate.seen().len(), 0);
+}
+
+#[tokio::test]
+async fn endless_mirrored_response_is_aborted() {
+    let (sender, mut ended) = tokio::sync::mpsc::unbounded_channel();
+    let endless = start(move |mut connection| {
+        let sender = sender.clone();
+        async move {
+            connection.take_head().await;
+            connection
+                .send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                .await;
+            while connection.stream.write_all(b"5\r\nhello\r\n").await.is_ok() {}
+            let _unread = sender.send(());
+        }
+    });
+    let settings = ", timeout = \"300ms\", in_flight = 2";
+    let gateway = gateway(answering().await, endless.await, settings).await;
+    for selector in PATH_SELECTORS {
+        assert_eq!(gateway.get("/open/1", selector).await.status, 200);
+        let end = tokio::time::timeout(STEP_TIMEOUT, ended.recv()).await;
+        assert_eq!(end.expect("the mirrored request is aborted"), Some(()));
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::process::Stdio;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
@@ -218,5 +219,58 @@ async fn only_suites_of_the_policy_are_negotiated() {
             expected,
             "{tls} {arguments:?}"
         );
+    }
+}
+
+/// Returns a ClientHello for TLS 1.2 and 1.3 with any bytes as server name.
+fn client_hello(server_name: &[u8]) -> Vec<u8> {
+    /// Prepends the length as a number of `WIDTH` bytes.
+    fn with_length<const WIDTH: usize>(content: &[u8]) -> Vec<u8> {
+        let length = content.len().to_be_bytes();
+        [&length[length.len() - WIDTH..], content].concat()
+    }
+    let extension = |kind: u8, content: &[u8]| [&[0, kind], &*with_length::<2>(content)].concat();
+    let name = with_length::<2>(&[&[0], &*with_length::<2>(server_name)].concat());
+    let key = [&[0, 29], &*with_length::<2>(&[9; 32])].concat();
+    let extensions = [
+        extension(0, &name),
+        extension(10, &[0, 2, 0, 29]),
+        extension(13, &[0, 6, 4, 3, 8, 4, 8, 7]),
+        extension(43, &[4, 3, 4, 3, 3]),
+        extension(51, &with_length::<2>(&key)),
+    ];
+    let hello = [
+        &[3, 3][..],
+        &[7; 32],
+        &[0],
+        &[0, 6, 0x13, 1, 0xc0, 0x2b, 0xc0, 0x2f],
+        &[1, 0],
+        &with_length::<2>(&extensions.concat()),
+    ];
+    let handshake = [&[1], &*with_length::<3>(&hello.concat())].concat();
+    [&[22, 3, 1], &*with_length::<2>(&handshake)].concat()
+}
+
+#[tokio::test]
+async fn malformed_server_name_ends_the_handshake() {
+    let files = certificates();
+    let gateway = files
+        .gateway(&(files.keys("default") + &further(&files)))
+        .await;
+    let long = "a".repeat(300);
+    for (name, kind) in [
+        (&b"a.example.test"[..], 22),
+        (long.as_bytes(), 21),
+        (b"a.example.test\0.evil.test", 21),
+        (b"\xff\xfe", 21),
+        (b"", 21),
+    ] {
+        let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
+        stream.write_all(&client_hello(name)).await.expect("sends");
+        let mut first = [0];
+        let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_exact(&mut first)).await;
+        read.expect("a response in time").expect("a record");
+        // A handshake message, or an alert (RFC 8446 section 5.1).
+        assert_eq!(first[0], kind, "{}", name.escape_ascii());
     }
 }

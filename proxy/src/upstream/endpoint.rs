@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pingora_core::upstreams::peer::HttpPeer;
+use postern_common::log_limit::LogLimit;
 use serde::Serialize;
 
 use crate::config::OutlierDetection;
 use crate::upstream::client_shares::ClientShare;
 use crate::upstream::drain::{Abortable, DrainList};
 use crate::upstream::http1_connection::IdlePool;
-use crate::upstream::log_throttle::LogThrottle;
 
 /// An address of an upstream and its state.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(crate) struct Endpoint {
     /// Requests in flight, which are aborted some time after the address was removed.
     drain_list: DrainList,
     /// Rate limit of warnings about failed attempts.
-    pub(crate) warnings: LogThrottle,
+    pub(crate) warnings: LogLimit,
 }
 
 /// The state of an endpoint in `/upstreams`.
@@ -126,7 +126,7 @@ impl Endpoint {
             ramp_until: AtomicU64::new(0),
             idle: IdlePool::default(),
             drain_list: DrainList::default(),
-            warnings: LogThrottle::default(),
+            warnings: LogLimit::default(),
         }
     }
 

@@ -15,7 +15,7 @@ impl Postgres {
             .bind(query.limit);
         let select = match &query.scope {
             ListScope::All => select,
-            ListScope::Creator(creator) => select.bind(creator),
+            ListScope::Creator(text) | ListScope::Request(text) => select.bind(text),
             ListScope::Recipient(key) => select.bind(*key),
         };
         let rows = select.fetch_all(&self.urgent).await?;

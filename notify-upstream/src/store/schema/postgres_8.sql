@@ -1,4 +1,4 @@
--- Nobody waits long behind this: where a lock is not to be had, the process gives up and is started again.
+-- A migration waits at most this long for a lock; then the process exits and is started again.
 SET LOCAL lock_timeout = '3s';
 
 -- The request that created the notification, and the W3C `traceparent` of the span that accepted it.
