@@ -8,7 +8,7 @@ use clap::Parser;
 use postern_auth::{App, AuditReader, Config};
 use postern_common::config::{Env, load};
 use postern_common::exit::{Exit, parse_arguments};
-use postern_common::startup::{ServiceProcess, log_process_start};
+use postern_common::startup::ServiceProcess;
 use postern_common::timeline::TimelineArguments;
 use postern_common::{Clock, log};
 
@@ -81,7 +81,6 @@ async fn run(arguments: CommandLine) -> Result<(), Exit> {
         Some(Subcommand::Schema) | None => {}
     }
     log::init("postern-auth", config.log.format, &config.log.filter);
-    log_process_start(&arguments.config);
     let addresses = [config.listen, config.admin.address];
     let Some(process) =
         ServiceProcess::start("postern-auth", &config.database, addresses, &env).await?
@@ -89,7 +88,7 @@ async fn run(arguments: CommandLine) -> Result<(), Exit> {
         return Ok(());
     };
     let app = Box::pin(App::build(config, Clock::system())).await?;
-    let (listeners, shutdown) = process.run_with(app.health());
+    let (listeners, shutdown) = process.run_with(app.health(), &arguments.config);
     Box::pin(app.run(listeners, shutdown)).await;
     tracing::info!("process stopped");
     Ok(())

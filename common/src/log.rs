@@ -4,8 +4,11 @@
 //! An error is logged once, where it is handled. Tokens, secrets, passwords, personal addresses and
 //! message bodies are never logged.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -99,7 +102,7 @@ pub fn init(service: &'static str, format: Format, filter: &str) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(|| LossyWriter::new(io::stderr(), &IS_STALLED));
     let _already_set = match format {
         Format::Json => builder
             .json()
@@ -110,10 +113,60 @@ pub fn init(service: &'static str, format: Format, filter: &str) {
             .try_init(),
         Format::Text => builder
             .with_target(false)
-            .with_ansi(std::io::stderr().is_terminal())
+            .with_ansi(io::stderr().is_terminal())
             .map_event_format(|inner| WithIds { inner, format })
             .try_init(),
     };
+}
+
+/// Maximum wait for a reader of standard error.
+const WRITE_TIMEOUT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+/// Whether the last write to standard error was abandoned. Then further ones do not wait.
+static IS_STALLED: AtomicBool = AtomicBool::new(false);
+
+/// A writer that drops what a pipe without a reader does not take, so that a log that nobody reads
+/// does not stop the process. A pipe that is ready for writing takes 4,096 bytes (`PIPE_BUF`).
+struct LossyWriter<'s, W> {
+    inner: W,
+    is_stalled: &'s AtomicBool,
+}
+
+// === impl LossyWriter ===
+
+impl<'s, W: AsFd> LossyWriter<'s, W> {
+    fn new(inner: W, is_stalled: &'s AtomicBool) -> Self {
+        Self { inner, is_stalled }
+    }
+
+    /// Waits for a moment, unless the last write was abandoned.
+    fn is_ready(&self) -> bool {
+        let mut polled = [PollFd::new(&self.inner, PollFlags::OUT)];
+        let wait = match self.is_stalled.load(Ordering::Relaxed) {
+            true => Timespec::default(),
+            false => WRITE_TIMEOUT,
+        };
+        // An error of the descriptor is that of the write.
+        let is_ready = poll(&mut polled, Some(&wait)) != Ok(0);
+        self.is_stalled.store(!is_ready, Ordering::Relaxed);
+        is_ready
+    }
+}
+
+impl<W: AsFd + Write> Write for LossyWriter<'_, W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match self.is_ready() {
+            true => self.inner.write(line),
+            false => Ok(line.len()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
 }
 
 /// The JSON format of all processes: `service`, `timestamp`, `level`, the fields of the event with
@@ -235,6 +288,25 @@ mod tests {
         assert_eq!(members, expected);
         assert_eq!(line["service"], "postern-auth");
         assert_eq!(line["message"], "dependency unavailable");
+    }
+
+    #[test]
+    fn log_that_nobody_reads_does_not_block() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let is_stalled = AtomicBool::new(false);
+        let mut log = LossyWriter::new(writer, &is_stalled);
+        let line = [b'x'; 1 << 10];
+        let started = std::time::Instant::now();
+        for _ in 0..200 {
+            log.write_all(&line).expect("writes or drops");
+        }
+        assert!(is_stalled.load(Ordering::Relaxed));
+        // One wait, not one for each line.
+        assert!(started.elapsed() < std::time::Duration::from_secs(2));
+        let mut taken = [0; 60 << 10];
+        io::Read::read_exact(&mut reader, &mut taken).expect("what was written");
+        log.write_all(b"after").expect("writes again");
+        assert!(!is_stalled.load(Ordering::Relaxed));
     }
 
     #[test]

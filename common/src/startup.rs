@@ -60,9 +60,6 @@ impl ServiceProcess {
         env: &Env,
     ) -> Result<Option<Self>, Exit> {
         let (public, admin) = (bind(public).await?, bind(admin).await?);
-        if let (Ok(address), Ok(admin)) = (public.local_addr(), admin.local_addr()) {
-            tracing::info!(%address, %admin, "listening");
-        }
         let shutdown = crate::signals::on_termination().map_err(|error| {
             Exit::unavailable(format!("cannot install signal handlers: {error}"))
         })?;
@@ -81,25 +78,32 @@ impl ServiceProcess {
         }))
     }
 
-    /// Reports the health of the service to the service manager from now on. Returns the sockets,
-    /// and the token that a termination signal cancels.
+    /// Logs that the service listens, and reports its health to the service manager from now on.
+    /// Returns the sockets, and the token that a termination signal cancels.
     #[must_use]
-    pub fn run_with(self, health: Health) -> (Listeners, CancellationToken) {
+    pub fn run_with(self, health: Health, config: &Path) -> (Listeners, CancellationToken) {
+        self.log_listening(config);
         tokio::spawn(log_shutdown(self.shutdown.clone()));
         if let Some(manager) = self.service_manager {
             tokio::spawn(manager.report_health(health, self.shutdown.clone()));
         }
         (self.listeners, self.shutdown)
     }
-}
 
-/// Logs the start of a process with its version, and the configuration file with the first 16
-/// hexadecimal digits of its SHA-256 digest. Replicas with equal files have equal digests.
-pub fn log_process_start(config: &Path) {
-    let digest = std::fs::read(config).ok().map(Sha256::digest);
-    let config_hash = digest.map_or_else(String::new, |digest| hex::encode(&digest[..8]));
-    let (version, config_file) = (env!("CARGO_PKG_VERSION"), config.display());
-    tracing::info!(version, %config_file, config_hash, "process started");
+    /// Logs the addresses, the version, and the configuration file with the first 16 hexadecimal
+    /// digits of its SHA-256 digest. Replicas with equal files have equal hashes.
+    fn log_listening(&self, config: &Path) {
+        let digest = std::fs::read(config).ok().map(Sha256::digest);
+        let config_hash = digest.map_or_else(String::new, |digest| hex::encode(&digest[..8]));
+        let (version, config_file) = (env!("CARGO_PKG_VERSION"), config.display());
+        let address = |listener: &TcpListener| {
+            let address = listener.local_addr();
+            address.map_or_else(|_| String::new(), |address| address.to_string())
+        };
+        let admin = self.listeners.admin.as_ref().map(address);
+        let address = address(&self.listeners.public);
+        tracing::info!(address, admin, version, %config_file, config_hash, "listening");
+    }
 }
 
 async fn log_shutdown(shutdown: CancellationToken) {

@@ -4,6 +4,7 @@
 //! shutdown. Depends on `config`, `http`, the stages that it assembles and the leaves that they
 //! share; only `cli` depends on it.
 
+mod components;
 mod shutdown;
 
 use postern_common::trace::{SpanExport, SpanExportTask, Tracer};
@@ -23,17 +24,18 @@ use postern_common::exit::Exit;
 use postern_common::http::{Limits, RequestTelemetry, serve_observed};
 use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::startup::Listeners;
-use postern_common::token::{Verifier, VerifierOptions};
+use postern_common::token::Verifier;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use self::components::{
+    actor_client, build_tracer, cache_probe, load_templates, verifier, warn_without_mail_tokens,
+};
 use self::shutdown::{DeliveryTasks, retire_workers};
 use crate::config::Config;
-use crate::delivery::actors::{ActorClient, UserAddressPolicy};
 use crate::delivery::attempt::AttemptExecutor;
-use crate::delivery::mail_token::KEY_VARIABLE;
-use crate::delivery::pool::{MAX_CALL_DURATION, ProviderConfig, ProviderPool, ProviderSettings};
+use crate::delivery::pool::{MAX_CALL_DURATION, ProviderPool};
 use crate::delivery::provider::check_tls;
 use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
@@ -50,7 +52,7 @@ use crate::metrics::NotifyMetrics;
 use crate::notification::{Channel, OrderSequence};
 use crate::status::reader::{StatusBatcher, StatusReader};
 use crate::store::{SnapshotCache, Store, StoreError};
-use crate::templates::{Templates, fingerprint};
+use crate::templates::Templates;
 
 /// The assembled service.
 pub struct App {
@@ -347,24 +349,6 @@ fn unavailable(error: StoreError) -> Exit {
     Exit::unavailable(error.to_string())
 }
 
-fn verifier(config: &Config, clock: &Clock) -> Arc<Verifier> {
-    let options = VerifierOptions {
-        clock: clock.clone(),
-        ..VerifierOptions::default()
-    };
-    Verifier::new(config.identity.issuers(), options)
-}
-
-/// Creates the tracer, if `[tracing]` is configured.
-fn build_tracer(
-    config: &Config,
-    clock: &Clock,
-    metrics: &NotifyMetrics,
-) -> Result<(Option<Tracer>, Option<SpanExportTask>), Exit> {
-    let dropped = &metrics.spans_dropped;
-    Tracer::optional(config.tracing.as_ref(), "postern-notify", clock, dropped)
-}
-
 fn dispatch_context(
     config: &Config,
     (store, metrics): (Store, NotifyMetrics),
@@ -385,33 +369,6 @@ fn dispatch_context(
     }
 }
 
-/// Creates the probe of the cache, which logs its outages itself.
-fn cache_probe(cache: &Cache, metrics: &NotifyMetrics) -> CacheProbe {
-    let availability = metrics.dependencies().optional("cache", cache.label());
-    CacheProbe {
-        cache: cache.clone(),
-        availability: availability.without_events(),
-    }
-}
-
-/// Creates the client of the actor service.
-fn actor_client(
-    config: &Config,
-    service_client: &ServiceClient,
-    metrics: &NotifyMetrics,
-) -> ActorClient {
-    let address_policy = UserAddressPolicy {
-        anyone: config.users_may_address_anyone,
-        unverified: config.unverified_addresses,
-    };
-    ActorClient::new(
-        config.actor_service.clone(),
-        service_client.clone(),
-        address_policy,
-        metrics.dependencies(),
-    )
-}
-
 /// The components that [`App::build`] has created.
 struct AppParts {
     config: Config,
@@ -429,54 +386,8 @@ struct AppParts {
     span_export: Option<SpanExportTask>,
 }
 
-/// Loads the templates and creates the task that reloads them.
-fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, TemplateReloader), Exit> {
-    let (folder, default_locale) = (&config.templates.folder, &config.templates.default_locale);
-    if !folder.is_dir() {
-        let place = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
-        return Err(Exit::usage(format!(
-            "templates.folder: there is no folder {}",
-            place.display()
-        )));
-    }
-    // The fingerprint is taken before the files are read, so that a concurrent change is noticed.
-    let seen = fingerprint(folder);
-    let templates = Templates::load(folder, default_locale.clone()).map_err(Exit::usage)?;
-    let templates = Arc::new(ArcSwap::from_pointee(templates));
-    let reloader = TemplateReloader {
-        folder: folder.clone(),
-        default_locale: default_locale.clone(),
-        templates: Arc::clone(&templates),
-        seen,
-    };
-    Ok((templates, reloader))
-}
-
 fn keep_from(config: &Config, now: Timestamp) -> Timestamp {
     Timestamp(now.0 - i64::try_from(config.queue.retention.as_millis()).unwrap_or(i64::MAX))
-}
-
-/// Warns if e-mail providers are configured for unsubscribe links or delivery reports that need a
-/// missing key.
-fn warn_without_mail_tokens(config: &Config) {
-    let needs = |pooled: &&ProviderConfig| match &pooled.provider {
-        ProviderSettings::Smtp(smtp) => smtp.unsubscribe.is_some() || smtp.return_path.is_some(),
-        ProviderSettings::Twilio(_)
-        | ProviderSettings::Http(_)
-        | ProviderSettings::Fcm(_)
-        | ProviderSettings::WebPush(_)
-        | ProviderSettings::File(_)
-        | ProviderSettings::Null => false,
-    };
-    if config.mail_tokens.is_none()
-        && let Some(pooled) = config.providers.iter().find(needs)
-    {
-        tracing::warn!(
-            provider = pooled.name,
-            variable = KEY_VARIABLE,
-            "mail token key not set, no one-click unsubscription and no delivery reports by mail"
-        );
-    }
 }
 
 #[cfg(test)]

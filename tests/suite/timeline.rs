@@ -58,6 +58,12 @@ async fn status_until_failed(person: &Person, id: &str) -> Value {
     failed.expect("the mail server rejects the address")
 }
 
+fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+}
+
 #[tokio::test]
 async fn timeline_of_a_bounced_address_names_the_cause() {
     let postern = Postern::start().await;
@@ -95,16 +101,16 @@ async fn timeline_of_a_bounced_address_names_the_cause() {
         .all(|part| text.contains(part))
     };
     let text = timeline_until(&postern, &["--email", email], is_complete).await;
-    for part in [
+    let of_notification = format!("notificationId={id}");
+    let expected = [
         "550 5.1.1 No such mailbox",
         "SUPPRESSED",
         "requestId=",
         "provider=password",
-        &format!("notificationId={id}"),
+        &of_notification,
         &format!("subject={}", ada.id),
-    ] {
-        assert!(text.contains(part), "{part} is missing in\n{text}");
-    }
+    ];
+    assert_contains(&text, &expected);
     assert!(!text.contains(&eve.id), "another person's events:\n{text}");
     let times: Vec<_> = text.lines().map(|line| line.split(' ').next()).collect();
     assert!(times.is_sorted(), "in the order of time:\n{text}");
@@ -116,23 +122,11 @@ async fn timeline_of_a_bounced_address_names_the_cause() {
     assert_eq!((failed, &view["status"]), (1, &json!("FAILED")));
     // By the request that created the notification.
     let by_request = timeline(&postern, &["--request", &request_id]).await.stdout;
-    for part in [
-        "POST /notifications",
-        &format!("notificationId={id}"),
-        "FAILED",
-    ] {
-        assert!(
-            by_request.contains(part),
-            "{part} is missing in\n{by_request}"
-        );
-    }
+    let expected = ["POST /notifications", &of_notification, "FAILED"];
+    assert_contains(&by_request, &expected);
     // The person is found by subject as well, with the failed sign-in that named the address only.
     let by_user = timeline(&postern, &["--user", &ada.id]).await;
-    assert!(
-        by_user.stdout.contains("sign_in invalid_credentials"),
-        "{}",
-        by_user.stdout
-    );
+    assert_contains(&by_user.stdout, &["sign_in invalid_credentials"]);
     let nothing = timeline(&postern, &["--email", "%@bounce.invalid"]).await;
     assert_eq!(nothing.stdout, "no events found\n", "{}", nothing.stderr);
     let refused = timeline(&postern, &[]).await;

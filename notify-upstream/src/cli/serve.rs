@@ -4,7 +4,7 @@ use std::path::Path;
 
 use postern_common::config::Env;
 use postern_common::exit::Exit;
-use postern_common::startup::{ServiceProcess, log_process_start};
+use postern_common::startup::ServiceProcess;
 use postern_common::{Clock, log};
 
 use super::read_config;
@@ -14,7 +14,6 @@ pub(super) async fn serve(path: &Path) -> Result<(), Exit> {
     let env = Env::of_process();
     let config = read_config(path, &env)?;
     log::init("postern-notify", config.log.format, &config.log.filter);
-    log_process_start(path);
     let addresses = [config.listen, config.admin.address];
     let Some(process) =
         ServiceProcess::start("postern-notify", &config.database, addresses, &env).await?
@@ -22,7 +21,7 @@ pub(super) async fn serve(path: &Path) -> Result<(), Exit> {
         return Ok(());
     };
     let app = Box::pin(App::build(config, Clock::system())).await?;
-    let (listeners, shutdown) = process.run_with(app.health());
+    let (listeners, shutdown) = process.run_with(app.health(), path);
     Box::pin(app.run(listeners, shutdown)).await;
     tracing::info!("process stopped");
     Ok(())

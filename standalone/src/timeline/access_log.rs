@@ -10,16 +10,18 @@ use postern_common::exit::Exit;
 use postern_common::timeline::{TimelineEntry, TimelineQuery, TimelineSelector, TimelineSource};
 use serde_json::Value;
 
-/// Fields of an access event that a time line repeats.
-const FIELDS: [&str; 8] = [
-    "requestId",
-    "route",
-    "status",
-    "subject",
-    "service",
-    "upstream",
-    "attempts",
-    "durationMs",
+/// Fields of an access event that a time line repeats, and their names there.
+const FIELDS: [(&str, &str); 10] = [
+    ("request_id", "requestId"),
+    ("route", "route"),
+    ("status", "status"),
+    ("subject", "subject"),
+    ("caller_service", "service"),
+    ("upstream", "upstream"),
+    ("upstream_address", "upstreamAddress"),
+    ("attempts", "attempts"),
+    ("cause", "cause"),
+    ("duration_ms", "durationMs"),
 ];
 
 /// A selection of access events.
@@ -59,7 +61,7 @@ impl AccessLogFilter {
 
     fn accepts(&self, event: &Value, at: Timestamp) -> bool {
         let field = |name: &str| event[name].as_str();
-        let is_selected = field("requestId").is_some_and(|id| self.request_ids.contains(id))
+        let is_selected = field("request_id").is_some_and(|id| self.request_ids.contains(id))
             || field("subject").is_some_and(|subject| self.subjects.contains(subject))
             || self.notification.as_deref().is_some_and(|id| {
                 field("path").is_some_and(|path| path.split('/').any(|segment| segment == id))
@@ -90,7 +92,7 @@ pub(super) fn read_access_log(
 
 fn entry(line: &[u8], filter: &AccessLogFilter) -> Option<TimelineEntry> {
     let event: Value = serde_json::from_slice(line).ok()?;
-    let at = Timestamp::parse(event["time"].as_str()?)?;
+    let at = Timestamp::parse(event["timestamp"].as_str()?)?;
     if !filter.accepts(&event, at) {
         return None;
     }
@@ -98,8 +100,8 @@ fn entry(line: &[u8], filter: &AccessLogFilter) -> Option<TimelineEntry> {
     let target = format!("{} {}", text("method"), text("path"));
     let mut entry = TimelineEntry::new(at, TimelineSource::Gateway, target);
     entry.outcome = event["code"].as_str().map(str::to_owned);
-    for name in FIELDS {
-        entry = entry.with(name, event.get(name).cloned());
+    for (field, name) in FIELDS {
+        entry = entry.with(name, event.get(field).cloned());
     }
     Some(entry)
 }

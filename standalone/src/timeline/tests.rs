@@ -2,10 +2,10 @@ use postern_common::clock::Timestamp;
 
 use super::*;
 
-const LOG: &str = r#"{"time":"2026-11-20T07:30:00.000Z","requestId":"r-1","method":"POST","path":"/auth/login","route":"/auth/login","status":401,"code":"invalid_credentials","durationMs":12.5}
+const LOG: &str = r#"{"timestamp":"2026-11-20T07:30:00.000Z","request_id":"r-1","method":"POST","path":"/auth/login","route":"/auth/login","status":401,"code":"invalid_credentials","duration_ms":12.5}
 not JSON
-{"time":"2026-11-20T07:31:00.000Z","requestId":"r-2","method":"GET","path":"/auth/me","status":200,"code":"ok","subject":"s-1"}
-{"time":"2026-11-20T07:32:00.000Z","requestId":"r-3","method":"GET","path":"/notifications/n-1","status":404,"code":"not_found","subject":"s-2"}
+{"timestamp":"2026-11-20T07:31:00.000Z","request_id":"r-2","method":"GET","path":"/auth/me","status":200,"code":"ok","subject":"s-1"}
+{"timestamp":"2026-11-20T07:32:00.000Z","request_id":"r-3","method":"GET","path":"/notifications/n-1","status":404,"code":"not_found","subject":"s-2"}
 "#;
 
 fn events(selector: TimelineSelector, since: Timestamp) -> Vec<String> {

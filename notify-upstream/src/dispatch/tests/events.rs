@@ -15,7 +15,7 @@ use crate::delivery::provider::{
 use crate::testing::unreachable_actors;
 
 /// Words of the test's notifications and configuration that no log event may contain.
-const SECRETS: [&str; 4] = ["ada", "example.com", "Hello", "Bearer"];
+const SECRETS: [&str; 4] = ["ada@", "example.com", "Hello", "Bearer"];
 
 /// Returns the exported metrics as text.
 fn metrics(rig: &TestReplica) -> String {

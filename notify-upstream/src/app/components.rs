@@ -1,0 +1,112 @@
+//! Components of the service, created from its configuration.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use postern_common::Clock;
+use postern_common::cache::Cache;
+use postern_common::exit::Exit;
+use postern_common::service::ServiceClient;
+use postern_common::token::{Verifier, VerifierOptions};
+use postern_common::trace::{SpanExportTask, Tracer};
+
+use crate::config::Config;
+use crate::delivery::actors::{ActorClient, UserAddressPolicy};
+use crate::delivery::mail_token::KEY_VARIABLE;
+use crate::delivery::pool::{ProviderConfig, ProviderSettings};
+use crate::housekeeping::{CacheProbe, TemplateReloader};
+use crate::metrics::NotifyMetrics;
+use crate::templates::{Templates, fingerprint};
+
+pub(super) fn verifier(config: &Config, clock: &Clock) -> Arc<Verifier> {
+    let options = VerifierOptions {
+        clock: clock.clone(),
+        ..VerifierOptions::default()
+    };
+    Verifier::new(config.identity.issuers(), options)
+}
+
+/// Creates the tracer, if `[tracing]` is configured.
+pub(super) fn build_tracer(
+    config: &Config,
+    clock: &Clock,
+    metrics: &NotifyMetrics,
+) -> Result<(Option<Tracer>, Option<SpanExportTask>), Exit> {
+    let dropped = &metrics.spans_dropped;
+    Tracer::optional(config.tracing.as_ref(), "postern-notify", clock, dropped)
+}
+
+/// Creates the probe of the cache, which logs its outages itself.
+pub(super) fn cache_probe(cache: &Cache, metrics: &NotifyMetrics) -> CacheProbe {
+    let availability = metrics.dependencies().optional("cache", cache.label());
+    CacheProbe {
+        cache: cache.clone(),
+        availability: availability.without_events(),
+    }
+}
+
+/// Creates the client of the actor service.
+pub(super) fn actor_client(
+    config: &Config,
+    service_client: &ServiceClient,
+    metrics: &NotifyMetrics,
+) -> ActorClient {
+    let address_policy = UserAddressPolicy {
+        anyone: config.users_may_address_anyone,
+        unverified: config.unverified_addresses,
+    };
+    ActorClient::new(
+        config.actor_service.clone(),
+        service_client.clone(),
+        address_policy,
+        metrics.dependencies(),
+    )
+}
+
+/// Loads the templates and creates the task that reloads them.
+pub(super) fn load_templates(
+    config: &Config,
+) -> Result<(Arc<ArcSwap<Templates>>, TemplateReloader), Exit> {
+    let (folder, default_locale) = (&config.templates.folder, &config.templates.default_locale);
+    if !folder.is_dir() {
+        let place = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+        return Err(Exit::usage(format!(
+            "templates.folder: there is no folder {}",
+            place.display()
+        )));
+    }
+    // The fingerprint is taken before the files are read, so that a concurrent change is noticed.
+    let seen = fingerprint(folder);
+    let templates = Templates::load(folder, default_locale.clone()).map_err(Exit::usage)?;
+    let templates = Arc::new(ArcSwap::from_pointee(templates));
+    let reloader = TemplateReloader {
+        folder: folder.clone(),
+        default_locale: default_locale.clone(),
+        templates: Arc::clone(&templates),
+        seen,
+    };
+    Ok((templates, reloader))
+}
+
+/// Warns if e-mail providers are configured for unsubscribe links or delivery reports that need a
+/// missing key.
+pub(super) fn warn_without_mail_tokens(config: &Config) {
+    let needs = |pooled: &&ProviderConfig| match &pooled.provider {
+        ProviderSettings::Smtp(smtp) => smtp.unsubscribe.is_some() || smtp.return_path.is_some(),
+        ProviderSettings::Twilio(_)
+        | ProviderSettings::Http(_)
+        | ProviderSettings::Fcm(_)
+        | ProviderSettings::WebPush(_)
+        | ProviderSettings::File(_)
+        | ProviderSettings::Null => false,
+    };
+    if config.mail_tokens.is_none()
+        && let Some(pooled) = config.providers.iter().find(needs)
+    {
+        tracing::warn!(
+            provider = pooled.name,
+            variable = KEY_VARIABLE,
+            "mail token key not set, no one-click unsubscription and no delivery reports by mail"
+        );
+    }
+}
