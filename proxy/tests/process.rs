@@ -315,6 +315,37 @@ fn start_reload_and_shutdown_are_logged() {
 }
 
 #[test]
+fn diff_fails_if_more_callers_reach_something() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let public = config(free_address(), "");
+    let protected = public.replace("\"public\"", "{ users = \"any\" }");
+    std::fs::write(folder.path().join("old.toml"), &protected).expect("writes");
+    std::fs::write(folder.path().join("new.toml"), &public).expect("writes");
+    let run = |arguments: &[&str]| {
+        let mut command = gateway(folder.path(), &public);
+        let output = command.arg("diff").args(arguments).output().expect("runs");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        (output.status.code(), text)
+    };
+    let (status, text) = run(&["old.toml", "new.toml", "--fail-on", "widened"]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(
+        text.contains("GET /open (Host: x.test)") && text.contains("    widened\n"),
+        "{text}"
+    );
+    assert_eq!(
+        run(&["new.toml", "old.toml", "--fail-on", "widened"]).0,
+        Some(0)
+    );
+    assert_eq!(
+        run(&["new.toml", "old.toml", "--fail-on", "any"]).0,
+        Some(1)
+    );
+    let (status, text) = run(&["new.toml", "new.toml", "--fail-on", "any", "--json"]);
+    assert_eq!((status, text.as_str()), (Some(0), ""));
+}
+
+#[test]
 fn commands_list_routes_and_warn_strictly() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = format!(
