@@ -53,7 +53,7 @@ pub use config::{ASSUMED_POOLS, Config, SCHEMA, assumed_settings, config_files};
 pub use lifecycle::{
     App, InheritedListeners, InheritedSockets, Listeners, PreviousProcess, check_files,
 };
-pub use routing::difference::{Decision, Difference, TooManyRequests, differences};
+pub use routing::difference::{DecisionSummary, Difference, TooManyRequests, differences};
 pub use routing::explain::{CallerSource, explain};
 pub use routing::listing::{RouteSummary, format_routes, routes};
 pub use routing::warnings::warnings;

@@ -40,16 +40,16 @@ pub struct Difference {
     /// Its client address, if an access list depends on it and it is known.
     pub client_address: Option<IpAddr>,
     /// The decision of the old configuration.
-    pub old: Decision,
+    pub old: DecisionSummary,
     /// The decision of the new configuration.
-    pub new: Decision,
+    pub new: DecisionSummary,
     /// Whether the request was rejected and no longer is, or its external authorization has ended.
     pub widened: bool,
 }
 
 /// The decision of one configuration on a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Decision {
+pub struct DecisionSummary {
     /// The name of the route; `None` if none matches.
     pub route: Option<String>,
     /// `allow`, `redirect`, `respond`, or a problem code.
@@ -125,7 +125,7 @@ fn compare(
     ];
     let callers = callers(policies);
     for address in addresses(lists) {
-        let mut changes: Vec<(&CallerKind, Decision, Decision)> = Vec::new();
+        let mut changes: Vec<(&CallerKind, DecisionSummary, DecisionSummary)> = Vec::new();
         for kind in &callers {
             let before = old.decide(matches[0], lookup, kind, address);
             let after = new.decide(matches[1], lookup, kind, address);
@@ -205,13 +205,13 @@ impl<'c> Side<'c> {
         request: &RouteRequest<'_>,
         kind: &CallerKind,
         address: Option<IpAddr>,
-    ) -> Decision {
+    ) -> DecisionSummary {
         let caller = kind.caller();
         let variables = request.explained(true, address);
         let decided = decide(&self.table, found, caller.as_ref(), address);
         let outcome = Outcome::of(&self.table, found, &variables, &decided);
         let route = found.route().map(|index| &self.table.routes[index]);
-        let mut decision = Decision {
+        let mut decision = DecisionSummary {
             route: route.map(|route| route.name.clone()),
             decision: outcome.decision().to_owned(),
             status: outcome.status(),
@@ -268,9 +268,9 @@ impl<'c> Side<'c> {
     }
 }
 
-// === impl Decision ===
+// === impl DecisionSummary ===
 
-impl Decision {
+impl DecisionSummary {
     /// Returns whether clients can notice the difference; the name of the route is none.
     fn differs(&self, other: &Self) -> bool {
         (&self.decision, self.status, &self.detail, &self.identity)
@@ -299,7 +299,7 @@ impl Decision {
     }
 }
 
-impl fmt::Display for Decision {
+impl fmt::Display for DecisionSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(status) = self.status {
             write!(f, "{status} ")?;

@@ -346,7 +346,7 @@ fn scheme_and_query_of_a_redirect_are_compared() {
 }
 
 /// Returns the decisions of both configurations on a random request.
-fn decide(sides: &[Side<'_>; 2], random: &mut Choices) -> [Decision; 2] {
+fn decide(sides: &[Side<'_>; 2], random: &mut Choices) -> [DecisionSummary; 2] {
     let words = ["a", "b", "c", "", "q", "a%2Fb"];
     let path: String = (0..=random.below(4))
         .map(|_| format!("/{}", random.of(&words)))
