@@ -5,10 +5,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use postern_common::token::{Caller, Service, User};
+use postern_common::token::{Caller, Service};
 use serde_json::Value;
 
-use crate::config::{AccessList, CallerRules, RoutePolicy};
+use crate::config::{AccessList, CallerRules, RoutePolicy, TestToken};
+use crate::routing::route_tests::caller_for;
 
 /// A caller with the properties that decide about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,28 +155,19 @@ pub(super) fn addresses(lists: [Option<&AccessList>; 2]) -> Vec<Option<IpAddr>> 
 impl CallerKind {
     /// Returns the caller; `None` without a token.
     pub(super) fn caller(&self) -> Option<Caller> {
-        let issuer = Arc::from("test");
         match self {
             Self::Anonymous => None,
             Self::User {
                 groups,
                 scopes,
                 claims,
-            } => Some(Caller::User(Arc::new(User {
-                issuer,
-                subject: "test".into(),
-                username: "test".into(),
-                client_id: "test".into(),
-                scopes: scopes.as_slice().into(),
-                groups: groups.as_slice().into(),
-                expires_at: i64::MAX,
-                claims: claims
-                    .iter()
-                    .map(|(name, value)| (name.as_str().into(), value.clone()))
-                    .collect(),
-            }))),
+            } => caller_for(&TestToken::User {
+                groups: groups.clone(),
+                scopes: scopes.clone(),
+                claims: claims.clone(),
+            }),
             Self::Service { name, scopes, .. } => Some(Caller::Service(Arc::new(Service {
-                issuer,
+                issuer: "test".into(),
                 subject: name.as_str().into(),
                 service_id: name.as_str().into(),
                 scopes: scopes.as_slice().into(),
