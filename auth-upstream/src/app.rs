@@ -6,12 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use postern_common::admin::{self, Health};
+use postern_common::config::AdminListener;
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, RequestTelemetry, serve_observed};
 use postern_common::startup::Listeners;
 use postern_common::trace::{SpanExport, SpanExportTask, Tracer};
-use postern_common::{Clock, Secret, timeline};
+use postern_common::{Clock, admin_api, timeline};
 use tokio_util::sync::CancellationToken;
 
 use crate::assembly::AuthService;
@@ -36,8 +38,7 @@ pub struct App {
     diagnostics: Diagnostics,
     proxy_check: CheckResult,
     health: Health,
-    admin_hosts: Vec<String>,
-    timeline_token: Option<Secret>,
+    admin: AdminListener,
     clock: Clock,
     tracer: Option<Tracer>,
     span_export: Option<SpanExportTask>,
@@ -55,8 +56,7 @@ impl App {
         let diagnostics =
             Diagnostics::new(config.identity.clone(), config.auth_flow, clock.clone());
         let proxy_check = check_trusted_proxies(config.listen, &config.trusted_proxies);
-        let admin_hosts = config.admin.hosts.clone();
-        let timeline_token = config.timeline_token.clone();
+        let admin = config.admin.clone();
         let tracing = config.tracing.clone();
         let service = Box::pin(AuthService::build(config, clock.clone())).await?;
         let (tracer, span_export) = Tracer::optional(
@@ -70,8 +70,7 @@ impl App {
             service: Arc::new(service),
             diagnostics,
             proxy_check,
-            admin_hosts,
-            timeline_token,
+            admin,
             clock,
             tracer,
             span_export,
@@ -104,8 +103,7 @@ impl App {
             diagnostics,
             proxy_check,
             health,
-            admin_hosts,
-            timeline_token,
+            admin,
             clock,
             tracer,
             span_export,
@@ -127,20 +125,15 @@ impl App {
             .take_writer()
             .map(|writer| tokio::spawn(writer.run(audit_stop.clone())));
         let startup_check = tokio::spawn(run_startup_check(diagnostics, Arc::clone(&service)));
-        let admin =
-            listeners.admin.map(|listener| {
-                let reader = service.audit_trail.reader.clone();
-                let read = move |query| {
-                    let reader = reader.clone();
-                    async move { reader.answer(&query).await }
-                };
-                let router = admin::router(health, service.metrics.registry())
-                    .merge(timeline::route(timeline_token.as_ref(), clock, read));
-                let shutdown = shutdown.clone();
-                tokio::spawn(async move {
-                    admin::serve(listener, router, Limits::default(), &admin_hosts, shutdown).await;
-                })
-            });
+        let admin_task = listeners.admin.map(|listener| {
+            let router = admin::router(health, service.metrics.registry()).merge(
+                admin_api::protect(admin.token.as_ref(), admin_routes(&service, clock)),
+            );
+            let (hosts, shutdown) = (admin.hosts, shutdown.clone());
+            tokio::spawn(async move {
+                admin::serve(listener, router, Limits::default(), &hosts, shutdown).await;
+            })
+        });
         let router = http::router(Arc::clone(&service.flows), service.trusted_proxies.clone());
         let telemetry = RequestTelemetry::new(service.metrics.http(), tracer);
         serve_observed(listeners.public, router, limits, telemetry, shutdown).await;
@@ -148,7 +141,7 @@ impl App {
         // Aborting is safe at any point: these tasks tolerate a crash.
         background.abort();
         startup_check.abort();
-        for task in [background, startup_check].into_iter().chain(admin) {
+        for task in [background, startup_check].into_iter().chain(admin_task) {
             if let Err(error) = task.await
                 && !error.is_cancelled()
             {
@@ -166,6 +159,16 @@ impl App {
         service.store.close().await;
         span_export.finish().await;
     }
+}
+
+/// Returns the protected routes of the admin listener.
+fn admin_routes(service: &AuthService, clock: Clock) -> Router {
+    let reader = service.audit_trail.reader.clone();
+    let read = move |query| {
+        let reader = reader.clone();
+        async move { reader.answer(&query).await }
+    };
+    timeline::route(clock, read)
 }
 
 async fn run_background_tasks(

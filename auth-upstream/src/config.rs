@@ -14,7 +14,6 @@ use postern_common::http::TrustedProxies;
 use postern_common::identity::{AwsCredentials, IdentityConfig};
 use postern_common::log::Log;
 use postern_common::trace::TracingConfig;
-use postern_common::{Secret, timeline};
 use url::Url;
 
 pub use self::social::{SocialConfig, TokenDelivery};
@@ -60,9 +59,6 @@ pub struct Config {
     pub(crate) sealing_keys: Option<KeyRing>,
     /// Attempt limits (`[abuse]`).
     pub attempt_limits: AttemptLimits,
-    /// The secret of `GET /admin/timeline` on the admin listener (`[timeline] token_env`). Default
-    /// none: the route does not exist.
-    pub timeline_token: Option<Secret>,
     /// The time for which audit events are stored (`[audit] retention`). Default 90 days.
     pub audit_retention: Duration,
     /// The proxies whose `X-Forwarded-For` is accepted. Default loopback addresses. Required if
@@ -135,7 +131,7 @@ impl Config {
             root.fail("missing_field", detail);
         }
         let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
-        let admin = read_admin(root, Some(DEFAULT_ADMIN_ADDRESS));
+        let admin = read_admin(root, Some(DEFAULT_ADMIN_ADDRESS), env);
         Some(Self {
             listen,
             admin: admin?,
@@ -148,7 +144,6 @@ impl Config {
             attempt_limits: root
                 .section("abuse", read_attempt_limits)
                 .unwrap_or_default(),
-            timeline_token: timeline::read_token(root, env),
             audit_retention: root
                 .section("audit", |audit| {
                     Some(audit.or("retention", DEFAULT_AUDIT_RETENTION, read_audit_retention))

@@ -12,7 +12,8 @@
 //! 3. Requests: [`accept`] and [`http`] serve them, [`token`] verifies who is calling, [`problem`]
 //!    renders error responses, [`service`] calls other services, [`trace`] carries the ids of a
 //!    request on and exports spans, [`admin`] serves readiness and metrics, among them those of
-//!    [`dependency`] and [`process_metrics`], and [`timeline`] what happened to a person.
+//!    [`dependency`] and [`process_metrics`], [`admin_api`] protects routes for operators, and [`timeline`]
+//!    serves what happened to a person.
 //!
 //! [`clock`], [`secret`] and [`seal`] are used by all of them; [`backoff`], [`circuit_breaker`] and
 //! [`weighted`] by those that call others.
@@ -46,6 +47,7 @@ pub mod seal;
 
 pub mod accept;
 pub mod admin;
+pub mod admin_api;
 pub mod dependency;
 pub mod http;
 pub mod problem;

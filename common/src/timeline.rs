@@ -12,23 +12,19 @@ mod arguments;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use ::http::{HeaderMap, StatusCode};
-use aws_lc_rs::constant_time::verify_slices_are_equal;
+use ::http::StatusCode;
 use axum::Router;
 use axum::extract::RawQuery;
 use axum::response::Response;
 use axum::routing::get;
 use serde::Serialize;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use crate::clock::{Clock, Timestamp};
-use crate::config::Env;
-use crate::decode::{Object, parse_duration};
+use crate::decode::parse_duration;
 use crate::email::EmailAddress;
-use crate::http::{Query, bearer, json, no_store};
-use crate::problem::{Code, Problem};
-use crate::secret::Secret;
+use crate::http::{Query, json};
+use crate::problem::Problem;
 
 pub use self::arguments::TimelineArguments;
 
@@ -38,8 +34,6 @@ pub const MAX_ENTRIES: usize = 1000;
 pub const DEFAULT_ENTRIES: usize = 200;
 /// Maximum bytes of an identifier in a query.
 const MAX_ID_BYTES: usize = 255;
-/// Minimum bytes of the secret that protects the route.
-const MIN_TOKEN_BYTES: usize = 32;
 
 /// The origin of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -288,71 +282,28 @@ impl Timeline {
     }
 }
 
-/// Reads the table `[timeline]`: `token_env` names the variable with the secret of [`route`].
-/// Returns `None` without the table.
-pub fn read_token(root: &Object<'_>, env: &Env) -> Option<Secret> {
-    root.section("timeline", |table| {
-        let variable = table.required("token_env", |field| field.text(1..=128))?;
-        match env.secret(&variable) {
-            Some(token) if token.expose().len() >= MIN_TOKEN_BYTES => Some(token),
-            Some(_) => {
-                let detail = format!("{variable} must have at least {MIN_TOKEN_BYTES} characters");
-                table.fail("invalid_length", detail);
-                None
-            }
-            None => {
-                table.fail(
-                    "missing_field",
-                    format!("the variable {variable} is not set"),
-                );
-                None
-            }
-        }
-    })
-}
-
-/// Returns the route `GET /admin/timeline`, or no route without a token. A request needs the token
-/// as a bearer token, because the admin listener has no other authentication and the time line is
-/// personal data.
-pub fn route<F, R>(token: Option<&Secret>, clock: Clock, read: F) -> Router
+/// Returns the route `GET /admin/timeline`, to be protected by
+/// [`admin_api::protect`](crate::admin_api::protect), because the time line is personal data.
+pub fn route<F, R>(clock: Clock, read: F) -> Router
 where
     F: Fn(TimelineQuery) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Result<Timeline, Problem>> + Send,
 {
-    let Some(token) = token else {
-        return Router::new();
-    };
-    let expected = Sha256::digest(token.expose());
-    let handler = move |headers: HeaderMap, RawQuery(query): RawQuery| {
+    let handler = move |RawQuery(query): RawQuery| {
         let (read, clock) = (read.clone(), clock.clone());
         async move {
-            authorize(&headers, &expected)?;
             let query = TimelineQuery::parse(query.as_deref().unwrap_or_default(), clock.now())?;
             let timeline = read(query).await?;
-            Ok::<Response, Problem>(no_store(json(StatusCode::OK, &timeline)))
+            Ok::<Response, Problem>(json(StatusCode::OK, &timeline))
         }
     };
     Router::new().route("/admin/timeline", get(handler))
 }
 
-/// Compares digests, in constant time, so that neither the time nor the length reveals the secret.
-fn authorize(headers: &HeaderMap, expected: &[u8]) -> Result<(), Problem> {
-    let presented = Sha256::digest(bearer(headers)?);
-    verify_slices_are_equal(&presented, expected).map_err(|_| {
-        Problem::new(Code::AuthenticationRequired).detail("the token of [timeline] is required")
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
-    use axum::extract::Request;
-    use tower::ServiceExt;
-
     use super::*;
-    use crate::config::parse;
-
-    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+    use crate::problem::Code;
 
     fn entry(at: i64, source: TimelineSource) -> TimelineEntry {
         TimelineEntry::new(Timestamp(at), source, "x")
@@ -415,45 +366,5 @@ mod tests {
             let problem = TimelineQuery::parse(wrong, now).expect_err(wrong);
             assert_eq!(problem.code(), Code::InvalidRequest, "{wrong}");
         }
-    }
-
-    #[test]
-    fn token_must_be_set_and_long() {
-        let read = |variables: &[(&str, &str)]| {
-            let env: Env = variables.iter().copied().collect();
-            let text = "[timeline]\ntoken_env = 'T'\n";
-            let token = parse("x.toml", text, |root| Some(read_token(root, &env)));
-            token.map(|token| token.map(|token| token.expose().to_owned()))
-        };
-        assert_eq!(read(&[("T", TOKEN)]).expect("good").as_deref(), Some(TOKEN));
-        assert!(read(&[]).is_err() && read(&[("T", "short")]).is_err());
-    }
-
-    async fn status(token: Option<&Secret>, authorization: Option<&str>) -> u16 {
-        let read = |_: TimelineQuery| async { Ok(Timeline::default()) };
-        let router = route(token, Clock::manual(Timestamp(0)), read);
-        let mut request = Request::builder().uri("/admin/timeline?user=a");
-        if let Some(value) = authorization {
-            request = request.header("authorization", value);
-        }
-        let request = request.body(Body::empty()).expect("a request");
-        let response = router.oneshot(request).await.expect("a response");
-        response.status().as_u16()
-    }
-
-    #[tokio::test]
-    async fn route_requires_its_token() {
-        let token = Secret::from(TOKEN);
-        let bearer = format!("Bearer {TOKEN}");
-        assert_eq!(status(None, Some(&bearer)).await, 404);
-        assert_eq!(status(Some(&token), Some(&bearer)).await, 200);
-        for wrong in [
-            "Bearer 0123456789abcdef0123456789abcdee",
-            "Bearer x",
-            "Basic x",
-        ] {
-            assert_eq!(status(Some(&token), Some(wrong)).await, 401, "{wrong}");
-        }
-        assert_eq!(status(Some(&token), None).await, 401);
     }
 }

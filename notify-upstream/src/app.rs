@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
 use axum::Router;
-use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
@@ -25,6 +24,7 @@ use postern_common::http::{Limits, RequestTelemetry, serve_observed};
 use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::startup::Listeners;
 use postern_common::token::Verifier;
+use postern_common::{Clock, admin_api};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -282,9 +282,10 @@ impl App {
         let result_writer = tokio::spawn(self.result_writer.run());
         background.spawn(self.batcher.run());
         if let Some(listener) = listeners.admin {
-            let timeline_token = self.config.timeline_token.as_ref();
+            let token = self.config.admin.token.as_ref();
+            let routes = crate::http::admin_routes(&self.service);
             let router = admin::router(self.health, metrics.registry())
-                .merge(crate::http::timeline_router(&self.service, timeline_token));
+                .merge(admin_api::protect(token, routes));
             let stop = background_stop.child_token();
             background.spawn(serve_admin(listener, router, self.config.admin.hosts, stop));
         }

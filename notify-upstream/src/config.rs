@@ -17,7 +17,6 @@ use postern_common::http::{BodyBudgets, TrustedProxies};
 use postern_common::identity::IdentityConfig;
 use postern_common::log::Log;
 use postern_common::trace::TracingConfig;
-use postern_common::{Secret, timeline};
 use url::Url;
 
 use crate::delivery::mail_token::{KEY_VARIABLE, MailTokens};
@@ -56,9 +55,6 @@ pub struct Config {
     /// Services that may read all notifications (`[access] readers`). Default none: a service reads
     /// those that it created.
     pub(crate) readers: Vec<String>,
-    /// The secret of `GET /admin/timeline` on the admin listener (`[timeline] token_env`). Default
-    /// none: the route does not exist.
-    pub(crate) timeline_token: Option<Secret>,
     /// Whether users may send to recipients other than themselves. Default false, because otherwise
     /// every registered user could send e-mail to arbitrary addresses.
     pub(crate) users_may_address_anyone: bool,
@@ -124,7 +120,7 @@ impl Config {
     /// Reads the configuration and records every error.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
-        let admin = read_admin(root, Some(DEFAULT_ADMIN_ADDRESS));
+        let admin = read_admin(root, Some(DEFAULT_ADMIN_ADDRESS), env);
         let log = Log::read(root, env);
         let text = |name, variable, default: &str| {
             let written = root.optional(name, |field| field.text(1..=1024));
@@ -177,7 +173,6 @@ impl Config {
             templates,
             queue,
             readers: readers.unwrap_or_default(),
-            timeline_token: timeline::read_token(root, env),
             users_may_address_anyone,
             users_may_send_urgent,
             unverified_addresses,

@@ -23,7 +23,7 @@ use axum::routing::{MethodFilter, get, post};
 use http::request::Parts;
 use postern_common::http::{BodyOwner, Peer, TrustedProxies};
 use postern_common::token::{Caller, Verifier};
-use postern_common::{Clock, Code, Problem, Secret, timeline};
+use postern_common::{Clock, Code, Problem, timeline};
 
 use crate::delivery::mail_token::MailTokens;
 use crate::delivery::suppression::SuppressionCache;
@@ -93,14 +93,14 @@ async fn no_such_notification() -> Problem {
     Code::NotFound.into()
 }
 
-/// Returns the time line of the admin listener, or no route without a token.
-pub(crate) fn timeline_router(service: &ApiState, token: Option<&Secret>) -> Router {
+/// Returns the protected routes of the admin listener.
+pub(crate) fn admin_routes(service: &ApiState) -> Router {
     let reader = NotificationReader::new(service.store.clone(), service.clock.clone());
     let read = move |query| {
         let reader = reader.clone();
         async move { reader.answer(&query).await }
     };
-    timeline::route(token, service.clock.clone(), read)
+    timeline::route(service.clock.clone(), read)
 }
 
 /// The principal of a verified bearer token.

@@ -165,7 +165,7 @@ impl Config {
                 field.object(ListenerConfig::read)
             });
         let acme = acme::read(root, &listen);
-        let admin = read_admin(root, None);
+        let admin = read_admin(root, None, env);
         let log = Log::read(root, env);
         let workers = root.optional("workers", |field| field.integer(1..=256));
         let server = root

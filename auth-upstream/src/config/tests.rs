@@ -196,6 +196,7 @@ address = "127.0.0.1:8501"
 [admin]
 address = "127.0.0.1:8510"
 hosts = ["metrics.internal"]
+token_env = "POSTERN_ADMIN_TOKEN"
 [log]
 format = "json"
 filter = "info"
@@ -208,8 +209,6 @@ window = "15m"
 sign_ins = 60
 [audit]
 retention = "90d"
-[timeline]
-token_env = "POSTERN_TIMELINE_TOKEN"
 [refresh]
 grace = "30s"
 lifetime = "30d"
@@ -243,7 +242,7 @@ fn every_key_is_in_the_reference_and_in_the_schema() {
     let secrets = [
         ("IDP_ACTOR_CLIENT_SECRET", "x"),
         ("IDP_SERVICE_CLIENT_SECRET", "x"),
-        ("POSTERN_TIMELINE_TOKEN", "0123456789abcdef0123456789abcdef"),
+        ("POSTERN_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef"),
     ];
     let env: Env = POOLS.iter().chain(&secrets).copied().collect();
     let reference = ConfigurationReference {

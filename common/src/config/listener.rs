@@ -2,7 +2,10 @@
 
 use std::net::SocketAddr;
 
+use crate::admin_api;
+use crate::config::Env;
 use crate::decode::{Object, Value};
+use crate::secret::Secret;
 
 /// The table `[admin]`: the listener for `/livez`, `/readyz` and `/metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +15,8 @@ pub struct AdminListener {
     /// Host names by which it may be called, besides loopback names and, if it does not listen on a
     /// loopback address, IP addresses; default none. Any other `Host` is refused.
     pub hosts: Vec<String>,
+    /// The secret of the routes under `/admin/` (`token_env`); default none: they do not exist.
+    pub token: Option<Secret>,
 }
 
 /// Reads the one `[[listen]]` table of a service.
@@ -39,7 +44,11 @@ pub fn read_listen(root: &Object<'_>, default: SocketAddr) -> SocketAddr {
 
 /// Reads the table `[admin]`. Without a default there is no admin listener unless the table exists.
 #[must_use]
-pub fn read_admin(root: &Object<'_>, default: Option<SocketAddr>) -> Option<AdminListener> {
+pub fn read_admin(
+    root: &Object<'_>,
+    default: Option<SocketAddr>,
+    env: &Env,
+) -> Option<AdminListener> {
     root.renamed("admin_hosts", "[admin] hosts");
     let read = |admin: &Object<'_>| {
         let address = match default {
@@ -49,7 +58,12 @@ pub fn read_admin(root: &Object<'_>, default: Option<SocketAddr>) -> Option<Admi
         let hosts = admin.or("hosts", Vec::new(), |field| {
             field.array(|item| item.text(1..=253))
         });
-        Some(AdminListener { address, hosts })
+        let token = admin_api::read_token(admin, env);
+        Some(AdminListener {
+            address,
+            hosts,
+            token,
+        })
     };
     let written = root.optional("admin", |field| {
         if let Value::String(_) = field.value() {
@@ -61,6 +75,7 @@ pub fn read_admin(root: &Object<'_>, default: Option<SocketAddr>) -> Option<Admi
         default.map(|address| AdminListener {
             address,
             hosts: Vec::new(),
+            token: None,
         })
     })
 }
@@ -76,7 +91,7 @@ mod tests {
         let default: SocketAddr = DEFAULT.parse().expect("an address");
         let both = |root: &Object<'_>| {
             let listen = read_listen(root, default);
-            read_admin(root, Some(default)).map(|admin| (listen, admin))
+            read_admin(root, Some(default), &Env::default()).map(|admin| (listen, admin))
         };
         parse("x.toml", text, both).map_err(|exit| exit.message().to_owned())
     }

@@ -82,13 +82,12 @@ address = "127.0.0.1:8502"
 [admin]
 address = "127.0.0.1:8511"
 hosts = ["metrics.internal"]
+token_env = "POSTERN_ADMIN_TOKEN"
 [log]
 format = "json"
 filter = "info"
 [access]
 readers = ["support"]
-[timeline]
-token_env = "POSTERN_TIMELINE_TOKEN"
 [templates]
 folder = "conf/templates"
 default_locale = "en"
@@ -187,7 +186,7 @@ fn every_key_is_in_the_reference_and_in_the_schema() {
         ("IDP_SERVICE_CLIENT_SECRET", "x"),
         ("IDP_SERVICE_ACCOUNT_PASSWORD", "x"),
         ("NOTIFY_SMTP_PASSWORD", "x"),
-        ("POSTERN_TIMELINE_TOKEN", "0123456789abcdef0123456789abcdef"),
+        ("POSTERN_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef"),
         ("VAPID_KEY", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE"),
         ("WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
     ];

@@ -246,7 +246,9 @@ fn every_key_is_in_the_reference_and_in_the_schema() {
     ];
     let names = secrets.into_iter().chain(account).chain(pools);
     let names = names.chain(["COLLECTOR_TOKEN"]);
-    let env: Env = names.map(|name| (name, "us-west-2_x")).collect();
+    let admin_token = ("POSTERN_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef");
+    let values = names.map(|name| (name, "us-west-2_x"));
+    let env: Env = values.chain([admin_token]).collect();
     let reference = ConfigurationReference {
         sample: &format!("{}{IDENTITY_TABLES}", include_str!("everything.toml")),
         document: include_str!("../../../docs/configuration.md"),
