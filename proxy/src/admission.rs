@@ -14,6 +14,7 @@ pub(crate) mod authorize;
 pub(crate) mod cors;
 mod external;
 pub(crate) mod header_changes;
+mod problem_page;
 pub(crate) mod rate_limits;
 pub(crate) mod rejection;
 pub(crate) mod report_only;

@@ -2,7 +2,7 @@
 //!
 //! - **Enters:** `Accept-Encoding` of a request; the parts of a response body.
 //! - **Leaves:** the content coding of the response, and the encoded parts.
-//! - **May depend on:** [`crate::config`] and [`crate::telemetry`] for metrics.
+//! - **May depend on:** [`crate::message`], [`crate::config`], and [`crate::telemetry`] for metrics.
 
 mod accept_encoding;
 mod encoder;

@@ -5,9 +5,11 @@
 //!   problem code. Ambiguous messages are rejected before any part is forwarded.
 //! - **May depend on:** no other module of this crate.
 
+pub(crate) mod accept;
 pub mod framing;
 pub(crate) mod grpc;
 pub mod head;
 pub mod headers;
 pub mod proxy_protocol;
 pub mod target;
+pub(crate) mod weight;

@@ -46,6 +46,7 @@ mod nginx_peer;
 mod ocsp_staples;
 mod origin;
 mod path_comparison;
+mod problem_pages;
 mod proxy_protocol;
 mod proxy_protocol_upstream;
 mod rate_limits;

@@ -7,14 +7,17 @@ use pingora_proxy::Session;
 use postern_common::{Code, Problem};
 use uuid::Uuid;
 
+use crate::admission::problem_page;
 use crate::admission::response_headers::apply_common_headers;
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
+use crate::message::accept;
 use crate::message::grpc;
 use crate::message::grpc::GrpcStatus;
 use crate::state::request_context::RequestContext;
 
-/// Writes the problem as the response.
+/// Writes the problem as the response: `application/problem+json`, or a page for a browser, which
+/// prefers HTML.
 pub(crate) async fn write_rejection(
     client: &mut Session,
     ctx: &mut RequestContext,
@@ -35,12 +38,19 @@ pub(crate) async fn write_rejection(
     for (name, value) in &rendered.headers {
         response.insert_header(name, value)?;
     }
-    response.insert_header("Content-Length", rendered.body.len())?;
+    let body = if accept::prefers_html(&client.req_header().headers) {
+        problem_page::set_headers(&mut response)?;
+        problem_page::render(problem, id).into_bytes()
+    } else {
+        rendered.body
+    };
+    response.insert_header("Content-Length", body.len())?;
     response.insert_header("X-Request-Id", id)?;
     apply_common_headers(client, &mut response, ctx)?;
+    response.append_header("Vary", "Accept")?;
     client.write_head(Box::new(response), false).await?;
     client
-        .write_response_body(Some(Bytes::from(rendered.body)), true)
+        .write_response_body(Some(Bytes::from(body)), true)
         .await
 }
 

@@ -4,12 +4,7 @@ use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
 
 use crate::config::ContentCoding;
-
-/// A weight in thousandths (RFC 9110 section 12.4.2).
-type Weight = u16;
-
-/// The weight of a member without one.
-const MAX_WEIGHT: Weight = 1000;
+use crate::message::weight::{MAX_WEIGHT, Weight, parse_weight};
 
 /// The weights of a request; `None` for what it does not list.
 #[derive(Debug, Default)]
@@ -80,24 +75,6 @@ impl Weights {
             ContentCoding::Zstd => self.zstd,
         };
         listed.or(self.any).unwrap_or(0)
-    }
-}
-
-/// Parses `q=0.5`, with at most three decimals; `None` if it is malformed.
-fn parse_weight(parameter: &str) -> Option<Weight> {
-    let parameter = parameter.trim_ascii();
-    let value = parameter
-        .strip_prefix("q=")
-        .or_else(|| parameter.strip_prefix("Q="))?;
-    let (whole, decimals) = value.split_once('.').unwrap_or((value, ""));
-    if decimals.len() > 3 || !decimals.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let thousandths: Weight = format!("{decimals:0<3}").parse().ok()?;
-    match whole {
-        "0" => Some(thousandths),
-        "1" if thousandths == 0 => Some(MAX_WEIGHT),
-        _ => None,
     }
 }
 
