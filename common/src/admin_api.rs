@@ -6,7 +6,7 @@
 //! of the person who makes it ([`Operator`]) and is logged ([`record`]).
 //!
 //! Input: the routes of a process and the secret of its configuration. Output: a router for
-//! [`admin::serve`](crate::admin::serve). Depends on `decode`, `config`, `http` and `problem`.
+//! [`admin::serve`](crate::admin::serve). Depends on `admin`, `http` and `problem`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,16 +24,12 @@ use sha2::{Digest, Sha256};
 
 use crate::admin::Health;
 use crate::clock::{Clock, Timestamp};
-use crate::config::Env;
-use crate::decode::Object;
 use crate::http::{RequestId, bearer, json as json_response, no_store};
 use crate::problem::{Code, Problem};
 use crate::secret::Secret;
 
 /// The header field with the name of the person on whose behalf a process calls an admin route.
 pub const OPERATOR: &str = "x-postern-operator";
-/// Minimum bytes of the secret.
-const MIN_TOKEN_BYTES: usize = 32;
 /// Maximum bytes of the name of an operator.
 const MAX_OPERATOR_BYTES: usize = 256;
 
@@ -102,27 +98,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Operator {
                 let detail = "X-Postern-Operator must name the person who makes the change";
                 Err(Problem::new(Code::InvalidHeader).detail(detail))
             }
-        }
-    }
-}
-
-/// Reads `token_env` of the table `[admin]`: the variable with the secret.
-#[must_use]
-pub(crate) fn read_token(admin: &Object<'_>, env: &Env) -> Option<Secret> {
-    let variable = admin.optional("token_env", |field| field.text(1..=128))?;
-    match env.secret(&variable) {
-        Some(token) if token.expose().len() >= MIN_TOKEN_BYTES => Some(token),
-        Some(_) => {
-            let detail = format!("{variable} must have at least {MIN_TOKEN_BYTES} characters");
-            admin.fail("invalid_length", detail);
-            None
-        }
-        None => {
-            admin.fail(
-                "missing_field",
-                format!("the variable {variable} is not set"),
-            );
-            None
         }
     }
 }
@@ -199,7 +174,6 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::config::parse;
     use crate::testing::CapturedLog;
 
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -278,22 +252,5 @@ mod tests {
         let event = ["administrative action", "ada", "thing.change", "thing-1"];
         assert_eq!(log.with(&event), 1, "{}", log.text());
         assert_eq!(log.with(&[TOKEN]), 0, "{}", log.text());
-    }
-
-    #[test]
-    fn short_or_missing_secret_is_refused() {
-        let read = |env: &[(&str, &str)]| {
-            let env: Env = env.iter().copied().collect();
-            let text = "[admin]\ntoken_env = 'TOKEN'\n";
-            parse("x.toml", text, |root| {
-                root.section("admin", |admin| Some(read_token(admin, &env)))
-            })
-            .map_err(|exit| exit.message().to_owned())
-        };
-        assert!(read(&[("TOKEN", TOKEN)]).is_ok());
-        let short = read(&[("TOKEN", "short")]).expect_err("refused");
-        assert!(short.contains("at least 32 characters"), "{short}");
-        let missing = read(&[]).expect_err("refused");
-        assert!(missing.contains("TOKEN is not set"), "{missing}");
     }
 }

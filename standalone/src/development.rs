@@ -6,6 +6,7 @@
 
 mod code_mailer;
 pub(crate) mod database;
+mod start_page;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,9 @@ pub(crate) struct DevelopmentServices {
     social_client: RegisteredClient,
     social_sealing_key: Secret,
     mail_token_key: Secret,
-    gateway: String,
+    addresses: Addresses,
+    /// For readiness on the start page.
+    http: reqwest::Client,
 }
 
 // === impl DevelopmentServices ===
@@ -110,7 +113,8 @@ impl DevelopmentServices {
                 .secret("social-sealing.key", |bytes| STANDARD.encode(bytes))?,
             mail_token_key: folder.secret("mail-token.key", |bytes| STANDARD.encode(bytes))?,
             social_client: client,
-            gateway: format!("http://{}", addresses.proxy),
+            addresses: *addresses,
+            http: http_client()?,
             identity_pool,
             verifier,
             codes,
@@ -172,7 +176,9 @@ impl DevelopmentServices {
             "social provider",
             serve(sockets.social, social, SERVER_LIMITS, stop.clone()),
         );
-        let mail = mail::router(Arc::clone(&self.mailbox), &self.gateway);
+        let gateway = format!("http://{}", self.addresses.proxy);
+        let start_page = start_page::content(&self.addresses, self.http);
+        let mail = mail::router(Arc::clone(&self.mailbox), start_page, &gateway);
         stage.spawn(
             "mail page",
             serve(sockets.mail, mail, SERVER_LIMITS, stop.clone()),
@@ -206,6 +212,12 @@ async fn identity_pool(
     config.code_delivery = CodeDelivery::Mail(codes);
     config.hashing = hashing;
     pool::App::build(config, clock.clone()).await
+}
+
+/// Returns the client for requests of this process to itself.
+fn http_client() -> Result<reqwest::Client, Exit> {
+    let client = reqwest::Client::builder().no_proxy().build();
+    client.map_err(|error| Exit::unavailable(format!("cannot build an HTTP client: {error}")))
 }
 
 /// Returns the authentication upstream's client registration at the social provider.

@@ -9,9 +9,11 @@ mod smtp_server;
 mod smtp_path;
 mod smtp_session;
 
+mod findings;
 mod mailbox;
 mod mime;
 
+mod pages;
 mod web_api;
 
 pub use self::mailbox::{Mailbox, Query, Summary};

@@ -84,6 +84,7 @@ pub(crate) fn router(provider: Arc<SocialProvider>) -> Router {
             "/userinfo",
             get(token_endpoint::userinfo).post(token_endpoint::userinfo),
         )
+        .merge(crate::web::page::assets())
         .with_state(provider);
     AllowedHosts::loopback().guard(router)
 }

@@ -48,7 +48,9 @@ impl Browser {
         let wanted = json!({
             "browserName": "chrome",
             "goog:chromeOptions": options,
-            "timeouts": {"implicit": ELEMENT_TIMEOUT_MS, "pageLoad": ELEMENT_TIMEOUT_MS},
+            "goog:loggingPrefs": {"browser": "ALL"},
+            "timeouts": {"implicit": ELEMENT_TIMEOUT_MS, "pageLoad": ELEMENT_TIMEOUT_MS,
+                "script": ELEMENT_TIMEOUT_MS},
         });
         let client = Client::new(&format!("http://127.0.0.1:{port}"));
         let body = json!({"capabilities": {"alwaysMatch": wanted}});
@@ -95,6 +97,64 @@ impl Browser {
             browser: self,
             path: format!("element/{id}"),
         }
+    }
+
+    /// Sets the size of the viewport in CSS pixels and the preferred colour scheme, `light` or
+    /// `dark`.
+    pub async fn emulate(&self, [width, height]: [u32; 2], scheme: &str) {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.devtools("Emulation.setDeviceMetricsOverride", &size)
+            .await;
+        let scheme = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.devtools("Emulation.setEmulatedMedia", &scheme).await;
+    }
+
+    /// Presses keys, such as `Tab` as `\u{e004}` (WebDriver, section 17.4.2), in the focused element.
+    pub async fn press(&self, keys: &str) {
+        let actions: Vec<Value> = keys
+            .chars()
+            .flat_map(|key| ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key})))
+            .collect();
+        let keyboard = json!({"type": "key", "id": "keyboard", "actions": actions});
+        self.post("actions", &json!({"actions": [keyboard]})).await;
+    }
+
+    /// Returns the messages that the browser has logged since the last call: errors of scripts,
+    /// refused resources, violations of policies.
+    pub async fn messages(&self) -> Vec<String> {
+        let log = self.post("se/log", &json!({"type": "browser"})).await;
+        let messages = log.as_array().into_iter().flatten();
+        messages
+            .filter_map(|entry| entry["message"].as_str())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Returns the violations that axe-core finds on the page, each with the selector of the first
+    /// element. The script is run by the driver, which the page's policy does not restrict.
+    ///
+    /// # Panics
+    /// If `tests/run` has not installed axe-core.
+    pub async fn accessibility_violations(&self) -> Vec<String> {
+        let axe = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(".peers/axe/node_modules/axe-core/axe.min.js");
+        let axe = std::fs::read_to_string(axe).expect("tests/run installs axe-core");
+        self.run(&axe).await;
+        let script = "const done = arguments[arguments.length - 1]; \
+            axe.run().then((found) => done(found.violations.map((violation) => \
+            violation.id + ' at ' + violation.nodes[0].target)));";
+        let body = json!({"script": script, "args": []});
+        let found = self.post("execute/async", &body).await;
+        let found = found.as_array().expect("a list").iter();
+        found
+            .map(|violation| violation.as_str().unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    async fn devtools(&self, command: &str, parameters: &Value) {
+        let body = json!({"cmd": command, "params": parameters});
+        self.post("goog/cdp/execute", &body).await;
     }
 
     /// Closes the browser.
@@ -151,6 +211,13 @@ impl Element<'_> {
     pub async fn click(&self) {
         self.browser
             .post(&format!("{}/click", self.path), &json!({}))
+            .await;
+    }
+
+    /// Types text into the element.
+    pub async fn type_text(&self, text: &str) {
+        self.browser
+            .post(&format!("{}/value", self.path), &json!({ "text": text }))
             .await;
     }
 

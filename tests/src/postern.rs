@@ -87,6 +87,17 @@ impl Postern {
             .expect("development components have addresses")
     }
 
+    /// Stores a mail in its mail catcher, as if it had arrived by SMTP. Returns its id.
+    ///
+    /// # Panics
+    /// If the mail cannot be written.
+    pub async fn store_mail(&self, recipient: &str, message: &str) -> String {
+        let mailbox = self.running.mailbox();
+        let mailbox = mailbox.expect("development components have a mailbox");
+        let stored = mailbox.store_local("a@b.test", recipient, message.as_bytes().to_vec());
+        stored.await.expect("the mail is stored")
+    }
+
     /// Returns a new token of a service account.
     pub async fn service_token(&self, account: &str) -> String {
         self.surface

@@ -46,6 +46,7 @@ mod notify_shutdown;
 mod notify_users;
 mod notify_waiting;
 mod observability;
+mod pages;
 mod redis_pair;
 mod refusals;
 mod replicas;

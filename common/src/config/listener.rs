@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 
-use crate::admin_api;
 use crate::config::Env;
 use crate::decode::{Object, Value};
 use crate::secret::Secret;
+
+/// Minimum bytes of the secret of the admin routes.
+const MIN_TOKEN_BYTES: usize = 32;
 
 /// The table `[admin]`: the listener for `/livez`, `/readyz` and `/metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +60,7 @@ pub fn read_admin(
         let hosts = admin.or("hosts", Vec::new(), |field| {
             field.array(|item| item.text(1..=253))
         });
-        let token = admin_api::read_token(admin, env);
+        let token = read_token(admin, env);
         Some(AdminListener {
             address,
             hosts,
@@ -80,12 +82,33 @@ pub fn read_admin(
     })
 }
 
+/// Reads `token_env` of the table `[admin]`: the variable with the secret.
+fn read_token(admin: &Object<'_>, env: &Env) -> Option<Secret> {
+    let variable = admin.optional("token_env", |field| field.text(1..=128))?;
+    match env.secret(&variable) {
+        Some(token) if token.expose().len() >= MIN_TOKEN_BYTES => Some(token),
+        Some(_) => {
+            let detail = format!("{variable} must have at least {MIN_TOKEN_BYTES} characters");
+            admin.fail("invalid_length", detail);
+            None
+        }
+        None => {
+            admin.fail(
+                "missing_field",
+                format!("the variable {variable} is not set"),
+            );
+            None
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::parse;
 
     const DEFAULT: &str = "127.0.0.1:1";
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
     fn read(text: &str) -> Result<(SocketAddr, AdminListener), String> {
         let default: SocketAddr = DEFAULT.parse().expect("an address");
@@ -126,5 +149,22 @@ mod tests {
         let text = "[[listen]]\naddress = '127.0.0.1:1'\n[[listen]]\naddress = '127.0.0.1:2'\n";
         let reason = "x.toml:1: listen: must be one table: this service has one listener";
         assert_eq!(read(text), Err(reason.to_owned()));
+    }
+
+    #[test]
+    fn short_or_missing_secret_is_refused() {
+        let read = |env: &[(&str, &str)]| {
+            let env: Env = env.iter().copied().collect();
+            let text = "[admin]\ntoken_env = 'TOKEN'\n";
+            parse("x.toml", text, |root| {
+                root.section("admin", |admin| Some(read_token(admin, &env)))
+            })
+            .map_err(|exit| exit.message().to_owned())
+        };
+        assert!(read(&[("TOKEN", TOKEN)]).is_ok());
+        let short = read(&[("TOKEN", "short")]).expect_err("refused");
+        assert!(short.contains("at least 32 characters"), "{short}");
+        let missing = read(&[]).expect_err("refused");
+        assert!(missing.contains("TOKEN is not set"), "{missing}");
     }
 }

@@ -1,6 +1,6 @@
 //! Storage of mail: one `.eml` file per message, and an in-memory index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +22,12 @@ const MAX_MESSAGES: usize = 5_000;
 /// Maximum number of messages in a listing.
 pub(super) const MAX_LISTED_MESSAGES: usize = 500;
 
+/// Characters of the text in the excerpt of a listing.
+const EXCERPT_CHARACTERS: usize = 160;
+
+/// Characters of the text that a search covers.
+const SEARCHED_CHARACTERS: usize = 2 << 10;
+
 /// The stored messages. Each file begins with headers that record the envelope, so that the index
 /// can be rebuilt from the files.
 #[derive(Debug)]
@@ -29,7 +35,10 @@ pub struct Mailbox {
     folder: PathBuf,
     clock: Clock,
     index: Mutex<BTreeMap<String, Arc<Summary>>>,
-    arrivals: watch::Sender<u64>,
+    /// Ids of the messages that a person has opened; each has an empty file `{id}.read`.
+    read: Mutex<BTreeSet<String>>,
+    /// Number of arrivals, deletions and first reads.
+    changes: watch::Sender<u64>,
 }
 
 /// The summary of a message in a listing.
@@ -50,6 +59,12 @@ pub struct Summary {
     pub subject: String,
     /// Size of the stored file in bytes, including the added trace headers.
     pub size: usize,
+    /// The beginning of the text, on one line.
+    #[serde(skip)]
+    pub(super) excerpt: String,
+    /// Subject, addresses and the beginning of the text, in lower case.
+    #[serde(skip)]
+    searched: String,
 }
 
 /// A query for messages.
@@ -59,6 +74,8 @@ pub struct Query {
     pub recipient: Option<String>,
     /// Text contained in the subject.
     pub subject: Option<String>,
+    /// Text in lower case, contained in the subject, an address or the beginning of the text.
+    pub text: Option<String>,
     /// Maximum number of messages. Default and maximum 500.
     pub limit: Option<usize>,
 }
@@ -72,7 +89,7 @@ impl Mailbox {
     /// Fails if the folder cannot be created or read.
     pub fn open(folder: &Path, clock: Clock) -> std::io::Result<Self> {
         std::fs::create_dir_all(folder)?;
-        let mut index = BTreeMap::new();
+        let (mut index, mut read) = (BTreeMap::new(), BTreeSet::new());
         for entry in std::fs::read_dir(folder)? {
             let path = entry?.path();
             let id = path
@@ -85,6 +102,9 @@ impl Mailbox {
                     let summary = summarize(&id, &std::fs::read(&path)?);
                     index.insert(id, Arc::new(summary));
                 }
+                Some("read") if is_id(&id) => {
+                    read.insert(id);
+                }
                 // The process ended during the write, before the message was acknowledged.
                 Some("part") => std::fs::remove_file(&path)?,
                 _ => {}
@@ -94,7 +114,8 @@ impl Mailbox {
             folder: folder.to_owned(),
             clock,
             index: Mutex::new(index),
-            arrivals: watch::Sender::new(0),
+            read: Mutex::new(read),
+            changes: watch::Sender::new(0),
         })
     }
 
@@ -147,7 +168,7 @@ impl Mailbox {
         {
             tracing::warn!(%error, id = %oldest, "mail deletion failed");
         }
-        self.arrivals.send_modify(|count| *count += 1);
+        self.changes.send_modify(|count| *count += 1);
         Ok(id)
     }
 
@@ -171,12 +192,12 @@ impl Mailbox {
     /// Waits for a matching message, for at most `timeout`, and lists the matches.
     pub async fn wait(&self, query: &Query, timeout: Duration) -> Vec<Arc<Summary>> {
         // Subscribe before listing, so that no arrival is missed in between.
-        let mut arrivals = self.arrivals.subscribe();
+        let mut changes = self.changes.subscribe();
         let found = async {
             loop {
-                arrivals.borrow_and_update();
+                changes.borrow_and_update();
                 let list = self.list(query);
-                if !list.is_empty() || arrivals.changed().await.is_err() {
+                if !list.is_empty() || changes.changed().await.is_err() {
                     return list;
                 }
             }
@@ -215,6 +236,7 @@ impl Mailbox {
         let known = self.index.lock().remove(id).is_some();
         if known {
             self.remove_file(id)?;
+            self.changes.send_modify(|count| *count += 1);
         }
         Ok(known)
     }
@@ -222,7 +244,37 @@ impl Mailbox {
     /// Deletes all messages.
     pub(super) fn clear(&self) -> std::io::Result<()> {
         let all = std::mem::take(&mut *self.index.lock());
+        self.changes.send_modify(|count| *count += 1);
         all.keys().try_for_each(|id| self.remove_file(id))
+    }
+
+    /// Marks a message as read.
+    ///
+    /// # Errors
+    /// Fails if the mark cannot be written.
+    pub(super) fn mark_read(&self, id: &str) -> std::io::Result<()> {
+        if !self.index.lock().contains_key(id) || !self.read.lock().insert(id.to_owned()) {
+            return Ok(());
+        }
+        self.changes.send_modify(|count| *count += 1);
+        std::fs::write(self.mark_path(id), b"")
+    }
+
+    /// Returns whether a message is marked as read.
+    pub(super) fn is_read(&self, id: &str) -> bool {
+        self.read.lock().contains(id)
+    }
+
+    /// Returns the number of messages, and of those that are not marked as read.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let (index, read) = (self.index.lock(), self.read.lock());
+        let unread = index.keys().filter(|id| !read.contains(*id)).count();
+        (index.len(), unread)
+    }
+
+    /// Returns a receiver that is notified when a message arrives, is deleted, or is read first.
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     pub(super) fn summary(&self, id: &str) -> Option<Arc<Summary>> {
@@ -230,16 +282,20 @@ impl Mailbox {
     }
 
     fn remove_file(&self, id: &str) -> std::io::Result<()> {
-        match std::fs::remove_file(self.path(id)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        if self.read.lock().remove(id) {
+            remove_if_exists(&self.mark_path(id))?;
         }
+        remove_if_exists(&self.path(id))
     }
 
     /// Returns the path of a message. `id` must come from the index, whose keys are UUIDs, so that
     /// it cannot contain a path.
     fn path(&self, id: &str) -> PathBuf {
         self.folder.join(format!("{id}.eml"))
+    }
+
+    fn mark_path(&self, id: &str) -> PathBuf {
+        self.folder.join(format!("{id}.read"))
     }
 }
 
@@ -256,6 +312,17 @@ impl Query {
                 .subject
                 .as_ref()
                 .is_none_or(|wanted| summary.subject.contains(wanted))
+            && self
+                .text
+                .as_ref()
+                .is_none_or(|wanted| summary.searched.contains(wanted))
+    }
+}
+
+fn remove_if_exists(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -277,7 +344,8 @@ fn trace_headers(envelope: &MailEnvelope, at: Timestamp) -> String {
 }
 
 fn summarize(id: &str, file: &[u8]) -> Summary {
-    let headers = mime::headers(file);
+    let ParsedMail { headers, text, .. } = mime::parse(file);
+    let text = text.unwrap_or_default();
     let first = |name: &str| {
         let mut named = headers
             .iter()
@@ -294,13 +362,20 @@ fn summarize(id: &str, file: &[u8]) -> Summary {
         .skip(1)
         .take_while(|(name, _)| name == "Delivered-To")
         .map(|(_, recipient)| recipient.clone());
+    let recipients: Vec<String> = added_by_server.collect();
+    let (from, subject) = (first("From"), first("Subject"));
+    let beginning: String = text.chars().take(SEARCHED_CHARACTERS).collect();
+    let searched = [&subject, &from, &recipients.join(" "), &beginning];
+    let words: Vec<&str> = beginning.split_whitespace().collect();
     Summary {
         id: id.to_owned(),
         received_at: first("X-Postern-Received"),
         sender: first("Return-Path").trim_matches(['<', '>']).to_owned(),
-        recipients: added_by_server.collect(),
-        from: first("From"),
-        subject: first("Subject"),
+        excerpt: words.join(" ").chars().take(EXCERPT_CHARACTERS).collect(),
+        searched: searched.map(|text| text.to_lowercase()).join("\n"),
+        recipients,
+        from,
+        subject,
         size: file.len(),
     }
 }

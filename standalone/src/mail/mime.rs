@@ -33,6 +33,15 @@ pub struct AttachmentInfo {
     pub size: usize,
 }
 
+/// The content of an attachment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Attachment {
+    /// File name given by the sender.
+    pub(super) file_name: Option<String>,
+    /// Decoded content.
+    pub(super) bytes: Vec<u8>,
+}
+
 /// Returns the headers of a message in order, unfolded and decoded.
 pub(super) fn headers(message: &[u8]) -> Vec<(String, String)> {
     // A parser without any setting would not decode unknown headers.
@@ -58,6 +67,29 @@ pub(super) fn parse(message: &[u8]) -> ParsedMail {
         headers: headers(message),
         ..ParsedMail::default()
     };
+    read_parts(message, &mut mail, |_| {});
+    mail
+}
+
+/// Returns the attachment at a position in [`ParsedMail::attachments`].
+pub(super) fn attachment(message: &[u8], at: usize) -> Option<Attachment> {
+    let mut attachments = Vec::new();
+    read_parts(message, &mut ParsedMail::default(), |part| {
+        attachments.push(Attachment {
+            file_name: part.attachment_name().map(str::to_owned),
+            bytes: part.contents().to_vec(),
+        });
+    });
+    (at < attachments.len()).then(|| attachments.swap_remove(at))
+}
+
+/// Adds the bodies and attachments of a message to `mail`, and calls `on_attachment` for each
+/// attachment.
+fn read_parts(
+    message: &[u8],
+    mail: &mut ParsedMail,
+    mut on_attachment: impl FnMut(&MessagePart<'_>),
+) {
     let parser = MessageParser::new()
         .with_mime_headers()
         .default_header_ignore();
@@ -80,14 +112,16 @@ pub(super) fn parse(message: &[u8]) -> ParsedMail {
             | PartType::Html(_)
             | PartType::Binary(_)
             | PartType::InlineBinary(_)
-            | PartType::Message(_) => mail.attachments.push(AttachmentInfo {
-                file_name: part.attachment_name().map(str::to_owned),
-                content_type,
-                size: part.len(),
-            }),
+            | PartType::Message(_) => {
+                on_attachment(part);
+                mail.attachments.push(AttachmentInfo {
+                    file_name: part.attachment_name().map(str::to_owned),
+                    content_type,
+                    size: part.len(),
+                });
+            }
         }
     }
-    mail
 }
 
 /// Returns the media type of a part. The default is plain text (RFC 2045 section 5.2).

@@ -1,4 +1,4 @@
-//! Web pages under `/` and the API under `/messages`.
+//! The API under `/messages`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +8,18 @@ use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
-use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::header::{
+    CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS,
+};
 use postern_common::http::{AllowedHosts, json};
 use postern_common::problem::{Code, Problem};
 use serde::Serialize;
 
 use super::mailbox::{MAX_LISTED_MESSAGES, Mailbox, Query, Summary};
-use super::mime::ParsedMail;
-use crate::web::html::{escape, page};
-use crate::web::query;
+use super::mime::{self, ParsedMail};
+use super::pages;
+use crate::web::start_page::{self, StartPage};
+use crate::web::{landing_page, page, query};
 
 /// Maximum value of `waitSeconds`.
 const MAX_WAIT_S: u64 = 60;
@@ -29,19 +32,21 @@ struct MessageBody<'a> {
     mail: &'a ParsedMail,
 }
 
-/// Builds the router of the pages, the API, and the landing page of social sign-ins, which contains
-/// the gateway's URL.
-pub(crate) fn router(mailbox: Arc<Mailbox>, gateway: &str) -> Router {
+/// Builds the router of the API, the pages, the start page, and the landing page of social
+/// sign-ins, which contains the gateway's URL.
+pub(crate) fn router(mailbox: Arc<Mailbox>, start_page: StartPage, gateway: &str) -> Router {
     let router = Router::new()
-        .route("/", get(list_page))
-        .route("/view/{id}", get(message_page))
         .route("/messages", get(list).delete(clear))
         .route("/messages/{id}", get(message).delete(delete))
         .route("/messages/{id}/raw", get(raw))
         .route("/messages/{id}/text", get(text))
         .route("/messages/{id}/html", get(html))
+        .route("/messages/{id}/attachments/{at}", get(attachment))
+        .merge(pages::router())
+        .merge(page::assets())
         .with_state(mailbox)
-        .merge(crate::web::landing_page::router(gateway));
+        .merge(start_page::router(start_page))
+        .merge(landing_page::router(gateway));
     AllowedHosts::loopback().guard(router)
 }
 
@@ -56,6 +61,7 @@ async fn list(
         recipient: parameters.get("to").cloned(),
         subject: parameters.get("subject").cloned(),
         limit: query::integer(&parameters, "limit", MAX_LISTED_MESSAGES)?,
+        text: None,
     };
     let found = match query::integer(&parameters, "waitSeconds", MAX_WAIT_S)? {
         Some(seconds) => mailbox.wait(&wanted, Duration::from_secs(seconds)).await,
@@ -130,6 +136,28 @@ async fn html(
     ))
 }
 
+/// `GET /messages/{id}/attachments/{at}`: an attachment by its position, always as a download.
+async fn attachment(
+    State(mailbox): State<Arc<Mailbox>>,
+    Path((id, at)): Path<(String, usize)>,
+) -> Result<Response, Problem> {
+    let raw = mailbox.raw(&id).map_err(|error| mailbox_error(&error))?;
+    let found = mime::attachment(&raw.ok_or(Code::NotFound)?, at).ok_or(Code::NotFound)?;
+    let mut response = untrusted_response("application/octet-stream", found.bytes);
+    let disposition = content_disposition(found.file_name.as_deref().unwrap_or("attachment"));
+    if let Ok(value) = disposition.parse() {
+        response.headers_mut().insert(CONTENT_DISPOSITION, value);
+    }
+    Ok(response)
+}
+
+/// Returns `attachment` with the file name encoded as in RFC 8187.
+fn content_disposition(file_name: &str) -> String {
+    let encoded: String = url::form_urlencoded::byte_serialize(file_name.as_bytes()).collect();
+    let encoded = encoded.replace('+', "%20").replace('*', "%2A");
+    format!("attachment; filename*=UTF-8''{encoded}")
+}
+
 /// Returns untrusted content with a policy that permits no script, form, or external request, even
 /// when it is opened directly.
 fn untrusted_response(content_type: &'static str, bytes: Vec<u8>) -> Response {
@@ -142,7 +170,7 @@ fn untrusted_response(content_type: &'static str, bytes: Vec<u8>) -> Response {
     (headers, bytes).into_response()
 }
 
-fn read(mailbox: &Mailbox, id: &str) -> Result<(Arc<Summary>, ParsedMail), Problem> {
+pub(super) fn read(mailbox: &Mailbox, id: &str) -> Result<(Arc<Summary>, ParsedMail), Problem> {
     let summary = mailbox.summary(id).ok_or(Code::NotFound)?;
     let mail = mailbox
         .read(id)
@@ -151,70 +179,9 @@ fn read(mailbox: &Mailbox, id: &str) -> Result<(Arc<Summary>, ParsedMail), Probl
     Ok((summary, mail))
 }
 
-fn mailbox_error(error: &std::io::Error) -> Problem {
+pub(super) fn mailbox_error(error: &std::io::Error) -> Problem {
     tracing::error!(%error, "mailbox access failed");
     Code::Internal.into()
-}
-
-async fn list_page(State(mailbox): State<Arc<Mailbox>>) -> Response {
-    let mut rows = String::new();
-    for summary in mailbox.list(&Query::default()) {
-        rows.push_str(&format!(
-            "<tr><td>{}<td>{}<td>{}<td><a href=\"/view/{}\">{}</a>",
-            escape(&summary.received_at),
-            escape(&summary.from),
-            escape(&summary.recipients.join(", ")),
-            summary.id,
-            escape(if summary.subject.is_empty() {
-                "(no subject)"
-            } else {
-                &summary.subject
-            }),
-        ));
-    }
-    let body = if rows.is_empty() {
-        "<meta http-equiv=refresh content=3><p>No mail yet. This page reloads every three seconds."
-            .to_owned()
-    } else {
-        format!(
-            "<meta http-equiv=refresh content=5><table><tr><th>received<th>from<th>to<th>subject{rows}</table>"
-        )
-    };
-    page(StatusCode::OK, "Mail", &body)
-}
-
-async fn message_page(
-    State(mailbox): State<Arc<Mailbox>>,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
-    let (summary, mail) = read(&mailbox, &id)?;
-    let mut body = format!(
-        "<p><a href=\"/\">all mail</a> · <a href=\"/messages/{0}/raw\">raw</a> · <a href=\"/messages/{0}\">JSON</a><table>",
-        summary.id
-    );
-    for (name, value) in &mail.headers {
-        body.push_str(&format!("<tr><th>{}<td>{}", escape(name), escape(value)));
-    }
-    body.push_str("</table>");
-    if mail.html.is_some() {
-        body.push_str(&format!(
-            "<h2>HTML</h2><iframe sandbox src=\"/messages/{}/html\"></iframe>",
-            summary.id
-        ));
-    }
-    if let Some(text) = &mail.text {
-        body.push_str(&format!("<h2>Text</h2><pre>{}</pre>", escape(text)));
-    }
-    for attachment in &mail.attachments {
-        let name = attachment.file_name.as_deref().unwrap_or("(unnamed)");
-        let kind = escape(&attachment.content_type);
-        body.push_str(&format!(
-            "<p>Attachment {} ({kind}, {} bytes)",
-            escape(name),
-            attachment.size
-        ));
-    }
-    Ok(page(StatusCode::OK, &summary.subject, &body))
 }
 
 #[cfg(test)]
@@ -225,6 +192,14 @@ mod tests {
     use axum::extract::Request;
     use postern_common::Clock;
     use tower::ServiceExt as _;
+
+    fn start_page() -> StartPage {
+        StartPage {
+            parts: Vec::new(),
+            commands: Vec::new(),
+            client: reqwest::Client::new(),
+        }
+    }
 
     async fn get_text(router: &Router, path: &str) -> (u16, http::HeaderMap, String) {
         let request = Request::builder()
@@ -257,10 +232,15 @@ mod tests {
         let mail =
             "Subject: <script>1</script>\r\nContent-Type: text/html\r\n\r\n<script>2</script>";
         let id = mailbox.store(envelope, mail.into()).await.expect("stored");
-        let router = router(mailbox, "http://127.0.0.1:8500");
-        for path in ["/".to_owned(), format!("/view/{id}")] {
+        let router = router(mailbox, start_page(), "http://127.0.0.1:8500");
+        let views = ["", "?view=text", "?view=headers", "?view=raw"];
+        let views = views.map(|view| format!("/mail/{id}{view}"));
+        for path in ["/".to_owned(), "/mail".to_owned()]
+            .into_iter()
+            .chain(views)
+        {
             let (status, headers, body) = get_text(&router, &path).await;
-            assert_eq!(status, 200);
+            assert_eq!(status, 200, "{path}");
             assert!(!body.contains("<script>"), "{body}");
             assert!(
                 headers[CONTENT_SECURITY_POLICY]
@@ -291,7 +271,7 @@ mod tests {
             .store(envelope, b"Subject: hi\r\n\r\nbody".to_vec())
             .await
             .expect("stored");
-        let router = router(mailbox, "http://127.0.0.1:8500");
+        let router = router(mailbox, start_page(), "http://127.0.0.1:8500");
         let (_, _, list) = get_text(&router, "/messages?to=a@b.test&waitSeconds=1").await;
         let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
         assert_eq!(list["messages"][0]["id"], id.as_str());
@@ -303,5 +283,70 @@ mod tests {
         );
         assert_eq!(get_text(&router, "/messages?limit=x&who=1").await.0, 400);
         assert_eq!(get_text(&router, "/messages/..%2F..%2Fx/raw").await.0, 404);
+    }
+
+    #[tokio::test]
+    async fn attachment_is_a_download_of_its_bytes() {
+        let folder = tempfile::tempdir().expect("folder");
+        let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
+        let mail = "Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\ntext\r\n--b\r\n\
+            Content-Type: text/html\r\nContent-Disposition: attachment; filename=\"a\\\"b*.html\"\r\n\
+            Content-Transfer-Encoding: base64\r\n\r\nPHNjcmlwdD4=\r\n--b--\r\n";
+        let envelope = MailEnvelope {
+            sender: String::new(),
+            recipients: vec!["a@b.test".to_owned()],
+        };
+        let id = mailbox.store(envelope, mail.into()).await.expect("stored");
+        let router = router(mailbox, start_page(), "http://127.0.0.1:8500");
+        let path = format!("/messages/{id}/attachments/0");
+        let (status, headers, body) = get_text(&router, &path).await;
+        assert_eq!((status, body.as_str()), (200, "<script>"));
+        assert_eq!(headers[CONTENT_TYPE], "application/octet-stream");
+        let disposition = headers[CONTENT_DISPOSITION].to_str().expect("text");
+        assert_eq!(disposition, "attachment; filename*=UTF-8''a%22b%2A.html");
+        for missing in ["1", "x", "-1"] {
+            let path = format!("/messages/{id}/attachments/{missing}");
+            assert!(get_text(&router, &path).await.0 >= 400, "{missing}");
+        }
+    }
+
+    #[tokio::test]
+    async fn list_is_searched_and_tells_what_is_unread() {
+        let folder = tempfile::tempdir().expect("folder");
+        let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
+        let mut ids = Vec::new();
+        for (recipient, subject) in [("ada@b.test", "Welcome"), ("grace@b.test", "Your code")] {
+            let mail = format!("Subject: {subject}\r\n\r\nHello {subject} 123456");
+            let stored = mailbox.store_local("x@y.test", recipient, mail.into_bytes());
+            ids.push(stored.await.expect("stored"));
+        }
+        let router = router(Arc::clone(&mailbox), start_page(), "http://127.0.0.1:8500");
+        let (_, _, all) = get_text(&router, "/mail/list").await;
+        assert!(all.contains("2 in all, 2 unread"), "{all}");
+        for (search, found) in [
+            ("GRACE", 1),
+            ("hello+WELCOME", 1),
+            ("welcome+grace", 0),
+            ("123456", 2),
+        ] {
+            let (_, _, list) = get_text(&router, &format!("/mail/list?q={search}")).await;
+            assert_eq!(list.matches("<li").count(), found, "{search} {list}");
+        }
+        let (_, _, page) = get_text(&router, &format!("/mail/{}", ids[0])).await;
+        assert!(page.contains("123456</pre>"), "{page}");
+        let (_, _, all) = get_text(&router, "/mail/list").await;
+        assert!(all.contains("2 in all, 1 unread"), "{all}");
+        let again = Mailbox::open(folder.path(), Clock::system()).expect("mailbox");
+        assert_eq!(again.counts(), (2, 1), "survives a restart");
+        let (status, headers, _) = get_text(&router, &format!("/view/{}", ids[0])).await;
+        assert_eq!(
+            (status, &headers["location"]),
+            (
+                308,
+                &format!("/mail/{}", ids[0])[..].parse().expect("a value")
+            )
+        );
+        assert_eq!(get_text(&router, "/mail/..%2F..%2Fx").await.0, 404);
+        assert_eq!(get_text(&router, "/mail?x=1").await.0, 400);
     }
 }

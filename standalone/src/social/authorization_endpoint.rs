@@ -13,7 +13,9 @@ use url::Url;
 use super::SocialProvider;
 use super::grants::{PersonGrant, random_token};
 use super::persons::SocialPerson;
-use crate::web::html::{escape, page};
+use maud::{Markup, html};
+
+use crate::web::page::Page;
 
 /// A valid authorization request.
 #[derive(Debug)]
@@ -64,7 +66,7 @@ fn respond(provider: &SocialProvider, encoded: &[u8]) -> Response {
         Err(RequestError::ShownToPerson(reason)) => page(
             StatusCode::BAD_REQUEST,
             "Invalid sign-in request",
-            &format!("<p>{}", escape(reason)),
+            html! { p { (reason) } },
         ),
         Err(RequestError::ReturnedToClient {
             redirect_uri,
@@ -202,8 +204,10 @@ fn handle_choice(
         short => SocialPerson::sample(short),
     };
     let Some(person) = person else {
-        let body = "<p>Enter a name, and an e-mail address such as ada@example.com or none. Go back and try again.";
-        return page(StatusCode::BAD_REQUEST, "Invalid person", body);
+        let content = html! {
+            p { "Enter a name, and an e-mail address such as ada@example.com or none. Go back and try again." }
+        };
+        return page(StatusCode::BAD_REQUEST, "Invalid person", content);
     };
     let authenticated_at = provider.clock.now();
     let grant = PersonGrant {
@@ -235,7 +239,7 @@ fn redirect(
         return page(
             StatusCode::BAD_REQUEST,
             "Invalid sign-in request",
-            "<p>redirect_uri is not a URL.",
+            html! { p { "redirect_uri is not a URL." } },
         );
     };
     {
@@ -252,40 +256,61 @@ fn redirect(
     (StatusCode::SEE_OTHER, headers).into_response()
 }
 
+fn page(status: StatusCode, title: &str, content: Markup) -> Response {
+    Page {
+        title,
+        section: None,
+        script: None,
+        content,
+    }
+    .respond(status)
+}
+
 /// Returns the page to choose a person. It repeats the request in hidden fields, so that no state
 /// is kept until the choice.
 fn person_page(parameters: &RequestParameters) -> Response {
-    let hidden: String = parameters
-        .iter()
-        .map(|(name, value)| {
-            format!(
-                "<input type=hidden name=\"{}\" value=\"{}\">",
-                escape(name),
-                escape(value)
-            )
-        })
-        .collect();
-    let mut body =
-        "<p>This provider is for development: choose who signs in. There is no password."
-            .to_owned();
-    for (short, person) in SocialPerson::samples() {
-        let known = match (&person.email, person.email_verified) {
-            (Some(email), true) => email.clone(),
-            (Some(email), false) => format!("{email}, not verified"),
-            (None, _) => "no e-mail address".to_owned(),
-        };
-        body.push_str(&format!(
-            "<form method=post action=/authorize>{hidden}<button name=person value={short}>{}</button> {}</form>",
-            escape(&person.name),
-            escape(&known),
-        ));
+    let hidden = html! {
+        @for (name, value) in parameters {
+            input type="hidden" name=(name) value=(value);
+        }
+    };
+    let content = html! {
+        p.muted { "This provider is for development: choose who signs in. There is no password." }
+        div.panel.persons {
+            @for (short, person) in SocialPerson::samples() {
+                form method="post" action="/authorize" {
+                    (hidden)
+                    button name="person" value=(short) { (person.name) }
+                    (address(&person))
+                }
+            }
+        }
+        div.panel {
+            h2 { "Someone else" }
+            form method="post" action="/authorize" {
+                (hidden)
+                label { "Name" input type="text" name="name" required; }
+                label { "E-mail, or nothing" input name="email" type="email"; }
+                label { input type="checkbox" name="email_verified" value="true" checked; "The address is verified" }
+                button.primary name="person" value="other" { "Sign in" }
+            }
+        }
+        form method="post" action="/authorize" {
+            (hidden)
+            button.danger name="person" value="nobody" { "Decline" }
+        }
+    };
+    page(StatusCode::OK, "Choose a person", content)
+}
+
+fn address(person: &SocialPerson) -> Markup {
+    html! {
+        @match &person.email {
+            Some(email) => {
+                span { (email) }
+                @if !person.email_verified { span.badge.warn { "not verified" } }
+            }
+            None => span.muted { "no e-mail address" },
+        }
     }
-    body.push_str(&format!(
-        "<form method=post action=/authorize>{hidden}<fieldset><legend>Someone else</legend>\
-         <label>Name <input name=name required></label><label>E-mail <input name=email type=email></label>\
-         <label><input type=checkbox name=email_verified value=true checked> verified</label>\
-         <button name=person value=other>Sign in</button></fieldset></form>\
-         <form method=post action=/authorize>{hidden}<button name=person value=nobody>Decline</button></form>"
-    ));
-    page(StatusCode::OK, "Choose a person", &body)
 }

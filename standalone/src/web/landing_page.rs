@@ -3,41 +3,63 @@
 //! the fragment and writes the heading.
 
 use axum::Router;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::get;
 use http::StatusCode;
-use http::header::CONTENT_TYPE;
+use maud::html;
 
-use crate::web::html::{escape, page};
+use crate::web::page::{Page, Section, script};
 
 /// Path of the page; the configured UI of the embedded authentication upstream.
 pub(crate) const PATH: &str = "/signed-in";
 
 /// Builds the router of the page. `gateway` is the base URL used in the command.
 pub(crate) fn router(gateway: &str) -> Router {
-    let body = body(gateway);
+    let gateway = gateway.to_owned();
+    let show = move || {
+        let response = page(&gateway);
+        async move { response }
+    };
     Router::new()
-        .route(
-            PATH,
-            get(move || std::future::ready(page(StatusCode::OK, "Social sign-in", &body))),
-        )
-        .route("/signed-in.js", get(script))
+        .route(PATH, get(show))
+        .route("/assets/landing_page.js", get(landing_script))
 }
 
-fn body(gateway: &str) -> String {
-    format!(
-        "<p id=outcome>This page has no temporary token. Start at <a href=\"{0}/auth/social/login\">{0}/auth/social/login</a>.\
-         <pre id=command data-gateway=\"{0}\" hidden></pre><p id=hint hidden>The token is valid once, for five minutes. \
-         It was in the fragment of the URL, which is not sent to servers, and has been removed from the URL.\
-         <script src=\"/signed-in.js\"></script>",
-        escape(gateway)
-    )
+fn page(gateway: &str) -> Response {
+    let start = format!("{gateway}/auth/social/login");
+    let content = html! {
+        p #outcome { "This page has no temporary token. Start at " a href=(start) { (start) } "." }
+        div #result hidden {
+            div.panel {
+                h2 { "Temporary token" }
+                div.copied {
+                    pre #token {}
+                    button type="button" data-copy="token" { "Copy" }
+                }
+            }
+            div.panel {
+                h2 { "Exchange it for tokens" }
+                div.copied {
+                    pre #command data-gateway=(gateway) {}
+                    button type="button" data-copy="command" { "Copy" }
+                }
+            }
+            p.muted #hint hidden {
+                "The token is valid once, for five minutes. It was in the fragment of the URL, which is not sent to \
+                 servers, and has been removed from the URL."
+            }
+        }
+        p #again hidden { a href=(start) { "Sign in again" } }
+    };
+    Page {
+        title: "Social sign-in",
+        section: Some(Section::Start),
+        script: Some("/assets/landing_page.js"),
+        content,
+    }
+    .respond(StatusCode::OK)
 }
 
-async fn script() -> Response {
-    (
-        [(CONTENT_TYPE, "text/javascript; charset=utf-8")],
-        include_str!("landing_page.js"),
-    )
-        .into_response()
+async fn landing_script() -> Response {
+    script(include_str!("landing_page.js"))
 }

@@ -1,0 +1,47 @@
+// The list: live update and search while typing. A mail: deletion.
+const list = document.getElementById("list");
+const search = document.getElementById("search");
+
+const request = async (method, path) => {
+  const response = await fetch(path, { method });
+  if (!response.ok && response.status !== 404) throw new Error(`${method} ${path}: ${response.status}`);
+  return response;
+};
+
+if (list && search) {
+  let latest = 0;
+  const update = async () => {
+    const query = search.value ? `?${new URLSearchParams({ q: search.value })}` : "";
+    const turn = ++latest;
+    const response = await request("GET", `/mail/list${query}`);
+    const text = await response.text();
+    // A slower response to an earlier question is dropped.
+    if (turn !== latest) return;
+    history.replaceState(null, "", `/mail${query}`);
+    const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    list.innerHTML = text;
+    if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+  };
+  let timer;
+  search.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(update, 150);
+  });
+  const events = new EventSource("/mail/events");
+  events.addEventListener("message", update);
+  // After a lost connection, mail may have arrived meanwhile.
+  let opened = false;
+  events.addEventListener("open", () => {
+    if (opened) update();
+    opened = true;
+  });
+  document.getElementById("clear").addEventListener("click", async () => {
+    if (confirm("Delete all mail?")) await request("DELETE", "/messages");
+  });
+}
+
+const remove = document.getElementById("delete");
+remove?.addEventListener("click", async () => {
+  await request("DELETE", `/messages/${remove.dataset.id}`);
+  location.assign("/mail");
+});

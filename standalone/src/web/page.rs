@@ -1,0 +1,135 @@
+//! HTML pages of the development services: a common layout and a strict content security policy.
+
+use axum::Router;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::StatusCode;
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use maud::{DOCTYPE, Markup, html};
+
+/// Everything comes from the service itself, and nothing is inline. There is no `form-action`,
+/// because the form of the social provider ends in a redirect to its client.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+    frame-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'";
+
+/// The pages with an entry in the navigation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Section {
+    /// What runs.
+    Start,
+    /// The mail catcher.
+    Mail,
+}
+
+/// A page.
+#[derive(Debug)]
+pub(crate) struct Page<'a> {
+    /// Title of the document and heading.
+    pub(crate) title: &'a str,
+    /// The current entry of the navigation; `None` for a page without navigation.
+    pub(crate) section: Option<Section>,
+    /// Path of the page's own script.
+    pub(crate) script: Option<&'static str>,
+    /// The content below the heading.
+    pub(crate) content: Markup,
+}
+
+// === impl Page ===
+
+impl Page<'_> {
+    /// Returns the response.
+    pub(crate) fn respond(&self, status: StatusCode) -> Response {
+        let width = self.section.is_none().then_some("narrow");
+        let document = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    title { (self.title) " · Postern" }
+                    link rel="icon" href="/assets/icon.svg";
+                    link rel="stylesheet" href="/assets/pages.css";
+                    script src="/assets/copy.js" type="module" {}
+                    @if let Some(script) = self.script {
+                        script src=(script) type="module" {}
+                    }
+                }
+                body {
+                    a.skip href="#content" { "Skip to the content" }
+                    header {
+                        strong { "Postern" small { "development" } }
+                        @if let Some(section) = self.section {
+                            (navigation(section))
+                        }
+                    }
+                    main #content class=[width] {
+                        h1 { (self.title) }
+                        (self.content)
+                    }
+                }
+            }
+        };
+        let headers = [
+            (CONTENT_TYPE, "text/html; charset=utf-8"),
+            (CONTENT_SECURITY_POLICY, POLICY),
+            (REFERRER_POLICY, "no-referrer"),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (CACHE_CONTROL, "no-store"),
+        ];
+        (status, headers, document.into_string()).into_response()
+    }
+}
+
+fn navigation(current: Section) -> Markup {
+    let entries = [
+        (Section::Start, "/", "What runs"),
+        (Section::Mail, "/mail", "Mail"),
+    ];
+    html! {
+        nav aria-label="Pages" {
+            @for (section, path, name) in entries {
+                a href=(path) aria-current=[(section == current).then_some("page")] { (name) }
+            }
+        }
+    }
+}
+
+/// Returns text with a button that copies it. `id` is unique within the page.
+pub(crate) fn copyable(id: &str, text: &str) -> Markup {
+    html! {
+        div.copied {
+            pre id=(id) { (text) }
+            button type="button" data-copy=(id) { "Copy" }
+        }
+    }
+}
+
+/// Returns the routes of the style sheet and the common script.
+pub(crate) fn assets<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let style = || async { asset("text/css; charset=utf-8", include_str!("pages.css")) };
+    let copy = || async { script(include_str!("copy.js")) };
+    let icon = || async { asset("image/svg+xml", include_str!("icon.svg")) };
+    Router::new()
+        .route("/assets/pages.css", get(style))
+        .route("/assets/copy.js", get(copy))
+        .route("/assets/icon.svg", get(icon))
+}
+
+/// Returns a response with a script of this program.
+pub(crate) fn script(text: &'static str) -> Response {
+    asset("text/javascript; charset=utf-8", text)
+}
+
+/// Returns a file of this program. Browsers ask again each time, because another version of the
+/// program may serve the same path.
+fn asset(content_type: &'static str, text: &'static str) -> Response {
+    let headers: [(HeaderName, &'static str); 3] = [
+        (CONTENT_TYPE, content_type),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, text).into_response()
+}

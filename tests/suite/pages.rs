@@ -1,0 +1,181 @@
+//! The pages of the standalone program and the gateway's pages for problems, in a real browser.
+
+use postern_tests::{Browser, Postern, skipped};
+
+const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
+const SIZES: [[u32; 2]; 2] = [[1280, 800], [390, 844]];
+const SCHEMES: [&str; 2] = ["light", "dark"];
+/// The key that moves the focus (WebDriver, section 17.4.2).
+const TAB: &str = "\u{e004}";
+const ENTER: &str = "\u{e007}";
+
+/// A mail that tries to run a script and to load an image, with a link that is not one.
+const HOSTILE: &str = "Subject: <img src=x onerror=alert(1)>\r\nFrom: \"<script>\" <a@b.test>\r\n\
+    MIME-Version: 1.0\r\nContent-Type: multipart/alternative; boundary=b\r\n\r\n\
+    --b\r\nContent-Type: text/plain\r\n\r\nYour code is 246810. javascript:alert(1) https://example.com/a\r\n\
+    --b\r\nContent-Type: text/html\r\n\r\n<h1>Hello</h1><script>parent.document.title='taken'</script>\
+    <img src=http://ADDRESS/x><a href='javascript:alert(1)'>x</a><form action=http://ADDRESS/></form>\r\n--b--\r\n";
+
+/// Asserts that the page has no accessibility violation, no horizontal scroll bar and no message
+/// in the browser's log, at both widths and in both schemes.
+async fn assert_page_is_clean(browser: &Browser, url: &str) {
+    for size in SIZES {
+        for scheme in SCHEMES {
+            browser.emulate(size, scheme).await;
+            browser.open(url).await;
+            browser.find("main h1").await;
+            let found = browser.accessibility_violations().await;
+            assert!(found.is_empty(), "{url} {size:?} {scheme}: {found:?}");
+            let wider = "return document.documentElement.scrollWidth > innerWidth";
+            assert_eq!(browser.run(wider).await, false, "{url} {size:?}");
+        }
+    }
+    let messages = browser.messages().await;
+    assert!(messages.is_empty(), "{url}: {messages:?}");
+}
+
+#[tokio::test]
+async fn standalone_pages_are_accessible() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("standalone_pages_are_accessible", NO_BROWSER);
+    };
+    let postern = Postern::start().await;
+    let mail = format!("http://{}", postern.addresses().mail);
+    let text = "Subject: Hi\r\n\r\nYour code is 135791, or open https://example.com/a\r\n";
+    let id = postern.store_mail("ada@b.test", text).await;
+    for path in [
+        "/".to_owned(),
+        "/mail".to_owned(),
+        "/mail?q=nothing".to_owned(),
+        format!("/mail/{id}"),
+        format!("/mail/{id}?view=headers"),
+        format!("/mail/{id}?view=raw"),
+        "/signed-in".to_owned(),
+        "/signed-in#temporaryToken=abc".to_owned(),
+        "/signed-in#error=access_denied".to_owned(),
+    ] {
+        assert_page_is_clean(&browser, &format!("{mail}{path}")).await;
+    }
+    let sign_in = format!("{}auth/social/login", postern.surface().client().base());
+    assert_page_is_clean(&browser, &sign_in).await;
+    browser.close().await;
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn mail_arrives_is_found_and_deleted_by_keyboard() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("mail_arrives_is_found_and_deleted_by_keyboard", NO_BROWSER);
+    };
+    let postern = Postern::start().await;
+    let mail = format!("http://{}", postern.addresses().mail);
+    browser.open(&format!("{mail}/")).await;
+    browser.find("[data-part=Gateway].ok").await;
+    browser.open(&format!("{mail}/mail")).await;
+    assert!(browser.find("#list").await.text().await.contains("No mail"));
+
+    // Arrives without a reload.
+    postern
+        .store_mail("grace@b.test", "Subject: Other\r\n\r\nx\r\n")
+        .await;
+    // Whoever the mail connects to.
+    let trap = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    trap.set_nonblocking(true).expect("a socket");
+    let address = trap.local_addr().expect("an address").to_string();
+    let hostile = HOSTILE.replace("ADDRESS", &address);
+    let id = postern.store_mail("ada@b.test", &hostile).await;
+    let row = format!("li.unread a[href='/mail/{id}']");
+    let subject = browser.find(&row).await.text().await;
+    assert!(
+        subject.starts_with("<img src=x onerror=alert(1)>"),
+        "{subject}"
+    );
+
+    // The search is focused by the keyboard and filters while typing.
+    browser.run("document.body.focus()").await;
+    let focused = "return document.activeElement.id";
+    for _ in 0..8 {
+        if browser.run(focused).await == "search" {
+            break;
+        }
+        browser.press(TAB).await;
+    }
+    assert_eq!(browser.run(focused).await, "search");
+    browser.press("ada@").await;
+    browser.find("#list:not(:has(li + li)) li").await;
+    browser
+        .run(&format!(
+            "document.querySelector(\"a[href='/mail/{id}']\").focus()"
+        ))
+        .await;
+    browser.press(ENTER).await;
+
+    // The hostile mail does nothing; its code is offered, and its link that runs a script is not.
+    browser.find("iframe[sandbox='']").await;
+    assert_eq!(browser.find("#code-0").await.text().await, "246810");
+    assert_eq!(
+        browser.find("#link-0").await.text().await,
+        "https://example.com/a"
+    );
+    assert_eq!(
+        browser.run("return document.title.includes('taken')").await,
+        false
+    );
+    assert_eq!(
+        browser
+            .run("return document.querySelectorAll('[id^=link-]').length")
+            .await,
+        1
+    );
+    let frame =
+        "const frame = document.querySelector('iframe'); return frame.contentDocument === null";
+    assert_eq!(
+        browser.run(frame).await,
+        true,
+        "the page cannot reach into the mail"
+    );
+    let error = trap.accept().expect_err("the mail loads nothing");
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+
+    browser.find("#delete").await.click().await;
+    browser.find("#list").await;
+    let left = browser.find("#list").await.text().await;
+    assert!(left.contains("1 in all, 1 unread"), "{left}");
+    browser.close().await;
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn gateway_problem_is_a_page_in_a_browser() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("gateway_problem_is_a_page_in_a_browser", NO_BROWSER);
+    };
+    let postern = Postern::start().await;
+    let url = format!("{}actors/1", postern.surface().client().base());
+    for size in SIZES {
+        for scheme in SCHEMES {
+            browser.emulate(size, scheme).await;
+            browser.open(&url).await;
+            let text = browser.find("main").await.text().await;
+            assert!(text.contains("401 Unauthorized"), "{text}");
+            assert!(text.contains("authentication_required"), "{text}");
+            let found = browser.accessibility_violations().await;
+            assert!(found.is_empty(), "{size:?} {scheme}: {found:?}");
+            let colour = "return getComputedStyle(document.querySelector('main')).borderRadius";
+            assert_eq!(
+                browser.run(colour).await,
+                "8px",
+                "the policy permits the style"
+            );
+        }
+    }
+    // The browser logs the status of the page itself, and nothing else.
+    for message in browser.messages().await {
+        assert!(message.contains("401 (Unauthorized)"), "{message}");
+    }
+    browser.close().await;
+    postern.stop().await;
+}
