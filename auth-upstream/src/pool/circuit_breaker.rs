@@ -100,6 +100,8 @@ impl PoolCircuitBreaker {
         let outcome = match &result {
             Ok(_) => PoolCallOutcome::Ok,
             Err(PoolError::Unavailable(_)) => PoolCallOutcome::Unavailable,
+            Err(PoolError::Throttled) => PoolCallOutcome::Throttled,
+            Err(PoolError::Misconfigured(_)) => PoolCallOutcome::Misconfigured,
             Err(_) => PoolCallOutcome::Refused,
         };
         match (&result, cause) {

@@ -174,7 +174,8 @@ impl PoolError {
     /// Returns the problem for the client, without the pool's message.
     pub(crate) fn problem(&self, call: PoolCall) -> Problem {
         let code = self.code(call);
-        if matches!(code, Code::Unavailable | Code::IdpMisconfigured) {
+        let is_throttled = *self == Self::Throttled;
+        if is_throttled || matches!(code, Code::Unavailable | Code::IdpMisconfigured) {
             self.log(call);
         }
         let problem = Problem::new(code);

@@ -52,6 +52,10 @@ pub(crate) enum PoolCallOutcome {
     Refused,
     /// The pool failed or did not answer, or the circuit breaker is open.
     Unavailable,
+    /// The pool rejected the call because of its request quota.
+    Throttled,
+    /// The pool rejected the app client, its secret, its flows or the AWS credentials.
+    Misconfigured,
 }
 
 // === impl Metrics ===
@@ -205,6 +209,8 @@ impl PoolCallOutcome {
             Self::Ok => "ok",
             Self::Refused => "refused",
             Self::Unavailable => "unavailable",
+            Self::Throttled => "throttled",
+            Self::Misconfigured => "misconfigured",
         }
     }
 }

@@ -19,6 +19,7 @@ use super::strict_json::StrictObject;
 use super::trust::{self, IssuerTrust, TokenTimes};
 use super::{Caller, Issuer, MAX_TOKEN_BYTES, TokenError};
 use crate::clock::{Clock, Timestamp};
+use crate::log_limited;
 
 /// Verifies Bearer tokens of the trusted issuers. One instance per process.
 pub struct Verifier {
@@ -89,6 +90,9 @@ const MAX_LEEWAY_S: u32 = 5;
 
 /// Maximum cache bytes for rejected tokens, or an eighth of the cache if that is less.
 const MAX_REFUSED_BYTES: usize = 4 * 1024 * 1024;
+
+/// Maximum length of a `kid` in the log, which a client chooses.
+const MAX_LOGGED_KEY_ID_CHARS: usize = 64;
 
 /// Maximum interval between two checks for due refreshes.
 const MAX_REFRESH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -271,6 +275,10 @@ impl Verifier {
             None => pool.source.obtain(key_id).await,
         };
         let outcome = key.and_then(|key| Ok((self.check(&jws, &claims, &key, &pool.trust)?, key)));
+        if let Err(error) = &outcome {
+            let now_s = self.settings.clock.now().unix_seconds();
+            log_operator_fault(*error, &pool.issuer.issuer, key_id, &claims, now_s);
+        }
         self.remember(token, outcome, trusted.generation)
     }
 
@@ -391,6 +399,27 @@ impl Verifier {
             .values()
             .map(|pool| Arc::clone(&pool.source))
             .collect()
+    }
+}
+
+/// Logs rejections of which the cause can be a fault of the installation rather than of the client: the
+/// issuer signs with a key that its JWKS lacks, or its clock is ahead. Every token can claim to be of
+/// a trusted issuer, so the number of events is limited.
+fn log_operator_fault(
+    error: TokenError,
+    issuer: &str,
+    key_id: &str,
+    claims: &StrictObject<'_>,
+    now_s: i64,
+) {
+    if error == TokenError::KeyUnknown {
+        let key_id: String = key_id.chars().take(MAX_LOGGED_KEY_ID_CHARS).collect();
+        log_limited!(warn, issuer, ?key_id, "token key not found");
+    } else if error == TokenError::NotYetValid
+        && let Ok(times) = TokenTimes::read(claims)
+    {
+        let ahead_s = times.valid_from.saturating_sub(now_s);
+        log_limited!(warn, issuer, ahead_s, "token not yet valid");
     }
 }
 

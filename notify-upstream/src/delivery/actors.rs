@@ -96,10 +96,7 @@ impl ActorClient {
     ) -> Result<ActorAddress, ActorAddressError> {
         let asked = tokio::time::timeout(LOOKUP_TIMEOUT, self.fetch_profile(actor));
         let profile = asked.await.unwrap_or_else(|_| {
-            self.availability.record_failure(format_args!(
-                "no answer within {} s",
-                LOOKUP_TIMEOUT.as_secs()
-            ));
+            self.record_timeout();
             Err(ActorAddressError::Unavailable)
         })?;
         let address = address_of(&profile, channel).ok_or(ActorAddressError::Missing)?;
@@ -109,6 +106,13 @@ impl ActorClient {
             address,
             is_trusted,
         })
+    }
+
+    /// Records that the timeout of the lookup or that of the client, which is as long, has passed.
+    fn record_timeout(&self) {
+        let seconds = LOOKUP_TIMEOUT.as_secs();
+        self.availability
+            .record_failure(format_args!("no answer within {seconds} s"));
     }
 
     async fn fetch_profile(&self, actor: &ActorId) -> Result<Value, ActorAddressError> {
@@ -128,8 +132,12 @@ impl ActorClient {
                     }
                 })?;
         let mut response = trace::send(request).await.map_err(|error| {
-            let cause = root_cause(&error.without_url());
-            self.availability.record_failure(cause);
+            if error.is_timeout() {
+                self.record_timeout();
+            } else {
+                let cause = root_cause(&error.without_url());
+                self.availability.record_failure(cause);
+            }
             ActorAddressError::Unavailable
         })?;
         let status = response.status();

@@ -18,6 +18,10 @@ use super::{ApiState, AuthenticatedCaller};
 use crate::intake::group_commit::{self, AcceptedNotification};
 use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
 use crate::principal::Principal;
+use crate::templates::TemplateName;
+
+/// Maximum number of errors of one request in a log event.
+const MAX_LOGGED_POINTERS: usize = 10;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Maximum number of notifications in a batch.
@@ -182,10 +186,48 @@ fn check(
 ) -> Result<ValidatedRequest, Problem> {
     principal.authorize_recipient(&request.recipient, service.users_may_address_anyone)?;
     principal.authorize_priority(request.priority, service.users_may_send_urgent)?;
-    request.check(
-        &service.templates.load(),
-        Principal::author(&principal.creator),
-    )
+    let template = request.template.clone();
+    request
+        .check(
+            &service.templates.load(),
+            Principal::author(&principal.creator),
+        )
+        .inspect_err(|problem| log_template_rejection(principal, &template, problem))
+}
+
+/// Logs a request that does not fit the loaded templates: the caller or the templates are of another
+/// version than expected.
+fn log_template_rejection(principal: &Principal, template: &TemplateName, problem: &Problem) {
+    let (caller, template) = (&*principal.creator, template.as_str());
+    if problem.code() == Code::UnknownTemplate {
+        log_limited!(
+            warn,
+            caller,
+            template,
+            "notification rejected, template unknown"
+        );
+    } else {
+        let pointers = pointers(problem);
+        log_limited!(
+            warn,
+            caller,
+            template,
+            pointers,
+            "notification rejected, variables do not fit the template"
+        );
+    }
+}
+
+/// Returns the pointers of the errors of a problem, separated by spaces.
+fn pointers(problem: &Problem) -> String {
+    let problem = problem.to_json("");
+    let errors = problem["errors"].as_array().map(Vec::as_slice);
+    let pointers = errors.unwrap_or_default().iter();
+    let pointers: Vec<&str> = pointers
+        .filter_map(|error| error["pointer"].as_str())
+        .take(MAX_LOGGED_POINTERS)
+        .collect();
+    pointers.join(" ")
 }
 
 /// The `Idempotency-Key` header, if present.

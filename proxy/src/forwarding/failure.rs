@@ -102,18 +102,33 @@ pub(super) fn record_attempt_failure(
 }
 
 /// The cause of a failed attempt: the type of the error and its root cause. The context in between
-/// is omitted, because it may contain bytes of a response.
+/// is omitted, because it may contain bytes of a response, except that of a failed TLS handshake: it
+/// names what is wrong with the certificate, and the root cause is only the local address.
 struct ErrorSummary<'a>(&'a Error);
 
 impl fmt::Display for ErrorSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.etype().as_str())?;
+        if *self.0.etype() == ErrorType::TLSHandshakeFailure
+            && let Some(context) = innermost_context(self.0)
+        {
+            return write!(f, ": {context}");
+        }
         let cause = self.0.root_cause();
         if cause.is::<Error>() {
             Ok(())
         } else {
             write!(f, ": {cause}")
         }
+    }
+}
+
+/// Returns the explanation of the innermost error of Pingora in the chain.
+fn innermost_context(error: &Error) -> Option<&str> {
+    let inner = error.cause.as_deref();
+    match inner.and_then(|cause| cause.downcast_ref::<Box<Error>>()) {
+        Some(inner) => innermost_context(inner),
+        None => error.context.as_ref().map(|context| context.as_str()),
     }
 }
 

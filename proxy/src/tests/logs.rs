@@ -205,7 +205,13 @@ async fn each_cause_of_a_failed_attempt_is_logged() {
         ),
         (true, "", DEADLINE_ROUTE, "upstream_timeout", "timed out"),
         (true, TLS, ROUTES, "upstream_timeout", "ConnectTimedout"),
-        (false, TLS, ROUTES, "upstream_failed", "TLSHandshakeFailure"),
+        (
+            false,
+            TLS,
+            ROUTES,
+            "upstream_failed",
+            "TLSHandshakeFailure: TLS connect() failed",
+        ),
     ] {
         for selector in PATH_SELECTORS {
             let (log, _guard) = capture();

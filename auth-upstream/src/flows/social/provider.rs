@@ -1,11 +1,12 @@
 //! The client of the social provider: discovery, code exchange and verification of the ID token.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use oauth2::basic::{
-    BasicErrorResponse, BasicRevocationErrorResponse, BasicTokenIntrospectionResponse,
-    BasicTokenType,
+    BasicErrorResponse, BasicErrorResponseType, BasicRevocationErrorResponse,
+    BasicTokenIntrospectionResponse, BasicTokenType,
 };
 use oauth2::{
     AuthUrl, AuthorizationCode, Client, ClientId, ClientSecret, CsrfToken, EndpointNotSet,
@@ -161,14 +162,22 @@ impl Provider {
         state: &AuthorizationState,
         availability: &Dependency,
     ) -> Result<AuthorizedUser, SocialError> {
-        let call = |request: HttpRequest| send(http.clone(), deadline, request);
+        let status = Arc::new(AtomicU16::new(0));
+        let call = |request: HttpRequest| {
+            let (sent, status) = (send(http.clone(), deadline, request), Arc::clone(&status));
+            async move {
+                let response = sent.await?;
+                status.store(response.status().as_u16(), Ordering::Relaxed);
+                Ok(response)
+            }
+        };
         let response = self
             .oauth
             .exchange_code(AuthorizationCode::new(code))
             .set_pkce_verifier(PkceCodeVerifier::new(state.pkce_verifier.clone()))
             .request_async(&call)
             .await
-            .map_err(|error| token_error(&error, availability))?;
+            .map_err(|error| token_error(&error, status.load(Ordering::Relaxed), availability))?;
         availability.record_success();
         let id_token = response
             .extra_fields()
@@ -180,7 +189,7 @@ impl Provider {
             .verify(id_token, &state.nonce)
             .await
             .map_err(|error| {
-                log_limited!(warn, ?error, "ID token of the provider rejected");
+                log_limited!(warn, %error, "ID token of the provider rejected");
                 if error.code() == postern_common::Code::KeysUnavailable {
                     SocialError::ProviderUnavailable
                 } else {
@@ -289,21 +298,42 @@ async fn read_body(mut response: reqwest::Response) -> Result<Vec<u8>, ProviderC
     Ok(body)
 }
 
-/// Converts an error of the token endpoint. The provider's message is neither logged nor returned.
+/// Converts an error of the token endpoint, which answered with `status`. A server error is an outage
+/// of the provider. The provider's message is neither logged nor returned.
 fn token_error(
     error: &RequestTokenError<ProviderCallError, BasicErrorResponse>,
+    status: u16,
     availability: &Dependency,
 ) -> SocialError {
-    let kind = match error {
-        RequestTokenError::ServerResponse(_) | RequestTokenError::Parse(..) => {
-            SocialError::ProviderError
-        }
-        RequestTokenError::Request(cause) => {
-            availability.record_failure(format_args!("code exchange: {cause}"));
-            return SocialError::ProviderUnavailable;
-        }
-        RequestTokenError::Other(_) => SocialError::ProviderError,
+    if let RequestTokenError::Request(cause) = error {
+        availability.record_failure(format_args!("code exchange: {cause}"));
+        return SocialError::ProviderUnavailable;
+    }
+    if status >= 500 {
+        availability.record_failure(format_args!("code exchange: status {status}"));
+        return SocialError::ProviderError;
+    }
+    availability.record_success();
+    let error = match error {
+        RequestTokenError::ServerResponse(response) => oauth_error(response.error()),
+        RequestTokenError::Parse(..)
+        | RequestTokenError::Request(_)
+        | RequestTokenError::Other(_) => "malformed response",
     };
-    log_limited!(warn, error = %kind, "code exchange at the provider failed");
-    kind
+    log_limited!(warn, error, status, "code exchange at the provider failed");
+    SocialError::ProviderError
+}
+
+/// Returns the error code of RFC 6749 section 5.2. Other codes are text of the provider, which is not
+/// logged.
+fn oauth_error(error: &BasicErrorResponseType) -> &str {
+    match error {
+        BasicErrorResponseType::Extension(_) => "unknown error code",
+        BasicErrorResponseType::InvalidClient
+        | BasicErrorResponseType::InvalidGrant
+        | BasicErrorResponseType::InvalidRequest
+        | BasicErrorResponseType::InvalidScope
+        | BasicErrorResponseType::UnauthorizedClient
+        | BasicErrorResponseType::UnsupportedGrantType => error.as_ref(),
+    }
 }

@@ -52,6 +52,11 @@ impl JwksFetcher {
         match response.status() {
             StatusCode::OK => {}
             status if status.is_redirection() => return Err("the server answered with a redirect"),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                return Err("the server denied access (401 or 403)");
+            }
+            StatusCode::NOT_FOUND => return Err("the server has no such document (404)"),
+            status if status.is_server_error() => return Err("the server failed (5xx)"),
             _ => return Err("the server answered with another status than 200"),
         }
         let max_age = max_age(response.headers());

@@ -200,6 +200,15 @@ async fn invalid_jwks_response_changes_nothing() {
         ),
         (
             Behaviour::Status(404),
+            "the server has no such document (404)",
+        ),
+        (
+            Behaviour::Status(403),
+            "the server denied access (401 or 403)",
+        ),
+        (Behaviour::Status(503), "the server failed (5xx)"),
+        (
+            Behaviour::Status(410),
             "the server answered with another status than 200",
         ),
         (
