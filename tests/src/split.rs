@@ -3,6 +3,7 @@
 //! those of standalone.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use postern_common::cache::testing::{TestCache, redis};
 use postern_common::database::testing::{TestDatabase, postgres};
@@ -21,8 +22,9 @@ pub struct Split {
     surface: PublicApi,
     ports: Ports,
     development: Postern,
-    _stores: (TestDatabase, TestDatabase, TestCache),
-    _folder: TempDir,
+    env: Vec<(&'static str, String)>,
+    _stores: Option<(TestDatabase, TestDatabase, TestCache)>,
+    folder: TempDir,
 }
 
 /// Differences from the shipped configuration.
@@ -40,6 +42,10 @@ pub struct Changes {
     pub env: Vec<(&'static str, String)>,
     /// The variables of the installation that the processes get; all if empty.
     pub only: Vec<&'static str>,
+    /// Values that replace those of keys: the program, the key, and the value in TOML.
+    pub set: Vec<(&'static str, &'static str, String)>,
+    /// URLs of the databases of auth and notify, and of the cache; those of `tests/run` if `None`.
+    pub stores: Option<[String; 3]>,
 }
 
 /// Listening ports of the processes.
@@ -66,15 +72,30 @@ impl Split {
     /// # Panics
     /// If a process does not become ready.
     pub async fn start_with(changes: Changes) -> Self {
-        let development = Postern::start().await;
+        Self::over(Postern::start().await, changes).await
+    }
+
+    /// As [`Split::start_with`], over an installation that was started before, so that the changes
+    /// can contain its addresses.
+    ///
+    /// # Panics
+    /// If a process does not become ready.
+    pub async fn over(development: Postern, changes: Changes) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
             .expect("the test's folder can be written");
-        let (auth_store, notify_store, cache) = (postgres().await, postgres().await, redis().await);
+        let (stores, urls) = match &changes.stores {
+            Some(urls) => (None, urls.clone()),
+            None => {
+                let stores = (postgres().await, postgres().await, redis().await);
+                let urls = [&stores.0.url, &stores.1.url, &stores.2.url].map(Clone::clone);
+                (Some(stores), urls)
+            }
+        };
         let ports = Ports::free();
-        let stored = |file: ConfigFile, database: &TestDatabase| {
-            file.set("database", &quoted(&database.url))
-                .set("cache", &quoted(&cache.url))
+        let stored = |file: ConfigFile, database: &str| {
+            file.set("database", &quoted(database))
+                .set("cache", &quoted(&urls[2]))
         };
         let auth = changes
             .auth
@@ -88,17 +109,15 @@ impl Split {
             None => notify,
         };
         let files = [
-            ("postern-auth", Some("auth"), stored(auth, &auth_store)),
-            (
-                "postern-notify",
-                Some("notify"),
-                stored(notify, &notify_store),
-            ),
+            ("postern-auth", Some("auth"), stored(auth, &urls[0])),
+            ("postern-notify", Some("notify"), stored(notify, &urls[1])),
             ("postern-proxy", None, proxy_config(&development, ports)),
         ];
         let mut processes = Vec::new();
         for (program, account, file) in files {
             let path = folder.path().join(format!("{program}.toml"));
+            let set = changes.set.iter().filter(|(of, ..)| *of == program);
+            let file = set.fold(file, |file, (_, key, value)| file.set(key, value));
             let file = file.append(&changes.tables);
             std::fs::write(&path, file.text()).expect("the test's folder can be written");
             let program = Program::of_workspace(program, folder.path())
@@ -121,9 +140,32 @@ impl Split {
             surface,
             ports,
             development,
-            _stores: (auth_store, notify_store, cache),
-            _folder: folder,
+            env: changes.env,
+            _stores: stores,
+            folder,
         }
+    }
+
+    /// Returns a program of the workspace with the environment of postern-notify, to run a command
+    /// over the configuration of the processes. They are `postern-NAME.toml` in its folder.
+    #[must_use]
+    pub fn tool(&self, name: &str) -> Program {
+        let program = Program::of_workspace(name, self.folder.path());
+        let program = with_identity(program, &self.development, Some("notify"), &[]);
+        let env = self.env.iter();
+        env.fold(program, |program, (name, value)| program.env(*name, value))
+    }
+
+    /// Returns the folder with the configuration of the processes.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns the standard error of all processes so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.processes.iter().map(Running::log).collect()
     }
 
     /// Returns the public interface.

@@ -16,10 +16,10 @@ use tokio::task::JoinHandle;
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The name that the tests look up.
-const NAME: &str = "actor.internal";
+pub(crate) const NAME: &str = "actor.internal";
 
 /// A DNS server for the zone `internal`.
-struct DnsServer {
+pub(crate) struct DnsServer {
     folder: TempDir,
     port: u16,
     ttl_s: u32,
@@ -41,7 +41,7 @@ struct Service(JoinHandle<()>);
 // === impl DnsServer ===
 
 impl DnsServer {
-    async fn start(ttl_s: u32, hosts: &[&str], records: &[&str]) -> Self {
+    pub(crate) async fn start(ttl_s: u32, hosts: &[&str], records: &[&str]) -> Self {
         let mut server = Self {
             folder: readable_folder(),
             port: ports::free(1),
@@ -81,7 +81,7 @@ impl DnsServer {
     }
 
     /// Replaces the lines of its hosts file.
-    async fn change(&self, hosts: &[&str]) {
+    pub(crate) async fn change(&self, hosts: &[&str]) {
         let before = self.reads();
         self.write_hosts(hosts);
         self.running().signal("HUP").await;
@@ -101,6 +101,10 @@ impl DnsServer {
 
     fn hosts_file(&self) -> PathBuf {
         self.folder.path().join("hosts")
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     fn running(&self) -> &Running {

@@ -28,6 +28,7 @@ mod gateway_commands;
 mod gateway_deploy;
 mod gateway_dns;
 mod identity_headers;
+mod incidents;
 mod invalid_requests;
 mod metrics_reference;
 mod notify_addresses;

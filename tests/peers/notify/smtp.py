@@ -2,7 +2,8 @@
 
 smtp.py [CERT KEY USER PASSWORD]: prints `port N`, and then each accepted message as a JSON object per line. With a
 certificate it requires STARTTLS and the user. The name in a client's first EHLO selects a fault: `rcpt.451.test` answers
-RCPT with 451, `data.hang.test` never answers DATA, `dot.drop.test` closes the connection after the final dot.
+RCPT with 451, `data.hang.test` never answers DATA, `dot.drop.test` closes the connection after the final dot. A recipient
+at `451-550.test` is answered with 451 at first, and then with 550.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 
 class Server(SMTP):
     fault = ("", "")
+    greylisted = set()
 
     async def stumble(self, verb):
         """Returns whether the command was answered with the configured fault."""
@@ -50,7 +52,10 @@ class Server(SMTP):
             await super().smtp_MAIL(arg)
 
     async def smtp_RCPT(self, arg):
-        if not await self.stumble("rcpt"):
+        if "@451-550.test>" in arg:
+            await self.push("550 5.1.1 no such mailbox" if arg in self.greylisted else "451 4.7.1 greylisted, try again")
+            self.greylisted.add(arg)
+        elif not await self.stumble("rcpt"):
             await super().smtp_RCPT(arg)
 
     async def smtp_DATA(self, arg):

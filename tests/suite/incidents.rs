@@ -1,0 +1,46 @@
+//! Planted incidents: faults of real processes and of what they depend on. Each must be found from the log,
+//! the metrics, the alerts and the commands that docs/incidents.md names.
+
+mod authentication;
+mod delivery;
+mod dependencies;
+mod evidence;
+mod fault_proxy;
+mod gateway;
+mod gateway_faults;
+mod rules;
+mod samples;
+mod services;
+mod tokens;
+
+use self::evidence::Incident;
+use self::rules::Rules;
+use crate::metrics_reference::documented;
+use crate::observability::folder;
+
+/// All sections of docs/incidents.md with incidents.
+const SECTIONS: [&str; 4] = ["Gateway", "Authentication", "Notification", "Dependencies"];
+
+#[test]
+fn incident_rows_name_documented_events_and_metrics() {
+    let logging = std::fs::read_to_string(folder().join("../../docs/LOGGING.md")).expect("a page");
+    let (metrics, rules) = (documented(), Rules::read());
+    let incidents = Incident::read(&SECTIONS);
+    assert!(incidents.len() >= 20, "{}", incidents.len());
+    for incident in incidents {
+        let Incident {
+            name,
+            message,
+            metric,
+            alert,
+            ..
+        } = incident;
+        assert!(
+            logging.contains(&format!("`{message}`")),
+            "{name}: {message}"
+        );
+        let base = metric.name.strip_suffix("_count").unwrap_or(&metric.name);
+        assert!(metrics.contains_key(base), "{name}: {base}");
+        assert!(rules.has(&alert), "{name}: {alert}");
+    }
+}

@@ -1,0 +1,127 @@
+//! Incidents of notifications: providers, addresses, templates, quotas and delivery reports.
+
+use postern_tests::Person;
+use postern_tests::surface::{PASSWORD, welcome};
+use serde_json::json;
+
+use super::services::{Services, USER_QUOTA};
+
+/// An address of which the mail server rejects messages with 451 at first, and then with 550.
+const BOUNCING: &str = "ada@451-550.test";
+
+/// A telephone number in test ranges of Twilio.
+const PHONE: &str = "+15005550009";
+
+pub(super) async fn plant(services: &mut Services) {
+    bouncing_address(services).await;
+    wrong_provider_token(services).await;
+    let ada = services.split.surface().register().await;
+    unverified_address(services).await;
+    rejected_requests(services).await;
+    exhausted_quota(services, &ada).await;
+    forged_report(services).await;
+}
+
+/// A server that rejects temporarily and then for good, and the address that is suppressed then.
+async fn bouncing_address(services: &mut Services) {
+    let before = services.evidence.samples().await;
+    let id = services.submit("email", json!({"email": BOUNCING})).await;
+    let shown = services.show(&id, "FAILED").await;
+    services
+        .prove("SMTP server rejects, 4xx then 5xx", &before, &shown)
+        .await;
+    let before = services.evidence.samples().await;
+    let id = services.submit("email", json!({"email": BOUNCING})).await;
+    let shown = services.show(&id, "FAILED").await;
+    services
+        .prove("Address is suppressed", &before, &shown)
+        .await;
+}
+
+async fn wrong_provider_token(services: &mut Services) {
+    let before = services.evidence.samples().await;
+    let id = services.submit("sms", json!({"phone": PHONE})).await;
+    let shown = services.show(&id, "twilio").await;
+    services
+        .prove("Provider token is wrong", &before, &shown)
+        .await;
+}
+
+async fn unverified_address(services: &mut Services) {
+    let before = services.evidence.samples().await;
+    let surface = services.split.surface();
+    let email = "grace@example.com";
+    let body = json!({"email": email, "password": PASSWORD, "profile": {"phone": PHONE}});
+    let tokens = surface
+        .client()
+        .post_json("/auth/register", &body)
+        .await
+        .expect(201);
+    let grace = surface.person(email, tokens.json()).await;
+    let mut body = welcome(&grace.id);
+    body["channel"] = "sms".into();
+    let created = grace
+        .client
+        .post_json("/notifications", &body)
+        .await
+        .expect(201);
+    let id = created.string("/notificationId");
+    let shown = services.show(&id, "FAILED").await;
+    services
+        .prove("Address is not verified", &before, &shown)
+        .await;
+}
+
+/// Requests that do not fit the templates: the caller gets 422.
+async fn rejected_requests(services: &mut Services) {
+    let before = services.evidence.samples().await;
+    let mut body = json!({"channel": "email", "recipient": {"email": "ada@example.com"},
+        "template": "welcome", "variables": {"nmae": "Ada"}});
+    let refused = services.service.post_json("/notifications", &body).await;
+    let said = refused.problem(422, "validation_failed").body.to_string();
+    services
+        .prove("Template variable is wrong", &before, &said)
+        .await;
+    let before = services.evidence.samples().await;
+    body["template"] = "welcom".into();
+    let refused = services.service.post_json("/notifications", &body).await;
+    let said = refused.problem(422, "unknown_template").body.to_string();
+    services.prove("Template is unknown", &before, &said).await;
+}
+
+async fn exhausted_quota(services: &mut Services, ada: &Person) {
+    let before = services.evidence.samples().await;
+    let mut said = String::new();
+    for _ in 0..=USER_QUOTA {
+        let answer = ada
+            .client
+            .post_json("/notifications", &welcome(&ada.id))
+            .await;
+        said = answer.text();
+    }
+    services
+        .prove("Notification quota is exhausted", &before, &said)
+        .await;
+}
+
+async fn forged_report(services: &mut Services) {
+    let before = services.evidence.samples().await;
+    let refused = services
+        .split
+        .surface()
+        .client()
+        .post("/webhooks/standard")
+        .header("webhook-id", "event-1")
+        .header("webhook-timestamp", "1")
+        .header("webhook-signature", "v1,AAAA")
+        .body("application/json", "{}")
+        .send()
+        .await;
+    let said = refused
+        .problem(401, "invalid_webhook_signature")
+        .body
+        .to_string();
+    services
+        .prove("Webhook signature is wrong", &before, &said)
+        .await;
+}

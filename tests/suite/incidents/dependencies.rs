@@ -1,0 +1,117 @@
+//! Incidents of what the services depend on: actor service, mail server, PostgreSQL and Redis.
+
+use postern_tests::surface::{PASSWORD, text, welcome};
+use serde_json::json;
+
+use super::evidence::until;
+use super::fault_proxy::Fault;
+use super::services::Services;
+
+pub(super) async fn plant(services: &mut Services) {
+    slow_actor_service(services).await;
+    closed_mail_port(services).await;
+    lost_cache(services).await;
+    lost_database(services).await;
+}
+
+/// The actor service accepts requests and does not answer.
+async fn slow_actor_service(services: &mut Services) {
+    let ada = services.split.surface().register().await;
+    let before = services.evidence.samples().await;
+    services.actor.set(Fault::Stall);
+    let created = ada
+        .client
+        .post_json("/notifications", &welcome(&ada.id))
+        .await;
+    let id = created.expect(201).string("/notificationId");
+    let _ = services.show(&id, "actor").await;
+    let shown = services.readiness("postern-notify", "actor_service").await;
+    services
+        .prove("Actor service is slow", &before, &shown)
+        .await;
+    services.actor.set(Fault::None);
+}
+
+async fn closed_mail_port(services: &mut Services) {
+    if let Some(mail) = services.mail.take() {
+        mail.kill().await;
+    }
+    let before = services.evidence.samples().await;
+    let id = services
+        .submit("email", json!({"email": "ada@example.com"}))
+        .await;
+    let shown = services.show(&id, "provider_unreachable").await;
+    services.prove("SMTP port is closed", &before, &shown).await;
+}
+
+async fn lost_cache(services: &mut Services) {
+    let ada = services.split.surface().register().await;
+    let before = services.evidence.samples().await;
+    services.redis.kill().await;
+    let refresh = async || {
+        services
+            .split
+            .surface()
+            .refresh(text(&ada.tokens, "refreshToken"))
+            .await
+    };
+    refresh().await.problem(503, "unavailable");
+    let shown = services.readiness("postern-auth", "cache").await;
+    services.prove("Redis is away", &before, &shown).await;
+    services.redis.restart().await;
+    let surface = services.split.surface();
+    until(
+        || "no refresh after Redis is back".to_owned(),
+        async || {
+            surface
+                .refresh(text(&ada.tokens, "refreshToken"))
+                .await
+                .status
+                == 200
+        },
+    )
+    .await;
+}
+
+/// PostgreSQL stops and starts again: the queue and sign-ins recover without a restart.
+async fn lost_database(services: &mut Services) {
+    let ada = services.split.surface().register().await;
+    let before = services.evidence.samples().await;
+    services.database.kill().await;
+    let recipient = json!({"email": "ada@example.com"});
+    let body = json!({"channel": "email", "recipient": recipient, "template": "welcome",
+        "variables": {"name": "Ada"}});
+    let refused = services.service.post_json("/notifications", &body).await;
+    refused.problem(503, "unavailable");
+    let shown = services.readiness("postern-notify", "database").await;
+    services
+        .prove("PostgreSQL is stopped", &before, &shown)
+        .await;
+    services.database.restart().await;
+    until(
+        || "no acceptance after PostgreSQL is back".to_owned(),
+        async || {
+            services
+                .service
+                .post_json("/notifications", &body)
+                .await
+                .status
+                == 201
+        },
+    )
+    .await;
+    let login = json!({"email": ada.email, "password": PASSWORD});
+    let surface = services.split.surface();
+    until(
+        || "no sign-in after PostgreSQL is back".to_owned(),
+        async || {
+            surface
+                .client()
+                .post_json("/auth/login", &login)
+                .await
+                .status
+                == 200
+        },
+    )
+    .await;
+}

@@ -1,0 +1,255 @@
+//! The evidence of an incident: its row of docs/incidents.md, compared with the logs, the metrics and the
+//! commands of running processes, and its alert, evaluated by `promtool` over the exported series.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use postern_common::Clock;
+use postern_tests::surface::PASSWORD;
+use serde_json::Value;
+
+use super::rules::Rules;
+use super::samples::{Samples, Selector};
+use crate::observability::{folder, program};
+
+/// Maximum wait for an event or a metric.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+
+/// Interval at which conditions are checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// An incident that lasts for this time, and fails once per second, must make its alert fire.
+const INCIDENT_MINUTES: u32 = 40;
+
+/// A row of docs/incidents.md.
+#[derive(Clone, Debug)]
+pub(super) struct Incident {
+    pub(super) name: String,
+    pub(super) message: String,
+    /// Fields of the log event, and the text that their values contain.
+    fields: Vec<(String, String)>,
+    pub(super) metric: Selector,
+    /// The value of a gauge; a counter must have increased.
+    value: Option<f64>,
+    pub(super) alert: String,
+    /// Text that the output of the command contains.
+    output: Vec<String>,
+}
+
+/// The incidents of one section, with what was found about them.
+#[derive(Debug)]
+pub(super) struct Evidence {
+    incidents: Vec<Incident>,
+    jobs: Vec<(&'static str, u16)>,
+    proven: BTreeSet<String>,
+    cases: String,
+    rules: Rules,
+}
+
+// === impl Incident ===
+
+impl Incident {
+    /// Reads the rows of the sections with these headings.
+    pub(super) fn read(sections: &[&str]) -> Vec<Self> {
+        let path = folder().join("../../docs/incidents.md");
+        let page = std::fs::read_to_string(path).expect("a page");
+        let mut incidents = Vec::new();
+        for section in page.split("\n## ").skip(1) {
+            let heading = section.lines().next().unwrap_or_default();
+            if sections.contains(&heading) {
+                let rows = section.lines().filter(|line| line.starts_with("| "));
+                incidents.extend(rows.skip(1).map(Self::of_row));
+            }
+        }
+        assert!(!incidents.is_empty(), "{sections:?} have rows");
+        incidents
+    }
+
+    fn of_row(row: &str) -> Self {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [name, event, metric, alert, look] = cells[..] else {
+            panic!("a row has five cells: {row}");
+        };
+        let code = |cell: &str| -> Vec<String> {
+            cell.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect()
+        };
+        let (event, look) = (code(event), code(look));
+        let field = |text: &String| {
+            let (name, value) = text.split_once('=').unwrap_or((text, ""));
+            (name.to_owned(), value.to_owned())
+        };
+        let value = metric.rsplit_once("` is ").map(|(_, value)| value);
+        Self {
+            name: name.to_owned(),
+            message: event[0].clone(),
+            fields: event[1..].iter().map(field).collect(),
+            metric: Selector::parse(&code(metric)[0]),
+            value: value.map(|value| value.parse().expect("a number")),
+            alert: alert
+                .trim_start_matches('[')
+                .split(']')
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+            output: look[1..].to_vec(),
+        }
+    }
+
+    /// Returns whether a log has the event.
+    fn is_logged(&self, log: &str) -> bool {
+        let events = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let has_field = |event: &Value, (name, expected): &(String, String)| match event.get(name) {
+            None => false,
+            Some(Value::String(text)) => text.contains(expected),
+            Some(other) => expected.is_empty() || *expected == format!("{other}"),
+        };
+        events
+            .filter(|event| event["message"] == self.message.as_str())
+            .any(|event| self.fields.iter().all(|field| has_field(&event, field)))
+    }
+
+    fn has_moved(&self, before: &Samples, after: &Samples) -> bool {
+        let now = after.sum(&self.metric);
+        match self.value {
+            Some(value) => now == Some(value),
+            None => now.unwrap_or_default() > before.sum(&self.metric).unwrap_or_default(),
+        }
+    }
+}
+
+// === impl Evidence ===
+
+impl Evidence {
+    /// Creates the evidence of the incidents of these sections, over processes with these admin ports.
+    pub(super) fn of(sections: &[&str], jobs: &[(&'static str, u16)]) -> Self {
+        Self {
+            incidents: Incident::read(sections),
+            jobs: jobs.to_vec(),
+            proven: BTreeSet::new(),
+            cases: String::new(),
+            rules: Rules::read(),
+        }
+    }
+
+    /// Returns the current metrics of all processes.
+    pub(super) async fn samples(&self) -> Samples {
+        let mut samples = Samples::default();
+        for (job, port) in &self.jobs {
+            samples.scrape(job, *port).await;
+        }
+        samples
+    }
+
+    /// Waits for the log event and the metric of an incident, and checks the output of its command.
+    /// `before` has the metrics before the fault.
+    pub(super) async fn prove(
+        &mut self,
+        name: &str,
+        before: &Samples,
+        log: impl Fn() -> String,
+        output: &str,
+    ) {
+        let known = self.incidents.iter().find(|incident| incident.name == name);
+        let incident = known.unwrap_or_else(|| panic!("docs/incidents.md has no row {name}"));
+        let incident = incident.clone();
+        let missing_event = || format!("{name}: no event {incident:?} in\n{}", log());
+        until(missing_event, async || incident.is_logged(&log())).await;
+        let mut after = self.samples().await;
+        let moved = async {
+            let mut poll = tokio::time::interval(POLL_INTERVAL);
+            while !incident.has_moved(before, &after) {
+                poll.tick().await;
+                after = self.samples().await;
+            }
+        };
+        let moved = tokio::time::timeout(WAIT_LIMIT, moved).await;
+        assert!(
+            moved.is_ok(),
+            "{name}: {:?} did not move:\n{}",
+            incident.metric,
+            after.text(&incident.metric.name)
+        );
+        for part in &incident.output {
+            assert!(
+                output.contains(part),
+                "{name}: {part:?} is missing in\n{output}"
+            );
+        }
+        self.add_case(&incident, before, &after);
+        self.proven.insert(name.to_owned());
+    }
+
+    /// Adds a test of `promtool`: the series of the incident, if it goes on.
+    fn add_case(&mut self, incident: &Incident, before: &Samples, after: &Samples) {
+        let now_s = Clock::system().now().unix_seconds();
+        let names = self.rules.metrics_of(&incident.alert);
+        let series = after.series(before, &names, &incident.metric, now_s, INCIDENT_MINUTES);
+        assert!(
+            !series.is_empty(),
+            "{}: no process exports {names:?}",
+            incident.name
+        );
+        self.cases.push_str(&format!(
+            "  - name: {name}\n    interval: 1m\n    input_series:\n{series}    promql_expr_test:\n      \
+             - expr: count(ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}}) > bool 0\n        \
+             eval_time: {INCIDENT_MINUTES}m\n        exp_samples:\n          - labels: '{{}}'\n            value: 1\n",
+            name = incident.name,
+            alert = incident.alert,
+        ));
+    }
+
+    /// Asserts that every incident of the sections was proven, that its alert fires, and that the log
+    /// has no secret.
+    pub(super) fn finish(self, log: &str, work: &Path) {
+        let names: BTreeSet<String> = self.incidents.iter().map(|one| one.name.clone()).collect();
+        assert_eq!(self.proven, names, "every row is planted");
+        for secret in [PASSWORD, "eyJ", "Bearer", "Authorization", "pk_"] {
+            assert!(!log.contains(secret), "{secret} was logged");
+        }
+        let rules = folder().join("rules.yml").canonicalize().expect("rules");
+        let tests = work.join("incidents.yml");
+        let text = format!(
+            "rule_files: [{}]\nevaluation_interval: 1m\ntests:\n{}",
+            rules.display(),
+            self.cases
+        );
+        std::fs::write(&tests, text).expect("the folder can be written");
+        let run = Command::new(program("promtool"))
+            .args(["test", "rules"])
+            .arg(&tests)
+            .output()
+            .expect("tests/run installs promtool");
+        let said = [run.stdout, run.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(run.status.success(), "{said}\n{}", self.cases);
+    }
+}
+
+/// Waits until a condition holds.
+pub(super) async fn until(what: impl Fn() -> String, condition: impl AsyncFn() -> bool) {
+    let waiting = async {
+        let mut poll = tokio::time::interval(POLL_INTERVAL);
+        while !condition().await {
+            poll.tick().await;
+        }
+    };
+    let waited = tokio::time::timeout(WAIT_LIMIT, waiting).await;
+    assert!(waited.is_ok(), "{}", what());
+}
+
+/// Returns the labels of a sample or a selector: `a="b",c="d"`.
+pub(super) fn labels(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.trim_end_matches('"').split("\",");
+    let pairs = pairs.filter_map(|pair| pair.split_once("=\""));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}

@@ -1,0 +1,282 @@
+//! A gateway with upstreams, keys and certificates that fail, and a second one without disk space.
+
+use std::path::{Path, PathBuf};
+
+use postern_tests::program::{Program, Running};
+use postern_tests::recorder::Recorder;
+use postern_tests::{Client, FailingUpstream, Pools, ports};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::evidence::{Evidence, until};
+use super::gateway_faults;
+use super::samples::Samples;
+use super::tokens::Issuer;
+use crate::gateway_dns::{DnsServer, NAME};
+
+/// A response that ends before its declared length.
+const CUT_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\npart";
+
+/// A response of an overloaded service.
+const OVERLOADED: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// The gateway, and what it depends on.
+pub(super) struct FaultyGateway {
+    pub(super) evidence: Evidence,
+    pub(super) client: Client,
+    pub(super) admin: Client,
+    pub(super) issuer: Issuer,
+    pub(super) dns: DnsServer,
+    /// The API key of the service `partner`.
+    pub(super) api_key: String,
+    running: Running,
+    /// A gateway of which the disk of the access log is full.
+    pub(super) full: Running,
+    pub(super) full_client: Client,
+    pools: Pools,
+    pub(super) folder: TempDir,
+}
+
+// === impl FaultyGateway ===
+
+impl FaultyGateway {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (pools, issuer) = (Pools::start().await, Issuer::start().await);
+        let upstream = Recorder::start().await.address();
+        let dns = DnsServer::start(1, &[&format!("127.0.0.1 {NAME}")], &[]).await;
+        let port = ports::free(5);
+        let [overloaded, cut] = [
+            FailingUpstream::Responds(OVERLOADED).start().await,
+            FailingUpstream::Responds(CUT_RESPONSE).start().await,
+        ];
+        write_expired_certificate(folder.path());
+        let api_key = create_api_key(folder.path()).await;
+        let upstreams = format!(
+            "[upstream.good]\naddresses = [\"{upstream}\"]\n\
+             [upstream.pair]\naddresses = [\"{upstream}\", \"{overloaded}\"]\nretries = 0\n\
+             outlier = {{ failures = 3, ejection = \"10m\" }}\n\
+             [upstream.cut]\naddresses = [\"{cut}\"]\n\
+             [upstream.expired]\naddresses = [\"127.0.0.1:{tls}\"]\ntls = {{ name = \"localhost\", ca = \"expired.pem\" }}\n\
+             [upstream.named]\naddresses = [\"{NAME}:{}\"]\n",
+            upstream.port(),
+            tls = port + 1,
+        );
+        let text = format!(
+            "{listen}[[listen]]\naddress = \"127.0.0.1:{tls}\"\n[listen.tls]\ncertificate = \"expired.pem\"\n\
+             key = \"expired.key\"\n[access_log]\nto = \"./access.log\"\nclient_address = \"full\"\n\
+             [api_keys]\nfile = \"api-keys.toml\"\n[dns]\nservers = [\"127.0.0.1:{dns}\"]\ntimeout = \"500ms\"\n\
+             {issuer}{upstreams}{ROUTES}",
+            listen = listen(port, port + 2),
+            tls = port + 1,
+            dns = dns.port(),
+            issuer = issuer.table(),
+        );
+        let running = start(&folder.path().join("proxy.toml"), &text, &pools).await;
+        let text = format!(
+            "{}[access_log]\nto = \"/dev/full\"\n[upstream.good]\naddresses = [\"{upstream}\"]\n{OPEN_ROUTE}",
+            listen(port + 3, port + 4)
+        );
+        let full = start(&folder.path().join("full.toml"), &text, &pools).await;
+        let jobs = [("postern-proxy", port + 2), ("postern-proxy", port + 4)];
+        Self {
+            evidence: Evidence::of(&["Gateway"], &jobs),
+            client: Client::new(&format!("http://127.0.0.1:{port}")),
+            admin: Client::new(&format!("http://127.0.0.1:{}", port + 2)),
+            issuer,
+            dns,
+            api_key,
+            running,
+            full,
+            full_client: Client::new(&format!("http://127.0.0.1:{}", port + 3)),
+            pools,
+            folder,
+        }
+    }
+
+    /// Proves an incident, after its fault was planted.
+    pub(super) async fn prove(&mut self, name: &str, before: &Samples, output: &str) {
+        let (running, full, folder) = (&self.running, &self.full, self.folder.path());
+        let log = || log(running, full, folder);
+        self.evidence.prove(name, before, log, output).await;
+    }
+
+    /// Returns the access log.
+    pub(super) fn access_log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default()
+    }
+
+    /// Returns the access log once it contains a text: it is written after the response.
+    pub(super) async fn access_log_with(&self, text: &str) -> String {
+        let missing = || format!("no {text} in\n{}", self.access_log());
+        until(missing, async || self.access_log().contains(text)).await;
+        self.access_log()
+    }
+
+    /// Returns a document of the admin listener.
+    pub(super) async fn status(&self, path: &str) -> String {
+        self.admin.get(path).send().await.expect(200).text()
+    }
+
+    /// Returns a document of the admin listener once it contains a text.
+    pub(super) async fn status_with(&self, path: &str, text: &str) -> String {
+        until(
+            || format!("{path}: no {text}"),
+            async || self.status(path).await.contains(text),
+        )
+        .await;
+        self.status(path).await
+    }
+
+    /// Runs a command of the gateway over its configuration and returns what it prints.
+    pub(super) async fn run(&self, arguments: &[&str]) -> String {
+        let program = program(self.folder.path(), "proxy.toml", &self.pools);
+        let ended = arguments
+            .iter()
+            .fold(program, |program, argument| program.arg(*argument))
+            .run()
+            .await;
+        format!("{}{}", ended.stdout, ended.stderr)
+    }
+
+    /// Sends a request and returns the problem code of the response.
+    pub(super) async fn code_of(&self, path: &str, token: &str) -> Value {
+        let answer = self.client.with_token(token).get(path).send().await;
+        answer.json()["code"].clone()
+    }
+}
+
+/// Routes of the gateway.
+const ROUTES: &str = r#"
+[[route]]
+name = "pair"
+path = "/pair"
+methods = ["GET"]
+upstream = "pair"
+policy = "public"
+[[route]]
+name = "cut"
+path = "/cut"
+methods = ["GET"]
+upstream = "cut"
+policy = "public"
+[[route]]
+name = "expired"
+path = "/expired"
+methods = ["GET"]
+upstream = "expired"
+policy = "public"
+[[route]]
+name = "named"
+path = "/named"
+methods = ["GET"]
+upstream = "named"
+policy = "public"
+[[route]]
+name = "limited"
+path = "/limited"
+methods = ["GET"]
+upstream = "good"
+policy = "public"
+limits = [{ by = "address", requests = 1, per = "1h" }]
+[[route]]
+name = "account"
+path = "/account"
+methods = ["GET"]
+upstream = "good"
+policy = { users = "any" }
+[[route]]
+name = "orders"
+path = "/orders"
+methods = ["GET"]
+upstream = "good"
+policy = { services = ["partner"] }
+"#;
+
+const OPEN_ROUTE: &str = r#"
+[[route]]
+name = "open"
+path = "/open"
+methods = ["GET"]
+upstream = "good"
+policy = "public"
+"#;
+
+fn listen(port: u16, admin: u16) -> String {
+    format!(
+        "[[listen]]\naddress = \"127.0.0.1:{port}\"\n[admin]\naddress = \"127.0.0.1:{admin}\"\n\
+         [log]\nformat = \"json\"\n"
+    )
+}
+
+/// Returns the standard error of both gateways and the access log.
+fn log(running: &Running, full: &Running, folder: &Path) -> String {
+    let access = std::fs::read_to_string(folder.join("access.log")).unwrap_or_default();
+    [running.log(), full.log(), access].concat()
+}
+
+fn program(folder: &Path, file: &str, pools: &Pools) -> Program {
+    let program = Program::of_workspace("postern-proxy", folder);
+    let program = program.arg("--config").arg(file);
+    let variables = pools.variables().iter();
+    variables.fold(program, |program, (name, value)| program.env(name, value))
+}
+
+async fn start(file: &Path, text: &str, pools: &Pools) -> Running {
+    std::fs::write(file, text).expect("the folder can be written");
+    let folder: PathBuf = file.parent().expect("a folder").to_owned();
+    let program = program(&folder, &file.display().to_string(), pools);
+    let mut running = program.start();
+    running.until_ready().await;
+    running
+}
+
+/// Writes a certificate for `localhost` that expired at the beginning of 2021.
+fn write_expired_certificate(folder: &Path) {
+    let mut parameters =
+        rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    parameters.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    parameters.not_after = rcgen::date_time_ymd(2021, 1, 1);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = parameters.self_signed(&key).expect("a certificate");
+    let files = [
+        ("expired.pem", certificate.pem()),
+        ("expired.key", key.serialize_pem()),
+    ];
+    for (name, text) in files {
+        std::fs::write(folder.join(name), text).expect("the folder can be written");
+    }
+}
+
+/// Creates an API key of the service `partner` with its file.
+async fn create_api_key(folder: &Path) -> String {
+    let program = Program::of_workspace("postern-proxy", folder);
+    let arguments = ["api-key", "create", "--name", "partner"];
+    let program = arguments
+        .iter()
+        .fold(program, |program, argument| program.arg(*argument));
+    let ended = program.run().await;
+    let (said, entry) = ended.stdout.split_once("[[key]]").expect("an entry");
+    std::fs::write(folder.join("api-keys.toml"), format!("[[key]]{entry}"))
+        .expect("the folder can be written");
+    let key = said.split_whitespace().find(|word| word.starts_with("pk_"));
+    key.expect("a key").to_owned()
+}
+
+#[tokio::test]
+async fn incidents_of_the_gateway_name_their_causes() {
+    let mut gateway = FaultyGateway::start().await;
+    gateway_faults::plant(&mut gateway).await;
+    let FaultyGateway {
+        evidence,
+        running,
+        full,
+        folder,
+        ..
+    } = gateway;
+    evidence.finish(&log(&running, &full, folder.path()), folder.path());
+    for process in [running, full] {
+        assert_eq!(process.stop("TERM").await.status, Some(0));
+    }
+}

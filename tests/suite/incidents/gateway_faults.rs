@@ -1,0 +1,210 @@
+//! Incidents of the gateway: upstreams, routes, tokens, keys, certificates, configuration and disk.
+
+use std::process::Command;
+
+use super::evidence::until;
+use super::gateway::FaultyGateway;
+use super::tokens::KEY_ID;
+
+/// Requests until an address is ejected that gets half of them.
+const REQUESTS: usize = 20;
+
+/// Seconds by which the clock of the issuer is ahead.
+const AHEAD_S: i64 = 3600;
+
+pub(super) async fn plant(gateway: &mut FaultyGateway) {
+    upstream_faults(gateway).await;
+    unresolved_name(gateway).await;
+    unroutable_requests(gateway).await;
+    limited_client(gateway).await;
+    rejected_tokens(gateway).await;
+    removed_api_key(gateway).await;
+    full_disk(gateway).await;
+    expired_certificate(gateway).await;
+    rejected_reload(gateway).await;
+}
+
+async fn upstream_faults(gateway: &mut FaultyGateway) {
+    let before = gateway.evidence.samples().await;
+    for _ in 0..REQUESTS {
+        let _ = gateway.client.get("/pair").send().await;
+    }
+    let shown = gateway.status_with("/upstreams", "\"ejected\":true").await;
+    gateway
+        .prove("Upstream address is ejected", &before, &shown)
+        .await;
+
+    let before = gateway.evidence.samples().await;
+    let cut = gateway.client.get("/cut").try_send().await;
+    assert!(cut.is_none(), "the response is not complete");
+    let shown = gateway.access_log_with("\"cause\":\"reset\"").await;
+    gateway
+        .prove("Upstream closes within a response", &before, &shown)
+        .await;
+
+    let before = gateway.evidence.samples().await;
+    let answer = gateway.client.get("/expired").send().await;
+    assert!(answer.status.is_server_error(), "{}", answer.text());
+    let shown = gateway.access_log_with("\"cause\":\"tls_failed\"").await;
+    gateway
+        .prove("Certificate of an upstream has expired", &before, &shown)
+        .await;
+}
+
+async fn unresolved_name(gateway: &mut FaultyGateway) {
+    let before = gateway.evidence.samples().await;
+    gateway.dns.change(&[]).await;
+    let shown = gateway.status_with("/upstreams/names", "stale").await;
+    gateway
+        .prove("DNS name does not resolve", &before, &shown)
+        .await;
+}
+
+async fn unroutable_requests(gateway: &mut FaultyGateway) {
+    let token = gateway.issuer.token(KEY_ID, 0);
+    let before = gateway.evidence.samples().await;
+    assert_eq!(gateway.code_of("/acount", &token).await, "not_found");
+    let explain = [
+        "explain",
+        "GET",
+        "http://gate.example/acount",
+        "--token",
+        "user",
+    ];
+    let shown = gateway.run(&explain).await;
+    gateway.prove("No route matches", &before, &shown).await;
+
+    let before = gateway.evidence.samples().await;
+    let client = gateway.client.with_token(&token);
+    client
+        .post("/account")
+        .send()
+        .await
+        .problem(405, "method_not_allowed");
+    let explain = [
+        "explain",
+        "POST",
+        "http://gate.example/account",
+        "--token",
+        "user",
+    ];
+    let shown = gateway.run(&explain).await;
+    gateway
+        .prove("Method is not allowed", &before, &shown)
+        .await;
+}
+
+async fn limited_client(gateway: &mut FaultyGateway) {
+    let before = gateway.evidence.samples().await;
+    let _ = gateway.client.get("/limited").send().await.expect(200);
+    for _ in 0..3 {
+        gateway
+            .client
+            .get("/limited")
+            .send()
+            .await
+            .problem(429, "rate_limited");
+    }
+    let shown = gateway.access_log_with("\"code\":\"rate_limited\"").await;
+    gateway
+        .prove("Client exceeds a rate limit", &before, &shown)
+        .await;
+}
+
+/// Tokens of an issuer whose clock is ahead, whose key is unknown, and whose keys cannot be fetched.
+async fn rejected_tokens(gateway: &mut FaultyGateway) {
+    let before = gateway.evidence.samples().await;
+    let token = gateway.issuer.token(KEY_ID, AHEAD_S);
+    assert_eq!(
+        gateway.code_of("/account", &token).await,
+        "token_not_yet_valid"
+    );
+    let explain = [
+        "explain",
+        "GET",
+        "http://gate.example/account",
+        "--token",
+        &token,
+    ];
+    let shown = gateway.run(&explain).await;
+    gateway
+        .prove("Clock of the issuer is ahead", &before, &shown)
+        .await;
+
+    let before = gateway.evidence.samples().await;
+    let token = gateway.issuer.token("key-2", 0);
+    assert_eq!(
+        gateway.code_of("/account", &token).await,
+        "token_key_unknown"
+    );
+    let shown = gateway.status("/jwks/status").await;
+    gateway.prove("Token key is unknown", &before, &shown).await;
+
+    let before = gateway.evidence.samples().await;
+    gateway.issuer.lose_keys();
+    let token = gateway.issuer.token("key-3", 0);
+    assert_eq!(
+        gateway.code_of("/account", &token).await,
+        "keys_unavailable"
+    );
+    let shown = gateway.status_with("/jwks/status", "lastError").await;
+    gateway
+        .prove("JWKS endpoint is away", &before, &shown)
+        .await;
+}
+
+async fn removed_api_key(gateway: &mut FaultyGateway) {
+    let key = gateway.api_key.clone();
+    let client = gateway.client.with_token(&key);
+    let _ = client.get("/orders").send().await.expect(200);
+    let file = gateway.folder.path().join("api-keys.toml");
+    std::fs::write(file, "").expect("the folder can be written");
+    until(
+        || "the key stays valid".to_owned(),
+        async || client.get("/orders").send().await.status == 401,
+    )
+    .await;
+    let before = gateway.evidence.samples().await;
+    client
+        .get("/orders")
+        .send()
+        .await
+        .problem(401, "invalid_api_key");
+    let shown = gateway
+        .access_log_with("\"code\":\"invalid_api_key\"")
+        .await;
+    gateway.prove("API key was removed", &before, &shown).await;
+}
+
+async fn full_disk(gateway: &mut FaultyGateway) {
+    let before = gateway.evidence.samples().await;
+    let _ = gateway.full_client.get("/open").send().await.expect(200);
+    gateway
+        .prove("Disk of the access log is full", &before, "")
+        .await;
+}
+
+async fn expired_certificate(gateway: &mut FaultyGateway) {
+    let before = gateway.evidence.samples().await;
+    let shown = Command::new("openssl")
+        .args(["x509", "-noout", "-enddate", "-in", "expired.pem"])
+        .current_dir(gateway.folder.path())
+        .output()
+        .expect("openssl runs");
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    gateway
+        .prove("Certificate of a listener has expired", &before, &shown)
+        .await;
+}
+
+async fn rejected_reload(gateway: &mut FaultyGateway) {
+    let before = gateway.evidence.samples().await;
+    let file = gateway.folder.path().join("proxy.toml");
+    let text = std::fs::read_to_string(&file).expect("the configuration");
+    let text = text.replace("upstream = \"pair\"", "upstream = \"pear\"");
+    std::fs::write(file, text).expect("the folder can be written");
+    let shown = gateway.run(&["check"]).await;
+    gateway
+        .prove("Configuration is rejected", &before, &shown)
+        .await;
+}

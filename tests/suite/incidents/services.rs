@@ -1,0 +1,248 @@
+//! The three processes with dependencies that fail on demand, and the incidents of auth and notify.
+
+use std::path::{Path, PathBuf};
+
+use postern_common::cache::testing::RedisServer;
+use postern_tests::program::{Program, Running};
+use postern_tests::split::Changes;
+use postern_tests::{Client, Person, Postern, PublicApi, Split};
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+
+use super::evidence::{Evidence, until};
+use super::fault_proxy::FaultProxy;
+use super::samples::Samples;
+use super::{authentication, delivery, dependencies};
+use crate::notify_postgres::OwnPostgres;
+
+/// The SID of the Twilio account, which does not exist.
+const TWILIO_ACCOUNT: &str = "AC00000000000000000000000000000000";
+
+/// Notifications per minute of each user.
+pub(super) const USER_QUOTA: usize = 5;
+
+/// The processes, and what they depend on.
+pub(super) struct Services {
+    pub(super) split: Split,
+    pub(super) evidence: Evidence,
+    pub(super) database: OwnPostgres,
+    pub(super) redis: RedisServer,
+    /// A mail server of aiosmtpd; `None` after it was stopped.
+    pub(super) mail: Option<Running>,
+    pub(super) actor: FaultProxy,
+    pub(super) social: FaultProxy,
+    pub(super) pool: FaultProxy,
+    /// A service that may send to everybody.
+    pub(super) service: Client,
+}
+
+// === impl Services ===
+
+impl Services {
+    async fn start() -> Self {
+        let (mail, mail_port) = start_mail().await;
+        let development = Postern::start().await;
+        let addresses = development.addresses();
+        let actor = FaultProxy::start(&format!("http://{}", addresses.actor)).await;
+        let social = FaultProxy::start(&format!("http://{}", addresses.social)).await;
+        let endpoint = development
+            .surface()
+            .env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER");
+        let pool = FaultProxy::start(endpoint).await;
+        let twilio = json!({"code": 20003, "message": "Authenticate", "status": 401});
+        let twilio = FaultProxy::answering(401, twilio).await;
+        let database = OwnPostgres::start().await;
+        let redis = RedisServer::start(&["--save", "", "--appendonly", "no"]).await;
+        let [auth, notify] = [
+            create(&database, "auth").await,
+            create(&database, "notify").await,
+        ];
+        // `notify` is static, as is the text of other tests.
+        let sms: &'static str = Box::leak(sms_provider(&twilio.url()).into_boxed_str());
+        let changes = Changes {
+            notify: sms,
+            mail_port: Some(mail_port),
+            tables: identity_tables(development.surface(), endpoint),
+            env: secrets(&pool),
+            set: settings(&actor, &social),
+            stores: Some([auth, notify, redis.url()]),
+            ..Changes::default()
+        };
+        let split = Split::over(development, changes).await;
+        for name in ["auth", "notify"] {
+            let from = split.folder().join(format!("postern-{name}.toml"));
+            let to = split.folder().join(format!("{name}.toml"));
+            std::fs::copy(from, to).expect("the folder can be written");
+        }
+        let sections = ["Authentication", "Notification", "Dependencies"];
+        let evidence = Evidence::of(&sections, &split.admin_ports());
+        let token = split.development().service_token("document").await;
+        let service = split.surface().client().with_token(&token);
+        Self {
+            split,
+            evidence,
+            database,
+            redis,
+            mail: Some(mail),
+            actor,
+            social,
+            pool,
+            service,
+        }
+    }
+
+    /// Proves an incident, after its fault was planted.
+    pub(super) async fn prove(&mut self, name: &str, before: &Samples, output: &str) {
+        let Self {
+            split, evidence, ..
+        } = self;
+        evidence.prove(name, before, || split.log(), output).await;
+    }
+
+    /// Submits a notification as a service and returns its id.
+    pub(super) async fn submit(&self, channel: &str, recipient: Value) -> String {
+        let body = json!({"channel": channel, "recipient": recipient, "template": "welcome",
+            "variables": {"name": "Ada"}, "priority": "CRITICAL"});
+        let created = self.service.post_json("/notifications", &body).await;
+        created.expect(201).string("/notificationId")
+    }
+
+    /// Returns the output of a command once it contains a text: results are stored in groups.
+    pub(super) async fn output(&self, name: &str, arguments: &[&str], expected: &str) -> String {
+        let arguments: Vec<&str> = match name {
+            "postern" => [&arguments[..1], &["--config", "."], &arguments[1..]].concat(),
+            "postern-auth" => [&["--config", "auth.toml"], arguments].concat(),
+            _ => [&["--config", "notify.toml"], arguments].concat(),
+        };
+        let program = self.split.tool(name);
+        let program = arguments
+            .iter()
+            .fold(program, |program, argument| program.arg(*argument));
+        let last = parking_lot::Mutex::new(String::new());
+        let missing = || format!("{name} {arguments:?}: no {expected:?} in\n{}", last.lock());
+        until(missing, async || {
+            let ended = program.run().await;
+            *last.lock() = format!("{}{}", ended.stdout, ended.stderr);
+            last.lock().contains(expected)
+        })
+        .await;
+        last.into_inner()
+    }
+
+    /// Returns what `postern-notify show` prints once it contains a text.
+    pub(super) async fn show(&self, id: &str, expected: &str) -> String {
+        self.output("postern-notify", &["show", id], expected).await
+    }
+
+    /// Returns the time line of a person once it contains a text.
+    pub(super) async fn timeline(&self, person: &Person, expected: &str) -> String {
+        self.output("postern", &["timeline", "--email", &person.email], expected)
+            .await
+    }
+
+    /// Returns `/readyz` of a process once it contains a text.
+    pub(super) async fn readiness(&self, process: &str, expected: &str) -> String {
+        let ports = self.split.admin_ports();
+        let port = ports.iter().find(|(name, _)| *name == process);
+        let (_, port) = port.expect("a process");
+        let url = format!("http://127.0.0.1:{port}/readyz");
+        let last = parking_lot::Mutex::new(String::new());
+        let missing = || format!("{process}: no {expected:?} in {}", last.lock());
+        until(missing, async || {
+            let answer = reqwest::get(&url)
+                .await
+                .expect("the admin listener answers");
+            *last.lock() = answer.text().await.expect("text");
+            last.lock().contains(expected)
+        })
+        .await;
+        last.into_inner()
+    }
+}
+
+/// Returns the variables of the processes.
+fn secrets(pool: &FaultProxy) -> Vec<(&'static str, String)> {
+    let webhook = "whsec_YSBrZXkgb2YgdGhpcnR5LXR3byBieXRlcyBvciBtb3Jl";
+    vec![
+        ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", pool.url()),
+        ("TWILIO_TOKEN", "a-token-of-another-account".to_owned()),
+        ("WEBHOOK_SECRET", webhook.to_owned()),
+    ]
+}
+
+/// Returns the changed settings of the processes.
+fn settings(actor: &FaultProxy, social: &FaultProxy) -> Vec<(&'static str, &'static str, String)> {
+    let actor = format!("\"{}\"", actor.url());
+    let provider = format!("\"google\"\ntoken_endpoint = \"{}/token\"", social.url());
+    vec![
+        ("postern-auth", "actor_service", actor.clone()),
+        ("postern-notify", "actor_service", actor),
+        ("postern-notify", "user_quota", USER_QUOTA.to_string()),
+        ("postern-auth", "provider", provider),
+    ]
+}
+
+/// Starts a mail server and returns its port.
+async fn start_mail() -> (Running, u16) {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/notify/mail");
+    let folder = std::env::temp_dir();
+    let program = Program::at(program, &folder).env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    let mut mail = program.start();
+    let said = mail.wait_for_line("port ").await.concat();
+    let port = said.trim_start_matches("port ").parse().expect("a port");
+    (mail, port)
+}
+
+/// Creates a database and returns its URL.
+async fn create(server: &OwnPostgres, name: &str) -> String {
+    let mut connection = PgConnection::connect(server.url())
+        .await
+        .expect("PostgreSQL answers");
+    let create = format!("CREATE DATABASE {name} TEMPLATE template0");
+    connection
+        .execute(AssertSqlSafe(create))
+        .await
+        .expect("created");
+    let mut url = url::Url::parse(server.url()).expect("a URL");
+    url.set_path(name);
+    url.to_string()
+}
+
+/// The provider of text messages, which takes nearly all of them, and the webhooks.
+fn sms_provider(base: &str) -> String {
+    format!(
+        "[[provider]]\nname = \"twilio\"\nchannel = \"sms\"\nkind = \"twilio\"\nweight = 1000\n\
+         account = \"{TWILIO_ACCOUNT}\"\nauth_token_env = \"TWILIO_TOKEN\"\nfrom = \"+15005550006\"\n\
+         base = \"{base}\"\n[webhooks.standard]\nsecret_env = \"WEBHOOK_SECRET\"\n"
+    )
+}
+
+/// The issuers of the pools, of which the API is called through a proxy.
+fn identity_tables(surface: &PublicApi, endpoint: &str) -> String {
+    let endpoint = endpoint.trim_end_matches('/');
+    let (actor, service) = (
+        surface.env("IDP_ACTOR_POOL_ID"),
+        surface.env("IDP_SERVICE_POOL_ID"),
+    );
+    format!(
+        "[identity.actor]\nissuer = \"{endpoint}/{actor}\"\n[identity.service]\nissuer = \"{endpoint}/{service}\"\n"
+    )
+}
+
+#[tokio::test]
+async fn incidents_of_the_services_name_their_causes() {
+    let mut services = Services::start().await;
+    delivery::plant(&mut services).await;
+    authentication::plant(&mut services).await;
+    dependencies::plant(&mut services).await;
+    let Services {
+        split,
+        evidence,
+        database,
+        ..
+    } = services;
+    let work: PathBuf = split.folder().to_owned();
+    evidence.finish(&split.log(), &work);
+    split.stop().await;
+    database.stop().await;
+}
