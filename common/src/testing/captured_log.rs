@@ -1,12 +1,22 @@
 //! The log events of a test.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
-use tracing::Level;
 use tracing::subscriber::DefaultGuard;
+use tracing::{Dispatch, Level};
 use tracing_subscriber::fmt::MakeWriter;
+
+/// A subscriber of nothing. With a single subscriber in the process, `tracing` decides by the thread
+/// that first reaches an event whether the event is enabled in all threads: a test of another thread
+/// without a subscriber would disable it for a test that captures it.
+static SECOND_SUBSCRIBER: LazyLock<Dispatch> = LazyLock::new(|| {
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(Level::DEBUG)
+        .with_writer(io::sink);
+    Dispatch::new(subscriber.finish())
+});
 
 /// Captures the log events of the current thread as text, one line per event.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +29,7 @@ impl CapturedLog {
     /// has one thread captures all of its events.
     #[must_use]
     pub fn start() -> (Self, DefaultGuard) {
+        LazyLock::force(&SECOND_SUBSCRIBER);
         let captured = Self::default();
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
