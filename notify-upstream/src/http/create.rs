@@ -22,6 +22,8 @@ use crate::templates::TemplateName;
 
 /// Maximum number of errors of one request in a log event.
 const MAX_LOGGED_POINTERS: usize = 10;
+/// Maximum length of their pointers, which contain names of variables.
+const MAX_LOGGED_POINTER_CHARS: usize = 512;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Maximum number of notifications in a batch.
@@ -227,7 +229,8 @@ fn pointers(problem: &Problem) -> String {
         .filter_map(|error| error["pointer"].as_str())
         .take(MAX_LOGGED_POINTERS)
         .collect();
-    pointers.join(" ")
+    let pointers = pointers.join(" ");
+    pointers.chars().take(MAX_LOGGED_POINTER_CHARS).collect()
 }
 
 /// The `Idempotency-Key` header, if present.

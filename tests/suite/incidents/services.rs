@@ -8,6 +8,7 @@ use postern_tests::split::Changes;
 use postern_tests::{Client, Person, Postern, PublicApi, Split};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use tempfile::TempDir;
 
 use super::evidence::{Evidence, until};
 use super::fault_proxy::FaultProxy;
@@ -34,13 +35,15 @@ pub(super) struct Services {
     pub(super) pool: FaultProxy,
     /// A service that may send to everybody.
     pub(super) service: Client,
+    _mail_folder: TempDir,
 }
 
 // === impl Services ===
 
 impl Services {
     async fn start() -> Self {
-        let (mail, mail_port) = start_mail().await;
+        let mail_folder = tempfile::tempdir().expect("a folder");
+        let (mail, mail_port) = start_mail(mail_folder.path()).await;
         let development = Postern::start().await;
         let addresses = development.addresses();
         let actor = FaultProxy::start(&format!("http://{}", addresses.actor)).await;
@@ -88,6 +91,7 @@ impl Services {
             social,
             pool,
             service,
+            _mail_folder: mail_folder,
         }
     }
 
@@ -183,10 +187,9 @@ fn settings(actor: &FaultProxy, social: &FaultProxy) -> Vec<(&'static str, &'sta
 }
 
 /// Starts a mail server and returns its port.
-async fn start_mail() -> (Running, u16) {
+async fn start_mail(folder: &Path) -> (Running, u16) {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/notify/mail");
-    let folder = std::env::temp_dir();
-    let program = Program::at(program, &folder).env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    let program = Program::at(program, folder).env("PATH", "/usr/local/bin:/usr/bin:/bin");
     let mut mail = program.start();
     let said = mail.wait_for_line("port ").await.concat();
     let port = said.trim_start_matches("port ").parse().expect("a port");
