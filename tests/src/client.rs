@@ -10,6 +10,7 @@ use url::Url;
 use crate::answer::Answer;
 use crate::contract::Contract;
 use crate::http_body::Multipart;
+use crate::sensitive;
 
 /// A client of one base URL. Clones share connections.
 #[derive(Clone, Debug)]
@@ -74,6 +75,7 @@ impl Client {
     /// Returns a client that sends a token with each request.
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
+        sensitive::record("bearer token", token);
         Self {
             token: Some(token.into()),
             ..self.clone()
@@ -152,6 +154,7 @@ impl Request {
 
     /// Sets a JSON body.
     pub fn json(self, body: &Value) -> Self {
+        sensitive::record_request(body);
         Self {
             builder: self.builder.json(body),
             ..self
@@ -222,6 +225,7 @@ impl Request {
             headers,
             body,
         };
+        sensitive::record_response(&answer.body);
         if let Some(contract) = contract {
             contract.assert_conforms(&method, &path, &answer);
         }

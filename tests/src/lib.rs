@@ -31,6 +31,7 @@ pub mod program;
 pub mod raw;
 pub mod recorder;
 pub mod replicas;
+pub mod sensitive;
 pub mod split;
 pub mod surface;
 

@@ -9,6 +9,7 @@ use postern_identity_pool::HashingSettings;
 use tempfile::TempDir;
 
 use crate::pools::new_user;
+use crate::sensitive;
 use crate::surface::PublicApi;
 
 /// A running standalone installation. Tests must stop it, which fails if a component ended early.
@@ -129,5 +130,7 @@ impl Postern {
     /// Stops it.
     pub async fn stop(self) {
         self.running.stop().await;
+        let database = self.folder.path().join("auth.db");
+        sensitive::keep_audit(&format!("sqlite://{}", database.display())).await;
     }
 }

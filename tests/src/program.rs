@@ -12,6 +12,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
 use tokio::net::UnixDatagram;
 use tokio::process::{Child, ChildStdout, Command};
 
+use crate::sensitive;
+
 /// Timeout of each step, after which the test fails.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -178,11 +180,13 @@ impl Program {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let log = self
-            .folder
-            .join(format!("{name}-{}.log", uuid::Uuid::new_v4().simple()));
+        let id = uuid::Uuid::new_v4().simple();
+        let log = match name.starts_with("postern") {
+            true => sensitive::log_file(&format!("{name}-{id}.log"), &self.folder),
+            false => self.folder.join(format!("{name}-{id}.log")),
+        };
         let file = std::fs::File::create(&log).expect("the test's folder can be written");
-        let heard = log.with_extension("notify");
+        let heard = self.folder.join(format!("{name}-{id}.notify"));
         let says = UnixDatagram::bind(&heard).expect("the test's folder can be written");
         let mut command = self.command();
         command
@@ -209,6 +213,14 @@ impl Program {
             log,
             says,
         }
+    }
+}
+
+/// Keeps the standard output of a service for the scan. The standalone program greets with commands
+/// for a sample account.
+fn keep(program: &str, output: &str) {
+    if program.starts_with("postern-") && !output.is_empty() {
+        sensitive::keep(&format!("{program}.out"), output);
     }
 }
 
@@ -243,6 +255,7 @@ impl Running {
         loop {
             match tokio::time::timeout(STEP_TIMEOUT, self.lines.next_line()).await {
                 Ok(Ok(Some(line))) => {
+                    keep(&self.name, &format!("{line}\n"));
                     said.push(line);
                     if said.last().is_some_and(|line| line.contains(text)) {
                         return Ok(said);
@@ -364,6 +377,7 @@ impl Running {
         let mut stdout = String::new();
         let rest = self.lines.into_inner().read_to_string(&mut stdout).await;
         rest.expect("the rest of standard output is text");
+        keep(&self.name, &stdout);
         let stderr = std::fs::read_to_string(&self.log).unwrap_or_default();
         let (mut notifications, mut datagram) = (Vec::new(), [0; 4096]);
         while let Ok(length) = self.says.try_recv(&mut datagram) {

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use crate::config_file::{ConfigFile, conf};
 use crate::postern::Postern;
 use crate::program::{Program, Running};
+use crate::sensitive;
 use crate::split::{Ports, auth_config, notify_config, proxy_config, quoted, with_identity};
 use crate::surface::PublicApi;
 
@@ -30,8 +31,8 @@ pub struct Replicas {
     proxy: Replica,
     api: PublicApi,
     development: Postern,
-    _stores: (TestDatabase, TestDatabase, TestCache),
-    _folder: TempDir,
+    stores: (TestDatabase, TestDatabase, TestCache),
+    folder: TempDir,
 }
 
 // === impl Replica ===
@@ -139,8 +140,8 @@ impl Replicas {
             proxy,
             api,
             development,
-            _stores: stores,
-            _folder: folder,
+            stores: stores,
+            folder,
         }
     }
 
@@ -167,6 +168,8 @@ impl Replicas {
             notify,
             proxy,
             development,
+            stores,
+            folder,
             ..
         } = self;
         for mut replica in [proxy].into_iter().chain(auth).chain(notify) {
@@ -174,6 +177,9 @@ impl Replicas {
                 replica.stop().await;
             }
         }
+        sensitive::keep_audit(&stores.0.url).await;
+        let access_log = std::fs::read_to_string(folder.path().join("access.log"));
+        sensitive::keep("access.out", &access_log.unwrap_or_default());
         development.stop().await;
     }
 }

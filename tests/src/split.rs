@@ -13,6 +13,7 @@ use crate::config_file::{ConfigFile, conf};
 use crate::ports;
 use crate::postern::Postern;
 use crate::program::{Program, Running};
+use crate::sensitive;
 use crate::surface::PublicApi;
 
 /// Three processes and their dependencies.
@@ -23,7 +24,7 @@ pub struct Split {
     ports: Ports,
     development: Postern,
     env: Vec<(&'static str, String)>,
-    _stores: Option<(TestDatabase, TestDatabase, TestCache)>,
+    stores: Option<(TestDatabase, TestDatabase, TestCache)>,
     folder: TempDir,
 }
 
@@ -141,7 +142,7 @@ impl Split {
             ports,
             development,
             env: changes.env,
-            _stores: stores,
+            stores: stores,
             folder,
         }
     }
@@ -204,6 +205,9 @@ impl Split {
         for process in self.processes.into_iter().rev() {
             let ended = process.stop("TERM").await;
             assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+        }
+        if let Some((auth, ..)) = &self.stores {
+            sensitive::keep_audit(&auth.url).await;
         }
         self.development.stop().await;
     }

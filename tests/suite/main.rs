@@ -51,6 +51,7 @@ mod pages;
 mod redis_pair;
 mod refusals;
 mod replicas;
+mod sensitive;
 mod startup;
 mod statuses;
 mod streaming;
