@@ -7,6 +7,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use crate::forwarding::outbound_data::OutboundData;
 use crate::forwarding::{failure, failure_cause, upstream_request};
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::telemetry::metrics::HedgeResult;
-use crate::upstream::{ConnectionHeader, IdleCheck, UpstreamConnection};
+use crate::upstream::{Abortable, ConnectionHeader, IdleCheck, UpstreamConnection};
 
 /// A failed attempt.
 struct FailedAttempt {
@@ -38,8 +39,21 @@ type RunningAttempt = Pin<Box<dyn Future<Output = Result<OpenExchange, FailedAtt
 struct Race {
     /// That of the context.
     first: RunningAttempt,
-    second: Option<(RunningAttempt, UpstreamAttempt)>,
+    second: Option<SecondAttempt>,
 }
+
+/// The second attempt. While it runs, the end of the time to drain of one of the two addresses ends
+/// the attempt at this address; of a single attempt, it ends the request.
+struct SecondAttempt {
+    running: RunningAttempt,
+    attempt: UpstreamAttempt,
+    drain: Arc<AttemptDrain>,
+    first_drain: Arc<AttemptDrain>,
+}
+
+/// Whether the time to drain of an attempt's address is over.
+#[derive(Default)]
+struct AttemptDrain(AtomicBool);
 
 /// The next event of a race.
 enum RaceEvent {
@@ -91,45 +105,48 @@ pub(super) async fn race(
         second: None,
     };
     let mut timer = pin!(tokio::time::sleep(delay));
-    let (mut is_due, mut is_hedged) = (false, false);
+    let mut is_due = false;
     loop {
         let timer = (!is_due).then_some(timer.as_mut());
         match race.next(session, timer).await? {
             RaceEvent::Due => {
                 is_due = true;
-                race.second = second_attempt(session, ctx).map(|attempt| {
-                    let running = request.start(&attempt);
-                    (running, attempt)
-                });
-                is_hedged = race.second.is_some();
+                race.second = match second_attempt(session, ctx) {
+                    Some(attempt) => {
+                        Some(request.start_second(ctx.attempt.as_ref(), attempt).await)
+                    }
+                    None => None,
+                };
             }
             RaceEvent::First(Ok(first)) => {
-                if is_hedged && race.second.is_some() {
+                if race.second.take().is_some() {
                     count(ctx, HedgeResult::Lost);
+                    upstream_request::abort_when_drained(session, ctx).await;
                 }
                 return Ok(first);
             }
             RaceEvent::Second(Ok(first)) => {
                 count(ctx, HedgeResult::Won);
                 note_overtaken(ctx);
-                ctx.attempt = race.second.take().map(|(_, attempt)| attempt);
+                ctx.attempt = race.second.take().map(|second| second.attempt);
                 upstream_request::abort_when_drained(session, ctx).await;
                 return Ok(first);
             }
             RaceEvent::First(Err(failed)) => match race.second.take() {
                 None => return Err(failed.into_error(session, ctx)),
                 // The second attempt is the only one now.
-                Some((running, attempt)) => {
+                Some(second) => {
                     failed.record(ctx.attempt.as_ref(), ctx);
-                    ctx.attempt = Some(attempt);
+                    ctx.attempt = Some(second.attempt);
                     upstream_request::abort_when_drained(session, ctx).await;
-                    race.first = running;
+                    race.first = second.running;
                 }
             },
             RaceEvent::Second(Err(failed)) => {
                 count(ctx, HedgeResult::Failed);
-                let second = race.second.take().map(|(_, attempt)| attempt);
+                let second = race.second.take().map(|second| second.attempt);
                 failed.record(second.as_ref(), ctx);
+                upstream_request::abort_when_drained(session, ctx).await;
             }
         }
     }
@@ -181,6 +198,27 @@ fn note_overtaken(ctx: &RequestContext) {
 // === impl HedgedRequest ===
 
 impl HedgedRequest {
+    /// Sends the request to the address of the second attempt.
+    async fn start_second(
+        &self,
+        first: Option<&UpstreamAttempt>,
+        attempt: UpstreamAttempt,
+    ) -> SecondAttempt {
+        let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+        let watch = |attempt: &UpstreamAttempt| {
+            let drain = Arc::new(AttemptDrain::default());
+            let abortable = Arc::clone(&drain) as Arc<dyn Abortable>;
+            attempt.permit.abort_when_drained(abortable, waker.clone());
+            drain
+        };
+        SecondAttempt {
+            running: self.start(&attempt),
+            drain: watch(&attempt),
+            first_drain: first.map(watch).unwrap_or_default(),
+            attempt,
+        }
+    }
+
     /// Sends the request to the address of an attempt. The attempt ends when this is dropped.
     fn start(&self, attempt: &UpstreamAttempt) -> RunningAttempt {
         let (pool, endpoint) = (
@@ -250,10 +288,16 @@ impl Race {
             if let Poll::Ready(ended) = self.first.as_mut().poll(cx) {
                 return Poll::Ready(Ok(RaceEvent::First(ended)));
             }
-            if let Some((second, _)) = &mut self.second
-                && let Poll::Ready(ended) = second.as_mut().poll(cx)
-            {
-                return Poll::Ready(Ok(RaceEvent::Second(ended)));
+            if let Some(second) = &mut self.second {
+                if let Poll::Ready(ended) = second.running.as_mut().poll(cx) {
+                    return Poll::Ready(Ok(RaceEvent::Second(ended)));
+                }
+                if second.first_drain.is_over() {
+                    return Poll::Ready(Ok(RaceEvent::First(Err(FailedAttempt::drained()))));
+                }
+                if second.drain.is_over() {
+                    return Poll::Ready(Ok(RaceEvent::Second(Err(FailedAttempt::drained()))));
+                }
             }
             if let Some(timer) = &mut timer
                 && timer.as_mut().poll(cx).is_ready()
@@ -271,9 +315,32 @@ impl Race {
     }
 }
 
+// === impl AttemptDrain ===
+
+impl AttemptDrain {
+    fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Abortable for AttemptDrain {
+    fn abort(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 // === impl FailedAttempt ===
 
 impl FailedAttempt {
+    /// Creates the failure of an attempt that ends because its address was removed. As of an idle
+    /// connection that was closed, the upstream is not at fault.
+    fn drained() -> Self {
+        Self {
+            error: Error::new_up(ErrorType::ConnectionClosed),
+            connected: Some(true),
+        }
+    }
+
     /// Returns the error of a request without a further attempt in progress.
     fn into_error(self, session: &Session, ctx: &RequestContext) -> Box<Error> {
         match self.connected {

@@ -288,10 +288,13 @@ impl InFlightPermit {
     }
 
     /// Makes the request end when its address was removed and the time to drain is over. `waker` wakes
-    /// its task.
+    /// its task. Replaces what an earlier call has named.
     pub(crate) fn abort_when_drained(&self, request: Arc<dyn Abortable>, waker: Waker) {
-        if let Some(key) = self.endpoint.drain_list.insert(request, waker) {
-            self.drain_key.store(key + 1, Ordering::Relaxed);
+        let drain_list = &self.endpoint.drain_list;
+        let key = drain_list.insert(request, waker).map_or(0, |key| key + 1);
+        let replaced = self.drain_key.swap(key, Ordering::Relaxed);
+        if let Some(replaced) = replaced.checked_sub(1) {
+            drain_list.remove(replaced);
         }
     }
 
