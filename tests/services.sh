@@ -87,6 +87,7 @@ install_packages() {
     command -v pebble >/dev/null 2>&1 || missing+=("pebble")
     command -v curl >/dev/null 2>&1 || missing+=("curl")
     command -v openssl >/dev/null 2>&1 || missing+=("openssl")
+    command -v faketime >/dev/null 2>&1 || missing+=("faketime")
     [ -x /bin/kill ] || missing+=("procps")
     command -v node >/dev/null 2>&1 || missing+=("nodejs")
     command -v npm >/dev/null 2>&1 || missing+=("npm")

@@ -43,6 +43,11 @@ fn write_index(files: &CertificateFolder, serial: u64, is_revoked: bool) {
 fn responder(files: &CertificateFolder) -> Command {
     let mut command = Command::new("openssl");
     command.arg("ocsp");
+    with_responder_options(command, files)
+}
+
+/// Adds the index and the authority of the folder to a command.
+fn with_responder_options(mut command: Command, files: &CertificateFolder) -> Command {
     for (option, name) in [
         ("-index", "index"),
         ("-CA", "ca.pem"),
@@ -58,7 +63,11 @@ fn responder(files: &CertificateFolder) -> Command {
 /// Writes the response for `server.pem` to `server.ocsp`.
 async fn write_response(files: &CertificateFolder, serial: u64, is_revoked: bool) {
     write_index(files, serial, is_revoked);
-    let mut command = responder(files);
+    store_response(files, responder(files)).await;
+}
+
+/// Writes the response that this responder makes for `server.pem` to `server.ocsp`.
+async fn store_response(files: &CertificateFolder, mut command: Command) {
     command
         .arg("-issuer")
         .arg(files.path("ca.pem"))
@@ -124,6 +133,26 @@ async fn revoked_response_file_is_not_stapled() {
     let tls = format!("{}ocsp = \"$/server.ocsp\"\n", files.keys("server"));
     let gateway = files.gateway(&tls).await;
     assert!(!stapled(&gateway).await);
+}
+
+#[tokio::test]
+async fn response_outside_of_its_validity_is_not_stapled() {
+    let files = CertificateFolder::new();
+    files.issue_with("server", &["open.test"], |params| {
+        params.serial_number = Some(SerialNumber::from(36_u64));
+    });
+    write_index(&files, 36, false);
+    let tls = format!("{}ocsp = \"$/server.ocsp\"\n", files.keys("server"));
+    // Responses are valid for a day: one has expired two days ago, one is valid in two days.
+    for shift in ["-3d", "+2d"] {
+        let mut command = Command::new("faketime");
+        command.args(["-f", shift, "openssl", "ocsp"]);
+        store_response(&files, with_responder_options(command, &files)).await;
+        let gateway = files.gateway(&tls).await;
+        assert!(!stapled(&gateway).await, "{shift}");
+        write_response(&files, 36, false).await;
+        wait_for("the current response", async || stapled(&gateway).await).await;
+    }
 }
 
 /// Starts a responder on this port, which is free.
