@@ -43,6 +43,8 @@ pub(super) struct RunningServer {
     served: JoinHandle<()>,
     /// Deletes the database when the test ends.
     database: TestDatabase,
+    /// Deletes the folder of the pool's files when the test ends.
+    folder: tempfile::TempDir,
 }
 
 /// Starts a server with a manual clock.
@@ -68,16 +70,16 @@ async fn start_server(clock: Clock, change: impl FnOnce(&mut Config)) -> Running
     let database = testing::sqlite().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
-    let folder =
-        std::env::temp_dir().join(format!("postern-pool-{}", uuid::Uuid::new_v4().simple()));
-    let mut config = Config::new(&database.url, folder, url.parse().expect("URL"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_owned();
+    let mut config = Config::new(&database.url, path, url.parse().expect("URL"));
     config.hashing = LOW_COST_HASHING;
     change(&mut config);
-    run(database, listener, config, clock).await
+    run((database, folder), listener, config, clock).await
 }
 
 async fn run(
-    database: TestDatabase,
+    (database, folder): (TestDatabase, tempfile::TempDir),
     listener: TcpListener,
     mut config: Config,
     clock: Clock,
@@ -115,6 +117,7 @@ async fn run(
         shutdown,
         served,
         database,
+        folder,
     }
 }
 
@@ -144,7 +147,13 @@ impl RunningServer {
         self.shutdown.cancel();
         self.served.await.expect("stopped");
         let listener = TcpListener::bind(address).await.expect("the same port");
-        run(self.database, listener, self.config, self.clock).await
+        run(
+            (self.database, self.folder),
+            listener,
+            self.config,
+            self.clock,
+        )
+        .await
     }
 
     pub(super) fn actor(&self) -> &Pool {
