@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
     use crate::telemetry::metrics::GatewayMetrics;
-    use crate::tests::logs::{capture, lines};
+    use postern_common::testing::CapturedLog;
 
     /// Returns a slot whose certificate is valid between these days.
     fn slot(from: i64, until: i64) -> CertificateSlot {
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn certificate_that_expires_soon_is_reported_daily() {
-        let (log, _guard) = capture();
+        let (log, _guard) = CapturedLog::start();
         let slot = slot(0, 365);
         let expect = |seconds: i64, count: usize| {
             slot.warn_of_expiry(Timestamp::from_unix_seconds(seconds));
@@ -207,16 +207,16 @@ mod tests {
                 "certificate expires soon",
                 "certificate=\"a.test\"",
             ];
-            assert_eq!(lines(&log, &words), count, "{}", log.text());
+            assert_eq!(log.with(&words), count, "{}", log.text());
         };
         expect(335 * DAY_S - 1, 0);
         expect(335 * DAY_S, 1);
         expect(336 * DAY_S - 1, 1);
         expect(336 * DAY_S, 2);
-        assert_eq!(lines(&log, &["expires_in_days=29"]), 1, "{}", log.text());
+        assert_eq!(log.with(&["expires_in_days=29"]), 1, "{}", log.text());
         slot.warn_of_expiry(Timestamp::from_unix_seconds(366 * DAY_S));
         assert_eq!(
-            lines(&log, &["ERROR", "certificate expired"]),
+            log.with(&["ERROR", "certificate expired"]),
             1,
             "{}",
             log.text()
@@ -225,21 +225,11 @@ mod tests {
 
     #[test]
     fn short_lived_certificate_is_reported_in_its_last_third() {
-        let (log, _guard) = capture();
+        let (log, _guard) = CapturedLog::start();
         let slot = slot(0, 6);
         slot.warn_of_expiry(Timestamp::from_unix_seconds(4 * DAY_S - 1));
-        assert_eq!(
-            lines(&log, &["certificate expires soon"]),
-            0,
-            "{}",
-            log.text()
-        );
+        assert_eq!(log.with(&["certificate expires soon"]), 0, "{}", log.text());
         slot.warn_of_expiry(Timestamp::from_unix_seconds(4 * DAY_S));
-        assert_eq!(
-            lines(&log, &["certificate expires soon"]),
-            1,
-            "{}",
-            log.text()
-        );
+        assert_eq!(log.with(&["certificate expires soon"]), 1, "{}", log.text());
     }
 }

@@ -324,8 +324,8 @@ mod tests {
 
     #[test]
     fn failed_writes_are_logged_at_intervals_and_once_at_the_end() {
-        let (log, _guard) = crate::tests::logs::capture();
-        let count = |words: &[&str]| crate::tests::logs::lines(&log, words);
+        let (log, _guard) = postern_common::testing::CapturedLog::start();
+        let count = |words: &[&str]| log.with(words);
         let (mut failures, full) = (WriteFailures::default(), || {
             Err(std::io::Error::from(std::io::ErrorKind::StorageFull))
         });

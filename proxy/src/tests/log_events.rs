@@ -1,19 +1,20 @@
 //! Log events of changes of state of upstreams, and the gauges that show the same.
 
+use postern_common::testing::CapturedLog;
+
 use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
-use super::logs::{CapturedLog, capture, lines};
 use super::origin::{OriginBehavior, TestOrigin};
 
 /// Waits until a line contains all words, and fails if there is more than one.
 async fn wait_for(log: &CapturedLog, words: &[&str]) {
     let waiting = async {
-        while lines(log, words) == 0 {
+        while log.with(words) == 0 {
             tokio::task::yield_now().await;
         }
     };
     let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
     assert!(waited.is_ok(), "{words:?}\n{}", log.text());
-    assert_eq!(lines(log, words), 1, "{words:?}\n{}", log.text());
+    assert_eq!(log.with(words), 1, "{words:?}\n{}", log.text());
 }
 
 async fn wait_for_metric(gateway: &TestGateway, line: &str) {
@@ -33,7 +34,7 @@ async fn wait_for_metric(gateway: &TestGateway, line: &str) {
 
 #[tokio::test]
 async fn ejection_and_its_end_are_logged_with_the_cause() {
-    let (log, _guard) = capture();
+    let (log, _guard) = CapturedLog::start();
     let upstream = "retries = 0\n[upstream.origin.outlier]\nfailures = 2\nejection = \"2s\"";
     let gateway = TestGateway::with(OriginBehavior::Close, "", upstream).await;
     let address = gateway.origin.address.to_string();
@@ -69,7 +70,7 @@ async fn ejection_and_its_end_are_logged_with_the_cause() {
 
 #[tokio::test]
 async fn health_of_an_address_is_logged_in_both_directions() {
-    let (log, _guard) = capture();
+    let (log, _guard) = CapturedLog::start();
     let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
     let address = probe.local_addr().expect("bound");
     drop(probe);

@@ -1,67 +1,17 @@
 //! Log events about failing upstreams.
 
-use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use parking_lot::Mutex;
+use postern_common::testing::CapturedLog;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 
-/// Captures log lines of this thread, the only one of the test's runtime.
-#[derive(Clone, Default)]
-pub(crate) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
-
-impl CapturedLog {
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.0.lock().clone()).expect("text")
-    }
-}
-
-impl io::Write for CapturedLog {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for CapturedLog {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-pub(crate) fn capture() -> (CapturedLog, tracing::subscriber::DefaultGuard) {
-    let captured = CapturedLog::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_max_level(tracing::Level::DEBUG)
-        .with_writer(captured.clone())
-        .finish();
-    (captured, tracing::subscriber::set_default(subscriber))
-}
-
-/// Returns the number of lines that contain all words.
-pub(crate) fn lines(log: &CapturedLog, words: &[&str]) -> usize {
-    log.text()
-        .lines()
-        .filter(|line| words.iter().all(|word| line.contains(word)))
-        .count()
-}
-
 #[tokio::test]
 async fn connect_error_is_logged_with_its_cause() {
-    let (log, _guard) = capture();
+    let (log, _guard) = CapturedLog::start();
     let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream =
         "addresses = [\"127.0.0.1:1\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0";
@@ -80,14 +30,11 @@ async fn connect_error_is_logged_with_its_cause() {
             "ConnectRefused",
             "Connection refused",
         ];
-        assert_eq!(lines(&log, &words), 1, "{selector} {}", log.text());
+        assert_eq!(log.with(&words), 1, "{selector} {}", log.text());
     }
     let failed = "upstream attempt failed";
     assert_eq!(
-        (
-            lines(&log, &[failed, " WARN "]),
-            lines(&log, &[failed, "DEBUG "])
-        ),
+        (log.with(&[failed, " WARN "]), log.with(&[failed, "DEBUG "])),
         (1, 1),
         "{}",
         log.text()
@@ -106,7 +53,7 @@ async fn failed_exchange_is_logged_without_response_bytes() {
         ),
     ] {
         for selector in PATH_SELECTORS {
-            let (log, _guard) = capture();
+            let (log, _guard) = CapturedLog::start();
             let gateway = TestGateway::with(behavior, "", "retries = 0").await;
             assert_eq!(
                 gateway.get("/open", selector).await.code(),
@@ -133,7 +80,7 @@ async fn failed_exchange_is_logged_without_response_bytes() {
 
 #[tokio::test]
 async fn request_without_an_available_address_is_logged() {
-    let (log, _guard) = capture();
+    let (log, _guard) = CapturedLog::start();
     let away = TestOrigin::start(OriginBehavior::Answer).await;
     let nowhere =
         TestGateway::before(away, "addresses = [\"no-such-name.invalid:1\"]", "", ROUTES).await;
@@ -142,7 +89,7 @@ async fn request_without_an_available_address_is_logged() {
         "upstream_unavailable"
     );
     let words = ["no upstream address available", "no name is resolved"];
-    assert_eq!(lines(&log, &words), 1, "{}", log.text());
+    assert_eq!(log.with(&words), 1, "{}", log.text());
 }
 
 #[tokio::test]
@@ -154,7 +101,7 @@ async fn request_beyond_the_capacity_is_logged() {
             "every address has as many requests in flight as in_flight allows",
         ),
     ] {
-        let (log, _guard) = capture();
+        let (log, _guard) = CapturedLog::start();
         let gateway = TestGateway::with(OriginBehavior::Hang, limits, "in_flight = 1").await;
         let mut held = gateway.connect().await;
         held.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
@@ -171,7 +118,7 @@ async fn request_beyond_the_capacity_is_logged() {
             assert_eq!(answer.code(), "upstream_unavailable");
             let id = answer.header("x-request-id").expect("an id");
             let words = ["no upstream address available", reason, id, level];
-            assert_eq!(lines(&log, &words), 1, "{}", log.text());
+            assert_eq!(log.with(&words), 1, "{}", log.text());
         }
     }
 }
@@ -214,7 +161,7 @@ async fn each_cause_of_a_failed_attempt_is_logged() {
         ),
     ] {
         for selector in PATH_SELECTORS {
-            let (log, _guard) = capture();
+            let (log, _guard) = CapturedLog::start();
             let origin = TestOrigin::start(OriginBehavior::Hang).await;
             let address = match is_silent {
                 true => origin.address,
@@ -226,7 +173,7 @@ async fn each_cause_of_a_failed_attempt_is_logged() {
             let (id, address) = (answer.header("x-request-id"), address.to_string());
             let id = id.expect("an id");
             let words = ["upstream attempt failed", " WARN ", id, &address, cause];
-            if answer.code() != code || lines(&log, &words) != 1 {
+            if answer.code() != code || log.with(&words) != 1 {
                 let text = log.text();
                 let failed = text
                     .lines()
