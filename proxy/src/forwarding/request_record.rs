@@ -131,7 +131,7 @@ fn write_access_event(
         status: outcome.status,
         code: outcome.code,
         cause: outcome.cause.map(FailureCause::as_str),
-        audit: ctx.report_only_code.map(Code::as_str),
+        report_only: ctx.report_only_code.map(Code::as_str),
         kind: ctx.caller.as_ref().map(|caller| match caller {
             Caller::User(_) => "user",
             Caller::Service(_) => "service",

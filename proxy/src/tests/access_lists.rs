@@ -207,7 +207,7 @@ async fn report_only_list_counts_and_forwards_on_both_paths() {
     );
     assert!(metrics.contains(&counted), "{metrics}");
     let events = gateway.finish().await;
-    let audits = events.iter().map(|event| &event["audit"]);
+    let audits = events.iter().map(|event| &event["report_only"]);
     let reported = audits.filter(|code| *code == "address_not_allowed").count();
     assert_eq!(reported, PATH_SELECTORS.len() + 1);
 }

@@ -345,7 +345,7 @@ async fn explain_route_tests_and_gateway_agree() {
             .finish()
             .await
             .iter()
-            .filter_map(|event| event["audit"].as_str().map(str::to_owned))
+            .filter_map(|event| event["report_only"].as_str().map(str::to_owned))
             .collect();
         logged.sort_unstable();
         expectations.reported.sort_unstable();

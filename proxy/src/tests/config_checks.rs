@@ -378,7 +378,7 @@ async fn report_only_decision_is_logged_and_forwarded() {
     let audits: Vec<_> = events
         .iter()
         .filter(|event| event["status"] == 200)
-        .map(|event| &event["audit"])
+        .map(|event| &event["report_only"])
         .collect();
     assert_eq!(
         audits,

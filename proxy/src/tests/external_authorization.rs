@@ -387,6 +387,6 @@ async fn report_only_service_rejects_nothing_on_both_paths() {
     let events = gateway.finish().await;
     let denied = events
         .iter()
-        .filter(|event| event["audit"] == "authorization_denied" && event["status"] == 200);
+        .filter(|event| event["report_only"] == "authorization_denied" && event["status"] == 200);
     assert_eq!(denied.count(), paths);
 }

@@ -32,7 +32,7 @@ async fn assert_two_reported(gateway: TestGateway, limit: &str) {
     let line = format!("{name}{{limit=\"{limit}\",route=\"limited\"}} 2\n");
     assert!(metrics.contains(&line), "{limit}: {metrics}");
     let events = gateway.finish().await;
-    let audits: Vec<&Value> = events.iter().map(|event| &event["audit"]).collect();
+    let audits: Vec<&Value> = events.iter().map(|event| &event["report_only"]).collect();
     assert_eq!(
         audits,
         [&Value::Null, &"rate_limited".into(), &"rate_limited".into()]

@@ -28,7 +28,7 @@ pub struct AccessEvent<'a> {
     /// `ok`, or the problem code, as in the body and the metric.
     pub code: &'a str,
     /// The problem code that a report-only policy would have rejected with.
-    pub audit: Option<&'a str>,
+    pub report_only: Option<&'a str>,
     /// `user` or `service`.
     pub kind: Option<&'a str>,
     /// The issuer of the caller's token; together with the subject, the identity.
@@ -116,7 +116,7 @@ impl AccessEvent<'_> {
         number(line, br#","status":"#, u64::from(self.status));
         text(line, br#","code":""#, Some(self.code));
         text(line, br#","cause":""#, self.cause);
-        text(line, br#","audit":""#, self.audit);
+        text(line, br#","report_only":""#, self.report_only);
         text(line, br#","kind":""#, self.kind);
         text(line, br#","issuer":""#, self.issuer);
         text(line, br#","subject":""#, self.subject);
