@@ -18,6 +18,7 @@ mod ocsp_fetch;
 mod selector;
 mod server_tls;
 mod slot;
+mod warnings;
 
 pub(crate) use acme::{AcmeRenewal, AcmeStore, HTTP_CHALLENGE_PREFIX, PendingChallenges};
 pub(crate) use client_auth::{TlsClient, principal_caller};
@@ -26,6 +27,7 @@ pub(crate) use hosts::HostGuard;
 pub(crate) use loading::check_listener_files;
 pub(crate) use ocsp_fetch::fetch_staples;
 pub(crate) use server_tls::ServerTls;
+pub use warnings::certificate_warnings;
 
 #[cfg(test)]
 mod tests;

@@ -260,7 +260,9 @@ fn check(path: &Path, env: &Env, strict: bool) -> Result<(), Exit> {
             path.display()
         );
     }
-    let warnings = postern_proxy::warnings(&config);
+    let mut warnings = postern_proxy::warnings(&config);
+    let now = Clock::system().now();
+    warnings.extend(postern_proxy::certificate_warnings(&config, now));
     for warning in &warnings {
         eprintln!("{}: warning: {warning}", path.display());
     }

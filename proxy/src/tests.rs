@@ -12,6 +12,7 @@ mod any_origin;
 mod api_keys;
 mod bodies;
 mod certificate_folder;
+mod certificate_warnings;
 mod client_certificates;
 mod compression;
 mod compression_client;

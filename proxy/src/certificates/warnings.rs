@@ -1,0 +1,101 @@
+//! Warnings of `postern-proxy check` about files of listeners that are valid and soon, or already, make
+//! connections fail.
+
+use std::path::Path;
+
+use postern_common::clock::Timestamp;
+use rustls::pki_types::CertificateRevocationListDer;
+use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
+
+use crate::certificates::files::{certificates, revocation_lists};
+use crate::certificates::leaf::Leaf;
+use crate::config::{CertificateConfig, CertificateSource, Config};
+
+const DAY_S: i64 = 86_400;
+
+/// Time before the end of a validity period from which it is reported, in seconds.
+const EXPIRES_SOON_S: i64 = 30 * DAY_S;
+
+/// Returns warnings: certificates and revocation lists that have expired, are not valid yet or expire
+/// within 30 days, and configured names that a certificate does not contain. Files that cannot be read
+/// are left out, because they are errors.
+#[must_use]
+pub fn certificate_warnings(config: &Config, now: Timestamp) -> Vec<String> {
+    let mut all = Vec::new();
+    for (at, listen) in config.listen.iter().enumerate() {
+        for certificate in listen.tls.iter().flat_map(|tls| &tls.certificates) {
+            let key = format!("listen.{at}.tls{}", certificate.key_prefix);
+            server_certificate(&key, certificate, now.unix_seconds(), &mut all);
+            let client_auth = certificate.client_auth.as_deref();
+            if let Some(path) = client_auth.and_then(|client_auth| client_auth.crl.as_deref()) {
+                revocation_list(
+                    &format!("{key}.client_crl"),
+                    path,
+                    now.unix_seconds(),
+                    &mut all,
+                );
+            }
+        }
+    }
+    all.dedup();
+    all
+}
+
+fn server_certificate(key: &str, config: &CertificateConfig, now: i64, all: &mut Vec<String>) {
+    let CertificateSource::Files { certificate, .. } = &config.source else {
+        return;
+    };
+    let chain = certificates(certificate).unwrap_or_default();
+    let Some(Ok(leaf)) = chain.first().map(Leaf::read) else {
+        return;
+    };
+    let key = format!("{key}.certificate: {}", certificate.display());
+    if now < leaf.not_before {
+        let starts_at = Timestamp::from_unix_seconds(leaf.not_before);
+        all.push(format!("{key}: is not valid before {starts_at}"));
+    }
+    all.extend(expiry(leaf.not_after, now).map(|text| format!("{key}: {text}")));
+    for name in &config.names {
+        if !is_covered(name, &leaf.names) {
+            all.push(format!("{key}: does not contain the name {name}"));
+        }
+    }
+}
+
+/// Returns whether a certificate with the DNS names `certified` is valid for `name`, which may be a
+/// wildcard itself (RFC 9525 section 6.3).
+fn is_covered(name: &str, certified: &[String]) -> bool {
+    let above = name.split_once('.').map(|(_, above)| above);
+    certified.iter().any(|certified| {
+        certified == name
+            || certified
+                .strip_prefix("*.")
+                .is_some_and(|it| above == Some(it))
+    })
+}
+
+fn revocation_list(key: &str, path: &Path, now: i64, all: &mut Vec<String>) {
+    for list in revocation_lists(path).unwrap_or_default() {
+        if let Some(text) = next_update(&list).and_then(|at| expiry(at, now)) {
+            all.push(format!("{key}: {}: {text}", path.display()));
+        }
+    }
+}
+
+/// Returns the time of the next update of a list, in Unix seconds.
+fn next_update(list: &CertificateRevocationListDer<'_>) -> Option<i64> {
+    let (_, list) = CertificateRevocationList::from_der(list.as_ref()).ok()?;
+    list.next_update().map(|at| at.timestamp())
+}
+
+fn expiry(not_after: i64, now: i64) -> Option<String> {
+    let at = Timestamp::from_unix_seconds(not_after);
+    match not_after.saturating_sub(now) {
+        left if left <= 0 => Some(format!("expired at {at}")),
+        left if left <= EXPIRES_SOON_S => {
+            Some(format!("expires at {at}, in {} days", left / DAY_S))
+        }
+        _ => None,
+    }
+}

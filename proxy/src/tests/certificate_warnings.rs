@@ -1,0 +1,126 @@
+//! Warnings of `check` about certificates and revocation lists.
+
+use postern_common::clock::Timestamp;
+use postern_common::config::{Env, parse};
+use rcgen::{CertificateParams, date_time_ymd};
+
+use super::certificate_folder::{CertificateFolder, run};
+use crate::{ASSUMED_POOLS, Config, certificate_warnings};
+
+/// Noon of 2030-06-01.
+const NOW: Timestamp = Timestamp(1_906_545_600_000);
+
+fn valid(from: (i32, u8), until: (i32, u8)) -> impl FnOnce(&mut CertificateParams) {
+    move |params| {
+        params.not_before = date_time_ymd(from.0, from.1, 1);
+        params.not_after = date_time_ymd(until.0, until.1, 20);
+    }
+}
+
+/// Returns the warnings for a listener with these lines in `[listen.tls]`, without the folder.
+fn warnings(files: &CertificateFolder, tls: &str) -> Vec<String> {
+    let folder = files.folder().display().to_string();
+    let tls = tls.replace('$', &folder);
+    let text = format!("[[listen]]\naddress = \"127.0.0.1:1\"\n[listen.tls]\n{tls}");
+    let env = Env::default().assuming(&ASSUMED_POOLS);
+    let config = parse("p.toml", &text, |root| Config::read(root, &env)).expect("valid");
+    let all = certificate_warnings(&config, NOW);
+    all.into_iter()
+        .map(|text| text.replace(&folder, "$"))
+        .collect()
+}
+
+#[test]
+fn certificate_outside_of_its_validity_is_reported() {
+    let files = CertificateFolder::new();
+    let key = "listen.0.tls.certificate: $/server.pem";
+    for (from, until, expected) in [
+        ((2030, 1), (2030, 7), None),
+        (
+            (2030, 1),
+            (2030, 6),
+            Some("expires at 2030-06-20T00:00:00.000Z, in 18 days"),
+        ),
+        (
+            (2030, 1),
+            (2030, 5),
+            Some("expired at 2030-05-20T00:00:00.000Z"),
+        ),
+        (
+            (2030, 7),
+            (2031, 5),
+            Some("is not valid before 2030-07-01T00:00:00.000Z"),
+        ),
+    ] {
+        files.issue_with("server", &["open.test"], valid(from, until));
+        let found = warnings(&files, &files.keys("server"));
+        let expected: Vec<_> = expected.iter().map(|it| format!("{key}: {it}")).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn name_that_the_certificate_lacks_is_reported() {
+    let files = CertificateFolder::new();
+    files.issue_with(
+        "server",
+        &["open.test", "*.wide.test"],
+        valid((2030, 1), (2040, 1)),
+    );
+    let table = |names: &str| {
+        let keys = files.keys("server");
+        warnings(
+            &files,
+            &format!("[[listen.tls.certificates]]\n{keys}names = [{names}]\n"),
+        )
+    };
+    let covered = table("\"open.test\", \"a.wide.test\", \"*.wide.test\"");
+    assert!(covered.is_empty(), "{covered:?}");
+    let key = "listen.0.tls.certificates.0.certificate: $/server.pem";
+    let lacks = |name: &str| format!("{key}: does not contain the name {name}");
+    assert_eq!(
+        table("\"other.test\", \"a.b.wide.test\", \"wide.test\""),
+        ["other.test", "a.b.wide.test", "wide.test"].map(lacks)
+    );
+}
+
+/// The list is that of `openssl ca`, which is valid for some days from now, long before [`NOW`].
+#[tokio::test]
+async fn expired_revocation_list_is_reported() {
+    let files = CertificateFolder::new();
+    files.issue_with("server", &["open.test"], valid((2030, 1), (2040, 1)));
+    files.write("index", "");
+    let database = files.path("index");
+    files.write(
+        "ca.cnf",
+        format!(
+            "[ca]\ndefault_ca = a\n[a]\ndatabase = {}\ndefault_md = sha256\n",
+            database.display()
+        ),
+    );
+    let mut command = tokio::process::Command::new("openssl");
+    command.args(["ca", "-gencrl", "-crldays", "3", "-config"]);
+    command.arg(files.path("ca.cnf"));
+    for (option, name) in [
+        ("-keyfile", "ca.key"),
+        ("-cert", "ca.pem"),
+        ("-out", "crl.pem"),
+    ] {
+        command.arg(option).arg(files.path(name));
+    }
+    let output = run(&mut command, "").await;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let tls = format!(
+        "{}client_ca = \"$/ca.pem\"\nclient_crl = \"$/crl.pem\"\nclient_auth = \"required\"\n",
+        files.keys("server")
+    );
+    let found = warnings(&files, &tls);
+    let [only] = found.as_slice() else {
+        panic!("{found:?}");
+    };
+    assert!(
+        only.starts_with("listen.0.tls.client_crl: $/crl.pem: expired at 20"),
+        "{only}"
+    );
+}
