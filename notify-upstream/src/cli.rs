@@ -193,7 +193,7 @@ impl OperatorCommand {
             Self::Suppression(command) => Box::pin(command.run(&read(config)?, output)).await,
             Self::Check => Box::pin(check_database(&read(config)?, output)).await,
             Self::Schema => print_line(SCHEMA.trim_end()),
-            Self::Dsn => Box::pin(dsn::run(read(config))).await,
+            Self::Dsn => Box::pin(dsn::run(read(config), output)).await,
         }
     }
 }

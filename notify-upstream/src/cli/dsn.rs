@@ -4,6 +4,7 @@ use std::io::Read;
 
 use postern_common::Clock;
 use postern_common::exit::Exit;
+use serde_json::json;
 
 use crate::Config;
 use crate::delivery::mail_token::KEY_VARIABLE;
@@ -12,7 +13,7 @@ use crate::delivery::suppression::SuppressionCache;
 use crate::receipts::dsn;
 use crate::store::StoreError;
 
-use super::{open, print_line};
+use super::{Output, open};
 
 /// Maximum number of bytes read from a message. The report precedes the returned message.
 const MAX_MESSAGE_BYTES: u64 = 128 * 1024;
@@ -22,9 +23,11 @@ const MAX_MESSAGE_BYTES: u64 = 128 * 1024;
 /// with `EX_TEMPFAIL`, so that the mail server keeps the message and retries. The number of reports
 /// stored per notification is bounded (`MAX_RECEIPTS_PER_NOTIFICATION`), because a recipient can
 /// repeat a report with other bytes.
-pub(super) async fn run(config: Result<Config, Exit>) -> Result<(), Exit> {
+pub(super) async fn run(config: Result<Config, Exit>, output: Output) -> Result<(), Exit> {
     let mail = read_mail().map_err(|error| Exit::unavailable(format!("standard input: {error}")));
-    store_reports(config, mail).await.map_err(Exit::temporary)
+    store_reports(config, mail, output)
+        .await
+        .map_err(Exit::temporary)
 }
 
 fn read_mail() -> std::io::Result<Vec<u8>> {
@@ -41,6 +44,7 @@ fn read_mail() -> std::io::Result<Vec<u8>> {
 async fn store_reports(
     config: Result<Config, Exit>,
     mail: Result<Vec<u8>, Exit>,
+    output: Output,
 ) -> Result<(), Exit> {
     let (config, mail, clock) = (config?, mail?, Clock::system());
     let now = clock.now();
@@ -49,13 +53,19 @@ async fn store_reports(
             "{KEY_VARIABLE} is not set: delivery reports cannot be verified"
         )));
     };
-    let no_report = "no report of a notification: message discarded";
+    let discard = || {
+        let text = "no report of a notification: message discarded";
+        output.record(
+            text,
+            &json!({ "stored": 0, "duplicate": 0, "discarded": true }),
+        )
+    };
     let Some(report) = dsn::read(&mail, &ErrorCodeTable::shipped(), now) else {
-        return print_line(no_report);
+        return discard();
     };
     let ids = report.notification_ids(tokens);
     if ids.is_empty() {
-        return print_line(no_report);
+        return discard();
     }
     let store = open(&config).await?;
     let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
@@ -69,7 +79,7 @@ async fn store_reports(
         .filter_map(|report| report.receipt(dsn::PROVIDER, now))
         .collect();
     if receipts.is_empty() {
-        return print_line(no_report);
+        return discard();
     }
     let new = store.save_receipts(&receipts).await.map_err(unavailable)?;
     let suppression = SuppressionCache::new(store, clock);
@@ -78,8 +88,9 @@ async fn store_reports(
         .await
         .map_err(unavailable)?;
     suppression.flush().await.map_err(unavailable)?;
-    print_line(&format!(
-        "{new} stored, {} duplicate",
-        receipts.len() as u64 - new
-    ))
+    let duplicate = receipts.len() as u64 - new;
+    output.record(
+        &format!("{new} stored, {duplicate} duplicate"),
+        &json!({ "stored": new, "duplicate": duplicate, "discarded": false }),
+    )
 }
