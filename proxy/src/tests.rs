@@ -71,6 +71,7 @@ mod spans;
 mod tls;
 mod tls_gateway;
 mod tls_settings;
+mod traefik_peer;
 mod traffic_rules;
 mod truncated_responses;
 mod tunnel_backpressure;

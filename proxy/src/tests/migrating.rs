@@ -1,5 +1,5 @@
 //! The examples of `docs/migrating.md`: the gateway's own are loaded with their route tests, and
-//! nginx checks its own.
+//! nginx checks its own. Traefik does so in `traefik_peer.rs`.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,10 +12,10 @@ use crate::{ASSUMED_POOLS, Config};
 const NGINX: &str = "/usr/sbin/nginx";
 
 /// Number of sections with examples.
-const TOPICS: usize = 10;
+pub(super) const TOPICS: usize = 10;
 
 /// Returns the examples in a language, each with the heading above it.
-fn examples(language: &str) -> Vec<(String, String)> {
+pub(super) fn examples(language: &str) -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/migrating.md");
     let document = std::fs::read_to_string(path).expect("the document");
     let (mut heading, mut found, mut block) = (String::new(), Vec::new(), None::<String>);
