@@ -31,7 +31,7 @@ use self::circuit_breaker::PoolCircuitBreaker;
 use self::error::PoolError;
 pub(crate) use self::tokens::{AccessTokenClaims, PoolTokens};
 use self::trace_headers::TraceHeaders;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, PoolOperation};
 
 /// The Cognito authentication flow for passwords.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,7 +191,10 @@ impl UserPool {
             .auth_flow(AuthFlowType::UserPasswordAuth)
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
-        let response = self.breaker.call(call.send()).await?;
+        let response = self
+            .breaker
+            .call(PoolOperation::InitiateAuth, call.send())
+            .await?;
         sign_in_step!(name, response)
     }
 
@@ -217,7 +220,10 @@ impl UserPool {
             .challenge_name(ChallengeNameType::from(challenge))
             .session(session)
             .set_challenge_responses(Some(parameters));
-        let response = self.breaker.call(call.send()).await?;
+        let response = self
+            .breaker
+            .call(PoolOperation::RespondToAuthChallenge, call.send())
+            .await?;
         sign_in_step!(username, response)
     }
 
@@ -240,7 +246,10 @@ impl UserPool {
             .username(email.as_str())
             .password(password.expose())
             .user_attributes(attribute);
-        let response = self.breaker.call(call.send()).await?;
+        let response = self
+            .breaker
+            .call(PoolOperation::SignUp, call.send())
+            .await?;
         Ok(SignUpResult {
             subject: response.user_sub,
             confirmed: response.user_confirmed,
@@ -260,7 +269,10 @@ impl UserPool {
             .set_secret_hash(self.secret_hash(email.as_str()))
             .username(email.as_str())
             .confirmation_code(code);
-        self.breaker.call(call.send()).await.map(drop)
+        self.breaker
+            .call(PoolOperation::ConfirmSignUp, call.send())
+            .await
+            .map(drop)
     }
 
     /// Requests another confirmation code.
@@ -271,7 +283,10 @@ impl UserPool {
             .client_id(&self.pool.client_id)
             .set_secret_hash(self.secret_hash(email.as_str()))
             .username(email.as_str());
-        self.breaker.call(call.send()).await.map(drop)
+        self.breaker
+            .call(PoolOperation::ResendConfirmationCode, call.send())
+            .await
+            .map(drop)
     }
 
     /// Exchanges a refresh token for new tokens: with GetTokensFromRefreshToken, or with
@@ -297,7 +312,11 @@ impl UserPool {
             .auth_flow(AuthFlowType::RefreshTokenAuth)
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
-        let response = match self.breaker.call(call.send()).await {
+        let response = match self
+            .breaker
+            .call(PoolOperation::InitiateAuth, call.send())
+            .await
+        {
             // Rotation may have been enabled meanwhile: the next refresh tries it again.
             Err(fault @ PoolError::Misconfigured(_)) => {
                 self.lacks_rotation.store(false, Ordering::Relaxed);
@@ -320,7 +339,10 @@ impl UserPool {
                     .map(|secret| secret.expose().to_owned()),
             )
             .refresh_token(token);
-        let response = self.breaker.call(call.send()).await?;
+        let response = self
+            .breaker
+            .call(PoolOperation::GetTokensFromRefreshToken, call.send())
+            .await?;
         read_tokens(response.authentication_result)
     }
 
@@ -337,7 +359,10 @@ impl UserPool {
                     .map(|secret| secret.expose().to_owned()),
             )
             .token(token);
-        self.breaker.call(call.send()).await.map(drop)
+        self.breaker
+            .call(PoolOperation::RevokeToken, call.send())
+            .await
+            .map(drop)
     }
 
     /// Requests a code for a password reset.
@@ -348,7 +373,10 @@ impl UserPool {
             .client_id(&self.pool.client_id)
             .set_secret_hash(self.secret_hash(email.as_str()))
             .username(email.as_str());
-        self.breaker.call(call.send()).await.map(drop)
+        self.breaker
+            .call(PoolOperation::ForgotPassword, call.send())
+            .await
+            .map(drop)
     }
 
     /// Sets a new password with a code.
@@ -366,13 +394,19 @@ impl UserPool {
             .username(email.as_str())
             .confirmation_code(code)
             .password(password.expose());
-        self.breaker.call(call.send()).await.map(drop)
+        self.breaker
+            .call(PoolOperation::ConfirmForgotPassword, call.send())
+            .await
+            .map(drop)
     }
 
     /// Deletes the user of an access token. Needs no AWS credentials.
     pub(crate) async fn delete_own_user(&self, access_token: &str) -> Result<(), PoolError> {
         let call = self.client.delete_user().access_token(access_token);
-        self.breaker.call(call.send()).await.map(drop)
+        self.breaker
+            .call(PoolOperation::DeleteUser, call.send())
+            .await
+            .map(drop)
     }
 
     fn secret_hash(&self, name: &str) -> Option<String> {

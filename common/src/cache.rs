@@ -23,7 +23,7 @@
 //! that guarantees "at most once" binds a value to [`Cache::epoch`].
 //!
 //! Input: keys, values and a time to live. Output: values, or an error if the store is unavailable.
-//! Depends on `clock`, `exit` and `problem`.
+//! Depends on `clock`, `exit`, `problem` and `trace`.
 
 mod attempts;
 mod breaker;

@@ -8,6 +8,9 @@ use postern_tests::split::Changes;
 use postern_tests::surface::{PASSWORD, welcome};
 use postern_tests::{Person, PublicApi, Split, ports, skipped};
 
+/// A password that no user has.
+const WRONG_PASSWORD: &str = "Wrong-password-7!";
+
 /// A span that the collector has written.
 #[derive(Clone, Debug, Default)]
 struct Span {
@@ -144,6 +147,52 @@ async fn start_collector(program: PathBuf, folder: &Path, [grpc, http]: [u16; 2]
     collector
 }
 
+/// Asserts the spans of calls to the identity pool and to Redis, and the class of a failed call.
+fn assert_dependency_spans(spans: &Spans, registration: &Span) {
+    let sign_up = spans.only("postern-auth", "Cognito Identity Provider.SignUp");
+    assert_eq!(sign_up.parent, registration.id, "{:#?}", spans.0);
+    assert_eq!(sign_up.kind, "SPAN_KIND_CLIENT");
+    for (name, value) in [
+        ("rpc.system", "Str(aws-api)"),
+        ("rpc.service", "Str(Cognito Identity Provider)"),
+        ("rpc.method", "Str(SignUp)"),
+        ("server.address", "Str(127.0.0.1)"),
+    ] {
+        assert_eq!(sign_up.attributes[name], value, "{sign_up:#?}");
+    }
+    assert!(
+        !sign_up.attributes.contains_key("error.type"),
+        "{sign_up:#?}"
+    );
+    let login = spans.only("postern-auth", "POST /auth/login");
+    let rejected = spans.0.iter().find(|span| {
+        span.parent == login.id && span.name == "Cognito Identity Provider.InitiateAuth"
+    });
+    assert_eq!(
+        rejected.expect("a call of the sign-in").attributes["error.type"],
+        "Str(NotAuthorizedException)"
+    );
+    let script = spans
+        .0
+        .iter()
+        .find(|span| span.parent == login.id && span.name == "EVALSHA");
+    let script = script.expect("attempts are counted in Redis");
+    assert_eq!(script.attributes["db.system.name"], "Str(redis)");
+    assert_eq!(script.attributes["db.operation.name"], "Str(EVALSHA)");
+    assert_eq!(script.attributes["server.address"], "Str(127.0.0.1)");
+}
+
+/// Sends a wrong password.
+async fn fail_to_sign_in(surface: &PublicApi, ada: &Person) {
+    surface
+        .client()
+        .post("/auth/login")
+        .json(&serde_json::json!({ "email": ada.email, "password": WRONG_PASSWORD }))
+        .send()
+        .await
+        .problem(401, "invalid_credentials");
+}
+
 /// Registers a user, who sends a notification to herself, and waits for the mail.
 async fn register_and_notify(surface: &PublicApi) -> (Person, String) {
     let ada = surface.register().await;
@@ -176,10 +225,11 @@ async fn assert_traces(test: &str, protocol: &str) {
     })
     .await;
     let (ada, notification) = register_and_notify(split.surface()).await;
+    fail_to_sign_in(split.surface(), &ada).await;
     // Spans that are queued are exported before the processes end.
     split.stop().await;
     let text = collector.stop("TERM").await.stdout;
-    for secret in [PASSWORD, &ada.email, "Bearer", "eyJ"] {
+    for secret in [PASSWORD, WRONG_PASSWORD, &ada.email, "Bearer", "eyJ"] {
         assert!(!text.contains(secret), "{secret} was exported");
     }
     let spans = Spans::parse(&text);
@@ -222,6 +272,7 @@ async fn assert_traces(test: &str, protocol: &str) {
             (gateway, "POST /auth/register", "SPAN_KIND_SERVER"),
         ],
     );
+    assert_dependency_spans(&spans, registration);
     let calls = spans.0.iter().filter(|span| {
         span.parent == registration.id && span.kind == "SPAN_KIND_CLIENT" && span.name == "POST"
     });

@@ -15,6 +15,7 @@ use postern_common::identity::Pool;
 use super::circuit_breaker::PoolCircuitBreaker;
 use super::error::PoolError;
 use super::{SignInStep, sign_in_step};
+use crate::telemetry::PoolOperation;
 
 /// A client for administrative calls to the pool.
 #[derive(Debug)]
@@ -73,7 +74,10 @@ impl PoolAdmin {
             .client_id(&self.pool.client_id)
             .auth_flow(AuthFlowType::AdminUserPasswordAuth)
             .set_auth_parameters(Some(parameters));
-        let response = self.breaker.call(call.send()).await?;
+        let response = self
+            .breaker
+            .call(PoolOperation::AdminInitiateAuth, call.send())
+            .await?;
         sign_in_step!(name, response)
     }
 
@@ -92,7 +96,10 @@ impl PoolAdmin {
             .challenge_name(ChallengeNameType::from(challenge))
             .session(session)
             .set_challenge_responses(Some(parameters));
-        let response = self.breaker.call(call.send()).await?;
+        let response = self
+            .breaker
+            .call(PoolOperation::AdminRespondToAuthChallenge, call.send())
+            .await?;
         sign_in_step!(username, response)
     }
 
@@ -103,7 +110,10 @@ impl PoolAdmin {
             .admin_confirm_sign_up()
             .user_pool_id(&self.pool.pool_id)
             .username(name);
-        self.breaker.call(call.send()).await.map(drop)
+        self.breaker
+            .call(PoolOperation::AdminConfirmSignUp, call.send())
+            .await
+            .map(drop)
     }
 
     /// Deletes a user. Succeeds if the user does not exist.
@@ -113,7 +123,12 @@ impl PoolAdmin {
             .admin_delete_user()
             .user_pool_id(&self.pool.pool_id)
             .username(name);
-        match self.breaker.call(call.send()).await.map(drop) {
+        match self
+            .breaker
+            .call(PoolOperation::AdminDeleteUser, call.send())
+            .await
+            .map(drop)
+        {
             Err(PoolError::UserNotFound) => Ok(()),
             decided => decided,
         }
@@ -126,7 +141,11 @@ impl PoolAdmin {
             .admin_get_user()
             .user_pool_id(&self.pool.pool_id)
             .username(name);
-        let response = match self.breaker.call(call.send()).await {
+        let response = match self
+            .breaker
+            .call(PoolOperation::AdminGetUser, call.send())
+            .await
+        {
             Ok(response) => response,
             Err(PoolError::UserNotFound) => return Ok(None),
             Err(fault) => return Err(fault),
@@ -163,7 +182,10 @@ impl PoolAdmin {
             .message_action(MessageActionType::Suppress)
             .user_attributes(attribute("email", email.as_str())?)
             .user_attributes(attribute("email_verified", "true")?);
-        let response = self.breaker.call(call.send()).await?;
+        let response = self
+            .breaker
+            .call(PoolOperation::AdminCreateUser, call.send())
+            .await?;
         let user = response
             .user()
             .ok_or(PoolError::Unavailable("response without the user"))?;
@@ -206,7 +228,10 @@ impl PoolAdmin {
             .username(username)
             .password(password)
             .permanent(true);
-        self.breaker.call(call.send()).await.map(drop)
+        self.breaker
+            .call(PoolOperation::AdminSetUserPassword, call.send())
+            .await
+            .map(drop)
     }
 
     /// Revokes all refresh tokens of a user.
@@ -216,7 +241,10 @@ impl PoolAdmin {
             .admin_user_global_sign_out()
             .user_pool_id(&self.pool.pool_id)
             .username(username);
-        self.breaker.call(call.send()).await.map(drop)
+        self.breaker
+            .call(PoolOperation::AdminUserGlobalSignOut, call.send())
+            .await
+            .map(drop)
     }
 
     /// Returns the permissions of an app client of this or another pool.
@@ -230,7 +258,10 @@ impl PoolAdmin {
             .describe_user_pool_client()
             .user_pool_id(pool)
             .client_id(client);
-        let response = self.breaker.call(call.send()).await?;
+        let response = self
+            .breaker
+            .call(PoolOperation::DescribeUserPoolClient, call.send())
+            .await?;
         let client = response
             .user_pool_client()
             .ok_or(PoolError::Unavailable("response without the app client"))?;

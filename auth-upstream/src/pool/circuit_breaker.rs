@@ -4,6 +4,7 @@
 //! pool's public keys, which every pool answers at once. If the probe succeeds, the pool is only
 //! busy and the call may take its whole deadline; if not, the call fails in less than a second.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::time::Duration;
 
@@ -15,11 +16,12 @@ use postern_common::backoff::Backoff;
 use postern_common::circuit_breaker::{BreakerPolicy, CircuitBreaker};
 use postern_common::dependency::{Dependency, origin, root_cause};
 use postern_common::service::http_client;
+use postern_common::trace::{ActiveSpan, KeyValue, client_span, set_server};
 use tokio::time::Instant;
 use url::Url;
 
 use super::error::PoolError;
-use crate::telemetry::{Metrics, PoolCallOutcome};
+use crate::telemetry::{Metrics, PoolCallOutcome, PoolOperation};
 
 /// The open time doubles with each failed call.
 const POLICY: BreakerPolicy = BreakerPolicy {
@@ -52,6 +54,16 @@ struct LivenessProbe {
     last: tokio::sync::Mutex<Option<ProbeResult>>,
 }
 
+/// A failed call.
+#[derive(Debug)]
+struct CallFailure {
+    error: PoolError,
+    /// The reason for which no response arrived.
+    cause: Option<String>,
+    /// The name of the pool's exception, or a class of errors.
+    error_type: Cow<'static, str>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct ProbeResult {
     started_at: Instant,
@@ -78,9 +90,10 @@ impl PoolCircuitBreaker {
         }
     }
 
-    /// Makes a call, unless the breaker is open.
+    /// Makes a call within a client span, unless the breaker is open.
     pub(crate) async fn call<T, E: ProvideErrorMetadata>(
         &self,
+        operation: PoolOperation,
         call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
     ) -> Result<T, PoolError> {
         let started_at = Instant::now();
@@ -89,13 +102,19 @@ impl PoolCircuitBreaker {
                 .observe_pool_call(PoolCallOutcome::Unavailable, Duration::ZERO);
             return Err(PoolError::Unavailable("circuit breaker open"));
         }
-        let mut cause = None;
-        let result = tokio::select! {
-            result = Box::pin(call) => result.map_err(|error| {
-                cause = connection_error(&error);
-                PoolError::from_sdk(&error)
-            }),
-            () = self.probe.wait_for_failure() => Err(PoolError::Unavailable("no response, liveness probe failed")),
+        let result = client_span(
+            operation.span_name(),
+            |span| self.describe(span, operation),
+            Box::pin(self.call_or_probe(call)),
+            |result| {
+                let failure = result.as_ref().err();
+                failure.map(|failure| failure.error_type.clone())
+            },
+        )
+        .await;
+        let (result, cause) = match result {
+            Ok(response) => (Ok(response), None),
+            Err(failure) => (Err(failure.error), failure.cause),
         };
         let outcome = match &result {
             Ok(_) => PoolCallOutcome::Ok,
@@ -117,6 +136,35 @@ impl PoolCircuitBreaker {
         result
     }
 
+    /// Waits for the call, or until a liveness probe fails.
+    async fn call_or_probe<T, E: ProvideErrorMetadata>(
+        &self,
+        call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+    ) -> Result<T, CallFailure> {
+        tokio::select! {
+            result = call => result.map_err(|error| CallFailure::from_sdk(&error)),
+            () = self.probe.wait_for_failure() => Err(CallFailure {
+                error: PoolError::Unavailable("no response, liveness probe failed"),
+                cause: None,
+                error_type: Cow::Borrowed("timeout"),
+            }),
+        }
+    }
+
+    /// Sets the attributes of a call by the semantic conventions of the AWS SDK. The server is that
+    /// of the public keys, which is the pool's.
+    fn describe(&self, span: &mut ActiveSpan, operation: PoolOperation) {
+        span.set(KeyValue::new("rpc.system", "aws-api"));
+        span.set(KeyValue::new("rpc.service", "Cognito Identity Provider"));
+        span.set(KeyValue::new("rpc.method", operation.name()));
+        let url = &self.probe.url;
+        set_server(
+            span,
+            url.host_str().unwrap_or_default(),
+            url.port_or_known_default(),
+        );
+    }
+
     fn allows_call(&self) -> bool {
         self.breaker.lock().allows_call(self.clock.now())
     }
@@ -127,6 +175,25 @@ impl PoolCircuitBreaker {
             breaker.record_failure(self.clock.now());
         } else {
             breaker.record_success();
+        }
+    }
+}
+
+// === impl CallFailure ===
+
+impl CallFailure {
+    fn from_sdk<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> Self {
+        let exception = error.as_service_error().and_then(|error| error.code());
+        let error_type = match (exception, error) {
+            (Some(name), _) => Cow::Owned(name.to_owned()),
+            (None, SdkError::TimeoutError(_)) => Cow::Borrowed("timeout"),
+            (None, SdkError::DispatchFailure(_)) => Cow::Borrowed("connect"),
+            (None, _) => Cow::Borrowed("_OTHER"),
+        };
+        Self {
+            error: PoolError::from_sdk(error),
+            cause: connection_error(error),
+            error_type,
         }
     }
 }
@@ -217,7 +284,7 @@ mod tests {
         let call = || async {
             let never =
                 std::future::pending::<Result<(), SdkError<InitiateAuthError, HttpResponse>>>();
-            breaker.call(never).await
+            breaker.call(PoolOperation::InitiateAuth, never).await
         };
         let failed = Err(PoolError::Unavailable("no response, liveness probe failed"));
         assert_eq!(

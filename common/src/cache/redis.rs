@@ -2,6 +2,7 @@
 
 mod connection;
 mod script;
+mod span;
 
 use std::future::Future;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 pub(super) use self::connection::RedisServerKind;
 use self::connection::{RedisConnection, SharedConnection, connect};
 use self::script::ScriptSet;
+use self::span::operation;
 use super::breaker::ServerCircuitBreaker;
 use super::{AttemptPolicy, CacheError, Change, EpochRead};
 use crate::circuit_breaker::FailureEffect;
@@ -95,7 +97,9 @@ impl RedisCache {
                 .arg(first);
             let pipeline = in_order(pipeline, std::iter::once(lock).chain(gets));
             let mut answers: Vec<Value> = self
-                .call(async |mut connection| pipeline.query_async(&mut connection).await)
+                .call("PIPELINE", async |mut connection| {
+                    pipeline.query_async(&mut connection).await
+                })
                 .await?;
             let epoch = if answers.is_empty() {
                 Value::Nil
@@ -143,7 +147,9 @@ impl RedisCache {
             .arg(lock.map_or(&b""[..], |(_, token)| token));
         if self.is_cluster() {
             let committed: bool = self
-                .call(async |mut connection| script.invoke_async(&mut connection).await)
+                .call("EVALSHA", async |mut connection| {
+                    script.invoke_async(&mut connection).await
+                })
                 .await?;
             if committed {
                 // Each write is attempted and the lock deleted regardless of other failures: the
@@ -170,8 +176,10 @@ impl RedisCache {
         for (key, value, ttl) in dependent {
             script.key(key).arg(value).arg(millis(*ttl));
         }
-        self.call(async |mut connection| script.invoke_async(&mut connection).await)
-            .await
+        self.call("EVALSHA", async |mut connection| {
+            script.invoke_async(&mut connection).await
+        })
+        .await
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, CacheError> {
@@ -261,7 +269,9 @@ impl RedisCache {
         let mut script = self.scripts.reserve_attempt.key(key);
         script.arg(token).arg(&policy_arguments(policy));
         let (count, era): (u64, String) = self
-            .call(async |mut connection| script.invoke_async(&mut connection).await)
+            .call("EVALSHA", async |mut connection| {
+                script.invoke_async(&mut connection).await
+            })
             .await?;
         Ok((count > 0).then_some((count, era)))
     }
@@ -277,9 +287,11 @@ impl RedisCache {
         let mut script = self.scripts.settle_attempt.key(key);
         script.arg(token).arg(&policy_arguments(policy)).arg(era);
         script.arg(if is_failure { "failed" } else { "released" });
-        self.call(async |mut connection| script.invoke_async(&mut connection).await)
-            .await
-            .map(|_: i64| ())
+        self.call("EVALSHA", async |mut connection| {
+            script.invoke_async(&mut connection).await
+        })
+        .await
+        .map(|_: i64| ())
     }
 
     /// Runs a script over one key.
@@ -293,14 +305,19 @@ impl RedisCache {
         for argument in arguments {
             script.arg(argument);
         }
-        self.call(async |mut connection| script.invoke_async(&mut connection).await)
-            .await
+        self.call("EVALSHA", async |mut connection| {
+            script.invoke_async(&mut connection).await
+        })
+        .await
     }
 
     /// Sends one command.
     async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CacheError> {
-        self.call(async |mut connection| command.query_async(&mut connection).await)
-            .await
+        let name = operation(command);
+        self.call(name, async |mut connection| {
+            command.query_async(&mut connection).await
+        })
+        .await
     }
 
     fn is_cluster(&self) -> bool {
@@ -308,7 +325,11 @@ impl RedisCache {
     }
 
     /// Performs one call under the deadline and the circuit breaker.
-    async fn call<T, F>(&self, send: impl FnOnce(RedisConnection) -> F) -> Result<T, CacheError>
+    async fn call<T, F>(
+        &self,
+        operation: &'static str,
+        send: impl FnOnce(RedisConnection) -> F,
+    ) -> Result<T, CacheError>
     where
         F: Future<Output = Result<T, RedisError>>,
     {
@@ -316,10 +337,10 @@ impl RedisCache {
             return Err(CacheError::Unavailable);
         }
         let connection = self.connection();
-        let answer = tokio::time::timeout(self.deadline, async {
+        let call = tokio::time::timeout(self.deadline, async {
             send(connection.clone().await?).await
-        })
-        .await;
+        });
+        let answer = span::in_span(operation, &self.label, call).await;
         let (error, is_lost) = match answer {
             Ok(Ok(value)) => {
                 if self.breaker.record_success() {

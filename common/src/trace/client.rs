@@ -1,5 +1,7 @@
 //! Calls that carry the ids of the current scope.
 
+use std::borrow::Cow;
+
 use opentelemetry::KeyValue;
 use opentelemetry::trace::SpanKind;
 use reqwest::{Client, Request, RequestBuilder, Response};
@@ -59,8 +61,29 @@ pub async fn execute(client: &Client, mut request: Request) -> reqwest::Result<R
     result
 }
 
+/// Makes a call within a client span, if the trace of the current scope is sampled. `describe` sets
+/// the attributes; `error_type` returns the class of errors if the call failed, which must have few
+/// different values. A call that is cancelled ends its span without an error.
+pub async fn client_span<T>(
+    name: &'static str,
+    describe: impl FnOnce(&mut ActiveSpan),
+    call: impl Future<Output = T>,
+    error_type: impl FnOnce(&T) -> Option<Cow<'static, str>>,
+) -> T {
+    let child = Scope::current().and_then(|scope| scope.child(name, SpanKind::Client));
+    let Some((inner, mut span)) = child else {
+        return call.await;
+    };
+    describe(&mut span);
+    let result = inner.run(call).await;
+    if let Some(kind) = error_type(&result) {
+        span.fail(kind);
+    }
+    result
+}
+
 /// Sets `server.address` and `server.port`.
-fn set_server(span: &mut ActiveSpan, host: &str, port: Option<u16>) {
+pub fn set_server(span: &mut ActiveSpan, host: &str, port: Option<u16>) {
     span.set(KeyValue::new("server.address", host.to_owned()));
     if let Some(port) = port {
         span.set(KeyValue::new("server.port", i64::from(port)));

@@ -1,0 +1,50 @@
+//! The operations of Cognito's API that this service calls, as names of spans and labels.
+
+/// Defines the operations by their names in Cognito's API.
+macro_rules! operations {
+    ($($name:ident),+ $(,)?) => {
+        /// An operation of Cognito's API.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum PoolOperation {
+            $($name,)+
+        }
+
+        impl PoolOperation {
+            /// Returns the name in Cognito's API, as `rpc.method`.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)+
+                }
+            }
+
+            /// Returns the name of the client span.
+            pub(crate) fn span_name(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!("Cognito Identity Provider.", stringify!($name)),)+
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    AdminConfirmSignUp,
+    AdminCreateUser,
+    AdminDeleteUser,
+    AdminGetUser,
+    AdminInitiateAuth,
+    AdminRespondToAuthChallenge,
+    AdminSetUserPassword,
+    AdminUserGlobalSignOut,
+    ConfirmForgotPassword,
+    ConfirmSignUp,
+    DeleteUser,
+    DescribeUserPoolClient,
+    ForgotPassword,
+    GetTokensFromRefreshToken,
+    InitiateAuth,
+    ResendConfirmationCode,
+    RespondToAuthChallenge,
+    RevokeToken,
+    SignUp,
+}
