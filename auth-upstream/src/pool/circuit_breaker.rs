@@ -99,7 +99,7 @@ impl PoolCircuitBreaker {
         let started_at = Instant::now();
         if !self.allows_call() {
             self.metrics
-                .observe_pool_call(PoolCallOutcome::Unavailable, Duration::ZERO);
+                .observe_pool_call(operation, PoolCallOutcome::Unavailable, Duration::ZERO);
             return Err(PoolError::Unavailable("circuit breaker open"));
         }
         let result = client_span(
@@ -132,7 +132,7 @@ impl PoolCircuitBreaker {
         }
         self.record(outcome == PoolCallOutcome::Unavailable);
         self.metrics
-            .observe_pool_call(outcome, started_at.elapsed());
+            .observe_pool_call(operation, outcome, started_at.elapsed());
         result
     }
 
@@ -306,6 +306,20 @@ mod tests {
             "no response, liveness probe failed"
         );
         assert!(metrics.health().is_ready());
+        let families = metrics.registry().gather();
+        let calls = families
+            .iter()
+            .find(|family| family.name() == "postern_auth_pool_call_seconds")
+            .expect("the histogram");
+        let labels: Vec<_> = calls.get_metric()[0]
+            .get_label()
+            .iter()
+            .map(|label| (label.name(), label.value()))
+            .collect();
+        assert_eq!(
+            labels,
+            [("operation", "InitiateAuth"), ("outcome", "unavailable")]
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use prometheus::{
     HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
 
-use super::{AuditDropReason, Operation};
+use super::{AuditDropReason, Operation, PoolOperation};
 use crate::protection::AttemptKind;
 
 /// Upper bounds of the buckets of `postern_auth_pool_call_seconds`, in seconds.
@@ -76,7 +76,7 @@ impl Metrics {
         let gauge = |name, help| registered(&registry, IntGauge::new(name, help)?);
         let pool_calls = HistogramOpts::new(
             "postern_auth_pool_call_seconds",
-            "Duration of calls to the actor pool by outcome.",
+            "Duration of calls to the actor pool by operation and outcome.",
         )
         .buckets(POOL_CALL_BUCKETS_S.to_vec());
         Ok(Self {
@@ -95,7 +95,10 @@ impl Metrics {
                 "Audit events that were not stored.",
                 &["reason"],
             )?,
-            pool_calls: registered(&registry, HistogramVec::new(pool_calls, &["outcome"])?)?,
+            pool_calls: registered(
+                &registry,
+                HistogramVec::new(pool_calls, &["operation", "outcome"])?,
+            )?,
             pending_registrations: gauge(
                 "postern_auth_pending_registrations",
                 "Registrations that are neither completed nor undone.",
@@ -146,9 +149,14 @@ impl Metrics {
     }
 
     /// Records the duration and the outcome of a call to the actor pool.
-    pub(crate) fn observe_pool_call(&self, outcome: PoolCallOutcome, duration: Duration) {
+    pub(crate) fn observe_pool_call(
+        &self,
+        operation: PoolOperation,
+        outcome: PoolCallOutcome,
+        duration: Duration,
+    ) {
         self.pool_calls
-            .with_label_values(&[outcome.name()])
+            .with_label_values(&[operation.name(), outcome.name()])
             .observe(duration.as_secs_f64());
     }
 
