@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use postern_common::admin::{self, Health};
+use postern_common::admin_api::ProcessInfo;
 use postern_common::config::AdminListener;
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, RequestTelemetry, serve_observed};
-use postern_common::startup::Listeners;
+use postern_common::startup::{ConfigOrigin, Listeners};
 use postern_common::trace::{SpanExport, SpanExportTask, Tracer};
-use postern_common::{Clock, admin_api, timeline};
+use postern_common::{Clock, admin_api};
 use tokio_util::sync::CancellationToken;
 
 use crate::assembly::AuthService;
@@ -97,7 +97,13 @@ impl App {
     }
 
     /// Serves until shutdown, then drains requests in flight for at most [`Limits::drain`].
-    pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
+    /// `origin` is the configuration that `GET /admin/info` names.
+    pub async fn run(
+        self,
+        listeners: Listeners,
+        origin: ConfigOrigin,
+        shutdown: CancellationToken,
+    ) {
         let Self {
             service,
             diagnostics,
@@ -126,9 +132,17 @@ impl App {
             .map(|writer| tokio::spawn(writer.run(audit_stop.clone())));
         let startup_check = tokio::spawn(run_startup_check(diagnostics, Arc::clone(&service)));
         let admin_task = listeners.admin.map(|listener| {
-            let router = admin::router(health, service.metrics.registry()).merge(
-                admin_api::protect(admin.token.as_ref(), admin_routes(&service, clock)),
-            );
+            let info = ProcessInfo {
+                service: "postern-auth",
+                version: env!("CARGO_PKG_VERSION"),
+                config_file: origin.file,
+                config_hash: origin.hash,
+                started_at: clock.now(),
+            };
+            let routes = http::admin_routes(&service.audit_trail.reader, &service.limiter, &clock)
+                .merge(admin_api::info_route(info, health.clone(), clock));
+            let router = admin::router(health, service.metrics.registry())
+                .merge(admin_api::protect(admin.token.as_ref(), routes));
             let (hosts, shutdown) = (admin.hosts, shutdown.clone());
             tokio::spawn(async move {
                 admin::serve(listener, router, Limits::default(), &hosts, shutdown).await;
@@ -159,16 +173,6 @@ impl App {
         service.store.close().await;
         span_export.finish().await;
     }
-}
-
-/// Returns the protected routes of the admin listener.
-fn admin_routes(service: &AuthService, clock: Clock) -> Router {
-    let reader = service.audit_trail.reader.clone();
-    let read = move |query| {
-        let reader = reader.clone();
-        async move { reader.answer(&query).await }
-    };
-    timeline::route(clock, read)
 }
 
 async fn run_background_tasks(

@@ -46,6 +46,8 @@ pub(crate) struct AuthService {
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) metrics: Metrics,
     pub(crate) audit_trail: AuditTrail,
+    /// For the operators who list and release throttled accounts.
+    pub(crate) limiter: AttemptLimiter,
 }
 
 /// The parts from which the flows are built.
@@ -146,6 +148,7 @@ impl AuthService {
             trusted_proxies: config.trusted_proxies,
             metrics,
             audit_trail,
+            limiter: parts.limiter,
         })
     }
 }

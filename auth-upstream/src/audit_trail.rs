@@ -8,6 +8,7 @@
 //! its own, and dropped and counted if the database is unavailable for longer than the queue lasts.
 
 mod reader;
+mod search;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::{NoContext, Uuid};
 
 pub use self::reader::AuditReader;
+pub(crate) use self::search::{SignInSearch, SummaryRange};
 use crate::crypto::KeyRing;
 use crate::store::{AuditRow, AuthStore, StoreError};
 use crate::telemetry::{AuditDropReason, AuditEvent, AuditLog, AuditQueue, Metrics, log_limited};

@@ -4,8 +4,9 @@
 //! handler decodes a request, calls one flow of [`Flows`] and encodes its
 //! [`Audited`] result.
 //!
-//! Depends on `client`, `config`, `email`, `flows` and `telemetry`.
+//! Depends on `audit_trail`, `client`, `config`, `email`, `flows` and `telemetry`.
 
+mod admin;
 mod landing;
 mod profile;
 mod request;
@@ -26,6 +27,7 @@ use postern_common::http::{
 use postern_common::{Code, Problem};
 use serde::Serialize;
 
+pub(crate) use self::admin::admin_routes;
 use self::landing::landing_response;
 use self::request::LegacySession;
 use crate::client::ClientContext;

@@ -8,7 +8,7 @@ use clap::Parser;
 use postern_auth::{App, AuditReader, Config};
 use postern_common::config::{Env, load};
 use postern_common::exit::{Exit, parse_arguments};
-use postern_common::startup::ServiceProcess;
+use postern_common::startup::{ConfigOrigin, ServiceProcess};
 use postern_common::timeline::TimelineArguments;
 use postern_common::{Clock, log};
 
@@ -88,8 +88,9 @@ async fn run(arguments: CommandLine) -> Result<(), Exit> {
         return Ok(());
     };
     let app = Box::pin(App::build(config, Clock::system())).await?;
-    let (listeners, shutdown) = process.run_with(app.health(), &arguments.config);
-    Box::pin(app.run(listeners, shutdown)).await;
+    let origin = ConfigOrigin::of_file(&arguments.config);
+    let (listeners, shutdown) = process.run_with(app.health(), &origin);
+    Box::pin(app.run(listeners, origin, shutdown)).await;
     tracing::info!("process stopped");
     Ok(())
 }

@@ -20,7 +20,7 @@ use postern_common::database::{Database, PoolUsage, is_unavailable};
 use postern_common::{Code, Problem, from_row, with_dialect};
 use sqlx::Row;
 
-pub(crate) use self::audit::{AuditQuery, AuditRow, AuditSelector};
+pub(crate) use self::audit::{AuditCount, AuditPosition, AuditQuery, AuditRow, AuditSelector};
 use self::schema::MIGRATIONS;
 use crate::telemetry::log_limited;
 

@@ -1,6 +1,7 @@
 //! Tests of the flows against stubs on loopback sockets.
 
 mod abandoned_locks;
+mod admin;
 mod attempt_limits;
 mod audit;
 mod audit_trail;

@@ -58,7 +58,7 @@ pub struct ProcessInfo {
     pub service: &'static str,
     /// The version of the program.
     pub version: &'static str,
-    /// The configuration file.
+    /// The configuration file, as in the event `listening`.
     pub config_file: String,
     /// The digest of the configuration file, as in the event `listening`.
     pub config_hash: String,

@@ -36,12 +36,49 @@ pub struct Listeners {
     pub admin: Option<TcpListener>,
 }
 
+/// The configuration of a process, as far as replicas and operators compare it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigOrigin {
+    /// The configuration file, or the name of the built-in one.
+    pub file: String,
+    /// The first 16 hexadecimal digits of the SHA-256 digest of the file; empty if it cannot be
+    /// read. Replicas with equal files have equal hashes.
+    pub hash: String,
+}
+
 /// A service process that has bound its sockets and reached its database.
 #[derive(Debug)]
 pub struct ServiceProcess {
     listeners: Listeners,
     shutdown: CancellationToken,
     service_manager: Option<ServiceManager>,
+}
+
+// === impl ConfigOrigin ===
+
+impl ConfigOrigin {
+    /// Describes a file.
+    #[must_use]
+    pub fn of_file(path: &Path) -> Self {
+        let text = std::fs::read(path).ok();
+        Self {
+            file: path.display().to_string(),
+            hash: text.map_or_else(String::new, |text| short_digest(&text)),
+        }
+    }
+
+    /// Describes a configuration that is part of the program.
+    #[must_use]
+    pub fn built_in(name: &str, text: &str) -> Self {
+        Self {
+            file: format!("{name} (built in)"),
+            hash: short_digest(text.as_bytes()),
+        }
+    }
+}
+
+fn short_digest(text: &[u8]) -> String {
+    hex::encode(&Sha256::digest(text)[..8])
 }
 
 // === impl ServiceProcess ===
@@ -81,7 +118,7 @@ impl ServiceProcess {
     /// Logs that the service listens, and reports its health to the service manager from now on.
     /// Returns the sockets, and the token that a termination signal cancels.
     #[must_use]
-    pub fn run_with(self, health: Health, config: &Path) -> (Listeners, CancellationToken) {
+    pub fn run_with(self, health: Health, config: &ConfigOrigin) -> (Listeners, CancellationToken) {
         self.log_listening(config);
         tokio::spawn(log_shutdown(self.shutdown.clone()));
         if let Some(manager) = self.service_manager {
@@ -90,19 +127,24 @@ impl ServiceProcess {
         (self.listeners, self.shutdown)
     }
 
-    /// Logs the addresses, the version, and the configuration file with the first 16 hexadecimal
-    /// digits of its SHA-256 digest. Replicas with equal files have equal hashes.
-    fn log_listening(&self, config: &Path) {
-        let digest = std::fs::read(config).ok().map(Sha256::digest);
-        let config_hash = digest.map_or_else(String::new, |digest| hex::encode(&digest[..8]));
-        let (version, config_file) = (env!("CARGO_PKG_VERSION"), config.display());
+    /// Logs the addresses, the version and the configuration.
+    fn log_listening(&self, config: &ConfigOrigin) {
+        let version = env!("CARGO_PKG_VERSION");
+        let (config_file, config_hash) = (&*config.file, &*config.hash);
         let address = |listener: &TcpListener| {
             let address = listener.local_addr();
             address.map_or_else(|_| String::new(), |address| address.to_string())
         };
         let admin = self.listeners.admin.as_ref().map(address);
         let address = address(&self.listeners.public);
-        tracing::info!(address, admin, version, %config_file, config_hash, "listening");
+        tracing::info!(
+            address,
+            admin,
+            version,
+            config_file,
+            config_hash,
+            "listening"
+        );
     }
 }
 

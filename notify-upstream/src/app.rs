@@ -4,6 +4,7 @@
 //! shutdown. Depends on `config`, `http`, the stages that it assembles and the leaves that they
 //! share; only `cli` depends on it.
 
+mod admin_listener;
 mod components;
 mod shutdown;
 
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
 use axum::Router;
+use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
@@ -22,9 +24,8 @@ use postern_common::dependency::Dependency;
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, RequestTelemetry, serve_observed};
 use postern_common::service::{ServiceClient, ServiceTokens};
-use postern_common::startup::Listeners;
+use postern_common::startup::{ConfigOrigin, Listeners};
 use postern_common::token::Verifier;
-use postern_common::{Clock, admin_api};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -35,7 +36,7 @@ use self::components::{
 use self::shutdown::{DeliveryTasks, retire_workers};
 use crate::config::Config;
 use crate::delivery::attempt::AttemptExecutor;
-use crate::delivery::pool::{MAX_CALL_DURATION, ProviderPool};
+use crate::delivery::pool::{MAX_CALL_DURATION, ProviderDescription, ProviderPool};
 use crate::delivery::provider::check_tls;
 use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
@@ -44,7 +45,7 @@ use crate::dispatch::{
     WakeupPublisher,
 };
 use crate::housekeeping::{CacheProbe, DelayedRowMover, StoreMaintenance, TemplateReloader};
-use crate::http::ApiState;
+use crate::http::{AdminParts, ApiState};
 use crate::intake::group_commit::{self, SubmissionQueue};
 use crate::intake::quota::CallerQuota;
 use crate::lease::{LeaseClock, WorkerRegistry};
@@ -63,7 +64,8 @@ pub struct App {
     database: Arc<Dependency>,
     verifier: Arc<Verifier>,
     service_client: ServiceClient,
-    service: ApiState,
+    service: Arc<ApiState>,
+    admin_parts: AdminParts,
     batcher: StatusBatcher,
     committer: group_commit::GroupCommitter,
     result_writer: ResultWriter,
@@ -102,6 +104,8 @@ impl App {
         let metrics = NotifyMetrics::new();
         let cache_probe = cache_probe(&cache, &metrics);
         warn_without_mail_tokens(&config);
+        let descriptions = config.providers.iter().map(ProviderDescription::of);
+        let descriptions = descriptions.collect();
         let providers = ProviderPool::build(
             std::mem::take(&mut config.providers),
             &config.queue.permits,
@@ -109,6 +113,11 @@ impl App {
             &clock,
             &metrics,
         )?;
+        let providers = Arc::new(providers);
+        let admin_parts = AdminParts {
+            pool: Arc::clone(&providers),
+            descriptions,
+        };
         let verifier = verifier(&config, &clock);
         let service_client = ServiceClient::new(
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
@@ -150,6 +159,7 @@ impl App {
             config,
             templates,
             reloader,
+            admin_parts,
             opened,
             verifier,
             service_client,
@@ -205,7 +215,8 @@ impl App {
             database,
             verifier: parts.verifier,
             service_client: parts.service_client,
-            service,
+            service: Arc::new(service),
+            admin_parts: parts.admin_parts,
             batcher,
             committer,
             stop_delivery: parts.stop_delivery,
@@ -247,7 +258,14 @@ impl App {
 
     /// Serves until `shutdown` is cancelled; then accepts no requests, starts no attempts, releases
     /// claimed rows and completes attempts in progress.
-    pub async fn run(mut self, listeners: Listeners, shutdown: CancellationToken) {
+    /// `origin` is the configuration that `GET /admin/info` names.
+    pub async fn run(
+        mut self,
+        listeners: Listeners,
+        origin: ConfigOrigin,
+        shutdown: CancellationToken,
+    ) {
+        let admin_router = self.admin_router(origin);
         let background_stop = CancellationToken::new();
         let mut background = JoinSet::new();
         let span_export = SpanExport::start(self.span_export.take());
@@ -282,12 +300,13 @@ impl App {
         let result_writer = tokio::spawn(self.result_writer.run());
         background.spawn(self.batcher.run());
         if let Some(listener) = listeners.admin {
-            let token = self.config.admin.token.as_ref();
-            let routes = crate::http::admin_routes(&self.service);
-            let router = admin::router(self.health, metrics.registry())
-                .merge(admin_api::protect(token, routes));
             let stop = background_stop.child_token();
-            background.spawn(serve_admin(listener, router, self.config.admin.hosts, stop));
+            background.spawn(serve_admin(
+                listener,
+                admin_router,
+                self.config.admin.hosts,
+                stop,
+            ));
         }
         let router = crate::http::router(self.service);
         let limits = Limits {
@@ -375,6 +394,7 @@ struct AppParts {
     config: Config,
     templates: Arc<ArcSwap<Templates>>,
     reloader: TemplateReloader,
+    admin_parts: AdminParts,
     opened: Database,
     verifier: Arc<Verifier>,
     service_client: ServiceClient,

@@ -7,6 +7,7 @@
 //! Depends on the modules that it calls and on `address`, `delivery`, `dispatch`, `metrics`,
 //! `notification`, `principal`, `store` and `templates`.
 
+mod admin;
 mod create;
 mod list;
 mod status;
@@ -23,8 +24,9 @@ use axum::routing::{MethodFilter, get, post};
 use http::request::Parts;
 use postern_common::http::{BodyOwner, Peer, TrustedProxies};
 use postern_common::token::{Caller, Verifier};
-use postern_common::{Clock, Code, Problem, timeline};
+use postern_common::{Clock, Code, Problem};
 
+pub(crate) use self::admin::{AdminParts, admin_routes};
 use crate::delivery::mail_token::MailTokens;
 use crate::delivery::suppression::SuppressionCache;
 use crate::dispatch::DispatchState;
@@ -34,7 +36,6 @@ use crate::metrics::NotifyMetrics;
 use crate::principal::Principal;
 use crate::receipts::webhook::Webhooks;
 use crate::status::reader::StatusReader;
-use crate::status::timeline::NotificationReader;
 use crate::store::SnapshotCache;
 use crate::store::Store;
 use crate::templates::Templates;
@@ -73,7 +74,7 @@ pub(crate) struct ApiState {
 }
 
 /// Returns the routes of this service.
-pub(crate) fn router(service: ApiState) -> Router {
+pub(crate) fn router(service: Arc<ApiState>) -> Router {
     Router::new()
         .route("/notifications", post(create::create).get(list::list))
         .route(
@@ -84,23 +85,13 @@ pub(crate) fn router(service: ApiState) -> Router {
         .route("/notifications/{id}/cancel", post(status::cancel))
         .route("/webhooks/unsubscribe", post(unsubscribe::one_click))
         .route("/webhooks/{provider}", post(webhook::receive))
-        .with_state(Arc::new(service))
+        .with_state(service)
 }
 
 /// Answers GET with 404: the path would be the status of a notification named `batch`, which does
 /// not exist.
 async fn no_such_notification() -> Problem {
     Code::NotFound.into()
-}
-
-/// Returns the protected routes of the admin listener.
-pub(crate) fn admin_routes(service: &ApiState) -> Router {
-    let reader = NotificationReader::new(service.store.clone(), service.clock.clone());
-    let read = move |query| {
-        let reader = reader.clone();
-        async move { reader.answer(&query).await }
-    };
-    timeline::route(service.clock.clone(), read)
 }
 
 /// The principal of a verified bearer token.

@@ -14,7 +14,8 @@
 //!
 //! The stages share the vocabulary (`notification`, `address`, `principal`), `templates`, the
 //! `store`, worker leases (`lease`) and `metrics`. `app` assembles the stages from the `config`,
-//! `housekeeping` runs beside them, and `cli` has the operator's commands.
+//! `housekeeping` runs beside them. `operations` has what
+//! operators do, for their commands in `cli` and for the admin routes in `http`.
 
 // Requests and their acceptance.
 mod http;
@@ -47,6 +48,7 @@ mod config;
 
 mod app;
 mod housekeeping;
+mod operations;
 
 pub mod cli;
 

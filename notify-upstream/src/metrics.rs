@@ -18,8 +18,8 @@ use prometheus::{
 use crate::notification::{Channel, Lane, PerChannel, Priority};
 use crate::store::{ResultKind, ResultRow};
 
-pub(crate) use provider::ProviderCallMetrics;
 use provider::ProviderMetrics;
+pub(crate) use provider::{CallSummary, OUTCOMES as CALL_OUTCOMES, ProviderCallMetrics};
 use safeguards::SafeguardMetrics;
 
 /// The metrics of this service. Clones share them.

@@ -67,6 +67,7 @@ pub(crate) struct TestReplica {
     pub(crate) snapshot_cache: Arc<SnapshotCache>,
     pub(crate) suppression: Arc<SuppressionCache>,
     pub(crate) templates: Arc<ArcSwap<Templates>>,
+    pub(crate) pool: Arc<ProviderPool>,
 }
 
 /// Executes a statement for which the store has no function.
@@ -268,11 +269,12 @@ impl TestReplica {
         let cache = Cache::memory(clock.clone());
         let mut channels = PerChannel::default();
         *channels.get_mut(Channel::Email) = providers;
+        let pool = Arc::new(ProviderPool::new(channels, ErrorCodeTable::shipped()));
         let executor = AttemptExecutor {
             templates: Arc::clone(&templates),
             actors,
             store: store.clone(),
-            providers: ProviderPool::new(channels, ErrorCodeTable::shipped()),
+            providers: Arc::clone(&pool),
             suppression: Arc::clone(&suppression),
             unverified: UnverifiedQuota::new(cache, clock.clone()),
         };
@@ -317,6 +319,7 @@ impl TestReplica {
             snapshot_cache,
             suppression,
             templates,
+            pool,
         }
     }
 

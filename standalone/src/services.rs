@@ -10,6 +10,7 @@ use postern_common::Clock;
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use postern_common::http::bind;
+use postern_common::startup::ConfigOrigin;
 
 mod config_layer;
 mod templates;
@@ -24,6 +25,8 @@ pub(crate) struct GatewayServices {
     proxy: postern_proxy::App,
     auth: postern_auth::App,
     notify: postern_notify::App,
+    /// The configurations of the two upstreams, in this order.
+    origins: [ConfigOrigin; 2],
 }
 
 /// The configuration of each service.
@@ -76,7 +79,12 @@ impl GatewayServices {
                 )?
                 .read(|root| postern_notify::Config::read(root, &notify_env))?,
         };
-        Box::pin(Self::build(configs, clock)).await
+        let built_in = [
+            ("auth.toml", include_str!("../../conf/auth.toml")),
+            ("notify.toml", include_str!("../../conf/notify.toml")),
+        ];
+        let origins = built_in.map(|(name, text)| overrides.origin(name, text));
+        Box::pin(Self::build(configs, origins, clock)).await
     }
 
     /// Builds the services from `proxy.toml`, `auth.toml` and `notify.toml` in a folder, and binds
@@ -92,10 +100,17 @@ impl GatewayServices {
     ) -> Result<(Self, ServiceSockets), Exit> {
         let configs = ServiceConfigs::load(folder, env)?;
         let sockets = configs.bind(listen).await?;
-        Ok((Box::pin(Self::build(configs, clock)).await?, sockets))
+        let origins =
+            ["auth.toml", "notify.toml"].map(|name| ConfigOrigin::of_file(&folder.join(name)));
+        let services = Box::pin(Self::build(configs, origins, clock)).await?;
+        Ok((services, sockets))
     }
 
-    async fn build(configs: ServiceConfigs, clock: &Clock) -> Result<Self, Exit> {
+    async fn build(
+        configs: ServiceConfigs,
+        origins: [ConfigOrigin; 2],
+        clock: &Clock,
+    ) -> Result<Self, Exit> {
         let ServiceConfigs {
             proxy,
             auth,
@@ -108,6 +123,7 @@ impl GatewayServices {
             proxy: postern_proxy::App::build(proxy, clock.clone())?,
             auth: auth?,
             notify: notify?,
+            origins,
         })
     }
 
@@ -126,13 +142,14 @@ impl GatewayServices {
             auth_admin,
             notify_admin,
         } = sockets;
+        let [auth_origin, notify_origin] = self.origins;
         let auth = postern_auth::Listeners {
             public: auth,
             admin: auth_admin,
         };
         middle.spawn(
             "authentication upstream",
-            self.auth.run(auth, middle.shutdown()),
+            self.auth.run(auth, auth_origin, middle.shutdown()),
         );
         middle.raise_stop_timeout(postern_notify::MAX_SHUTDOWN_DURATION);
         let notify = postern_notify::Listeners {
@@ -141,7 +158,7 @@ impl GatewayServices {
         };
         middle.spawn(
             "notification upstream",
-            self.notify.run(notify, middle.shutdown()),
+            self.notify.run(notify, notify_origin, middle.shutdown()),
         );
         let proxy = postern_proxy::Listeners {
             public: proxy,
@@ -243,6 +260,16 @@ impl ConfigOverrides {
             Some(path) => built_in.unset(&["test"]).overlay(path, fixed_keys),
             None => Ok(built_in),
         }
+    }
+
+    /// Describes the configuration of a service: the operator's file if there is one, else the
+    /// built-in one.
+    fn origin(&self, name: &str, built_in: &str) -> ConfigOrigin {
+        let file = self.0.iter().find(|path| path.ends_with(name));
+        file.map_or_else(
+            || ConfigOrigin::built_in(name, built_in),
+            |path| ConfigOrigin::of_file(path),
+        )
     }
 }
 

@@ -18,6 +18,7 @@ use postern_auth::{App, Config, Listeners};
 use postern_common::Clock;
 use postern_common::config::{Env, parse};
 use postern_common::identity::{AwsCredentials, IdentityConfig, secret_hash};
+use postern_common::startup::ConfigOrigin;
 use postern_tests::http_body::json;
 use postern_tests::surface::{PASSWORD, text};
 use postern_tests::{Answer, Client};
@@ -76,6 +77,7 @@ impl Foreign {
                 public: listener,
                 admin: None,
             },
+            ConfigOrigin::built_in("auth.toml", ""),
             shutdown.clone(),
         ));
         let client = Client::new(&base);

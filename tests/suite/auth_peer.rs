@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use postern_auth::{App, Config, Listeners};
 use postern_common::Clock;
 use postern_common::config::{Env, parse};
+use postern_common::startup::ConfigOrigin;
 use postern_tests::http_body::json;
 use postern_tests::{Client, Postern, PublicApi};
 use serde_json::Value;
@@ -66,6 +67,7 @@ impl AuthWithPeer {
                 public: listener,
                 admin: None,
             },
+            ConfigOrigin::built_in("auth.toml", ""),
             shutdown.clone(),
         ));
         let surface = PublicApi::of_upstream(&base, postern.surface().environment().clone());

@@ -20,8 +20,8 @@ const MAX_RELATED: usize = 16;
 /// A reader of the audit trail.
 #[derive(Clone, Debug)]
 pub struct AuditReader {
-    store: AuthStore,
-    key_ring: Arc<KeyRing>,
+    pub(super) store: AuthStore,
+    pub(super) key_ring: Arc<KeyRing>,
 }
 
 /// Events by time and id, so that one that several selections contain is returned once.
@@ -101,6 +101,7 @@ impl AuditReader {
                 selector,
                 since: query.since,
                 until: query.until,
+                after: None,
                 // One more shows that older ones are left out.
                 limit: i64::try_from(query.limit + 1).unwrap_or(i64::MAX),
             };

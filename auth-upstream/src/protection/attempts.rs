@@ -19,6 +19,7 @@
 
 mod password_quota;
 mod pending_removals;
+mod throttled;
 mod trusted_networks;
 
 use std::net::IpAddr;
@@ -36,6 +37,8 @@ use tokio::task::JoinHandle;
 
 pub(crate) use self::password_quota::CredentialDigest;
 use self::pending_removals::PendingRemovals;
+pub(crate) use self::throttled::ReleaseTarget;
+use self::throttled::ThrottledIndex;
 use super::fallback_cache::{FallbackCache, FallbackReservation};
 use crate::client::ClientContext;
 use crate::crypto::{hex, random};
@@ -95,6 +98,8 @@ pub(crate) struct AttemptLimiter {
     digest_key: Secret,
     /// Trusted networks whose removal is not yet stored.
     removals: PendingRemovals,
+    /// The counters that refused an attempt last, for operators.
+    throttled: ThrottledIndex,
 }
 
 /// An admitted attempt. Dropping it before its outcome is recorded, as when the client disconnects,
@@ -136,6 +141,17 @@ impl Default for AttemptLimits {
 // === impl AttemptKind ===
 
 impl AttemptKind {
+    /// All kinds.
+    const ALL: [Self; 7] = [
+        Self::Password,
+        Self::ResetCode,
+        Self::ResetRequest,
+        Self::ConfirmationCode,
+        Self::SecondFactor,
+        Self::Registration,
+        Self::SocialCallback,
+    ];
+
     /// Returns the name in cache keys and metric labels.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -160,6 +176,7 @@ impl AttemptLimiter {
             limits,
             digest_key: random::token().into(),
             removals: PendingRemovals::default(),
+            throttled: ThrottledIndex::default(),
         }
     }
 
@@ -345,7 +362,10 @@ impl AttemptLimiter {
     }
 
     async fn reserve(&self, key: String, policy: AttemptPolicy) -> Option<ReservedScope> {
-        let reservation = self.counters.reserve(&key, &policy).await?;
+        let Some(reservation) = self.counters.reserve(&key, &policy).await else {
+            self.throttled.insert(key);
+            return None;
+        };
         Some(ReservedScope {
             key,
             policy,

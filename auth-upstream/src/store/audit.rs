@@ -68,8 +68,41 @@ pub(crate) struct AuditQuery {
     pub(crate) since: Timestamp,
     /// Events before this time.
     pub(crate) until: Timestamp,
+    /// Only events older than this one, in the order of the result.
+    pub(crate) after: Option<AuditPosition>,
     pub(crate) limit: i64,
 }
+
+/// The position of an event among all: its time and its id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AuditPosition {
+    /// Milliseconds since the epoch.
+    pub(crate) at: i64,
+    pub(crate) id: String,
+}
+
+/// The number of events with the same properties in a part of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AuditCount {
+    /// The index of the part, from 0.
+    pub(crate) step: i64,
+    pub(crate) operation: String,
+    pub(crate) outcome: String,
+    pub(crate) reason: Option<String>,
+    pub(crate) events: i64,
+}
+
+from_row!(AuditCount {
+    step: i64,
+    operation: String,
+    outcome: String,
+    reason: Option<String>,
+    events: i64,
+});
+
+/// The index on `at` finds the rows, and the range of time bounds them.
+const COUNT_BY_STEP: &str = "SELECT (at - $1) / $3 AS step, operation, outcome, reason, count(*) AS events \
+     FROM auth_audit WHERE at >= $1 AND at < $2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 LIMIT $4";
 
 // === impl StoreError ===
 
@@ -83,12 +116,12 @@ impl StoreError {
 // === impl AuditSelector ===
 
 impl AuditSelector {
-    /// Returns the condition on `$4`.
+    /// Returns the condition on `$6`.
     fn condition(&self) -> &'static str {
         match self {
-            Self::Subject(_) => "AND subject = $4",
-            Self::EmailHash(_) => "AND email_hash = $4",
-            Self::RequestId(_) => "AND request_id = $4",
+            Self::Subject(_) => "AND subject = $6",
+            Self::EmailHash(_) => "AND email_hash = $6",
+            Self::RequestId(_) => "AND request_id = $6",
             Self::All => "",
         }
     }
@@ -134,18 +167,39 @@ impl AuthStore {
     /// Returns the newest events of a selection, newest first.
     pub(crate) async fn audit_rows(&self, query: &AuditQuery) -> Result<Vec<AuditRow>, StoreError> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM auth_audit WHERE at >= $1 AND at < $2 {} ORDER BY at DESC LIMIT $3",
+            "SELECT {COLUMNS} FROM auth_audit WHERE at >= $1 AND at < $2 \
+             AND (at < $4 OR (at = $4 AND id < $5)) {} ORDER BY at DESC, id DESC LIMIT $3",
             query.selector.condition()
         );
         let (since, until) = (query.since.0, query.until.0);
+        let (at, id) = query
+            .after
+            .as_ref()
+            .map_or((i64::MAX, ""), |after| (after.at, &*after.id));
         with_dialect!(self.database.readers(), pool => with_timeout(async {
-            let select = sqlx::query_as(AssertSqlSafe(sql)).bind(since).bind(until).bind(query.limit);
+            let select = sqlx::query_as(AssertSqlSafe(sql)).bind(since).bind(until);
+            let select = select.bind(query.limit).bind(at).bind(id);
             let select = match &query.selector {
                 AuditSelector::Subject(text) | AuditSelector::RequestId(text) => select.bind(text),
                 AuditSelector::EmailHash(hash) => select.bind(hash),
                 AuditSelector::All => select,
             };
             select.fetch_all(pool).await
+        }).await)
+    }
+
+    /// Returns the numbers of events by part of time, operation, outcome and reason, at most
+    /// `limit`, oldest first. A part lasts `step_ms`, and the first begins at `since`.
+    pub(crate) async fn audit_counts(
+        &self,
+        since: Timestamp,
+        until: Timestamp,
+        step_ms: i64,
+        limit: i64,
+    ) -> Result<Vec<AuditCount>, StoreError> {
+        with_dialect!(self.database.readers(), pool => with_timeout(async {
+            let select = sqlx::query_as(COUNT_BY_STEP).bind(since.0).bind(until.0);
+            select.bind(step_ms).bind(limit).fetch_all(pool).await
         }).await)
     }
 

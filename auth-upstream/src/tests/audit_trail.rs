@@ -26,6 +26,7 @@ async fn select(store: &AuthStore, selector: AuditSelector) -> Vec<AuditRow> {
         selector,
         since: Timestamp(0),
         until: Timestamp(i64::MAX),
+        after: None,
         limit: 100,
     };
     store.audit_rows(&query).await.expect("the store answers")

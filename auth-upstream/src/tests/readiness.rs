@@ -10,7 +10,7 @@ use sqlx::Executor;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use postern_common::startup::Listeners;
+use postern_common::startup::{ConfigOrigin, Listeners};
 use postern_common::testing::CapturedLog;
 
 use crate::app::App;
@@ -31,6 +31,10 @@ async fn until(health: &Health, wanted: &str) {
         .unwrap_or_else(|_| panic!("{health}, not {wanted}"));
 }
 
+fn origin() -> ConfigOrigin {
+    ConfigOrigin::built_in("auth.toml", "")
+}
+
 #[tokio::test]
 async fn replica_is_not_ready_while_writes_fail() {
     let fixture = Fixture::with(FixtureOptions {
@@ -46,7 +50,7 @@ async fn replica_is_not_ready_while_writes_fail() {
         public: TcpListener::bind("127.0.0.1:0").await.expect("a port"),
         admin: None,
     };
-    let running = tokio::spawn(app.run(listeners, shutdown.clone()));
+    let running = tokio::spawn(app.run(listeners, origin(), shutdown.clone()));
     until(&health, "ready").await;
 
     let Database::Postgres(pool) = &fixture.database.database else {
@@ -93,7 +97,7 @@ async fn outage_of_the_cache_degrades_and_is_logged() {
         public,
         admin: Some(admin),
     };
-    let running = tokio::spawn(app.run(listeners, shutdown.clone()));
+    let running = tokio::spawn(app.run(listeners, origin(), shutdown.clone()));
     until(&health, "ready").await;
     redis.kill().await;
     until_degraded(&health, true).await;

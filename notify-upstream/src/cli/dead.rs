@@ -1,6 +1,5 @@
 //! Commands on dead letters: notifications that failed permanently.
 
-use std::collections::HashMap;
 use std::io::{BufRead, IsTerminal, Write};
 
 use clap::{Args, Subcommand};
@@ -9,16 +8,11 @@ use postern_common::exit::Exit;
 use serde_json::json;
 
 use super::output::Output;
-use super::{ATTEMPTS, instant, open};
+use super::{ATTEMPTS, instant, one_of, open};
 use crate::Config;
-use crate::address::Recipient;
-use crate::notification::{NotificationId, OrderSequence};
-use crate::store::{
-    DeadFilter, DeadLetter, HistoryEntry, NotificationSnapshot, ResultRow, Store, StoreError,
-};
-
-/// Number of notifications that are read at a time.
-const READ_BATCH_SIZE: usize = 200;
+use crate::notification::{Channel, NotificationId};
+use crate::operations::dead::{self, DeadLetterView};
+use crate::store::{DeadFilter, Store, StoreError};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadLetterCommand {
@@ -53,7 +47,7 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct DeadLetterSelection {
     /// Select all dead letters, up to --limit.
-    #[arg(long, conflicts_with_all = ["id", "code", "since", "until"])]
+    #[arg(long, conflicts_with_all = ["id", "code", "since", "until", "provider", "template", "channel"])]
     all: bool,
     #[command(flatten)]
     filter: DeadLetterFilter,
@@ -73,6 +67,15 @@ pub(crate) struct DeadLetterFilter {
     /// Failed before this time (RFC 3339).
     #[arg(long)]
     until: Option<String>,
+    /// Provider of the last result that names one.
+    #[arg(long)]
+    provider: Option<String>,
+    /// Name of the template.
+    #[arg(long)]
+    template: Option<String>,
+    /// Channel: email, sms or push.
+    #[arg(long)]
+    channel: Option<String>,
     /// Maximum number of notifications.
     #[arg(long, default_value_t = 1000)]
     limit: i64,
@@ -126,10 +129,7 @@ impl DeadLetterCommand {
 
 /// Queues dead letters again, and returns their number.
 pub(super) async fn replay(store: &Store, filter: &DeadFilter) -> Result<u64, Exit> {
-    let clock = Clock::system();
-    let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
-    let first = OrderSequence::new(clock.clone()).orders(count);
-    let replayed = store.replay(filter, first, clock.now()).await;
+    let replayed = dead::replay(store, filter, &Clock::system()).await;
     replayed.map_err(|error| unavailable(&error))
 }
 
@@ -155,74 +155,29 @@ async fn confirm(store: &Store, filter: &DeadFilter) -> Result<bool, Exit> {
 
 /// Prints dead letters with what their history says, and returns their number.
 async fn list(store: &Store, filter: &DeadFilter, output: Output) -> Result<usize, Exit> {
-    let letters = store.dead_letters(filter).await;
+    let letters = dead::list(store, filter).await;
     let letters = letters.map_err(|error| unavailable(&error))?;
-    for batch in letters.chunks(READ_BATCH_SIZE) {
-        let ids: Vec<NotificationId> = batch.iter().map(|letter| letter.id).collect();
-        let snapshots = store
-            .read(&ids)
-            .await
-            .map_err(|error| unavailable(&error))?;
-        let snapshots: HashMap<_, _> = snapshots
-            .into_iter()
-            .map(|snapshot| (snapshot.id, snapshot))
-            .collect();
-        for letter in batch {
-            print_letter(letter, snapshots.get(&letter.id), output)?;
-        }
+    for letter in &letters {
+        output.record(&line(letter), &json!(letter))?;
     }
     Ok(letters.len())
 }
 
-fn print_letter(
-    letter: &DeadLetter,
-    snapshot: Option<&NotificationSnapshot>,
-    output: Output,
-) -> Result<(), Exit> {
-    let last = snapshot.and_then(last_result);
-    let provider = last.and_then(|result| result.provider.as_deref());
-    let reply = last.and_then(|result| result.detail.as_deref());
-    let recipient_kind = snapshot.and_then(|snapshot| {
-        let recipient: Option<Recipient> = serde_json::from_str(&snapshot.record.recipient).ok();
-        recipient.map(|recipient| recipient.kind())
-    });
-    let template = snapshot.map(|snapshot| snapshot.record.template.as_str());
-    let (channel, priority) = (letter.lane.channel.as_str(), letter.lane.priority.as_str());
-    let (code, attempts) = (letter.code.as_deref(), letter.attempt);
+fn line(letter: &DeadLetterView) -> String {
     let word = |text: Option<&str>| text.unwrap_or("-").to_owned();
-    let text = format!(
-        "{} {} {channel} {priority} {attempts} {} {} {} {} {:?}",
-        letter.id,
+    format!(
+        "{} {} {} {} {} {} {} {} {} {:?}",
+        letter.notification_id,
         letter.at,
-        word(code),
-        word(recipient_kind),
-        word(template),
-        word(provider),
-        reply.unwrap_or("-"),
-    );
-    let value = json!({
-        "notificationId": letter.id.to_string(), "at": letter.at, "channel": channel, "priority": priority,
-        "attempts": attempts, "code": code, "recipientKind": recipient_kind, "template": template,
-        "provider": provider, "lastReply": reply,
-    });
-    output.record(&text, &value)
-}
-
-/// Returns the last result that a provider gave, or else the last one.
-fn last_result(snapshot: &NotificationSnapshot) -> Option<&ResultRow> {
-    let results = || {
-        snapshot
-            .history
-            .iter()
-            .rev()
-            .filter_map(|entry| match entry {
-                HistoryEntry::Result(result) => Some(result),
-                HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
-            })
-    };
-    results()
-        .find(|result| result.provider.is_some())
-        .or_else(|| results().next())
+        letter.channel,
+        letter.priority,
+        letter.attempts,
+        word(letter.code.as_deref()),
+        word(letter.recipient_kind),
+        word(letter.template.as_deref()),
+        word(letter.provider.as_deref()),
+        letter.last_reply.as_deref().unwrap_or("-"),
+    )
 }
 
 fn unavailable(error: &StoreError) -> Exit {
@@ -233,23 +188,13 @@ fn unavailable(error: &StoreError) -> Exit {
 
 impl DeadLetterSelection {
     fn parse(self) -> Result<DeadFilter, Exit> {
-        let DeadLetterFilter {
-            id,
-            code,
-            since,
-            until,
-            limit: _,
-        } = &self.filter;
-        if !self.all
-            && [id, code, since, until]
-                .iter()
-                .all(|selector| selector.is_none())
-        {
+        let filter = self.filter.parse()?;
+        if !self.all && filter.is_unrestricted() {
             return Err(Exit::usage(
-                "a selector is required: --id, --code, --since, --until or --all",
+                "a selector is required: --id, --code, --since, --until, --provider, --template, --channel or --all",
             ));
         }
-        self.filter.parse()
+        Ok(filter)
     }
 }
 
@@ -266,6 +211,9 @@ impl DeadLetterFilter {
             code: self.code,
             since: instant("since", self.since)?,
             until: instant("until", self.until)?,
+            provider: self.provider,
+            template: self.template,
+            channel: one_of("--channel", Channel::NAMES, self.channel.as_deref())?,
             limit: self.limit.max(0),
         })
     }

@@ -10,7 +10,7 @@ use super::dead::replay;
 use super::output::Output;
 use super::{instant, one_of, open};
 use crate::Config;
-use crate::delivery::pool::{ProviderConfig, ProviderSettings};
+use crate::delivery::pool::ProviderDescription;
 use crate::dispatch::ChannelFlow;
 use crate::notification::{Channel, NotificationId};
 use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader, MAX_PAGE_SIZE};
@@ -123,38 +123,21 @@ pub(super) async fn retry(config: &Config, id: &str, output: Output) -> Result<(
 
 /// Prints the configured providers: name, channel, kind, weight, concurrent calls and rate.
 pub(super) fn providers(config: &Config, output: Output) -> Result<(), Exit> {
-    for provider in &config.providers {
-        let ProviderConfig {
-            name,
-            channel,
-            weight,
-            concurrency,
-            rate,
-            ..
-        } = provider;
-        let (channel, kind) = (channel.as_str(), kind(&provider.provider));
-        let rate_text = rate.map_or("-".to_owned(), |rate| format!("{rate}/s"));
+    for provider in config.providers.iter().map(ProviderDescription::of) {
+        let rate = provider
+            .rate
+            .map_or("-".to_owned(), |rate| format!("{rate}/s"));
         let text = format!(
-            "{name} {channel} {kind} weight={weight} concurrency={concurrency} rate={rate_text}"
+            "{} {} {} weight={} concurrency={} rate={rate}",
+            provider.name,
+            provider.channel.as_str(),
+            provider.kind,
+            provider.weight,
+            provider.concurrency
         );
-        let value = json!({
-            "name": name, "channel": channel, "kind": kind, "weight": weight, "concurrency": concurrency, "rate": rate,
-        });
-        output.record(&text, &value)?;
+        output.record(&text, &json!(provider))?;
     }
     Ok(())
-}
-
-fn kind(settings: &ProviderSettings) -> &'static str {
-    match settings {
-        ProviderSettings::Smtp(_) => "smtp",
-        ProviderSettings::Twilio(_) => "twilio",
-        ProviderSettings::Http(_) => "http",
-        ProviderSettings::Fcm(_) => "fcm",
-        ProviderSettings::WebPush(_) => "web-push",
-        ProviderSettings::File(_) => "file",
-        ProviderSettings::Null => "null",
-    }
 }
 
 fn parse_id(text: &str) -> Result<NotificationId, Exit> {

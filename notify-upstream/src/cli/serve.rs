@@ -4,7 +4,7 @@ use std::path::Path;
 
 use postern_common::config::Env;
 use postern_common::exit::Exit;
-use postern_common::startup::ServiceProcess;
+use postern_common::startup::{ConfigOrigin, ServiceProcess};
 use postern_common::{Clock, log};
 
 use super::read_config;
@@ -21,8 +21,9 @@ pub(super) async fn serve(path: &Path) -> Result<(), Exit> {
         return Ok(());
     };
     let app = Box::pin(App::build(config, Clock::system())).await?;
-    let (listeners, shutdown) = process.run_with(app.health(), path);
-    Box::pin(app.run(listeners, shutdown)).await;
+    let origin = ConfigOrigin::of_file(path);
+    let (listeners, shutdown) = process.run_with(app.health(), &origin);
+    Box::pin(app.run(listeners, origin, shutdown)).await;
     tracing::info!("process stopped");
     Ok(())
 }

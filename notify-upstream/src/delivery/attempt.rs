@@ -29,7 +29,7 @@ pub(crate) struct AttemptExecutor {
     /// The client of the actor service, which knows the addresses of actors.
     pub(crate) actors: ActorClient,
     /// The providers of each channel.
-    pub(crate) providers: ProviderPool,
+    pub(crate) providers: Arc<ProviderPool>,
     /// The suppression lists.
     pub(crate) suppression: Arc<SuppressionCache>,
     /// The store, for the results and receipts of earlier attempts.

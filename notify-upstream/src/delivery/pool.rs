@@ -18,6 +18,7 @@ use crate::notification::{Channel, NotificationId, PerChannel, Priority};
 
 mod build;
 mod circuit_breaker;
+mod description;
 mod priority_limiter;
 mod rate;
 mod share;
@@ -27,6 +28,8 @@ pub(crate) use build::{ProviderConfig, ProviderSettings};
 pub(crate) use circuit_breaker::{
     BreakerTransition, CallOutcome, CallSource, ProviderCircuitBreaker,
 };
+use description::RecentReply;
+pub(crate) use description::{ProviderDescription, ProviderState};
 pub(crate) use priority_limiter::{CallSlot, PriorityLimiter};
 pub(crate) use rate::ProviderRate;
 pub(crate) use share::{ShareGuard, ShareLimiter};

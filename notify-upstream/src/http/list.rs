@@ -15,6 +15,7 @@ use super::{ApiState, AuthenticatedReader};
 use crate::notification::Channel;
 use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader, MAX_PAGE_SIZE};
 use crate::status::view::{NotificationStatus, StatusView};
+use crate::store::NotificationSnapshot;
 use crate::templates::TemplateName;
 
 const PARAMETERS: [&str; 8] = [
@@ -44,7 +45,39 @@ pub(super) async fn list(
     reader: AuthenticatedReader,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let mut query = Query::parse(query.as_deref().unwrap_or_default(), &PARAMETERS);
+    let access = if reader.may_read_all {
+        ListAccess::All
+    } else {
+        ListAccess::Own(reader.principal)
+    };
+    let listed = read_page(&service, access, query.as_deref()).await?;
+    let response = ListResponse {
+        next_cursor: listed.next_cursor,
+        notifications: listed
+            .notifications
+            .into_iter()
+            .map(|(view, _)| view)
+            .collect(),
+    };
+    Ok(no_store(json(StatusCode::OK, &response)))
+}
+
+/// A page of a list with the cursor of the next one.
+pub(super) struct ListedPage {
+    pub(super) notifications: Vec<(StatusView, NotificationSnapshot)>,
+    pub(super) next_cursor: Option<String>,
+}
+
+/// Reads the page that a query asks for.
+///
+/// # Errors
+/// 400 with every mistake of the query, 503 if the store is unavailable.
+pub(super) async fn read_page(
+    service: &ApiState,
+    access: ListAccess,
+    query: Option<&str>,
+) -> Result<ListedPage, Problem> {
+    let mut query = Query::parse(query.unwrap_or_default(), &PARAMETERS);
     let filter = filter(&mut query);
     let limit = query.read("limit", "must be 1 to 200", |text| {
         let limit: usize = text.parse().ok()?;
@@ -52,11 +85,7 @@ pub(super) async fn list(
     });
     let reader = ListReader {
         store: &service.store,
-        access: if reader.may_read_all {
-            ListAccess::All
-        } else {
-            ListAccess::Own(reader.principal)
-        },
+        access,
         filter,
     };
     let expected = "must be the nextCursor of a page with the same parameters";
@@ -64,19 +93,14 @@ pub(super) async fn list(
     query.finish()?;
     let page = reader
         .page(after, limit.unwrap_or(DEFAULT_PAGE_SIZE), |snapshot| {
-            view(&service, snapshot)
+            view(service, snapshot)
         })
         .await
         .map_err(|error| unavailable(&error))?;
-    let response = ListResponse {
+    Ok(ListedPage {
         next_cursor: page.next.map(|id| reader.cursor(id)),
-        notifications: page
-            .notifications
-            .into_iter()
-            .map(|(view, _)| view)
-            .collect(),
-    };
-    Ok(no_store(json(StatusCode::OK, &response)))
+        notifications: page.notifications,
+    })
 }
 
 fn filter(query: &mut Query) -> ListFilter {
@@ -108,7 +132,7 @@ fn filter(query: &mut Query) -> ListFilter {
     }
 }
 
-fn named<T: Copy>(names: &[(&str, T)], text: &str) -> Option<T> {
+pub(super) fn named<T: Copy>(names: &[(&str, T)], text: &str) -> Option<T> {
     let found = names.iter().find(|(name, _)| *name == text);
     found.map(|(_, value)| *value)
 }

@@ -71,19 +71,29 @@ pub(super) async fn cancel(
         // The addressee may read the status and may not cancel.
         return Err(Code::NotFound.into());
     }
+    let view = cancel_notification(&service, snapshot.id).await?;
+    Ok(StatusDocument::of(&view)?.response(&headers))
+}
+
+/// Cancels a notification and returns its status. A repeated cancellation returns the result of the
+/// first.
+///
+/// # Errors
+/// 422 `not_cancellable` if its delivery has started.
+pub(super) async fn cancel_notification(
+    service: &ApiState,
+    id: NotificationId,
+) -> Result<StatusView, Problem> {
     let outcome = service
         .store
-        .cancel(snapshot.id, service.clock.now())
+        .cancel(id, service.clock.now())
         .await
         .map_err(|error| unavailable(&error))?;
-    service.snapshot_cache.invalidate([snapshot.id]);
-    let snapshot = find(&service, &id, may_read).await?;
-    let view = view(&service, &snapshot);
+    service.snapshot_cache.invalidate([id]);
+    let snapshot = service.reader.read(id).await?.ok_or(Code::NotFound)?;
+    let view = view(service, &snapshot);
     match (outcome, view.status) {
-        // A repeated cancellation returns the result of the first.
-        (CancelResult::Now, _) | (CancelResult::TooLate, NotificationStatus::Cancelled) => {
-            Ok(StatusDocument::of(&view)?.response(&headers))
-        }
+        (CancelResult::Now, _) | (CancelResult::TooLate, NotificationStatus::Cancelled) => Ok(view),
         (CancelResult::TooLate, _) => Err(Problem::new(Code::NotCancellable)
             .detail("it was begun already; GET the notification to see where it stands")),
     }

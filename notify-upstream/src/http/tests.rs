@@ -1,5 +1,6 @@
 //! Tests of the API over real sockets, with tokens of a test issuer, over both stores.
 
+mod admin;
 mod bodies;
 mod injection;
 mod list;
@@ -39,6 +40,8 @@ fn mail_tokens() -> MailTokens {
 struct TestServer {
     metrics: NotifyMetrics,
     url: String,
+    /// The URL of the admin routes.
+    admin_url: String,
     client: reqwest::Client,
     issuer: String,
     key: EncodingKey,
@@ -140,10 +143,13 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
         users_may_address_anyone: false,
         users_may_send_urgent: false,
     };
+    let service = Arc::new(service);
+    let admin_url = listen(admin::routes(&service, rig.pool), limits, &shutdown).await;
     let url = listen(super::router(service), limits, &shutdown).await;
     let served = TestServer {
         metrics,
         url,
+        admin_url,
         client: reqwest::Client::new(),
         issuer,
         key,

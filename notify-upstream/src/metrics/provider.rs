@@ -4,11 +4,13 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry,
 };
 
+use serde::Serialize;
+
 use super::{counters, gauges, register};
 use crate::notification::Channel;
 
 /// The outcomes of calls, in the order of [`ProviderCallMetrics::calls`].
-const OUTCOMES: [&str; 3] = ["ok", "refused", "failed"];
+pub(crate) const OUTCOMES: [&str; 3] = ["ok", "refused", "failed"];
 
 /// The metrics of all providers.
 #[derive(Clone, Debug)]
@@ -28,6 +30,35 @@ pub(crate) struct ProviderCallMetrics {
     pub(crate) breaker: IntGauge,
     /// The duration of calls that were accepted, refused, and failed because of the provider.
     pub(crate) calls: [Histogram; OUTCOMES.len()],
+}
+
+/// The calls of a provider since the start of this process.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CallSummary {
+    ok: u64,
+    refused: u64,
+    failed: u64,
+    /// The mean duration; `None` before the first call.
+    mean_seconds: Option<f64>,
+}
+
+// === impl ProviderCallMetrics ===
+
+impl ProviderCallMetrics {
+    /// Returns the numbers of calls by outcome and their mean duration.
+    #[expect(clippy::cast_precision_loss, reason = "a mean is an estimate")]
+    pub(crate) fn summary(&self) -> CallSummary {
+        let [ok, refused, failed] = self.calls.each_ref().map(Histogram::get_sample_count);
+        let seconds: f64 = self.calls.iter().map(Histogram::get_sample_sum).sum();
+        let count = ok + refused + failed;
+        CallSummary {
+            ok,
+            refused,
+            failed,
+            mean_seconds: (count > 0).then(|| seconds / count as f64),
+        }
+    }
 }
 
 // === impl ProviderMetrics ===

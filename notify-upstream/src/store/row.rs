@@ -3,7 +3,7 @@
 use postern_common::clock::Timestamp;
 
 use crate::address::AddressHash;
-use crate::notification::{Lane, NotificationId, Order, stored_codes};
+use crate::notification::{Channel, Lane, NotificationId, Order, stored_codes};
 
 /// A notification to be stored.
 #[derive(Clone, Debug)]
@@ -339,6 +339,12 @@ pub(crate) struct DeadFilter {
     pub(crate) since: Option<Timestamp>,
     /// Failed before this time.
     pub(crate) until: Option<Timestamp>,
+    /// The provider of the last result that names one.
+    pub(crate) provider: Option<String>,
+    /// The name of the template.
+    pub(crate) template: Option<String>,
+    /// The channel.
+    pub(crate) channel: Option<Channel>,
     /// The maximum number.
     pub(crate) limit: i64,
 }
@@ -429,6 +435,38 @@ stored_codes!(ReceiptKind {
     Failed = 4,
     Bounced = 5,
 });
+
+// === impl DeadFilter ===
+
+impl DeadFilter {
+    /// Returns whether the filter selects all dead letters, up to its limit.
+    #[must_use]
+    pub(crate) const fn is_unrestricted(&self) -> bool {
+        let Self {
+            id,
+            code,
+            since,
+            until,
+            provider,
+            template,
+            channel,
+            limit: _,
+        } = self;
+        id.is_none()
+            && code.is_none()
+            && since.is_none()
+            && until.is_none()
+            && provider.is_none()
+            && template.is_none()
+            && channel.is_none()
+    }
+
+    /// Returns the lanes of the channel, as they are stored.
+    pub(super) fn lanes(&self) -> Option<Vec<i16>> {
+        let lanes = self.channel.map(Lane::of);
+        lanes.map(|lanes| lanes.map(Lane::code).into())
+    }
+}
 
 // === impl SuppressionEntry ===
 

@@ -1,15 +1,16 @@
 //! What operators see of a provider: log events of changes, metrics, and readiness.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use postern_common::admin::Degradation;
 use postern_common::log_limit::LogLimit;
 
-use super::{BreakerTransition, CallOutcome};
+use super::{BreakerTransition, CallOutcome, RecentReply};
 use crate::delivery::provider::ProviderRefusal;
 use crate::delivery::redaction::redact;
-use crate::metrics::{NotifyMetrics, ProviderCallMetrics};
+use crate::metrics::{CALL_OUTCOMES, CallSummary, NotifyMetrics, ProviderCallMetrics};
 use crate::notification::{Channel, NotificationId};
 
 /// The status of one provider, from the outcomes of its calls.
@@ -22,7 +23,11 @@ pub(crate) struct ProviderStatus {
     outage: Mutex<Option<Outage>>,
     failures: LogLimit,
     refusals: LogLimit,
+    replies: Mutex<VecDeque<RecentReply>>,
 }
+
+/// Number of replies that operators see.
+const MAX_RECENT_REPLIES: usize = 10;
 
 #[derive(Debug)]
 struct Outage {
@@ -45,6 +50,7 @@ impl ProviderStatus {
             outage: Mutex::new(None),
             failures: LogLimit::new(),
             refusals: LogLimit::new(),
+            replies: Mutex::default(),
         }
     }
 
@@ -62,6 +68,11 @@ impl ProviderStatus {
             (CallOutcome::Answered | CallOutcome::RecipientRefused, None) => 0,
         };
         self.metrics.calls[index].observe(took.as_secs_f64());
+        self.remember(RecentReply {
+            notification_id: id.to_string(),
+            outcome: CALL_OUTCOMES[index],
+            code: refusal.map(|refusal| refusal.code.clone()),
+        });
         match outcome {
             CallOutcome::ProviderFailed => self.record_failure(refusal, id),
             CallOutcome::Answered | CallOutcome::RecipientRefused => {
@@ -71,6 +82,27 @@ impl ProviderStatus {
                 }
             }
         }
+    }
+
+    fn remember(&self, reply: RecentReply) {
+        let mut replies = self.replies.lock();
+        replies.truncate(MAX_RECENT_REPLIES - 1);
+        replies.push_front(reply);
+    }
+
+    /// Returns the last replies, newest first.
+    pub(super) fn last_replies(&self) -> Vec<RecentReply> {
+        self.replies.lock().iter().cloned().collect()
+    }
+
+    /// Returns whether the last call was answered.
+    pub(super) fn is_up(&self) -> bool {
+        self.outage.lock().is_none()
+    }
+
+    /// Returns the calls since the start of this process.
+    pub(super) fn calls(&self) -> CallSummary {
+        self.metrics.summary()
     }
 
     /// Logs the first failure of an outage. Outages that follow one another quickly are counted in

@@ -58,7 +58,12 @@ ON CONFLICT DO NOTHING";
 
 const DEAD: &str = "
     ($1::uuid IS NULL OR id = $1) AND ($2::text IS NULL OR code = $2)
-    AND ($3::int8 IS NULL OR at >= $3) AND ($4::int8 IS NULL OR at < $4) ORDER BY at, id LIMIT $5";
+    AND ($3::int8 IS NULL OR at >= $3) AND ($4::int8 IS NULL OR at < $4)
+    AND ($6::int2[] IS NULL OR lane = ANY($6))
+    AND ($7::text IS NULL OR $7 = (SELECT r.template FROM notify_record r WHERE r.id = notify_dead.id))
+    AND ($8::text IS NULL OR $8 = (SELECT r.provider FROM notify_result r WHERE r.id = notify_dead.id
+        AND r.provider IS NOT NULL ORDER BY r.at DESC, r.attempt DESC LIMIT 1))
+    ORDER BY at, id LIMIT $5";
 
 macro_rules! bind_dead {
     ($query:expr, $filter:expr) => {
@@ -68,6 +73,9 @@ macro_rules! bind_dead {
             .bind($filter.since.map(|at| at.0))
             .bind($filter.until.map(|at| at.0))
             .bind($filter.limit)
+            .bind($filter.lanes())
+            .bind($filter.template.as_deref())
+            .bind($filter.provider.as_deref())
     };
 }
 
@@ -383,9 +391,9 @@ impl Postgres {
         let sql = format!(
             "WITH gone AS (DELETE FROM notify_dead
                 WHERE id = ANY(ARRAY(SELECT id FROM notify_dead WHERE {DEAD})) RETURNING *),
-            history AS (INSERT INTO notify_result (id, attempt, kind, at) SELECT id, attempt, $6, $7 FROM gone)
+            history AS (INSERT INTO notify_result (id, attempt, kind, at) SELECT id, attempt, $9, $10 FROM gone)
             INSERT INTO notify_queue (id, lane, ord, fence, attempt)
-            SELECT id, lane, $8 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt FROM gone"
+            SELECT id, lane, $11 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt FROM gone"
         );
         let query = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter);
         let query = query

@@ -47,7 +47,12 @@ ON CONFLICT DO NOTHING";
 
 const DEAD: &str = "
     (?1 IS NULL OR id = ?1) AND (?2 IS NULL OR code = ?2)
-    AND (?3 IS NULL OR at >= ?3) AND (?4 IS NULL OR at < ?4) ORDER BY at, id LIMIT ?5";
+    AND (?3 IS NULL OR at >= ?3) AND (?4 IS NULL OR at < ?4)
+    AND (?6 IS NULL OR lane IN (SELECT value FROM json_each(?6)))
+    AND (?7 IS NULL OR ?7 = (SELECT r.template FROM notify_record r WHERE r.id = notify_dead.id))
+    AND (?8 IS NULL OR ?8 = (SELECT r.provider FROM notify_result r WHERE r.id = notify_dead.id AND r.provider IS NOT NULL
+        ORDER BY r.at DESC, r.attempt DESC LIMIT 1))
+    ORDER BY at, id LIMIT ?5";
 
 macro_rules! bind_dead {
     ($query:expr, $filter:expr) => {
@@ -57,6 +62,9 @@ macro_rules! bind_dead {
             .bind($filter.since.map(|at| at.0))
             .bind($filter.until.map(|at| at.0))
             .bind($filter.limit)
+            .bind($filter.lanes().map(|lanes| json(&lanes)))
+            .bind($filter.template.as_deref())
+            .bind($filter.provider.as_deref())
     };
 }
 
@@ -263,7 +271,7 @@ impl Sqlite {
         let mut transaction = self.pools.begin().await?;
         let sql = format!(
             "INSERT INTO notify_queue (id, lane, ord, fence, attempt)
-            SELECT id, lane, ?6 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt FROM
+            SELECT id, lane, ?9 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt FROM
             (SELECT * FROM notify_dead WHERE {DEAD}) RETURNING id"
         );
         let query = bind_dead!(sqlx::query_scalar(AssertSqlSafe(sql)), filter).bind(first);

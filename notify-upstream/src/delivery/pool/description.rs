@@ -1,0 +1,114 @@
+//! What operators see of a provider: its settings and its present state.
+
+use postern_common::circuit_breaker::BreakerState;
+use serde::Serialize;
+
+use super::{PooledProvider, ProviderConfig, ProviderPool, ProviderSettings};
+use crate::metrics::CallSummary;
+use crate::notification::Channel;
+
+/// The settings of a provider, without secrets.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ProviderDescription {
+    pub(crate) name: String,
+    #[serde(serialize_with = "channel_name")]
+    pub(crate) channel: Channel,
+    pub(crate) kind: &'static str,
+    pub(crate) weight: u32,
+    /// Maximum number of concurrent calls.
+    pub(crate) concurrency: usize,
+    /// Maximum number of calls per second over all replicas.
+    pub(crate) rate: Option<u64>,
+}
+
+/// The state of a provider in this process.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ProviderState {
+    /// `closed`, `half_open` or `open`.
+    breaker: &'static str,
+    /// The time until the next probe, while the circuit breaker is open.
+    next_probe_seconds: Option<u64>,
+    /// Whether the last call was answered.
+    is_up: bool,
+    /// The calls since the start of this process.
+    calls: CallSummary,
+    /// The last replies, newest first.
+    last_replies: Vec<RecentReply>,
+}
+
+/// A reply of a provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RecentReply {
+    /// The notification.
+    pub(super) notification_id: String,
+    /// `ok`, `refused` or `failed`.
+    pub(super) outcome: &'static str,
+    /// The code of the refusal.
+    pub(super) code: Option<String>,
+}
+
+// === impl ProviderDescription ===
+
+impl ProviderDescription {
+    /// Describes a configured provider.
+    #[must_use]
+    pub(crate) fn of(config: &ProviderConfig) -> Self {
+        Self {
+            name: config.name.clone(),
+            channel: config.channel,
+            kind: kind(&config.provider),
+            weight: config.weight,
+            concurrency: config.concurrency,
+            rate: config.rate,
+        }
+    }
+}
+
+fn channel_name<S: serde::Serializer>(channel: &Channel, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(channel.as_str())
+}
+
+fn kind(settings: &ProviderSettings) -> &'static str {
+    match settings {
+        ProviderSettings::Smtp(_) => "smtp",
+        ProviderSettings::Twilio(_) => "twilio",
+        ProviderSettings::Http(_) => "http",
+        ProviderSettings::Fcm(_) => "fcm",
+        ProviderSettings::WebPush(_) => "web-push",
+        ProviderSettings::File(_) => "file",
+        ProviderSettings::Null => "null",
+    }
+}
+
+// === impl ProviderPool ===
+
+impl ProviderPool {
+    /// Returns the provider with this name.
+    #[must_use]
+    pub(super) fn named(&self, name: &str) -> Option<&PooledProvider> {
+        let mut all = Channel::ALL
+            .into_iter()
+            .flat_map(|channel| self.channels.get(channel));
+        all.find(|pooled| pooled.name == name)
+    }
+
+    /// Returns the state of a provider, or `None` if there is no provider of this name.
+    #[must_use]
+    pub(crate) fn state(&self, name: &str) -> Option<ProviderState> {
+        let pooled = self.named(name)?;
+        let (breaker, next_probe_seconds) = match pooled.breaker.state() {
+            BreakerState::Closed => ("closed", None),
+            BreakerState::HalfOpen => ("half_open", None),
+            BreakerState::Open(left) => ("open", Some(left.as_secs())),
+        };
+        Some(ProviderState {
+            breaker,
+            next_probe_seconds,
+            is_up: pooled.status.is_up(),
+            calls: pooled.status.calls(),
+            last_replies: pooled.status.last_replies(),
+        })
+    }
+}

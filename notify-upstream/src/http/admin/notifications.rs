@@ -1,0 +1,198 @@
+//! Notifications: list, history, and changes of one.
+
+use axum::extract::{Path, RawQuery, State};
+use axum::response::Response;
+use http::StatusCode;
+use postern_common::admin_api::changed;
+use postern_common::clock::Timestamp;
+use postern_common::http::{BudgetPermit, json};
+use postern_common::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
+use postern_common::{Code, Problem};
+use serde::Serialize;
+use serde_json::{Value, json as value};
+
+use super::super::ApiState;
+use super::super::list::read_page;
+use super::super::status::{cancel_notification, unavailable, view};
+use super::{AdminState, Api, Change};
+use crate::intake::request::NotificationRequest;
+use crate::notification::NotificationId;
+use crate::operations::dead;
+use crate::principal::Principal;
+use crate::status::list::ListAccess;
+use crate::status::view::StatusView;
+use crate::store::{DeadFilter, NotificationSnapshot};
+use crate::templates::{Locale, TemplateName};
+
+/// A notification as operators see it: its status, and what was asked for.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RecordView<'a> {
+    #[serde(flatten)]
+    status: &'a StatusView,
+    recipient: Value,
+    creator: &'a str,
+    addressee: Option<&'a str>,
+    locale: &'a str,
+    request_id: Option<&'a str>,
+    send_at: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
+}
+
+/// Handles `GET /admin/notifications`: the query of `GET /notifications`, over all notifications.
+pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let page = read_page(&api, ListAccess::All, query.as_deref()).await?;
+    let records: Vec<RecordView<'_>> = page
+        .notifications
+        .iter()
+        .map(|(status, snapshot)| RecordView::of(status, snapshot))
+        .collect();
+    let body = value!({ "notifications": records, "nextCursor": page.next_cursor });
+    Ok(json(StatusCode::OK, &body))
+}
+
+/// Handles `GET /admin/notifications/{id}`: the record, and the events of `postern-notify show`.
+pub(super) async fn show(
+    State(state): State<AdminState>,
+    Api(api): Api,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let snapshot = find(&api, &id).await?;
+    let selector = TimelineSelector::Notification(snapshot.id.to_string());
+    let query = TimelineQuery::new(selector, MAX_ENTRIES);
+    let timeline = state.reader.answer(&query).await?;
+    let status = view(&api, &snapshot);
+    let record = RecordView::of(&status, &snapshot);
+    let body = value!({ "notification": record, "entries": timeline.entries });
+    Ok(json(StatusCode::OK, &body))
+}
+
+/// Handles `POST /admin/notifications/{id}/retry`: queues a dead letter again.
+pub(super) async fn retry(
+    Api(api): Api,
+    change: Change,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let before = find(&api, &id).await?;
+    let filter = DeadFilter {
+        id: Some(before.id),
+        limit: 1,
+        ..DeadFilter::default()
+    };
+    let retried = dead::replay(&api.store, &filter, &api.clock)
+        .await
+        .map_err(|error| unavailable(&error))?;
+    if retried == 0 {
+        let detail =
+            "only notifications that failed permanently and were not dropped can be retried";
+        return Err(Problem::new(Code::ValidationFailed).detail(detail));
+    }
+    let lane = before.record.lane;
+    api.dispatch_state.channel(lane.channel).mark_waiting(lane);
+    api.snapshot_cache.invalidate([before.id]);
+    let after = status_of(&api, &find(&api, &id).await?);
+    change.record(
+        "notification.retry",
+        &id,
+        status_of(&api, &before),
+        after.clone(),
+    );
+    Ok(changed(&value!({ "notificationId": id, "status": after })))
+}
+
+/// Handles `POST /admin/notifications/{id}/cancel`: cancels one whose delivery has not started.
+pub(super) async fn cancel(
+    Api(api): Api,
+    change: Change,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let before = find(&api, &id).await?;
+    let after = cancel_notification(&api, before.id).await?;
+    let status = Value::from(after.status.as_str());
+    change.record(
+        "notification.cancel",
+        &id,
+        status_of(&api, &before),
+        status.clone(),
+    );
+    Ok(changed(&value!({ "notificationId": id, "status": status })))
+}
+
+/// Handles `POST /admin/notifications/{id}/replay`: accepts a new notification with the same
+/// recipient, template, variables, locale, priority and creator.
+pub(super) async fn replay(
+    Api(api): Api,
+    change: Change,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let original = find(&api, &id).await?;
+    let creator = &*original.record.creator;
+    let request = request_of(&original)
+        .ok_or_else(|| Problem::new(Code::NotFound).detail("the content is no longer stored"))?
+        .check(&api.templates.load(), Principal::author(creator))?;
+    let principal = Principal {
+        creator: creator.into(),
+        actor: None,
+    };
+    let accepted = api
+        .submissions
+        .submit(&principal, request, None, BudgetPermit::default())
+        .await?;
+    let copy = accepted.id.to_string();
+    change.record(
+        "notification.replay",
+        &id,
+        Value::Null,
+        value!({ "notificationId": copy }),
+    );
+    Ok(changed(&value!({ "notificationId": copy, "replayOf": id })))
+}
+
+/// Returns the request that would be accepted as the same content now, without its times.
+fn request_of(snapshot: &NotificationSnapshot) -> Option<NotificationRequest> {
+    let record = &snapshot.record;
+    Some(NotificationRequest {
+        channel: record.lane.channel,
+        recipient: serde_json::from_str(&record.recipient).ok()?,
+        template: TemplateName::parse(&record.template)?,
+        variables: serde_json::from_str(&record.variables).ok()?,
+        locale: Locale::parse(&record.locale),
+        priority: record.lane.priority,
+        send_at: None,
+        expires_at: None,
+    })
+}
+
+/// Returns a notification.
+///
+/// # Errors
+/// 404 if it does not exist.
+async fn find(api: &ApiState, id: &str) -> Result<NotificationSnapshot, Problem> {
+    let id = NotificationId::parse(id).ok_or(Code::NotFound)?;
+    // The snapshots of the status cache have no variables.
+    let found = api.store.read(&[id]).await;
+    let found = found.map_err(|error| unavailable(&error))?.pop();
+    found.ok_or_else(|| Code::NotFound.into())
+}
+
+fn status_of(api: &ApiState, snapshot: &NotificationSnapshot) -> Value {
+    view(api, snapshot).status.as_str().into()
+}
+
+// === impl RecordView ===
+
+impl<'a> RecordView<'a> {
+    fn of(status: &'a StatusView, snapshot: &'a NotificationSnapshot) -> Self {
+        let record = &snapshot.record;
+        Self {
+            status,
+            recipient: serde_json::from_str(&record.recipient).unwrap_or_default(),
+            creator: &record.creator,
+            addressee: record.addressee.as_deref(),
+            locale: &record.locale,
+            request_id: record.request_id.as_deref(),
+            send_at: snapshot.send_at,
+            expires_at: record.expires_at,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Dead letters: notifications that failed permanently.
+
+use std::collections::HashMap;
+
+use postern_common::Clock;
+use postern_common::clock::Timestamp;
+use serde::Serialize;
+
+use crate::address::Recipient;
+use crate::notification::{NotificationId, OrderSequence};
+use crate::store::{
+    DeadFilter, DeadLetter, HistoryEntry, NotificationSnapshot, ResultRow, Store, StoreError,
+};
+
+/// Number of notifications that are read at a time.
+const READ_BATCH_SIZE: usize = 200;
+
+/// A dead letter with what its history says.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DeadLetterView {
+    pub(crate) notification_id: String,
+    /// The time of the failure.
+    pub(crate) at: Timestamp,
+    pub(crate) channel: &'static str,
+    pub(crate) priority: &'static str,
+    pub(crate) attempts: i32,
+    /// The code of the reason.
+    pub(crate) code: Option<String>,
+    pub(crate) recipient_kind: Option<&'static str>,
+    pub(crate) template: Option<String>,
+    /// The provider of the last result that names one.
+    pub(crate) provider: Option<String>,
+    /// The last reply of a provider, without addresses.
+    pub(crate) last_reply: Option<String>,
+}
+
+/// Returns dead letters with what their history says, oldest first.
+///
+/// # Errors
+/// The store is unavailable or rejects the statement.
+pub(crate) async fn list(
+    store: &Store,
+    filter: &DeadFilter,
+) -> Result<Vec<DeadLetterView>, StoreError> {
+    let letters = store.dead_letters(filter).await?;
+    let mut views = Vec::with_capacity(letters.len());
+    for batch in letters.chunks(READ_BATCH_SIZE) {
+        let ids: Vec<NotificationId> = batch.iter().map(|letter| letter.id).collect();
+        let snapshots = store.read(&ids).await?;
+        let snapshots: HashMap<_, _> = snapshots
+            .into_iter()
+            .map(|snapshot| (snapshot.id, snapshot))
+            .collect();
+        views.extend(
+            batch
+                .iter()
+                .map(|letter| DeadLetterView::of(letter, snapshots.get(&letter.id))),
+        );
+    }
+    Ok(views)
+}
+
+/// Queues dead letters again, with all attempts and a new deadline, and returns their number.
+///
+/// # Errors
+/// The store is unavailable or rejects the statement.
+pub(crate) async fn replay(
+    store: &Store,
+    filter: &DeadFilter,
+    clock: &Clock,
+) -> Result<u64, StoreError> {
+    let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
+    let first = OrderSequence::new(clock.clone()).orders(count);
+    store.replay(filter, first, clock.now()).await
+}
+
+// === impl DeadLetterView ===
+
+impl DeadLetterView {
+    fn of(letter: &DeadLetter, snapshot: Option<&NotificationSnapshot>) -> Self {
+        let last = snapshot.and_then(last_result);
+        let recipient_kind = snapshot.and_then(|snapshot| {
+            let recipient: Option<Recipient> =
+                serde_json::from_str(&snapshot.record.recipient).ok();
+            recipient.map(|recipient| recipient.kind())
+        });
+        Self {
+            notification_id: letter.id.to_string(),
+            at: letter.at,
+            channel: letter.lane.channel.as_str(),
+            priority: letter.lane.priority.as_str(),
+            attempts: letter.attempt,
+            code: letter.code.clone(),
+            recipient_kind,
+            template: snapshot.map(|snapshot| snapshot.record.template.clone()),
+            provider: last.and_then(|result| result.provider.clone()),
+            last_reply: last.and_then(|result| result.detail.clone()),
+        }
+    }
+}
+
+/// Returns the last result that a provider gave, or else the last one.
+fn last_result(snapshot: &NotificationSnapshot) -> Option<&ResultRow> {
+    let results = || {
+        snapshot
+            .history
+            .iter()
+            .rev()
+            .filter_map(|entry| match entry {
+                HistoryEntry::Result(result) => Some(result),
+                HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
+            })
+    };
+    results()
+        .find(|result| result.provider.is_some())
+        .or_else(|| results().next())
+}

@@ -1,0 +1,109 @@
+//! The queue by channel and priority.
+
+use postern_common::clock::Timestamp;
+use serde::Serialize;
+
+use crate::dispatch::DispatchState;
+use crate::notification::{Channel, Lane, Order, PerChannel, Priority, order_time};
+use crate::store::{LowWatermark, Store, StoreError};
+
+/// Maximum number of rows counted per lane, which bounds the cost of counting.
+const MAX_COUNTED_ROWS: i64 = 100_000;
+
+/// The waiting and claimed notifications of a channel and priority.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct QueueView {
+    channel: &'static str,
+    priority: &'static str,
+    /// First attempts, waiting or in delivery, counted up to 100,000.
+    depth: i64,
+    /// Retries that are due, waiting or in delivery, counted up to 100,000.
+    retries: i64,
+    /// The acceptance of the oldest waiting first attempt, or the due time of the oldest retry.
+    oldest_at: Option<Timestamp>,
+    oldest_age_seconds: Option<f64>,
+    /// `PROVIDER_UNAVAILABLE`, `LOW_THROTTLED` or `LOW_PAUSED`, as in the status of a notification.
+    wait_reason: Option<&'static str>,
+    /// The time of the next probe, while no provider of the channel can be called.
+    next_probe_at: Option<Timestamp>,
+}
+
+/// Returns the queue of every channel and priority. The restrictions are those of this process.
+///
+/// # Errors
+/// The store is unavailable or rejects the statement.
+pub(crate) async fn view(
+    store: &Store,
+    state: &DispatchState,
+    now: Timestamp,
+) -> Result<Vec<QueueView>, StoreError> {
+    let depths = store.queue_depths(MAX_COUNTED_ROWS).await?;
+    let rows = |lane: Lane| {
+        let of_lane = depths.iter().filter(|depth| depth.lane == lane);
+        of_lane.map(|depth| depth.rows).sum::<i64>()
+    };
+    let oldest = oldest_orders(store).await?;
+    let mut views = Vec::with_capacity(Channel::ALL.len() * Priority::ALL.len());
+    for channel in Channel::ALL {
+        let flow = state.channel(channel).flow();
+        for priority in Priority::ALL {
+            let lane = Lane::first(channel, priority);
+            let lanes = [lane, lane.retries()];
+            let heads = lanes
+                .iter()
+                .filter_map(|lane| oldest.get(channel)[lane.index()]);
+            let oldest_at = heads.min().map(order_time);
+            let wait_reason = if flow.next_probe_at.is_some() {
+                Some("PROVIDER_UNAVAILABLE")
+            } else {
+                let throttle = flow.low_throttle.wait_reason();
+                throttle.filter(|_| priority == Priority::Low)
+            };
+            views.push(QueueView {
+                channel: channel.as_str(),
+                priority: priority.as_str(),
+                depth: rows(lane),
+                retries: rows(lane.retries()),
+                oldest_at,
+                oldest_age_seconds: oldest_at.map(|at| seconds_between(at, now)),
+                wait_reason,
+                next_probe_at: flow.next_probe_at,
+            });
+        }
+    }
+    Ok(views)
+}
+
+/// Returns the order of the oldest row of each lane that can be claimed. The saved low watermarks
+/// keep the scan short after many rows have been deleted.
+async fn oldest_orders(
+    store: &Store,
+) -> Result<PerChannel<[Option<Order>; Lane::PER_CHANNEL]>, StoreError> {
+    let mut oldest = PerChannel::from_fn(|_| [None; Lane::PER_CHANNEL]);
+    for channel in Channel::ALL {
+        let saved = store.low_watermarks(channel).await?;
+        let marks = Lane::of(channel).map(|lane| {
+            let mark = saved.iter().find(|mark| mark.lane == lane);
+            let low = mark.map_or(0, |mark| mark.order);
+            LowWatermark {
+                lane,
+                low,
+                cursor: low,
+            }
+        });
+        for scan in store.scan_lanes(&marks, &[]).await? {
+            let first = [scan.gap, scan.head].into_iter().flatten().min();
+            oldest.get_mut(channel)[scan.lane.index()] = first;
+        }
+    }
+    Ok(oldest)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "an age has some billion milliseconds"
+)]
+fn seconds_between(start: Timestamp, end: Timestamp) -> f64 {
+    end.0.saturating_sub(start.0).max(0) as f64 / 1000.0
+}
