@@ -24,6 +24,7 @@ use serde_json::{Map, Value, json};
 
 use crate::Config;
 use crate::notification::Channel;
+use crate::operations::templates::{self, Preview, PreviewError};
 use crate::store::Store;
 use crate::templates::{Locale, MessageContent, TemplateName, Templates, VariableAuthor};
 
@@ -238,32 +239,34 @@ fn preview(
         .map(|tag| Locale::parse(tag).ok_or_else(|| usage("--locale must be a tag such as de-AT")));
     let variables: Map<String, Value> =
         serde_json::from_str(variables).map_err(|error| usage(&format!("--variables: {error}")))?;
-    let found = templates
-        .find(&name, channel, locale.transpose()?.as_ref())
-        .map_err(|_| usage("no such template for this channel"))?;
-    let missing = found.missing(&variables);
-    if !missing.is_empty() {
-        return Err(usage(&format!("missing variables: {}", missing.join(", "))));
-    }
-    let content = found
-        .render(&variables, VariableAuthor::Service)
-        .map_err(|error| usage(&error.to_string()))?;
-    let (version, locale) = (found.version(), found.locale().as_str());
-    let (text, value) = match content {
+    let wanted = (&name, channel, locale.transpose()?);
+    let (name, channel, locale) = (wanted.0, wanted.1, wanted.2.as_ref());
+    let author = VariableAuthor::Service;
+    let found = templates::preview(templates, (name, channel, locale), &variables, author)
+        .map_err(|error| match error {
+            PreviewError::NotFound => usage("no such template for this channel"),
+            PreviewError::Missing(names) => {
+                usage(&format!("missing variables: {}", names.join(", ")))
+            }
+            PreviewError::Render(error) => usage(&error.to_string()),
+        })?;
+    let Preview {
+        version,
+        locale,
+        content,
+    } = found;
+    let value = templates::content_json(&content);
+    let text = match content {
         MessageContent::Email {
             subject,
             text,
             html,
         } => {
-            let value = json!({ "subject": subject, "text": text, "html": html });
             let html = html.map_or(String::new(), |html| format!("\n---\n{html}"));
-            (format!("Subject: {subject}\n\n{text}{html}"), value)
+            format!("Subject: {subject}\n\n{text}{html}")
         }
-        MessageContent::Sms { text } => (text.clone(), json!({ "text": text })),
-        MessageContent::Push { title, body } => {
-            let value = json!({ "title": title, "body": body });
-            (format!("{title}\n{body}"), value)
-        }
+        MessageContent::Sms { text } => text,
+        MessageContent::Push { title, body } => format!("{title}\n{body}"),
     };
     let value = json!({ "version": version, "locale": locale, "content": value });
     let text = format!("version {version}, language {locale}\n{text}");

@@ -6,3 +6,5 @@
 
 pub(crate) mod dead;
 pub(crate) mod queue;
+pub(crate) mod suppression;
+pub(crate) mod templates;

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use minijinja::Environment;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 pub(crate) use load::fingerprint;
@@ -100,6 +101,28 @@ pub(crate) struct FoundTemplate<'a> {
     variant: &'a TemplateVariant,
 }
 
+/// What operators see of a template.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TemplateDescription {
+    name: String,
+    version: u32,
+    /// Variables that may be absent.
+    optional_variables: BTreeSet<String>,
+    /// Whether its e-mail carries `List-Unsubscribe`.
+    unsubscribe: bool,
+    variants: Vec<VariantDescription>,
+}
+
+/// A channel and locale of a template.
+#[derive(Clone, Debug, Serialize)]
+struct VariantDescription {
+    channel: &'static str,
+    locale: String,
+    /// Paths of the variables that are required.
+    variables: BTreeSet<String>,
+}
+
 /// The reason why no variant was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TemplateLookupError {
@@ -149,6 +172,28 @@ impl Templates {
             let variants = template.variants.keys();
             variants.map(move |(channel, locale)| (name, *channel, locale))
         })
+    }
+
+    /// Describes all templates, by name.
+    pub(crate) fn descriptions(&self) -> Vec<TemplateDescription> {
+        let describe = |(name, template): (&TemplateName, &Template)| {
+            let variants = template.variants.iter();
+            let variant = |((channel, locale), variant): (&(Channel, Locale), &TemplateVariant)| {
+                VariantDescription {
+                    channel: channel.as_str(),
+                    locale: locale.as_str().to_owned(),
+                    variables: variant.required.clone(),
+                }
+            };
+            TemplateDescription {
+                name: name.as_str().to_owned(),
+                version: template.settings.version,
+                optional_variables: template.settings.optional.clone(),
+                unsubscribe: template.settings.unsubscribe,
+                variants: variants.map(variant).collect(),
+            }
+        };
+        self.by_name.iter().map(describe).collect()
     }
 
     /// Returns the number of templates.

@@ -3,13 +3,14 @@
 use clap::{Args, Subcommand};
 use postern_common::Clock;
 use postern_common::exit::Exit;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::Config;
-use crate::address::{self, AddressHash};
+use crate::address;
 use crate::delivery::suppression::{MAX_REMOVED_ROWS, SuppressionList};
 use crate::notification::Channel;
-use crate::store::{StoreError, SuppressionEntry, SuppressionQuery};
+use crate::operations::suppression::{SuppressionView, kinds, parse_hash};
+use crate::store::{StoreError, SuppressionQuery};
 
 use super::output::Output;
 use super::{instant, one_of, open};
@@ -77,7 +78,8 @@ impl SuppressionCommand {
                     .await
                     .map_err(unavailable)?
                 {
-                    output.record(&line(&entry), &value(&entry))?;
+                    let entry = SuppressionView::from(&entry);
+                    output.record(&line(&entry), &json!(entry))?;
                 }
                 Ok(())
             }
@@ -100,26 +102,15 @@ impl SuppressionCommand {
     }
 }
 
-fn line(entry: &SuppressionEntry) -> String {
-    let (list, channel) = SuppressionList::of_kind(entry.kind)
-        .map_or(("-", "-"), |(list, channel)| {
-            (list.as_str(), channel.as_str())
-        });
+fn line(entry: &SuppressionView) -> String {
     format!(
-        "{} {list} {channel} {} {}",
+        "{} {} {} {} {}",
         entry.at,
+        entry.list.unwrap_or("-"),
+        entry.channel.unwrap_or("-"),
         entry.reason,
-        hex::encode(&entry.address)
+        entry.address_hash
     )
-}
-
-fn value(entry: &SuppressionEntry) -> Value {
-    let kind = SuppressionList::of_kind(entry.kind);
-    json!({
-        "at": entry.at, "list": kind.map(|(list, _)| list.as_str()),
-        "channel": kind.map(|(_, channel)| channel.as_str()), "reason": entry.reason,
-        "addressHash": hex::encode(&entry.address),
-    })
 }
 
 // === impl SuppressionFilter ===
@@ -143,19 +134,9 @@ impl SuppressionFilter {
     fn parse(self, list: Option<&str>) -> Result<SuppressionQuery, Exit> {
         let list = one_of("--list", SuppressionList::NAMES, list)?;
         let channel = one_of("--channel", Channel::NAMES, self.channel.as_deref())?;
-        let kinds = SuppressionList::NAMES
-            .iter()
-            .flat_map(|(_, list)| Channel::ALL.map(|channel| (*list, channel)))
-            .filter(|(known, of)| {
-                list.is_none_or(|list| list == *known) && channel.is_none_or(|c| c == *of)
-            })
-            .map(|(list, channel)| list.kind(channel))
-            .collect();
+        let kinds = kinds(list, channel);
         let by_hash = self.hash.map(|text| {
-            let hash: Option<AddressHash> = hex::decode(&text)
-                .ok()
-                .and_then(|hash| hash.try_into().ok());
-            hash.ok_or_else(|| Exit::usage("--hash must be 64 hexadecimal digits"))
+            parse_hash(&text).ok_or_else(|| Exit::usage("--hash must be 64 hexadecimal digits"))
         });
         Ok(SuppressionQuery {
             kinds,
@@ -165,6 +146,7 @@ impl SuppressionFilter {
             reason: self.reason,
             since: instant("since", self.since)?,
             until: instant("until", self.until)?,
+            after: None,
             limit: self.limit,
         })
     }

@@ -26,6 +26,7 @@ pub(crate) use codes::{ErrorCodeTable, INTERNAL_ERROR};
 pub(crate) use fcm::{FcmAccount, FcmProvider};
 pub(crate) use file::FileProvider;
 pub(crate) use generic::{HttpConfig, HttpProvider, ID_PLACEHOLDER};
+pub(crate) use segments::segment_count;
 pub(crate) use smtp::{SmtpConfig, SmtpProvider, SmtpTimeouts, TlsMode};
 pub(crate) use twilio::{TwilioConfig, TwilioProvider, TwilioSender};
 pub(crate) use web_push::{VapidKey, WebPushProvider};

@@ -5,6 +5,9 @@ mod dead;
 mod notifications;
 mod providers;
 mod queue;
+mod recipient;
+mod suppression;
+mod templates;
 
 use std::sync::{Arc, Weak};
 
@@ -80,6 +83,16 @@ pub(crate) fn admin_routes(api: &Arc<ApiState>, parts: AdminParts) -> Router {
         .route("/admin/dead/drop", post(dead::drop_letters))
         .route("/admin/queue", get(queue::view))
         .route("/admin/providers", get(providers::list))
+        .route("/admin/templates", get(templates::list))
+        .route("/admin/templates/{name}/preview", post(templates::preview))
+        .route("/admin/templates/{name}/send", post(templates::send))
+        .route("/admin/providers/{name}/test", post(providers::test))
+        .route(
+            "/admin/notifications/{id}/preview",
+            get(notifications::preview),
+        )
+        .route("/admin/suppression", get(suppression::list))
+        .route("/admin/suppression/remove", post(suppression::remove))
         .with_state(state)
         .merge(timeline::route(api.clock.clone(), read))
 }

@@ -414,6 +414,8 @@ pub(crate) struct SuppressionQuery {
     pub(crate) since: Option<Timestamp>,
     /// Added before this time.
     pub(crate) until: Option<Timestamp>,
+    /// Only entries behind this one, in the order of the result: time, kind and address.
+    pub(crate) after: Option<(Timestamp, i16, AddressHash)>,
     /// The maximum number.
     pub(crate) limit: i64,
 }

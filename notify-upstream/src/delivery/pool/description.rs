@@ -3,7 +3,8 @@
 use postern_common::circuit_breaker::BreakerState;
 use serde::Serialize;
 
-use super::{PooledProvider, ProviderConfig, ProviderPool, ProviderSettings};
+use super::{MAX_CALL_DURATION, PooledProvider, ProviderConfig, ProviderPool, ProviderSettings};
+use crate::delivery::provider::{OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::metrics::CallSummary;
 use crate::notification::Channel;
 
@@ -92,6 +93,22 @@ impl ProviderPool {
             .into_iter()
             .flat_map(|channel| self.channels.get(channel));
         all.find(|pooled| pooled.name == name)
+    }
+
+    /// Sends a message through a provider, without its limits and circuit breaker. Returns `None` if
+    /// there is no provider of this name.
+    pub(crate) async fn send_directly(
+        &self,
+        name: &str,
+        message: &OutgoingMessage<'_>,
+    ) -> Option<Result<ProviderAck, ProviderRefusal>> {
+        let pooled = self.named(name)?;
+        if !pooled.provider.supports(message.to) {
+            return Some(Err(ProviderRefusal::unsupported_message()));
+        }
+        let call = pooled.provider.send(message);
+        let sent = tokio::time::timeout(MAX_CALL_DURATION, call).await;
+        Some(sent.unwrap_or_else(|_| Err(self.codes.classify("*", "timeout"))))
     }
 
     /// Returns the state of a provider, or `None` if there is no provider of this name.

@@ -71,6 +71,11 @@ impl std::fmt::Display for SmsSegments {
 
 /// Returns the encoding and the number of segments: one of 160 units or several of 153; 70 and 67
 /// in UCS-2.
+/// Returns the number of segments of a text message, however many there are.
+pub(crate) fn segment_count(text: &str) -> usize {
+    segments(text).1
+}
+
 fn segments(text: &str) -> (SmsEncoding, usize) {
     let place = |c: char| match c {
         c if GSM7.contains(c) => Some(1),

@@ -18,10 +18,11 @@ use super::{AdminState, Api, Change};
 use crate::intake::request::NotificationRequest;
 use crate::notification::NotificationId;
 use crate::operations::dead;
+use crate::operations::templates::{PreviewError, content_json, preview as render};
 use crate::principal::Principal;
 use crate::status::list::ListAccess;
 use crate::status::view::StatusView;
-use crate::store::{DeadFilter, NotificationSnapshot};
+use crate::store::{DeadFilter, HistoryEntry, NotificationSnapshot};
 use crate::templates::{Locale, TemplateName};
 
 /// A notification as operators see it: its status, and what was asked for.
@@ -146,6 +147,39 @@ pub(super) async fn replay(
         value!({ "notificationId": copy }),
     );
     Ok(changed(&value!({ "notificationId": copy, "replayOf": id })))
+}
+
+/// Handles `GET /admin/notifications/{id}/preview`: the message, rendered again with the template
+/// that is loaded now.
+pub(super) async fn preview(Api(api): Api, Path(id): Path<String>) -> Result<Response, Problem> {
+    let snapshot = find(&api, &id).await?;
+    let record = &snapshot.record;
+    let (name, variables) = (
+        TemplateName::parse(&record.template).ok_or(Code::Internal)?,
+        serde_json::from_str(&record.variables).map_err(|_| Code::Internal)?,
+    );
+    let (channel, locale) = (record.lane.channel, Locale::parse(&record.locale));
+    let author = Principal::author(&record.creator);
+    let templates = api.templates.load();
+    let wanted = (&name, channel, locale.as_ref());
+    let found = render(&templates, wanted, &variables, author).map_err(|error| match error {
+        PreviewError::NotFound => {
+            Problem::new(Code::NotFound).detail("the template is no longer there")
+        }
+        PreviewError::Missing(_) | PreviewError::Render(_) => Problem::new(Code::ValidationFailed)
+            .detail("the template has changed and does not render with the stored variables"),
+    })?;
+    let rendered = snapshot.history.iter().rev().find_map(|entry| match entry {
+        HistoryEntry::Result(result) => result.template_version,
+        HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
+    });
+    let sent_version = rendered.unwrap_or(record.template_version);
+    let mut body = content_json(&found.content);
+    body["channel"] = channel.as_str().into();
+    body["locale"] = found.locale.into();
+    body["templateVersion"] = sent_version.into();
+    body["isSameVersion"] = (i64::from(found.version) == i64::from(sent_version)).into();
+    Ok(json(StatusCode::OK, &body))
 }
 
 /// Returns the request that would be accepted as the same content now, without its times.

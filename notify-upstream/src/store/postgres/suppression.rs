@@ -10,7 +10,8 @@ use crate::store::row::{SuppressionChange, SuppressionEntry, SuppressionQuery, S
 
 const ENTRIES: &str = "
     channel = ANY($1) AND ($2::bytea IS NULL OR address = $2) AND ($3::text IS NULL OR reason = $3)
-    AND ($4::int8 IS NULL OR at >= $4) AND ($5::int8 IS NULL OR at < $5) ORDER BY at, channel, address LIMIT $6";
+    AND ($4::int8 IS NULL OR at >= $4) AND ($5::int8 IS NULL OR at < $5)
+    AND ($7::int8 IS NULL OR (at, channel, address) > ($7, $8::int2, $9::bytea)) ORDER BY at, channel, address LIMIT $6";
 
 macro_rules! bind_entries {
     ($query:expr, $filter:expr) => {
@@ -21,6 +22,9 @@ macro_rules! bind_entries {
             .bind($filter.since.map(|at| at.0))
             .bind($filter.until.map(|at| at.0))
             .bind($filter.limit)
+            .bind($filter.after.map(|(at, ..)| at.0))
+            .bind($filter.after.map(|(_, kind, _)| kind))
+            .bind($filter.after.as_ref().map(|(.., hash)| hash.as_slice()))
     };
 }
 
@@ -117,7 +121,7 @@ impl Postgres {
                 DELETE FROM notify_suppression WHERE (channel, address) IN
                     (SELECT channel, address FROM notify_suppression WHERE {ENTRIES}) RETURNING channel, address
             )
-            INSERT INTO notify_suppression_lifted (channel, address, at) SELECT channel, address, $7 FROM gone
+            INSERT INTO notify_suppression_lifted (channel, address, at) SELECT channel, address, $10 FROM gone
             ON CONFLICT (channel, address) DO UPDATE SET at = excluded.at"
         );
         let query = bind_entries!(sqlx::query(AssertSqlSafe(sql)), filter).bind(now.0);

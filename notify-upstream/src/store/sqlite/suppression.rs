@@ -10,7 +10,8 @@ use crate::store::row::{SuppressionChange, SuppressionEntry, SuppressionQuery, S
 
 const ENTRIES: &str = "
     channel IN (SELECT value FROM json_each(?1)) AND (?2 IS NULL OR address = ?2) AND (?3 IS NULL OR reason = ?3)
-    AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5) ORDER BY at, channel, address LIMIT ?6";
+    AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5)
+    AND (?7 IS NULL OR (at, channel, address) > (?7, ?8, ?9)) ORDER BY at, channel, address LIMIT ?6";
 
 macro_rules! bind_entries {
     ($query:expr, $filter:expr) => {
@@ -21,6 +22,9 @@ macro_rules! bind_entries {
             .bind($filter.since.map(|at| at.0))
             .bind($filter.until.map(|at| at.0))
             .bind($filter.limit)
+            .bind($filter.after.map(|(at, ..)| at.0))
+            .bind($filter.after.map(|(_, kind, _)| kind))
+            .bind($filter.after.as_ref().map(|(.., hash)| hash.as_slice()))
     };
 }
 
@@ -111,7 +115,7 @@ impl Sqlite {
         let mut transaction = self.pools.begin().await?;
         let sql = format!(
             "INSERT INTO notify_suppression_lifted (channel, address, at)
-            SELECT channel, address, ?7 FROM (SELECT * FROM notify_suppression WHERE {ENTRIES}) WHERE true
+            SELECT channel, address, ?10 FROM (SELECT * FROM notify_suppression WHERE {ENTRIES}) WHERE true
             ON CONFLICT (channel, address) DO UPDATE SET at = excluded.at"
         );
         let mark = bind_entries!(sqlx::query(AssertSqlSafe(sql)), filter).bind(now.0);
