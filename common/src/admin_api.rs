@@ -104,7 +104,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Operator {
 
 /// Returns `routes`, each of which requires the secret as a bearer token, or no route without a
 /// secret. Responses are not stored by caches.
-#[must_use]
 pub fn protect(token: Option<&Secret>, routes: Router) -> Router {
     let Some(token) = token else {
         return Router::new();
@@ -128,7 +127,6 @@ fn authorize(request: &Request, expected: &[u8]) -> Result<(), Problem> {
 }
 
 /// Returns the route `GET /admin/info`: the program, its configuration and its readiness.
-#[must_use]
 pub fn info_route(info: ProcessInfo, health: Health, clock: Clock) -> Router {
     let handler = move || {
         let body = json!({

@@ -31,12 +31,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use self::components::{
-    actor_client, build_tracer, cache_probe, load_templates, verifier, warn_without_mail_tokens,
+    actor_client, build_providers, build_tracer, cache_probe, load_templates, verifier,
+    warn_without_mail_tokens,
 };
 use self::shutdown::{DeliveryTasks, retire_workers};
 use crate::config::Config;
 use crate::delivery::attempt::AttemptExecutor;
-use crate::delivery::pool::{MAX_CALL_DURATION, ProviderDescription, ProviderPool};
+use crate::delivery::pool::MAX_CALL_DURATION;
 use crate::delivery::provider::check_tls;
 use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
@@ -104,20 +105,7 @@ impl App {
         let metrics = NotifyMetrics::new();
         let cache_probe = cache_probe(&cache, &metrics);
         warn_without_mail_tokens(&config);
-        let descriptions = config.providers.iter().map(ProviderDescription::of);
-        let descriptions = descriptions.collect();
-        let providers = ProviderPool::build(
-            std::mem::take(&mut config.providers),
-            &config.queue.permits,
-            &cache,
-            &clock,
-            &metrics,
-        )?;
-        let providers = Arc::new(providers);
-        let admin_parts = AdminParts {
-            pool: Arc::clone(&providers),
-            descriptions,
-        };
+        let (providers, admin_parts) = build_providers(&mut config, &cache, &clock, &metrics)?;
         let verifier = verifier(&config, &clock);
         let service_client = ServiceClient::new(
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
@@ -266,6 +254,7 @@ impl App {
         shutdown: CancellationToken,
     ) {
         let admin_router = self.admin_router(origin);
+        let limits = api_limits(&self.config);
         let background_stop = CancellationToken::new();
         let mut background = JoinSet::new();
         let span_export = SpanExport::start(self.span_export.take());
@@ -289,11 +278,7 @@ impl App {
         for dispatcher in self.dispatchers {
             dispatch_tasks.spawn(dispatcher.run(self.stop_delivery.clone()));
         }
-        let publisher = WakeupPublisher::new(store.clone(), dispatch_state).map(Arc::new);
-        if let Some(publisher) = &publisher {
-            background.spawn(Arc::clone(publisher).listen());
-            background.spawn(Arc::clone(publisher).run());
-        }
+        let publisher = start_publisher(&store, dispatch_state, &mut background);
         let service_check = self.health.check("service");
         service_check.set_ok();
         let committer = tokio::spawn(self.committer.run());
@@ -309,10 +294,6 @@ impl App {
             ));
         }
         let router = crate::http::router(self.service);
-        let limits = Limits {
-            bodies: self.config.queue.bodies,
-            ..Limits::default()
-        };
         let telemetry = RequestTelemetry::new(metrics.http(), self.tracer);
         let stop = shutdown.clone();
         let serving = serve_observed(listeners.public, router, limits, telemetry, stop);
@@ -338,6 +319,25 @@ impl App {
         background.shutdown().await;
         retire_workers(&workers, &store, &self.opened).await;
         span_export.finish().await;
+    }
+}
+
+/// Starts the exchange of wake-ups with other replicas, if the store is shared.
+fn start_publisher(
+    store: &Store,
+    dispatch_state: Arc<DispatchState>,
+    background: &mut JoinSet<()>,
+) -> Option<Arc<WakeupPublisher>> {
+    let publisher = Arc::new(WakeupPublisher::new(store.clone(), dispatch_state)?);
+    background.spawn(Arc::clone(&publisher).listen());
+    background.spawn(Arc::clone(&publisher).run());
+    Some(publisher)
+}
+
+fn api_limits(config: &Config) -> Limits {
+    Limits {
+        bodies: config.queue.bodies,
+        ..Limits::default()
     }
 }
 

@@ -13,8 +13,9 @@ use postern_common::trace::{SpanExportTask, Tracer};
 use crate::config::Config;
 use crate::delivery::actors::{ActorClient, UserAddressPolicy};
 use crate::delivery::mail_token::KEY_VARIABLE;
-use crate::delivery::pool::{ProviderConfig, ProviderSettings};
+use crate::delivery::pool::{ProviderConfig, ProviderDescription, ProviderPool, ProviderSettings};
 use crate::housekeeping::{CacheProbe, TemplateReloader};
+use crate::http::AdminParts;
 use crate::metrics::NotifyMetrics;
 use crate::templates::{Templates, fingerprint};
 
@@ -34,6 +35,26 @@ pub(super) fn build_tracer(
 ) -> Result<(Option<Tracer>, Option<SpanExportTask>), Exit> {
     let dropped = &metrics.spans_dropped;
     Tracer::optional(config.tracing.as_ref(), "postern-notify", clock, dropped)
+}
+
+/// Builds the configured providers, and what the admin routes know of them.
+pub(super) fn build_providers(
+    config: &mut Config,
+    cache: &Cache,
+    clock: &Clock,
+    metrics: &NotifyMetrics,
+) -> Result<(Arc<ProviderPool>, AdminParts), Exit> {
+    let descriptions = config.providers.iter().map(ProviderDescription::of);
+    let descriptions = descriptions.collect();
+    let providers = std::mem::take(&mut config.providers);
+    let permits = &config.queue.permits;
+    let pool = ProviderPool::build(providers, permits, cache, clock, metrics)?;
+    let pool = Arc::new(pool);
+    let parts = AdminParts {
+        pool: Arc::clone(&pool),
+        descriptions,
+    };
+    Ok((pool, parts))
 }
 
 /// Creates the probe of the cache, which logs its outages itself.

@@ -1,9 +1,12 @@
 //! The input and output types of the store.
 
+mod operations;
+
 use postern_common::clock::Timestamp;
 
+pub(crate) use self::operations::{DeadFilter, DeadLetter};
 use crate::address::AddressHash;
-use crate::notification::{Channel, Lane, NotificationId, Order, stored_codes};
+use crate::notification::{Lane, NotificationId, Order, stored_codes};
 
 /// A notification to be stored.
 #[derive(Clone, Debug)]
@@ -328,42 +331,6 @@ pub(crate) struct WebhookToken {
     pub(crate) body: [u8; 32],
 }
 
-/// A selection of dead letters.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct DeadFilter {
-    /// The notification.
-    pub(crate) id: Option<NotificationId>,
-    /// The code of the reason.
-    pub(crate) code: Option<String>,
-    /// Failed at or after this time.
-    pub(crate) since: Option<Timestamp>,
-    /// Failed before this time.
-    pub(crate) until: Option<Timestamp>,
-    /// The provider of the last result that names one.
-    pub(crate) provider: Option<String>,
-    /// The name of the template.
-    pub(crate) template: Option<String>,
-    /// The channel.
-    pub(crate) channel: Option<Channel>,
-    /// The maximum number.
-    pub(crate) limit: i64,
-}
-
-/// A notification that failed permanently.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DeadLetter {
-    /// The notification.
-    pub(crate) id: NotificationId,
-    /// Its lane.
-    pub(crate) lane: Lane,
-    /// The number of attempts.
-    pub(crate) attempt: i32,
-    /// The time of the failure.
-    pub(crate) at: Timestamp,
-    /// The code of the reason.
-    pub(crate) code: Option<String>,
-}
-
 /// An address to be added to a suppression list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SuppressionRow {
@@ -437,38 +404,6 @@ stored_codes!(ReceiptKind {
     Failed = 4,
     Bounced = 5,
 });
-
-// === impl DeadFilter ===
-
-impl DeadFilter {
-    /// Returns whether the filter selects all dead letters, up to its limit.
-    #[must_use]
-    pub(crate) const fn is_unrestricted(&self) -> bool {
-        let Self {
-            id,
-            code,
-            since,
-            until,
-            provider,
-            template,
-            channel,
-            limit: _,
-        } = self;
-        id.is_none()
-            && code.is_none()
-            && since.is_none()
-            && until.is_none()
-            && provider.is_none()
-            && template.is_none()
-            && channel.is_none()
-    }
-
-    /// Returns the lanes of the channel, as they are stored.
-    pub(super) fn lanes(&self) -> Option<Vec<i16>> {
-        let lanes = self.channel.map(Lane::of);
-        lanes.map(|lanes| lanes.map(Lane::code).into())
-    }
-}
 
 // === impl SuppressionEntry ===
 

@@ -49,7 +49,7 @@ pub(super) async fn release(
 }
 
 fn read_target(object: &Object<'_>) -> Option<ReleaseTarget> {
-    let email = object.optional("email", |field| EmailAddress::read(field));
+    let email = object.optional("email", EmailAddress::read);
     let id = object.optional("id", |field| field.text(1..=64));
     let network = object.optional("network", read_network);
     let named = ["email", "id", "network"];

@@ -1,0 +1,73 @@
+//! Dead letters, which operators change.
+
+use postern_common::clock::Timestamp;
+
+use crate::notification::{Channel, Lane, NotificationId};
+
+/// A selection of dead letters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeadFilter {
+    /// The notification.
+    pub(crate) id: Option<NotificationId>,
+    /// The code of the reason.
+    pub(crate) code: Option<String>,
+    /// Failed at or after this time.
+    pub(crate) since: Option<Timestamp>,
+    /// Failed before this time.
+    pub(crate) until: Option<Timestamp>,
+    /// The provider of the last result that names one.
+    pub(crate) provider: Option<String>,
+    /// The name of the template.
+    pub(crate) template: Option<String>,
+    /// The channel.
+    pub(crate) channel: Option<Channel>,
+    /// The maximum number.
+    pub(crate) limit: i64,
+}
+
+/// A notification that failed permanently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeadLetter {
+    /// The notification.
+    pub(crate) id: NotificationId,
+    /// Its lane.
+    pub(crate) lane: Lane,
+    /// The number of attempts.
+    pub(crate) attempt: i32,
+    /// The time of the failure.
+    pub(crate) at: Timestamp,
+    /// The code of the reason.
+    pub(crate) code: Option<String>,
+}
+
+// === impl DeadFilter ===
+
+impl DeadFilter {
+    /// Returns whether the filter selects all dead letters, up to its limit.
+    #[must_use]
+    pub(crate) const fn is_unrestricted(&self) -> bool {
+        let Self {
+            id,
+            code,
+            since,
+            until,
+            provider,
+            template,
+            channel,
+            limit: _,
+        } = self;
+        id.is_none()
+            && code.is_none()
+            && since.is_none()
+            && until.is_none()
+            && provider.is_none()
+            && template.is_none()
+            && channel.is_none()
+    }
+
+    /// Returns the lanes of the channel, as they are stored.
+    pub(in crate::store) fn lanes(&self) -> Option<Vec<i16>> {
+        let lanes = self.channel.map(Lane::of);
+        lanes.map(|lanes| lanes.map(Lane::code).into())
+    }
+}
