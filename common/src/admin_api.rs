@@ -128,7 +128,19 @@ fn authorize(request: &Request, expected: &[u8]) -> Result<(), Problem> {
 
 /// Returns the route `GET /admin/info`: the program, its configuration and its readiness.
 pub fn info_route(info: ProcessInfo, health: Health, clock: Clock) -> Router {
+    info_route_of(move || info.clone(), health, clock)
+}
+
+/// Returns the route `GET /admin/info` of a process whose configuration may change while it runs:
+/// `info` is called for each request.
+#[must_use]
+pub fn info_route_of(
+    info: impl Fn() -> ProcessInfo + Clone + Send + Sync + 'static,
+    health: Health,
+    clock: Clock,
+) -> Router {
     let handler = move || {
+        let info = info();
         let body = json!({
             "service": info.service,
             "version": info.version,

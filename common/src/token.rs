@@ -24,7 +24,7 @@ mod verifier;
 
 pub use caller::{Caller, Claims, Service, User};
 pub use error::TokenError;
-pub use jwks::{JwksStatus, SkippedKey};
+pub use jwks::{IssuerKeys, JwksStatus, PublicKeyInfo, SkippedKey};
 pub use trust::{Issuer, IssuerKind, IssuerRules, ServiceNames};
 pub use verifier::{PreparedIssuers, Verifier, VerifierOptions};
 

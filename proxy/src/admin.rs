@@ -1,15 +1,25 @@
 //! The admin listener: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/routes`,
-//! `/upstreams`, `/upstreams/names`, `/jwks/status`.
+//! `/upstreams`, `/upstreams/names`, `/jwks/status`; and, with `[admin] token_env`, the routes under
+//! `/admin/`, one module for each.
+
+mod explain;
+mod info;
+mod keys;
+mod principal;
+mod routes;
+mod upstreams;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use axum::extract::State as Shared;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use postern_common::admin::Health;
+use postern_common::admin_api;
 use postern_common::http::Limits;
+use postern_common::secret::Secret;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -17,15 +27,31 @@ use crate::routing::listing::{self, RouteSummary};
 use crate::state::GatewayState;
 use crate::upstream::{EndpointStatus, NameStatus};
 
-pub(crate) fn router(state: &Arc<GatewayState>, health: Health) -> Router {
+/// Returns all routes. Those under `/admin/` exist with a `token` only.
+pub(crate) fn router(state: &Arc<GatewayState>, health: &Health, token: Option<&Secret>) -> Router {
     let own = Router::new()
         .route("/config/status", get(config_status))
-        .route("/routes", get(routes))
-        .route("/upstreams", get(upstreams))
+        .route("/routes", get(route_list))
+        .route("/upstreams", get(endpoint_list))
         .route("/upstreams/names", get(upstream_names))
         .route("/jwks/status", get(jwks_status))
         .with_state(Arc::clone(state));
-    postern_common::admin::router(health, state.metrics.registry.clone()).merge(own)
+    postern_common::admin::router(health.clone(), state.metrics.registry.clone())
+        .merge(own)
+        .merge(admin_api::protect(token, protected(state, health)))
+}
+
+/// Returns the routes under `/admin/`, without their protection.
+fn protected(state: &Arc<GatewayState>, health: &Health) -> Router {
+    Router::new()
+        .route("/admin/principal", post(principal::verify))
+        .route("/admin/routes", get(routes::list))
+        .route("/admin/explain", post(explain::explain))
+        .route("/admin/upstreams", get(upstreams::list))
+        .route("/admin/upstreams/{name}/{action}", post(upstreams::change))
+        .route("/admin/keys", get(keys::list))
+        .with_state(Arc::clone(state))
+        .merge(info::route(state, health))
 }
 
 pub(crate) async fn serve(
@@ -42,14 +68,14 @@ async fn config_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> 
     Json(serde_json::to_value(status).unwrap_or_default())
 }
 
-async fn routes(Shared(state): Shared<Arc<GatewayState>>) -> Json<Vec<RouteSummary>> {
+async fn route_list(Shared(state): Shared<Arc<GatewayState>>) -> Json<Vec<RouteSummary>> {
     let config = state.runtime_config.load();
     let pools = config.pools.iter();
     let names: Vec<&str> = pools.map(|pool| pool.config.name.as_str()).collect();
     Json(listing::summaries(&config.route_table.routes, &names))
 }
 
-async fn upstreams(
+async fn endpoint_list(
     Shared(state): Shared<Arc<GatewayState>>,
 ) -> Json<BTreeMap<String, Vec<EndpointStatus>>> {
     let config = state.runtime_config.load();

@@ -5,6 +5,7 @@ mod access_events;
 mod access_lists;
 mod acme;
 mod acme_proxy;
+mod admin_api;
 mod agreement;
 mod answer_config;
 mod answers;

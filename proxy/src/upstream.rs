@@ -18,6 +18,7 @@ mod http1_connection;
 mod latency;
 mod name_resolver;
 mod observation;
+mod operator_control;
 mod peer;
 mod proxied;
 mod response;
@@ -382,6 +383,7 @@ impl UpstreamPool {
         let outlier = &self.config.outlier;
         if let Some(ejected_ms) = endpoint.note_failure(outlier, self.ms_at(now)) {
             self.ejections.inc();
+            endpoint.operator.set_ejection_cause(cause.as_str());
             let (upstream, address) = (&self.config.name, endpoint.address);
             let (cause, failures, ejected_s) =
                 (cause.as_str(), outlier.failures, ejected_ms / 1000);

@@ -31,6 +31,10 @@ pub(super) struct VerificationKey {
     /// Unix milliseconds until which the key may verify. Extended by each refresh that contains the
     /// key, and reset by one that does not.
     good_until: AtomicI64,
+    /// The public members of the JWK.
+    public_jwk: Map<String, Value>,
+    /// Unix milliseconds of the fetch that first contained the key.
+    first_seen: AtomicI64,
 }
 
 /// A usable key of a JWKS, with its `kid` if it has one.
@@ -51,6 +55,8 @@ impl VerificationKey {
             public,
             material,
             good_until: AtomicI64::new(i64::MIN),
+            public_jwk: Map::new(),
+            first_seen: AtomicI64::new(0),
         }
     }
 
@@ -69,6 +75,21 @@ impl VerificationKey {
 
     pub(super) fn extend_until(&self, until: Timestamp) {
         self.good_until.store(until.0, Ordering::Release);
+    }
+
+    /// Stores the time of the fetch that first contained the key.
+    pub(super) fn set_first_seen(&self, at: Timestamp) {
+        self.first_seen.store(at.0, Ordering::Relaxed);
+    }
+
+    /// Returns the time of the fetch that first contained the key.
+    pub(super) fn first_seen(&self) -> Timestamp {
+        Timestamp(self.first_seen.load(Ordering::Relaxed))
+    }
+
+    /// Returns the public members of the JWK.
+    pub(super) fn public_jwk(&self) -> &Map<String, Value> {
+        &self.public_jwk
     }
 
     pub(super) fn retire(&self) {
@@ -112,18 +133,30 @@ impl NamedKey {
             ),
         };
         check_purpose(jwk)?;
-        let key = match text(jwk, "kty") {
+        let mut key = match text(jwk, "kty") {
             Some("RSA") => rsa(jwk),
             Some("EC") => elliptic(jwk),
             Some("OKP") => edwards(jwk),
             Some(_) | None => Err("its kty is none of RSA, EC, OKP"),
         }?;
+        key.public_jwk = public_members(jwk);
         Ok(Self { key_id, key })
     }
 }
 
 fn text<'a>(jwk: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     jwk.get(name).and_then(Value::as_str)
+}
+
+/// Returns the members that RFC 7517 section 4 and RFC 7518 section 6 define for public keys.
+fn public_members(jwk: &Map<String, Value>) -> Map<String, Value> {
+    const PUBLIC: [&str; 9] = ["kty", "kid", "alg", "use", "crv", "x", "y", "n", "e"];
+    let members = jwk
+        .iter()
+        .filter(|(name, _)| PUBLIC.contains(&name.as_str()));
+    members
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 fn check_purpose(jwk: &Map<String, Value>) -> Result<(), &'static str> {

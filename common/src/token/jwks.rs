@@ -7,6 +7,7 @@
 mod disk;
 mod document;
 mod fetch;
+mod keys;
 mod status;
 
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ use super::jwk::VerificationKey;
 use crate::clock::{Clock, Timestamp};
 use document::JwksDocument;
 use fetch::JwksFetcher;
+pub use keys::{IssuerKeys, PublicKeyInfo};
 use status::FetchProgress;
 pub use status::{JwksStatus, SkippedKey};
 
@@ -299,7 +301,10 @@ impl KeySource {
         for (key_id, key) in document.keys {
             let key = match before.keys.get(&key_id) {
                 Some(known) if known.is_same_as(&key) => Arc::clone(known),
-                Some(_) | None => Arc::new(key),
+                Some(_) | None => {
+                    key.set_first_seen(fetched_at);
+                    Arc::new(key)
+                }
             };
             key.extend_until(until);
             keys.insert(key_id, key);
@@ -339,6 +344,29 @@ impl KeySource {
             skipped,
             fetched_at: Some(fetched_at),
         }));
+    }
+
+    /// Returns the keys for the admin API.
+    pub(super) fn issuer_keys(&self) -> IssuerKeys {
+        let status = self.status();
+        let snapshot = self.snapshot.load();
+        let mut keys: Vec<PublicKeyInfo> = snapshot
+            .keys
+            .iter()
+            .map(|(key_id, key)| PublicKeyInfo::of(key_id, key))
+            .collect();
+        keys.sort_by(|one, other| one.kid.cmp(&other.kid));
+        IssuerKeys {
+            issuer: status.issuer,
+            url: status.url,
+            usable: status.usable,
+            keys,
+            skipped: status.skipped,
+            last_refresh: status.last_success,
+            last_error: status.last_error,
+            last_error_at: status.last_error_at,
+            next_refresh: status.next_refresh,
+        }
     }
 
     /// Returns the status for the admin listener.

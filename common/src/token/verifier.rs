@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use super::cache::{CachedResult, TokenCache};
 use super::digest::TokenHasher;
 use super::jwk::VerificationKey;
-use super::jwks::{JwksSettings, JwksStatus, KeySource};
+use super::jwks::{IssuerKeys, JwksSettings, JwksStatus, KeySource};
 use super::jws::CompactJws;
 use super::strict_json::StrictObject;
 use super::trust::{self, IssuerTrust, TokenTimes};
@@ -381,6 +381,15 @@ impl Verifier {
             .iter()
             .map(|source| source.status())
             .collect();
+        all.sort_by(|one, other| one.issuer.cmp(&other.issuer));
+        all
+    }
+
+    /// Returns the public keys of every issuer, sorted by issuer, for the admin API.
+    #[must_use]
+    pub fn issuer_keys(&self) -> Vec<IssuerKeys> {
+        let sources = self.sources();
+        let mut all: Vec<IssuerKeys> = sources.iter().map(|it| it.issuer_keys()).collect();
         all.sort_by(|one, other| one.issuer.cmp(&other.issuer));
         all
     }

@@ -156,7 +156,7 @@ fn certificate_caller(client: &Session, now: Timestamp) -> Option<Caller> {
 
 /// Verifies the single Bearer token: a token, whose signature is not verified if the result is
 /// cached, or an API key.
-async fn authenticate(
+pub(crate) async fn authenticate(
     state: &GatewayState,
     config: &RuntimeConfig,
     headers: &HeaderMap,

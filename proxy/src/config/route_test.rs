@@ -133,7 +133,8 @@ pub(super) fn read(
     })
 }
 
-fn read_address(field: Field<'_>) -> Option<IpAddr> {
+/// Reads the address of a client.
+pub(crate) fn read_address(field: Field<'_>) -> Option<IpAddr> {
     let address = field.string()?.parse::<IpAddr>().ok();
     let address = address.map(|address| address.to_canonical());
     address.or_else(|| field.fail("invalid_format", "must be an IP address such as 192.0.2.1"))
@@ -187,7 +188,7 @@ pub fn certificate_principal<'c>(
 }
 
 /// Reads `{ X-Beta = "1" }`.
-fn read_headers(section: &Object<'_>) -> HeaderMap {
+pub(crate) fn read_headers(section: &Object<'_>) -> HeaderMap {
     let fields = section.entries(|name, field| {
         let value = field.text(0..=4096)?;
         match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
@@ -211,7 +212,7 @@ impl TestToken {
 
     /// Reads `"none"`, `"user"`, `"service:NAME"` or, for a user, `{ groups = […], scopes = […],
     /// claims = { … } }`.
-    fn read(field: Field<'_>) -> Option<Self> {
+    pub(crate) fn read(field: Field<'_>) -> Option<Self> {
         let form = || json!({ "type": "string", "pattern": "^(none|user|service:.+)$" });
         if let Some(text) = field.if_string(form) {
             return match (text, text.strip_prefix("service:")) {

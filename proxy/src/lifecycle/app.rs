@@ -15,6 +15,7 @@ use postern_common::Clock;
 use postern_common::admin::{Check, Health};
 use postern_common::config::Env;
 use postern_common::exit::Exit;
+use postern_common::secret::Secret;
 use postern_common::service_manager::ServiceManager;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::trace::{SpanExportTask, Tracer};
@@ -56,6 +57,7 @@ pub struct App {
     source: Option<ConfigSource>,
     handover: Option<PathBuf>,
     admin_hosts: Vec<String>,
+    admin_token: Option<Secret>,
     service_manager: Option<ServiceManager>,
     exporter: Option<SpanExportTask>,
     renewal: Option<AcmeRenewal>,
@@ -92,11 +94,10 @@ impl App {
         let access_log = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (startup_settings, handover) =
             (StartupOnlySettings::of(&config), config.handover.clone());
-        let admin_hosts = config
-            .admin
-            .as_ref()
-            .map(|admin| admin.hosts.clone())
-            .unwrap_or_default();
+        let (admin_hosts, admin_token) = match &config.admin {
+            Some(admin) => (admin.hosts.clone(), admin.token.clone()),
+            None => (Vec::new(), None),
+        };
         let (keys, connections) = (config.limits.keys, config.limits.connections);
         let pingora = Arc::new(pingora_settings(&config));
         let runtime_config = RuntimeConfig::new(config, None, &metrics, &clock)?;
@@ -140,6 +141,7 @@ impl App {
             source: None,
             handover,
             admin_hosts,
+            admin_token,
             service_manager: None,
             exporter,
             renewal,
@@ -267,7 +269,8 @@ impl App {
         log_listening(&self.state, &listeners, &self.protocols);
         let admin_stop = background.child_token();
         let admin = listeners.admin.map(|listener| {
-            let router = admin::router(&self.state, self.health.clone());
+            let token = self.admin_token.as_ref();
+            let router = admin::router(&self.state, &self.health, token);
             tokio::spawn(admin::serve(
                 listener,
                 router,

@@ -1,5 +1,7 @@
 //! The `explain` command: describes the route and the decision of a request.
 
+mod traffic;
+
 use std::fmt::Write;
 use std::net::IpAddr;
 
@@ -9,8 +11,7 @@ use postern_common::token::{Caller, User};
 use crate::certificates::principal_caller;
 use crate::config::{CallerRules, RoutePolicy};
 use crate::config::{CertificatePrincipal, PathSegment};
-use crate::config::{Config, FixedBody, Route, RouteAnswer, TestToken};
-use crate::message::proxy_protocol::ProxyProtocolVersion;
+use crate::config::{Config, FixedBody, Route, RouteAnswer, TestToken, UpstreamConfig};
 use crate::message::target::RequestTarget;
 use crate::routing::decision::{access_list, decide, is_public};
 use crate::routing::outcome::Outcome;
@@ -18,6 +19,7 @@ use crate::routing::route_tests::caller_for;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
 use crate::routing::variables::RequestVariables;
+use traffic::{write_targets, write_traffic_rules};
 
 /// The caller of the request to explain.
 #[derive(Clone, Debug)]
@@ -43,6 +45,44 @@ pub fn explain(
     sender: &CallerSource,
     address: Option<IpAddr>,
 ) -> String {
+    let table = RouteTable::new(config.routes.clone());
+    let upstreams: Vec<&UpstreamConfig> = config.upstreams.iter().collect();
+    let request = ExplainedRequest {
+        method,
+        url,
+        headers,
+        address,
+    };
+    explain_in(&table, &upstreams, &request, sender)
+}
+
+/// A request to explain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExplainedRequest<'r> {
+    /// The method.
+    pub(crate) method: &'r str,
+    /// The path, or an absolute URL.
+    pub(crate) url: &'r str,
+    /// The header fields.
+    pub(crate) headers: &'r HeaderMap,
+    /// The client address; `None` if it is unknown.
+    pub(crate) address: Option<IpAddr>,
+}
+
+/// Describes a request as [`explain`] does, with the routes of `table`, whose targets are positions
+/// in `upstreams`.
+pub(crate) fn explain_in(
+    table: &RouteTable,
+    upstreams: &[&UpstreamConfig],
+    explained: &ExplainedRequest<'_>,
+    sender: &CallerSource,
+) -> String {
+    let ExplainedRequest {
+        method,
+        url,
+        headers,
+        address,
+    } = *explained;
     let mut out = String::new();
     let (host, target) = split_url(url);
     let _memory_only = writeln!(out, "request    {method} {target} (Host: {host})");
@@ -57,7 +97,6 @@ pub fn explain(
             return out;
         }
     };
-    let table = RouteTable::new(config.routes.clone());
     let request = RouteRequest {
         host,
         path: target.path,
@@ -68,7 +107,7 @@ pub fn explain(
     let found = table.find(&request);
     match found {
         RouteMatch::Route(index) => {
-            write_route(&mut out, config, &table.routes[index], target.path);
+            write_route(&mut out, upstreams, &table.routes[index], target.path);
         }
         RouteMatch::MethodNotAllowed { allow, .. } => {
             let _memory_only =
@@ -76,13 +115,13 @@ pub fn explain(
         }
         RouteMatch::NotFound => out.push_str("route      none: no path matches\n"),
     }
-    write_access(&mut out, &table, found, address);
+    write_access(&mut out, table, found, address);
     let variables = request.explained(url.starts_with("https://"), address);
-    write_decision(&mut out, &table, found, &variables, sender);
+    write_decision(&mut out, table, found, &variables, sender);
     out
 }
 
-fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
+fn write_route(out: &mut String, upstreams: &[&UpstreamConfig], route: &Route, path: &str) {
     let _memory_only = writeln!(
         out,
         "route      {}: {} {}",
@@ -121,7 +160,7 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
             }
         );
     }
-    write_targets(out, config, route);
+    write_targets(out, upstreams, route);
     if let Some(rewrite) = &route.rewrite {
         let forwarded = rewrite.apply(path.as_bytes());
         let _memory_only = writeln!(out, "forwarded  {}", String::from_utf8_lossy(&forwarded));
@@ -138,73 +177,12 @@ fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
         let origins: Vec<String> = cors.origins.iter().map(ToString::to_string).collect();
         let _memory_only = writeln!(out, "origins    {}", origins.join(", "));
     }
-    write_traffic_rules(out, config, route);
+    write_traffic_rules(out, upstreams, route);
     let _memory_only = writeln!(
         out,
         "limits     body {} bytes, deadline {:?}",
         route.settings.body_bytes, route.settings.deadline
     );
-}
-
-/// Describes the upstreams.
-fn write_targets(out: &mut String, config: &Config, route: &Route) {
-    for target in &route.targets {
-        let upstream = &config.upstreams[target.upstream];
-        let addresses: Vec<String> = upstream.addresses.iter().map(ToString::to_string).collect();
-        let weight = target.weight;
-        let addresses = addresses.join(", ");
-        let header = match upstream.proxy_protocol {
-            Some(ProxyProtocolVersion::V1) => ", PROXY protocol v1",
-            Some(ProxyProtocolVersion::V2) => ", PROXY protocol v2",
-            None => "",
-        };
-        let _memory_only = writeln!(
-            out,
-            "upstream   {} (weight {weight}): {addresses}{header}",
-            upstream.name,
-        );
-    }
-}
-
-/// Describes compression, mirroring and rate limits.
-fn write_traffic_rules(out: &mut String, config: &Config, route: &Route) {
-    if let Some(compression) = &route.settings.compression {
-        let codings: Vec<&str> = compression
-            .algorithms
-            .iter()
-            .map(|it| it.as_str())
-            .collect();
-        let _memory_only = writeln!(
-            out,
-            "compress   {} from {} bytes{}",
-            codings.join(", "),
-            compression.min_bytes,
-            match compression.authenticated {
-                true => "",
-                false => ", without credentials",
-            }
-        );
-    }
-    if let Some(mirror) = &route.mirror {
-        let (name, percent) = (
-            &config.upstreams[mirror.upstream].name,
-            mirror.share * 100.0,
-        );
-        let _memory_only = writeln!(out, "mirror     {name} ({percent} % of the requests)");
-    }
-    for limit in &route.settings.limits {
-        let _memory_only = writeln!(
-            out,
-            "rate       {} requests per {:?} by {}{}",
-            limit.requests,
-            limit.per,
-            limit.by.as_str(),
-            match limit.report_only {
-                true => " (report only)",
-                false => "",
-            }
-        );
-    }
 }
 
 fn describe_segment(segment: &PathSegment, text: &str) -> String {

@@ -30,6 +30,9 @@ pub(super) fn fast_path_is_off() -> bool {
     std::env::var_os("POSTERN_TEST_FAST_PATH").is_some_and(|value| value == "off")
 }
 
+/// The secret of the routes under `/admin/`.
+pub(super) const ADMIN_TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
 /// Maximum duration of any step in these tests.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -97,7 +100,8 @@ impl ConfigParts<'_> {
             defaults.insert_str(0, "[defaults]\n");
         }
         format!(
-            "{server}[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n[access_log]\nto = \"{}\"\n{defaults}\n[limits]\n{limits}\n\
+            "{server}[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n\
+             [admin]\naddress = \"127.0.0.1:1\"\ntoken_env = \"ADMIN_TOKEN\"\n[access_log]\nto = \"{}\"\n{defaults}\n[limits]\n{limits}\n\
              [upstream.origin]\n{upstream}\n{routes}",
             access_log.display()
         )
@@ -261,6 +265,7 @@ impl TestGateway {
                 "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
                 endpoint.as_str(),
             ),
+            ("ADMIN_TOKEN", ADMIN_TOKEN),
             ("IDP_ACTOR_POOL_ID", "actors"),
             ("IDP_ACTOR_CLIENT_ID", "web"),
             ("IDP_SERVICE_POOL_ID", "services"),
@@ -388,6 +393,22 @@ impl TestGateway {
             .text()
             .await
             .expect("text")
+    }
+
+    /// Returns a request to the admin listener with the secret, and `operator` if it is not empty.
+    pub(super) fn admin_request(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        operator: &str,
+    ) -> reqwest::RequestBuilder {
+        let url = format!("http://{}{path}", self.admin);
+        let request = self.admin_client.request(method, url);
+        let request = request.bearer_auth(ADMIN_TOKEN);
+        match operator {
+            "" => request,
+            name => request.header("X-Postern-Operator", name),
+        }
     }
 
     /// Edits the configuration file.

@@ -15,6 +15,7 @@ use crate::config::OutlierDetection;
 use crate::upstream::client_shares::ClientShare;
 use crate::upstream::drain::{Abortable, DrainList};
 use crate::upstream::http1_connection::IdlePool;
+use crate::upstream::operator_control::OperatorControl;
 
 /// An address of an upstream and its state.
 #[derive(Debug)]
@@ -27,20 +28,22 @@ pub(crate) struct Endpoint {
     /// Addresses with a greater number are used only if none with a lesser one is available.
     priority: AtomicU32,
     /// Weight relative to the other addresses; 0 for none of the requests.
-    weight: AtomicU32,
+    pub(super) weight: AtomicU32,
+    /// What an operator has changed.
+    pub(super) operator: OperatorControl,
     /// The Pingora peer.
     pub(crate) peer: HttpPeer,
     in_flight: AtomicUsize,
     /// Microseconds to the response head: rises at once, decays slowly.
     latency_us: AtomicU64,
-    failures: AtomicU32,
+    pub(super) failures: AtomicU32,
     /// Consecutive ejections.
-    ejections: AtomicU32,
+    pub(super) ejections: AtomicU32,
     /// Times in milliseconds of the pool's clock.
-    ejected_at: AtomicU64,
-    ejected_until: AtomicU64,
+    pub(super) ejected_at: AtomicU64,
+    pub(super) ejected_until: AtomicU64,
     /// Whether the end of the last ejection has not been logged.
-    return_pending: AtomicBool,
+    pub(super) return_pending: AtomicBool,
     /// Consecutive successes of requests that started during the ejection.
     successes_while_ejected: AtomicU32,
     /// Result of the active health checks.
@@ -111,6 +114,7 @@ impl Endpoint {
             config_index,
             priority: AtomicU32::new(0),
             weight: AtomicU32::new(1),
+            operator: OperatorControl::default(),
             peer,
             in_flight: AtomicUsize::new(0),
             latency_us: AtomicU64::new(0),
@@ -133,6 +137,7 @@ impl Endpoint {
     /// Sets the priority and the weight, which SRV records may change.
     pub(super) fn set_share(&self, priority: u16, weight: u32) {
         self.priority.store(priority.into(), Ordering::Relaxed);
+        let weight = self.operator.effective_weight(weight);
         self.weight.store(weight, Ordering::Relaxed);
     }
 

@@ -1,0 +1,151 @@
+//! `POST /admin/explain`: the decision on a request, by the configuration in force.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Json as JsonBody;
+use axum::extract::State as Shared;
+use http::{HeaderMap, StatusCode};
+use postern_common::Problem;
+use postern_common::decode::{Field, Object};
+use postern_common::http::Json;
+use postern_common::secret::Secret;
+use serde_json::{Map, Value, json};
+
+use super::principal::verify_authorization;
+use crate::config::TestToken;
+use crate::config::route_test::{read_address, read_headers};
+use crate::routing::explain::{CallerSource, ExplainedRequest, explain_in};
+use crate::state::GatewayState;
+
+/// Maximum bytes of a token: those of a request head.
+const MAX_TOKEN_BYTES: usize = 64 << 10;
+
+/// The request to explain.
+struct Question {
+    method: String,
+    url: String,
+    headers: HeaderMap,
+    address: Option<IpAddr>,
+    caller: QuestionCaller,
+}
+
+/// The caller of the request.
+enum QuestionCaller {
+    /// An assumed caller.
+    Assumed(TestToken),
+    /// A token to be verified.
+    Token(Secret),
+}
+
+/// Explains the request. Nothing is sent to an upstream, and no limit is counted.
+///
+/// # Errors
+/// 400 or 422 for a malformed body; 503 if the token cannot be verified now.
+pub(super) async fn explain(
+    Shared(state): Shared<Arc<GatewayState>>,
+    body: Json,
+) -> Result<JsonBody<Value>, Problem> {
+    let question = body.read(Question::read)?;
+    let caller = match question.caller {
+        QuestionCaller::Assumed(token) => CallerSource::Assumed(token),
+        QuestionCaller::Token(token) => {
+            let authorization = format!("Bearer {}", token.expose());
+            match verify_authorization(&state, &authorization).await {
+                Ok(caller) => CallerSource::Verified(caller),
+                Err(problem) if problem.code().status() == StatusCode::UNAUTHORIZED => {
+                    CallerSource::Rejected(problem.code().as_str())
+                }
+                Err(problem) => return Err(problem),
+            }
+        }
+    };
+    let config = state.runtime_config.load_full();
+    let upstreams: Vec<_> = config.pools.iter().map(|pool| &pool.config).collect();
+    let request = ExplainedRequest {
+        method: &question.method,
+        url: &question.url,
+        headers: &question.headers,
+        address: question.address,
+    };
+    let text = explain_in(&config.route_table, &upstreams, &request, &caller);
+    Ok(JsonBody(steps(&text)))
+}
+
+/// Returns the lines of an explanation by their labels. A label with several lines has a list.
+fn steps(text: &str) -> Value {
+    let mut steps = Map::new();
+    let mut last = String::new();
+    for line in text.lines() {
+        let (label, detail) = line.split_at_checked(LABEL_WIDTH).unwrap_or((line, ""));
+        if !label.trim().is_empty() {
+            label.trim().clone_into(&mut last);
+        }
+        let detail = json!(detail.trim());
+        match steps.get_mut(&last) {
+            None => drop(steps.insert(last.clone(), detail)),
+            Some(Value::Array(all)) => all.push(detail),
+            Some(first) => *first = json!([first.take(), detail]),
+        }
+    }
+    Value::Object(steps)
+}
+
+/// Characters of a label with the spaces behind it.
+const LABEL_WIDTH: usize = 11;
+
+impl Question {
+    fn read(body: &Object<'_>) -> Option<Self> {
+        let request = body.required("request", |field| {
+            let text = field.text(3..=16_384)?;
+            let words = text.split_once(' ');
+            let words = words.filter(|(method, target)| is_word(method) && is_word(target));
+            let words = words.map(|(method, target)| (method.to_owned(), target.to_owned()));
+            words.or_else(|| {
+                let form = "must be a method and a target, such as GET /a?b=c";
+                field.fail("invalid_format", form)
+            })
+        });
+        let host = body.or("host", "localhost".to_owned(), read_host);
+        let headers = body.section("headers", |section| Some(read_headers(section)));
+        let address = body.optional("clientAddress", read_address);
+        let principal = body.optional("principal", TestToken::read);
+        let token = body.optional("token", |field| {
+            if body.has("principal") {
+                let detail = "cannot be combined with principal";
+                return field.fail("conflicting_fields", detail);
+            }
+            Some(Secret::from(field.text(1..=MAX_TOKEN_BYTES)?.as_str()))
+        });
+        let (method, target) = request?;
+        // The scheme of a path is that of `[[test]]`.
+        let url = match target.starts_with('/') {
+            true => format!("https://{host}{target}"),
+            false => target,
+        };
+        Some(Self {
+            method,
+            url,
+            headers: headers.unwrap_or_default(),
+            address,
+            caller: match token {
+                Some(token) => QuestionCaller::Token(token),
+                None => QuestionCaller::Assumed(principal.unwrap_or(TestToken::None)),
+            },
+        })
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Reads a host with an optional port.
+fn read_host(field: Field<'_>) -> Option<String> {
+    let host = field.text(1..=253)?;
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    match host.bytes().all(is_host) {
+        true => Some(host),
+        false => field.fail("invalid_format", "must be a host, with or without a port"),
+    }
+}

@@ -1,0 +1,94 @@
+//! `GET /admin/routes`: the routes in force, with what the metrics count of each.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State as Shared;
+use prometheus::core::Collector;
+use prometheus::proto::Metric;
+use serde::Serialize;
+
+use crate::routing::listing::{self, RouteSummary};
+use crate::state::GatewayState;
+
+/// A route with its counts since the start of the process.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct ListedRoute {
+    #[serde(flatten)]
+    summary: Option<RouteSummary>,
+    #[serde(flatten)]
+    counts: RouteCounts,
+}
+
+/// What `postern_requests_total` and `postern_request_seconds` count of a route name.
+#[derive(Clone, Debug, Default, Serialize)]
+struct RouteCounts {
+    /// Requests by status class, such as `2xx`.
+    requests: BTreeMap<String, u64>,
+    latency: LatencySum,
+}
+
+/// The sum of durations from the request head to the end of the response.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LatencySum {
+    count: u64,
+    sum_seconds: f64,
+}
+
+/// Returns the routes in the order of the file.
+pub(super) async fn list(Shared(state): Shared<Arc<GatewayState>>) -> Json<Vec<ListedRoute>> {
+    let config = state.runtime_config.load_full();
+    let upstreams: Vec<&str> = config
+        .pools
+        .iter()
+        .map(|pool| pool.config.name.as_str())
+        .collect();
+    let mut counts = counts(&state);
+    let summaries = listing::summaries(&config.route_table.routes, &upstreams).into_iter();
+    let routes = summaries.map(|summary| ListedRoute {
+        counts: counts.remove(&summary.name).unwrap_or_default(),
+        summary: Some(summary),
+    });
+    Json(routes.collect())
+}
+
+fn counts(state: &GatewayState) -> HashMap<String, RouteCounts> {
+    let mut all: HashMap<String, RouteCounts> = HashMap::new();
+    for metric in state
+        .metrics
+        .requests
+        .collect()
+        .iter()
+        .flat_map(|it| it.get_metric())
+    {
+        let (route, class) = (label(metric, "route"), label(metric, "class"));
+        // A counter of requests is an integer below 2^53.
+        let count = metric.get_counter().get_value() as u64;
+        let requests = &mut all.entry(route.to_owned()).or_default().requests;
+        *requests.entry(class.to_owned()).or_default() += count;
+    }
+    for metric in state
+        .metrics
+        .duration
+        .collect()
+        .iter()
+        .flat_map(|it| it.get_metric())
+    {
+        let histogram = metric.get_histogram();
+        let counts = all.entry(label(metric, "route").to_owned()).or_default();
+        counts.latency = LatencySum {
+            count: histogram.get_sample_count(),
+            sum_seconds: histogram.get_sample_sum(),
+        };
+    }
+    all
+}
+
+fn label<'m>(metric: &'m Metric, name: &str) -> &'m str {
+    let mut labels = metric.get_label().iter();
+    labels
+        .find(|label| label.name() == name)
+        .map_or("", |label| label.value())
+}
