@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Crates of the workspace whose modules may not form cycles.
-const CRATES: [&str; 6] = [
+const CRATES: [&str; 7] = [
     "common",
     "proxy",
     "auth-upstream",
     "notify-upstream",
     "identity-pool",
+    "console",
     "standalone",
 ];
 

@@ -1,0 +1,287 @@
+// The console in the browser: navigation, sign-in, fragments, changes and live updates.
+// The bearer token is in sessionStorage, and is sent in the header Authorization only.
+
+const TOKEN = 'postern-token';
+const page = (id) => document.getElementById(id);
+const main = page('main');
+const nav = document.querySelector('nav.side');
+const header = document.querySelector('header.top');
+let live = null;
+let navigation = 0;
+
+const token = () => sessionStorage.getItem(TOKEN);
+
+/** Calls the console with the token. Shows the sign-in and throws if it is not accepted. */
+async function call(path, options = {}) {
+  const headers = { ...(options.headers || {}) };
+  if (token()) headers.Authorization = `Bearer ${token()}`;
+  if (options.json !== undefined) headers['Content-Type'] = 'application/json';
+  const response = await fetch(path, {
+    method: options.method || 'GET',
+    headers,
+    body: options.json === undefined ? undefined : JSON.stringify(options.json),
+    signal: options.signal,
+    cache: 'no-store',
+  });
+  if (response.status === 401 && !options.anonymous) {
+    const problem = await response.json().catch(() => ({}));
+    signOut(token() ? problem.title || 'The sign-in has expired' : '');
+    throw new DOMException('not signed in', 'AbortError');
+  }
+  return response;
+}
+
+async function problemOf(response) {
+  const problem = await response.json().catch(() => ({}));
+  const errors = (problem.errors || []).map((error) => `${error.pointer} ${error.detail}`);
+  return [problem.detail || problem.title || `Status ${response.status}`, ...errors].join('; ');
+}
+
+function say(text, isBad = false) {
+  const result = page('result');
+  result.textContent = text;
+  result.classList.toggle('bad', isBad);
+  result.classList.toggle('shown', text !== '');
+}
+
+/** Reads server-sent events until the stream or `signal` ends. */
+async function events(path, signal, handle) {
+  const response = await call(path, { signal });
+  if (!response.ok) throw new Error(await problemOf(response));
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = '';
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    buffer += value;
+    const parts = buffer.split('\n\n');
+    buffer = parts.pop();
+    for (const part of parts) {
+      const lines = part.split('\n');
+      const name = (lines.find((line) => line.startsWith('event:')) || 'event:message').slice(6).trim();
+      const data = lines.filter((line) => line.startsWith('data:')).map((line) => line.slice(5).trim()).join('\n');
+      handle(name, data);
+    }
+  }
+}
+
+function showSignIn(reason) {
+  stopLive();
+  nav.hidden = true;
+  header.hidden = true;
+  document.title = 'Sign in · Postern';
+  main.replaceChildren(page('sign-in-page').content.cloneNode(true));
+  page('sign-in-reason').textContent = reason;
+  main.querySelector('input').focus();
+}
+
+function signOut(reason) {
+  sessionStorage.removeItem(TOKEN);
+  showSignIn(reason);
+}
+
+async function useToken(value) {
+  sessionStorage.setItem(TOKEN, value);
+  const response = await call('/session');
+  if (!response.ok) {
+    const reason = await problemOf(response);
+    signOut(reason);
+    return;
+  }
+  const session = await response.json();
+  page('who').textContent = `${session.role} · ${session.name}`;
+  document.body.dataset.role = session.role;
+  nav.hidden = false;
+  header.hidden = false;
+  await show({ focus: true });
+}
+
+function fragmentPath() {
+  const path = location.pathname === '/' ? '/overview' : location.pathname;
+  return path + location.search;
+}
+
+function stopLive() {
+  if (live) live.abort();
+  live = null;
+}
+
+function markCurrent() {
+  const first = `/${location.pathname.split('/')[1]}`;
+  for (const link of nav.querySelectorAll('a')) {
+    if (link.getAttribute('href') === first) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+}
+
+/** Fetches the fragment of the present address and shows it. */
+async function show({ focus }) {
+  stopLive();
+  navigation += 1;
+  const mine = navigation;
+  live = new AbortController();
+  const { signal } = live;
+  main.setAttribute('aria-busy', 'true');
+  markCurrent();
+  try {
+    const response = await call(`/fragments${fragmentPath()}`);
+    const html = response.ok ? await response.text() : null;
+    const reason = response.ok ? '' : await problemOf(response);
+    if (mine !== navigation) return;
+    if (html === null) {
+      const heading = document.createElement('h1');
+      heading.tabIndex = -1;
+      heading.textContent = response.status === 404 ? 'Page not found' : 'The page cannot be shown';
+      const text = document.createElement('p');
+      text.textContent = reason;
+      main.replaceChildren(heading, text);
+    } else {
+      main.innerHTML = html;
+    }
+    const heading = main.querySelector('h1');
+    document.title = `${heading ? heading.textContent : 'Console'} · Postern`;
+    if (focus && heading) heading.focus({ preventScroll: true });
+    if (focus) window.scrollTo(0, 0);
+    const { enhance } = await import(document.querySelector('script[data-pages]').dataset.pages);
+    enhance(main, signal, { call, events, problemOf, say });
+    if (main.querySelector('[data-live]')) follow(signal);
+  } catch (error) {
+    if (error.name !== 'AbortError') say(`The console does not answer: ${error.message}`, true);
+  } finally {
+    if (mine === navigation) main.removeAttribute('aria-busy');
+  }
+}
+
+/** Replaces the live part of the page with each event, unless it is being used. */
+async function follow(signal) {
+  while (!signal.aborted) {
+    try {
+      await events(`/live/fragments${fragmentPath()}`, signal, (name, data) => {
+        if (name !== 'fragment') return;
+        const part = main.querySelector('[data-live]');
+        const isUsed = part && (part.contains(document.activeElement) || !document.getSelection().isCollapsed);
+        if (!part || isUsed) return;
+        const parsed = document.createElement('template');
+        parsed.innerHTML = data;
+        const fresh = parsed.content.querySelector('[data-live]');
+        if (fresh) part.replaceWith(fresh);
+      });
+    } catch (error) {
+      if (signal.aborted || error.name === 'AbortError') return;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 5000));
+  }
+}
+
+function go(address) {
+  history.pushState(null, '', address);
+  say('');
+  show({ focus: true });
+}
+
+function confirmed(text) {
+  if (!text) return Promise.resolve(true);
+  const dialog = page('confirm');
+  page('confirm-text').textContent = text;
+  dialog.showModal();
+  return new Promise((resolve) => {
+    const end = (answer) => {
+      dialog.close();
+      resolve(answer);
+    };
+    for (const button of dialog.querySelectorAll('button')) button.onclick = () => end(button.value === 'yes');
+    dialog.oncancel = () => resolve(false);
+  });
+}
+
+/** Makes a change and shows its outcome. */
+async function act(form) {
+  const fields = Object.fromEntries(new FormData(form));
+  if (!(await confirmed(form.dataset.confirm))) return;
+  const response = await call(`/actions/${form.dataset.action}`, { method: 'POST', json: fields });
+  if (!response.ok) {
+    say(await problemOf(response), true);
+    return;
+  }
+  const answer = await response.json();
+  const lines = answer.outcomes.map((outcome) => {
+    const body = outcome.body && Object.keys(outcome.body).length ? ` ${JSON.stringify(outcome.body)}` : '';
+    return `${outcome.process}: ${outcome.isDone ? `done${body}` : outcome.text}`;
+  });
+  say(lines.join('\n') || 'No process of this kind is configured', !answer.isDone);
+  if (answer.isDone) await show({ focus: false });
+}
+
+async function signIn(form) {
+  const fields = Object.fromEntries(new FormData(form));
+  const button = form.querySelector('button');
+  button.disabled = true;
+  try {
+    if (form.id === 'token-sign-in') {
+      await useToken(fields.token.trim());
+      return;
+    }
+    const response = await call('/session/sign-in', { method: 'POST', json: fields, anonymous: true });
+    if (response.ok) await useToken((await response.json()).token);
+    else page('sign-in-reason').textContent = await problemOf(response);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+document.addEventListener('submit', (event) => {
+  const form = event.target;
+  if (event.defaultPrevented || form.method === 'dialog') return;
+  event.preventDefault();
+  if (form.id === 'sign-in' || form.id === 'token-sign-in') {
+    signIn(form).catch((error) => error.name === 'AbortError' || say(error.message, true));
+  } else if (form.dataset.action) {
+    act(form).catch((error) => error.name === 'AbortError' || say(error.message, true));
+  } else if (form.getAttribute('action')) {
+    const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ''));
+    go(`${form.getAttribute('action')}?${fields}`);
+  }
+});
+
+document.addEventListener('click', (event) => {
+  const link = event.target.closest('a[href^="/"]');
+  if (!link || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey) return;
+  event.preventDefault();
+  go(link.getAttribute('href'));
+});
+
+document.addEventListener('keydown', (event) => {
+  const isTyping = event.target.closest('input, textarea, select, dialog');
+  if (event.key === '/' && !isTyping && !header.hidden) {
+    event.preventDefault();
+    header.querySelector('input').select();
+    header.querySelector('input').focus();
+  }
+});
+
+window.addEventListener('popstate', () => token() && show({ focus: true }));
+
+page('sign-out').addEventListener('click', async () => {
+  await call('/session', { method: 'DELETE', anonymous: true }).catch(() => {});
+  signOut('');
+});
+
+async function start() {
+  const once = /^#once=([0-9a-f]{64})$/.exec(location.hash);
+  if (location.hash) history.replaceState(null, '', location.pathname + location.search);
+  if (once) {
+    const response = await call('/session/exchange', { method: 'POST', json: { secret: once[1] }, anonymous: true });
+    if (response.ok) {
+      await useToken((await response.json()).token);
+      return;
+    }
+    if (!token()) {
+      showSignIn('This link has been used already. The standalone prints a new one at its start.');
+      return;
+    }
+  }
+  if (token()) await useToken(token());
+  else showSignIn('');
+}
+
+start().catch((error) => error.name === 'AbortError' || say(`The console does not answer: ${error.message}`, true));

@@ -1,0 +1,229 @@
+// Pages with work of their own in the browser: the live tail, the token check, the editor and the
+// API reference. The functions of console.js are arguments, because its address contains a hash.
+
+const MAX_ROWS = 500;
+
+function cell(row, text, className = '') {
+  const element = document.createElement('td');
+  element.textContent = text === undefined || text === null ? '' : String(text);
+  if (className) element.className = className;
+  row.append(element);
+  return element;
+}
+
+function tail(main, signal, { events, say }) {
+  const form = main.querySelector('#tail-filters');
+  if (!form) return;
+  const rows = main.querySelector('#tail');
+  const state = main.querySelector('#tail-state');
+  const stop = main.querySelector('#tail-stop');
+  let current = null;
+  let dropped = 0;
+  const add = (event) => {
+    const row = document.createElement('tr');
+    cell(row, (event.timestamp || '').slice(11, 23), 'mono');
+    cell(row, `${event.method || ''} ${event.path || ''}`, 'mono');
+    const status = cell(row, '');
+    const badge = document.createElement('span');
+    const tone = event.status >= 500 ? 'bad' : event.status >= 400 ? 'warn' : 'ok';
+    badge.className = `badge ${tone}`;
+    badge.textContent = event.code && event.code !== 'ok' ? `${event.status} ${event.code}` : event.status;
+    status.append(badge);
+    cell(row, event.route);
+    cell(row, event.subject || event.caller_service || '', 'mono');
+    cell(row, event.duration_ms === undefined ? '' : `${event.duration_ms} ms`, 'num');
+    const id = cell(row, '', 'mono');
+    if (event.request_id) {
+      const link = document.createElement('a');
+      link.href = `/search?kind=request&q=${encodeURIComponent(event.request_id)}`;
+      link.textContent = event.request_id.slice(0, 13);
+      id.append(link);
+    }
+    rows.prepend(row);
+    while (rows.children.length > MAX_ROWS) rows.lastElementChild.remove();
+  };
+  const end = (text) => {
+    if (current) current.abort();
+    current = null;
+    stop.disabled = true;
+    state.textContent = text;
+  };
+  form.addEventListener('submit', async (submit) => {
+    submit.preventDefault();
+    end('');
+    current = new AbortController();
+    const mine = current;
+    signal.addEventListener('abort', () => mine.abort());
+    stop.disabled = false;
+    dropped = 0;
+    state.textContent = 'Following.';
+    const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ''));
+    try {
+      await events(`/live/requests?${fields}`, mine.signal, (name, data) => {
+        if (name === 'request') add(JSON.parse(data));
+        if (name === 'dropped') {
+          dropped += JSON.parse(data).count || 0;
+          state.textContent = `Following. ${dropped} requests were left out, because they came too fast.`;
+        }
+      });
+      if (mine === current) end('The gateway ended the stream.');
+    } catch (error) {
+      if (error.name === 'AbortError') return;
+      end(`Not following: ${error.message}`);
+    }
+  });
+  stop.addEventListener('click', () => end('Not following.'));
+}
+
+const decode = (text) => Uint8Array.from(atob(text.replace(/-/g, '+').replace(/_/g, '/')), (c) => c.charCodeAt(0));
+const json = (text) => JSON.parse(new TextDecoder().decode(decode(text)));
+const ALGORITHMS = {
+  RS256: { import: { name: 'RSASSA-PKCS1-v1_5', hash: 'SHA-256' }, verify: 'RSASSA-PKCS1-v1_5' },
+  RS384: { import: { name: 'RSASSA-PKCS1-v1_5', hash: 'SHA-384' }, verify: 'RSASSA-PKCS1-v1_5' },
+  RS512: { import: { name: 'RSASSA-PKCS1-v1_5', hash: 'SHA-512' }, verify: 'RSASSA-PKCS1-v1_5' },
+  ES256: { import: { name: 'ECDSA', namedCurve: 'P-256' }, verify: { name: 'ECDSA', hash: 'SHA-256' } },
+  ES384: { import: { name: 'ECDSA', namedCurve: 'P-384' }, verify: { name: 'ECDSA', hash: 'SHA-384' } },
+  EdDSA: { import: { name: 'Ed25519' }, verify: 'Ed25519' },
+};
+
+/** Returns every public key in an answer of the gateway, with its issuer. */
+function publicKeys(value, issuer = '', found = []) {
+  if (Array.isArray(value)) value.forEach((item) => publicKeys(item, issuer, found));
+  else if (value && typeof value === 'object') {
+    const name = value.issuer || issuer;
+    if (value.kty && (value.n || value.x)) found.push({ issuer: name, kid: value.kid, jwk: value });
+    else Object.entries(value).forEach(([member, inner]) => {
+      const isJwk = member === 'jwk' && inner && inner.kty;
+      if (isJwk) found.push({ issuer: name, kid: inner.kid || value.kid, jwk: inner });
+      else publicKeys(inner, name, found);
+    });
+  }
+  return found;
+}
+
+async function check(text, keys) {
+  const parts = text.trim().replace(/^Bearer /i, '').split('.');
+  if (parts.length !== 3) return { lines: [['Form', 'not a signed JWT: three parts are expected', false]] };
+  const [head, claims] = [json(parts[0]), json(parts[1])];
+  const now = Date.now() / 1000;
+  const lines = [];
+  const known = keys.filter((key) => key.kid === head.kid);
+  const key = known.find((entry) => entry.issuer === claims.iss) || known[0];
+  lines.push(['Issuer', claims.iss, keys.length ? keys.some((entry) => entry.issuer === claims.iss) : null]);
+  lines.push(['Key', `${head.kid} (${head.alg})`, Boolean(key)]);
+  const algorithm = ALGORITHMS[head.alg];
+  if (key && algorithm) {
+    const { kty, n, e, crv, x, y } = key.jwk;
+    const imported = await crypto.subtle.importKey('jwk', { kty, n, e, crv, x, y }, algorithm.import, false, ['verify']);
+    const signed = new TextEncoder().encode(`${parts[0]}.${parts[1]}`);
+    const isValid = await crypto.subtle.verify(algorithm.verify, imported, decode(parts[2]), signed);
+    lines.push(['Signature', isValid ? 'valid' : 'not valid', isValid]);
+  } else {
+    lines.push(['Signature', 'not checked: the public key is not known here', null]);
+  }
+  const at = (seconds) => (Number.isFinite(seconds) ? new Date(seconds * 1000).toISOString() : 'absent');
+  lines.push(['Expires', at(claims.exp), claims.exp > now]);
+  if (claims.nbf !== undefined) lines.push(['Valid from', at(claims.nbf), claims.nbf <= now]);
+  lines.push(['Subject', claims.sub, null], ['Use', claims.token_use || 'not stated', null]);
+  lines.push(['Groups', (claims['cognito:groups'] || claims.groups || []).join(', ') || 'none', null]);
+  return { lines, head, claims };
+}
+
+function tokens(main) {
+  const section = main.querySelector('#token-check');
+  if (!section) return;
+  const keys = section.dataset.keys ? publicKeys(JSON.parse(section.dataset.keys)) : [];
+  section.querySelector('form').addEventListener('submit', async (event) => {
+    event.preventDefault();
+    event.stopPropagation();
+    const result = main.querySelector('#token-result');
+    let checked;
+    try {
+      checked = await check(new FormData(event.target).get('token'), keys);
+    } catch (error) {
+      checked = { lines: [['Form', `not a readable JWT (${error.message})`, false]] };
+    }
+    const list = document.createElement('dl');
+    list.className = 'facts';
+    for (const [name, value, isGood] of checked.lines) {
+      const group = document.createElement('div');
+      const term = document.createElement('dt');
+      const detail = document.createElement('dd');
+      term.textContent = name;
+      detail.textContent = `${value} `;
+      if (isGood !== null) {
+        const badge = document.createElement('span');
+        badge.className = `badge ${isGood ? 'ok' : 'bad'}`;
+        badge.textContent = isGood ? 'accepted' : 'rejected';
+        detail.append(badge);
+      }
+      group.append(term, detail);
+      list.append(group);
+    }
+    const code = document.createElement('pre');
+    code.className = 'code';
+    code.tabIndex = 0;
+    code.textContent = checked.claims ? JSON.stringify({ header: checked.head, claims: checked.claims }, null, 2) : '';
+    code.hidden = !checked.claims;
+    result.replaceChildren(list, code);
+  });
+}
+
+function configuration(main, { call, problemOf }) {
+  const button = main.querySelector('#check-configuration');
+  if (!button) return;
+  button.addEventListener('click', async () => {
+    const result = main.querySelector('#check-result');
+    button.disabled = true;
+    try {
+      const text = main.querySelector('#configuration textarea').value;
+      const response = await call('/check-configuration', { method: 'POST', json: { text } });
+      if (response.ok) result.innerHTML = await response.text();
+      else result.textContent = await problemOf(response);
+    } finally {
+      button.disabled = false;
+    }
+  });
+}
+
+function api(main, { call, problemOf, say }) {
+  const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  for (const form of main.querySelectorAll('form.try')) {
+    const { method } = form.dataset;
+    const fields = () => Object.fromEntries(new FormData(form));
+    form.addEventListener('submit', async (event) => {
+      event.preventDefault();
+      event.stopPropagation();
+      const result = form.querySelector('.try-result');
+      const response = await call('/try', { method: 'POST', json: { method, ...fields() } });
+      result.hidden = false;
+      if (!response.ok) {
+        result.textContent = await problemOf(response);
+        return;
+      }
+      const answer = await response.json();
+      let body = answer.body;
+      try {
+        body = JSON.stringify(JSON.parse(body), null, 2);
+      } catch {
+        // Not JSON: shown as it is.
+      }
+      result.textContent = `${answer.status}  request ${answer.requestId || ''}\n\n${body}`;
+    });
+    form.querySelector('[data-copy-curl]').addEventListener('click', async () => {
+      const { path, body } = fields();
+      const parts = [`curl -X ${method} "$POSTERN_URL"${quote(path)} -H "Authorization: Bearer $TOKEN"`];
+      if (body) parts.push(`-H 'Content-Type: application/json' -d ${quote(body)}`);
+      await navigator.clipboard.writeText(parts.join(' \\\n  '));
+      say('Copied.');
+    });
+  }
+}
+
+/** Adds the work of a page to its fragment. `signal` ends with the page. */
+export function enhance(main, signal, tools) {
+  tail(main, signal, tools);
+  tokens(main);
+  configuration(main, tools);
+  api(main, tools);
+}

@@ -1,0 +1,318 @@
+//! The changes that an operator may make: a closed list, each of which is one call of an admin API.
+//!
+//! Input: the name of an action with its fields. Output: the outcome at each process. Depends on
+//! `access`, `config` and `processes`.
+
+use http::Method;
+use postern_common::{Code, Problem};
+use serde_json::{Map, Value, json};
+use url::form_urlencoded;
+
+use crate::access::Person;
+use crate::config::ProcessKind;
+use crate::processes::{Call, ProcessDirectory};
+
+/// Maximum bytes of a field, and of a configuration text.
+const MAX_FIELD_BYTES: usize = 4096;
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// A change.
+#[derive(Debug)]
+pub(crate) struct Action {
+    /// The name in `POST /actions/{name}`.
+    pub(crate) name: &'static str,
+    pub(crate) kind: ProcessKind,
+    /// Whether each replica keeps its own state and must be called.
+    every_replica: bool,
+    method: &'static str,
+    /// The path; `{}` stands for the field `target`.
+    path: &'static str,
+    /// The fields of the body.
+    fields: &'static [(&'static str, FieldKind)],
+}
+
+/// The form of a field of a body. All fields arrive as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FieldKind {
+    Text,
+    /// Text of up to 1 MiB.
+    LongText,
+    Integer,
+    Boolean,
+    /// A JSON object.
+    Object,
+}
+
+/// The result at one process.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) process: String,
+    pub(crate) is_done: bool,
+    pub(crate) text: String,
+    pub(crate) body: Value,
+}
+
+use FieldKind::{Boolean, Integer, LongText, Object, Text};
+use ProcessKind::{Auth, Gateway, Notify};
+
+const fn post(
+    name: &'static str,
+    kind: ProcessKind,
+    path: &'static str,
+    fields: &'static [(&'static str, FieldKind)],
+) -> Action {
+    Action {
+        name,
+        kind,
+        every_replica: false,
+        method: "POST",
+        path,
+        fields,
+    }
+}
+
+const fn on_every_replica(mut action: Action) -> Action {
+    action.every_replica = true;
+    action
+}
+
+const UPSTREAM_FIELDS: &[(&str, FieldKind)] = &[("address", Text), ("seconds", Integer)];
+const SELECTOR_FIELDS: &[(&str, FieldKind)] = &[("selector", Object), ("dryRun", Boolean)];
+
+const ACTIONS: &[Action] = &[
+    post(
+        "notification.retry",
+        Notify,
+        "/admin/notifications/{}/retry",
+        &[],
+    ),
+    post(
+        "notification.cancel",
+        Notify,
+        "/admin/notifications/{}/cancel",
+        &[],
+    ),
+    post(
+        "notification.replay",
+        Notify,
+        "/admin/notifications/{}/replay",
+        &[],
+    ),
+    post("dead.retry", Notify, "/admin/dead/retry", SELECTOR_FIELDS),
+    post("dead.drop", Notify, "/admin/dead/drop", SELECTOR_FIELDS),
+    post("provider.pause", Notify, "/admin/providers/{}/pause", &[]),
+    post("provider.resume", Notify, "/admin/providers/{}/resume", &[]),
+    post(
+        "provider.test",
+        Notify,
+        "/admin/providers/{}/test",
+        &[("to", Text)],
+    ),
+    post(
+        "template.send",
+        Notify,
+        "/admin/templates/{}/send",
+        &[
+            ("to", Text),
+            ("channel", Text),
+            ("locale", Text),
+            ("variables", Object),
+        ],
+    ),
+    post(
+        "suppression.remove",
+        Notify,
+        "/admin/suppression/remove",
+        &[("id", Text)],
+    ),
+    post(
+        "throttle.release",
+        Auth,
+        "/admin/throttled/release",
+        &[("email", Text), ("id", Text), ("network", Text)],
+    ),
+    on_every_replica(post(
+        "upstream.eject",
+        Gateway,
+        "/admin/upstreams/{}/eject",
+        UPSTREAM_FIELDS,
+    )),
+    on_every_replica(post(
+        "upstream.restore",
+        Gateway,
+        "/admin/upstreams/{}/restore",
+        UPSTREAM_FIELDS,
+    )),
+    on_every_replica(post(
+        "upstream.drain",
+        Gateway,
+        "/admin/upstreams/{}/drain",
+        UPSTREAM_FIELDS,
+    )),
+    on_every_replica(Action {
+        method: "PUT",
+        ..post(
+            "configuration.save",
+            Gateway,
+            "/admin/config",
+            &[("text", LongText), ("baseHash", Text)],
+        )
+    }),
+    post(
+        "configuration.restore",
+        Gateway,
+        "/admin/config/history/{}/restore",
+        &[],
+    ),
+];
+
+/// Returns the action of a name.
+pub(crate) fn find(name: &str) -> Option<&'static Action> {
+    ACTIONS.iter().find(|action| action.name == name)
+}
+
+/// Makes a change, and logs it with its outcome. The processes log it as well.
+///
+/// # Errors
+/// 400 or 422 for a field that the action does not take.
+pub(crate) async fn perform(
+    action: &Action,
+    fields: &Map<String, Value>,
+    person: &Person,
+    directory: &ProcessDirectory,
+) -> Result<Vec<Outcome>, Problem> {
+    let (target, body) = read_fields(action, fields)?;
+    let call = Call {
+        method: Method::from_bytes(action.method.as_bytes()).unwrap_or(Method::POST),
+        path: action.path.replace("{}", &path_segment(&target)),
+        body: Some(body),
+        operator: Some(&person.subject),
+    };
+    let mut outcomes = Vec::new();
+    let replicas = directory.of(action.kind);
+    for process in &replicas {
+        let result = directory.call(process, &call).await;
+        let may_be_done = result
+            .as_ref()
+            .map_or_else(|error| error.may_be_done, |_| true);
+        let outcome = match result {
+            Ok(reply) => Outcome {
+                process: process.name.clone(),
+                is_done: reply.is_success(),
+                text: match reply.is_success() {
+                    true => "done".to_owned(),
+                    false if reply.status == 404 => {
+                        format!("{} does not know this: {}", process.name, reply.problem())
+                    }
+                    false => reply.problem(),
+                },
+                body: reply.json(),
+            },
+            Err(error) => Outcome {
+                process: process.name.clone(),
+                is_done: false,
+                text: error.to_string(),
+                body: Value::Null,
+            },
+        };
+        outcomes.push(outcome);
+        // A change that one replica may have made is not made again by the next.
+        if may_be_done && !action.every_replica {
+            outcomes.drain(..outcomes.len() - 1);
+            break;
+        }
+    }
+    let is_done = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.is_done);
+    // An address of a person may be a target of tests only, never of the path.
+    tracing::info!(operator = %person.subject, action = action.name, target = %target, is_done, "console action");
+    Ok(outcomes)
+}
+
+/// Returns the target and the body.
+fn read_fields(action: &Action, fields: &Map<String, Value>) -> Result<(String, Value), Problem> {
+    let mut problem = Problem::new(Code::ValidationFailed);
+    let mut is_good = true;
+    let mut fail = |name: &str, code: &'static str, detail: &str| {
+        is_good = false;
+        let empty = Problem::new(Code::ValidationFailed);
+        let sofar = std::mem::replace(&mut problem, empty);
+        problem = sofar.error(&format!("/{name}"), code, detail);
+    };
+    let mut body = Map::new();
+    let mut target = String::new();
+    for (name, value) in fields {
+        let text = value.as_str().unwrap_or_default();
+        if name == "target" && action.path.contains("{}") {
+            target = text.to_owned();
+            continue;
+        }
+        let Some((_, kind)) = action.fields.iter().find(|(known, _)| known == name) else {
+            fail(name, "unknown_field", "is not a field of this action");
+            continue;
+        };
+        match kind.read(value) {
+            Ok(None) => {}
+            Ok(Some(value)) => {
+                body.insert(name.clone(), value);
+            }
+            Err(detail) => fail(name, "invalid_format", detail),
+        }
+    }
+    let is_target = (1..=255).contains(&target.len()) && !target.contains(char::is_control);
+    if action.path.contains("{}") && !is_target {
+        fail("target", "missing_field", "is required");
+    }
+    if is_good {
+        Ok((target, json!(body)))
+    } else {
+        Err(problem)
+    }
+}
+
+// === impl FieldKind ===
+
+impl FieldKind {
+    /// Converts a field; `None` if it is empty.
+    fn read(self, value: &Value) -> Result<Option<Value>, &'static str> {
+        let Some(text) = value.as_str() else {
+            return Err("must be a string");
+        };
+        let max = if self == LongText {
+            MAX_TEXT_BYTES
+        } else {
+            MAX_FIELD_BYTES
+        };
+        if text.len() > max {
+            return Err("is too long");
+        }
+        if text.is_empty() && self != LongText {
+            return Ok(None);
+        }
+        match self {
+            Text | LongText => Ok(Some(json!(text))),
+            Integer => match text.parse::<u32>() {
+                Ok(number) => Ok(Some(json!(number))),
+                Err(_) => Err("must be an integer"),
+            },
+            Boolean => match text {
+                "true" => Ok(Some(json!(true))),
+                "false" => Ok(Some(json!(false))),
+                _ => Err("must be true or false"),
+            },
+            Object => match serde_json::from_str::<Value>(text) {
+                Ok(value) if value.is_object() => Ok(Some(value)),
+                Ok(_) | Err(_) => Err("must be a JSON object"),
+            },
+        }
+    }
+}
+
+/// Encodes text as one segment of a path: no `/`, `.`, `?` or `#` of it has a meaning.
+pub(crate) fn path_segment(text: &str) -> String {
+    let encoded: String = form_urlencoded::byte_serialize(text.as_bytes()).collect();
+    let encoded = encoded.replace('+', "%20");
+    match text {
+        "." | ".." => encoded.replace('.', "%2E"),
+        _ => encoded,
+    }
+}

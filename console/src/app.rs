@@ -1,0 +1,82 @@
+//! Assembly of the console from its configuration.
+
+use std::sync::Arc;
+
+use axum::Router;
+use postern_common::exit::Exit;
+use postern_common::http::{AllowedHosts, Limits, serve};
+use postern_common::{Clock, Secret};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::Access;
+use crate::config::Config;
+use crate::http::router;
+use crate::processes::ProcessDirectory;
+use crate::sampling::Sampler;
+use crate::state::ConsoleState;
+
+/// The console.
+#[derive(Debug)]
+pub struct App {
+    state: Arc<ConsoleState>,
+    hosts: Vec<String>,
+}
+
+// === impl App ===
+
+impl App {
+    /// Assembles the console.
+    ///
+    /// # Errors
+    /// Status 69 if TLS cannot be set up.
+    pub fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
+        let directory = Arc::new(ProcessDirectory::new(config.processes)?);
+        let access = Access::new(Arc::clone(&directory), config.roles, clock.clone());
+        let sampler = Arc::new(Sampler::new(Arc::clone(&directory), clock));
+        let state = ConsoleState {
+            access,
+            directory,
+            sampler,
+            gateway: config.gateway,
+            shutdown: CancellationToken::new(),
+        };
+        Ok(Self {
+            state: Arc::new(state),
+            hosts: config.hosts,
+        })
+    }
+
+    /// Creates the secret of a one-time link (`/#once=…`), which signs one person in as operator.
+    ///
+    /// # Errors
+    /// Status 69 if the system has no randomness.
+    pub fn one_time_secret(&self) -> Result<Secret, Exit> {
+        self.state.access.create_one_time_secret()
+    }
+
+    /// Serves until `stop` is cancelled.
+    pub async fn run(self, listener: TcpListener, stop: CancellationToken) {
+        let sampler = Arc::clone(&self.state.sampler);
+        let sampling = tokio::spawn({
+            let stop = stop.clone();
+            async move { sampler.run(stop).await }
+        });
+        let streams = self.state.shutdown.clone();
+        let ending = tokio::spawn({
+            let stop = stop.clone();
+            async move {
+                stop.cancelled().await;
+                streams.cancel();
+            }
+        });
+        let router = self.router(&listener);
+        serve(listener, router, Limits::default(), stop).await;
+        let _ended = tokio::join!(sampling, ending);
+    }
+
+    fn router(&self, listener: &TcpListener) -> Router {
+        let hosts = AllowedHosts::of(listener.local_addr().ok(), &self.hosts);
+        router(Arc::clone(&self.state), hosts)
+    }
+}

@@ -1,0 +1,267 @@
+//! The configuration: `conf/console.toml` and the secrets of the admin APIs.
+//!
+//! Input: the decoded file and the environment. Output: a [`Config`], or all mistakes at once.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use postern_common::Secret;
+use postern_common::config::{Env, read_listen};
+use postern_common::decode::{Field, Object};
+use postern_common::log::Log;
+use url::Url;
+
+const DEFAULT_LISTEN_ADDRESS: SocketAddr =
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8512));
+const DEFAULT_GATEWAY: &str = "http://127.0.0.1:8500";
+
+/// The settings of the console.
+#[derive(Debug)]
+pub struct Config {
+    /// The address of the pages (`[[listen]]`). Default `127.0.0.1:8512`.
+    pub listen: SocketAddr,
+    /// Host names by which the console may be called, besides loopback names. Default none.
+    pub hosts: Vec<String>,
+    /// Log format and filter. Default JSON at `info`.
+    pub log: Log,
+    /// The gateway at which people sign in (`sign_in.gateway`). Default `http://127.0.0.1:8500`.
+    pub gateway: Url,
+    /// Who may see the pages and who may make changes.
+    pub roles: RoleRules,
+    /// The processes that the console shows.
+    pub processes: Vec<ProcessGroup>,
+}
+
+/// The members of each role. Nobody else has access.
+#[derive(Clone, Debug, Default)]
+pub struct RoleRules {
+    /// May see every page.
+    pub viewer: Members,
+    /// May also make changes.
+    pub operator: Members,
+}
+
+/// Members of a role.
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    /// Groups of users.
+    pub groups: Vec<String>,
+    /// Names of services.
+    pub services: Vec<String>,
+}
+
+/// The kind of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProcessKind {
+    /// `postern-proxy`.
+    Gateway,
+    /// `postern-auth`.
+    Auth,
+    /// `postern-notify`.
+    Notify,
+}
+
+/// Replicas of one kind with one secret.
+#[derive(Clone, Debug)]
+pub struct ProcessGroup {
+    /// The kind.
+    pub kind: ProcessKind,
+    /// Admin listeners. A host name stands for every address that it resolves to.
+    pub urls: Vec<Url>,
+    /// The secret of `[admin] token_env` of these processes.
+    pub token: Secret,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Reads the configuration from the root table of `conf/console.toml` and the environment.
+    pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
+        let log = Log::read(root, env);
+        let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
+        let hosts = root.list("hosts", |field| field.text(1..=253));
+        let gateway = root.section("sign_in", |sign_in| {
+            sign_in.optional("gateway", |field| field.url())
+        });
+        let roles = root.section("roles", RoleRules::read).unwrap_or_default();
+        let detail = "at least one [[process]] with kind = \"gateway\" is required";
+        let processes = root.non_empty_list("process", detail, |field| {
+            field.object(|process| ProcessGroup::read(process, env))
+        });
+        let has_gateway = |group: &ProcessGroup| group.kind == ProcessKind::Gateway;
+        if !processes.is_empty() && !processes.iter().any(has_gateway) {
+            root.fail("missing_field", detail);
+        }
+        let gateway = gateway.or_else(|| Url::parse(DEFAULT_GATEWAY).ok())?;
+        Some(Self {
+            listen,
+            hosts,
+            log,
+            gateway,
+            roles,
+            processes,
+        })
+    }
+}
+
+// === impl RoleRules ===
+
+impl RoleRules {
+    fn read(roles: &Object<'_>) -> Option<Self> {
+        Some(Self {
+            viewer: roles.section("viewer", Members::read).unwrap_or_default(),
+            operator: roles.section("operator", Members::read).unwrap_or_default(),
+        })
+    }
+}
+
+// === impl Members ===
+
+impl Members {
+    fn read(members: &Object<'_>) -> Option<Self> {
+        let name = |field: Field<'_>| field.text(1..=128);
+        Some(Self {
+            groups: members.list("groups", name),
+            services: members.list("services", name),
+        })
+    }
+
+    /// Returns whether a user of these groups, or a service of this name, is a member.
+    pub(crate) fn includes(&self, groups: &[&str], service: Option<&str>) -> bool {
+        let is_listed = |group: &&str| self.groups.iter().any(|known| known == group);
+        groups.iter().any(is_listed)
+            || service.is_some_and(|name| self.services.iter().any(|known| known == name))
+    }
+}
+
+// === impl ProcessKind ===
+
+impl ProcessKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Gateway, Self::Auth, Self::Notify];
+
+    /// Returns the name in the configuration and on the pages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gateway => "gateway",
+            Self::Auth => "auth",
+            Self::Notify => "notify",
+        }
+    }
+}
+
+// === impl ProcessGroup ===
+
+impl ProcessGroup {
+    fn read(process: &Object<'_>, env: &Env) -> Option<Self> {
+        let kinds = ProcessKind::ALL.map(|kind| (kind.as_str(), kind));
+        let kind = process.required("kind", |field| field.one_of(&kinds));
+        let detail = "urls must name the admin listeners, such as [\"http://127.0.0.1:8509\"]";
+        let urls = process.non_empty_list("urls", detail, |field| {
+            let url = field.url()?;
+            if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
+                return field.reject("invalid_format", "must be a URL without a path or query");
+            }
+            Some(url)
+        });
+        let token = process.required("token_env", |field| {
+            let variable = field.text(1..=128)?;
+            let token = env.secret(&variable);
+            token.or_else(|| {
+                let detail = format!("the variable {variable} is not set");
+                field.reject("missing_field", detail)
+            })
+        });
+        Some(Self {
+            kind: kind?,
+            urls,
+            token: token?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use postern_common::config::parse;
+    use postern_common::testing::{ConfigurationReference, assert_schema_written};
+
+    use super::*;
+
+    const EVERY_KEY: &str = r#"
+hosts = ["console.example"]
+[[listen]]
+address = "127.0.0.1:8512"
+[log]
+format = "json"
+filter = "info"
+[sign_in]
+gateway = "http://127.0.0.1:8500"
+[roles.viewer]
+groups = ["support"]
+services = ["monitoring"]
+[roles.operator]
+groups = ["admin"]
+services = ["deploy"]
+[[process]]
+kind = "gateway"
+urls = ["http://gateway.internal:8509"]
+token_env = "GATEWAY_ADMIN_TOKEN"
+"#;
+
+    fn env() -> Env {
+        let token = "0123456789abcdef0123456789abcdef";
+        Env::from([
+            ("GATEWAY_ADMIN_TOKEN", token),
+            ("AUTH_ADMIN_TOKEN", token),
+            ("NOTIFY_ADMIN_TOKEN", token),
+        ])
+    }
+
+    #[test]
+    fn every_key_is_in_the_reference_and_in_the_schema() {
+        let reference = ConfigurationReference {
+            sample: EVERY_KEY,
+            document: include_str!("../../docs/configuration.md"),
+            sections: &["## Console: `console.toml`"],
+        };
+        let accepted = reference.assert_complete(|root| Config::read(root, &env()));
+        let schema = reference.schema("Postern console configuration", &accepted);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("console.schema.json");
+        assert_schema_written(&path, &schema);
+    }
+
+    #[test]
+    fn shipped_file_is_accepted_and_names_all_processes() {
+        let text = include_str!("../../conf/console.toml");
+        let config = parse("console.toml", text, |root| Config::read(root, &env()));
+        let config = config.expect("accepted");
+        let kinds: Vec<_> = config.processes.iter().map(|group| group.kind).collect();
+        assert_eq!(kinds, ProcessKind::ALL);
+        assert_eq!(config.listen, DEFAULT_LISTEN_ADDRESS);
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_line_and_key() {
+        let text = "[[process]]\nkind = 'proxy'\nurls = ['http://a/x']\ntoken_env = 'NONE'\n";
+        let refused = parse("c.toml", text, |root| Config::read(root, &env())).expect_err("bad");
+        for expected in [
+            "c.toml:2: process.0.kind: must be",
+            "c.toml:3: process.0.urls.0: must be a URL without a path or query",
+            "c.toml:4: process.0.token_env: the variable NONE is not set",
+        ] {
+            assert!(
+                refused.message().contains(expected),
+                "{}",
+                refused.message()
+            );
+        }
+        let refused = parse("c.toml", "", |root| Config::read(root, &env())).expect_err("bad");
+        assert!(refused.message().contains("at least one [[process]]"));
+        let text =
+            "[[process]]\nkind = 'auth'\nurls = ['http://a']\ntoken_env = 'AUTH_ADMIN_TOKEN'\n";
+        let refused = parse("c.toml", text, |root| Config::read(root, &env())).expect_err("bad");
+        assert!(refused.message().contains("kind = \"gateway\""));
+    }
+}

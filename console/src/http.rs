@@ -1,0 +1,290 @@
+//! Routes of the console.
+//!
+//! Shells and assets are public. Fragments, streams and changes require a bearer token. Changes
+//! require the role operator and a JSON body, which a form of another site cannot send.
+//!
+//! Depends on `access`, `actions`, `live`, `pages`, `shell` and `state`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::middleware::map_response;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderMap, Method, StatusCode, Uri};
+use maud::Markup;
+use postern_common::decode::{Field, Object};
+use postern_common::http::{AllowedHosts, Json, json, no_store};
+use postern_common::{Code, Problem};
+use serde_json::{Value, json as object};
+
+use crate::access::{Person, Role};
+use crate::pages::{self, Context};
+use crate::state::ConsoleState;
+use crate::{actions, live, shell};
+
+type Shared = State<Arc<ConsoleState>>;
+
+/// Returns the router of the console.
+pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
+    let mut router = Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route(
+            "/assets/{hash}/{name}",
+            get(|uri: Uri| async move { shell::asset(uri.path()) }),
+        )
+        .route("/session", get(session).delete(sign_out))
+        .route("/session/sign-in", post(sign_in))
+        .route("/session/exchange", post(exchange))
+        .route("/fragments/{*page}", get(fragment))
+        .route("/live/requests", get(live_requests))
+        .route("/live/fragments/{*page}", get(live_fragment))
+        .route("/actions/{name}", post(act))
+        .route("/check-configuration", post(check_configuration))
+        .route("/try", post(try_request))
+        .route("/notifications/{id}", get(page))
+        .route("/history/{number}", get(page))
+        .route("/templates/{name}", get(page));
+    for (path, _) in shell::NAVIGATION.iter().flat_map(|(_, pages)| pages.iter()) {
+        router = router.route(path, get(page));
+    }
+    // A route, because the request layer sets the fallback, which would lack the header fields.
+    let router = router.route("/{*path}", any(|| async { Code::NotFound }));
+    let router = router.with_state(state).layer(map_response(protect));
+    hosts.guard(router)
+}
+
+async fn protect(mut response: Response) -> Response {
+    // The request layer would create a new response, without the header fields.
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        let allow = response
+            .headers()
+            .get(ALLOW)
+            .and_then(|allow| allow.to_str().ok());
+        let problem = Problem::method_not_allowed(allow.unwrap_or_default().to_owned());
+        response.extensions_mut().insert(problem);
+    }
+    shell::protect(response)
+}
+
+fn markup(markup: Markup) -> Response {
+    (
+        [(CONTENT_TYPE, "text/html; charset=utf-8")],
+        markup.into_string(),
+    )
+        .into_response()
+}
+
+async fn page() -> Response {
+    markup(shell::page())
+}
+
+async fn session(State(state): Shared, headers: HeaderMap) -> Result<Response, Problem> {
+    let person = state.access.authenticate(&headers).await?;
+    let body = object!({ "name": person.name, "role": person.role.as_str() });
+    Ok(no_store(json(StatusCode::OK, &body)))
+}
+
+async fn sign_out(State(state): Shared, headers: HeaderMap) -> Response {
+    state.access.sign_out(&headers);
+    StatusCode::NO_CONTENT.into_response()
+}
+
+/// Signs in at the gateway. Its answer to wrong credentials is passed on.
+async fn sign_in(State(state): Shared, body: Json) -> Result<Response, Problem> {
+    let credentials = body.read(|root| {
+        let email = root.required("email", |field| field.text(1..=254));
+        let password = root.required("password", |field| field.text(1..=1024));
+        Some(object!({ "email": email?, "password": password? }))
+    })?;
+    let unavailable = || Problem::new(Code::Unavailable).detail("the gateway does not answer");
+    let url = state
+        .gateway
+        .join("auth/login")
+        .map_err(|_| unavailable())?;
+    let request = state.directory.client().post(url).json(&credentials);
+    let request = request.timeout(std::time::Duration::from_secs(15));
+    let reply = request.send().await.map_err(|_| unavailable())?;
+    let status = reply.status();
+    let answer: Value = reply.json().await.map_err(|_| unavailable())?;
+    match answer["accessToken"].as_str() {
+        Some(token) if status.is_success() => {
+            Ok(no_store(json(StatusCode::OK, &object!({ "token": token }))))
+        }
+        Some(_) | None => {
+            let code = answer["code"].as_str().and_then(Code::named);
+            let problem = Problem::new(code.unwrap_or(Code::Unavailable));
+            Err(match code {
+                Some(Code::ChallengeRequired) => problem.detail(
+                    "this account signs in with a second step: sign in elsewhere and use its access token",
+                ),
+                Some(_) | None => problem,
+            })
+        }
+    }
+}
+
+async fn exchange(State(state): Shared, body: Json) -> Result<Response, Problem> {
+    let secret = body.read(|root| root.required("secret", |field| field.text(1..=128)))?;
+    let token = state.access.exchange(&secret)?;
+    Ok(no_store(json(
+        StatusCode::OK,
+        &object!({ "token": token.expose() }),
+    )))
+}
+
+async fn fragment(
+    State(state): Shared,
+    Path(page): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let person = state.access.authenticate(&headers).await?;
+    let rendered = state.render(&person, &page, &uri).await?;
+    Ok(markup(rendered))
+}
+
+async fn live_fragment(
+    State(state): Shared,
+    Path(page): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let person = state.access.authenticate(&headers).await?;
+    Ok(live::fragments(state, person, page, uri, headers))
+}
+
+async fn live_requests(
+    State(state): Shared,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    state.access.authenticate(&headers).await?;
+    let query = uri.query().unwrap_or_default();
+    live::requests(&state.directory, query, state.shutdown.clone()).await
+}
+
+async fn operator(state: &ConsoleState, headers: &HeaderMap) -> Result<Person, Problem> {
+    let person = state.access.authenticate(headers).await?;
+    if person.role < Role::Operator {
+        let detail = "changes require the role operator ([roles] of console.toml)";
+        return Err(Problem::new(Code::InsufficientScope).detail(detail));
+    }
+    Ok(person)
+}
+
+async fn act(
+    State(state): Shared,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Json,
+) -> Result<Response, Problem> {
+    let person = operator(&state, &headers).await?;
+    let action = actions::find(&name).ok_or(Code::NotFound)?;
+    let node = body.into_node()?.to_json();
+    let fields = node.as_object().ok_or(Code::InvalidRequest)?;
+    let outcomes = actions::perform(action, fields, &person, &state.directory).await?;
+    let is_done = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.is_done);
+    let outcomes: Vec<Value> = outcomes
+        .into_iter()
+        .map(|outcome| {
+            object!({
+                "process": outcome.process,
+                "isDone": outcome.is_done,
+                "text": outcome.text,
+                "body": outcome.body,
+            })
+        })
+        .collect();
+    let body = object!({ "isDone": is_done, "outcomes": outcomes });
+    Ok(no_store(json(StatusCode::OK, &body)))
+}
+
+/// Checks a configuration text, which changes nothing.
+async fn check_configuration(
+    State(state): Shared,
+    headers: HeaderMap,
+    body: Json,
+) -> Result<Response, Problem> {
+    let person = state.access.authenticate(&headers).await?;
+    let text =
+        body.read(|root| root.required("text", |field| field.string().map(str::to_owned)))?;
+    let context = Context::new(&person, &state.directory, &state.sampler);
+    Ok(markup(pages::check_configuration(&context, &text).await))
+}
+
+/// Sends a request of the API page to the configured gateway with the caller's own token.
+async fn try_request(
+    State(state): Shared,
+    headers: HeaderMap,
+    body: Json,
+) -> Result<Response, Problem> {
+    let person = state.access.authenticate(&headers).await?;
+    let request = body.read(read_try_request)?;
+    if request.method != Method::GET && person.role < Role::Operator {
+        return Err(Code::InsufficientScope.into());
+    }
+    let base = state.gateway.as_str().trim_end_matches('/');
+    let mut call = state
+        .directory
+        .client()
+        .request(request.method, format!("{base}{}", request.path))
+        .timeout(std::time::Duration::from_secs(15));
+    if let Some(token) = headers.get(http::header::AUTHORIZATION) {
+        call = call.header(http::header::AUTHORIZATION, token);
+    }
+    if let Some(text) = request.body {
+        call = call.header(CONTENT_TYPE, "application/json").body(text);
+    }
+    let unavailable = || Problem::new(Code::Unavailable).detail("the gateway does not answer");
+    let reply = call.send().await.map_err(|_| unavailable())?;
+    let status = reply.status().as_u16();
+    let id = reply
+        .headers()
+        .get("x-request-id")
+        .and_then(|id| id.to_str().ok());
+    let id = id.map(str::to_owned);
+    let text = reply.bytes().await.map_err(|_| unavailable())?;
+    let text: String = String::from_utf8_lossy(&text)
+        .chars()
+        .take(100_000)
+        .collect();
+    let body = object!({ "status": status, "requestId": id, "body": text });
+    Ok(no_store(json(StatusCode::OK, &body)))
+}
+
+struct TryRequest {
+    method: Method,
+    path: String,
+    body: Option<String>,
+}
+
+fn read_try_request(root: &Object<'_>) -> Option<TryRequest> {
+    let methods = [
+        ("GET", "GET"),
+        ("POST", "POST"),
+        ("PUT", "PUT"),
+        ("DELETE", "DELETE"),
+    ];
+    let method = root.required("method", |field| field.one_of(&methods));
+    // Joined to the gateway's URL: a path cannot select another host.
+    let path = root.required("path", |field: Field<'_>| {
+        let path = field.text(1..=2048)?;
+        if path.starts_with('/') && !path.starts_with("//") && !path.contains(['\\', ' ']) {
+            Some(path)
+        } else {
+            field.reject(
+                "invalid_format",
+                "must be a path that begins with one slash",
+            )
+        }
+    });
+    let body = root.optional("body", |field| field.string().map(str::to_owned));
+    Some(TryRequest {
+        method: Method::from_bytes(method?.as_bytes()).ok()?,
+        path: path?,
+        body: body.filter(|body| !body.trim().is_empty()),
+    })
+}

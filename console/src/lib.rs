@@ -1,0 +1,46 @@
+//! The web console: pages for operators, support and developers over the admin APIs of the gateway
+//! and the services.
+//!
+//! Every page is a static shell that anybody may load. Its script fetches the contents as HTML
+//! fragments with a bearer token, which the gateway verifies. There are no cookies.
+//!
+//! The modules, in the order of the data flow:
+//!
+//! 1. `config` reads `conf/console.toml`; `processes` knows the replicas and calls them.
+//! 2. `sampling` reads `/metrics` and `/readyz` of each replica every 5 s and keeps an hour
+//!    (`prometheus_text` parses, `status` is the result, `findings` says what is wrong).
+//! 3. `access` verifies who is calling; `actions` are the changes that an operator may make.
+//! 4. `pages` renders fragments with `widgets`; `shell` has the static part and the assets.
+//! 5. `http` routes requests, `live` streams updates, `state` is what they share, `app` assembles the parts.
+
+mod config;
+
+mod processes;
+
+mod prometheus_text;
+
+mod findings;
+mod sampling;
+mod status;
+
+mod access;
+mod actions;
+
+mod pages;
+mod shell;
+mod widgets;
+
+mod state;
+
+mod http;
+mod live;
+
+mod app;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use app::App;
+pub use config::{Config, Members, ProcessGroup, ProcessKind, RoleRules};

@@ -1,0 +1,289 @@
+//! Requests (live tail), routes, upstreams, keys and tokens.
+
+use maud::{Markup, html};
+use serde_json::{Map, Value, json};
+
+use super::{Context, heading, items};
+use crate::config::ProcessKind::Gateway;
+use crate::processes::Call;
+use crate::widgets::{
+    Column, Tone, action, badge, json_block, mono, notice, number, plain, state, table, time,
+};
+
+const ROUTE_COLUMNS: &[Column] = &[
+    Column::new("Route", |row| html! { strong { (plain(&row["name"])) } }),
+    Column::new("Methods", |row| mono(&plain(&row["methods"]))),
+    Column::new(
+        "Path",
+        |row| html! { (mono(&plain(&row["path"]))) @if !row["hosts"].is_null() { br; small.muted { (plain(&row["hosts"])) } } @if !row["conditions"].is_null() { br; small.muted { (plain(&row["conditions"])) } } },
+    ),
+    Column::new("Policy", |row| html! { (plain(&row["policy"])) }),
+    Column::new("Target", |row| html! { (plain(&row["target"])) }),
+    Column::new("Limits", |row| html! { (plain(&row["limits"])) }),
+    Column::number("Requests", |row| html! { (class_sum(row, "")) }),
+    Column::number("5xx", |row| html! { (class_sum(row, "5xx")) }),
+];
+
+/// Returns requests of a route, all or of one class, if the process counts them.
+fn class_sum(row: &Value, class: &str) -> String {
+    let Some(counts) = row["requests"].as_object() else {
+        return "–".to_owned();
+    };
+    let of_class = counts
+        .iter()
+        .filter(|(name, _)| class.is_empty() || *name == class);
+    number(of_class.filter_map(|(_, count)| count.as_f64()).sum())
+}
+
+pub(super) async fn routes(context: &Context<'_>) -> Markup {
+    let mut answer = context.ask(Gateway, "/admin/routes").await;
+    // Older versions have the table without counts.
+    if answer.is_err() {
+        answer = context.ask(Gateway, "/routes").await;
+    }
+    let wanted = context.parameter("q").to_lowercase();
+    let explained = explain(context).await;
+    html! {
+        (heading("Routes"))
+        form.filters action="/routes" {
+            label { "Name, path, policy or target" input type="search" name="q" value=(context.parameter("q")); }
+            button type="submit" { "Search" }
+        }
+        @match answer {
+            Err(message) => (message),
+            Ok(answer) => {
+                @let all = items(&answer, &["routes"]);
+                @let shown: Vec<Value> = all.iter().filter(|row| row.to_string().to_lowercase().contains(&wanted)).cloned().collect();
+                section.panel { h2 { (shown.len()) " of " (all.len()) " routes, first match first" }
+                    (table("Routes", &shown, ROUTE_COLUMNS, "No route matches.")) }
+            }
+        }
+        section.panel #explain {
+            h2 { "Explain a request" }
+            p.muted { "Which route a request takes, and why it would be accepted or rejected. Nothing is sent to an upstream." }
+            form.filters action="/routes" {
+                label.grow { "Request" input.mono name="request" required placeholder="GET /actors/42" value=(context.parameter("request")); }
+                label { "Host" input name="host" value=(context.parameter("host")); }
+                label { "Caller" input name="principal" placeholder="as in a [[test]]" value=(context.parameter("principal")); }
+                button type="submit" { "Explain" }
+            }
+            (explained)
+        }
+    }
+}
+
+async fn explain(context: &Context<'_>) -> Markup {
+    let request = context.parameter("request");
+    if request.is_empty() {
+        return html! {};
+    }
+    let mut body = Map::new();
+    for name in ["request", "host", "principal"] {
+        if !context.parameter(name).is_empty() {
+            body.insert(name.to_owned(), json!(context.parameter(name)));
+        }
+    }
+    let call = Call::post("/admin/explain", Value::Object(body));
+    match context.send(Gateway, &call).await {
+        Err(message) => message,
+        Ok(answer) => html! { div.explained { (tree(&answer, 0)) } },
+    }
+}
+
+/// Returns a decision tree as nested lists.
+fn tree(value: &Value, depth: usize) -> Markup {
+    const MAX_DEPTH: usize = 12;
+    match value {
+        Value::Object(members) if depth < MAX_DEPTH => html! {
+            ul.tree { @for (name, value) in members { @if !value.is_null() { li { span.muted { (name) } " " (tree(value, depth + 1)) } } } }
+        },
+        Value::Array(values) if depth < MAX_DEPTH => {
+            html! { ol.tree { @for value in values { li { (tree(value, depth + 1)) } } } }
+        }
+        Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_) => {
+            html! { strong { (plain(value)) } }
+        }
+    }
+}
+
+pub(super) async fn upstreams(context: &Context<'_>) -> Markup {
+    let mut all = context.ask_all(Gateway, "/admin/upstreams").await;
+    let mut is_older = false;
+    if all.iter().all(|(_, answer)| answer.is_err()) {
+        is_older = true;
+        all = context.ask_all(Gateway, "/upstreams").await;
+    }
+    html! {
+        (heading("Upstreams"))
+        @if is_older { (context.not_offered(Gateway, "/admin/upstreams")) }
+        @for (process, answer) in &all {
+            @match answer {
+                Err(error) => (notice(Tone::Bad, &process.name, error)),
+                Ok(answer) => section.panel { h2 { "As " (mono(&process.name)) " sees them" } (upstream_table(context, answer, is_older)) },
+            }
+        }
+        @if all.is_empty() { (super::search::nothing_configured("gateway")) }
+    }
+}
+
+/// Returns the upstreams of an answer, which is an object by name or a list.
+fn named_upstreams(answer: &Value) -> Vec<(String, &[Value])> {
+    let list = answer["upstreams"].as_array().or_else(|| answer.as_array());
+    if let Some(list) = list {
+        return list
+            .iter()
+            .map(|upstream| {
+                (
+                    plain(&upstream["name"]),
+                    items(upstream, &["endpoints", "addresses"]),
+                )
+            })
+            .collect();
+    }
+    let members = answer["upstreams"]
+        .as_object()
+        .or_else(|| answer.as_object());
+    members
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.clone(), items(value, &["endpoints", "addresses"])))
+        .collect()
+}
+
+fn upstream_table(context: &Context<'_>, answer: &Value, is_older: bool) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Upstreams" { table {
+            thead { tr { th scope="col" { "Upstream" } th scope="col" { "Address" } th scope="col" { "State" } th.num scope="col" { "In flight" } th scope="col" { "More" } th scope="col" { "Actions" } } }
+            tbody { @for (name, endpoints) in named_upstreams(answer) { @for endpoint in endpoints {
+                @let address = plain(&endpoint["address"]);
+                tr {
+                    td { (name) }
+                    td { (mono(&address)) }
+                    td { (endpoint_state(endpoint)) }
+                    td.num { (plain(&endpoint["inFlight"])) }
+                    td { (more(endpoint)) }
+                    td { @if context.is_operator() && !is_older { (upstream_buttons(&name, &address)) } }
+                }
+            } @if endpoints.is_empty() { tr { td { (name) } td colspan="5" { (badge(Tone::Bad, "no address")) } } } } }
+        } }
+    }
+}
+
+fn endpoint_state(endpoint: &Value) -> Markup {
+    let is = |names: &[&str]| {
+        names.iter().any(|name| {
+            let value = &endpoint[*name];
+            value == true
+                || value.is_object()
+                || value.as_str().is_some_and(|text| !text.is_empty())
+                || value.as_f64().is_some_and(|number| number > 0.0)
+        })
+    };
+    html! {
+        @if let Some(text) = endpoint["state"].as_str() { (state(text)) " " }
+        @if endpoint["healthy"] == false { (badge(Tone::Bad, "unhealthy")) " " }
+        @else if endpoint["healthy"] == true { (badge(Tone::Ok, "healthy")) " " }
+        @if is(&["ejected", "ejection", "ejectedUntil", "ejectedForSeconds"]) { (badge(Tone::Warn, "ejected")) " " }
+        @if is(&["draining"]) { (badge(Tone::Warn, "draining")) }
+    }
+}
+
+fn more(endpoint: &Value) -> Markup {
+    let shown = ["address", "state", "healthy", "inFlight", "draining"];
+    let members = endpoint.as_object().into_iter().flatten();
+    let members = members.filter(|(name, value)| {
+        !shown.contains(&name.as_str()) && !value.is_null() && *value != &json!(false)
+    });
+    html! { span.why { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } } }
+}
+
+fn upstream_buttons(name: &str, address: &str) -> Markup {
+    let fields = [("target", name), ("address", address)];
+    html! { div.buttons {
+        (action("upstream.eject", "Eject", &fields, &format!("Send no requests of any gateway to {address} for 5 minutes?"), Tone::Bad))
+        (action("upstream.drain", "Drain", &fields, &format!("Send no new requests to {address} until it is restored?"), Tone::Plain))
+        (action("upstream.restore", "Restore", &fields, &format!("Use {address} again?"), Tone::Plain))
+    } }
+}
+
+pub(super) fn requests(context: &Context<'_>) -> Markup {
+    let value = |name: &str| context.parameter(name).to_owned();
+    html! {
+        (heading("Requests"))
+        form.filters #tail-filters {
+            label { "Route" input name="route" value=(value("route")); }
+            label { "Status" input name="status" placeholder="5xx or 503" value=(value("status")); }
+            label { "Code" input name="code" value=(value("code")); }
+            label { "Caller" input name="principal" value=(value("principal")); }
+            label { "Address" input name="address" placeholder="192.0.2.0/24" value=(value("address")); }
+            label { "Path begins with" input name="path" value=(value("path")); }
+            label { "Sample" input name="sample" placeholder="0.1" inputmode="decimal" value=(value("sample")); }
+            button.primary type="submit" { "Follow" }
+            button type="button" #tail-stop disabled { "Stop" }
+        }
+        p.muted #tail-state role="status" { "Not following." }
+        section.panel { div.scroll tabindex="0" role="region" aria-label="Requests" { table {
+            thead { tr { th scope="col" { "Time" } th scope="col" { "Request" } th scope="col" { "Status" } th scope="col" { "Route" } th scope="col" { "Caller" } th.num scope="col" { "Duration" } th scope="col" { "Id" } } }
+            tbody #tail {}
+        } } }
+    }
+}
+
+pub(super) async fn tokens(context: &Context<'_>) -> Markup {
+    let mut answer = context.ask(Gateway, "/admin/keys").await;
+    let message = answer.as_ref().err().cloned();
+    if answer.is_err() {
+        answer = context.ask(Gateway, "/jwks/status").await;
+    }
+    let keys = answer.as_ref().map(Value::to_string).unwrap_or_default();
+    html! {
+        (heading("Keys and tokens"))
+        section.panel #token-check data-keys=(keys) {
+            h2 { "Check a token" }
+            p.muted { "The token is checked in this browser, with WebCrypto and the public keys below. It is not sent anywhere." }
+            form.stack { label { "Token" textarea.mono name="token" rows="4" required spellcheck="false" autocomplete="off" {} }
+                button.primary type="submit" { "Check" } }
+            div #token-result role="status" {}
+        }
+        @if let Some(message) = message { (message) }
+        @match &answer {
+            Err(message) => (message),
+            Ok(answer) => { @for issuer in items(answer, &["issuers"]) { (issuer_panel(issuer)) }
+                @if items(answer, &["issuers"]).is_empty() { section.panel { h2 { "Issuers" } (json_block(answer)) } } },
+        }
+    }
+}
+
+fn issuer_panel(issuer: &Value) -> Markup {
+    const COLUMNS: &[Column] = &[
+        Column::new("Key", |row| mono(&plain(&row["kid"]))),
+        Column::new("Algorithm", |row| html! { (plain(&row["alg"])) }),
+        Column::new("Type", |row| html! { (plain(&row["kty"])) }),
+        Column::new("Use", |row| html! { (plain(&row["use"])) }),
+        Column::new("First seen", |row| time(&plain(&row["firstSeen"]))),
+    ];
+    let keys: Vec<Value> = items(issuer, &["keys"])
+        .iter()
+        .map(|key| {
+            if key.is_string() {
+                json!({ "kid": key })
+            } else {
+                key.clone()
+            }
+        })
+        .collect();
+    let error = plain(&issuer["lastError"]);
+    html! {
+        section.panel {
+            h2 { (plain(&issuer["issuer"])) " " (state(&plain(&issuer["kind"]))) }
+            p.muted { "read " (time(&plain(&issuer["lastRefresh"]))) " next " (time(&plain(&issuer["nextRefresh"]))) }
+            @if !error.is_empty() { (notice(Tone::Bad, "The keys could not be read", &error)) }
+            (table("Keys", &keys, COLUMNS, "No key is known."))
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Notifications, dead letters and providers.
+
+use maud::{Markup, html};
+use serde_json::{Value, json};
+
+use super::{Context, heading, items, options, query_string, with_cursor};
+use crate::actions::path_segment;
+use crate::config::ProcessKind::Notify;
+use crate::processes::Call;
+use crate::widgets::{
+    Column, Tone, action, facts, first, json_block, mono, notice, plain, state, table, time,
+};
+
+const STATUSES: [&str; 7] = [
+    "QUEUED",
+    "SENDING",
+    "SENT",
+    "DELIVERED",
+    "FAILED",
+    "CANCELLED",
+    "EXPIRED",
+];
+const CHANNELS: [&str; 3] = ["email", "sms", "push"];
+const FILTERS: [&str; 8] = [
+    "recipient",
+    "status",
+    "template",
+    "channel",
+    "from",
+    "to",
+    "cursor",
+    "limit",
+];
+
+const COLUMNS: &[Column] = &[
+    Column::new("Accepted", |row| time(&plain(&row["createdAt"]))),
+    Column::new("Notification", |row| {
+        let id = plain(first(row, &["notificationId", "id"]));
+        html! { a.mono href={ "/notifications/" (path_segment(&id)) } { (id) } }
+    }),
+    Column::new("Template", |row| html! { (plain(&row["template"])) }),
+    Column::new("Channel", |row| html! { (plain(&row["channel"])) }),
+    Column::new("Priority", |row| html! { (plain(&row["priority"])) }),
+    Column::new(
+        "Recipient",
+        |row| html! { span.mono { (plain(&row["recipient"])) } },
+    ),
+    Column::number("Attempts", |row| html! { (plain(&row["attempts"])) }),
+    Column::new("Status", |row| {
+        html! { (state(&plain(&row["status"]))) " " span.muted { (plain(first(row, &["reason", "code", "waitReason"]))) } }
+    }),
+];
+
+pub(super) async fn list(context: &Context<'_>) -> Markup {
+    let parameters = FILTERS.map(|name| (name, context.parameter(name)));
+    let answer = context
+        .ask(
+            Notify,
+            &format!("/admin/notifications?{}", query_string(&parameters)),
+        )
+        .await;
+    html! {
+        (heading("Notifications"))
+        form.filters action="/notifications" {
+            label { "Recipient" input name="recipient" value=(context.parameter("recipient")); }
+            label { "Status" select name="status" { (options(&STATUSES, context.parameter("status"))) } }
+            label { "Channel" select name="channel" { (options(&CHANNELS, context.parameter("channel"))) } }
+            label { "Template" input name="template" value=(context.parameter("template")); }
+            label { "From (UTC)" input name="from" placeholder="2026-11-20T00:00:00Z" value=(context.parameter("from")); }
+            label { "To (UTC)" input name="to" placeholder="2026-11-21T00:00:00Z" value=(context.parameter("to")); }
+            button type="submit" { "Filter" }
+        }
+        @match answer {
+            Err(message) => (message),
+            Ok(answer) => {
+                section.panel { (table("Notifications", items(&answer, &["notifications"]), COLUMNS, "No notification matches.")) }
+                @if let Some(cursor) = answer["nextCursor"].as_str() {
+                    @let next = with_cursor(&parameters, cursor);
+                    p { a.button href={ "/notifications?" (query_string(&next)) } { "Older" } }
+                }
+            }
+        }
+    }
+}
+
+pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
+    let path = format!("/admin/notifications/{}", path_segment(id));
+    let shown = match context.ask(Notify, &path).await {
+        Ok(shown) => shown,
+        Err(message) => {
+            return html! { (heading(id)) (message) p { a href={ "/search?kind=notification&q=" (path_segment(id)) } { "Search its time line" } } };
+        }
+    };
+    let document = first(&shown, &["notification", "status"]);
+    let document = if document.is_object() {
+        document
+    } else {
+        &shown
+    };
+    let value = |name: &str| html! { (plain(&document[name])) };
+    let events = items(document, &["events"]);
+    let attempts = items(&shown, &["attempts", "results"]);
+    html! {
+        (heading(&format!("Notification {id}")))
+        (buttons(context, id))
+        div.grid {
+            section.panel.full { h2 { "State" } (facts(&[
+                ("Status", html! { (state(&plain(&document["status"]))) " " (plain(&document["reason"])) }),
+                ("Channel", value("channel")), ("Priority", value("priority")),
+                ("Template", html! { (plain(&document["template"])) " " span.muted { (plain(&document["templateVersion"])) } }),
+                ("Recipient", mono(&plain(&document["recipient"]))),
+                ("Accepted", time(&plain(&document["createdAt"]))), ("Changed", time(&plain(&document["updatedAt"]))),
+                ("Next attempt", html! { @if !document["nextAttemptAt"].is_null() { (time(&plain(&document["nextAttemptAt"]))) " " (plain(&document["waitReason"])) } }),
+            ])) }
+            section.panel.full { h2 { "Time line" } ol.timeline { @for event in events { (step(event)) } } }
+            @if !attempts.is_empty() { section.panel.full { h2 { "Attempts" } ol.timeline { @for attempt in attempts { (step(attempt)) } } } }
+            (preview(context, &path).await)
+            section.panel.full { details { summary { "Everything that is stored" } (json_block(&shown)) } }
+        }
+    }
+}
+
+fn buttons(context: &Context<'_>, id: &str) -> Markup {
+    let target = [("target", id)];
+    html! { @if context.is_operator() { div.buttons {
+        (action("notification.retry", "Retry", &target, "Try to deliver this notification again?", Tone::Plain))
+        (action("notification.replay", "Send a copy", &target, "Send a new notification with the same content?", Tone::Plain))
+        (action("notification.cancel", "Cancel", &target, "Cancel this notification, if it still waits?", Tone::Bad))
+    } } }
+}
+
+fn step(event: &Value) -> Markup {
+    let known = ["at", "status", "time", "event", "createdAt"];
+    let name = plain(first(event, &["status", "event", "kind", "outcome"]));
+    let is_cause = name == "FAILED";
+    let members = event.as_object().into_iter().flatten();
+    let members =
+        members.filter(|(name, value)| !known.contains(&name.as_str()) && !value.is_null());
+    html! {
+        li class=[is_cause.then_some("cause")] {
+            (time(&plain(first(event, &["at", "time", "createdAt"]))))
+            div.service { (state(&name)) }
+            div { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } }
+        }
+    }
+}
+
+async fn preview(context: &Context<'_>, path: &str) -> Markup {
+    let call = Call::get(format!("{path}/preview"));
+    let Ok(reply) = context.directory.call_any(Notify, &call).await else {
+        return html! {};
+    };
+    let content = reply.json();
+    html! { section.panel.full { h2 { "What was sent" }
+        @if reply.is_success() { (rendered(&content)) }
+        @else { p.muted { "The content is not available: " (reply.problem()) } }
+    } }
+}
+
+/// Returns a rendered message. HTML is shown as its source: it comes from templates and variables.
+pub(super) fn rendered(content: &Value) -> Markup {
+    html! {
+        (facts(&[("Subject", html! { (plain(&content["subject"])) }), ("Segments", html! { (plain(&content["segments"])) })]))
+        @if content["text"].is_string() { h3 { "Text" } pre.code tabindex="0" { (plain(&content["text"])) } }
+        @if content["html"].is_string() { h3 { "HTML source" } pre.code tabindex="0" { (plain(&content["html"])) } }
+        @for error in items(content, &["errors"]) { p.bad { (plain(error)) } }
+    }
+}
+
+pub(super) async fn dead_letters(context: &Context<'_>) -> Markup {
+    let names = ["code", "provider", "template", "channel", "before"];
+    let parameters = names.map(|name| (name, context.parameter(name)));
+    let answer = context
+        .ask(
+            Notify,
+            &format!("/admin/dead?{}", query_string(&parameters)),
+        )
+        .await;
+    let set = parameters.iter().filter(|(_, value)| !value.is_empty());
+    let selector: serde_json::Map<String, Value> = set
+        .map(|(name, value)| ((*name).to_owned(), json!(value)))
+        .collect();
+    let has_selector = !selector.is_empty();
+    let selector = Value::Object(selector).to_string();
+    html! {
+        (heading("Dead letters"))
+        form.filters action="/dead-letters" {
+            label { "Code" input name="code" value=(context.parameter("code")); }
+            label { "Provider" input name="provider" value=(context.parameter("provider")); }
+            label { "Template" input name="template" value=(context.parameter("template")); }
+            label { "Channel" select name="channel" { (options(&CHANNELS, context.parameter("channel"))) } }
+            label { "Before (UTC)" input name="before" placeholder="2026-11-21T00:00:00Z" value=(context.parameter("before")); }
+            button type="submit" { "Filter" }
+        }
+        @if context.is_operator() {
+            @if has_selector { div.buttons {
+                (action("dead.retry", "Count what would be retried", &[("selector", &selector), ("dryRun", "true")], "", Tone::Plain))
+                (action("dead.retry", "Retry all that match", &[("selector", &selector), ("dryRun", "false")], "Retry every dead letter that matches the filter?", Tone::Plain))
+                (action("dead.drop", "Drop all that match", &[("selector", &selector), ("dryRun", "false")], "Drop every dead letter that matches the filter? This cannot be undone.", Tone::Bad))
+            } } @else { p.muted { "Set a filter to retry or drop dead letters together." } }
+        }
+        @match answer {
+            Err(message) => (message),
+            Ok(answer) => section.panel { (table("Dead letters", items(&answer, &["notifications", "dead", "items"]), COLUMNS, "There is no dead letter.")) },
+        }
+    }
+}
+
+pub(super) async fn providers(context: &Context<'_>) -> Markup {
+    let answer = context.ask(Notify, "/admin/providers").await;
+    html! {
+        (heading("Providers"))
+        @match answer {
+            Err(message) => { (message) (from_metrics(context)) },
+            Ok(answer) => div.grid {
+                @for provider in items(&answer, &["providers"]) { (provider_panel(context, provider)) }
+                @if items(&answer, &["providers"]).is_empty() { p.muted { "No provider is configured." } }
+            },
+        }
+    }
+}
+
+fn provider_panel(context: &Context<'_>, provider: &Value) -> Markup {
+    let name = plain(first(provider, &["name", "provider"]));
+    let shown = ["name", "provider", "state"];
+    let members: Vec<(&str, Markup)> = provider
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, value)| !shown.contains(&name.as_str()) && !value.is_null())
+        .map(|(name, value)| (name.as_str(), html! { (plain(value)) }))
+        .collect();
+    html! {
+        section.panel.wide {
+            h2 { (name) " " (state(&plain(&provider["state"]))) }
+            (facts(&members))
+            @if context.is_operator() { div.buttons {
+                (action("provider.pause", "Pause", &[("target", &name)], "Pause this provider at every replica?", Tone::Bad))
+                (action("provider.resume", "Resume", &[("target", &name)], "Resume this provider?", Tone::Plain))
+                form.inline data-action="provider.test" data-confirm="" {
+                    input type="hidden" name="target" value=(name);
+                    label { "Test message to" input name="to" required; }
+                    button type="submit" { "Send" }
+                }
+            } }
+        }
+    }
+}
+
+/// Returns what the metrics say, for processes without the admin API.
+fn from_metrics(context: &Context<'_>) -> Markup {
+    context.sampler.read(|monitor| {
+        let notify = monitor.processes.iter().find(|process| process.kind == Notify);
+        let series = notify.into_iter().flat_map(|process| process.scrape.of("postern_notify_provider_up"));
+        html! {
+            @if notify.is_none() { (notice(Tone::Warn, "Nothing to show", "no notification service is configured")) }
+            section.panel { h2 { "As the metrics say" } ul { @for series in series {
+                li { (series.label("channel")) " " (series.label("provider")) " " (state(if series.value == 1.0 { "up" } else { "failed" })) }
+            } } }
+        }
+    })
+}

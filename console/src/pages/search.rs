@@ -1,0 +1,279 @@
+//! One box for an e-mail address, a user, a request or a notification, and its time line.
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::{Context, heading, items, query_string};
+use crate::actions::path_segment;
+use crate::config::ProcessKind;
+use crate::widgets::{Tone, action, badge, facts, mono, notice, plain, state, time};
+
+/// Members that the time line shows elsewhere.
+const SHOWN_MEMBERS: [&str; 6] = [
+    "at",
+    "source",
+    "event",
+    "outcome",
+    "notificationId",
+    "requestId",
+];
+
+/// Maximum number of subjects of a person that are followed.
+const MAX_SUBJECTS: usize = 10;
+
+/// The kind of a search term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Term {
+    Email,
+    User,
+    Request,
+    Notification,
+}
+
+// === impl Term ===
+
+impl Term {
+    const CHOICES: [(&'static str, &'static str); 4] = [
+        ("email", "E-mail address"),
+        ("user", "User"),
+        ("request", "Request"),
+        ("notification", "Notification"),
+    ];
+
+    const fn parameter(self) -> &'static str {
+        match self {
+            Self::Email => "email",
+            Self::User => "user",
+            Self::Request => "request",
+            Self::Notification => "notification",
+        }
+    }
+
+    /// Returns the kinds that a text may be of, the most likely first. The ids of requests and
+    /// notifications are version 7 UUIDs, those of users version 4.
+    fn candidates(text: &str, chosen: &str) -> Vec<Self> {
+        let all = [Self::Email, Self::User, Self::Request, Self::Notification];
+        if let Some(term) = all.into_iter().find(|term| term.parameter() == chosen) {
+            return vec![term];
+        }
+        if text.contains('@') {
+            return vec![Self::Email];
+        }
+        match text.as_bytes().get(14) {
+            Some(b'7') if text.len() == 36 => vec![Self::Notification, Self::Request, Self::User],
+            _ => vec![Self::User, Self::Request],
+        }
+    }
+}
+
+pub(super) async fn render(context: &Context<'_>) -> Markup {
+    let text = context.parameter("q");
+    if text.is_empty() {
+        return html! {
+            (heading("Search"))
+            p.muted { "Type an e-mail address, a user id, a request id or a notification id into the box above. Press " kbd { "/" } " to reach it." }
+        };
+    }
+    let since = match context.parameter("since") {
+        "" => "24h",
+        since => since,
+    };
+    let mut found = (Term::User, Found::default());
+    for term in Term::candidates(text, context.parameter("kind")) {
+        found = (term, Found::read(context, term, text, since).await);
+        if !found.1.entries.is_empty() {
+            break;
+        }
+    }
+    let (term, found) = found;
+    html! {
+        (heading(text))
+        form.filters action="/search" {
+            input type="hidden" name="q" value=(text);
+            label { "Kind" select name="kind" {
+                option value="" { "as recognised" }
+                @for (value, title) in Term::CHOICES { option value=(value) selected[value == context.parameter("kind")] { (title) } }
+            } }
+            label { "Since" select name="since" {
+                @for (value, title) in [("30m", "30 minutes"), ("24h", "24 hours"), ("7d", "7 days"), ("30d", "30 days")] {
+                    option value=(value) selected[value == since] { (title) }
+                }
+            } }
+            button type="submit" { "Search" }
+        }
+        @for message in &found.messages { (message) }
+        @if found.entries.is_empty() {
+            div.panel { p { "Nothing happened to this " (term.parameter()) " since " (since) " ago, as far as the services know." } }
+        } @else {
+            div.grid {
+                section.panel.full { h2 { (term.parameter()) } (summary(&found, text)) }
+                section.panel.full { h2 { (found.entries.len()) " events, times in UTC" @if found.is_truncated { ", older ones are left out" } }
+                    ol.timeline { @for entry in &found.entries { (event(entry, context.is_operator())) } }
+                }
+            }
+        }
+    }
+}
+
+/// The events of a search.
+#[derive(Debug, Default)]
+struct Found {
+    entries: Vec<Value>,
+    subjects: Vec<String>,
+    is_truncated: bool,
+    /// Services that could not be asked.
+    messages: Vec<Markup>,
+}
+
+// === impl Found ===
+
+impl Found {
+    /// Asks the authentication service first, and the notification service then, for a person by
+    /// each of its subjects as well.
+    async fn read(context: &Context<'_>, term: Term, text: &str, since: &str) -> Self {
+        let mut found = Self::default();
+        let query = |parameter: &str, value: &str| {
+            format!(
+                "/admin/timeline?{}",
+                query_string(&[(parameter, value), ("since", since)])
+            )
+        };
+        if term != Term::Notification {
+            found.add(
+                context
+                    .ask(ProcessKind::Auth, &query(term.parameter(), text))
+                    .await,
+            );
+        }
+        found.add(
+            context
+                .ask(ProcessKind::Notify, &query(term.parameter(), text))
+                .await,
+        );
+        if term == Term::Email {
+            for subject in found.subjects.clone().iter().take(MAX_SUBJECTS) {
+                found.add(
+                    context
+                        .ask(ProcessKind::Notify, &query("user", subject))
+                        .await,
+                );
+            }
+        }
+        found.entries.sort_by_key(|entry| plain(&entry["at"]));
+        found.entries.dedup();
+        found
+    }
+
+    fn add(&mut self, answer: Result<Value, Markup>) {
+        match answer {
+            Ok(answer) => {
+                self.entries
+                    .extend(items(&answer, &["entries"]).iter().cloned());
+                let subjects = items(&answer["subjects"], &[]).iter().map(plain);
+                self.subjects.extend(subjects);
+                self.subjects.sort_unstable();
+                self.subjects.dedup();
+                self.is_truncated |= answer["isTruncated"] == true;
+            }
+            Err(message) => self.messages.push(message),
+        }
+    }
+}
+
+fn summary(found: &Found, text: &str) -> Markup {
+    let last = |source: &str, name: &str| {
+        let of_kind =
+            found.entries.iter().rev().find(|entry| {
+                entry["source"] == source && plain(&entry["event"]).starts_with(name)
+            });
+        of_kind.map_or_else(
+            || html! {},
+            |entry| html! { (time(&plain(&entry["at"]))) " " (state(&plain(&entry["outcome"]))) },
+        )
+    };
+    let is_suppressed = found
+        .entries
+        .iter()
+        .any(|entry| entry["event"] == "SUPPRESSED");
+    let failed = found
+        .entries
+        .iter()
+        .filter(|entry| is_failure(entry))
+        .count();
+    facts(&[
+        ("Searched", mono(text)),
+        (
+            "Subjects",
+            html! { @for subject in &found.subjects { a href={ "/search?kind=user&q=" (path_segment(subject)) } { (mono(subject)) } " " } },
+        ),
+        ("Last sign-in", last("auth", "sign_in")),
+        (
+            "Address",
+            if is_suppressed {
+                badge(Tone::Bad, "suppressed")
+            } else {
+                html! {}
+            },
+        ),
+        (
+            "Failed steps",
+            if failed > 0 {
+                badge(Tone::Bad, &failed.to_string())
+            } else {
+                html! { "none" }
+            },
+        ),
+    ])
+}
+
+fn is_failure(entry: &Value) -> bool {
+    let event = plain(&entry["event"]);
+    let outcome = plain(&entry["outcome"]);
+    ["FAILED", "SUPPRESSED", "EXPIRED", "BOUNCED"].contains(&event.as_str())
+        || !["", "ok"].contains(&outcome.as_str())
+}
+
+fn event(entry: &Value, is_operator: bool) -> Markup {
+    let source = match plain(&entry["source"]).as_str() {
+        "auth" => "Sign-in".to_owned(),
+        "notify" => "Notifications".to_owned(),
+        "gateway" => "Gateway".to_owned(),
+        other => other.to_owned(),
+    };
+    let (name, outcome) = (plain(&entry["event"]), plain(&entry["outcome"]));
+    let is_cause = ["FAILED", "SUPPRESSED"].contains(&name.as_str());
+    let id = plain(&entry["notificationId"]);
+    let request = plain(&entry["requestId"]);
+    let members = entry.as_object().into_iter().flatten();
+    let members =
+        members.filter(|(name, value)| !SHOWN_MEMBERS.contains(&name.as_str()) && !value.is_null());
+    html! {
+        li class=[is_cause.then_some("cause")] {
+            (time(&plain(&entry["at"])))
+            div.service { (source) }
+            div {
+                strong { (name) } " " (state(&outcome)) " "
+                span.why { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } }
+                @if !id.is_empty() { span.why { "notification " a.mono href={ "/notifications/" (path_segment(&id)) } { (short(&id)) } " " } }
+                @if !request.is_empty() { span.why { "request " a.mono href={ "/search?kind=request&q=" (path_segment(&request)) } { (short(&request)) } } }
+                @if is_cause && is_operator && !id.is_empty() {
+                    div.buttons { (action("notification.retry", "Send again", &[("target", &id)], "Send this notification again?", Tone::Plain)) }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the distinctive part of an identifier.
+fn short(id: &str) -> &str {
+    id.get(..13).unwrap_or(id)
+}
+
+/// Returns a message for an empty list of processes.
+pub(super) fn nothing_configured(kind: &str) -> Markup {
+    notice(
+        Tone::Warn,
+        "Nothing to show",
+        &format!("no process of the kind {kind} is configured"),
+    )
+}

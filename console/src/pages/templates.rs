@@ -1,0 +1,143 @@
+//! Templates with preview, and the suppression list.
+
+use maud::{Markup, html};
+use serde_json::{Map, Value, json};
+
+use super::notifications::rendered;
+use super::{Context, heading, items, options, query_string};
+use crate::actions::path_segment;
+use crate::config::ProcessKind::Notify;
+use crate::processes::Call;
+use crate::widgets::{Column, Tone, action, first, mono, plain, table, time};
+
+const CHANNELS: [&str; 3] = ["email", "sms", "push"];
+
+const COLUMNS: &[Column] = &[
+    Column::new("Template", |row| {
+        let name = plain(&row["name"]);
+        html! { a href={ "/templates/" (path_segment(&name)) } { (name) } }
+    }),
+    Column::new(
+        "Version",
+        |row| html! { (plain(first(row, &["version", "versions"]))) " " (mono(plain(&row["hash"]).get(..8).unwrap_or_default())) },
+    ),
+    Column::new("Channels", |row| html! { (plain(&row["channels"])) }),
+    Column::new("Locales", |row| html! { (plain(&row["locales"])) }),
+    Column::new(
+        "Variables",
+        |row| html! { span.mono { (plain(&row["variables"])) } },
+    ),
+];
+
+pub(super) async fn list(context: &Context<'_>) -> Markup {
+    let answer = context.ask(Notify, "/admin/templates").await;
+    html! {
+        (heading("Templates"))
+        @match answer {
+            Err(message) => (message),
+            Ok(answer) => section.panel { (table("Templates", items(&answer, &["templates"]), COLUMNS, "There is no template.")) },
+        }
+    }
+}
+
+pub(super) async fn one(context: &Context<'_>, name: &str) -> Markup {
+    let variables = match context.parameter("variables") {
+        "" => "{}",
+        text => text,
+    };
+    let channel = context.parameter("channel");
+    let locale = context.parameter("locale");
+    html! {
+        (heading(&format!("Template {name}")))
+        section.panel {
+            h2 { "Preview" }
+            form.stack action={ "/templates/" (path_segment(name)) } {
+                div.filters {
+                    label { "Channel" select name="channel" { (options(&CHANNELS, channel)) } }
+                    label { "Locale" input name="locale" placeholder="en" value=(locale); }
+                }
+                label { "Variables (JSON)" textarea.mono name="variables" rows="5" spellcheck="false" { (variables) } }
+                button type="submit" { "Preview" }
+            }
+            @if !channel.is_empty() { (preview(context, name, channel, locale, variables).await) }
+        }
+        @if context.is_operator() { section.panel {
+            h2 { "Send a test" }
+            form.stack data-action="template.send" data-confirm="Send this message?" {
+                input type="hidden" name="target" value=(name);
+                input type="hidden" name="channel" value=(channel);
+                input type="hidden" name="locale" value=(locale);
+                input type="hidden" name="variables" value=(variables);
+                label { "To" input name="to" required; }
+                button type="submit" disabled[channel.is_empty()] { "Send" }
+                @if channel.is_empty() { p.muted { "Preview it first: the same channel and variables are sent." } }
+            }
+        } }
+    }
+}
+
+async fn preview(
+    context: &Context<'_>,
+    name: &str,
+    channel: &str,
+    locale: &str,
+    variables: &str,
+) -> Markup {
+    let Ok(variables) = serde_json::from_str::<Value>(variables) else {
+        return html! { p.bad { "The variables are not JSON." } };
+    };
+    let mut body = Map::new();
+    body.insert("channel".to_owned(), json!(channel));
+    body.insert("variables".to_owned(), variables);
+    if !locale.is_empty() {
+        body.insert("locale".to_owned(), json!(locale));
+    }
+    let path = format!("/admin/templates/{}/preview", path_segment(name));
+    let call = Call::post(path, Value::Object(body));
+    match context.send(Notify, &call).await {
+        Ok(content) => rendered(&content),
+        Err(message) => message,
+    }
+}
+
+pub(super) async fn suppression(context: &Context<'_>) -> Markup {
+    let parameters = ["hash", "cursor"].map(|name| (name, context.parameter(name)));
+    let answer = context
+        .ask(
+            Notify,
+            &format!("/admin/suppression?{}", query_string(&parameters)),
+        )
+        .await;
+    html! {
+        (heading("Suppression list"))
+        p.muted { "Addresses to which nothing is sent, for example after a hard bounce. Only hashes are stored." }
+        form.filters action="/suppression" {
+            label.grow { "Hash of an address" input.mono name="hash" value=(context.parameter("hash")); }
+            button type="submit" { "Search" }
+        }
+        @match answer {
+            Err(message) => (message),
+            Ok(answer) => {
+                section.panel { ul.plain { @for entry in items(&answer, &["entries", "suppressions", "items"]) { (entry_row(entry, context.is_operator())) } }
+                    @if items(&answer, &["entries", "suppressions", "items"]).is_empty() { p.muted { "No address is suppressed." } } }
+                @if let Some(cursor) = answer["nextCursor"].as_str() {
+                    p { a.button href={ "/suppression?" (query_string(&[parameters[0], ("cursor", cursor)])) } { "More" } }
+                }
+            }
+        }
+    }
+}
+
+fn entry_row(entry: &Value, is_operator: bool) -> Markup {
+    let id = plain(first(entry, &["id", "hash", "addressHash"]));
+    let shown = ["id", "at", "createdAt"];
+    let members = entry.as_object().into_iter().flatten();
+    let members =
+        members.filter(|(name, value)| !shown.contains(&name.as_str()) && !value.is_null());
+    html! {
+        li { (time(&plain(first(entry, &["at", "createdAt", "since"])))) " "
+            span.why { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } }
+            @if is_operator { (action("suppression.remove", "Remove", &[("id", &id)], "Send to this address again?", Tone::Bad)) }
+        }
+    }
+}

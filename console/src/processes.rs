@@ -1,0 +1,358 @@
+//! The replicas of the processes, and calls of their admin listeners.
+//!
+//! Addresses come from the configuration only: a request of a browser selects among them, and adds
+//! no other (server-side request forgery). Names are resolved again with every sample.
+//!
+//! Input: [`ProcessGroup`]s. Output: [`Reply`]s. Depends on `config`.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use http::Method;
+use parking_lot::RwLock;
+use postern_common::Secret;
+use postern_common::admin_api::OPERATOR;
+use postern_common::exit::Exit;
+use serde_json::Value;
+use url::{Host, Url};
+
+use crate::config::{ProcessGroup, ProcessKind};
+
+/// Maximum time of a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum bytes of a response.
+const MAX_RESPONSE_BYTES: usize = 8 << 20;
+/// Maximum number of replicas that a name may stand for.
+const MAX_ADDRESSES: usize = 64;
+
+/// A replica.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) kind: ProcessKind,
+    /// `host:port`, unique among the replicas of a kind.
+    pub(crate) name: String,
+    url: Url,
+    token: Secret,
+}
+
+/// All replicas, and the client that calls them.
+#[derive(Debug)]
+pub(crate) struct ProcessDirectory {
+    client: reqwest::Client,
+    groups: Vec<ProcessGroup>,
+    replicas: RwLock<Vec<Process>>,
+}
+
+/// A call of an admin listener.
+#[derive(Clone, Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) method: Method,
+    /// Path and query.
+    pub(crate) path: String,
+    pub(crate) body: Option<Value>,
+    /// The person who makes a change.
+    pub(crate) operator: Option<&'a str>,
+}
+
+/// A response.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) text: String,
+}
+
+/// A replica that does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unreachable {
+    reason: String,
+    /// Whether the replica may have received the call.
+    pub(crate) may_be_done: bool,
+}
+
+// === impl Call ===
+
+impl Call<'_> {
+    pub(crate) fn get(path: impl Into<String>) -> Self {
+        Self {
+            method: Method::GET,
+            path: path.into(),
+            body: None,
+            operator: None,
+        }
+    }
+
+    pub(crate) fn post(path: impl Into<String>, body: Value) -> Self {
+        Self {
+            method: Method::POST,
+            path: path.into(),
+            body: Some(body),
+            operator: None,
+        }
+    }
+}
+
+// === impl Reply ===
+
+impl Reply {
+    pub(crate) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// Returns the body; `null` if it is not JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_default()
+    }
+
+    /// Returns the problem of an error response in one line.
+    pub(crate) fn problem(&self) -> String {
+        let body = self.json();
+        let part = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
+        let mut text = format!("{} {}", self.status, part("code"));
+        for name in ["title", "detail"] {
+            if !part(name).is_empty() {
+                text = format!("{text}: {}", part(name));
+            }
+        }
+        for error in body["errors"].as_array().into_iter().flatten() {
+            let detail = error["detail"].as_str().or(error["message"].as_str());
+            let key = error["pointer"].as_str().or(error["key"].as_str());
+            text = format!(
+                "{text}; {} {}",
+                key.unwrap_or_default(),
+                detail.unwrap_or_default()
+            );
+        }
+        text
+    }
+}
+
+// === impl Unreachable ===
+
+impl Unreachable {
+    fn unsent(reason: String) -> Self {
+        Self {
+            reason,
+            may_be_done: false,
+        }
+    }
+
+    fn unanswered(reason: String) -> Self {
+        Self {
+            reason,
+            may_be_done: true,
+        }
+    }
+
+    fn of(error: &reqwest::Error) -> Self {
+        Self {
+            reason: reason(error),
+            may_be_done: !error.is_connect(),
+        }
+    }
+}
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+// === impl ProcessDirectory ===
+
+impl ProcessDirectory {
+    /// Creates the client. Redirects and proxies of the environment are not followed.
+    ///
+    /// # Errors
+    /// Status 69 if TLS cannot be set up.
+    pub(crate) fn new(groups: Vec<ProcessGroup>) -> Result<Self, Exit> {
+        let client = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .build()
+            .map_err(|error| Exit::unavailable(format!("cannot create a client: {error}")))?;
+        let named = groups.iter().flat_map(|group| {
+            let process = move |url: &Url| Process::at(group, url.clone());
+            group.urls.iter().map(process)
+        });
+        let replicas = RwLock::new(named.collect());
+        Ok(Self {
+            client,
+            groups,
+            replicas,
+        })
+    }
+
+    /// Resolves names. The replicas of a name that cannot be resolved stay as they were.
+    pub(crate) async fn resolve(&self) {
+        let mut replicas: Vec<Process> = Vec::new();
+        for group in &self.groups {
+            for url in &group.urls {
+                let found = match resolve(url).await {
+                    Some(urls) => urls,
+                    None => vec![url.clone()],
+                };
+                let found = found.into_iter().map(|url| Process::at(group, url));
+                for process in found {
+                    let is_same =
+                        |known: &Process| known.kind == process.kind && known.name == process.name;
+                    if !replicas.iter().any(is_same) {
+                        replicas.push(process);
+                    }
+                }
+            }
+        }
+        *self.replicas.write() = replicas;
+    }
+
+    /// Returns all replicas, in the order of the configuration.
+    pub(crate) fn all(&self) -> Vec<Process> {
+        self.replicas.read().clone()
+    }
+
+    /// Returns the replicas of a kind.
+    pub(crate) fn of(&self, kind: ProcessKind) -> Vec<Process> {
+        let mut replicas = self.all();
+        replicas.retain(|process| process.kind == kind);
+        replicas
+    }
+
+    /// Calls a replica.
+    ///
+    /// # Errors
+    /// If it does not answer in time, or with more than 8 MiB.
+    pub(crate) async fn call(
+        &self,
+        process: &Process,
+        call: &Call<'_>,
+    ) -> Result<Reply, Unreachable> {
+        let work = async {
+            let response = self.send(process, call).await?;
+            let status = response.status().as_u16();
+            let mut stream = response.bytes_stream();
+            let mut body = Vec::new();
+            while let Some(chunk) = stream.next().await {
+                body.extend_from_slice(&chunk.map_err(|error| Unreachable::of(&error))?);
+                if body.len() > MAX_RESPONSE_BYTES {
+                    return Err(Unreachable::unanswered(
+                        "the response is larger than 8 MiB".to_owned(),
+                    ));
+                }
+            }
+            let text = String::from_utf8_lossy(&body).into_owned();
+            Ok(Reply { status, text })
+        };
+        let late =
+            || Unreachable::unanswered(format!("no answer within {} s", CALL_TIMEOUT.as_secs()));
+        tokio::time::timeout(CALL_TIMEOUT, work)
+            .await
+            .unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Sends a call and returns the response with its body unread, for streams.
+    ///
+    /// # Errors
+    /// If the replica cannot be reached.
+    pub(crate) async fn send(
+        &self,
+        process: &Process,
+        call: &Call<'_>,
+    ) -> Result<reqwest::Response, Unreachable> {
+        let base = process.url.as_str().trim_end_matches('/');
+        let url = format!("{base}{}", call.path);
+        let mut request = self.client.request(call.method.clone(), url);
+        if call.path.starts_with("/admin/") {
+            request = request.bearer_auth(process.token.expose());
+        }
+        if let Some(operator) = call.operator {
+            request = request.header(OPERATOR, visible_ascii(operator));
+        }
+        if let Some(body) = &call.body {
+            request = request.json(body);
+        }
+        let sent = request.send().await;
+        sent.map_err(|error| Unreachable::of(&error))
+    }
+
+    /// Calls the replicas of a kind one after the other until one answers.
+    ///
+    /// # Errors
+    /// If none does, with the reason of the last.
+    pub(crate) async fn call_any(
+        &self,
+        kind: ProcessKind,
+        call: &Call<'_>,
+    ) -> Result<Reply, Unreachable> {
+        let none = format!("no [[process]] of the kind {} is configured", kind.as_str());
+        let mut failed = Unreachable::unsent(none);
+        for process in self.of(kind) {
+            match self.call(&process, call).await {
+                Ok(reply) => return Ok(reply),
+                Err(error) => {
+                    failed = Unreachable::unanswered(format!("{}: {error}", process.name));
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    /// Returns the client, for calls of the gateway's public listener.
+    pub(crate) fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+}
+
+// === impl Process ===
+
+impl Process {
+    fn at(group: &ProcessGroup, url: Url) -> Self {
+        let port = url.port_or_known_default().unwrap_or(80);
+        let name = format!("{}:{port}", url.host_str().unwrap_or_default());
+        Self {
+            kind: group.kind,
+            name,
+            url,
+            token: group.token.clone(),
+        }
+    }
+}
+
+/// Returns the URL of each address of an `http` host name; `None` if it cannot be resolved. The
+/// certificate of an `https` URL is for its name, which therefore stays.
+async fn resolve(url: &Url) -> Option<Vec<Url>> {
+    let Some(Host::Domain(name)) = url.host() else {
+        return Some(vec![url.clone()]);
+    };
+    if url.scheme() != "http" {
+        return Some(vec![url.clone()]);
+    }
+    let port = url.port_or_known_default().unwrap_or(80);
+    let addresses = tokio::net::lookup_host((name, port)).await.ok()?;
+    let mut addresses: Vec<SocketAddr> = addresses.take(MAX_ADDRESSES).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let at = |address: SocketAddr| Url::parse(&format!("http://{address}")).ok();
+    let urls: Vec<Url> = addresses.into_iter().filter_map(at).collect();
+    (!urls.is_empty()).then_some(urls)
+}
+
+/// Returns the innermost cause of an error, without the URL.
+fn reason(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+/// Replaces what a header field cannot carry.
+fn visible_ascii(name: &str) -> String {
+    let visible = |character: char| match character {
+        ' '..='~' => character,
+        _ => '?',
+    };
+    name.chars().take(256).map(visible).collect()
+}

@@ -1,0 +1,136 @@
+//! A parser of the Prometheus text format 0.0.4.
+
+/// A time series at one instant.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) labels: Vec<(String, String)>,
+    pub(crate) value: f64,
+}
+
+/// All time series of a process at one instant.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scrape(pub(crate) Vec<Series>);
+
+// === impl Series ===
+
+impl Series {
+    /// Returns the value of a label; empty if it is absent.
+    pub(crate) fn label(&self, name: &str) -> &str {
+        let found = self.labels.iter().find(|(known, _)| known == name);
+        found.map_or("", |(_, value)| value.as_str())
+    }
+
+    /// Returns name and labels, by which the series is the same in the next scrape.
+    pub(crate) fn key(&self) -> String {
+        let mut key = self.name.clone();
+        for (name, value) in &self.labels {
+            key.push('\n');
+            key.push_str(name);
+            key.push('=');
+            key.push_str(value);
+        }
+        key
+    }
+}
+
+// === impl Scrape ===
+
+impl Scrape {
+    /// Parses a response of `/metrics`. Lines that are not in the format are left out.
+    pub(crate) fn parse(text: &str) -> Self {
+        let lines = text.lines().map(str::trim_start);
+        let series = lines.filter(|line| !line.starts_with('#'));
+        Self(series.filter_map(parse_line).collect())
+    }
+
+    /// Returns the series of a metric.
+    pub(crate) fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Series> {
+        self.0.iter().filter(move |series| series.name == name)
+    }
+
+    /// Returns the value of a metric without labels, or of its first series.
+    pub(crate) fn value(&self, name: &str) -> Option<f64> {
+        self.of(name).next().map(|series| series.value)
+    }
+}
+
+fn parse_line(line: &str) -> Option<Series> {
+    let end = line.find(|character: char| character == '{' || character.is_whitespace())?;
+    let (name, mut rest) = line.split_at(end);
+    if name.is_empty() {
+        return None;
+    }
+    let mut labels = Vec::new();
+    if let Some(inside) = rest.strip_prefix('{') {
+        rest = parse_labels(inside, &mut labels)?;
+    }
+    // A timestamp may follow.
+    let value = rest.split_whitespace().next()?;
+    let value = match value {
+        "+Inf" => f64::INFINITY,
+        "-Inf" => f64::NEG_INFINITY,
+        number => number.parse().ok()?,
+    };
+    Some(Series {
+        name: name.to_owned(),
+        labels,
+        value,
+    })
+}
+
+/// Reads labels up to the closing brace and returns what follows it.
+fn parse_labels<'a>(mut rest: &'a str, labels: &mut Vec<(String, String)>) -> Option<&'a str> {
+    loop {
+        rest = rest.trim_start_matches([',', ' ']);
+        if let Some(after) = rest.strip_prefix('}') {
+            return Some(after);
+        }
+        let (name, after) = rest.split_once("=\"")?;
+        let (value, end) = parse_quoted(after)?;
+        labels.push((name.trim().to_owned(), value));
+        rest = &after[end..];
+    }
+}
+
+/// Returns the text up to the closing quotation mark, and the offset behind it.
+fn parse_quoted(text: &str) -> Option<(String, usize)> {
+    let mut value = String::new();
+    let mut characters = text.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '"' => return Some((value, at + 1)),
+            '\\' => match characters.next()?.1 {
+                'n' => value.push('\n'),
+                other => value.push(other),
+            },
+            other => value.push(other),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_values_and_escapes_are_parsed() {
+        let text = "# HELP a text\n# TYPE a counter\na{x=\"1\",y=\"b\\\"c\\\\d\\ne}\"} 4.5 1700000000\n\
+                    b 3\nc_bucket{le=\"+Inf\"} +Inf\n";
+        let scrape = Scrape::parse(text);
+        assert_eq!(scrape.0.len(), 3);
+        let first = scrape.of("a").next().expect("a");
+        assert_eq!((first.label("x"), first.label("y")), ("1", "b\"c\\d\ne}"));
+        assert_eq!(first.value, 4.5);
+        assert_eq!(scrape.value("b"), Some(3.0));
+        assert_eq!(scrape.value("c_bucket"), Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn malformed_lines_are_left_out() {
+        let text = "a{x=\"1 2\na{x} 1\n{} 1\na\nb x\n\u{0}\nd{x=\"\\\nok 1\n";
+        let scrape = Scrape::parse(text);
+        assert_eq!(scrape.0.len(), 1, "{scrape:?}");
+    }
+}

@@ -1,0 +1,192 @@
+//! The static part of every page, the assets, and the header fields that restrict them.
+//!
+//! The shell contains no data: anybody may load it. Assets are embedded in the program and named by
+//! the hash of their contents. Depends on `widgets`.
+
+use std::sync::LazyLock;
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use maud::{DOCTYPE, Markup, html};
+use postern_common::Code;
+use sha2::{Digest, Sha256};
+
+/// Nothing but the console's own scripts, styles and connections. Forms are handled by the script.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+     connect-src 'self'; img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// An embedded file.
+struct Asset {
+    name: &'static str,
+    media_type: &'static str,
+    text: &'static str,
+    /// Path with the hash of the contents.
+    path: String,
+}
+
+static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
+    let (script, style) = ("text/javascript; charset=utf-8", "text/css; charset=utf-8");
+    vec![
+        Asset::new("console.js", script, include_str!("../assets/console.js")),
+        Asset::new("pages.js", script, include_str!("../assets/pages.js")),
+        Asset::new("style.css", style, include_str!("../assets/style.css")),
+    ]
+});
+
+/// The sections of the navigation: heading, and pages with path and title.
+pub(crate) const NAVIGATION: &[(&str, &[(&str, &str)])] = &[
+    ("", &[("/", "Overview"), ("/search", "Search")]),
+    (
+        "Gateway",
+        &[
+            ("/requests", "Requests"),
+            ("/routes", "Routes"),
+            ("/upstreams", "Upstreams"),
+            ("/tokens", "Keys and tokens"),
+            ("/configuration", "Configuration"),
+            ("/history", "History"),
+        ],
+    ),
+    (
+        "Notifications",
+        &[
+            ("/notifications", "Notifications"),
+            ("/dead-letters", "Dead letters"),
+            ("/providers", "Providers"),
+            ("/templates", "Templates"),
+            ("/suppression", "Suppression"),
+        ],
+    ),
+    (
+        "Sign-in",
+        &[("/sign-ins", "Activity"), ("/throttled", "Throttled")],
+    ),
+    ("Reference", &[("/api", "API")]),
+];
+
+// === impl Asset ===
+
+impl Asset {
+    fn new(name: &'static str, media_type: &'static str, text: &'static str) -> Self {
+        let hash = hex::encode(&Sha256::digest(text)[..8]);
+        Self {
+            name,
+            media_type,
+            text,
+            path: format!("/assets/{hash}/{name}"),
+        }
+    }
+}
+
+fn asset_path(name: &str) -> &'static str {
+    let found = ASSETS.iter().find(|asset| asset.name == name);
+    found.map_or("", |asset| asset.path.as_str())
+}
+
+/// Returns an asset, which browsers may keep, or 404.
+pub(crate) fn asset(path: &str) -> Response {
+    let found = ASSETS.iter().find(|asset| asset.path == path);
+    let Some(asset) = found else {
+        return Code::NotFound.into_response();
+    };
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static(asset.media_type)),
+        (
+            CACHE_CONTROL,
+            HeaderValue::from_static("public, max-age=31536000, immutable"),
+        ),
+    ];
+    (headers, asset.text).into_response()
+}
+
+/// Returns the shell: navigation, search and an empty main part.
+pub(crate) fn page() -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { "Postern" }
+                link rel="icon" href="data:,";
+                link rel="stylesheet" href=(asset_path("style.css"));
+                script type="module" src=(asset_path("console.js")) data-pages=(asset_path("pages.js")) {}
+            }
+            body {
+                a.skip href="#main" { "Skip to contents" }
+                nav.side aria-label="Sections" hidden {
+                    div.brand { "Postern" small { "console" } }
+                    @for (heading, pages) in NAVIGATION {
+                        @if !heading.is_empty() { h2 { (heading) } }
+                        @for (path, title) in *pages { a href=(path) { (title) } }
+                    }
+                }
+                div.page {
+                    header.top hidden {
+                        form #search role="search" action="/search" {
+                            input type="search" name="q" autocomplete="off" spellcheck="false"
+                                placeholder="E-mail, user, request or notification id   ( / )" aria-label="Search";
+                        }
+                        span.who #who {}
+                        button type="button" #sign-out { "Sign out" }
+                    }
+                    main #main tabindex="-1" {
+                        noscript { p { "The console needs JavaScript." } }
+                    }
+                    div.toast #result role="status" aria-live="polite" {}
+                }
+                dialog #confirm aria-labelledby="confirm-text" {
+                    p #confirm-text {}
+                    div.buttons {
+                        button type="button" value="no" { "Cancel" }
+                        button.primary type="button" value="yes" { "Confirm" }
+                    }
+                }
+                template #sign-in-page { (sign_in()) }
+            }
+        }
+    }
+}
+
+fn sign_in() -> Markup {
+    html! {
+        div.sign-in {
+            h1 tabindex="-1" { "Sign in to Postern" }
+            p.muted #sign-in-reason {}
+            form.panel.stack #sign-in {
+                label { "E-mail address" input type="email" name="email" autocomplete="username" required; }
+                label { "Password" input type="password" name="password" autocomplete="current-password" required; }
+                button.primary type="submit" { "Sign in" }
+            }
+            form.panel.stack #token-sign-in {
+                label { "Access token" input type="password" name="token" autocomplete="off" required aria-describedby="token-hint"; }
+                p.muted #token-hint { "Of a service, or of a person whose sign-in has a second step. It stays in this tab." }
+                button type="submit" { "Use this token" }
+            }
+        }
+    }
+}
+
+/// Adds the header fields that every response has.
+pub(crate) fn protect(mut response: Response) -> Response {
+    let fields = [
+        ("content-security-policy", CONTENT_SECURITY_POLICY),
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "no-referrer"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("x-frame-options", "DENY"),
+    ];
+    let headers = response.headers_mut();
+    for (name, value) in fields {
+        headers.insert(
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        );
+    }
+    headers
+        .entry(CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,48 @@
+//! What the routes share. Depends on `access`, `pages`, `processes` and `sampling`.
+
+use std::sync::Arc;
+
+use http::Uri;
+use maud::Markup;
+use postern_common::Problem;
+use tokio_util::sync::CancellationToken;
+use url::{Url, form_urlencoded};
+
+use crate::access::{Access, Person};
+use crate::pages::{self, Context};
+use crate::processes::ProcessDirectory;
+use crate::sampling::Sampler;
+
+/// The parts of a running console.
+#[derive(Debug)]
+pub(crate) struct ConsoleState {
+    pub(crate) access: Access,
+    pub(crate) directory: Arc<ProcessDirectory>,
+    pub(crate) sampler: Arc<Sampler>,
+    pub(crate) gateway: Url,
+    /// Ends streams, for which a shutdown would wait.
+    pub(crate) shutdown: CancellationToken,
+}
+
+// === impl ConsoleState ===
+
+impl ConsoleState {
+    /// Renders the fragment of a page with the query of a URI.
+    ///
+    /// # Errors
+    /// 404 for an unknown page.
+    pub(crate) async fn render(
+        &self,
+        person: &Person,
+        page: &str,
+        uri: &Uri,
+    ) -> Result<Markup, Problem> {
+        let query = uri.query().unwrap_or_default();
+        let query = form_urlencoded::parse(query.as_bytes()).into_owned();
+        let context = Context {
+            query: query.collect(),
+            ..Context::new(person, &self.directory, &self.sampler)
+        };
+        Box::pin(pages::render(page, &context)).await
+    }
+}

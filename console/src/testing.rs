@@ -1,0 +1,231 @@
+//! A console over stub processes, on real sockets.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use http::{HeaderMap, Method, StatusCode, Uri};
+use parking_lot::Mutex;
+use postern_common::clock::Timestamp;
+use postern_common::log::Log;
+use postern_common::{Clock, Secret};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use crate::App;
+use crate::config::{Config, Members, ProcessGroup, ProcessKind, RoleRules};
+
+pub(crate) const SECRET: &str = "0123456789abcdef0123456789abcdef";
+pub(crate) const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>";
+
+/// What the stub processes answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// Hostile text in every member.
+    Hostile,
+    /// 404 to every route under `/admin/` but the verification of tokens.
+    Older,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Received {
+    pub(crate) method: Method,
+    pub(crate) uri: String,
+    pub(crate) operator: Option<String>,
+    pub(crate) body: Value,
+}
+
+pub(crate) struct Console {
+    pub(crate) base: String,
+    pub(crate) client: reqwest::Client,
+    pub(crate) received: Arc<Mutex<Vec<Received>>>,
+    pub(crate) clock: Clock,
+    pub(crate) once: Secret,
+    pub(crate) stop: CancellationToken,
+}
+
+impl Console {
+    pub(crate) async fn start(answers: Answers) -> Self {
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let stub = stub(answers, Arc::clone(&received)).await;
+        let group = |kind| ProcessGroup {
+            kind,
+            urls: vec![stub.clone()],
+            token: Secret::from(SECRET),
+        };
+        let members = |group: &str, service: &str| Members {
+            groups: vec![group.to_owned()],
+            services: vec![service.to_owned()],
+        };
+        let config = Config {
+            listen: ([127, 0, 0, 1], 0).into(),
+            hosts: Vec::new(),
+            log: log(),
+            gateway: stub.clone(),
+            roles: RoleRules {
+                viewer: members("support", "monitoring"),
+                operator: members("admin", "deploy"),
+            },
+            processes: ProcessKind::ALL.map(group).to_vec(),
+        };
+        let clock = Clock::manual(Timestamp(1_800_000_000_000));
+        let app = App::build(config, clock.clone()).expect("built");
+        let once = app.one_time_secret().expect("randomness");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let stop = CancellationToken::new();
+        tokio::spawn(app.run(listener, stop.clone()));
+        Self {
+            base,
+            client: reqwest::Client::new(),
+            received,
+            clock,
+            once,
+            stop,
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str, token: &str) -> (StatusCode, String) {
+        let request = self.client.get(format!("{}{path}", self.base));
+        let request = match token {
+            "" => request,
+            token => request.bearer_auth(token),
+        };
+        let response = request.send().await.expect("an answer");
+        (response.status(), response.text().await.expect("a body"))
+    }
+
+    pub(crate) async fn post(&self, path: &str, token: &str, body: &Value) -> (StatusCode, Value) {
+        let request = self.client.post(format!("{}{path}", self.base)).json(body);
+        let response = request.bearer_auth(token).send().await.expect("an answer");
+        (response.status(), response.json().await.expect("JSON"))
+    }
+
+    /// Waits for the first sample of the processes.
+    pub(crate) async fn sampled(self) -> Self {
+        while self
+            .get("/fragments/overview", "viewer")
+            .await
+            .1
+            .contains("first sample")
+        {}
+        self
+    }
+
+    pub(crate) fn changes(&self) -> Vec<Received> {
+        let is_change = |call: &&Received| call.operator.is_some();
+        self.received
+            .lock()
+            .iter()
+            .filter(is_change)
+            .cloned()
+            .collect()
+    }
+
+    pub(crate) fn verifications(&self) -> usize {
+        let calls = self.received.lock();
+        calls
+            .iter()
+            .filter(|call| call.uri == "/admin/principal")
+            .count()
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+pub(crate) fn log() -> Log {
+    let read = |root: &postern_common::decode::Object<'_>| {
+        Some(Log::read(root, &postern_common::config::Env::default()))
+    };
+    postern_common::config::parse("x.toml", "", read).expect("the defaults")
+}
+
+/// Starts one stub for all three processes.
+pub(crate) async fn stub(answers: Answers, received: Arc<Mutex<Vec<Received>>>) -> Url {
+    let handler = move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
+        let received = Arc::clone(&received);
+        async move {
+            let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+            let call = Received {
+                method,
+                uri: uri.to_string(),
+                operator: text("x-postern-operator").map(str::to_owned),
+                body: serde_json::from_slice(&body).unwrap_or_default(),
+            };
+            received.lock().push(call.clone());
+            let is_admin = uri.path().starts_with("/admin/");
+            let secret = format!("Bearer {SECRET}");
+            if is_admin && text("authorization") != Some(secret.as_str()) {
+                return problem(401, "authentication_required");
+            }
+            answer(answers, uri.path(), &call.body)
+        }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let router = Router::new().fallback(handler);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    Url::parse(&format!("http://{address}")).expect("a URL")
+}
+
+pub(crate) fn problem(status: u16, code: &str) -> Response {
+    let status = StatusCode::from_u16(status).expect("a status");
+    (status, Json(json!({ "code": code, "title": HOSTILE }))).into_response()
+}
+
+pub(crate) fn principal(body: &Value) -> Response {
+    let user = |group: &str| json!({ "kind": "user", "subject": "s-1", "username": HOSTILE, "groups": [group] });
+    let answer = match body["authorization"].as_str() {
+        Some("Bearer viewer") => user("support"),
+        Some("Bearer operator") => user("admin"),
+        Some("Bearer stranger") => user("customers"),
+        // A group of a service has no meaning; a user has no service name.
+        Some("Bearer service") => {
+            json!({ "kind": "service", "subject": "monitoring", "groups": ["admin"] })
+        }
+        Some("Bearer impostor") => {
+            json!({ "kind": "user", "subject": "deploy", "username": "deploy", "groups": [] })
+        }
+        Some(_) | None => return problem(401, "token_expired"),
+    };
+    Json(answer).into_response()
+}
+
+pub(crate) fn answer(answers: Answers, path: &str, body: &Value) -> Response {
+    let row = json!({
+        "at": HOSTILE, "time": HOSTILE, "createdAt": HOSTILE, "source": HOSTILE, "event": "FAILED", "outcome": HOSTILE,
+        "reason": HOSTILE, "notificationId": HOSTILE, "requestId": HOSTILE, "subject": HOSTILE, "name": HOSTILE,
+        "state": HOSTILE, "status": HOSTILE, "detail": { "reply": [HOSTILE] }, "path": HOSTILE, "hosts": [HOSTILE],
+        "address": HOSTILE, "id": HOSTILE, "network": HOSTILE, "kid": HOSTILE, "number": HOSTILE, "hash": HOSTILE,
+        "endpoints": [{ "address": HOSTILE, "ejected": { "cause": HOSTILE } }], "keys": [{ "kid": HOSTILE }],
+        "template": HOSTILE, "recipient": HOSTILE, "issuer": HOSTILE, "lastError": HOSTILE, HOSTILE: HOSTILE,
+    });
+    match path {
+        "/admin/principal" => principal(body),
+        "/auth/login" if body["password"] == "right" => Json(json!({ "accessToken": "operator" })).into_response(),
+        "/auth/login" => problem(401, "invalid_credentials"),
+        "/metrics" => "postern_build_info{version=\"<b>1\"} 1\npostern_notify_provider_up{channel=\"email\",provider=\"<b>x\"} 0\n\
+                       postern_requests_total{route=\"<b>r\",class=\"5xx\"} 3\n".into_response(),
+        "/readyz" => Json(json!({ "ready": false, "parts": { "<b>part": HOSTILE }, "degraded": [HOSTILE] })).into_response(),
+        _ if answers == Answers::Older => problem(404, "not_found"),
+        _ => {
+            let rows = json!([row]);
+            let mut members = row.as_object().expect("an object").clone();
+            for name in ["entries", "subjects", "notifications", "events", "attempts", "providers", "templates", "routes",
+                "issuers", "history", "errors", "tests", "warnings", "accounts", "networks", "counts", "upstreams"] {
+                members.insert(name.to_owned(), rows.clone());
+            }
+            members.insert("text".to_owned(), json!(HOSTILE));
+            members.insert("html".to_owned(), json!(HOSTILE));
+            members.insert("nextCursor".to_owned(), json!(HOSTILE));
+            Json(Value::Object(members)).into_response()
+        }
+    }
+}

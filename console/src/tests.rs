@@ -1,0 +1,337 @@
+//! Tests of the console against stub processes.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use postern_common::testing::CapturedLog;
+use serde_json::json;
+
+use crate::shell;
+use crate::testing::{Answers, Console, HOSTILE, Received, SECRET};
+
+/// Every fragment with parameters that make it ask for all that it can show.
+const FRAGMENTS: &[&str] = &[
+    "overview",
+    "search?q=ada@example.com",
+    "search?q=019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11",
+    "requests",
+    "routes?request=GET%20/x&q=",
+    "upstreams",
+    "tokens",
+    "configuration",
+    "history",
+    "history/3",
+    "notifications",
+    "notifications/019aa0c4",
+    "dead-letters?code=bounced",
+    "providers",
+    "templates",
+    "templates/welcome?channel=email",
+    "suppression",
+    "sign-ins",
+    "throttled",
+    "api",
+];
+
+#[tokio::test]
+async fn hostile_text_is_escaped_on_every_page() {
+    let console = Console::start(Answers::Hostile).await.sampled().await;
+    for fragment in FRAGMENTS {
+        let path = format!("/fragments/{fragment}");
+        let (status, html) = console.get(&path, "operator").await;
+        assert_eq!(status, StatusCode::OK, "{fragment}: {html}");
+        assert!(
+            html.starts_with("<h1 tabindex=\"-1\">"),
+            "{fragment}: {html}"
+        );
+        for broken in ["<script", "<img", "<b>", "\"'><"] {
+            assert!(
+                !html.contains(broken),
+                "{fragment} contains {broken}: {html}"
+            );
+        }
+        let is_shown = html.contains("&lt;script&gt;");
+        let has_data = !["requests", "api"].contains(fragment);
+        assert!(
+            is_shown || !has_data,
+            "{fragment} does not show the answers: {html}"
+        );
+    }
+    let query = url::form_urlencoded::byte_serialize(HOSTILE.as_bytes()).collect::<String>();
+    for fragment in [
+        "search?q=",
+        "notifications?recipient=",
+        "routes?q=",
+        "notifications/",
+        "templates/",
+        "history/",
+    ] {
+        let (_, html) = console
+            .get(&format!("/fragments/{fragment}{query}"), "viewer")
+            .await;
+        assert!(
+            !html.contains("<script") && !html.contains("<img"),
+            "{fragment}: {html}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn older_process_is_named_with_its_version() {
+    let console = Console::start(Answers::Older).await.sampled().await;
+    for fragment in FRAGMENTS {
+        let (status, html) = console
+            .get(&format!("/fragments/{fragment}"), "operator")
+            .await;
+        assert_eq!(status, StatusCode::OK, "{fragment}: {html}");
+        if !["overview", "requests", "api"].contains(fragment) {
+            assert!(
+                html.contains("does not offer /admin/"),
+                "{fragment}: {html}"
+            );
+            assert!(html.contains("version &lt;b&gt;1"), "{fragment}: {html}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn role_decides_who_sees_and_who_changes() {
+    let console = Console::start(Answers::Hostile).await;
+    let change = json!({ "target": "n-1" });
+    let cases = [
+        ("viewer", 200, 403),
+        ("service", 200, 403),
+        ("operator", 200, 200),
+        ("stranger", 403, 403),
+        ("impostor", 403, 403),
+        ("expired", 401, 401),
+    ];
+    for (token, sees, changes) in cases {
+        let (status, html) = console.get("/fragments/notifications/n-1", token).await;
+        assert_eq!(status.as_u16(), sees, "{token}: {html}");
+        assert_eq!(html.contains("data-action"), changes == 200, "{token}");
+        let (status, answer) = console
+            .post("/actions/notification.retry", token, &change)
+            .await;
+        assert_eq!(status.as_u16(), changes, "{token}: {answer}");
+    }
+    let (status, _) = console.get("/fragments/overview", "").await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert_eq!(console.changes().len(), 1);
+    let put = json!({ "method": "PUT", "path": "/admin/features/x", "body": "{}" });
+    assert_eq!(
+        console.post("/try", "viewer", &put).await.0,
+        StatusCode::FORBIDDEN
+    );
+}
+
+#[tokio::test]
+async fn change_is_one_call_with_the_operator_and_a_log_event() {
+    let (log, _guard) = CapturedLog::start();
+    let console = Console::start(Answers::Hostile).await;
+    let body = json!({ "target": "../a/b?c#d", "to": "ada@example.com" });
+    let (status, answer) = console
+        .post("/actions/provider.test", "operator", &body)
+        .await;
+    assert_eq!(
+        (status, &answer["isDone"]),
+        (StatusCode::OK, &json!(true)),
+        "{answer}"
+    );
+    let expected = Received {
+        method: Method::POST,
+        uri: "/admin/providers/..%2Fa%2Fb%3Fc%23d/test".to_owned(),
+        operator: Some("s-1".to_owned()),
+        body: json!({ "to": "ada@example.com" }),
+    };
+    assert_eq!(console.changes(), [expected]);
+    assert_eq!(
+        log.with(&["console action", "provider.test", "s-1"]),
+        1,
+        "{}",
+        log.text()
+    );
+    for secret in [SECRET, "ada@example.com"] {
+        assert_eq!(log.with(&[secret]), 0, "{}", log.text());
+    }
+}
+
+#[tokio::test]
+async fn field_that_an_action_does_not_take_is_refused() {
+    let console = Console::start(Answers::Hostile).await;
+    let cases = [
+        (
+            "notification.retry",
+            json!({ "target": "n", "x": "1" }),
+            422,
+        ),
+        ("notification.retry", json!({}), 422),
+        ("notification.retry", json!({ "target": "a\u{0}b" }), 422),
+        (
+            "upstream.eject",
+            json!({ "target": "u", "address": "a", "seconds": "-1" }),
+            422,
+        ),
+        (
+            "dead.drop",
+            json!({ "selector": "[]", "dryRun": "true" }),
+            422,
+        ),
+        (
+            "dead.drop",
+            json!({ "selector": "{}", "dryRun": "perhaps" }),
+            422,
+        ),
+        ("provider.test", json!({ "target": "p", "to": ["a"] }), 422),
+        ("shell.run", json!({ "target": "p" }), 404),
+    ];
+    for (name, body, expected) in cases {
+        let (status, answer) = console
+            .post(&format!("/actions/{name}"), "operator", &body)
+            .await;
+        assert_eq!(status.as_u16(), expected, "{name} {body}: {answer}");
+    }
+    for path in [
+        "//evil.example/",
+        "http://evil.example/",
+        "/\\evil.example",
+        "@evil.example",
+    ] {
+        let body = json!({ "method": "GET", "path": path });
+        let (status, answer) = console.post("/try", "operator", &body).await;
+        assert_eq!(status.as_u16(), 422, "{path}: {answer}");
+    }
+    assert!(console.changes().is_empty());
+}
+
+#[tokio::test]
+async fn verification_is_used_again_for_five_seconds() {
+    let console = Console::start(Answers::Hostile).await;
+    for _ in 0..3 {
+        assert_eq!(console.get("/session", "viewer").await.0, StatusCode::OK);
+    }
+    assert_eq!(console.verifications(), 1);
+    console.clock.advance(Duration::from_secs(5));
+    assert_eq!(console.get("/session", "viewer").await.0, StatusCode::OK);
+    assert_eq!(console.verifications(), 2);
+    // A rejection is not remembered.
+    for _ in 0..2 {
+        assert_eq!(
+            console.get("/session", "expired").await.0,
+            StatusCode::UNAUTHORIZED
+        );
+    }
+    assert_eq!(console.verifications(), 4);
+}
+
+#[tokio::test]
+async fn one_time_link_is_valid_once_and_its_session_for_12_hours() {
+    let console = Console::start(Answers::Hostile).await;
+    let wrong = json!({ "secret": "0".repeat(64) });
+    assert_eq!(
+        console.post("/session/exchange", "", &wrong).await.0,
+        StatusCode::UNAUTHORIZED
+    );
+    let right = json!({ "secret": console.once.expose() });
+    let (status, answer) = console.post("/session/exchange", "", &right).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let token = answer["token"].as_str().expect("a token").to_owned();
+    assert_eq!(
+        console.post("/session/exchange", "", &right).await.0,
+        StatusCode::UNAUTHORIZED
+    );
+    let (_, session) = console.get("/session", &token).await;
+    assert!(session.contains("operator"), "{session}");
+    console.clock.advance(Duration::from_secs(12 * 3600 - 1));
+    assert_eq!(console.get("/session", &token).await.0, StatusCode::OK);
+    console.clock.advance(Duration::from_secs(1));
+    assert_eq!(
+        console.get("/session", &token).await.0,
+        StatusCode::UNAUTHORIZED
+    );
+    let forged = format!("postern-console-{}", "0".repeat(64));
+    assert_eq!(
+        console.get("/session", &forged).await.0,
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(
+        console.verifications(),
+        0,
+        "a console session is not sent to the gateway"
+    );
+}
+
+#[tokio::test]
+async fn sign_in_passes_the_answer_of_the_gateway_on() {
+    let console = Console::start(Answers::Hostile).await;
+    let body = json!({ "email": "ada@example.com", "password": "right" });
+    let (status, answer) = console.post("/session/sign-in", "", &body).await;
+    assert_eq!(
+        (status, answer["token"].as_str()),
+        (StatusCode::OK, Some("operator"))
+    );
+    let body = json!({ "email": "ada@example.com", "password": "wrong" });
+    let (status, answer) = console.post("/session/sign-in", "", &body).await;
+    assert_eq!(
+        (status.as_u16(), answer["code"].as_str()),
+        (401, Some("invalid_credentials"))
+    );
+}
+
+#[tokio::test]
+async fn every_response_restricts_scripts_and_frames() {
+    let console = Console::start(Answers::Hostile).await;
+    let (_, html) = console.get("/", "").await;
+    let script = html
+        .split("src=\"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
+    let script = script.expect("a script").to_owned();
+    let pages = shell::NAVIGATION.iter().flat_map(|(_, pages)| pages.iter());
+    let mut paths: Vec<String> = pages.map(|(path, _)| (*path).to_owned()).collect();
+    paths.extend([
+        script,
+        "/fragments/overview".to_owned(),
+        "/actions/x".to_owned(),
+        "/livez".to_owned(),
+        "/nothing".to_owned(),
+    ]);
+    for path in paths {
+        let response = console
+            .client
+            .get(format!("{}{path}", console.base))
+            .send()
+            .await
+            .expect("sent");
+        let header = |name: &str| {
+            response
+                .headers()
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+        };
+        let policy = header("content-security-policy");
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'self';"),
+            "{path}: {policy}"
+        );
+        assert!(!policy.contains("unsafe"), "{path}: {policy}");
+        assert_eq!(
+            (header("x-content-type-options"), header("referrer-policy")),
+            ("nosniff", "no-referrer"),
+            "{path}"
+        );
+        assert_eq!(header("set-cookie"), "", "{path}");
+    }
+    assert!(
+        !html.contains("style=") && !html.contains("onclick"),
+        "inline style or handler"
+    );
+    let rebound = console
+        .client
+        .get(&console.base)
+        .header("host", "evil.example")
+        .send()
+        .await;
+    assert_eq!(rebound.expect("sent").status(), StatusCode::BAD_REQUEST);
+}
