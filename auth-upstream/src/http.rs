@@ -99,7 +99,7 @@ async fn answer_challenge(
     body: Json,
 ) -> HandlerResult {
     let answer = body.read(request::challenge)?;
-    let tokens = state.flows.challenge.answer(&client, answer).await?;
+    let tokens = Box::pin(state.flows.challenge.answer(&client, answer)).await?;
     Ok(json_response(StatusCode::OK, &tokens))
 }
 
@@ -151,7 +151,7 @@ async fn legacy_session(
     client: ClientContext,
     body: Result<Json, Problem>,
 ) -> Response {
-    let response = legacy_session_tokens(&state.flows, &client, body)
+    let response = Box::pin(legacy_session_tokens(&state.flows, &client, body))
         .await
         .into_response();
     let deprecation = (HeaderName::from_static("deprecation"), DEPRECATED_SINCE);

@@ -133,7 +133,6 @@ pub fn info_route(info: ProcessInfo, health: Health, clock: Clock) -> Router {
 
 /// Returns the route `GET /admin/info` of a process whose configuration may change while it runs:
 /// `info` is called for each request.
-#[must_use]
 pub fn info_route_of(
     info: impl Fn() -> ProcessInfo + Clone + Send + Sync + 'static,
     health: Health,

@@ -140,7 +140,7 @@ impl Replicas {
             proxy,
             api,
             development,
-            stores: stores,
+            stores,
             folder,
         }
     }

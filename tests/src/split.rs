@@ -142,7 +142,7 @@ impl Split {
             ports,
             development,
             env: changes.env,
-            stores: stores,
+            stores,
             folder,
         }
     }

@@ -186,7 +186,7 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
 /// End-to-end tests wait for events, not for time to pass.
 /// Maximum packages of the standalone program. The crates that the product is built on account for
 /// about 350 of them, and the export of spans for twelve.
-const MAX_STANDALONE_PACKAGES: usize = 427;
+const MAX_STANDALONE_PACKAGES: usize = 429;
 
 /// Packages that the standalone program does without, so that the first build stays short.
 const EXPENSIVE_PACKAGES: [&str; 5] = [

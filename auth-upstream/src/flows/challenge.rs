@@ -57,7 +57,7 @@ impl ChallengeFlow {
         client: &ClientContext,
         answer: ChallengeAnswer,
     ) -> AuditedResult<TokenSet> {
-        let outcome = self.evaluate(client, answer).await;
+        let outcome = Box::pin(self.evaluate(client, answer)).await;
         self.audit
             .complete(client, Operation::SignIn, outcome.map(Completed::from))
     }

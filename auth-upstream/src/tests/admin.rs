@@ -69,7 +69,7 @@ fn outcomes(page: &Value) -> Vec<&str> {
 #[tokio::test]
 async fn sign_ins_are_listed_by_every_property() {
     for database in testing::both().await {
-        let fixture = fixture_with_events(database).await;
+        let fixture = Box::pin(fixture_with_events(database)).await;
         let url = serve_admin(&fixture).await;
         let (status, all) = read(&url, "sign-ins").await;
         let failed = "invalid_credentials";
@@ -109,7 +109,7 @@ async fn sign_ins_are_listed_by_every_property() {
 #[tokio::test]
 async fn sign_ins_are_counted_by_time_and_outcome() {
     for database in testing::both().await {
-        let fixture = fixture_with_events(database).await;
+        let fixture = Box::pin(fixture_with_events(database)).await;
         let url = serve_admin(&fixture).await;
         fixture.clock.advance(std::time::Duration::from_secs(1));
         let (status, summary) = read(&url, "sign-ins/summary?since=1h&step=1h").await;

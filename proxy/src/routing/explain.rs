@@ -416,6 +416,7 @@ mod tests {
             ("IDP_SERVICE_POOL_ID", "us-west-2_c"),
             ("IDP_SERVICE_CLIENT_ID", "d"),
             ("COLLECTOR_TOKEN", "e"),
+            ("POSTERN_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef"),
         ]);
         let text = include_str!("../tests/everything.toml");
         let config =

@@ -87,10 +87,6 @@ async fn principal_is_that_of_a_request() {
         (format!("Bearer {expired}"), "token_expired"),
         ("Bearer x".to_owned(), "token_malformed"),
         ("Basic YTpi".to_owned(), "token_malformed"),
-        (
-            "Bearer a\r\nX-Postern-Kind: user".to_owned(),
-            "token_malformed",
-        ),
         (format!("Bearer {}", "a".repeat(60_000)), "token_malformed"),
     ] {
         let (status, problem) = ask(&value).await;
@@ -100,6 +96,9 @@ async fn principal_is_that_of_a_request() {
             "{value:.40}"
         );
     }
+    // A header field cannot have such a value.
+    let (status, _) = ask("Bearer a\r\nX-Postern-Kind: user").await;
+    assert_eq!(status, 400);
     let (status, _) = post(&gateway, "/admin/principal", json!({ "token": "x" })).await;
     assert_eq!(status, 400);
 }
@@ -259,8 +258,8 @@ async fn ejection_by_operator_has_end_and_cause() {
             404,
         ),
         (path, json!({ "address": "192.0.2.1:1" }), 422),
-        (path, json!({ "address": address, "seconds": 0 }), 422),
-        (path, json!({ "address": address, "seconds": 86_401 }), 422),
+        (path, json!({ "address": address, "seconds": 0 }), 400),
+        (path, json!({ "address": address, "seconds": 86_401 }), 400),
         (path, json!({}), 400),
     ] {
         let (status, answer) = post(&gateway, path, body.clone()).await;

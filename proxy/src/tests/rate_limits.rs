@@ -5,7 +5,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::harness::{PATH_SELECTORS, RawResponse, TestGateway, has_field};
+use super::harness::{ADMIN_TOKEN, PATH_SELECTORS, RawResponse, TestGateway, has_field};
 use super::origin::{OriginBehavior, TestOrigin};
 use super::tls_gateway::{TlsGateway, get};
 use crate::config::TestToken;
@@ -256,7 +256,7 @@ async fn explain_names_the_path_that_is_forwarded() {
             );
         }
         let nobody = CallerSource::Assumed(TestToken::None);
-        let env = Env::default().assuming(&ASSUMED_POOLS);
+        let env = Env::from([("ADMIN_TOKEN", ADMIN_TOKEN)]).assuming(&ASSUMED_POOLS);
         let file = gateway.log.path().join("proxy.toml");
         let config = load(&file, |root| Config::read(root, &env)).expect("a valid configuration");
         let said = explain(&config, "GET", target, &HeaderMap::new(), &nobody, None);

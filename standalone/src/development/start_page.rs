@@ -1,11 +1,28 @@
 //! The content of the start page.
 
+use std::net::SocketAddr;
+
 use crate::lifecycle::Addresses;
 use crate::web::start_page::{Part, StartPage};
 
 /// Returns the parts with their addresses, and the commands to try.
 pub(super) fn content(addresses: &Addresses, client: reqwest::Client) -> StartPage {
-    let url = |address: std::net::SocketAddr| format!("http://{address}");
+    StartPage {
+        parts: services(addresses)
+            .into_iter()
+            .chain(development(addresses))
+            .collect(),
+        commands: commands(&url(addresses.proxy)),
+        client,
+    }
+}
+
+fn url(address: SocketAddr) -> String {
+    format!("http://{address}")
+}
+
+/// The three services, which have admin listeners.
+fn services(addresses: &Addresses) -> [Part; 3] {
     let service = |name, purpose, address, admin| Part {
         name,
         purpose,
@@ -13,14 +30,7 @@ pub(super) fn content(addresses: &Addresses, client: reqwest::Client) -> StartPa
         page: None,
         admin: Some(admin),
     };
-    let part = |name, purpose, address, page: Option<&str>| Part {
-        name,
-        purpose,
-        address: url(address),
-        page: page.map(|path| format!("{}{path}", url(addresses.mail))),
-        admin: None,
-    };
-    let parts = vec![
+    [
         service(
             "Gateway",
             "The only address that clients use.",
@@ -39,23 +49,33 @@ pub(super) fn content(addresses: &Addresses, client: reqwest::Client) -> StartPa
             addresses.notify,
             addresses.notify_admin,
         ),
+    ]
+}
+
+/// What stands for an operator's own systems.
+fn development(addresses: &Addresses) -> [Part; 5] {
+    let part = |name, purpose, address| Part {
+        name,
+        purpose,
+        address: url(address),
+        page: None,
+        admin: None,
+    };
+    [
         part(
             "Identity pool",
             "Speaks the protocol of Amazon Cognito.",
             addresses.identity_pool,
-            None,
         ),
         part(
             "Actor service",
             "A sample: profiles of users.",
             addresses.actor,
-            None,
         ),
         part(
             "Document service",
             "A sample: resumes of users.",
             addresses.document,
-            None,
         ),
         Part {
             page: Some(format!("{}/auth/social/login", url(addresses.proxy))),
@@ -63,24 +83,18 @@ pub(super) fn content(addresses: &Addresses, client: reqwest::Client) -> StartPa
                 "Social provider",
                 "Asks which person to be, without a password.",
                 addresses.social,
-                None,
             )
         },
         Part {
             address: format!("{} (SMTP {})", url(addresses.mail), addresses.smtp),
+            page: Some("/mail".to_owned()),
             ..part(
                 "Mail catcher",
                 "Keeps every mail that is sent, and sends none on.",
                 addresses.mail,
-                Some("/mail"),
             )
         },
-    ];
-    StartPage {
-        parts,
-        commands: commands(&url(addresses.proxy)),
-        client,
-    }
+    ]
 }
 
 fn commands(gateway: &str) -> Vec<(&'static str, String)> {
