@@ -100,8 +100,6 @@ const ACTIONS: &[Action] = &[
     ),
     post("dead.retry", Notify, "/admin/dead/retry", SELECTOR_FIELDS),
     post("dead.drop", Notify, "/admin/dead/drop", SELECTOR_FIELDS),
-    post("provider.pause", Notify, "/admin/providers/{}/pause", &[]),
-    post("provider.resume", Notify, "/admin/providers/{}/resume", &[]),
     post(
         "provider.test",
         Notify,

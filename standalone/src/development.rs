@@ -35,6 +35,9 @@ use crate::sample::{actor, document};
 use crate::social::{self, RegisteredClient, SigningKey, SocialProvider};
 use crate::web::landing_page;
 
+/// The variable with the secret of the admin routes of all three services.
+pub(crate) const ADMIN_TOKEN: &str = "POSTERN_ADMIN_TOKEN";
+
 /// Capacity of the queue of codes to be delivered.
 const CODE_QUEUE_CAPACITY: usize = 256;
 
@@ -62,6 +65,7 @@ pub(crate) struct DevelopmentServices {
     social_client: RegisteredClient,
     social_sealing_key: Secret,
     mail_token_key: Secret,
+    admin_token: Secret,
     addresses: Addresses,
     /// For readiness on the start page.
     http: reqwest::Client,
@@ -112,6 +116,7 @@ impl DevelopmentServices {
             social_sealing_key: folder
                 .secret("social-sealing.key", |bytes| STANDARD.encode(bytes))?,
             mail_token_key: folder.secret("mail-token.key", |bytes| STANDARD.encode(bytes))?,
+            admin_token: folder.secret("admin.token", url_safe)?,
             social_client: client,
             addresses: *addresses,
             http: http_client()?,
@@ -152,6 +157,7 @@ impl DevelopmentServices {
             secret(&self.social_sealing_key),
         ));
         variables.push(("NOTIFY_TOKEN_KEY", secret(&self.mail_token_key)));
+        variables.push((ADMIN_TOKEN, secret(&self.admin_token)));
         variables
     }
 

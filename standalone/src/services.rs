@@ -17,7 +17,7 @@ mod templates;
 
 use self::config_layer::{ConfigLayer, ConfigValue};
 use crate::data_folder::DataFolder;
-use crate::development::{DevelopmentServices, landing_page_url, social_callback_url};
+use crate::development::{ADMIN_TOKEN, DevelopmentServices, landing_page_url, social_callback_url};
 use crate::lifecycle::{Addresses, ServiceSockets, ShutdownStage};
 
 /// The gateway and both upstreams, before they serve.
@@ -295,6 +295,7 @@ fn proxy_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer
             vec![ConfigValue::table("address", addresses.proxy)],
         )
         .set(&["admin", "address"], addresses.proxy_admin)
+        .set(&["admin", "token_env"], ADMIN_TOKEN)
         .set(&["defaults", "cors", "origins"], LOOPBACK_ORIGINS.to_vec())
         .set(&["access_log", "to"], access_log)
         .set(&["access_log", "max_bytes"], "64MiB")
@@ -327,6 +328,7 @@ fn auth_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer,
                 vec![ConfigValue::table("address", addresses.auth)],
             )
             .set(&["admin", "address"], addresses.auth_admin)
+            .set(&["admin", "token_env"], ADMIN_TOKEN)
             .set(&["database"], folder.database("auth.db"))
             .set(&["cache"], "memory:")
             .set(&["actor_service"], format!("http://{}", addresses.actor))
@@ -352,6 +354,7 @@ fn notify_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLaye
                 vec![ConfigValue::table("address", addresses.notify)],
             )
             .set(&["admin", "address"], addresses.notify_admin)
+            .set(&["admin", "token_env"], ADMIN_TOKEN)
             .set(&["database"], folder.database("notify.db"))
             .set(&["cache"], "memory:")
             .set(&["actor_service"], format!("http://{}", addresses.actor))

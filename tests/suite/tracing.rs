@@ -1,5 +1,7 @@
 //! Traces of all processes, as a collector receives them: rotel, installed by `tests/peers/otlp`.
 
+mod picture;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +22,9 @@ struct Span {
     parent: String,
     name: String,
     kind: String,
+    /// Unix times in nanoseconds.
+    start: u64,
+    end: u64,
     attributes: BTreeMap<String, String>,
     /// Trace id and span id of each link.
     links: Vec<(String, String)>,
@@ -64,6 +69,8 @@ impl Spans {
                     "ID" => span.id = value.to_owned(),
                     "Name" => span.name = value.to_owned(),
                     "Kind" => span.kind = value.to_owned(),
+                    "Start time" => span.start = value.parse().expect("a time"),
+                    "End time" => span.end = value.parse().expect("a time"),
                     _ => {}
                 },
                 ("attributes", Some((name, value))) => {
@@ -273,6 +280,7 @@ async fn assert_traces(test: &str, protocol: &str) {
         ],
     );
     assert_dependency_spans(&spans, registration);
+    picture::assert_documented(&spans, &smtp.trace);
     let calls = spans.0.iter().filter(|span| {
         span.parent == registration.id && span.kind == "SPAN_KIND_CLIENT" && span.name == "POST"
     });

@@ -283,7 +283,7 @@ fn issuer_panel(issuer: &Value) -> Markup {
             h2 { (plain(&issuer["issuer"])) " " (state(&plain(&issuer["kind"]))) }
             p.muted { "read " (time(&plain(&issuer["lastRefresh"]))) " next " (time(&plain(&issuer["nextRefresh"]))) }
             @if !error.is_empty() { (notice(Tone::Bad, "The keys could not be read", &error)) }
-            (table("Keys", &keys, COLUMNS, "No key is known."))
+            (table(&format!("Keys of {}", plain(&issuer["issuer"])), &keys, COLUMNS, "No key is known."))
         }
     }
 }

@@ -222,21 +222,48 @@ pub(super) async fn providers(context: &Context<'_>) -> Markup {
 
 fn provider_panel(context: &Context<'_>, provider: &Value) -> Markup {
     let name = plain(first(provider, &["name", "provider"]));
-    let shown = ["name", "provider", "state"];
-    let members: Vec<(&str, Markup)> = provider
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(name, value)| !shown.contains(&name.as_str()) && !value.is_null())
-        .map(|(name, value)| (name.as_str(), html! { (plain(value)) }))
-        .collect();
+    let calls = &provider["calls"];
+    let count = |outcome: &str| calls[outcome].as_u64().unwrap_or_default();
+    let latency = calls["meanSeconds"].as_f64();
+    let limits = [
+        ("rate", "per second"),
+        ("concurrency", "at once"),
+        ("weight", "weight"),
+    ];
+    let members = [
+        (
+            "Channel",
+            html! { (plain(&provider["channel"])) " by " (plain(&provider["kind"])) },
+        ),
+        ("Circuit breaker", state(&plain(&provider["breaker"]))),
+        (
+            "Calls since the start",
+            html! { (count("ok")) " ok, " (count("refused")) " refused, " (count("failed")) " failed" },
+        ),
+        (
+            "Mean latency",
+            html! { @if let Some(seconds) = latency { (format!("{:.0} ms", seconds * 1000.0)) } @else { "–" } },
+        ),
+        (
+            "Limits",
+            html! { @for (member, unit) in limits {
+                @if !provider[member].is_null() { span.nowrap { (plain(&provider[member])) " " (unit) } " " }
+            } },
+        ),
+        (
+            "Last replies",
+            html! { @for reply in items(&provider["lastReplies"], &[]) {
+                a href={ "/notifications/" (path_segment(&plain(&reply["notificationId"]))) } {
+                    (state(&plain(&reply["outcome"]))) " " (plain(&reply["code"]))
+                } " "
+            } },
+        ),
+    ];
     html! {
         section.panel.wide {
-            h2 { (name) " " (state(&plain(&provider["state"]))) }
+            h2 { (name) " " (state(if provider["isUp"] == true { "up" } else { "failed" })) }
             (facts(&members))
             @if context.is_operator() { div.buttons {
-                (action("provider.pause", "Pause", &[("target", &name)], "Pause this provider at every replica?", Tone::Bad))
-                (action("provider.resume", "Resume", &[("target", &name)], "Resume this provider?", Tone::Plain))
                 form.inline data-action="provider.test" data-confirm="" {
                     input type="hidden" name="target" value=(name);
                     label { "Test message to" input name="to" required; }

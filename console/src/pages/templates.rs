@@ -1,5 +1,7 @@
 //! Templates with preview, and the suppression list.
 
+use std::collections::BTreeSet;
+
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 
@@ -21,13 +23,27 @@ const COLUMNS: &[Column] = &[
         "Version",
         |row| html! { (plain(first(row, &["version", "versions"]))) " " (mono(plain(&row["hash"]).get(..8).unwrap_or_default())) },
     ),
-    Column::new("Channels", |row| html! { (plain(&row["channels"])) }),
-    Column::new("Locales", |row| html! { (plain(&row["locales"])) }),
+    Column::new("Channels", |row| html! { (of_variants(row, "channel")) }),
+    Column::new("Locales", |row| html! { (of_variants(row, "locale")) }),
     Column::new(
         "Variables",
-        |row| html! { span.mono { (plain(&row["variables"])) } },
+        |row| html! { span.mono { (of_variants(row, "variables")) } },
     ),
 ];
+
+/// Returns the values that a member has in the variants of a template, each once.
+fn of_variants(template: &Value, member: &str) -> String {
+    let variants = template["variants"].as_array().into_iter().flatten();
+    let values = variants.flat_map(|variant| {
+        let value = &variant[member];
+        let several = value
+            .as_array()
+            .map(|values| values.iter().map(plain).collect());
+        several.unwrap_or_else(|| vec![plain(value)])
+    });
+    let values: BTreeSet<String> = values.filter(|value| !value.is_empty()).collect();
+    values.into_iter().collect::<Vec<_>>().join(", ")
+}
 
 pub(super) async fn list(context: &Context<'_>) -> Markup {
     let answer = context.ask(Notify, "/admin/templates").await;

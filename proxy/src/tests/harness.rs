@@ -101,7 +101,7 @@ impl ConfigParts<'_> {
         }
         format!(
             "{server}[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n\
-             [admin]\naddress = \"127.0.0.1:1\"\ntoken_env = \"ADMIN_TOKEN\"\n[access_log]\nto = \"{}\"\n{defaults}\n[limits]\n{limits}\n\
+             [access_log]\nto = \"{}\"\n[admin]\naddress = \"127.0.0.1:3\"\ntoken_env = \"ADMIN_TOKEN\"\n{defaults}\n[limits]\n{limits}\n\
              [upstream.origin]\n{upstream}\n{routes}",
             access_log.display()
         )

@@ -189,6 +189,7 @@ fn env() -> Env {
         ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
         ("IDP_SERVICE_CLIENT_ID", "machines"),
         ("COLLECTOR_TOKEN", "Bearer collector"),
+        ("POSTERN_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef"),
     ])
 }
 
