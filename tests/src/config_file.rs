@@ -99,6 +99,22 @@ impl ConfigFile {
         }
     }
 
+    /// Replaces a text.
+    ///
+    /// # Panics
+    /// Unless it occurs exactly once.
+    #[must_use]
+    pub fn replace(self, from: &str, to: &str) -> Self {
+        let count = self.text.matches(from).count();
+        assert_eq!(
+            count, 1,
+            "the configuration contains {from:?} {count} times"
+        );
+        Self {
+            text: self.text.replace(from, to),
+        }
+    }
+
     /// Inserts a top-level key at the beginning of the file.
     #[must_use]
     pub fn insert(self, key: &str, value: &str) -> Self {

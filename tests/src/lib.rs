@@ -16,6 +16,7 @@
 pub mod answer;
 pub mod browser;
 pub mod client;
+pub mod cluster;
 pub mod config_file;
 pub mod contract;
 pub mod edge;

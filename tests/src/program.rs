@@ -72,18 +72,26 @@ impl Program {
     /// If it has not been built.
     #[must_use]
     pub fn of_workspace(name: &str, folder: &Path) -> Self {
+        Self::at(Self::path_of_workspace(name), folder)
+    }
+
+    /// Returns the path of a program of the workspace.
+    ///
+    /// # Panics
+    /// If it has not been built.
+    #[must_use]
+    pub fn path_of_workspace(name: &str) -> PathBuf {
         let own = std::env::current_exe().expect("a process knows its program");
-        let built = own
-            .ancestors()
-            .nth(2)
-            .expect("test programs are in target/PROFILE/deps")
-            .join(name);
+        // Test programs are in target/PROFILE/deps, other programs in target/PROFILE.
+        let mut folders = own.ancestors().skip(1).take(2);
+        let profile = folders.find(|folder| !folder.ends_with("deps"));
+        let built = profile.expect("a program is in a folder").join(name);
         assert!(
             built.exists(),
             "{} does not exist: run ./tests/run, which builds it",
             built.display()
         );
-        Self::at(built, folder)
+        built
     }
 
     /// Returns another program, with `folder` as its working directory.
@@ -156,7 +164,15 @@ impl Program {
     /// # Panics
     /// If it cannot be started or does not end within a minute.
     pub async fn run(&self) -> Ended {
-        let output = tokio::time::timeout(STEP_TIMEOUT, self.command().output()).await;
+        self.run_for(STEP_TIMEOUT).await
+    }
+
+    /// As [`Program::run`], with another time limit.
+    ///
+    /// # Panics
+    /// If it cannot be started or does not end in time.
+    pub async fn run_for(&self, limit: Duration) -> Ended {
+        let output = tokio::time::timeout(limit, self.command().output()).await;
         let output = output.unwrap_or_else(|_| panic!("{} did not end", self.path.display()));
         let output = output.unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
         Ended {

@@ -15,6 +15,7 @@ mod auth_pre_hijacking;
 mod auth_register;
 mod auth_secrets;
 mod browser;
+mod cluster;
 mod config_files;
 mod contract;
 mod contract_document;

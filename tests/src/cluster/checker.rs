@@ -1,0 +1,545 @@
+//! The guarantees that every history must satisfy. The checker has no part in common with the product.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use super::history::{Affected, Event, Record};
+
+/// Concurrent deliveries of all replicas: notifications of this number may be called before an older
+/// one of the same priority, because claimed notifications are called in any order.
+pub const CONCURRENT_DELIVERIES: usize = 3 * 16;
+
+/// Time after a fault in which its consequences are seen: a killed process's notifications are taken
+/// over after 15 s, and a retry takes place within 30 s.
+const AFTERMATH_MS: u64 = 45_000;
+
+/// Time after a fault in which claimed notifications wait for another process, and are overtaken.
+const TAKEOVER_MS: u64 = 20_000;
+
+/// Calls of a provider for one notification that a fault can add.
+const CALLS_PER_FAULT: usize = 2;
+
+/// Time after a reuse in which a request that was in flight may still succeed.
+const IN_FLIGHT_MS: u64 = 15_000;
+
+/// Time without faults before the end in which every kind of request must have succeeded.
+const RECOVERY_MS: u64 = 10_000;
+
+/// A violated guarantee.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Violation {
+    /// An accepted notification was not delivered.
+    Lost {
+        /// Id of the notification.
+        id: String,
+        /// What is known about it.
+        detail: String,
+    },
+    /// One idempotency key has two notifications.
+    KeyAcceptedTwice {
+        /// The key.
+        key: String,
+    },
+    /// A temporary token was exchanged twice.
+    TokenExchangedTwice {
+        /// Digest of the token.
+        token: String,
+    },
+    /// A refresh token has two successors.
+    FamilySplit {
+        /// Number of the sign-in.
+        family: u64,
+    },
+    /// A family was continued after one of its used tokens had been rejected.
+    RevokedFamilyContinues {
+        /// Number of the sign-in.
+        family: u64,
+    },
+    /// More notifications of the same priority overtook one than can be in delivery.
+    OutOfOrder {
+        /// Id of the notification.
+        id: String,
+        /// Number of notifications that overtook it.
+        overtaken_by: usize,
+    },
+    /// A notification was delivered more often than faults explain.
+    TooManyDeliveries {
+        /// Id of the notification.
+        id: String,
+        /// Number of deliveries.
+        deliveries: usize,
+        /// Number of faults that affected it.
+        faults: usize,
+    },
+    /// A response belongs to another request.
+    WrongResponse {
+        /// The request.
+        request: String,
+        /// Expected and received id.
+        detail: String,
+    },
+    /// A process that was asked to stop ended with an error.
+    UncleanExit {
+        /// Name of the process.
+        process: String,
+    },
+    /// Requests of a kind failed although no fault was left.
+    NotRecovered {
+        /// The kind of request.
+        request: String,
+    },
+    /// The history has too few successful requests to prove anything.
+    TooLittle {
+        /// What is missing.
+        detail: String,
+    },
+}
+
+/// Numbers of a history.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    /// Requests, and those of them that were successful.
+    pub requests: (usize, usize),
+    /// Accepted notifications.
+    pub accepted: usize,
+    /// Deliveries.
+    pub deliveries: usize,
+    /// Notifications that were delivered more than once.
+    pub repeated: usize,
+    /// Exchanged temporary tokens.
+    pub exchanged: usize,
+    /// Successful refreshes.
+    pub refreshes: usize,
+    /// Faults.
+    pub faults: usize,
+}
+
+struct Fault {
+    start_ms: u64,
+    end_ms: u64,
+    affects: Affected,
+}
+
+#[derive(Default)]
+struct Notification {
+    submitted_ms: u64,
+    accepted_ms: u64,
+    priority: String,
+    state: Option<String>,
+    deliveries_ms: Vec<u64>,
+}
+
+/// Returns the violations of a history.
+#[must_use]
+pub fn check(history: &[Record]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let faults = faults(history);
+    let notifications = notifications(history);
+    lost(&notifications, &mut violations);
+    repeated(&notifications, &faults, &mut violations);
+    disordered(&notifications, &faults, &mut violations);
+    keys(history, &mut violations);
+    exchanges(history, &mut violations);
+    families(history, &mut violations);
+    reads(history, &mut violations);
+    recovered(history, &faults, &mut violations);
+    violations.sort();
+    violations
+}
+
+/// Returns the numbers of a history.
+#[must_use]
+pub fn summary(history: &[Record]) -> Summary {
+    let notifications = notifications(history);
+    let mut summary = Summary {
+        accepted: notifications.len(),
+        repeated: notifications
+            .values()
+            .filter(|one| one.deliveries_ms.len() > 1)
+            .count(),
+        ..Summary::default()
+    };
+    for record in history {
+        if let Some((_, status)) = request(&record.event) {
+            summary.requests.0 += 1;
+            summary.requests.1 += usize::from((200..300).contains(&status));
+        }
+        match &record.event {
+            Event::Deliver { .. } => summary.deliveries += 1,
+            Event::Exchange { status: 200, .. } => summary.exchanged += 1,
+            Event::Refresh { status: 200, .. } => summary.refreshes += 1,
+            Event::Fault { .. } => summary.faults += 1,
+            Event::Exchange { .. }
+            | Event::Refresh { .. }
+            | Event::Submit { .. }
+            | Event::FinalStatus { .. }
+            | Event::Read { .. }
+            | Event::Exit { .. }
+            | Event::Quiet => {}
+        }
+    }
+    summary
+}
+
+/// Returns the kind of a request and the status of its response.
+fn request(event: &Event) -> Option<(&str, u16)> {
+    match event {
+        Event::Submit { status, .. } => Some(("POST /notifications", *status)),
+        Event::Exchange { status, .. } => Some(("POST /auth/tokens/exchange", *status)),
+        Event::Refresh { status, .. } => Some(("POST /auth/tokens/refresh", *status)),
+        Event::Read {
+            request, status, ..
+        } => Some((request, *status)),
+        Event::Deliver { .. }
+        | Event::FinalStatus { .. }
+        | Event::Fault { .. }
+        | Event::Exit { .. }
+        | Event::Quiet => None,
+    }
+}
+
+fn faults(history: &[Record]) -> Vec<Fault> {
+    let fault = |record: &Record| match record.event {
+        Event::Fault { affects, .. } => Some(Fault {
+            start_ms: record.start_ms,
+            end_ms: record.end_ms,
+            affects,
+        }),
+        Event::Submit { .. }
+        | Event::Deliver { .. }
+        | Event::FinalStatus { .. }
+        | Event::Exchange { .. }
+        | Event::Refresh { .. }
+        | Event::Read { .. }
+        | Event::Exit { .. }
+        | Event::Quiet => None,
+    };
+    history.iter().filter_map(fault).collect()
+}
+
+/// Returns the accepted notifications by id.
+fn notifications(history: &[Record]) -> BTreeMap<String, Notification> {
+    let mut all = BTreeMap::<String, Notification>::new();
+    for record in history {
+        if let Event::Submit {
+            id: Some(id),
+            priority,
+            status: 201,
+            ..
+        } = &record.event
+        {
+            let one = all.entry(id.clone()).or_default();
+            if one.priority.is_empty() {
+                one.submitted_ms = record.start_ms;
+                one.accepted_ms = record.end_ms;
+                one.priority.clone_from(priority);
+            }
+        }
+    }
+    for record in history {
+        if let Event::Deliver { id } = &record.event {
+            if let Some(one) = all.get_mut(id) {
+                one.deliveries_ms.push(record.start_ms);
+            }
+        }
+        if let Event::FinalStatus { id, state } = &record.event {
+            if let Some(one) = all.get_mut(id) {
+                one.state = Some(state.clone());
+            }
+        }
+    }
+    all
+}
+
+fn lost(notifications: &BTreeMap<String, Notification>, violations: &mut Vec<Violation>) {
+    for (id, one) in notifications {
+        let state = one.state.as_deref().unwrap_or("unknown");
+        if one.deliveries_ms.is_empty() || !matches!(state, "SENT" | "DELIVERED") {
+            violations.push(Violation::Lost {
+                id: id.clone(),
+                detail: format!(
+                    "{} accepted at {} ms, {} deliveries, status {state}",
+                    one.priority,
+                    one.accepted_ms,
+                    one.deliveries_ms.len()
+                ),
+            });
+        }
+    }
+}
+
+/// Faults can lead to repeated deliveries: the result of a call is lost with the process, or with the
+/// connection to the database.
+fn repeated(
+    notifications: &BTreeMap<String, Notification>,
+    faults: &[Fault],
+    violations: &mut Vec<Violation>,
+) {
+    for (id, one) in notifications {
+        let Some(last) = one.deliveries_ms.iter().max() else {
+            continue;
+        };
+        let overlaps = |fault: &&Fault| {
+            matches!(fault.affects, Affected::Notify | Affected::Database)
+                && fault.start_ms <= *last
+                && fault.end_ms + AFTERMATH_MS >= one.submitted_ms
+        };
+        let explaining = faults.iter().filter(overlaps).count();
+        let deliveries = one.deliveries_ms.len();
+        if deliveries > 1 + CALLS_PER_FAULT * explaining {
+            violations.push(Violation::TooManyDeliveries {
+                id: id.clone(),
+                deliveries,
+                faults: explaining,
+            });
+        }
+    }
+}
+
+/// Within a priority, notifications are delivered in the order of acceptance, except for those that are
+/// claimed at the same time, and those that a fault has interrupted.
+fn disordered(
+    notifications: &BTreeMap<String, Notification>,
+    faults: &[Fault],
+    violations: &mut Vec<Violation>,
+) {
+    let disturbs = |one: &Notification, first: u64| {
+        faults.iter().any(|fault| {
+            matches!(
+                fault.affects,
+                Affected::Notify | Affected::Database | Affected::Cache
+            ) && fault.start_ms <= first
+                && fault.end_ms + TAKEOVER_MS >= one.submitted_ms
+        })
+    };
+    let mut by_priority = HashMap::<&str, BTreeMap<u64, Vec<u64>>>::new();
+    for one in notifications.values() {
+        if let Some(first) = one.deliveries_ms.iter().min() {
+            let submitted = by_priority.entry(&one.priority).or_default();
+            submitted.entry(one.submitted_ms).or_default().push(*first);
+        }
+    }
+    for (id, one) in notifications {
+        let Some(&first) = one.deliveries_ms.iter().min() else {
+            continue;
+        };
+        if disturbs(one, first) || first <= one.accepted_ms {
+            continue;
+        }
+        // Only what was submitted after this one was accepted, and before it was delivered, can overtake.
+        let later = by_priority[one.priority.as_str()].range(one.accepted_ms + 1..=first);
+        let overtaken_by = later
+            .flat_map(|(_, delivered)| delivered)
+            .filter(|at| **at < first)
+            .count();
+        if overtaken_by > CONCURRENT_DELIVERIES {
+            violations.push(Violation::OutOfOrder {
+                id: id.clone(),
+                overtaken_by,
+            });
+        }
+    }
+}
+
+fn keys(history: &[Record], violations: &mut Vec<Violation>) {
+    let mut ids = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for record in history {
+        if let Event::Submit {
+            key, id: Some(id), ..
+        } = &record.event
+        {
+            ids.entry(key).or_default().insert(id);
+        }
+    }
+    let twice = ids.iter().filter(|(_, ids)| ids.len() > 1);
+    violations.extend(twice.map(|(key, _)| Violation::KeyAcceptedTwice {
+        key: (*key).to_owned(),
+    }));
+}
+
+fn exchanges(history: &[Record], violations: &mut Vec<Violation>) {
+    let mut exchanged = BTreeMap::<&str, usize>::new();
+    for record in history {
+        if let Event::Exchange { token, status: 200 } = &record.event {
+            *exchanged.entry(token).or_default() += 1;
+        }
+    }
+    let twice = exchanged.iter().filter(|(_, count)| **count > 1);
+    violations.extend(twice.map(|(token, _)| Violation::TokenExchangedTwice {
+        token: (*token).to_owned(),
+    }));
+}
+
+/// A refresh token has one successor. The rejection of a used token revokes its family.
+fn families(history: &[Record], violations: &mut Vec<Violation>) {
+    let mut children = HashMap::<(u64, &str), BTreeSet<&str>>::new();
+    let mut revoked_ms = HashMap::<u64, u64>::new();
+    for record in history {
+        if let Event::Refresh {
+            family,
+            parent,
+            child: Some(child),
+            status: 200,
+        } = &record.event
+        {
+            children.entry((*family, parent)).or_default().insert(child);
+        }
+    }
+    for record in history {
+        if let Event::Refresh {
+            family,
+            parent,
+            status: 401,
+            ..
+        } = &record.event
+        {
+            // A token without a known successor may be rejected for other reasons.
+            if children.contains_key(&(*family, parent)) {
+                let at = revoked_ms.entry(*family).or_insert(record.end_ms);
+                *at = (*at).min(record.end_ms);
+            }
+        }
+    }
+    let mut split = BTreeSet::new();
+    let mut continued = BTreeSet::new();
+    for ((family, _), children) in &children {
+        if children.len() > 1 {
+            split.insert(*family);
+        }
+    }
+    for record in history {
+        if let Event::Refresh {
+            family,
+            status: 200,
+            ..
+        } = &record.event
+        {
+            let revoked = revoked_ms.get(family);
+            if revoked.is_some_and(|at| record.start_ms > at + IN_FLIGHT_MS) {
+                continued.insert(*family);
+            }
+        }
+    }
+    violations.extend(
+        split
+            .into_iter()
+            .map(|family| Violation::FamilySplit { family }),
+    );
+    violations.extend(
+        continued
+            .into_iter()
+            .map(|family| Violation::RevokedFamilyContinues { family }),
+    );
+}
+
+fn reads(history: &[Record], violations: &mut Vec<Violation>) {
+    for record in history {
+        if let Event::Read {
+            request,
+            expected,
+            answered: Some(answered),
+            status: 200..300,
+        } = &record.event
+        {
+            if answered != expected {
+                violations.push(Violation::WrongResponse {
+                    request: request.clone(),
+                    detail: format!("{answered} instead of {expected} at {} ms", record.end_ms),
+                });
+            }
+        }
+        if let Event::Exit { process, status } = &record.event {
+            if *status != Some(0) {
+                violations.push(Violation::UncleanExit {
+                    process: process.clone(),
+                });
+            }
+        }
+    }
+}
+
+/// Every kind of request succeeds in the time without faults at the end.
+fn recovered(history: &[Record], faults: &[Fault], violations: &mut Vec<Violation>) {
+    let quiet = history
+        .iter()
+        .find(|record| matches!(record.event, Event::Quiet));
+    let Some(quiet) = quiet else {
+        violations.push(Violation::TooLittle {
+            detail: "the run did not end".to_owned(),
+        });
+        return;
+    };
+    let healed = faults.iter().map(|fault| fault.end_ms).max().unwrap_or(0);
+    if quiet.start_ms < healed + RECOVERY_MS {
+        violations.push(Violation::TooLittle {
+            detail: format!("less than {RECOVERY_MS} ms without a fault at the end"),
+        });
+    }
+    let mut succeeded = BTreeMap::<&str, (bool, bool)>::new();
+    for record in history {
+        if let Some((kind, status)) = request(&record.event) {
+            let success = (200..300).contains(&status);
+            let found = succeeded.entry(kind).or_default();
+            found.0 |= success;
+            found.1 |= success && record.start_ms + RECOVERY_MS >= quiet.start_ms;
+        }
+    }
+    for (kind, found) in succeeded {
+        match found {
+            (false, _) => violations.push(Violation::TooLittle {
+                detail: format!("no successful {kind}"),
+            }),
+            (true, false) => violations.push(Violation::NotRecovered {
+                request: kind.to_owned(),
+            }),
+            (true, true) => {}
+        }
+    }
+}
+
+// === impl Violation ===
+
+impl fmt::Display for Violation {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost { id, detail } => {
+                write!(to, "accepted notification {id} was lost: {detail}")
+            }
+            Self::KeyAcceptedTwice { key } => write!(to, "key {key} has two notifications"),
+            Self::TokenExchangedTwice { token } => {
+                write!(to, "temporary token {token} was exchanged twice")
+            }
+            Self::FamilySplit { family } => {
+                write!(to, "a refresh token of sign-in {family} has two successors")
+            }
+            Self::RevokedFamilyContinues { family } => {
+                write!(
+                    to,
+                    "sign-in {family} goes on after the reuse of a token was rejected"
+                )
+            }
+            Self::OutOfOrder { id, overtaken_by } => {
+                write!(
+                    to,
+                    "notification {id} was overtaken by {overtaken_by} of its priority"
+                )
+            }
+            Self::TooManyDeliveries {
+                id,
+                deliveries,
+                faults,
+            } => write!(
+                to,
+                "notification {id} was delivered {deliveries} times, with {faults} faults"
+            ),
+            Self::WrongResponse { request, detail } => {
+                write!(to, "{request} was answered for another: {detail}")
+            }
+            Self::UncleanExit { process } => write!(to, "{process} did not stop cleanly"),
+            Self::NotRecovered { request } => {
+                write!(to, "{request} does not succeed after the last fault")
+            }
+            Self::TooLittle { detail } => write!(to, "nothing is proven: {detail}"),
+        }
+    }
+}

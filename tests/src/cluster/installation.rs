@@ -1,0 +1,319 @@
+//! All processes of the installation, and the faults that are applied to them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::faults::{Fault, Process, REPLICAS, Server};
+use super::haproxy::Haproxy;
+use super::history::{Event, History};
+use super::network::Network;
+use super::node::Node;
+use super::postgres::Postgres;
+use super::redis_cluster::RedisCluster;
+use crate::config_file::{ConfigFile, conf};
+use crate::ports;
+use crate::postern::Postern;
+use crate::program::Program;
+use crate::split::{quoted, with_identity};
+
+/// Lifetime of the grace of a used refresh token.
+pub(super) const GRACE: Duration = Duration::from_secs(5);
+
+/// Notification channel that the recording provider serves.
+const SMS_PROVIDER: &str =
+    "name = \"sms-file\"\nchannel = \"sms\"\nkind = \"file\"\nfolder = \"var/sms\"\n";
+
+/// Calls per second that the provider accepts from all replicas together. A burst therefore has to wait.
+const PROVIDER_RATE: u32 = 40;
+
+/// Time for which a killed process is not running.
+const DOWN: Duration = Duration::from_millis(500);
+
+/// Time in which a process notices that its clock has changed back.
+const CLOCK_DELAY: Duration = Duration::from_secs(2);
+
+/// The processes and their dependencies.
+#[derive(Debug)]
+pub(super) struct Installation {
+    /// Identity pools, social provider, and the actor and document services.
+    pub(super) development: Postern,
+    pub(super) haproxy: Haproxy,
+    nodes: BTreeMap<Process, Node>,
+    postgres: Postgres,
+    redis: RedisCluster,
+    network: Option<Network>,
+    own_disks: bool,
+}
+
+/// Ports of the listeners of all processes: public and admin.
+struct Ports(BTreeMap<Process, (u16, u16)>);
+
+// === impl Ports ===
+
+impl Ports {
+    fn free() -> Self {
+        let processes = (0..REPLICAS).flat_map(|number| {
+            [
+                Process::Gateway(number),
+                Process::Auth(number),
+                Process::Notify(number),
+            ]
+        });
+        Self(
+            processes
+                .map(|process| (process, (ports::free(1), ports::free(1))))
+                .collect(),
+        )
+    }
+
+    fn public(&self, of: impl Fn(usize) -> Process) -> [u16; REPLICAS] {
+        std::array::from_fn(|number| self.0[&of(number)].0)
+    }
+}
+
+// === impl Installation ===
+
+impl Installation {
+    /// Starts everything below a folder and waits until it is ready. `provider` is the URL of the recording
+    /// provider.
+    pub(super) async fn start(folder: &Path, provider: &str) -> Self {
+        let conf = conf().canonicalize().expect("the repository has conf/");
+        let _ = std::fs::remove_file(folder.join("conf"));
+        std::os::unix::fs::symlink(conf, folder.join("conf")).expect("the folder can be written");
+        let network = Network::prepare().await;
+        // File systems are mounted in a mount namespace that ends with this process.
+        let own_disks = network.is_some() && is_root();
+        let development = Box::pin(Postern::start()).await;
+        let postgres = Postgres::start(folder, &["auth", "notify"], own_disks).await;
+        let redis = RedisCluster::start(folder).await;
+        let ports = Ports::free();
+        let gateways: Vec<(u16, u16)> = (0..REPLICAS)
+            .map(|number| ports.0[&Process::Gateway(number)])
+            .collect();
+        let haproxy = Haproxy::start(folder, &gateways);
+        let mut nodes = BTreeMap::new();
+        for (process, (public, admin)) in &ports.0 {
+            let file = match process {
+                Process::Gateway(number) => gateway_config(&development, &ports, *number, folder),
+                Process::Auth(_) => auth_config(&development, (*public, *admin)),
+                Process::Notify(_) => notify_config(&development, (*public, *admin), provider),
+            };
+            let file = match process {
+                Process::Gateway(_) => file,
+                Process::Auth(_) => file.set("database", &quoted(&postgres.url("auth"))),
+                Process::Notify(_) => file.set("database", &quoted(&postgres.url("notify"))),
+            };
+            let file = match process {
+                Process::Gateway(_) => file,
+                Process::Auth(_) | Process::Notify(_) => file.set("cache", &quoted(&redis.url())),
+            };
+            let node = node(*process, *public, &file, folder, &development);
+            nodes.insert(*process, node);
+        }
+        // Services before gateways; the first replica of a service migrates the schema.
+        for process in nodes.keys().rev().copied().collect::<Vec<_>>() {
+            nodes.get_mut(&process).expect("a node").start().await;
+        }
+        Self {
+            development,
+            haproxy,
+            nodes,
+            postgres,
+            redis,
+            network,
+            own_disks,
+        }
+    }
+
+    /// Returns why faults of a kind cannot be made here.
+    pub(super) fn obstacle(&self, kind: &str) -> Option<&'static str> {
+        match kind {
+            "silence" if self.network.is_none() => {
+                Some("needs nftables in a network namespace (unshare --net)")
+            }
+            "full-disk" if !self.own_disks => Some("needs root in a mount namespace"),
+            "clock-step" if !self.nodes[&Process::Auth(0)].has_clock() => Some("needs libfaketime"),
+            _ => None,
+        }
+    }
+
+    /// Applies a fault, heals it, and records it.
+    pub(super) async fn apply(&mut self, fault: Fault, random: usize, history: &History) {
+        let start_ms = history.now_ms();
+        match fault {
+            Fault::Kill(process) => {
+                self.node(process).kill().await;
+                tokio::time::sleep(DOWN).await;
+                self.node(process).start().await;
+            }
+            Fault::Restart(process) => {
+                let status = self.node(process).stop().await;
+                let process_name = self.node(process).name.clone();
+                self.node(process).start().await;
+                history.record(
+                    start_ms,
+                    Event::Exit {
+                        process: process_name,
+                        status,
+                    },
+                );
+            }
+            Fault::Suspend(process, time) => {
+                self.node(process).signal("STOP").await;
+                tokio::time::sleep(time).await;
+                self.node(process).signal("CONT").await;
+            }
+            Fault::DatabaseFailover => self.postgres.fail_over().await,
+            Fault::CacheFailover => self.redis.fail_over(random).await,
+            Fault::CacheSwitchover => self.redis.switch_over(random).await,
+            Fault::Silence(server, time) => self.silence(server, random, time).await,
+            Fault::FullDisk(time) => {
+                self.postgres.fill().await;
+                tokio::time::sleep(time).await;
+                self.postgres.free().await;
+            }
+            Fault::ClockStep(process, seconds, time) => {
+                self.node(process).set_clock(seconds);
+                tokio::time::sleep(time).await;
+                self.node(process).set_clock(0);
+                tokio::time::sleep(CLOCK_DELAY).await;
+            }
+            Fault::Reload(number) => self.reload(number),
+        }
+        let affects = fault.affected();
+        let fault = fault.to_string();
+        history.record(start_ms, Event::Fault { fault, affects });
+    }
+
+    async fn silence(&self, server: Server, random: usize, time: Duration) {
+        let Some(network) = self.network else { return };
+        let port = match server {
+            Server::Process(process) => self.nodes[&process].port,
+            Server::Database => self.postgres.primary_port(),
+            Server::Cache => {
+                let masters = self.redis.masters().await;
+                masters[random % masters.len()]
+            }
+        };
+        network.silence(port).await;
+        tokio::time::sleep(time).await;
+        network.restore().await;
+        if server == Server::Cache {
+            self.redis.until_complete().await;
+        }
+    }
+
+    /// Changes a configuration without a consequence; the gateway reloads it.
+    fn reload(&self, number: usize) {
+        let file = &self.nodes[&Process::Gateway(number)].config;
+        let text = std::fs::read_to_string(file).expect("the configuration");
+        let new = file.with_extension("new");
+        std::fs::write(&new, format!("{text}\n# reloaded")).expect("the folder can be written");
+        std::fs::rename(&new, file).expect("the folder can be written");
+    }
+
+    fn node(&mut self, process: Process) -> &mut Node {
+        self.nodes.get_mut(&process).expect("a node")
+    }
+
+    /// Stops all processes, gateways first.
+    pub(super) async fn stop(mut self, history: &History) {
+        for node in self.nodes.values_mut() {
+            let start_ms = history.now_ms();
+            let status = node.stop().await;
+            let process = node.name.clone();
+            history.record(start_ms, Event::Exit { process, status });
+        }
+        self.postgres.stop().await;
+        self.development.stop().await;
+    }
+}
+
+fn is_root() -> bool {
+    let owner =
+        std::fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own));
+    owner.is_ok_and(|uid| uid == 0)
+}
+
+/// Writes the configuration of a process and prepares it.
+fn node(
+    process: Process,
+    port: u16,
+    file: &ConfigFile,
+    folder: &Path,
+    development: &Postern,
+) -> Node {
+    let name = process.to_string().replace(' ', "-");
+    let path: PathBuf = folder.join(format!("{name}.toml"));
+    std::fs::write(&path, file.text()).expect("the folder can be written");
+    let (program, account) = match process {
+        Process::Gateway(_) => ("postern-proxy", None),
+        Process::Auth(_) => ("postern-auth", Some("auth")),
+        Process::Notify(_) => ("postern-notify", Some("notify")),
+    };
+    let program = Program::of_workspace(program, folder);
+    let program = program.arg("--config").arg(path.display().to_string());
+    let program = with_identity(program, development, account, &[]);
+    let node = Node::new(name, port, path, program);
+    match process {
+        Process::Gateway(_) => node,
+        Process::Auth(_) | Process::Notify(_) => node.with_clock(),
+    }
+}
+
+fn gateway_config(
+    development: &Postern,
+    ports: &Ports,
+    number: usize,
+    folder: &Path,
+) -> ConfigFile {
+    let addresses = development.addresses();
+    let (public, admin) = ports.0[&Process::Gateway(number)];
+    let auth = ports.public(Process::Auth);
+    let notify = ports.public(Process::Notify);
+    let log = folder.join(format!("access-{number}.log"));
+    ConfigFile::of_repository("proxy.toml")
+        .replace_port(8500, public)
+        .replace_port(8509, admin)
+        .replace_port(8501, auth[0])
+        .replace_port(8502, notify[0])
+        .add_replica(auth[0], auth[2])
+        .add_replica(auth[0], auth[1])
+        .add_replica(notify[0], notify[2])
+        .add_replica(notify[0], notify[1])
+        .replace_port(8504, addresses.actor.port())
+        .replace_port(8505, addresses.document.port())
+        // All clients have the same address, to which the rate limits apply.
+        .set("requests", "1000000")
+        .set("burst", "1000000")
+        .set("to", &quoted(&log.display().to_string()))
+}
+
+fn auth_config(development: &Postern, (public, admin): (u16, u16)) -> ConfigFile {
+    let addresses = development.addresses();
+    ConfigFile::of_repository("auth.toml")
+        .replace_port(8501, public)
+        .replace_port(8510, admin)
+        .replace_port(8504, addresses.actor.port())
+        .replace_port(8500, addresses.proxy.port())
+        .set("issuer", &quoted(&format!("http://{}", addresses.social)))
+        .set("grace", &quoted(&format!("{}s", GRACE.as_secs())))
+        .set("quota", "1000000")
+        .replace_table("abuse", "sign_ins = 1000000\n")
+}
+
+fn notify_config(development: &Postern, (public, admin): (u16, u16), provider: &str) -> ConfigFile {
+    let addresses = development.addresses();
+    let file = ConfigFile::of_repository("notify.toml")
+        .replace_port(8502, public)
+        .replace_port(8511, admin)
+        .replace_port(8504, addresses.actor.port())
+        .set("port", &addresses.smtp.port().to_string())
+        .set("sms_permits", "16");
+    let http = format!(
+        "name = \"record\"\nchannel = \"sms\"\nkind = \"http\"\nurl = \"{provider}/messages\"\nrate = {PROVIDER_RATE}\n\
+         body = '{{\"text\": {{{{ text }}}}, \"to\": {{{{ to }}}}}}'\n"
+    );
+    file.replace(SMS_PROVIDER, &http)
+}

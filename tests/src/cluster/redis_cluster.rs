@@ -1,0 +1,216 @@
+//! A Redis Cluster of three masters with one replica each.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::{Child, Command};
+
+use crate::ports;
+
+/// Servers: masters and replicas.
+const SERVERS: usize = 6;
+
+/// Maximum wait for a state of the cluster.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Maximum wait for one answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// Time without an answer after which a master is replaced.
+const NODE_TIMEOUT_MS: &str = "1500";
+
+/// The servers.
+#[derive(Debug)]
+pub(super) struct RedisCluster {
+    servers: Vec<Server>,
+}
+
+#[derive(Debug)]
+struct Server {
+    port: u16,
+    /// Port for the messages between the servers.
+    bus_port: u16,
+    folder: PathBuf,
+    child: Child,
+}
+
+// === impl RedisCluster ===
+
+impl RedisCluster {
+    /// Starts the servers below a folder and connects them.
+    pub(super) async fn start(folder: &Path) -> Self {
+        let mut servers = Vec::new();
+        for number in 0..SERVERS {
+            let folder = folder.join(format!("redis-{number}"));
+            std::fs::create_dir_all(&folder).expect("the folder can be written");
+            let (port, bus_port) = (ports::free(1), ports::free(1));
+            let child = spawn(&folder, port, bus_port);
+            servers.push(Server {
+                port,
+                bus_port,
+                folder,
+                child,
+            });
+        }
+        let cluster = Self { servers };
+        for server in &cluster.servers {
+            let ready = async || command(server.port, &["PING"]).await.contains("PONG");
+            until("Redis does not answer", ready).await;
+        }
+        let addresses = cluster
+            .servers
+            .iter()
+            .map(|server| format!("127.0.0.1:{}", server.port));
+        let created = Command::new("redis-cli")
+            .args(["--cluster", "create"])
+            .args(addresses)
+            .args(["--cluster-replicas", "1", "--cluster-yes"])
+            .output()
+            .await
+            .expect("redis-cli runs");
+        assert!(
+            created.status.success(),
+            "{}",
+            String::from_utf8_lossy(&created.stdout)
+        );
+        cluster.until_complete().await;
+        cluster
+    }
+
+    /// Returns the cache URL.
+    pub(super) fn url(&self) -> String {
+        let addresses: Vec<String> = self
+            .servers
+            .iter()
+            .map(|server| format!("127.0.0.1:{}", server.port))
+            .collect();
+        format!("redis-cluster://{}", addresses.join(","))
+    }
+
+    /// Returns the ports of the masters, in a fixed order.
+    pub(super) async fn masters(&self) -> Vec<u16> {
+        let mut masters = Vec::new();
+        for server in &self.servers {
+            if command(server.port, &["ROLE"]).await.starts_with("master") {
+                masters.push(server.port);
+            }
+        }
+        masters
+    }
+
+    /// Kills a master, waits until its replica has taken over, and starts it again.
+    pub(super) async fn fail_over(&mut self, random: usize) {
+        let masters = self.masters().await;
+        let port = masters[random % masters.len()];
+        let server = self.servers.iter_mut().find(|server| server.port == port);
+        let server = server.expect("a server");
+        server.child.kill().await.expect("Redis can be killed");
+        let taken_over = async || {
+            let count = self.masters().await.len();
+            count == SERVERS / 2
+        };
+        until("no replica takes over", taken_over).await;
+        let server = self.servers.iter_mut().find(|server| server.port == port);
+        let server = server.expect("a server");
+        server.child = spawn(&server.folder, server.port, server.bus_port);
+        self.until_complete().await;
+    }
+
+    /// Makes a replica take over from its master.
+    pub(super) async fn switch_over(&self, random: usize) {
+        let masters = self.masters().await;
+        let replicas: Vec<u16> = self
+            .servers
+            .iter()
+            .map(|server| server.port)
+            .filter(|port| !masters.contains(port))
+            .collect();
+        let Some(port) = replicas.get(random % replicas.len().max(1)) else {
+            return;
+        };
+        let _ = command(*port, &["CLUSTER", "FAILOVER"]).await;
+        let switched = async || command(*port, &["ROLE"]).await.starts_with("master");
+        until("the replica does not take over", switched).await;
+        self.until_complete().await;
+    }
+
+    /// Waits until all slots are served and every master has a replica.
+    pub(super) async fn until_complete(&self) {
+        for server in &self.servers {
+            let complete = async || {
+                let info = command(server.port, &["CLUSTER", "INFO"]).await;
+                let nodes = command(server.port, &["CLUSTER", "NODES"]).await;
+                let replicas = nodes
+                    .lines()
+                    .filter(|line| line.contains("slave") && line.contains(" connected"))
+                    .filter(|line| !line.contains("fail"))
+                    .count();
+                info.contains("cluster_state:ok") && replicas == SERVERS / 2
+            };
+            until("the cluster is not complete", complete).await;
+        }
+    }
+}
+
+async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+    let start = tokio::time::Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < WAIT_LIMIT, "{what}");
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Runs a command and returns what it prints; nothing if the server does not answer.
+async fn command(port: u16, words: &[&str]) -> String {
+    let port = port.to_string();
+    let output = Command::new("redis-cli")
+        .args(["-h", "127.0.0.1", "-p", &port])
+        .args(words)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    match tokio::time::timeout(ANSWER_LIMIT, output).await {
+        Ok(output) => String::from_utf8_lossy(&output.expect("redis-cli runs").stdout).into_owned(),
+        Err(_) => String::new(),
+    }
+}
+
+fn spawn(folder: &Path, port: u16, bus_port: u16) -> Child {
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("redis.log"));
+    Command::new("redis-server")
+        .args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--cluster-enabled",
+            "yes",
+        ])
+        .args(["--cluster-port", &bus_port.to_string()])
+        .args([
+            "--cluster-node-timeout",
+            NODE_TIMEOUT_MS,
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ])
+        .args([
+            "--min-replicas-to-write",
+            "0",
+            "--repl-diskless-sync-delay",
+            "0",
+        ])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(log.expect("the folder can be written"))
+        .kill_on_drop(true)
+        .spawn()
+        .expect("redis-server is installed: tests/run sees to it")
+}
