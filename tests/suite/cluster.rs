@@ -123,6 +123,27 @@ fn checker_finds_lost_and_repeated_notifications() {
 }
 
 #[test]
+fn checker_finds_notifications_that_nobody_submitted() {
+    let mut records = sent(10, "a").to_vec();
+    records.push(deliver(60, "b"));
+    assert_eq!(
+        violations(records.clone()),
+        [Violation::Unaccounted {
+            delivered: 1,
+            unanswered: 0
+        }]
+    );
+    let unanswered = Event::Submit {
+        key: "lost".to_owned(),
+        priority: "NORMAL".to_owned(),
+        id: None,
+        status: 0,
+    };
+    records.push(record(50, 90, unanswered));
+    assert_eq!(violations(records), []);
+}
+
+#[test]
 fn checker_finds_a_wrong_order() {
     let count = CONCURRENT_DELIVERIES + 2;
     let number = |position: usize| u64::try_from(position).expect("a small number");
@@ -262,4 +283,32 @@ fn can_create_namespaces() -> bool {
         .args(["--net", "--mount", "true"])
         .output();
     Path::new("/usr/sbin/nft").exists() && probe.is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn planted_bugs_still_apply_to_the_source() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let files = std::fs::read_dir(root.join("tests/bugs")).expect("patches");
+    let mut count = 0;
+    for file in files {
+        let path = file.expect("a file").path();
+        let text = std::fs::read_to_string(&path).expect("a patch");
+        assert!(text.contains("\nRun: "), "{}: no options", path.display());
+        // As GNU patch does: other lines of the files may have moved.
+        let check = std::process::Command::new("patch")
+            .args(["--dry-run", "--strip", "1", "--silent", "--input"])
+            .arg(path.canonicalize().expect("a path"))
+            .current_dir(&root)
+            .output()
+            .expect("patch runs");
+        let said = [check.stdout, check.stderr].concat();
+        assert!(
+            check.status.success(),
+            "{}: {}",
+            path.display(),
+            String::from_utf8_lossy(&said)
+        );
+        count += 1;
+    }
+    assert!(count >= 6, "{count}");
 }

@@ -40,6 +40,13 @@ pub enum Violation {
         /// The key.
         key: String,
     },
+    /// More notifications were delivered than were submitted.
+    Unaccounted {
+        /// Number of delivered notifications that no response has named.
+        delivered: usize,
+        /// Number of keys without an accepted notification, to which they can belong.
+        unanswered: usize,
+    },
     /// A temporary token was exchanged twice.
     TokenExchangedTwice {
         /// Digest of the token.
@@ -139,6 +146,7 @@ pub fn check(history: &[Record]) -> Vec<Violation> {
     repeated(&notifications, &faults, &mut violations);
     disordered(&notifications, &faults, &mut violations);
     keys(history, &mut violations);
+    unaccounted(history, &notifications, &mut violations);
     exchanges(history, &mut violations);
     families(history, &mut violations);
     reads(history, &mut violations);
@@ -357,6 +365,35 @@ fn keys(history: &[Record], violations: &mut Vec<Violation>) {
     }));
 }
 
+/// If a response is lost, the notification of a key is known to the client only after a repetition. A
+/// notification that no response has named therefore belongs to a key that was never answered.
+fn unaccounted(
+    history: &[Record],
+    notifications: &BTreeMap<String, Notification>,
+    violations: &mut Vec<Violation>,
+) {
+    let mut answered = BTreeMap::<&str, bool>::new();
+    let mut unknown = BTreeSet::new();
+    for record in history {
+        if let Event::Submit { key, status, .. } = &record.event {
+            *answered.entry(key).or_default() |= *status == 201;
+        }
+        if let Event::Deliver { id } = &record.event {
+            if !notifications.contains_key(id) {
+                unknown.insert(id);
+            }
+        }
+    }
+    let unanswered = answered.values().filter(|answered| !**answered).count();
+    let delivered = unknown.len();
+    if delivered > unanswered {
+        violations.push(Violation::Unaccounted {
+            delivered,
+            unanswered,
+        });
+    }
+}
+
 fn exchanges(history: &[Record], violations: &mut Vec<Violation>) {
     let mut exchanged = BTreeMap::<&str, usize>::new();
     for record in history {
@@ -506,6 +543,13 @@ impl fmt::Display for Violation {
                 write!(to, "accepted notification {id} was lost: {detail}")
             }
             Self::KeyAcceptedTwice { key } => write!(to, "key {key} has two notifications"),
+            Self::Unaccounted {
+                delivered,
+                unanswered,
+            } => write!(
+                to,
+                "{delivered} notifications were delivered that no response has named, for {unanswered} unanswered keys"
+            ),
             Self::TokenExchangedTwice { token } => {
                 write!(to, "temporary token {token} was exchanged twice")
             }
