@@ -88,6 +88,7 @@ install_packages() {
     command -v curl >/dev/null 2>&1 || missing+=("curl")
     command -v openssl >/dev/null 2>&1 || missing+=("openssl")
     command -v faketime >/dev/null 2>&1 || missing+=("faketime")
+    command -v patch >/dev/null 2>&1 || missing+=("patch")
     [ -x /usr/sbin/nft ] || missing+=("nftables")
     command -v ip >/dev/null 2>&1 || missing+=("iproute2")
     [ -x /bin/kill ] || missing+=("procps")
