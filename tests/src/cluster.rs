@@ -12,7 +12,7 @@
 //! 2. `installation` starts all processes: `node` (those of Postern), `postgres`, `redis_cluster`, `haproxy`;
 //!    `network` drops packets.
 //! 3. `workload` sends requests, `accounts` signs people in, `provider` receives notifications.
-//! 4. `history` is what they record, and `checker` what it must not contain.
+//! 4. `history` is what they record, `checker` finds each `violation` in it, and `summary` counts.
 //! 5. `run` connects the parts.
 
 mod accounts;
@@ -28,4 +28,6 @@ mod postgres;
 mod provider;
 mod redis_cluster;
 pub mod run;
+pub mod summary;
+pub mod violation;
 mod workload;

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use postern_tests::cluster::checker::{CONCURRENT_DELIVERIES, Violation, check};
+use postern_tests::cluster::checker::{CONCURRENT_DELIVERIES, check};
 use postern_tests::cluster::faults::{KINDS, Schedule};
 use postern_tests::cluster::history::{Affected, Event, Record};
+use postern_tests::cluster::violation::Violation;
 use postern_tests::note;
 use postern_tests::program::Program;
 

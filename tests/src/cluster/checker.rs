@@ -1,9 +1,9 @@
 //! The guarantees that every history must satisfy. The checker has no part in common with the product.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 
 use super::history::{Affected, Event, Record};
+use super::violation::Violation;
 
 /// Concurrent deliveries of all replicas: notifications of this number may be called before an older
 /// one of the same priority, because claimed notifications are called in any order.
@@ -25,102 +25,6 @@ const IN_FLIGHT_MS: u64 = 15_000;
 /// Time without faults before the end in which every kind of request must have succeeded.
 const RECOVERY_MS: u64 = 10_000;
 
-/// A violated guarantee.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Violation {
-    /// An accepted notification was not delivered.
-    Lost {
-        /// Id of the notification.
-        id: String,
-        /// What is known about it.
-        detail: String,
-    },
-    /// One idempotency key has two notifications.
-    KeyAcceptedTwice {
-        /// The key.
-        key: String,
-    },
-    /// More notifications were delivered than were submitted.
-    Unaccounted {
-        /// Number of delivered notifications that no response has named.
-        delivered: usize,
-        /// Number of keys without an accepted notification, to which they can belong.
-        unanswered: usize,
-    },
-    /// A temporary token was exchanged twice.
-    TokenExchangedTwice {
-        /// Digest of the token.
-        token: String,
-    },
-    /// A refresh token has two successors.
-    FamilySplit {
-        /// Number of the sign-in.
-        family: u64,
-    },
-    /// A family was continued after one of its used tokens had been rejected.
-    RevokedFamilyContinues {
-        /// Number of the sign-in.
-        family: u64,
-    },
-    /// More notifications of the same priority overtook one than can be in delivery.
-    OutOfOrder {
-        /// Id of the notification.
-        id: String,
-        /// Number of notifications that overtook it.
-        overtaken_by: usize,
-    },
-    /// A notification was delivered more often than faults explain.
-    TooManyDeliveries {
-        /// Id of the notification.
-        id: String,
-        /// Number of deliveries.
-        deliveries: usize,
-        /// Number of faults that affected it.
-        faults: usize,
-    },
-    /// A response belongs to another request.
-    WrongResponse {
-        /// The request.
-        request: String,
-        /// Expected and received id.
-        detail: String,
-    },
-    /// A process that was asked to stop ended with an error.
-    UncleanExit {
-        /// Name of the process.
-        process: String,
-    },
-    /// Requests of a kind failed although no fault was left.
-    NotRecovered {
-        /// The kind of request.
-        request: String,
-    },
-    /// The history has too few successful requests to prove anything.
-    TooLittle {
-        /// What is missing.
-        detail: String,
-    },
-}
-
-/// Numbers of a history.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Summary {
-    /// Requests, and those of them that were successful.
-    pub requests: (usize, usize),
-    /// Accepted notifications.
-    pub accepted: usize,
-    /// Deliveries.
-    pub deliveries: usize,
-    /// Notifications that were delivered more than once.
-    pub repeated: usize,
-    /// Exchanged temporary tokens.
-    pub exchanged: usize,
-    /// Successful refreshes.
-    pub refreshes: usize,
-    /// Faults.
-    pub faults: usize,
-}
-
 struct Fault {
     start_ms: u64,
     end_ms: u64,
@@ -128,12 +32,12 @@ struct Fault {
 }
 
 #[derive(Default)]
-struct Notification {
+pub(super) struct Notification {
     submitted_ms: u64,
     accepted_ms: u64,
     priority: String,
     state: Option<String>,
-    deliveries_ms: Vec<u64>,
+    pub(super) deliveries_ms: Vec<u64>,
 }
 
 /// Returns the violations of a history.
@@ -155,42 +59,8 @@ pub fn check(history: &[Record]) -> Vec<Violation> {
     violations
 }
 
-/// Returns the numbers of a history.
-#[must_use]
-pub fn summary(history: &[Record]) -> Summary {
-    let notifications = notifications(history);
-    let mut summary = Summary {
-        accepted: notifications.len(),
-        repeated: notifications
-            .values()
-            .filter(|one| one.deliveries_ms.len() > 1)
-            .count(),
-        ..Summary::default()
-    };
-    for record in history {
-        if let Some((_, status)) = request(&record.event) {
-            summary.requests.0 += 1;
-            summary.requests.1 += usize::from((200..300).contains(&status));
-        }
-        match &record.event {
-            Event::Deliver { .. } => summary.deliveries += 1,
-            Event::Exchange { status: 200, .. } => summary.exchanged += 1,
-            Event::Refresh { status: 200, .. } => summary.refreshes += 1,
-            Event::Fault { .. } => summary.faults += 1,
-            Event::Exchange { .. }
-            | Event::Refresh { .. }
-            | Event::Submit { .. }
-            | Event::FinalStatus { .. }
-            | Event::Read { .. }
-            | Event::Exit { .. }
-            | Event::Quiet => {}
-        }
-    }
-    summary
-}
-
 /// Returns the kind of a request and the status of its response.
-fn request(event: &Event) -> Option<(&str, u16)> {
+pub(super) fn request(event: &Event) -> Option<(&str, u16)> {
     match event {
         Event::Submit { status, .. } => Some(("POST /notifications", *status)),
         Event::Exchange { status, .. } => Some(("POST /auth/tokens/exchange", *status)),
@@ -226,7 +96,7 @@ fn faults(history: &[Record]) -> Vec<Fault> {
 }
 
 /// Returns the accepted notifications by id.
-fn notifications(history: &[Record]) -> BTreeMap<String, Notification> {
+pub(super) fn notifications(history: &[Record]) -> BTreeMap<String, Notification> {
     let mut all = BTreeMap::<String, Notification>::new();
     for record in history {
         if let Event::Submit {
@@ -245,15 +115,15 @@ fn notifications(history: &[Record]) -> BTreeMap<String, Notification> {
         }
     }
     for record in history {
-        if let Event::Deliver { id } = &record.event {
-            if let Some(one) = all.get_mut(id) {
-                one.deliveries_ms.push(record.start_ms);
-            }
+        if let Event::Deliver { id } = &record.event
+            && let Some(one) = all.get_mut(id)
+        {
+            one.deliveries_ms.push(record.start_ms);
         }
-        if let Event::FinalStatus { id, state } = &record.event {
-            if let Some(one) = all.get_mut(id) {
-                one.state = Some(state.clone());
-            }
+        if let Event::FinalStatus { id, state } = &record.event
+            && let Some(one) = all.get_mut(id)
+        {
+            one.state = Some(state.clone());
         }
     }
     all
@@ -378,10 +248,10 @@ fn unaccounted(
         if let Event::Submit { key, status, .. } = &record.event {
             *answered.entry(key).or_default() |= *status == 201;
         }
-        if let Event::Deliver { id } = &record.event {
-            if !notifications.contains_key(id) {
-                unknown.insert(id);
-            }
+        if let Event::Deliver { id } = &record.event
+            && !notifications.contains_key(id)
+        {
+            unknown.insert(id);
         }
     }
     let unanswered = answered.values().filter(|answered| !**answered).count();
@@ -477,20 +347,19 @@ fn reads(history: &[Record], violations: &mut Vec<Violation>) {
             answered: Some(answered),
             status: 200..300,
         } = &record.event
+            && answered != expected
         {
-            if answered != expected {
-                violations.push(Violation::WrongResponse {
-                    request: request.clone(),
-                    detail: format!("{answered} instead of {expected} at {} ms", record.end_ms),
-                });
-            }
+            violations.push(Violation::WrongResponse {
+                request: request.clone(),
+                detail: format!("{answered} instead of {expected} at {} ms", record.end_ms),
+            });
         }
-        if let Event::Exit { process, status } = &record.event {
-            if *status != Some(0) {
-                violations.push(Violation::UncleanExit {
-                    process: process.clone(),
-                });
-            }
+        if let Event::Exit { process, status } = &record.event
+            && *status != Some(0)
+        {
+            violations.push(Violation::UncleanExit {
+                process: process.clone(),
+            });
         }
     }
 }
@@ -530,60 +399,6 @@ fn recovered(history: &[Record], faults: &[Fault], violations: &mut Vec<Violatio
                 request: kind.to_owned(),
             }),
             (true, true) => {}
-        }
-    }
-}
-
-// === impl Violation ===
-
-impl fmt::Display for Violation {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lost { id, detail } => {
-                write!(to, "accepted notification {id} was lost: {detail}")
-            }
-            Self::KeyAcceptedTwice { key } => write!(to, "key {key} has two notifications"),
-            Self::Unaccounted {
-                delivered,
-                unanswered,
-            } => write!(
-                to,
-                "{delivered} notifications were delivered that no response has named, for {unanswered} unanswered keys"
-            ),
-            Self::TokenExchangedTwice { token } => {
-                write!(to, "temporary token {token} was exchanged twice")
-            }
-            Self::FamilySplit { family } => {
-                write!(to, "a refresh token of sign-in {family} has two successors")
-            }
-            Self::RevokedFamilyContinues { family } => {
-                write!(
-                    to,
-                    "sign-in {family} goes on after the reuse of a token was rejected"
-                )
-            }
-            Self::OutOfOrder { id, overtaken_by } => {
-                write!(
-                    to,
-                    "notification {id} was overtaken by {overtaken_by} of its priority"
-                )
-            }
-            Self::TooManyDeliveries {
-                id,
-                deliveries,
-                faults,
-            } => write!(
-                to,
-                "notification {id} was delivered {deliveries} times, with {faults} faults"
-            ),
-            Self::WrongResponse { request, detail } => {
-                write!(to, "{request} was answered for another: {detail}")
-            }
-            Self::UncleanExit { process } => write!(to, "{process} did not stop cleanly"),
-            Self::NotRecovered { request } => {
-                write!(to, "{request} does not succeed after the last fault")
-            }
-            Self::TooLittle { detail } => write!(to, "nothing is proven: {detail}"),
         }
     }
 }

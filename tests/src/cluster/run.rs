@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::checker::{self, Summary, Violation};
+use super::checker;
 use super::faults::{KINDS, Schedule};
 use super::history::{self, History};
 use super::installation::Installation;
 use super::options::Options;
 use super::provider;
+use super::summary::{self, Summary};
+use super::violation::Violation;
 use super::workload::{Clients, Workload};
 use crate::Client;
 
@@ -114,7 +116,7 @@ fn kinds(
 fn report(file: &Path) -> std::io::Result<Report> {
     let history = history::read(file)?;
     Ok(Report {
-        summary: checker::summary(&history),
+        summary: summary::of(&history),
         violations: checker::check(&history),
     })
 }
