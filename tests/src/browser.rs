@@ -21,6 +21,15 @@ pub struct Browser {
     session: Client,
 }
 
+/// A request that a page has sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// The URL.
+    pub url: String,
+    /// The whole request as JSON: method, header fields and body.
+    pub text: String,
+}
+
 /// An element of a page.
 #[derive(Debug)]
 pub struct Element<'a> {
@@ -48,7 +57,7 @@ impl Browser {
         let wanted = json!({
             "browserName": "chrome",
             "goog:chromeOptions": options,
-            "goog:loggingPrefs": {"browser": "ALL"},
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
             "timeouts": {"implicit": ELEMENT_TIMEOUT_MS, "pageLoad": ELEMENT_TIMEOUT_MS,
                 "script": ELEMENT_TIMEOUT_MS},
         });
@@ -123,12 +132,53 @@ impl Browser {
     /// Returns the messages that the browser has logged since the last call: errors of scripts,
     /// refused resources, violations of policies.
     pub async fn messages(&self) -> Vec<String> {
-        let log = self.post("se/log", &json!({"type": "browser"})).await;
+        self.log("browser").await
+    }
+
+    /// Returns the requests that pages have sent since the last call, in their order.
+    pub async fn requests(&self) -> Vec<Sent> {
+        let mut sent = Vec::new();
+        for entry in self.log("performance").await {
+            let entry: Value = serde_json::from_str(&entry).unwrap_or_default();
+            let event = &entry["message"];
+            if event["method"] == "Network.requestWillBeSent" {
+                let request = &event["params"]["request"];
+                sent.push(Sent {
+                    url: request["url"].as_str().unwrap_or_default().to_owned(),
+                    text: request.to_string(),
+                });
+            }
+        }
+        sent
+    }
+
+    /// Returns the messages of a log of the driver since the last call.
+    async fn log(&self, kind: &str) -> Vec<String> {
+        let log = self.post("se/log", &json!({ "type": kind })).await;
         let messages = log.as_array().into_iter().flatten();
         messages
             .filter_map(|entry| entry["message"].as_str())
             .map(str::to_owned)
             .collect()
+    }
+
+    /// Runs a script in every page that is opened later, before the page's own scripts.
+    pub async fn run_in_new_pages(&self, script: &str) {
+        let source = json!({ "source": script });
+        self.devtools("Page.addScriptToEvaluateOnNewDocument", &source)
+            .await;
+    }
+
+    /// Returns a picture of the viewport (PNG).
+    ///
+    /// # Panics
+    /// If the driver does not answer with base64.
+    pub async fn screenshot(&self) -> Vec<u8> {
+        use base64::Engine as _;
+        let picture = self.get("screenshot").await;
+        let picture = picture.as_str().expect("a string");
+        let decoded = base64::engine::general_purpose::STANDARD.decode(picture);
+        decoded.expect("base64")
     }
 
     /// Returns the violations that axe-core finds on the page, each with the selector of the first
@@ -137,10 +187,12 @@ impl Browser {
     /// # Panics
     /// If `tests/run` has not installed axe-core.
     pub async fn accessibility_violations(&self) -> Vec<String> {
-        let axe = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join(".peers/axe/node_modules/axe-core/axe.min.js");
-        let axe = std::fs::read_to_string(axe).expect("tests/run installs axe-core");
-        self.run(&axe).await;
+        if self.run("return typeof axe").await == "undefined" {
+            let axe = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join(".peers/axe/node_modules/axe-core/axe.min.js");
+            let axe = std::fs::read_to_string(axe).expect("tests/run installs axe-core");
+            self.run(&axe).await;
+        }
         let script = "const done = arguments[arguments.length - 1]; \
             axe.run().then((found) => done(found.violations.map((violation) => \
             violation.id + ' at ' + violation.nodes[0].target)));";

@@ -123,6 +123,20 @@ impl ConfigFile {
         }
     }
 
+    /// Adds a key to a table, which the file has.
+    ///
+    /// # Panics
+    /// If the file has no such table.
+    #[must_use]
+    pub fn add_to_table(self, name: &str, key: &str, value: &str) -> Self {
+        let heading = format!("[{name}]\n");
+        assert!(self.text.contains(&heading), "no table {heading}");
+        let with_key = format!("{heading}{key} = {value}\n");
+        Self {
+            text: self.text.replacen(&heading, &with_key, 1),
+        }
+    }
+
     /// Replaces the keys of a table, or appends the table if it does not exist. `keys` does not
     /// contain the header. The table becomes the last one of the file.
     #[must_use]

@@ -139,8 +139,20 @@ pub async fn create_user_with_temporary_password(surface: &PublicApi, email: &st
 /// If the pool returns an error.
 pub async fn new_user(surface: &PublicApi, groups: &[&str]) -> (String, String) {
     let email = format!("{}@example.com", uuid::Uuid::new_v4().simple());
+    new_user_with_email(surface, &email, groups).await
+}
+
+/// As [`new_user`], with an e-mail address. The password is [`PASSWORD`].
+///
+/// # Panics
+/// If the pool returns an error.
+pub async fn new_user_with_email(
+    surface: &PublicApi,
+    email: &str,
+    groups: &[&str],
+) -> (String, String) {
     let (admin, identity) = administrator(surface).await;
-    let (pool, hash) = (&identity.actor.pool_id, identity.actor.secret_hash(&email));
+    let (pool, hash) = (&identity.actor.pool_id, identity.actor.secret_hash(email));
     let sign_up = json!({
         "ClientId": identity.actor.client_id, "SecretHash": hash, "Username": email, "Password": PASSWORD,
         "UserAttributes": [{"Name": "email", "Value": email}],
@@ -149,7 +161,7 @@ pub async fn new_user(surface: &PublicApi, groups: &[&str]) -> (String, String) 
     let confirm = admin
         .admin_confirm_sign_up()
         .user_pool_id(pool)
-        .username(&email);
+        .username(email);
     Box::pin(confirm.send()).await.expect("the pool confirms");
     for group in groups {
         // Another user of this test may have created the group.
@@ -164,7 +176,7 @@ pub async fn new_user(surface: &PublicApi, groups: &[&str]) -> (String, String) 
         let add = admin
             .admin_add_user_to_group()
             .user_pool_id(pool)
-            .username(&email)
+            .username(email)
             .group_name(*group);
         Box::pin(add.send()).await.expect("the pool has groups");
     }

@@ -16,6 +16,9 @@ use crate::program::{Program, Running};
 use crate::sensitive;
 use crate::surface::PublicApi;
 
+/// The variable of the secret of the admin routes.
+const ADMIN_TOKEN: &str = "POSTERN_ADMIN_TOKEN";
+
 /// Three processes and their dependencies.
 #[derive(Debug)]
 pub struct Split {
@@ -24,6 +27,7 @@ pub struct Split {
     ports: Ports,
     development: Postern,
     env: Vec<(&'static str, String)>,
+    admin_token: Option<String>,
     stores: Option<(TestDatabase, TestDatabase, TestCache)>,
     folder: TempDir,
 }
@@ -45,6 +49,8 @@ pub struct Changes {
     pub only: Vec<&'static str>,
     /// Values that replace those of keys: the program, the key, and the value in TOML.
     pub set: Vec<(&'static str, &'static str, String)>,
+    /// The secret of the admin routes of all three processes; they do not exist without one.
+    pub admin_token: Option<String>,
     /// URLs of the databases of auth and notify, and of the cache; those of `tests/run` if `None`.
     pub stores: Option<[String; 3]>,
 }
@@ -115,18 +121,24 @@ impl Split {
             ("postern-proxy", None, proxy_config(&development, ports)),
         ];
         let mut processes = Vec::new();
+        let admin = changes.admin_token.iter();
+        let admin = admin.map(|token| (ADMIN_TOKEN, token.clone()));
+        let env: Vec<_> = changes.env.into_iter().chain(admin).collect();
         for (program, account, file) in files {
             let path = folder.path().join(format!("{program}.toml"));
             let set = changes.set.iter().filter(|(of, ..)| *of == program);
             let file = set.fold(file, |file, (_, key, value)| file.set(key, value));
             let file = file.append(&changes.tables);
+            let file = match &changes.admin_token {
+                Some(_) => file.add_to_table("admin", "token_env", &quoted(ADMIN_TOKEN)),
+                None => file,
+            };
             std::fs::write(&path, file.text()).expect("the test's folder can be written");
             let program = Program::of_workspace(program, folder.path())
                 .arg("--config")
                 .arg(path.display().to_string());
             let program = with_identity(program, &development, account, &changes.only);
-            let program = changes
-                .env
+            let program = env
                 .iter()
                 .fold(program, |program, (name, value)| program.env(*name, value));
             processes.push(program.start());
@@ -134,14 +146,15 @@ impl Split {
         for process in &mut processes {
             process.until_ready().await;
         }
-        let env: BTreeMap<String, String> = development.surface().environment().clone();
-        let surface = PublicApi::new(&format!("http://127.0.0.1:{}", ports.proxy), env);
+        let variables: BTreeMap<String, String> = development.surface().environment().clone();
+        let surface = PublicApi::new(&format!("http://127.0.0.1:{}", ports.proxy), variables);
         Self {
             processes,
             surface,
             ports,
             development,
-            env: changes.env,
+            env,
+            admin_token: changes.admin_token,
             stores,
             folder,
         }
@@ -184,6 +197,16 @@ impl Split {
             ("postern-notify", self.ports.notify_admin),
             ("postern-proxy", self.ports.proxy_admin),
         ]
+    }
+
+    /// Returns the secret of the admin routes ([`Changes::admin_token`]).
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn admin_token(&self) -> &str {
+        let token = self.admin_token.as_deref();
+        token.expect("the processes were started with a secret of the admin routes")
     }
 
     /// Kills postern-auth.

@@ -17,6 +17,7 @@ mod auth_secrets;
 mod browser;
 mod cluster;
 mod config_files;
+mod console;
 mod contract;
 mod contract_document;
 mod contract_examples;
