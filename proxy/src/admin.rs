@@ -6,6 +6,7 @@ mod explain;
 mod info;
 mod keys;
 mod principal;
+mod requests;
 mod routes;
 mod upstreams;
 
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use axum::extract::State as Shared;
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use postern_common::admin::Health;
 use postern_common::admin_api;
 use postern_common::http::Limits;
@@ -27,8 +28,13 @@ use crate::routing::listing::{self, RouteSummary};
 use crate::state::GatewayState;
 use crate::upstream::{EndpointStatus, NameStatus};
 
-/// Returns all routes. Those under `/admin/` exist with a `token` only.
-pub(crate) fn router(state: &Arc<GatewayState>, health: &Health, token: Option<&Secret>) -> Router {
+/// Returns all routes. Those under `/admin/` exist with a `token` only. Streams end with `stop`.
+pub(crate) fn router(
+    state: &Arc<GatewayState>,
+    health: &Health,
+    token: Option<&Secret>,
+    stop: &CancellationToken,
+) -> Router {
     let own = Router::new()
         .route("/config/status", get(config_status))
         .route("/routes", get(route_list))
@@ -38,12 +44,14 @@ pub(crate) fn router(state: &Arc<GatewayState>, health: &Health, token: Option<&
         .with_state(Arc::clone(state));
     postern_common::admin::router(health.clone(), state.metrics.registry.clone())
         .merge(own)
-        .merge(admin_api::protect(token, protected(state, health)))
+        .merge(admin_api::protect(token, protected(state, health, stop)))
 }
 
 /// Returns the routes under `/admin/`, without their protection.
-fn protected(state: &Arc<GatewayState>, health: &Health) -> Router {
+fn protected(state: &Arc<GatewayState>, health: &Health, stop: &CancellationToken) -> Router {
+    let requests = get(requests::follow).layer(Extension(stop.clone()));
     Router::new()
+        .route("/admin/requests", requests)
         .route("/admin/principal", post(principal::verify))
         .route("/admin/routes", get(routes::list))
         .route("/admin/explain", post(explain::explain))

@@ -37,6 +37,7 @@ use crate::state::request_context::{InFlightRequest, RequestContext};
 use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::access_log::{AccessEvent, AccessLog};
 use crate::telemetry::ids::IdGenerator;
+use crate::telemetry::live_tail::{LiveTail, TailDetails};
 use crate::telemetry::metrics::GatewayMetrics;
 
 /// The state shared by connections, Pingora hooks, reloads and the admin listener.
@@ -50,6 +51,7 @@ pub(crate) struct GatewayState {
     pub(crate) encoders: Arc<EncoderBudget>,
     pub(crate) metrics: Arc<GatewayMetrics>,
     pub(crate) access_log: AccessLog,
+    pub(crate) live_tail: Arc<LiveTail>,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) ids: IdGenerator,
     pub(crate) clock: Clock,
@@ -103,6 +105,14 @@ impl GatewayState {
             client,
             ..AccessEvent::default()
         };
-        event.write(&self.access_log, self.clock.now());
+        let details = TailDetails {
+            host: "",
+            decision: "rejected",
+            groups: &[],
+            scopes: &[],
+        };
+        let tail = self.live_tail.is_followed();
+        let tail = tail.then_some((&*self.live_tail, &details));
+        event.write(&self.access_log, tail, self.clock.now());
     }
 }

@@ -39,6 +39,7 @@ mod http2_frames;
 mod http2_responses;
 mod http2_upstream;
 mod idle_connections;
+mod live_tail;
 mod load_balancers;
 mod load_balancing;
 mod log_events;

@@ -10,6 +10,7 @@ use postern_common::token::Caller;
 use uuid::Uuid;
 
 use super::spans;
+use crate::admission::authorize::request_authority;
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::failure_cause;
@@ -17,10 +18,8 @@ use crate::state::GatewayState;
 use crate::state::request_context::{ForwardingPath, RequestContext};
 use crate::telemetry::access_log::AccessEvent;
 use crate::telemetry::failure_cause::FailureCause;
-use crate::telemetry::metrics::{NO_ROUTE, OK_CODE};
-
-/// The code of a request whose client disconnected.
-const CLIENT_CLOSED_CODE: &str = "client_closed";
+use crate::telemetry::live_tail::TailDetails;
+use crate::telemetry::metrics::{CLIENT_CLOSED_CODE, NO_ROUTE, OK_CODE};
 
 /// The final status, code and duration of a request.
 struct RequestOutcome {
@@ -93,8 +92,9 @@ pub(super) fn record_request(
         let (status, code, elapsed) = (outcome.status, outcome.code, outcome.elapsed);
         spans::record(tracer, client.req_header(), ctx, (status, code, elapsed));
     }
-    if state.access_log.is_enabled() {
-        write_access_event(state, client, ctx, &outcome);
+    let is_followed = state.live_tail.is_followed();
+    if state.access_log.is_enabled() || is_followed {
+        write_access_event(state, client, ctx, &outcome, is_followed);
     }
 }
 
@@ -107,6 +107,7 @@ fn write_access_event(
     client: &Session,
     ctx: &RequestContext,
     outcome: &RequestOutcome,
+    is_followed: bool,
 ) {
     let (mut id, mut trace) = (Uuid::encode_buffer(), Uuid::encode_buffer());
     let head = client.req_header();
@@ -159,7 +160,35 @@ fn write_access_event(
         ),
         client: ctx.client_address,
     };
-    event.write(&state.access_log, ctx.start_time.plus(outcome.elapsed));
+    let details = is_followed.then(|| tail_details(client, ctx, outcome));
+    let tail = details.as_ref().map(|details| (&*state.live_tail, details));
+    event.write(
+        &state.access_log,
+        tail,
+        ctx.start_time.plus(outcome.elapsed),
+    );
+}
+
+/// Returns what the live tail shows beside the access event.
+fn tail_details<'a>(
+    client: &'a Session,
+    ctx: &'a RequestContext,
+    outcome: &RequestOutcome,
+) -> TailDetails<'a> {
+    let caller = ctx.caller.as_ref();
+    TailDetails {
+        host: request_authority(client.req_header()),
+        decision: match (ctx.path, outcome.code) {
+            (Some(_), _) => "forwarded",
+            (None, OK_CODE) => "answered",
+            (None, CLIENT_CLOSED_CODE) => "aborted",
+            (None, _) => "rejected",
+        },
+        groups: caller
+            .and_then(Caller::user)
+            .map_or(&[], |user| &*user.groups),
+        scopes: caller.map_or(&[], Caller::scopes),
+    }
 }
 
 fn protocol_name(version: Version) -> &'static str {

@@ -43,6 +43,7 @@ use crate::state::config_status::ConfigStatus;
 use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::ids::IdGenerator;
+use crate::telemetry::live_tail::LiveTail;
 use crate::telemetry::metrics::GatewayMetrics;
 use crate::upstream::NO_ROOTS;
 
@@ -108,6 +109,7 @@ impl App {
             loaded_at: Some(clock.now()),
             ..ConfigStatus::default()
         };
+        let live_tail = LiveTail::new(metrics.live_tail.clone());
         let state = Arc::new(GatewayState {
             runtime_config: ArcSwap::from_pointee(runtime_config),
             verifier,
@@ -117,6 +119,7 @@ impl App {
             encoders: Arc::default(),
             metrics,
             access_log,
+            live_tail,
             tracer,
             ids: IdGenerator::new(),
             clock,
@@ -270,7 +273,7 @@ impl App {
         let admin_stop = background.child_token();
         let admin = listeners.admin.map(|listener| {
             let token = self.admin_token.as_ref();
-            let router = admin::router(&self.state, &self.health, token);
+            let router = admin::router(&self.state, &self.health, token, &admin_stop);
             tokio::spawn(admin::serve(
                 listener,
                 router,

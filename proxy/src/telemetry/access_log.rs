@@ -18,6 +18,7 @@ use prometheus::IntCounter;
 use crate::config;
 use crate::config::{AccessLogSink, ClientAddressDetail};
 pub use event::AccessEvent;
+pub(crate) use event::{append_text, logged_address};
 use file::LogFile;
 
 /// Maximum delay of an event in the buffer.

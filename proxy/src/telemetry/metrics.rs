@@ -3,6 +3,7 @@
 
 mod compression;
 mod hedge;
+mod live_tail;
 mod rate_limits;
 mod report_only;
 mod upstream;
@@ -19,6 +20,7 @@ use prometheus::{
 use crate::telemetry::certificate_metrics::CertificateMetrics;
 pub(crate) use compression::CompressionMetrics;
 pub(crate) use hedge::HedgeResult;
+pub(crate) use live_tail::LiveTailMetrics;
 pub(crate) use rate_limits::RateLimitMetrics;
 use report_only::ReportOnlyMetrics;
 pub(crate) use upstream::UpstreamMetrics;
@@ -51,6 +53,7 @@ pub(crate) struct GatewayMetrics {
     pub(crate) external_authorization: ExternalAuthorizationMetrics,
     pub(crate) report_only: ReportOnlyMetrics,
     pub(crate) events_dropped: IntCounter,
+    pub(crate) live_tail: LiveTailMetrics,
     pub(crate) spans_dropped: IntCounter,
     pub(crate) config: ConfigMetrics,
     pub(crate) credentials: CredentialMetrics,
@@ -129,6 +132,9 @@ const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The code of requests that were forwarded and answered.
 pub(crate) const OK_CODE: &str = "ok";
+
+/// The code of a request whose client disconnected.
+pub(crate) const CLIENT_CLOSED_CODE: &str = "client_closed";
 
 /// The route label of requests that match no route.
 pub(crate) const NO_ROUTE: &str = "none";
@@ -281,6 +287,7 @@ impl GatewayMetrics {
                 "postern_access_events_dropped_total",
                 "Dropped access events",
             )?,
+            live_tail: LiveTailMetrics::new(&make)?,
             spans_dropped: make.counter("postern_spans_dropped_total", "Dropped spans")?,
             config: ConfigMetrics::new(&make)?,
             credentials: CredentialMetrics::new(&make)?,

@@ -42,6 +42,7 @@ async fn admin_api_requires_secret_and_operator() {
         (Method::GET, "/admin/upstreams"),
         (Method::POST, "/admin/upstreams/origin/drain"),
         (Method::GET, "/admin/keys"),
+        (Method::GET, "/admin/requests"),
     ] {
         let request = gateway.admin_request(method.clone(), path, "grace");
         let (client, request) = request.build_split();

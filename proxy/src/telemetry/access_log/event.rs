@@ -9,6 +9,7 @@ use postern_common::network::IpNetwork;
 
 use crate::config::ClientAddressDetail;
 use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::live_tail::{LiveTail, TailDetails};
 
 /// An access event. Text from clients (method, path) has been checked to be visible ASCII, or is
 /// omitted.
@@ -79,15 +80,27 @@ thread_local! {
 }
 
 impl AccessEvent<'_> {
-    /// Formats the event in a thread-local buffer and appends it to the log.
-    pub(crate) fn write(&self, log: &AccessLog, now: Timestamp) {
-        if !log.is_enabled() {
+    /// Formats the event once, in a thread-local buffer, for the access log and for the readers of
+    /// the live tail that select it. `tail` is `None` if there is no reader.
+    pub(crate) fn write(
+        &self,
+        log: &AccessLog,
+        tail: Option<(&LiveTail, &TailDetails<'_>)>,
+        now: Timestamp,
+    ) {
+        let selected = tail.and_then(|(tail, details)| Some((tail.select(self)?, details)));
+        if !log.is_enabled() && selected.is_none() {
             return;
         }
         LINE_BUFFER.with_borrow_mut(|line| {
             line.clear();
             self.render(line, now, log.client_address);
-            log.append(line);
+            if log.is_enabled() {
+                log.append(line);
+            }
+            if let Some((tails, details)) = selected {
+                tails.publish(line, details);
+            }
         });
     }
 
@@ -109,22 +122,22 @@ impl AccessEvent<'_> {
     }
 
     fn fields(&self, line: &mut Vec<u8>, client_address: ClientAddressDetail) {
-        text(line, br#","request_id":""#, Some(self.request_id));
-        text(line, br#","method":""#, self.method);
-        text(line, br#","path":""#, self.path);
-        text(line, br#","route":""#, self.route);
+        append_text(line, br#","request_id":""#, Some(self.request_id));
+        append_text(line, br#","method":""#, self.method);
+        append_text(line, br#","path":""#, self.path);
+        append_text(line, br#","route":""#, self.route);
         number(line, br#","status":"#, u64::from(self.status));
-        text(line, br#","code":""#, Some(self.code));
-        text(line, br#","cause":""#, self.cause);
-        text(line, br#","report_only":""#, self.report_only);
-        text(line, br#","kind":""#, self.kind);
-        text(line, br#","issuer":""#, self.issuer);
-        text(line, br#","subject":""#, self.subject);
-        text(line, br#","caller_service":""#, self.caller_service);
-        text(line, br#","upstream":""#, self.upstream);
-        text(line, br#","upstream_address":""#, self.upstream_address);
-        text(line, br#","forwarding":""#, self.forwarding);
-        text(line, br#","encoding":""#, self.encoding);
+        append_text(line, br#","code":""#, Some(self.code));
+        append_text(line, br#","cause":""#, self.cause);
+        append_text(line, br#","report_only":""#, self.report_only);
+        append_text(line, br#","kind":""#, self.kind);
+        append_text(line, br#","issuer":""#, self.issuer);
+        append_text(line, br#","subject":""#, self.subject);
+        append_text(line, br#","caller_service":""#, self.caller_service);
+        append_text(line, br#","upstream":""#, self.upstream);
+        append_text(line, br#","upstream_address":""#, self.upstream_address);
+        append_text(line, br#","forwarding":""#, self.forwarding);
+        append_text(line, br#","encoding":""#, self.encoding);
         if self.attempts > 0 {
             number(line, br#","attempts":"#, u64::from(self.attempts));
         }
@@ -134,8 +147,8 @@ impl AccessEvent<'_> {
         }
         number(line, br#","request_bytes":"#, self.request_bytes);
         number(line, br#","response_bytes":"#, self.response_bytes);
-        text(line, br#","protocol":""#, Some(self.protocol));
-        text(line, br#","trace_id":""#, self.trace_id);
+        append_text(line, br#","protocol":""#, Some(self.protocol));
+        append_text(line, br#","trace_id":""#, self.trace_id);
         if let Some(address) = self
             .client
             .and_then(|client| logged_address(client, client_address))
@@ -145,7 +158,8 @@ impl AccessEvent<'_> {
     }
 }
 
-fn logged_address(client: IpAddr, detail: ClientAddressDetail) -> Option<IpAddr> {
+/// Returns the address in the configured detail; `None` if it is not logged.
+pub(crate) fn logged_address(client: IpAddr, detail: ClientAddressDetail) -> Option<IpAddr> {
     match (detail, client) {
         (ClientAddressDetail::Off, _) => None,
         (ClientAddressDetail::Full, client) => Some(client),
@@ -155,7 +169,7 @@ fn logged_address(client: IpAddr, detail: ClientAddressDetail) -> Option<IpAddr>
 
 /// Appends a string member. `key` includes all characters before the value, so that they are copied
 /// at once.
-fn text(line: &mut Vec<u8>, key: &[u8], value: Option<&str>) {
+pub(crate) fn append_text(line: &mut Vec<u8>, key: &[u8], value: Option<&str>) {
     let Some(value) = value else { return };
     line.extend_from_slice(key);
     if is_plain(value) {
@@ -228,7 +242,7 @@ mod tests {
             "caf\u{e9}",
         ] {
             let mut line = Vec::new();
-            text(&mut line, br#","x":""#, Some(value));
+            append_text(&mut line, br#","x":""#, Some(value));
             let json = format!("{{{}}}", &String::from_utf8(line).expect("UTF-8")[1..]);
             let parsed: serde_json::Value = serde_json::from_str(&json).expect("JSON");
             assert_eq!(parsed["x"], value);

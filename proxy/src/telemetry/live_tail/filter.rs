@@ -1,0 +1,222 @@
+//! The filter of a reader: the query of `GET /admin/requests`.
+
+use postern_common::http::Query;
+use postern_common::network::IpNetwork;
+use postern_common::{Code, Problem};
+
+use crate::config::ClientAddressDetail;
+use crate::telemetry::access_log::{AccessEvent, logged_address};
+use crate::telemetry::metrics::{CLIENT_CLOSED_CODE, NO_ROUTE, OK_CODE};
+
+/// The parameters.
+const PARAMETERS: [&str; 7] = [
+    "route",
+    "status",
+    "code",
+    "principal",
+    "address",
+    "path",
+    "sample",
+];
+
+/// The events that a reader selects: those with all of these properties.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TailFilter {
+    /// The name of a route, or `none`.
+    route: Option<String>,
+    status: Option<StatusFilter>,
+    code: Option<String>,
+    principal: Option<PrincipalFilter>,
+    address: Option<IpNetwork>,
+    address_detail: ClientAddressDetail,
+    /// What the path begins with.
+    path: Option<String>,
+    /// The share of the events, above 0 and at most 1.
+    sample: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StatusFilter {
+    /// A status, such as 503.
+    Exact(u16),
+    /// A class, such as 5 for `5xx`.
+    Class(u16),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PrincipalFilter {
+    /// No caller, or any caller of a kind (`user`, `service`).
+    Kind(Option<&'static str>),
+    /// A service, by name.
+    Service(String),
+    /// A caller, by the subject of its token.
+    Subject(String),
+}
+
+// === impl TailFilter ===
+
+impl TailFilter {
+    /// Reads a query string. `detail` is that of the access log: an address is compared as far as it
+    /// is logged. `is_route` returns whether there is a route of a name.
+    ///
+    /// # Errors
+    /// 400 `invalid_request` with every mistake.
+    pub(crate) fn parse(
+        text: &str,
+        detail: ClientAddressDetail,
+        is_route: impl Fn(&str) -> bool,
+    ) -> Result<Self, Problem> {
+        let mut query = Query::parse(text, &PARAMETERS);
+        let filter = Self {
+            route: query.read("route", "must be the name of a route, or none", |name| {
+                (name == NO_ROUTE || is_route(name)).then(|| name.to_owned())
+            }),
+            status: query.read(
+                "status",
+                "must be a status such as 503 or 5xx",
+                StatusFilter::parse,
+            ),
+            code: query.read(
+                "code",
+                "must be ok, client_closed or a code of PROBLEMS.md",
+                |code| {
+                    let is_known = [OK_CODE, CLIENT_CLOSED_CODE].contains(&code)
+                        || Code::named(code).is_some();
+                    is_known.then(|| code.to_owned())
+                },
+            ),
+            principal: query.read(
+                "principal",
+                "must be none, user, service, service:NAME or a subject of 1 to 256 characters",
+                PrincipalFilter::parse,
+            ),
+            address: read_address(&mut query, detail),
+            address_detail: detail,
+            path: query.read(
+                "path",
+                "must begin with a slash and have at most 1024 bytes",
+                |path| (path.starts_with('/') && path.len() <= 1024).then(|| path.to_owned()),
+            ),
+            sample: query.read("sample", "must be a number above 0, at most 1", |share| {
+                let share: f64 = share.parse().ok()?;
+                (share > 0.0 && share <= 1.0).then_some(share)
+            }),
+        };
+        query.finish().map(|()| filter)
+    }
+
+    /// Returns whether the event has all properties.
+    pub(super) fn selects(&self, event: &AccessEvent<'_>) -> bool {
+        fn is<T>(wanted: Option<&T>, test: impl FnOnce(&T) -> bool) -> bool {
+            wanted.is_none_or(test)
+        }
+        is(self.status.as_ref(), |status| status.includes(event.status))
+            && is(self.code.as_ref(), |code| event.code == code)
+            && is(self.route.as_ref(), |route| event.route == Some(route))
+            && is(self.path.as_ref(), |path| {
+                event
+                    .path
+                    .is_some_and(|actual| actual.starts_with(path.as_str()))
+            })
+            && is(self.principal.as_ref(), |principal| {
+                principal.includes(event)
+            })
+            && is(self.address.as_ref(), |network| {
+                let client = event.client;
+                let client = client.and_then(|client| logged_address(client, self.address_detail));
+                client.is_some_and(|client| network.contains(client))
+            })
+            && is(self.sample.as_ref(), |share| {
+                is_sampled(event.request_id, *share)
+            })
+    }
+}
+
+/// Reads a network that is not narrower than what is logged: a filter must not reveal an address
+/// that the events do not contain.
+fn read_address(query: &mut Query, detail: ClientAddressDetail) -> Option<IpNetwork> {
+    let network = query.read(
+        "address",
+        "must be a network such as 192.0.2.0/24",
+        |text| IpNetwork::parse(text),
+    )?;
+    let refusal = match detail {
+        ClientAddressDetail::Full => None,
+        ClientAddressDetail::Network => {
+            let logged = logged_address(network.address(), detail)?;
+            let logged = IpNetwork::of(logged, 24, 48);
+            let is_narrower = !network.contains_network(&logged);
+            is_narrower.then_some(
+                "must be a network of at most 24 bits, or 48 for IPv6: no more is logged (access_log.client_address)",
+            )
+        }
+        ClientAddressDetail::Off => {
+            Some("client addresses are not logged (access_log.client_address)")
+        }
+    };
+    match refusal {
+        Some(detail) => {
+            query.fail("address", "not_logged", detail);
+            None
+        }
+        None => Some(network),
+    }
+}
+
+/// Returns whether a request is among this share. The last digits of its id are random, so that all
+/// readers of one share see the same requests.
+fn is_sampled(request_id: &str, share: f64) -> bool {
+    const VALUES: f64 = 4_294_967_296.0;
+    let digits = request_id.len().checked_sub(8);
+    let digits = digits.and_then(|at| request_id.get(at..));
+    let number = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    number.is_none_or(|number| f64::from(number) < share * VALUES)
+}
+
+// === impl StatusFilter ===
+
+impl StatusFilter {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(class) = text.strip_suffix("xx") {
+            let class = class.parse().ok()?;
+            return (1..=5).contains(&class).then_some(Self::Class(class));
+        }
+        let status = text.parse().ok()?;
+        let is_status = text.len() == 3 && (100..=599).contains(&status);
+        is_status.then_some(Self::Exact(status))
+    }
+
+    fn includes(self, status: u16) -> bool {
+        match self {
+            Self::Exact(wanted) => status == wanted,
+            Self::Class(class) => status / 100 == class,
+        }
+    }
+}
+
+// === impl PrincipalFilter ===
+
+impl PrincipalFilter {
+    fn parse(text: &str) -> Option<Self> {
+        let is_text = (1..=256).contains(&text.len()) && !text.contains(char::is_control);
+        Some(match text {
+            _ if !is_text => return None,
+            "none" => Self::Kind(None),
+            "user" => Self::Kind(Some("user")),
+            "service" => Self::Kind(Some("service")),
+            _ => match text.strip_prefix("service:") {
+                Some("") => return None,
+                Some(name) => Self::Service(name.to_owned()),
+                None => Self::Subject(text.to_owned()),
+            },
+        })
+    }
+
+    fn includes(&self, event: &AccessEvent<'_>) -> bool {
+        match self {
+            Self::Kind(kind) => event.kind == *kind,
+            Self::Service(name) => event.caller_service == Some(name),
+            Self::Subject(subject) => event.subject == Some(subject),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The live tail `GET /admin/requests`, on both forwarding paths.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+use tokio::net::TcpSocket;
+
+use super::harness::{
+    ADMIN_TOKEN, PATH_SELECTORS, RawClient, STEP_TIMEOUT, TestGateway, fast_path_is_off,
+};
+use super::origin::OriginBehavior;
+
+const TAILS: &str = "postern_proxy_live_tails";
+const DROPPED: &str = "postern_proxy_live_tail_events_dropped_total";
+
+/// A reader of the live tail.
+struct Tail {
+    response: reqwest::Response,
+    text: String,
+}
+
+impl Tail {
+    /// Follows the requests that the query selects. The reader is registered on return.
+    async fn open(gateway: &TestGateway, query: &str) -> Self {
+        let path = format!("/admin/requests?{query}");
+        let request = gateway.admin_request(Method::GET, &path, "grace");
+        let response = request.send().await.expect("a response");
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        Self {
+            response,
+            text: String::new(),
+        }
+    }
+
+    /// Returns the data of `count` requests.
+    async fn requests(&mut self, count: usize) -> Vec<Value> {
+        let read = async {
+            while self.text.matches("event: request\n").count() < count
+                || !self.text.ends_with("\n\n")
+            {
+                let chunk = self.response.chunk().await.expect("a stream");
+                let chunk = chunk.expect("not the end");
+                self.text.push_str(&String::from_utf8_lossy(&chunk));
+            }
+        };
+        tokio::time::timeout(STEP_TIMEOUT, read)
+            .await
+            .expect("events in time");
+        let events = self.text.split("\n\n");
+        let data = events.filter_map(|event| event.strip_prefix("event: request\ndata: "));
+        data.map(|data| serde_json::from_str(data).expect("JSON"))
+            .collect()
+    }
+}
+
+/// Returns the value of a metric without labels.
+async fn metric(gateway: &TestGateway, name: &str) -> u64 {
+    let metrics = gateway.admin_get("/metrics").await;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+    let value = line.expect("the metric").trim().parse();
+    value.expect("a number")
+}
+
+#[tokio::test]
+async fn live_tail_has_the_events_of_the_access_log() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let mut tail = Tail::open(&gateway, "").await;
+    let authorization = format!("Authorization: Bearer {}\r\n", gateway.user());
+    for selector in PATH_SELECTORS {
+        let fields = format!("{selector}{authorization}");
+        assert_eq!(gateway.get("/any/7?secret=1", &fields).await.status, 200);
+    }
+    gateway.get("/auth-only", &authorization).await;
+    gateway.get("/no-such-route", "").await;
+    gateway.send("BAD\r\n\r\n").await;
+    let streamed = tail.requests(5).await;
+    let decisions: Vec<&Value> = streamed.iter().map(|event| &event["decision"]).collect();
+    let expected = ["forwarded", "forwarded", "rejected", "rejected", "rejected"];
+    assert_eq!(decisions, expected);
+    assert_eq!(streamed[0]["host"], "gate");
+    assert_eq!(streamed[0]["scopes"], serde_json::json!(["read", "write"]));
+    assert_eq!(streamed[1]["forwarding"], "streaming");
+    let fast = match fast_path_is_off() {
+        true => "streaming",
+        false => "fast_path",
+    };
+    assert_eq!(streamed[0]["forwarding"], fast);
+    assert!(!tail.text.contains("secret"), "{}", tail.text);
+    let logged = gateway.finish().await;
+    assert_eq!(logged.len(), streamed.len());
+    for (logged, streamed) in logged.iter().zip(&streamed) {
+        let mut streamed = streamed.clone();
+        let members = streamed.as_object_mut().expect("an object");
+        for own in ["decision", "host", "groups", "scopes"] {
+            members.remove(own);
+        }
+        assert_eq!(&streamed, logged, "same members, same redaction");
+    }
+    // The stream ended with the gateway, which did not wait for it.
+    let end = tokio::time::timeout(STEP_TIMEOUT, tail.response.chunk()).await;
+    assert_eq!(end.expect("in time").expect("a complete stream"), None);
+}
+
+#[tokio::test]
+async fn live_tail_selects_by_its_query() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let mut rejected = Tail::open(&gateway, "status=4xx&route=auth-only").await;
+    let mut of_path = Tail::open(&gateway, "path=%2Fopen&principal=none").await;
+    for target in ["/auth-only", "/open", "/nothing"] {
+        gateway.get(target, "").await;
+    }
+    let events = rejected.requests(1).await;
+    assert_eq!(events[0]["code"], "authentication_required", "{events:?}");
+    let events = of_path.requests(1).await;
+    assert_eq!(events[0]["path"], "/open", "{events:?}");
+    assert_eq!((rejected.requests(1).await.len(), events.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn live_tail_refuses_bad_queries_and_a_ninth_reader() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    for (query, parameter) in [
+        ("route=nothing", "?route"),
+        ("status=9xx", "?status"),
+        ("address=192.0.2.1", "?address"),
+        ("sample=2", "?sample"),
+        ("x=1", "?x"),
+    ] {
+        let path = format!("/admin/requests?{query}");
+        let request = gateway.admin_request(Method::GET, &path, "");
+        let response = request.send().await.expect("a response");
+        assert_eq!(response.status(), 400, "{query}");
+        let problem: Value = response.json().await.expect("JSON");
+        assert_eq!(problem["code"], "invalid_request");
+        assert_eq!(problem["errors"][0]["pointer"], parameter, "{problem}");
+    }
+    let mut tails = Vec::new();
+    for _ in 0..8 {
+        tails.push(Tail::open(&gateway, "").await);
+    }
+    assert_eq!(metric(&gateway, TAILS).await, 8);
+    let request = gateway.admin_request(Method::GET, "/admin/requests", "");
+    let response = request.send().await.expect("a response");
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.headers()["retry-after"], "30");
+    drop(tails);
+    let freed = async { while metric(&gateway, TAILS).await > 0 {} };
+    tokio::time::timeout(STEP_TIMEOUT, freed)
+        .await
+        .expect("readers that left are removed");
+    Tail::open(&gateway, "").await;
+}
+
+#[tokio::test]
+async fn reader_that_does_not_read_delays_no_request() {
+    const MAX_REQUESTS: usize = 4000;
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4 << 10).expect("a size");
+    let mut unread = RawClient {
+        stream: socket.connect(gateway.admin).await.expect("connects"),
+        buffer: Vec::new(),
+    };
+    let head = "GET /admin/requests HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer";
+    unread.write(&format!("{head} {ADMIN_TOKEN}\r\n\r\n")).await;
+    while metric(&gateway, TAILS).await == 0 {}
+    let mut client = gateway.connect().await;
+    let path = format!("/{}", "x".repeat(7 << 10));
+    let request = format!("GET {path} HTTP/1.1\r\nHost: gate\r\n\r\n");
+    let mut sent = 0;
+    while metric(&gateway, DROPPED).await == 0 {
+        for _ in 0..100 {
+            client.write(&request).await;
+            let answer = tokio::time::timeout(Duration::from_secs(5), client.response());
+            let answer = answer.await.expect("not delayed").expect("a response");
+            assert_eq!(answer.status, 404);
+        }
+        sent += 100;
+        assert!(sent <= MAX_REQUESTS, "no event was dropped");
+    }
+    let mut fresh = Tail::open(&gateway, "path=%2Fopen").await;
+    gateway.get("/open", "").await;
+    assert_eq!(fresh.requests(1).await.len(), 1);
+}
