@@ -47,7 +47,7 @@ function say(text, isBad = false) {
 /** Reads server-sent events until the stream or `signal` ends. */
 async function events(path, signal, handle) {
   const response = await call(path, { signal });
-  if (!response.ok) throw new Error(await problemOf(response));
+  if (!response.ok) throw Object.assign(new Error(await problemOf(response)), { status: response.status });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = '';
   for (;;) {

@@ -1,79 +1,5 @@
-// Pages with work of their own in the browser: the live tail, the token check, the editor and the
-// API reference. The functions of console.js are arguments, because its address contains a hash.
-
-const MAX_ROWS = 500;
-
-function cell(row, text, className = '') {
-  const element = document.createElement('td');
-  element.textContent = text === undefined || text === null ? '' : String(text);
-  if (className) element.className = className;
-  row.append(element);
-  return element;
-}
-
-function tail(main, signal, { events, say }) {
-  const form = main.querySelector('#tail-filters');
-  if (!form) return;
-  const rows = main.querySelector('#tail');
-  const state = main.querySelector('#tail-state');
-  const stop = main.querySelector('#tail-stop');
-  let current = null;
-  let dropped = 0;
-  const add = (event) => {
-    const row = document.createElement('tr');
-    cell(row, (event.timestamp || '').slice(11, 23), 'mono');
-    cell(row, `${event.method || ''} ${event.path || ''}`, 'mono');
-    const status = cell(row, '');
-    const badge = document.createElement('span');
-    const tone = event.status >= 500 ? 'bad' : event.status >= 400 ? 'warn' : 'ok';
-    badge.className = `badge ${tone}`;
-    badge.textContent = event.code && event.code !== 'ok' ? `${event.status} ${event.code}` : event.status;
-    status.append(badge);
-    cell(row, event.route);
-    cell(row, event.subject || event.caller_service || '', 'mono');
-    cell(row, event.duration_ms === undefined ? '' : `${event.duration_ms} ms`, 'num');
-    const id = cell(row, '', 'mono');
-    if (event.request_id) {
-      const link = document.createElement('a');
-      link.href = `/search?kind=request&q=${encodeURIComponent(event.request_id)}`;
-      link.textContent = event.request_id.slice(0, 13);
-      id.append(link);
-    }
-    rows.prepend(row);
-    while (rows.children.length > MAX_ROWS) rows.lastElementChild.remove();
-  };
-  const end = (text) => {
-    if (current) current.abort();
-    current = null;
-    stop.disabled = true;
-    state.textContent = text;
-  };
-  form.addEventListener('submit', async (submit) => {
-    submit.preventDefault();
-    end('');
-    current = new AbortController();
-    const mine = current;
-    signal.addEventListener('abort', () => mine.abort());
-    stop.disabled = false;
-    dropped = 0;
-    state.textContent = 'Following.';
-    const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ''));
-    try {
-      await events(`/live/requests?${fields}`, mine.signal, (name, data) => {
-        if (name === 'request') add(JSON.parse(data));
-        if (name === 'dropped') {
-          dropped += JSON.parse(data).count || 0;
-          state.textContent = `Following. ${dropped} requests were left out, because they came too fast.`;
-        }
-      });
-      if (mine === current) end('The gateway ended the stream.');
-    } catch (error) {
-      if (error.name === 'AbortError') return;
-      end(`Not following: ${error.message}`);
-    }
-  });
-  stop.addEventListener('click', () => end('Not following.'));
-}
+// Pages with work of their own in the browser: the token check, the editor and the API reference. The
+// live tail is in requests.js. The functions of console.js are arguments, because its address contains a hash.
 
 const decode = (text) => Uint8Array.from(atob(text.replace(/-/g, '+').replace(/_/g, '/')), (c) => c.charCodeAt(0));
 const json = (text) => JSON.parse(new TextDecoder().decode(decode(text)));
@@ -222,7 +148,11 @@ function api(main, { call, problemOf, say }) {
 
 /** Adds the work of a page to its fragment. `signal` ends with the page. */
 export function enhance(main, signal, tools) {
-  tail(main, signal, tools);
+  if (main.querySelector('#tail')) {
+    import(document.querySelector('script[data-requests]').dataset.requests)
+      .then(({ follow }) => follow(main, signal, tools))
+      .catch((error) => tools.say(`The page cannot be loaded: ${error.message}`, true));
+  }
   tokens(main);
   configuration(main, tools);
   api(main, tools);

@@ -39,6 +39,7 @@ impl App {
             directory,
             sampler,
             gateway: config.gateway,
+            trace_link: config.trace_link,
             shutdown: CancellationToken::new(),
         };
         Ok(Self {

@@ -27,6 +27,8 @@ pub struct Config {
     pub gateway: Url,
     /// Who may see the pages and who may make changes.
     pub roles: RoleRules,
+    /// The address of a trace in a tracing system (`trace.link`). Default none.
+    pub trace_link: Option<TraceLink>,
     /// The processes that the console shows.
     pub processes: Vec<ProcessGroup>,
 }
@@ -48,6 +50,10 @@ pub struct Members {
     /// Names of services.
     pub services: Vec<String>,
 }
+
+/// The address of a trace, with `{trace_id}` in place of the id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceLink(String);
 
 /// The kind of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +89,7 @@ impl Config {
             sign_in.optional("gateway", |field| field.url())
         });
         let roles = root.section("roles", RoleRules::read).unwrap_or_default();
+        let trace_link = root.section("trace", |trace| trace.optional("link", TraceLink::read));
         let detail = "at least one [[process]] with kind = \"gateway\" is required";
         let processes = root.non_empty_list("process", detail, |field| {
             field.object(|process| ProcessGroup::read(process, env))
@@ -98,6 +105,7 @@ impl Config {
             log,
             gateway,
             roles,
+            trace_link,
             processes,
         })
     }
@@ -130,6 +138,34 @@ impl Members {
         let is_listed = |group: &&str| self.groups.iter().any(|known| known == group);
         groups.iter().any(is_listed)
             || service.is_some_and(|name| self.services.iter().any(|known| known == name))
+    }
+}
+
+// === impl TraceLink ===
+
+impl TraceLink {
+    /// The part that the id replaces.
+    const PLACEHOLDER: &'static str = "{trace_id}";
+
+    fn read(field: Field<'_>) -> Option<Self> {
+        let link = Self::parse(&field.text(1..=2048)?);
+        let detail = "must be an http or https URL with {trace_id}, such as https://traces.example/{trace_id}";
+        link.or_else(|| field.reject("invalid_format", detail))
+    }
+
+    /// Parses a template; `None` if it lacks the placeholder behind the host, or is no URL.
+    pub(crate) fn parse(template: &str) -> Option<Self> {
+        let url = Url::parse(&template.replace(Self::PLACEHOLDER, "0")).ok()?;
+        let is_web = ["http", "https"].contains(&url.scheme()) && url.username().is_empty();
+        let (_, rest) = template.split_once("://")?;
+        let (_, path) = rest.split_once('/')?;
+        (is_web && path.contains(Self::PLACEHOLDER)).then(|| Self(template.to_owned()))
+    }
+
+    /// Returns the address of a trace; `None` if the text is no trace id.
+    pub(crate) fn of(&self, trace_id: &str) -> Option<String> {
+        let is_id = trace_id.len() == 32 && trace_id.bytes().all(|it| it.is_ascii_hexdigit());
+        is_id.then(|| self.0.replace(Self::PLACEHOLDER, trace_id))
     }
 }
 
@@ -198,6 +234,8 @@ format = "json"
 filter = "info"
 [sign_in]
 gateway = "http://127.0.0.1:8500"
+[trace]
+link = "https://traces.example/trace/{trace_id}"
 [roles.viewer]
 groups = ["support"]
 services = ["monitoring"]
@@ -257,6 +295,24 @@ token_env = "GATEWAY_ADMIN_TOKEN"
                 refused.message()
             );
         }
+        for link in [
+            "https://traces.example/",
+            "https://{trace_id}.example/",
+            "https://{trace_id}",
+            "javascript://x/{trace_id}",
+            "ftp://traces.example/{trace_id}",
+            "/{trace_id}",
+        ] {
+            let text = format!("[trace]\nlink = '{link}'\n");
+            let refused = parse("c.toml", &text, |root| Config::read(root, &env()));
+            let message = refused.expect_err(link).message().to_owned();
+            let expected = "c.toml:2: trace.link: must be an http or https URL";
+            assert!(message.contains(expected), "{link}: {message}");
+        }
+        let link = TraceLink::parse("https://t.example/{trace_id}?a=1").expect("a link");
+        let id = "0af7651916cd43dd8448eb211c80319c";
+        assert_eq!(link.of(id), Some(format!("https://t.example/{id}?a=1")));
+        assert_eq!(link.of("../admin"), None);
         let refused = parse("c.toml", "", |root| Config::read(root, &env())).expect_err("bad");
         assert!(refused.message().contains("at least one [[process]]"));
         let text =

@@ -3,7 +3,7 @@
 //! Shells and assets are public. Fragments, streams and changes require a bearer token. Changes
 //! require the role operator and a JSON body, which a form of another site cannot send.
 //!
-//! Depends on `access`, `actions`, `live`, `pages`, `shell` and `state`.
+//! Depends on `access`, `actions`, `live`, `pages`, `shell`, `state` and `tail`.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use serde_json::{Value, json as object};
 use crate::access::{Person, Role};
 use crate::pages::{self, Context};
 use crate::state::ConsoleState;
-use crate::{actions, live, shell};
+use crate::{actions, live, shell, tail};
 
 type Shared = State<Arc<ConsoleState>>;
 
@@ -43,6 +43,7 @@ pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
         .route("/live/fragments/{*page}", get(live_fragment))
         .route("/actions/{name}", post(act))
         .route("/check-configuration", post(check_configuration))
+        .route("/request-details", post(request_details))
         .route("/try", post(try_request))
         .route("/notifications/{id}", get(page))
         .route("/history/{number}", get(page))
@@ -161,9 +162,26 @@ async fn live_requests(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    state.access.authenticate(&headers).await?;
+    let person = state.access.authenticate(&headers).await?;
     let query = uri.query().unwrap_or_default();
-    live::requests(&state.directory, query, state.shutdown.clone()).await
+    tail::requests(state, &person, headers, query).await
+}
+
+/// Renders the details of a request from its event in the live tail, which changes nothing.
+async fn request_details(
+    State(state): Shared,
+    headers: HeaderMap,
+    body: Json,
+) -> Result<Response, Problem> {
+    let person = state.access.authenticate(&headers).await?;
+    let event = body.into_node()?.to_json();
+    if !event.is_object() {
+        return Err(Code::InvalidRequest.into());
+    }
+    let context = Context::new(&person, &state.directory, &state.sampler);
+    let link = state.trace_link.as_ref();
+    let details = Box::pin(pages::request_details(&context, &event, link)).await;
+    Ok(markup(details))
 }
 
 async fn operator(state: &ConsoleState, headers: &HeaderMap) -> Result<Person, Problem> {

@@ -22,6 +22,7 @@ mod prometheus_text;
 mod findings;
 mod sampling;
 mod status;
+mod tail;
 
 mod access;
 mod actions;

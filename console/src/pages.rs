@@ -11,10 +11,13 @@ mod configuration;
 mod gateway;
 mod notifications;
 mod overview;
+mod requests;
+mod route_test;
 mod search;
 mod templates;
 
 pub(crate) use self::configuration::check as check_configuration;
+pub(crate) use self::requests::details as request_details;
 
 use std::collections::BTreeMap;
 
@@ -48,7 +51,7 @@ pub(crate) async fn render(page: &str, context: &Context<'_>) -> Result<Markup, 
     Ok(match (page, item) {
         ("overview", "") => overview::render(context),
         ("search", "") => search::render(context).await,
-        ("requests", "") => gateway::requests(context),
+        ("requests", "") => requests::render(context),
         ("routes", "") => gateway::routes(context).await,
         ("upstreams", "") => gateway::upstreams(context).await,
         ("tokens", "") => gateway::tokens(context).await,

@@ -29,6 +29,7 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
     vec![
         Asset::new("console.js", script, include_str!("../assets/console.js")),
         Asset::new("pages.js", script, include_str!("../assets/pages.js")),
+        Asset::new("requests.js", script, include_str!("../assets/requests.js")),
         Asset::new("style.css", style, include_str!("../assets/style.css")),
     ]
 });
@@ -111,7 +112,8 @@ pub(crate) fn page() -> Markup {
                 title { "Postern" }
                 link rel="icon" href="data:,";
                 link rel="stylesheet" href=(asset_path("style.css"));
-                script type="module" src=(asset_path("console.js")) data-pages=(asset_path("pages.js")) {}
+                script type="module" src=(asset_path("console.js")) data-pages=(asset_path("pages.js"))
+                    data-requests=(asset_path("requests.js")) {}
             }
             body {
                 a.skip href="#main" { "Skip to contents" }

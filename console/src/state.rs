@@ -1,4 +1,4 @@
-//! What the routes share. Depends on `access`, `pages`, `processes` and `sampling`.
+//! What the routes share. Depends on `access`, `config`, `pages`, `processes` and `sampling`.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use url::{Url, form_urlencoded};
 
 use crate::access::{Access, Person};
+use crate::config::TraceLink;
 use crate::pages::{self, Context};
 use crate::processes::ProcessDirectory;
 use crate::sampling::Sampler;
@@ -20,6 +21,7 @@ pub(crate) struct ConsoleState {
     pub(crate) directory: Arc<ProcessDirectory>,
     pub(crate) sampler: Arc<Sampler>,
     pub(crate) gateway: Url,
+    pub(crate) trace_link: Option<TraceLink>,
     /// Ends streams, for which a shutdown would wait.
     pub(crate) shutdown: CancellationToken,
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use parking_lot::Mutex;
 use postern_common::clock::Timestamp;
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::App;
-use crate::config::{Config, Members, ProcessGroup, ProcessKind, RoleRules};
+use crate::config::{Config, Members, ProcessGroup, ProcessKind, RoleRules, TraceLink};
 
 pub(crate) const SECRET: &str = "0123456789abcdef0123456789abcdef";
 pub(crate) const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>";
@@ -69,6 +70,7 @@ impl Console {
                 viewer: members("support", "monitoring"),
                 operator: members("admin", "deploy"),
             },
+            trace_link: TraceLink::parse("https://traces.example/{trace_id}?x=<b>"),
             processes: ProcessKind::ALL.map(group).to_vec(),
         };
         let clock = Clock::manual(Timestamp(1_800_000_000_000));
@@ -165,6 +167,9 @@ pub(crate) async fn stub(answers: Answers, received: Arc<Mutex<Vec<Received>>>) 
             if is_admin && text("authorization") != Some(secret.as_str()) {
                 return problem(401, "authentication_required");
             }
+            if uri.path() == "/admin/requests" && answers == Answers::Hostile {
+                return live_tail(uri.query().unwrap_or_default());
+            }
             answer(answers, uri.path(), &call.body)
         }
     };
@@ -178,6 +183,23 @@ pub(crate) async fn stub(answers: Answers, received: Arc<Mutex<Vec<Received>>>) 
 pub(crate) fn problem(status: u16, code: &str) -> Response {
     let status = StatusCode::from_u16(status).expect("a status");
     (status, Json(json!({ "code": code, "title": HOSTILE }))).into_response()
+}
+
+/// Returns a stream with one request that stays open, or the refusal of a query.
+fn live_tail(query: &str) -> Response {
+    if query.contains("status=9xx") {
+        let error = json!({ "pointer": "?status", "detail": "must be a status" });
+        let body = json!({ "code": "invalid_request", "title": "The request", "errors": [error] });
+        return (StatusCode::BAD_REQUEST, Json(body)).into_response();
+    }
+    let event = json!({ "path": HOSTILE, "status": 200 });
+    let parts = [
+        ": following\n\nevent: request\nda".to_owned(),
+        format!("ta: {event}\n\nevent: dropped\ndata: {{\"count\":3}}\n\n"),
+    ];
+    let parts = stream::iter(parts.map(Ok::<_, std::io::Error>));
+    let body = Body::from_stream(parts.chain(stream::pending()));
+    ([("content-type", "text/event-stream")], body).into_response()
 }
 
 pub(crate) fn principal(body: &Value) -> Response {
@@ -214,6 +236,10 @@ pub(crate) fn answer(answers: Answers, path: &str, body: &Value) -> Response {
         "/metrics" => "postern_build_info{version=\"<b>1\"} 1\npostern_notify_provider_up{channel=\"email\",provider=\"<b>x\"} 0\n\
                        postern_requests_total{route=\"<b>r\",class=\"5xx\"} 3\n".into_response(),
         "/readyz" => Json(json!({ "ready": false, "parts": { "<b>part": HOSTILE }, "degraded": [HOSTILE] })).into_response(),
+        "/admin/explain" if answers == Answers::Hostile => {
+            let route = format!("orders: {HOSTILE}");
+            Json(json!({ "route": route, "why": [HOSTILE], "decision": "403 insufficient_scope: The" })).into_response()
+        }
         _ if answers == Answers::Older => problem(404, "not_found"),
         _ => {
             let rows = json!([row]);

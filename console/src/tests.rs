@@ -1,5 +1,7 @@
 //! Tests of the console against stub processes.
 
+mod live_tail;
+
 use std::time::Duration;
 
 use http::{Method, StatusCode};

@@ -18,6 +18,7 @@ mod browser;
 mod cluster;
 mod config_files;
 mod console;
+mod console_requests;
 mod contract;
 mod contract_document;
 mod contract_examples;

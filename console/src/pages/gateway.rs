@@ -1,4 +1,4 @@
-//! Requests (live tail), routes, upstreams, keys and tokens.
+//! Routes, upstreams, keys and tokens.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
@@ -91,7 +91,7 @@ async fn explain(context: &Context<'_>) -> Markup {
 }
 
 /// Returns a decision tree as nested lists.
-fn tree(value: &Value, depth: usize) -> Markup {
+pub(super) fn tree(value: &Value, depth: usize) -> Markup {
     const MAX_DEPTH: usize = 12;
     match value {
         Value::Object(members) if depth < MAX_DEPTH => html! {
@@ -209,29 +209,6 @@ fn upstream_buttons(name: &str, address: &str) -> Markup {
         (action("upstream.drain", "Drain", &fields, &format!("Send no new requests to {address} until it is restored?"), Tone::Plain))
         (action("upstream.restore", "Restore", &fields, &format!("Use {address} again?"), Tone::Plain))
     } }
-}
-
-pub(super) fn requests(context: &Context<'_>) -> Markup {
-    let value = |name: &str| context.parameter(name).to_owned();
-    html! {
-        (heading("Requests"))
-        form.filters #tail-filters {
-            label { "Route" input name="route" value=(value("route")); }
-            label { "Status" input name="status" placeholder="5xx or 503" value=(value("status")); }
-            label { "Code" input name="code" value=(value("code")); }
-            label { "Caller" input name="principal" value=(value("principal")); }
-            label { "Address" input name="address" placeholder="192.0.2.0/24" value=(value("address")); }
-            label { "Path begins with" input name="path" value=(value("path")); }
-            label { "Sample" input name="sample" placeholder="0.1" inputmode="decimal" value=(value("sample")); }
-            button.primary type="submit" { "Follow" }
-            button type="button" #tail-stop disabled { "Stop" }
-        }
-        p.muted #tail-state role="status" { "Not following." }
-        section.panel { div.scroll tabindex="0" role="region" aria-label="Requests" { table {
-            thead { tr { th scope="col" { "Time" } th scope="col" { "Request" } th scope="col" { "Status" } th scope="col" { "Route" } th scope="col" { "Caller" } th.num scope="col" { "Duration" } th scope="col" { "Id" } } }
-            tbody #tail {}
-        } } }
-    }
 }
 
 pub(super) async fn tokens(context: &Context<'_>) -> Markup {

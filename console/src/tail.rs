@@ -1,0 +1,291 @@
+//! The live tail of all gateways, merged into one stream of server-sent events for a browser.
+//!
+//! The events `request` and `dropped` are those of the gateways. `source` names the gateway of the
+//! events that follow it, `gateway` tells whether a gateway is followed. A browser that reads slowly
+//! slows the reading from the gateways down, which then drop events and count them; the console
+//! keeps few chunks. Depends on `access`, `config`, `live`, `processes` and `state`.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use futures_util::stream;
+use http::HeaderMap;
+use postern_common::{Code, Problem};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use crate::access::Person;
+use crate::config::ProcessKind;
+use crate::live::{event, event_stream};
+use crate::processes::{Call, Process};
+use crate::state::ConsoleState;
+
+/// Interval at which the token of the browser and the list of gateways are checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Time after which a gateway that cannot be followed is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum time until a gateway answers.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time without a byte after which a gateway is taken for dead: it sends a comment every 15 s.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(40);
+/// Chunks that wait for the browser.
+const MAX_WAITING_CHUNKS: usize = 8;
+/// Maximum bytes of an incomplete event.
+const MAX_EVENT_BYTES: usize = 64 << 10;
+
+/// The reason for which a gateway cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Refusal {
+    status: Option<u16>,
+    reason: String,
+}
+
+/// What the tasks of one browser share.
+#[derive(Clone, Debug)]
+struct Follower {
+    state: Arc<ConsoleState>,
+    /// Path and query of the tail.
+    path: String,
+    /// The person, for the log of the gateways.
+    subject: String,
+    sender: mpsc::Sender<Bytes>,
+}
+
+/// Splits a stream behind complete events, so that those of several gateways are not mixed.
+#[derive(Debug, Default)]
+struct EventSplitter {
+    pending: Vec<u8>,
+}
+
+/// Streams the requests of all gateways that the query selects, until the token is not accepted any
+/// more.
+///
+/// # Errors
+/// 400 if the gateways refuse the query; otherwise 503 with the reason if none can be followed.
+pub(crate) async fn requests(
+    state: Arc<ConsoleState>,
+    person: &Person,
+    headers: HeaderMap,
+    query: &str,
+) -> Result<Response, Problem> {
+    let (sender, receiver) = mpsc::channel(MAX_WAITING_CHUNKS);
+    let follower = Follower {
+        state,
+        path: format!("/admin/requests?{query}"),
+        subject: person.subject.clone(),
+        sender,
+    };
+    let gateways = follower.state.directory.of(ProcessKind::Gateway);
+    let opener = &follower;
+    let opened = gateways.into_iter().map(|gateway| async move {
+        let result = opener.open(&gateway).await;
+        (gateway, result)
+    });
+    let opened = join_all(opened).await;
+    if !opened.iter().any(|(_, result)| result.is_ok()) {
+        return Err(refusal(&opened));
+    }
+    tokio::spawn(follower.run(opened, headers));
+    let chunks = stream::unfold(receiver, |mut receiver| async move {
+        let chunk = receiver.recv().await?;
+        Some((Ok::<_, io::Error>(chunk), receiver))
+    });
+    Ok(event_stream(Body::from_stream(chunks)))
+}
+
+/// Returns the problem of gateways of which none can be followed.
+fn refusal(opened: &[(Process, Result<reqwest::Response, Refusal>)]) -> Problem {
+    let refusals = opened
+        .iter()
+        .filter_map(|(gateway, result)| Some((gateway, result.as_ref().err()?)));
+    let worst = refusals.min_by_key(|(_, refusal)| refusal.status != Some(400));
+    let (code, detail) = match worst {
+        Some((_, refusal)) if refusal.status == Some(400) => {
+            (Code::InvalidRequest, refusal.reason.clone())
+        }
+        Some((gateway, refusal)) => {
+            let reason = format!("{}: {}", gateway.name, refusal.reason);
+            (Code::Unavailable, reason)
+        }
+        None => (Code::Unavailable, "no gateway is configured".to_owned()),
+    };
+    Problem::new(code).detail(detail)
+}
+
+// === impl Follower ===
+
+impl Follower {
+    /// Follows the gateways until the browser, its token or the console ends.
+    async fn run(
+        self,
+        opened: Vec<(Process, Result<reqwest::Response, Refusal>)>,
+        headers: HeaderMap,
+    ) {
+        // Dropping the set ends its tasks.
+        let mut tasks = JoinSet::new();
+        let mut followed: HashMap<String, AbortHandle> = HashMap::new();
+        for (gateway, result) in opened {
+            let name = gateway.name.clone();
+            let task = tasks.spawn(self.clone().follow(gateway, Some(result)));
+            followed.insert(name, task);
+        }
+        let shutdown = self.state.shutdown.clone();
+        loop {
+            tokio::select! {
+                () = self.sender.closed() => return,
+                () = shutdown.cancelled() => return,
+                () = sleep(CHECK_INTERVAL) => {}
+            }
+            // The next request of the page shows the sign-in.
+            if self.state.access.authenticate(&headers).await.is_err() {
+                return;
+            }
+            let gateways = self.state.directory.of(ProcessKind::Gateway);
+            let is_listed = |name: &String| gateways.iter().any(|gateway| gateway.name == *name);
+            followed.retain(|name, task| {
+                let is_listed = is_listed(name);
+                if !is_listed {
+                    task.abort();
+                }
+                is_listed
+            });
+            for gateway in gateways {
+                if !followed.contains_key(&gateway.name) {
+                    let name = gateway.name.clone();
+                    let task = tasks.spawn(self.clone().follow(gateway, None));
+                    followed.insert(name, task);
+                }
+            }
+        }
+    }
+
+    /// Follows one gateway, again and again.
+    async fn follow(
+        self,
+        gateway: Process,
+        mut opened: Option<Result<reqwest::Response, Refusal>>,
+    ) {
+        loop {
+            let result = match opened.take() {
+                Some(result) => result,
+                None => self.open(&gateway).await,
+            };
+            let reason = match result {
+                Ok(response) => {
+                    let following = json!({ "name": gateway.name, "isFollowed": true });
+                    self.send(event("gateway", &following.to_string())).await;
+                    self.pass_on(&gateway, response).await
+                }
+                Err(refusal) => refusal.reason,
+            };
+            let ended = json!({ "name": gateway.name, "isFollowed": false, "reason": reason });
+            self.send(event("gateway", &ended.to_string())).await;
+            sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    async fn send(&self, chunk: Bytes) {
+        // Without a browser, the task is about to be ended.
+        let _no_browser = self.sender.send(chunk).await;
+    }
+
+    /// Opens the tail of a gateway.
+    async fn open(&self, gateway: &Process) -> Result<reqwest::Response, Refusal> {
+        let call = Call {
+            operator: Some(self.subject.as_str()),
+            ..Call::get(self.path.as_str())
+        };
+        let refused = |status: Option<u16>, reason: String| Refusal { status, reason };
+        let opening = async {
+            let response = self.state.directory.send(gateway, &call).await;
+            let response = response.map_err(|error| refused(None, error.to_string()))?;
+            let status = response.status().as_u16();
+            if response.status().is_success() {
+                return Ok(response);
+            }
+            let text = response.text().await.unwrap_or_default();
+            let reason = match status {
+                404 => "does not offer a live tail: it is older, or has no [admin] token_env"
+                    .to_owned(),
+                _ => crate::processes::Reply { status, text }.problem(),
+            };
+            Err(refused(Some(status), reason))
+        };
+        let late = |_| {
+            refused(
+                None,
+                format!("no answer within {} s", OPEN_TIMEOUT.as_secs()),
+            )
+        };
+        timeout(OPEN_TIMEOUT, opening)
+            .await
+            .unwrap_or_else(|it| Err(late(it)))
+    }
+
+    /// Passes events on until the gateway ends the stream. Returns the reason.
+    async fn pass_on(&self, gateway: &Process, mut response: reqwest::Response) -> String {
+        let source = event("source", &json!({ "name": gateway.name }).to_string());
+        let mut splitter = EventSplitter::default();
+        loop {
+            let chunk = match timeout(SILENCE_TIMEOUT, response.chunk()).await {
+                Ok(Ok(Some(chunk))) => chunk,
+                Ok(Ok(None)) => return "the gateway ended the stream".to_owned(),
+                Ok(Err(_)) => return "the connection was lost".to_owned(),
+                Err(_) => return "the gateway is silent".to_owned(),
+            };
+            let complete = splitter.push(&chunk);
+            if !complete.is_empty() {
+                let mut events = source.to_vec();
+                events.extend_from_slice(&complete);
+                self.send(Bytes::from(events)).await;
+            }
+        }
+    }
+}
+
+// === impl EventSplitter ===
+
+impl EventSplitter {
+    /// Adds a chunk. Returns the events that are complete.
+    fn push(&mut self, chunk: &[u8]) -> Vec<u8> {
+        self.pending.extend_from_slice(chunk);
+        let end = self.pending.windows(2).rposition(|pair| pair == b"\n\n");
+        let rest = self.pending.split_off(end.map_or(0, |at| at + 2));
+        let complete = std::mem::replace(&mut self.pending, rest);
+        if self.pending.len() > MAX_EVENT_BYTES {
+            self.pending.clear();
+        }
+        complete
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_of_a_tail_are_passed_on_complete() {
+        let mut splitter = EventSplitter::default();
+        let chunks = ["data: a\n", "\ndata: b\n\nda", "ta: c", "\n\n"];
+        let events = chunks.map(|chunk| splitter.push(chunk.as_bytes()));
+        let expected: [&[u8]; 4] = [b"", b"data: a\n\ndata: b\n\n", b"", b"data: c\n\n"];
+        assert_eq!(events, expected);
+    }
+
+    #[test]
+    fn endless_event_is_not_kept() {
+        let mut splitter = EventSplitter::default();
+        for _ in 0..100 {
+            assert!(splitter.push(&[b'x'; 1024]).is_empty());
+        }
+        assert!(splitter.pending.len() <= MAX_EVENT_BYTES);
+    }
+}

@@ -1,0 +1,100 @@
+//! The console's page Requests in a real browser: the live tail, and the details of a request.
+
+use postern_tests::console::{self, Console};
+use postern_tests::{raw, skipped};
+
+const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
+
+/// Follows a tail of the test's own with the script of the page: `events` is an array of pairs of
+/// event name and data.
+const FOLLOW: &str = "const main = document.getElementById('main'); const end = new AbortController(); \
+    window.passed = 0; const tools = { call: fetch, problemOf: () => '', say: () => {}, \
+    events: async (path, signal, handle) => { for (const [name, data] of EVENTS) handle(name, data); \
+    await new Promise(() => {}); } }; \
+    import(document.querySelector('script[data-requests]').dataset.requests) \
+    .then((module) => module.follow(main, end.signal, tools)); return true";
+
+#[tokio::test]
+async fn live_tail_of_the_console_shows_a_request() {
+    let split = console::start_split().await;
+    let Some(console) = Console::start(&split).await else {
+        return skipped("live_tail_of_the_console_shows_a_request", NO_BROWSER);
+    };
+    console.sign_in("operator@example.com", "admin").await;
+    console.open("/requests?status=4xx").await;
+    console.wait_for_text("Following 1 of 1 gateway.").await;
+    let gateway = split.surface().client().address();
+    let path = "/nothing/%3Cimg%20src=x%20onerror=alert(1)%3E";
+    for path in ["/auth/health", path] {
+        let request = format!("GET {path}?secret=1 HTTP/1.1\r\nHost: gate.example\r\n\r\n");
+        raw::send(gateway, request.as_bytes()).await;
+    }
+    console.wait_for_text(path).await;
+    let text = console.text().await;
+    assert!(text.contains("404 not_found"), "{text}");
+    assert!(!text.contains("secret"), "{text}");
+    // By keyboard: the button of the request opens its details, Escape closes them.
+    let focus = "const buttons = [...document.querySelectorAll('#tail button')]; \
+        const found = buttons.find((button) => button.textContent.includes('/nothing/')); \
+        if (!found) return false; found.focus(); return document.activeElement === found";
+    console.wait_for(focus).await;
+    console.browser().press("\u{e006}").await;
+    console.wait_for_text("[[test]]").await;
+    let details = console.browser().find("#request-details").await;
+    let details = details.text().await;
+    for expected in [
+        "decision = \"not_found\"",
+        "gate.example",
+        "TIME LINE",
+        "no path matches",
+    ] {
+        let found = details.to_lowercase().contains(&expected.to_lowercase());
+        assert!(found, "{expected} is missing in {details}");
+    }
+    console.assert_clean().await;
+    let is_focused =
+        "return document.getElementById('request-details').contains(document.activeElement)";
+    console.wait_for(is_focused).await;
+    console.browser().press("\u{e00c}").await;
+    let is_closed = "return document.getElementById('request-details').hidden";
+    console.wait_for(is_closed).await;
+    // A filter that the gateway refuses.
+    console.open("/requests?status=9xx").await;
+    console
+        .wait_for_text("must be a status such as 503 or 5xx")
+        .await;
+    console.stop().await;
+    split.stop().await;
+}
+
+#[tokio::test]
+async fn live_tail_page_is_bounded_and_escapes_text() {
+    let split = console::start_split().await;
+    let Some(console) = Console::start(&split).await else {
+        return skipped("live_tail_page_is_bounded_and_escapes_text", NO_BROWSER);
+    };
+    console.sign_in("operator@example.com", "admin").await;
+    console.open("/requests?status=5xx").await;
+    let hostile = "Array.from({ length: 20000 }, (_, at) => ['request', JSON.stringify({ method: 'GET', status: 200, \
+        path: `/<img src=x onerror=alert(1)>${at}`, route: '<b>x</b>', subject: '\"><script>alert(2)</script>' })])\
+        .concat([['dropped', '{\"count\":7}']])";
+    console
+        .browser()
+        .run(&FOLLOW.replace("EVENTS", hostile))
+        .await;
+    console
+        .wait_for_text("20,000 received, 7 dropped by gateways")
+        .await;
+    console.wait_for_text("not shown").await;
+    console.wait_for_text("onerror=alert(1)>19999").await;
+    let rows = console
+        .browser()
+        .run("return document.querySelectorAll('#tail tr').length")
+        .await;
+    assert_eq!(rows, 500);
+    let parsed = "return document.querySelectorAll('#tail img, #tail script, #tail b').length";
+    assert_eq!(console.browser().run(parsed).await, 0);
+    console.assert_quiet().await;
+    console.stop().await;
+    split.stop().await;
+}
