@@ -107,6 +107,18 @@ const ACTIONS: &[Action] = &[
         &[("to", Text)],
     ),
     post(
+        "provider.pause",
+        Notify,
+        "/admin/providers/{}/pause",
+        &[("reason", Text)],
+    ),
+    post(
+        "provider.resume",
+        Notify,
+        "/admin/providers/{}/resume",
+        &[],
+    ),
+    post(
         "template.send",
         Notify,
         "/admin/templates/{}/send",

@@ -106,6 +106,10 @@ fn of_service(process: &str, series: &Series) -> Option<Description> {
         }
         "postern_notify_circuit_breaker_state" if value == 2.0 => {
             let detail = "the circuit breaker is open: no calls until a probe succeeds".to_owned();
+            ("Circuit breaker open", "provider", detail, "/providers")
+        }
+        "postern_notify_provider_paused" if value == 1.0 => {
+            let detail = "an operator has paused it".to_owned();
             ("Provider paused", "provider", detail, "/providers")
         }
         "postern_dependency_up" if value == 0.0 => {

@@ -45,7 +45,9 @@ use crate::dispatch::{
     AttemptRunner, CompletedJob, DispatchContext, DispatchState, Dispatcher, ResultWriter,
     WakeupPublisher,
 };
-use crate::housekeeping::{CacheProbe, DelayedRowMover, StoreMaintenance, TemplateReloader};
+use crate::housekeeping::{
+    CacheProbe, DelayedRowMover, ProviderPauses, StoreMaintenance, TemplateReloader,
+};
 use crate::http::{AdminParts, ApiState};
 use crate::intake::group_commit::{self, SubmissionQueue};
 use crate::intake::quota::CallerQuota;
@@ -105,7 +107,7 @@ impl App {
         let metrics = NotifyMetrics::new();
         let cache_probe = cache_probe(&cache, &metrics);
         warn_without_mail_tokens(&config);
-        let (providers, admin_parts) = build_providers(&mut config, &cache, &clock, &metrics)?;
+        let (providers, descriptions) = build_providers(&mut config, &cache, &clock, &metrics)?;
         let verifier = verifier(&config, &clock);
         let service_client = ServiceClient::new(
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
@@ -118,7 +120,7 @@ impl App {
             templates: Arc::clone(&templates),
             actors: actor_client(&config, &service_client, &metrics),
             store: store.clone(),
-            providers,
+            providers: Arc::clone(&providers),
             suppression: Arc::clone(&suppression),
             unverified: UnverifiedQuota::new(cache.clone(), clock.clone()),
         };
@@ -143,11 +145,17 @@ impl App {
             tracer.clone(),
         );
         let context = dispatch_context(&config, (store, metrics), clock, workers, runner);
+        let pauses = ProviderPauses::new(&context, providers);
+        // Pauses must be known before the first call.
+        pauses.sync().await.map_err(unavailable)?;
         let parts = AppParts {
             config,
             templates,
             reloader,
-            admin_parts,
+            admin_parts: AdminParts {
+                pauses,
+                descriptions,
+            },
             opened,
             verifier,
             service_client,
@@ -260,6 +268,7 @@ impl App {
         let span_export = SpanExport::start(self.span_export.take());
         background.spawn(self.maintenance().run(background_stop.clone()));
         background.spawn(self.delayed_row_mover().run(self.stop_delivery.clone()));
+        background.spawn(self.admin_parts.pauses.run(background_stop.clone()));
         background.spawn(self.cache_probe.run(background_stop.clone()));
         background.spawn(self.reloader.run(background_stop.clone()));
         background.spawn(self.verifier.run(shutdown.clone()));

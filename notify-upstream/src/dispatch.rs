@@ -390,11 +390,15 @@ impl Dispatcher {
             .filter_map(|lane| self.lanes[lane.index()].head_wait(now))
             .max();
         let breaker = self.runner.breaker_state(self.channel);
-        self.channel_state.set_next_probe(match breaker {
+        let is_paused = self.runner.is_paused(self.channel);
+        self.channel_state.set_paused(is_paused);
+        let next_probe = match breaker {
             BreakerState::Closed => None,
             BreakerState::HalfOpen => Some(now),
             BreakerState::Open(left) => Some(now.plus(left)),
-        });
+        };
+        self.channel_state
+            .set_next_probe(next_probe.filter(|_| !is_paused));
         let (before, oldest) = (self.throttle.state(), oldest.unwrap_or_default());
         let state = self.throttle.update(oldest, breaker);
         if state != before {

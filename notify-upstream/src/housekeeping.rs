@@ -5,9 +5,11 @@
 mod cache_probe;
 mod delayed_rows;
 mod maintenance;
+mod provider_pauses;
 mod template_reload;
 
 pub(crate) use cache_probe::CacheProbe;
 pub(crate) use delayed_rows::DelayedRowMover;
 pub(crate) use maintenance::StoreMaintenance;
+pub(crate) use provider_pauses::ProviderPauses;
 pub(crate) use template_reload::TemplateReloader;

@@ -11,6 +11,7 @@
 //! | `notify_webhook_token` | webhook tokens with the body of their first use | insert only, kept for hours |
 //! | `notify_suppression` | suppressed and unsubscribed addresses | removed by operators |
 //! | `notify_suppression_lifted` | removed addresses | read by all replicas |
+//! | `notify_provider_pause` | providers paused by operators | read by all replicas each second |
 //! | `notify_worker` | live workers | one row per worker, renewed every 3 s by the database's clock |
 //!
 //! An attempt is recorded before its call: the claim increments `attempt` and `fence` and commits
@@ -36,8 +37,8 @@ use sqlx::postgres::PgListener;
 
 pub(crate) use row::{
     CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth, LanePosition,
-    LaneScan, ListQuery, ListScope, ListedRow, LowWatermark, Receipt, SuppressionChange,
-    SuppressionEntry, SuppressionQuery, SuppressionRow, WebhookToken,
+    LaneScan, ListQuery, ListScope, ListedRow, LowWatermark, ProviderPause, Receipt,
+    SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow, WebhookToken,
 };
 pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
 
@@ -156,6 +157,12 @@ delegate! {
     pub(crate) fn replay(filter: &DeadFilter, first_order: Order, now: Timestamp) -> u64;
     /// Deletes dead letters and returns their number. The history is kept.
     pub(crate) fn discard_dead_letters(filter: &DeadFilter) -> u64;
+    /// Returns the paused providers.
+    pub(crate) fn paused_providers() -> Vec<ProviderPause>;
+    /// Pauses a provider, and returns whether it was not paused before.
+    pub(crate) fn pause_provider(pause: &ProviderPause) -> bool;
+    /// Ends the pause of a provider, and returns whether it was paused.
+    pub(crate) fn resume_provider(provider: &str) -> bool;
     /// Adds addresses to suppression lists, and returns the number of new ones. Existing entries
     /// are not changed.
     pub(crate) fn suppress(rows: &[SuppressionRow], now: Timestamp) -> u64;

@@ -32,7 +32,7 @@ use crate::delivery::provider::{ErrorCodeTable, Provider};
 use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::{AttemptRunner, DispatchContext, DispatchState, Dispatcher, ResultWriter};
-use crate::housekeeping::DelayedRowMover;
+use crate::housekeeping::{DelayedRowMover, ProviderPauses};
 use crate::intake::group_commit::{AcceptedNotification, GroupCommitter, SubmissionQueue};
 use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
 use crate::lease::LeaseClock;
@@ -67,7 +67,7 @@ pub(crate) struct TestReplica {
     pub(crate) snapshot_cache: Arc<SnapshotCache>,
     pub(crate) suppression: Arc<SuppressionCache>,
     pub(crate) templates: Arc<ArcSwap<Templates>>,
-    pub(crate) pool: Arc<ProviderPool>,
+    pub(crate) pauses: ProviderPauses,
 }
 
 /// Executes a statement for which the store has no function.
@@ -297,6 +297,7 @@ impl TestReplica {
             runner: Arc::clone(&runner),
             metrics: metrics.clone(),
         };
+        let pauses = ProviderPauses::new(&context, pool);
         let (submissions, committer) = SubmissionQueue::open(context.clone());
         Self {
             metrics,
@@ -319,7 +320,7 @@ impl TestReplica {
             snapshot_cache,
             suppression,
             templates,
-            pool,
+            pauses,
         }
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct NotifyCluster {
     pub(crate) supports_lookup: bool,
     /// The program of an older release, instead of the current one.
     pub(crate) older: Option<PathBuf>,
+    /// Whether the admin routes exist, with [`ADMIN_TOKEN`].
+    pub(crate) has_admin_routes: bool,
     /// Maximum calls per second, counted in the cache.
     pub(crate) rate: Option<u64>,
     /// Threads of each replica. Default one per core.
@@ -39,6 +41,8 @@ pub(crate) struct NotifyCluster {
 
 /// Mail token key of every replica and tool: 33 bytes in base64.
 const TOKEN_KEY: &str = "bWFpbC10b2tlbi1rZXktb2YtdGhlLXRlc3RzLW9ubHkh";
+/// Secret of the admin routes.
+pub(crate) const ADMIN_TOKEN: &str = "notify-admin-token-of-the-tests-only";
 /// Name of the recording provider in the replicas' configuration and logs.
 pub(crate) const PROVIDER_NAME: &str = "record";
 /// Maximum wait for an event that may not occur.
@@ -67,6 +71,7 @@ impl NotifyCluster {
             settings: settings.to_owned(),
             cache: "memory:".to_owned(),
             supports_lookup: false,
+            has_admin_routes: false,
             older: None,
             rate: None,
             threads: None,
@@ -143,6 +148,7 @@ impl NotifyCluster {
             });
         program
             .env("NOTIFY_TOKEN_KEY", TOKEN_KEY)
+            .env("NOTIFY_ADMIN_TOKEN", ADMIN_TOKEN)
             .arg("--config")
             .arg(path.display().to_string())
     }
@@ -160,6 +166,10 @@ impl NotifyCluster {
             ..
         } = self;
         let url = &provider.url;
+        let token = match self.has_admin_routes {
+            true => ", token_env = \"NOTIFY_ADMIN_TOKEN\"",
+            false => "",
+        };
         let lookup = if self.supports_lookup {
             format!("lookup_url = \"{url}/messages/{{id}}\"")
         } else {
@@ -171,7 +181,7 @@ impl NotifyCluster {
             .unwrap_or_default();
         format!(
             r#"listen = [{{ address = "127.0.0.1:{public}" }}]
-admin = {{ address = "127.0.0.1:{admin}" }}
+admin = {{ address = "127.0.0.1:{admin}"{token} }}
 database = "{database}"
 cache = "{cache}"
 {settings}
@@ -371,6 +381,25 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .await
             .ok()
             .map(|answer| answer.status())
+    }
+
+    /// Makes a change at the admin listener as the operator `ada`, and returns the response.
+    pub(crate) async fn change(&self, replica: &Replica, path: &str, body: &Value) -> Value {
+        let request = self
+            .http
+            .post(format!("{}/admin/{path}", replica.admin))
+            .bearer_auth(ADMIN_TOKEN)
+            .header("x-postern-operator", "ada");
+        let answer = request.json(body).send().await.expect("a response");
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+        answer.json().await.expect("JSON")
+    }
+
+    /// Returns the body of `/readyz`.
+    pub(crate) async fn readiness(&self, replica: &Replica) -> Value {
+        let request = self.http.get(format!("{}/readyz", replica.admin));
+        let answer = request.send().await.expect("a response");
+        answer.json().await.expect("JSON")
     }
 
     /// Returns the status document.

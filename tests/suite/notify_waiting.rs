@@ -1,14 +1,16 @@
 //! A failing provider in the log, with its cause, and in the status of the notifications that wait
-//! for it.
+//! for it; and a paused provider.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postern_common::database::testing::postgres;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::notify_cluster::{NotifyCluster, PROVIDER_NAME, Replica};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum time until the other replica knows a pause.
+const PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Polls a notification until it waits for `reason`, and returns its status document.
 ///
@@ -55,5 +57,52 @@ async fn failing_provider_is_logged_and_shown_with_its_cause() {
     for id in &ids {
         cluster.settled(&replica, id, "SENT").await;
     }
+    let _ = replica.running.stop("TERM").await;
+}
+
+#[tokio::test]
+async fn paused_provider_is_called_by_no_replica() {
+    let database = postgres().await;
+    let mail = tempfile::tempdir().expect("a folder");
+    let settings = format!(
+        "[[provider]]\nname = \"outbox\"\nchannel = \"email\"\nkind = \"file\"\nfolder = \"{}\"",
+        mail.path().display()
+    );
+    let mut cluster = NotifyCluster::over(&database.url, &settings).await;
+    cluster.has_admin_routes = true;
+    let (first, second) = (cluster.replica().await, cluster.replica().await);
+    let path = |action: &str| format!("providers/{PROVIDER_NAME}/{action}");
+    let reason = json!({ "reason": "wrong sender" });
+    let answer = cluster.change(&first, &path("pause"), &reason).await;
+    assert_eq!(answer["paused"]["operator"], "ada", "{answer}");
+    let since = Instant::now();
+    let gauge = format!("postern_notify_provider_paused{{channel=\"sms\",provider=\"{PROVIDER_NAME}\"}}");
+    cluster.wait_for_metric(&second, &gauge, 1).await;
+    let took = since.elapsed();
+    assert!(took < PAUSE_LIMIT, "{took:?}");
+    // Both accept notifications of the channel; the other channel is not affected.
+    let mut ids = cluster.post_batch(&second, &["NORMAL"; 20]).await;
+    ids.extend(cluster.post_batch(&first, &["NORMAL"; 20]).await);
+    let sent = cluster.post_mail(&second, "ada@example.com").await;
+    cluster.settled(&second, &sent, "SENT").await;
+    let view = wait_for_reason(&cluster, &second, &ids[39], "PROVIDER_PAUSED").await;
+    assert_eq!((&view["status"], &view["attempts"]), (&"QUEUED".into(), &0.into()));
+    let ready = cluster.readiness(&second).await;
+    let name = format!("{PROVIDER_NAME} paused");
+    assert_eq!((&ready["ready"], &ready["degraded"]), (&true.into(), &json!([name])));
+    // The pause survives all processes.
+    for replica in [first, second] {
+        let _ = replica.running.stop("TERM").await;
+    }
+    let replica = cluster.replica().await;
+    let _ = wait_for_reason(&cluster, &replica, &ids[0], "PROVIDER_PAUSED").await;
+    assert!(cluster.provider.calls().is_empty());
+    cluster.change(&replica, &path("resume"), &json!({})).await;
+    for id in &ids {
+        cluster.settled(&replica, id, "SENT").await;
+    }
+    assert_eq!(cluster.provider.calls().len(), ids.len());
+    let log = replica.running.log();
+    assert_eq!(log.matches("provider paused").count(), 1, "{log}");
     let _ = replica.running.stop("TERM").await;
 }

@@ -222,6 +222,7 @@ pub(super) async fn providers(context: &Context<'_>) -> Markup {
 
 fn provider_panel(context: &Context<'_>, provider: &Value) -> Markup {
     let name = plain(first(provider, &["name", "provider"]));
+    let is_paused = provider["paused"].is_object();
     let calls = &provider["calls"];
     let count = |outcome: &str| calls[outcome].as_u64().unwrap_or_default();
     let latency = calls["meanSeconds"].as_f64();
@@ -261,9 +262,19 @@ fn provider_panel(context: &Context<'_>, provider: &Value) -> Markup {
     ];
     html! {
         section.panel.wide {
-            h2 { (name) " " (state(if provider["isUp"] == true { "up" } else { "failed" })) }
+            h2 { (name) " " (state(if is_paused { "paused" } else if provider["isUp"] == true { "up" } else { "failed" })) }
+            @if is_paused { p { (pause_text(&provider["paused"])) } }
             (facts(&members))
             @if context.is_operator() { div.buttons {
+                @if is_paused {
+                    (action("provider.resume", "Resume", &[("target", &name)], &resume_question(&name), Tone::Plain))
+                } @else {
+                    form.inline data-action="provider.pause" data-confirm=(pause_question(&name)) {
+                        input type="hidden" name="target" value=(name);
+                        label { "Reason to pause" input name="reason" maxlength="200"; }
+                        button type="submit" class="danger" { "Pause" }
+                    }
+                }
                 form.inline data-action="provider.test" data-confirm="" {
                     input type="hidden" name="target" value=(name);
                     label { "Test message to" input name="to" required; }
@@ -272,6 +283,29 @@ fn provider_panel(context: &Context<'_>, provider: &Value) -> Markup {
             } }
         }
     }
+}
+
+fn pause_text(pause: &Value) -> String {
+    let text = format!(
+        "Paused by {} since {}",
+        plain(&pause["operator"]),
+        plain(&pause["at"])
+    );
+    match pause["reason"].as_str() {
+        Some(reason) => format!("{text}: {reason}"),
+        None => text,
+    }
+}
+
+fn pause_question(name: &str) -> String {
+    format!(
+        "Pause {name} for all replicas? The other providers of its channel take over. Without any, \
+         notifications wait until you resume it."
+    )
+}
+
+fn resume_question(name: &str) -> String {
+    format!("Resume {name} for all replicas? Waiting notifications are sent at once.")
 }
 
 /// Returns what the metrics say, for processes without the admin API.

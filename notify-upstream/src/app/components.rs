@@ -15,7 +15,6 @@ use crate::delivery::actors::{ActorClient, UserAddressPolicy};
 use crate::delivery::mail_token::KEY_VARIABLE;
 use crate::delivery::pool::{ProviderConfig, ProviderDescription, ProviderPool, ProviderSettings};
 use crate::housekeeping::{CacheProbe, TemplateReloader};
-use crate::http::AdminParts;
 use crate::metrics::NotifyMetrics;
 use crate::templates::{Templates, fingerprint};
 
@@ -43,18 +42,13 @@ pub(super) fn build_providers(
     cache: &Cache,
     clock: &Clock,
     metrics: &NotifyMetrics,
-) -> Result<(Arc<ProviderPool>, AdminParts), Exit> {
+) -> Result<(Arc<ProviderPool>, Arc<[ProviderDescription]>), Exit> {
     let descriptions = config.providers.iter().map(ProviderDescription::of);
     let descriptions = descriptions.collect();
     let providers = std::mem::take(&mut config.providers);
     let permits = &config.queue.permits;
     let pool = ProviderPool::build(providers, permits, cache, clock, metrics)?;
-    let pool = Arc::new(pool);
-    let parts = AdminParts {
-        pool: Arc::clone(&pool),
-        descriptions,
-    };
-    Ok((pool, parts))
+    Ok((Arc::new(pool), descriptions))
 }
 
 /// Creates the probe of the cache, which logs its outages itself.

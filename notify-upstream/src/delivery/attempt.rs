@@ -123,6 +123,12 @@ impl AttemptExecutor {
         self.providers.breaker_state(channel)
     }
 
+    /// Returns whether operators have paused all providers of a channel.
+    #[must_use]
+    pub(crate) fn is_paused(&self, channel: Channel) -> bool {
+        self.providers.is_paused(channel)
+    }
+
     /// Delivers a rendered message. A stop interrupts every step before the call, but not the call.
     async fn try_deliver(
         &self,

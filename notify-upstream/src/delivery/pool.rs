@@ -93,8 +93,8 @@ pub(crate) struct CallPermit<'a> {
 pub(crate) enum CallRejection {
     /// The channel has no provider for this kind of address.
     Refused(ProviderRefusal),
-    /// The circuit breakers of all suitable providers are open, the first for this time; or, with a
-    /// time of zero, the share of the caller or of the push service is exhausted by slow calls.
+    /// The circuit breakers of all suitable providers are open, the first for this time, or the
+    /// providers are paused; or, with a time of zero, the share of the caller or of the push service is exhausted by slow calls.
     CircuitOpen(Duration),
 }
 
@@ -110,6 +110,9 @@ pub(crate) struct CallFailure {
 /// Maximum duration of one call to any provider; the deadlines of the providers are shorter.
 /// Shutdown waits for as long, see [`MAX_SHUTDOWN_DURATION`](crate::MAX_SHUTDOWN_DURATION).
 pub(crate) const MAX_CALL_DURATION: Duration = Duration::from_secs(90);
+
+/// The time after which a notification whose providers are all paused is checked again.
+const PAUSE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 // === impl ProviderPool ===
 
@@ -195,20 +198,29 @@ impl ProviderPool {
         self.codes.is_ambiguous(code)
     }
 
-    /// Returns the best circuit breaker state among the providers of a channel.
+    /// Returns the best circuit breaker state among the providers of a channel. A paused provider
+    /// counts as one whose circuit breaker is open.
     #[must_use]
     pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
         best_state(self.channels.get(channel))
+    }
+
+    /// Returns whether operators have paused all providers of a channel.
+    #[must_use]
+    pub(crate) fn is_paused(&self, channel: Channel) -> bool {
+        let providers = self.channels.get(channel);
+        !providers.is_empty() && providers.iter().all(|pooled| pooled.status.is_paused())
     }
 }
 
 // === impl CallPermit ===
 
 impl CallPermit<'_> {
-    /// Returns whether the circuit breaker opened while this call waited for its permit.
+    /// Returns whether the circuit breaker opened, or an operator paused the provider, while this
+    /// call waited for its permit.
     #[must_use]
     pub(crate) fn is_stale(&self) -> bool {
-        !self.is_probe && self.pooled.breaker.state() != BreakerState::Closed
+        !self.is_probe && self.pooled.state() != BreakerState::Closed
     }
 
     /// Calls the provider and records the outcome in the circuit breaker.
@@ -253,6 +265,15 @@ impl CallPermit<'_> {
 // === impl PooledProvider ===
 
 impl PooledProvider {
+    /// Returns the state of the circuit breaker, or open while an operator has paused the provider.
+    fn state(&self) -> BreakerState {
+        if self.status.is_paused() {
+            BreakerState::Open(PAUSE_CHECK_INTERVAL)
+        } else {
+            self.breaker.state()
+        }
+    }
+
     fn sent(&self, message: &OutgoingMessage<'_>, ack: ProviderAck) -> SentMessage {
         SentMessage {
             provider: self.name.clone(),
@@ -304,7 +325,7 @@ fn best_state<'a>(providers: impl IntoIterator<Item = &'a PooledProvider>) -> Br
     };
     providers
         .into_iter()
-        .map(|pooled| pooled.breaker.state())
+        .map(PooledProvider::state)
         .min_by_key(worse)
         .unwrap_or(BreakerState::Closed)
 }
@@ -328,8 +349,7 @@ fn choose<'a>(
             ..ProviderRefusal::unsupported_message()
         }));
     }
-    let may_be_called =
-        |pooled: &&PooledProvider| !matches!(pooled.breaker.state(), BreakerState::Open(_));
+    let may_be_called = |pooled: &&PooledProvider| !matches!(pooled.state(), BreakerState::Open(_));
     let mut candidates: Vec<&PooledProvider> =
         suitable.iter().copied().filter(may_be_called).collect();
     while let Some(at) = by_weight(&candidates, request.message, request.attempt) {

@@ -132,6 +132,12 @@ impl AttemptRunner {
         self.executor.breaker_state(channel)
     }
 
+    /// Returns whether operators have paused all providers of a channel.
+    #[must_use]
+    pub(crate) fn is_paused(&self, channel: Channel) -> bool {
+        self.executor.is_paused(channel)
+    }
+
     async fn attempt(&self, job: &DeliveryJob) -> JobOutcome {
         let DeliveryJob {
             claimed, worker, ..

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -35,6 +35,8 @@ pub(crate) struct ChannelState {
     /// The time of the next probe, in milliseconds since the epoch; 0 while a provider can be
     /// called.
     next_probe_ms: AtomicI64,
+    /// Whether operators have paused all providers.
+    is_paused: AtomicBool,
 }
 
 /// The restrictions on the queue of a channel.
@@ -44,6 +46,8 @@ pub(crate) struct ChannelFlow {
     pub(crate) low_throttle: LowPriorityThrottle,
     /// The time of the next probe; `None` while a provider can be called.
     pub(crate) next_probe_at: Option<Timestamp>,
+    /// Whether operators have paused all providers.
+    pub(crate) is_paused: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +103,7 @@ impl ChannelState {
             moved: Mutex::default(),
             low_throttle: AtomicU8::new(0),
             next_probe_ms: AtomicI64::new(0),
+            is_paused: AtomicBool::new(false),
         }
     }
 
@@ -184,12 +189,17 @@ impl ChannelState {
         ChannelFlow {
             low_throttle: self.low_throttle(),
             next_probe_at: (next_probe_ms > 0).then_some(Timestamp(next_probe_ms)),
+            is_paused: self.is_paused.load(Ordering::Relaxed),
         }
     }
 
     pub(super) fn set_next_probe(&self, at: Option<Timestamp>) {
         self.next_probe_ms
             .store(at.map_or(0, |at| at.0), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_paused(&self, is_paused: bool) {
+        self.is_paused.store(is_paused, Ordering::Relaxed);
     }
 
     pub(super) fn set_low_throttle(&self, state: LowPriorityThrottle) {

@@ -5,6 +5,7 @@ mod events;
 mod faults;
 mod intake;
 mod outage;
+mod pauses;
 mod priorities;
 mod store_outage;
 mod urgent_gate;

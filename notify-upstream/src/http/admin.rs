@@ -21,14 +21,15 @@ use postern_common::{Code, Problem, timeline};
 use serde_json::Value;
 
 use super::ApiState;
-use crate::delivery::pool::{ProviderDescription, ProviderPool};
+use crate::delivery::pool::ProviderDescription;
+use crate::housekeeping::ProviderPauses;
 use crate::status::timeline::NotificationReader;
 
 /// What the admin routes use beside the state of the API.
 #[derive(Clone)]
 pub(crate) struct AdminParts {
-    /// The providers.
-    pub(crate) pool: Arc<ProviderPool>,
+    /// The providers and their pauses.
+    pub(crate) pauses: ProviderPauses,
     /// The settings of the providers, in the order of the configuration.
     pub(crate) descriptions: Arc<[ProviderDescription]>,
 }
@@ -86,6 +87,8 @@ pub(crate) fn admin_routes(api: &Arc<ApiState>, parts: AdminParts) -> Router {
         .route("/admin/templates", get(templates::list))
         .route("/admin/templates/{name}/preview", post(templates::preview))
         .route("/admin/templates/{name}/send", post(templates::send))
+        .route("/admin/providers/{name}/pause", post(providers::pause))
+        .route("/admin/providers/{name}/resume", post(providers::resume))
         .route("/admin/providers/{name}/test", post(providers::test))
         .route(
             "/admin/notifications/{id}/preview",

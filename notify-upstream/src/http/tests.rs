@@ -144,7 +144,7 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
         users_may_send_urgent: false,
     };
     let service = Arc::new(service);
-    let admin_url = listen(admin::routes(&service, rig.pool), limits, &shutdown).await;
+    let admin_url = listen(admin::routes(&service, rig.pauses), limits, &shutdown).await;
     let url = listen(super::router(service), limits, &shutdown).await;
     let served = TestServer {
         metrics,

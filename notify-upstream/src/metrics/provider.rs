@@ -17,6 +17,7 @@ pub(crate) const OUTCOMES: [&str; 3] = ["ok", "refused", "failed"];
 pub(super) struct ProviderMetrics {
     up: IntGaugeVec,
     breaker: IntGaugeVec,
+    paused: IntGaugeVec,
     calls: HistogramVec,
     pub(super) dead_letters: IntCounterVec,
 }
@@ -28,6 +29,8 @@ pub(crate) struct ProviderCallMetrics {
     pub(crate) up: IntGauge,
     /// 0 closed, 1 half-open, 2 open.
     pub(crate) breaker: IntGauge,
+    /// 1 while an operator has paused the provider.
+    pub(crate) paused: IntGauge,
     /// The duration of calls that were accepted, refused, and failed because of the provider.
     pub(crate) calls: [Histogram; OUTCOMES.len()],
 }
@@ -84,6 +87,12 @@ impl ProviderMetrics {
                 "Circuit breaker of the provider: 0 closed, 1 half-open, 2 open",
                 &labels,
             ),
+            paused: gauges(
+                registry,
+                "postern_notify_provider_paused",
+                "1 while an operator has paused the provider",
+                &labels,
+            ),
             calls: register(
                 registry,
                 HistogramVec::new(calls, &["channel", "provider", "outcome"]),
@@ -106,6 +115,7 @@ impl ProviderMetrics {
         ProviderCallMetrics {
             up,
             breaker: self.breaker.with_label_values(&labels),
+            paused: self.paused.with_label_values(&labels),
             calls: OUTCOMES.map(|outcome| {
                 self.calls
                     .with_label_values(&[channel.as_str(), provider, outcome])

@@ -23,7 +23,7 @@ pub(crate) struct QueueView {
     /// The acceptance of the oldest waiting first attempt, or the due time of the oldest retry.
     oldest_at: Option<Timestamp>,
     oldest_age_seconds: Option<f64>,
-    /// `PROVIDER_UNAVAILABLE`, `LOW_THROTTLED` or `LOW_PAUSED`, as in the status of a notification.
+    /// `PROVIDER_PAUSED`, `PROVIDER_UNAVAILABLE`, `LOW_THROTTLED` or `LOW_PAUSED`, as in the status of a notification.
     wait_reason: Option<&'static str>,
     /// The time of the next probe, while no provider of the channel can be called.
     next_probe_at: Option<Timestamp>,
@@ -54,7 +54,9 @@ pub(crate) async fn view(
                 .iter()
                 .filter_map(|lane| oldest.get(channel)[lane.index()]);
             let oldest_at = heads.min().map(order_time);
-            let wait_reason = if flow.next_probe_at.is_some() {
+            let wait_reason = if flow.is_paused {
+                Some("PROVIDER_PAUSED")
+            } else if flow.next_probe_at.is_some() {
                 Some("PROVIDER_UNAVAILABLE")
             } else {
                 let throttle = flow.low_throttle.wait_reason();

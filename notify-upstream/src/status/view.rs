@@ -112,11 +112,13 @@ impl StatusView {
         let ChannelFlow {
             low_throttle,
             next_probe_at,
+            is_paused,
         } = flow(record.lane.channel);
         let (wait_reason, next) = match builder.waiting {
             Some(WaitingRow { since: Some(_), .. }) | None => (None, None),
             Some(WaitingRow { due, .. }) if builder.scheduled => (Some("SCHEDULED"), due),
             Some(WaitingRow { due: Some(due), .. }) => (Some("RETRY"), Some(due)),
+            Some(_) if is_paused => (Some("PROVIDER_PAUSED"), None),
             Some(_) if next_probe_at.is_some() => (Some("PROVIDER_UNAVAILABLE"), next_probe_at),
             Some(_) if record.lane.priority == Priority::Low => (low_throttle.wait_reason(), None),
             Some(_) => (None, None),

@@ -3,6 +3,7 @@
 
 mod history;
 mod list;
+mod pause;
 mod queue;
 mod suppression;
 

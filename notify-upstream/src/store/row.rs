@@ -4,7 +4,7 @@ mod operations;
 
 use postern_common::clock::Timestamp;
 
-pub(crate) use self::operations::{DeadFilter, DeadLetter};
+pub(crate) use self::operations::{DeadFilter, DeadLetter, ProviderPause};
 use crate::address::AddressHash;
 use crate::notification::{Lane, NotificationId, Order, stored_codes};
 

@@ -16,6 +16,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
         (7, include_str!("schema/postgres_7.sql")),
         (8, include_str!("schema/postgres_8.sql")),
         (9, include_str!("schema/postgres_9.sql")),
+        (10, include_str!("schema/postgres_10.sql")),
     ],
     sqlite: &[
         (1, include_str!("schema/sqlite_1.sql")),
@@ -25,5 +26,6 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
         (5, include_str!("schema/sqlite_5.sql")),
         (6, include_str!("schema/sqlite_6.sql")),
         (7, include_str!("schema/sqlite_7.sql")),
+        (8, include_str!("schema/sqlite_8.sql")),
     ],
 };

@@ -5,6 +5,7 @@
 
 mod history;
 mod list;
+mod pause;
 mod queue;
 mod suppression;
 

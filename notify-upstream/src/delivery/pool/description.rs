@@ -7,6 +7,7 @@ use super::{MAX_CALL_DURATION, PooledProvider, ProviderConfig, ProviderPool, Pro
 use crate::delivery::provider::{OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::metrics::CallSummary;
 use crate::notification::Channel;
+use crate::store::ProviderPause;
 
 /// The settings of a provider, without secrets.
 #[derive(Clone, Debug, Serialize)]
@@ -30,6 +31,8 @@ pub(crate) struct ProviderState {
     breaker: &'static str,
     /// The time until the next probe, while the circuit breaker is open.
     next_probe_seconds: Option<u64>,
+    /// The pause by an operator, of all replicas.
+    paused: Option<ProviderPause>,
     /// Whether the last call was answered.
     is_up: bool,
     /// The calls since the start of this process.
@@ -111,6 +114,27 @@ impl ProviderPool {
         Some(sent.unwrap_or_else(|_| Err(self.codes.classify("*", "timeout"))))
     }
 
+    /// Pauses these providers, and ends the pauses of all others. Returns the channels of the
+    /// providers whose pause has changed.
+    pub(crate) fn apply_pauses(&self, pauses: &[ProviderPause]) -> Vec<Channel> {
+        let mut changed = Vec::new();
+        for channel in Channel::ALL {
+            for pooled in self.channels.get(channel) {
+                let pause = pauses.iter().find(|pause| pause.provider == pooled.name);
+                if pooled.status.set_pause(pause.cloned()) {
+                    changed.push(channel);
+                }
+            }
+        }
+        changed
+    }
+
+    /// Returns the pause of a provider.
+    #[must_use]
+    pub(crate) fn pause(&self, name: &str) -> Option<ProviderPause> {
+        self.named(name)?.status.pause()
+    }
+
     /// Returns the state of a provider, or `None` if there is no provider of this name.
     #[must_use]
     pub(crate) fn state(&self, name: &str) -> Option<ProviderState> {
@@ -123,6 +147,7 @@ impl ProviderPool {
         Some(ProviderState {
             breaker,
             next_probe_seconds,
+            paused: pooled.status.pause(),
             is_up: pooled.status.is_up(),
             calls: pooled.status.calls(),
             last_replies: pooled.status.last_replies(),

@@ -12,6 +12,7 @@ use crate::delivery::provider::ProviderRefusal;
 use crate::delivery::redaction::redact;
 use crate::metrics::{CALL_OUTCOMES, CallSummary, NotifyMetrics, ProviderCallMetrics};
 use crate::notification::{Channel, NotificationId};
+use crate::store::ProviderPause;
 
 /// The status of one provider, from the outcomes of its calls.
 #[derive(Debug)]
@@ -20,10 +21,13 @@ pub(crate) struct ProviderStatus {
     name: String,
     metrics: ProviderCallMetrics,
     degradation: Degradation,
+    /// The pause among the reasons of `/readyz`: an outage has its own.
+    paused: Degradation,
     outage: Mutex<Option<Outage>>,
     failures: LogLimit,
     refusals: LogLimit,
     replies: Mutex<VecDeque<RecentReply>>,
+    pause: Mutex<Option<ProviderPause>>,
 }
 
 /// Number of replies that operators see.
@@ -47,10 +51,12 @@ impl ProviderStatus {
             name: name.to_owned(),
             metrics: metrics.provider(channel, name),
             degradation: metrics.health().degradation(name),
+            paused: metrics.health().degradation(format!("{name} paused")),
             outage: Mutex::new(None),
             failures: LogLimit::new(),
             refusals: LogLimit::new(),
             replies: Mutex::default(),
+            pause: Mutex::default(),
         }
     }
 
@@ -93,6 +99,47 @@ impl ProviderStatus {
     /// Returns the last replies, newest first.
     pub(super) fn last_replies(&self) -> Vec<RecentReply> {
         self.replies.lock().iter().cloned().collect()
+    }
+
+    /// Sets or ends the pause by an operator, and returns whether this changed anything.
+    pub(super) fn set_pause(&self, pause: Option<ProviderPause>) -> bool {
+        let mut current = self.pause.lock();
+        if *current == pause {
+            return false;
+        }
+        let (provider, channel) = (&*self.name, self.channel.as_str());
+        match (&*current, &pause) {
+            (
+                _,
+                Some(ProviderPause {
+                    operator, reason, ..
+                }),
+            ) => {
+                self.metrics.paused.set(1);
+                self.paused.set("paused by an operator");
+                let reason = reason.as_deref().unwrap_or_default();
+                tracing::warn!(provider, channel, %operator, reason, "provider paused");
+            }
+            (Some(ended), None) => {
+                self.metrics.paused.set(0);
+                self.paused.clear();
+                let paused_at = ended.at;
+                tracing::info!(provider, channel, %paused_at, "provider resumed");
+            }
+            (None, None) => {}
+        }
+        *current = pause;
+        true
+    }
+
+    /// Returns the pause by an operator.
+    pub(super) fn pause(&self) -> Option<ProviderPause> {
+        self.pause.lock().clone()
+    }
+
+    /// Returns whether an operator has paused the provider.
+    pub(super) fn is_paused(&self) -> bool {
+        self.pause.lock().is_some()
     }
 
     /// Returns whether the last call was answered.

@@ -8,6 +8,7 @@ use crate::delivery::provider::script::ProviderScript;
 use crate::delivery::provider::{FaultScope, HttpConfig, HttpProvider};
 use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;
+use crate::store::ProviderPause;
 use crate::templates::MessageContent;
 
 fn providers(clock: &Clock) -> (ProviderPool, [ProviderScript; 2]) {
@@ -287,4 +288,36 @@ fn subdomains_of_one_domain_count_once() {
         |text: &str| domain_of(&Address::Email(EmailAddress::parse(text).expect("address")));
     assert_eq!(domain("a@x.evil.example"), domain("b@EVIL.example"));
     assert_ne!(domain("a@evil.example"), domain("a@good.example"));
+}
+
+#[tokio::test]
+async fn other_provider_takes_over_from_a_paused_one() {
+    let clock = Clock::manual(Timestamp(0));
+    let (providers, scripts) = providers(&clock);
+    let pause = |name: &str| ProviderPause {
+        provider: name.to_owned(),
+        operator: "ada".to_owned(),
+        at: Timestamp(0),
+        reason: None,
+    };
+    let both = [pause("a"), pause("b")];
+    assert_eq!(providers.apply_pauses(&both[..1]), [Channel::Email]);
+    assert_eq!(providers.apply_pauses(&both[..1]), []);
+    for order in 0..40 {
+        let sent = send(&providers, Channel::Email, 1, order).await;
+        assert_eq!(sent.as_deref(), Ok("b"));
+    }
+    assert!(scripts[0].calls().is_empty());
+    assert!(!providers.is_paused(Channel::Email));
+    providers.apply_pauses(&both);
+    let waits = send(&providers, Channel::Email, 1, 1).await;
+    assert_eq!(waits.expect_err("paused"), "left alone for 1 s");
+    assert!(providers.is_paused(Channel::Email));
+    // A channel without providers is not paused.
+    assert!(!providers.is_paused(Channel::Sms));
+    assert_eq!(providers.apply_pauses(&[]), [Channel::Email; 2]);
+    assert_eq!(
+        providers.breaker_state(Channel::Email),
+        BreakerState::Closed
+    );
 }

@@ -18,7 +18,7 @@ use crate::testing::unreachable_actors;
 const SECRETS: [&str; 4] = ["ada@", "example.com", "Hello", "Bearer"];
 
 /// Returns the exported metrics as text.
-fn metrics(rig: &TestReplica) -> String {
+pub(super) fn metrics(rig: &TestReplica) -> String {
     let mut text = Vec::new();
     let families = rig.metrics.registry().gather();
     TextEncoder::new()

@@ -10,16 +10,20 @@ use postern_common::{Code, Problem};
 use serde::Serialize;
 use serde_json::{Value, json as value};
 
+use super::super::status::unavailable;
 use super::recipient::read_recipient;
 use super::{AdminState, Api, Change};
 use crate::address::{Address, Recipient};
 use crate::delivery::pool::{ProviderDescription, ProviderState};
 use crate::delivery::provider::OutgoingMessage;
 use crate::notification::{Channel, OrderSequence, order_at};
+use crate::store::ProviderPause;
 use crate::templates::MessageContent;
 
 /// The text of a test message.
 const TEST_TEXT: &str = "This is a test message of an operator. No action is required.";
+/// Maximum bytes of the reason of a pause.
+const MAX_REASON_BYTES: usize = 200;
 /// The subject or title of a test message.
 const TEST_TITLE: &str = "Test message";
 
@@ -40,7 +44,7 @@ pub(super) async fn list(State(state): State<AdminState>) -> Result<Response, Pr
         .iter()
         .map(|description| ProviderView {
             description,
-            state: state.parts.pool.state(&description.name),
+            state: state.parts.pauses.pool.state(&description.name),
         })
         .collect();
     Ok(json(StatusCode::OK, &value!({ "providers": views })))
@@ -55,11 +59,7 @@ pub(super) async fn test(
     Path(name): Path<String>,
     body: Json,
 ) -> Result<Response, Problem> {
-    let mut providers = state.parts.descriptions.iter();
-    let provider = providers
-        .find(|provider| provider.name == name)
-        .ok_or(Code::NotFound)?;
-    let channel = provider.channel;
+    let channel = require_provider(&state, &name)?.channel;
     let to = body.read(|object| object.required("to", |field| read_address(&field, channel)))?;
     let now = api.clock.now();
     let message = OutgoingMessage {
@@ -71,7 +71,7 @@ pub(super) async fn test(
         urgent: true,
         unsubscribe: false,
     };
-    let reply = state.parts.pool.send_directly(&name, &message).await;
+    let reply = state.parts.pauses.pool.send_directly(&name, &message).await;
     let reply = match reply.ok_or(Code::NotFound)? {
         Ok(ack) => value!({ "accepted": true, "code": null, "detail": ack.detail }),
         Err(refusal) => value!({
@@ -82,6 +82,81 @@ pub(super) async fn test(
     let result = value!({ "accepted": reply["accepted"], "code": reply["code"] });
     change.record("provider.test", &name, Value::Null, result);
     Ok(changed(&reply))
+}
+
+/// Handles `POST /admin/providers/{name}/pause`: no replica calls the provider any more, within a
+/// second and across restarts. The first of several pauses stays.
+pub(super) async fn pause(
+    State(state): State<AdminState>,
+    Api(api): Api,
+    change: Change,
+    Path(name): Path<String>,
+    body: Json,
+) -> Result<Response, Problem> {
+    require_provider(&state, &name)?;
+    let reason = body.read(|object| {
+        let reason = object.optional("reason", |field| field.text(1..=MAX_REASON_BYTES));
+        Some(reason)
+    })?;
+    let pause = ProviderPause {
+        provider: name.clone(),
+        operator: change.operator.name().to_owned(),
+        at: api.clock.now(),
+        reason,
+    };
+    let stored = api.store.pause_provider(&pause).await;
+    let is_new = stored.map_err(|error| unavailable(&error))?;
+    apply(&state).await?;
+    let after = value!({ "isPaused": true, "reason": pause.reason });
+    change.record("provider.pause", &name, is_paused(!is_new), after);
+    Ok(view(&state, &name))
+}
+
+/// Handles `POST /admin/providers/{name}/resume`: ends the pause on all replicas. The pause of a
+/// provider that is no longer configured is ended as well.
+pub(super) async fn resume(
+    State(state): State<AdminState>,
+    Api(api): Api,
+    change: Change,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    let removed = api.store.resume_provider(&name).await;
+    let was_paused = removed.map_err(|error| unavailable(&error))?;
+    if !was_paused {
+        require_provider(&state, &name)?;
+    }
+    apply(&state).await?;
+    change.record(
+        "provider.resume",
+        &name,
+        is_paused(was_paused),
+        is_paused(false),
+    );
+    Ok(view(&state, &name))
+}
+
+fn is_paused(is_paused: bool) -> Value {
+    value!({ "isPaused": is_paused })
+}
+
+fn view(state: &AdminState, name: &str) -> Response {
+    let paused = state.parts.pauses.pool.pause(name);
+    changed(&value!({ "name": name, "paused": paused }))
+}
+
+/// Applies the stored pauses to this process now; other replicas read them within a second.
+async fn apply(state: &AdminState) -> Result<(), Problem> {
+    let applied = state.parts.pauses.sync().await;
+    applied.map_err(|error| unavailable(&error))
+}
+
+fn require_provider<'a>(
+    state: &'a AdminState,
+    name: &str,
+) -> Result<&'a ProviderDescription, Problem> {
+    let mut providers = state.parts.descriptions.iter();
+    let found = providers.find(|provider| provider.name == name);
+    found.ok_or_else(|| Code::NotFound.into())
 }
 
 fn read_address(field: &Field<'_>, channel: Channel) -> Option<Address> {

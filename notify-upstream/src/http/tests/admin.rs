@@ -6,13 +6,14 @@ use postern_common::admin_api::{OPERATOR, protect};
 use reqwest::Method;
 
 use super::*;
-use crate::delivery::pool::{ProviderDescription, ProviderPool};
+use crate::delivery::pool::ProviderDescription;
+use crate::housekeeping::ProviderPauses;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const UNKNOWN_ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 /// Returns the protected routes over the provider of the replica.
-pub(super) fn routes(service: &Arc<ApiState>, pool: Arc<ProviderPool>) -> Router {
+pub(super) fn routes(service: &Arc<ApiState>, pauses: ProviderPauses) -> Router {
     let description = ProviderDescription {
         name: "script".to_owned(),
         channel: crate::notification::Channel::Email,
@@ -22,7 +23,7 @@ pub(super) fn routes(service: &Arc<ApiState>, pool: Arc<ProviderPool>) -> Router
         rate: None,
     };
     let parts = AdminParts {
-        pool,
+        pauses,
         descriptions: [description].into(),
     };
     protect(Some(&Secret::from(TOKEN)), admin_routes(service, parts))
@@ -80,7 +81,7 @@ impl TestServer {
 }
 
 /// All routes: the method, the path, and whether it is a change.
-const ROUTES: [(Method, &str, bool); 16] = [
+const ROUTES: [(Method, &str, bool); 18] = [
     (Method::GET, "notifications", false),
     (Method::GET, "notifications/x", false),
     (Method::POST, "notifications/x/retry", true),
@@ -92,6 +93,8 @@ const ROUTES: [(Method, &str, bool); 16] = [
     (Method::GET, "queue", false),
     (Method::GET, "providers", false),
     (Method::GET, "templates", false),
+    (Method::POST, "providers/script/pause", true),
+    (Method::POST, "providers/script/resume", true),
     (Method::GET, "notifications/x/preview", false),
     (Method::POST, "templates/welcome/send", true),
     (Method::POST, "providers/script/test", true),

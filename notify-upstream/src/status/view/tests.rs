@@ -67,6 +67,7 @@ fn view(history: Vec<HistoryEntry>, seconds: i64) -> StatusView {
         |_| ChannelFlow {
             low_throttle: LowPriorityThrottle::Paused,
             next_probe_at: None,
+            ..ChannelFlow::default()
         },
         |_| false,
     )
@@ -105,6 +106,7 @@ fn wait_for_provider_has_reason_and_next_attempt() {
     let flow = |_| ChannelFlow {
         low_throttle: LowPriorityThrottle::Paused,
         next_probe_at: Some(at(12)),
+        ..ChannelFlow::default()
     };
     let view = |waiting| {
         StatusView::of(

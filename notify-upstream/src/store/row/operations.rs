@@ -1,6 +1,7 @@
-//! Dead letters, which operators change.
+//! Dead letters and paused providers, which operators change.
 
 use postern_common::clock::Timestamp;
+use serde::Serialize;
 
 use crate::notification::{Channel, Lane, NotificationId};
 
@@ -40,6 +41,20 @@ pub(crate) struct DeadLetter {
     pub(crate) code: Option<String>,
 }
 
+/// A provider that an operator has paused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct ProviderPause {
+    /// The name of the provider.
+    #[serde(skip)]
+    pub(crate) provider: String,
+    /// The operator.
+    pub(crate) operator: String,
+    /// The time of the pause.
+    pub(crate) at: Timestamp,
+    /// The reason that the operator gave.
+    pub(crate) reason: Option<String>,
+}
+
 // === impl DeadFilter ===
 
 impl DeadFilter {
@@ -69,5 +84,21 @@ impl DeadFilter {
     pub(in crate::store) fn lanes(&self) -> Option<Vec<i16>> {
         let lanes = self.channel.map(Lane::of);
         lanes.map(|lanes| lanes.map(Lane::code).into())
+    }
+}
+
+// === impl ProviderPause ===
+
+impl ProviderPause {
+    /// Creates a pause from the columns `provider`, `operator`, `at`, `reason`.
+    pub(in crate::store) fn of_row(
+        (provider, operator, at, reason): (String, String, i64, Option<String>),
+    ) -> Self {
+        Self {
+            provider,
+            operator,
+            at: Timestamp(at),
+            reason,
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Templates, suppression lists, providers and what was sent.
 
 use super::*;
+use crate::store::ProviderPause;
 
 #[tokio::test]
 async fn templates_are_listed_and_previewed() {
@@ -195,5 +196,95 @@ async fn provider_test_returns_the_reply_of_the_provider() {
     assert_eq!(served.change("providers/other/test", &to).await.0, 404);
     let actor = json!({ "to": { "actorId": "ada" } });
     assert_eq!(served.change("providers/script/test", &actor).await.0, 400);
+    served.shutdown.cancel();
+}
+
+#[tokio::test]
+async fn paused_provider_is_not_called_until_it_is_resumed() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let path = |action: &str| format!("providers/script/{action}");
+        let reason = json!({ "reason": "wrong sender" });
+        let (status, body) = served.change(&path("pause"), &reason).await;
+        assert_eq!(status, 200, "{body}");
+        assert_eq!(body["paused"]["reason"], "wrong sender", "{body}");
+        // A second pause changes nothing.
+        let other = json!({ "reason": "other" });
+        let (status, body) = served.change(&path("pause"), &other).await;
+        let first = (200, &"wrong sender".into());
+        assert_eq!((status, &body["paused"]["reason"]), first, "{body}");
+        let stored = store.paused_providers().await.expect("read");
+        let stored: Vec<_> = stored
+            .iter()
+            .map(|pause| (&*pause.provider, &*pause.operator, pause.at))
+            .collect();
+        assert_eq!(stored, [("script", "ada", START)]);
+        let id = served.accepted(&welcome()).await;
+        served.deliver().await;
+        assert!(served.script.mails().is_empty(), "not called");
+        let (_, shown) = served.read(&format!("notifications/{id}")).await;
+        let shown = &shown["notification"];
+        let (state, reason) = (&shown["status"], &shown["waitReason"]);
+        assert_eq!(
+            (state, reason),
+            (&"QUEUED".into(), &"PROVIDER_PAUSED".into())
+        );
+        let (_, found) = served.read("queue").await;
+        assert_eq!(found["queues"][0]["waitReason"], "PROVIDER_PAUSED");
+        assert!(found["queues"][0]["nextProbeAt"].is_null(), "{found}");
+        let (_, found) = served.read("providers").await;
+        let paused = &found["providers"][0]["paused"];
+        assert_eq!(paused["operator"], "ada", "{found}");
+        let to = json!({ "to": "ada@example.com" });
+        let (status, reply) = served.change("providers/script/test", &to).await;
+        assert_eq!((status, &reply["accepted"]), (200, &true.into()), "a test");
+        let (status, body) = served.change(&path("resume"), &json!({})).await;
+        assert_eq!((status, &body["paused"]), (200, &Value::Null), "{body}");
+        served.deliver().await;
+        let sent = served.script.mails().len();
+        assert_eq!(sent, 2, "the test, and the message after the pause");
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn invalid_pauses_are_refused_and_stale_ones_resumed() {
+    let (store, _database) = stores().await.swap_remove(0);
+    let served = served(&store).await;
+    for (path, body, expected) in [
+        ("providers/other/pause", json!({}), 404),
+        ("providers/other/resume", json!({}), 404),
+        ("providers/script/pause", json!({ "reason": "" }), 400),
+        ("providers/script/pause", json!({ "reason": 1 }), 400),
+        (
+            "providers/script/pause",
+            json!({ "reason": "x".repeat(201) }),
+            400,
+        ),
+        (
+            "providers/script/pause",
+            json!({ "reason": "a\u{1b}[2J" }),
+            400,
+        ),
+        ("providers/script/pause", json!({ "until": "2026" }), 400),
+        ("providers/script/pause", json!([]), 400),
+    ] {
+        let (status, problem) = served.change(path, &body).await;
+        assert_eq!(status, expected, "{path} {body}: {problem}");
+    }
+    assert!(store.paused_providers().await.expect("read").is_empty());
+    // The provider was renamed during its pause.
+    let pause = ProviderPause {
+        provider: "other".to_owned(),
+        operator: "ada".to_owned(),
+        at: START,
+        reason: None,
+    };
+    assert!(store.pause_provider(&pause).await.expect("stored"));
+    assert_eq!(
+        served.change("providers/other/resume", &json!({})).await.0,
+        200
+    );
+    assert!(store.paused_providers().await.expect("read").is_empty());
     served.shutdown.cancel();
 }

@@ -1,0 +1,67 @@
+//! The pauses of providers by operators, which all replicas apply within a second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::log_limited;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::delivery::pool::ProviderPool;
+use crate::dispatch::{DispatchContext, DispatchState};
+use crate::store::{Store, StoreError};
+
+/// The time between two reads of the pauses.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Applies the stored pauses to the providers of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct ProviderPauses {
+    store: Store,
+    /// The providers.
+    pub(crate) pool: Arc<ProviderPool>,
+    dispatch_state: Arc<DispatchState>,
+    /// Held during a read, so that the result of an older read is never applied after a newer one.
+    reading: Arc<Mutex<()>>,
+}
+
+// === impl ProviderPauses ===
+
+impl ProviderPauses {
+    /// Creates the pauses of these providers. Nothing is read yet.
+    #[must_use]
+    pub(crate) fn new(context: &DispatchContext, pool: Arc<ProviderPool>) -> Self {
+        Self {
+            store: context.store.clone(),
+            pool,
+            dispatch_state: Arc::clone(&context.dispatch_state),
+            reading: Arc::default(),
+        }
+    }
+
+    /// Runs until shutdown. While the store is unavailable, the pauses stay as they are.
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(READ_INTERVAL) => {}
+            }
+            if let Err(error) = self.sync().await {
+                log_limited!(warn, %error, "provider pauses not read");
+            }
+        }
+    }
+
+    /// Reads and applies the pauses, and wakes the dispatchers of channels whose pauses changed.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn sync(&self) -> Result<(), StoreError> {
+        let _reading = self.reading.lock().await;
+        let pauses = self.store.paused_providers().await?;
+        for channel in self.pool.apply_pauses(&pauses) {
+            self.dispatch_state.channel(channel).wake();
+        }
+        Ok(())
+    }
+}
