@@ -259,6 +259,11 @@ document.addEventListener('keydown', (event) => {
   }
 });
 
+// A link that is opened in the tab of the console changes the fragment only.
+window.addEventListener('hashchange', () => {
+  if (location.hash.startsWith('#once=')) start().catch(failed);
+});
+
 window.addEventListener('popstate', () => token() && show({ focus: true }));
 
 page('sign-out').addEventListener('click', async () => {
@@ -276,7 +281,9 @@ async function start() {
       return;
     }
     if (!token()) {
-      showSignIn('This link has been used already. The standalone prints a new one at its start.');
+      showSignIn(response.status === 401
+        ? 'This link is not valid any more: it was used, replaced by a newer one, or is older than 24 hours.'
+        : await problemOf(response));
       return;
     }
   }
@@ -284,4 +291,5 @@ async function start() {
   else showSignIn('');
 }
 
-start().catch((error) => error.name === 'AbortError' || say(`The console does not answer: ${error.message}`, true));
+const failed = (error) => error.name === 'AbortError' || say(`The console does not answer: ${error.message}`, true);
+start().catch(failed);

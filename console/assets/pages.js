@@ -121,7 +121,9 @@ function api(main, { call, problemOf, say }) {
       event.preventDefault();
       event.stopPropagation();
       const result = form.querySelector('.try-result');
-      const response = await call('/try', { method: 'POST', json: { method, ...fields() } });
+      const token = main.querySelector('#try-token').value.trim();
+      const request = { method, ...fields(), ...(token ? { token } : {}) };
+      const response = await call('/try', { method: 'POST', json: request });
       result.hidden = false;
       if (!response.ok) {
         result.textContent = await problemOf(response);
@@ -134,6 +136,7 @@ function api(main, { call, problemOf, say }) {
       } catch {
         // Not JSON: shown as it is.
       }
+      result.dataset.status = answer.status;
       result.textContent = `${answer.status}  request ${answer.requestId || ''}\n\n${body}`;
     });
     form.querySelector('[data-copy-curl]').addEventListener('click', async () => {

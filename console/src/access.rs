@@ -1,41 +1,36 @@
-//! Who is calling: verification of bearer tokens, roles, and the one-time link of a standalone
-//! installation.
+//! Who is calling: verification of bearer tokens, and roles.
 //!
 //! A token is verified by the gateway (`POST /admin/principal`) with the rules that it applies to
 //! requests, revocation included. The result is used for 5 s. If no gateway answers, nobody has
 //! access.
 //!
 //! Input: the header fields of a request. Output: a [`Person`], or the problem of the response.
-//! Depends on `config` and `processes`.
+//! Depends on `attempts`, `config`, `processes` and `sessions`.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
 use parking_lot::Mutex;
 use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
 use postern_common::http::bearer;
 use postern_common::{Clock, Code, Problem, Secret};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::attempts::AttemptLimiter;
 use crate::config::{ProcessKind, RoleRules};
 use crate::processes::{Call, ProcessDirectory};
+use crate::sessions::{ConsoleSessions, TokenDigest, is_session_token};
 
 /// Time for which a verification is used again.
 const VERIFICATION_LIFETIME: Duration = Duration::from_secs(5);
 /// Maximum number of verifications in memory.
 const MAX_VERIFICATIONS: usize = 1000;
-/// Time for which a session of the one-time link is valid.
-const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Maximum bytes of a token.
-const MAX_TOKEN_BYTES: usize = 16 << 10;
-/// Prefix of the tokens of console sessions, by which they differ from those of issuers.
-const SESSION_PREFIX: &str = "postern-console-";
-
-type TokenDigest = [u8; 32];
+pub(crate) const MAX_TOKEN_BYTES: usize = 16 << 10;
 
 /// What a person may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +49,16 @@ pub(crate) struct Person {
     /// The name that the pages show.
     pub(crate) name: String,
     pub(crate) role: Role,
+    /// Whether the person was signed in by the one-time link, and has no access token.
+    pub(crate) is_local: bool,
+}
+
+/// The header fields of a request, and the address of its client.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) headers: HeaderMap,
+    /// `None` without a connection, as in a unit test.
+    pub(crate) address: Option<IpAddr>,
 }
 
 /// Verification of tokens.
@@ -63,9 +68,8 @@ pub(crate) struct Access {
     roles: RoleRules,
     clock: Clock,
     verified: Mutex<HashMap<TokenDigest, (Timestamp, Person)>>,
-    sessions: Mutex<HashMap<TokenDigest, Timestamp>>,
-    /// Digest of the secret of the one-time link, until it is used.
-    one_time: Mutex<Option<TokenDigest>>,
+    pub(crate) attempts: AttemptLimiter,
+    pub(crate) sessions: ConsoleSessions,
 }
 
 // === impl Role ===
@@ -82,47 +86,89 @@ impl Role {
 // === impl Access ===
 
 impl Access {
-    pub(crate) fn new(directory: Arc<ProcessDirectory>, roles: RoleRules, clock: Clock) -> Self {
+    pub(crate) fn new(
+        directory: Arc<ProcessDirectory>,
+        roles: RoleRules,
+        sessions: ConsoleSessions,
+        clock: Clock,
+    ) -> Self {
         Self {
             directory,
             roles,
-            clock,
             verified: Mutex::default(),
-            sessions: Mutex::default(),
-            one_time: Mutex::default(),
+            attempts: AttemptLimiter::new(clock.clone()),
+            sessions,
+            clock,
         }
     }
 
     /// Returns who is calling.
     ///
     /// # Errors
-    /// 401 without a valid token, 403 `insufficient_scope` for a person without a role, 503 if no
-    /// gateway can verify the token.
-    pub(crate) async fn authenticate(&self, headers: &HeaderMap) -> Result<Person, Problem> {
-        let token = bearer(headers)?;
+    /// 401 without a valid token, 403 `insufficient_scope` for a person without a role, 429 after
+    /// too many wrong tokens from the network, 503 if no gateway can verify the token.
+    pub(crate) async fn authenticate(&self, caller: &Caller) -> Result<Person, Problem> {
+        let token = bearer(&caller.headers)?;
         if token.len() > MAX_TOKEN_BYTES {
             return Err(Code::TokenMalformed.into());
         }
-        let digest: TokenDigest = Sha256::digest(token).into();
-        if token.starts_with(SESSION_PREFIX) {
-            return self.session(&digest);
+        if is_session_token(token) {
+            return self.local_person(caller, token);
         }
+        let digest: TokenDigest = Sha256::digest(token).into();
         let now = self.clock.now();
         let known = self.verified.lock().get(&digest).cloned();
+        let is_known = known.is_some();
         if let Some((at, person)) = known
             && now.since(at) < VERIFICATION_LIFETIME
         {
             return Ok(person);
         }
-        let person = self.verify(token).await?;
-        let mut verified = self.verified.lock();
-        if verified.len() >= MAX_VERIFICATIONS {
-            verified.retain(|_, (at, _)| now.since(*at) < VERIFICATION_LIFETIME);
+        // A token that was accepted before is not a guess: others in the network cannot lock its
+        // holder out.
+        let attempt = match is_known {
+            true => None,
+            false => Some(self.attempts.admit(caller.address)?),
+        };
+        let verified = self.verify(token).await;
+        if let Some(attempt) = attempt {
+            attempt.settle(&verified);
         }
-        if verified.len() < MAX_VERIFICATIONS {
-            verified.insert(digest, (now, person.clone()));
+        self.remember(digest, now, &verified);
+        verified
+    }
+
+    /// Keeps an accepted token, and forgets a rejected one. While no gateway answers, it stays.
+    fn remember(&self, digest: TokenDigest, now: Timestamp, verified: &Result<Person, Problem>) {
+        let mut known = self.verified.lock();
+        match verified {
+            Ok(person) => {
+                if known.len() >= MAX_VERIFICATIONS {
+                    known.retain(|_, (at, _)| now.since(*at) < VERIFICATION_LIFETIME);
+                }
+                if known.len() < MAX_VERIFICATIONS {
+                    known.insert(digest, (now, person.clone()));
+                }
+            }
+            Err(problem) if problem.code() == Code::Unavailable => {}
+            Err(_) => {
+                known.remove(&digest);
+            }
         }
-        Ok(person)
+    }
+
+    /// Returns the person of a session of the one-time link. Such a token is sent to no process.
+    fn local_person(&self, caller: &Caller, token: &str) -> Result<Person, Problem> {
+        let checked = self.sessions.check(token).map_err(Problem::new);
+        if checked.is_err() {
+            self.attempts.admit(caller.address)?.settle(&checked);
+        }
+        checked.map(|()| Person {
+            subject: "standalone".to_owned(),
+            name: "standalone".to_owned(),
+            role: Role::Operator,
+            is_local: true,
+        })
     }
 
     /// Asks a gateway.
@@ -178,66 +224,46 @@ impl Access {
             subject: subject.to_owned(),
             name: username.unwrap_or(subject).to_owned(),
             role,
+            is_local: false,
         })
     }
 
-    fn session(&self, digest: &TokenDigest) -> Result<Person, Problem> {
-        let now = self.clock.now();
-        let until = self.sessions.lock().get(digest).copied();
-        match until {
-            Some(until) if now < until => Ok(Person {
-                subject: "standalone".to_owned(),
-                name: "standalone".to_owned(),
-                role: Role::Operator,
-            }),
-            Some(_) => Err(Code::TokenExpired.into()),
-            None => Err(Code::TokenSignatureInvalid.into()),
-        }
-    }
-
-    /// Creates the secret of a one-time link, which replaces an earlier one.
-    ///
-    /// # Errors
-    /// Status 69 if the system has no randomness.
-    pub(crate) fn create_one_time_secret(&self) -> Result<Secret, Exit> {
-        let secret = random_secret().map_err(|error| Exit::unavailable(error.to_string()))?;
-        *self.one_time.lock() = Some(Sha256::digest(secret.expose()).into());
-        Ok(secret)
-    }
-
-    /// Exchanges the secret of the one-time link for the token of a session of 12 hours. The secret
-    /// is valid once.
-    ///
-    /// # Errors
-    /// 401 for any other secret.
-    pub(crate) fn exchange(&self, secret: &str) -> Result<Secret, Problem> {
-        let digest: TokenDigest = Sha256::digest(secret).into();
-        let mut one_time = self.one_time.lock();
-        if one_time.as_ref() != Some(&digest) {
-            return Err(Code::InvalidTemporaryToken.into());
-        }
-        *one_time = None;
-        let token = random_secret().map_err(|_| Code::Internal)?;
-        let token = format!("{SESSION_PREFIX}{}", token.expose());
-        let digest: TokenDigest = Sha256::digest(&token).into();
-        let until = self.clock.now().plus(SESSION_LIFETIME);
-        self.sessions.lock().insert(digest, until);
-        Ok(Secret::new(token))
-    }
-
-    /// Ends a session of the one-time link.
-    pub(crate) fn sign_out(&self, headers: &HeaderMap) {
-        if let Ok(token) = bearer(headers) {
+    /// Ends the session of a caller.
+    pub(crate) fn sign_out(&self, caller: &Caller) {
+        if let Ok(token) = bearer(&caller.headers) {
             let digest: TokenDigest = Sha256::digest(token).into();
-            self.sessions.lock().remove(&digest);
             self.verified.lock().remove(&digest);
+            self.sessions.end(token);
         }
     }
-}
 
-/// Returns 256 random bits in hexadecimal digits.
-fn random_secret() -> Result<Secret, getrandom::Error> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes)?;
-    Ok(Secret::new(hex::encode(bytes)))
+    /// Exchanges the secret of a one-time link for the token of a session.
+    ///
+    /// # Errors
+    /// 401 for an invalid secret, 429 after too many attempts.
+    pub(crate) fn exchange(&self, caller: &Caller, secret: &str) -> Result<Secret, Problem> {
+        let attempt = self.attempts.admit(caller.address)?;
+        let exchanged = self.sessions.exchange(secret).map_err(Problem::new);
+        attempt.settle(&exchanged);
+        exchanged
+    }
+
+    /// Creates a one-time link for a program of this machine that knows the secret.
+    ///
+    /// # Errors
+    /// 404 without links, 401 for a wrong secret, 429 after too many attempts.
+    pub(crate) fn create_link(&self, caller: &Caller) -> Result<Secret, Problem> {
+        if !self.sessions.has_links() {
+            return Err(Code::NotFound.into());
+        }
+        let token = bearer(&caller.headers)?;
+        let attempt = self.attempts.admit(caller.address)?;
+        let created = match self.sessions.may_create_links(token) {
+            true => self.sessions.create_link().map_err(|_| Code::Internal),
+            false => Err(Code::TokenSignatureInvalid),
+        };
+        let created = created.map_err(Problem::new);
+        attempt.settle(&created);
+        created
+    }
 }

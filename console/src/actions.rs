@@ -112,12 +112,7 @@ const ACTIONS: &[Action] = &[
         "/admin/providers/{}/pause",
         &[("reason", Text)],
     ),
-    post(
-        "provider.resume",
-        Notify,
-        "/admin/providers/{}/resume",
-        &[],
-    ),
+    post("provider.resume", Notify, "/admin/providers/{}/resume", &[]),
     post(
         "template.send",
         Notify,

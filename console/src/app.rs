@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::http::router;
 use crate::processes::ProcessDirectory;
 use crate::sampling::Sampler;
+use crate::sessions::ConsoleSessions;
 use crate::state::ConsoleState;
 
 /// The console.
@@ -32,7 +33,13 @@ impl App {
     /// Status 69 if TLS cannot be set up.
     pub fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
         let directory = Arc::new(ProcessDirectory::new(config.processes)?);
-        let access = Access::new(Arc::clone(&directory), config.roles, clock.clone());
+        let sessions = ConsoleSessions::new(config.link_secret.as_ref(), clock.clone());
+        let access = Access::new(
+            Arc::clone(&directory),
+            config.roles,
+            sessions,
+            clock.clone(),
+        );
         let sampler = Arc::new(Sampler::new(Arc::clone(&directory), clock));
         let state = ConsoleState {
             access,
@@ -40,6 +47,7 @@ impl App {
             sampler,
             gateway: config.gateway,
             trace_link: config.trace_link,
+            trusted_proxies: config.trusted_proxies,
             shutdown: CancellationToken::new(),
         };
         Ok(Self {
@@ -48,12 +56,14 @@ impl App {
         })
     }
 
-    /// Creates the secret of a one-time link (`/#once=…`), which signs one person in as operator.
+    /// Creates the secret of a one-time link (`/#once=…`), which signs one person in as operator
+    /// within 24 hours. It replaces an unused earlier one.
     ///
     /// # Errors
     /// Status 69 if the system has no randomness.
-    pub fn one_time_secret(&self) -> Result<Secret, Exit> {
-        self.state.access.create_one_time_secret()
+    pub fn create_link(&self) -> Result<Secret, Exit> {
+        let created = self.state.access.sessions.create_link();
+        created.map_err(|error| Exit::unavailable(error.to_string()))
     }
 
     /// Serves until `stop` is cancelled.

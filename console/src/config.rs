@@ -7,7 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use postern_common::Secret;
 use postern_common::config::{Env, read_listen};
 use postern_common::decode::{Field, Object};
+use postern_common::http::TrustedProxies;
 use postern_common::log::Log;
+use postern_common::network::IpNetwork;
 use url::Url;
 
 const DEFAULT_LISTEN_ADDRESS: SocketAddr =
@@ -21,6 +23,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Host names by which the console may be called, besides loopback names. Default none.
     pub hosts: Vec<String>,
+    /// Proxies whose `X-Forwarded-For` names the client. Default the loopback addresses.
+    pub trusted_proxies: TrustedProxies,
     /// Log format and filter. Default JSON at `info`.
     pub log: Log,
     /// The gateway at which people sign in (`sign_in.gateway`). Default `http://127.0.0.1:8500`.
@@ -31,6 +35,9 @@ pub struct Config {
     pub trace_link: Option<TraceLink>,
     /// The processes that the console shows.
     pub processes: Vec<ProcessGroup>,
+    /// The secret with which a program of this machine requests one-time links, of a standalone
+    /// installation. Not a key of the file: `None`.
+    pub link_secret: Option<Secret>,
 }
 
 /// The members of each role. Nobody else has access.
@@ -85,6 +92,9 @@ impl Config {
         let log = Log::read(root, env);
         let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
         let hosts = root.list("hosts", |field| field.text(1..=253));
+        let trusted_proxies = root
+            .optional("trusted_proxies", |field| field.array(IpNetwork::read))
+            .map_or_else(TrustedProxies::default, TrustedProxies::from);
         let gateway = root.section("sign_in", |sign_in| {
             sign_in.optional("gateway", |field| field.url())
         });
@@ -102,11 +112,13 @@ impl Config {
         Some(Self {
             listen,
             hosts,
+            trusted_proxies,
             log,
             gateway,
             roles,
             trace_link,
             processes,
+            link_secret: None,
         })
     }
 }
@@ -227,6 +239,7 @@ mod tests {
 
     const EVERY_KEY: &str = r#"
 hosts = ["console.example"]
+trusted_proxies = ["10.0.0.0/8"]
 [[listen]]
 address = "127.0.0.1:8512"
 [log]

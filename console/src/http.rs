@@ -1,29 +1,47 @@
 //! Routes of the console.
 //!
-//! Shells and assets are public. Fragments, streams and changes require a bearer token. Changes
+//! Shells and assets are public. Changes of other origins are rejected. Fragments, streams and changes require a bearer token. Changes
 //! require the role operator and a JSON body, which a form of another site cannot send.
 //!
-//! Depends on `access`, `actions`, `live`, `pages`, `shell`, `state` and `tail`.
+//! Depends on `access`, `actions`, `live`, `pages`, `sessions`, `shell`, `state` and `tail`.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, State};
-use axum::middleware::map_response;
+use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::{ALLOW, CONTENT_TYPE, HOST, ORIGIN};
+use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use maud::Markup;
 use postern_common::decode::{Field, Object};
-use postern_common::http::{AllowedHosts, Json, json, no_store};
-use postern_common::{Code, Problem};
+use postern_common::http::{AllowedHosts, Json, Peer, bearer, json, no_store};
+use postern_common::{Code, Problem, Secret};
 use serde_json::{Value, json as object};
 
-use crate::access::{Person, Role};
+use crate::access::{Caller, MAX_TOKEN_BYTES, Person, Role};
 use crate::pages::{self, Context};
+use crate::sessions::is_session_token;
 use crate::state::ConsoleState;
 use crate::{actions, live, shell, tail};
+
+impl FromRequestParts<Arc<ConsoleState>> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &Arc<ConsoleState>,
+    ) -> Result<Self, Infallible> {
+        let peer = Peer::from_request_parts(parts, state).await?;
+        Ok(Self {
+            headers: parts.headers.clone(),
+            address: state.trusted_proxies.client_address(peer, &parts.headers),
+        })
+    }
+}
 
 type Shared = State<Arc<ConsoleState>>;
 
@@ -38,6 +56,7 @@ pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
         .route("/session", get(session).delete(sign_out))
         .route("/session/sign-in", post(sign_in))
         .route("/session/exchange", post(exchange))
+        .route("/session/link", post(create_link))
         .route("/fragments/{*page}", get(fragment))
         .route("/live/requests", get(live_requests))
         .route("/live/fragments/{*page}", get(live_fragment))
@@ -53,7 +72,10 @@ pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
     }
     // A route, because the request layer sets the fallback, which would lack the header fields.
     let router = router.route("/{*path}", any(|| async { Code::NotFound }));
-    let router = router.with_state(state).layer(map_response(protect));
+    let router = router
+        .with_state(state)
+        .layer(from_fn(reject_other_origins))
+        .layer(map_response(protect));
     hosts.guard(router)
 }
 
@@ -70,6 +92,37 @@ async fn protect(mut response: Response) -> Response {
     shell::protect(response)
 }
 
+/// Answers 400 to a change from a page of another origin (RFC 6454). Browsers send `Origin` with
+/// every change; other clients need not.
+async fn reject_other_origins(request: Request, next: Next) -> Response {
+    if request.method().is_safe() || is_own_origin(request.headers()) {
+        return next.run(request).await;
+    }
+    let detail = "Origin is not that of this console";
+    Problem::new(Code::InvalidHeader)
+        .detail(detail)
+        .into_response()
+}
+
+/// Returns whether the host and port of `Origin` are those of `Host`, or there is no `Origin`. The
+/// scheme may differ behind a proxy with TLS.
+fn is_own_origin(headers: &HeaderMap) -> bool {
+    let mut origins = headers.get_all(ORIGIN).iter();
+    let Some(origin) = origins.next() else {
+        return true;
+    };
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let authority = origin.to_str().ok().and_then(|origin| {
+        let (scheme, authority) = origin.split_once("://")?;
+        matches!(scheme, "http" | "https").then_some(authority)
+    });
+    let is_own = match (authority, host) {
+        (Some(authority), Some(host)) => authority.eq_ignore_ascii_case(host),
+        (None, _) | (_, None) => false,
+    };
+    is_own && origins.next().is_none()
+}
+
 fn markup(markup: Markup) -> Response {
     (
         [(CONTENT_TYPE, "text/html; charset=utf-8")],
@@ -78,42 +131,47 @@ fn markup(markup: Markup) -> Response {
         .into_response()
 }
 
-async fn page() -> Response {
-    markup(shell::page())
+async fn page(State(state): Shared) -> Response {
+    markup(shell::page(state.access.sessions.has_links()))
 }
 
-async fn session(State(state): Shared, headers: HeaderMap) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&headers).await?;
+async fn session(State(state): Shared, caller: Caller) -> Result<Response, Problem> {
+    let person = state.access.authenticate(&caller).await?;
     let body = object!({ "name": person.name, "role": person.role.as_str() });
     Ok(no_store(json(StatusCode::OK, &body)))
 }
 
-async fn sign_out(State(state): Shared, headers: HeaderMap) -> Response {
-    state.access.sign_out(&headers);
+async fn sign_out(State(state): Shared, caller: Caller) -> Response {
+    state.access.sign_out(&caller);
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// Signs in at the gateway. Its answer to wrong credentials is passed on.
-async fn sign_in(State(state): Shared, body: Json) -> Result<Response, Problem> {
+async fn sign_in(State(state): Shared, caller: Caller, body: Json) -> Result<Response, Problem> {
     let credentials = body.read(|root| {
         let email = root.required("email", |field| field.text(1..=254));
         let password = root.required("password", |field| field.text(1..=1024));
         Some(object!({ "email": email?, "password": password? }))
     })?;
+    let attempt = state.access.attempts.admit(caller.address)?;
+    let token = sign_in_at_gateway(&state, &credentials).await;
+    attempt.settle(&token);
+    Ok(secret_answer("token", &token?))
+}
+
+/// Signs in at the gateway. Its answer to wrong credentials is passed on.
+async fn sign_in_at_gateway(state: &ConsoleState, credentials: &Value) -> Result<Secret, Problem> {
     let unavailable = || Problem::new(Code::Unavailable).detail("the gateway does not answer");
     let url = state
         .gateway
         .join("auth/login")
         .map_err(|_| unavailable())?;
-    let request = state.directory.client().post(url).json(&credentials);
+    let request = state.directory.client().post(url).json(credentials);
     let request = request.timeout(std::time::Duration::from_secs(15));
     let reply = request.send().await.map_err(|_| unavailable())?;
     let status = reply.status();
     let answer: Value = reply.json().await.map_err(|_| unavailable())?;
     match answer["accessToken"].as_str() {
-        Some(token) if status.is_success() => {
-            Ok(no_store(json(StatusCode::OK, &object!({ "token": token }))))
-        }
+        Some(token) if status.is_success() => Ok(Secret::from(token)),
         Some(_) | None => {
             let code = answer["code"].as_str().and_then(Code::named);
             let problem = Problem::new(code.unwrap_or(Code::Unavailable));
@@ -127,22 +185,30 @@ async fn sign_in(State(state): Shared, body: Json) -> Result<Response, Problem> 
     }
 }
 
-async fn exchange(State(state): Shared, body: Json) -> Result<Response, Problem> {
+/// Exchanges the secret of a one-time link for the token of a session.
+async fn exchange(State(state): Shared, caller: Caller, body: Json) -> Result<Response, Problem> {
     let secret = body.read(|root| root.required("secret", |field| field.text(1..=128)))?;
-    let token = state.access.exchange(&secret)?;
-    Ok(no_store(json(
-        StatusCode::OK,
-        &object!({ "token": token.expose() }),
-    )))
+    let token = state.access.exchange(&caller, &secret)?;
+    Ok(secret_answer("token", &token))
+}
+
+/// Creates a one-time link for `postern console-link`.
+async fn create_link(State(state): Shared, caller: Caller) -> Result<Response, Problem> {
+    let secret = state.access.create_link(&caller)?;
+    Ok(secret_answer("secret", &secret))
+}
+
+fn secret_answer(name: &str, secret: &Secret) -> Response {
+    no_store(json(StatusCode::OK, &object!({ name: secret.expose() })))
 }
 
 async fn fragment(
     State(state): Shared,
     Path(page): Path<String>,
     uri: Uri,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&headers).await?;
+    let person = state.access.authenticate(&caller).await?;
     let rendered = state.render(&person, &page, &uri).await?;
     Ok(markup(rendered))
 }
@@ -151,29 +217,29 @@ async fn live_fragment(
     State(state): Shared,
     Path(page): Path<String>,
     uri: Uri,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&headers).await?;
-    Ok(live::fragments(state, person, page, uri, headers))
+    let person = state.access.authenticate(&caller).await?;
+    Ok(live::fragments(state, person, page, uri, caller))
 }
 
 async fn live_requests(
     State(state): Shared,
     uri: Uri,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&headers).await?;
+    let person = state.access.authenticate(&caller).await?;
     let query = uri.query().unwrap_or_default();
-    tail::requests(state, &person, headers, query).await
+    tail::requests(state, &person, caller, query).await
 }
 
 /// Renders the details of a request from its event in the live tail, which changes nothing.
 async fn request_details(
     State(state): Shared,
-    headers: HeaderMap,
+    caller: Caller,
     body: Json,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&headers).await?;
+    let person = state.access.authenticate(&caller).await?;
     let event = body.into_node()?.to_json();
     if !event.is_object() {
         return Err(Code::InvalidRequest.into());
@@ -184,8 +250,8 @@ async fn request_details(
     Ok(markup(details))
 }
 
-async fn operator(state: &ConsoleState, headers: &HeaderMap) -> Result<Person, Problem> {
-    let person = state.access.authenticate(headers).await?;
+async fn operator(state: &ConsoleState, caller: &Caller) -> Result<Person, Problem> {
+    let person = state.access.authenticate(caller).await?;
     if person.role < Role::Operator {
         let detail = "changes require the role operator ([roles] of console.toml)";
         return Err(Problem::new(Code::InsufficientScope).detail(detail));
@@ -196,10 +262,10 @@ async fn operator(state: &ConsoleState, headers: &HeaderMap) -> Result<Person, P
 async fn act(
     State(state): Shared,
     Path(name): Path<String>,
-    headers: HeaderMap,
+    caller: Caller,
     body: Json,
 ) -> Result<Response, Problem> {
-    let person = operator(&state, &headers).await?;
+    let person = operator(&state, &caller).await?;
     let action = actions::find(&name).ok_or(Code::NotFound)?;
     let node = body.into_node()?.to_json();
     let fields = node.as_object().ok_or(Code::InvalidRequest)?;
@@ -223,10 +289,10 @@ async fn act(
 /// Checks a configuration text, which changes nothing.
 async fn check_configuration(
     State(state): Shared,
-    headers: HeaderMap,
+    caller: Caller,
     body: Json,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&headers).await?;
+    let person = state.access.authenticate(&caller).await?;
     let text =
         body.read(|root| root.required("text", |field| field.string().map(str::to_owned)))?;
     let context = Context::new(&person, &state.directory, &state.sampler);
@@ -236,10 +302,10 @@ async fn check_configuration(
 /// Sends a request of the API page to the configured gateway with the caller's own token.
 async fn try_request(
     State(state): Shared,
-    headers: HeaderMap,
+    caller: Caller,
     body: Json,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&headers).await?;
+    let person = state.access.authenticate(&caller).await?;
     let request = body.read(read_try_request)?;
     if request.method != Method::GET && person.role < Role::Operator {
         return Err(Code::InsufficientScope.into());
@@ -250,9 +316,7 @@ async fn try_request(
         .client()
         .request(request.method, format!("{base}{}", request.path))
         .timeout(std::time::Duration::from_secs(15));
-    if let Some(token) = headers.get(http::header::AUTHORIZATION) {
-        call = call.header(http::header::AUTHORIZATION, token);
-    }
+    call = call.bearer_auth(try_token(&caller, &person, request.token)?.expose());
     if let Some(text) = request.body {
         call = call.header(CONTENT_TYPE, "application/json").body(text);
     }
@@ -273,10 +337,24 @@ async fn try_request(
     Ok(no_store(json(StatusCode::OK, &body)))
 }
 
+/// Returns the access token of a request of the API page: the one that was entered, else that of
+/// the caller. The token of a session of the console is sent nowhere.
+fn try_token(caller: &Caller, person: &Person, entered: Option<String>) -> Result<Secret, Problem> {
+    match entered {
+        Some(token) if !is_session_token(&token) => Ok(Secret::new(token)),
+        None if !person.is_local => Ok(Secret::from(bearer(&caller.headers)?)),
+        Some(_) | None => {
+            let detail = "an access token is required: the session of the console is none";
+            Err(Problem::new(Code::ValidationFailed).error("/token", "missing_field", detail))
+        }
+    }
+}
+
 struct TryRequest {
     method: Method,
     path: String,
     body: Option<String>,
+    token: Option<String>,
 }
 
 fn read_try_request(root: &Object<'_>) -> Option<TryRequest> {
@@ -300,9 +378,11 @@ fn read_try_request(root: &Object<'_>) -> Option<TryRequest> {
         }
     });
     let body = root.optional("body", |field| field.string().map(str::to_owned));
+    let token = root.optional("token", |field| field.text(1..=MAX_TOKEN_BYTES));
     Some(TryRequest {
         method: Method::from_bytes(method?.as_bytes()).ok()?,
         path: path?,
         body: body.filter(|body| !body.trim().is_empty()),
+        token,
     })
 }

@@ -9,7 +9,7 @@
 //! 1. `config` reads `conf/console.toml`; `processes` knows the replicas and calls them.
 //! 2. `sampling` reads `/metrics` and `/readyz` of each replica every 5 s and keeps an hour
 //!    (`prometheus_text` parses, `status` is the result, `findings` says what is wrong).
-//! 3. `access` verifies who is calling; `actions` are the changes that an operator may make.
+//! 3. `access` verifies who is calling (`attempts` limits guesses, `sessions` has those of the one-time link); `actions` are the changes that an operator may make.
 //! 4. `pages` renders fragments with `widgets`; `shell` has the static part and the assets.
 //! 5. `http` routes requests, `live` streams updates, `state` is what they share, `app` assembles the parts.
 
@@ -25,6 +25,9 @@ mod status;
 mod tail;
 
 mod access;
+mod attempts;
+mod sessions;
+
 mod actions;
 
 mod pages;

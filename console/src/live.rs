@@ -10,10 +10,10 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use http::Uri;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Uri};
 
-use crate::access::Person;
+use crate::access::{Caller, Person};
 use crate::sampling::SAMPLE_INTERVAL;
 use crate::state::ConsoleState;
 
@@ -23,13 +23,13 @@ pub(crate) fn fragments(
     person: Person,
     page: String,
     uri: Uri,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Response {
     let shutdown = state.shutdown.clone();
-    let parts = (state, person, page, uri, headers);
-    let events = stream::unfold(parts, |(state, person, page, uri, headers)| async move {
+    let parts = (state, person, page, uri, caller);
+    let events = stream::unfold(parts, |(state, person, page, uri, caller)| async move {
         tokio::time::sleep(SAMPLE_INTERVAL).await;
-        let event = match state.access.authenticate(&headers).await {
+        let event = match state.access.authenticate(&caller).await {
             Ok(_) => match state.render(&person, &page, &uri).await {
                 Ok(markup) => event("fragment", &markup.into_string()),
                 Err(_) => event("failed", ""),
@@ -39,7 +39,7 @@ pub(crate) fn fragments(
         };
         Some((
             Ok::<_, std::io::Error>(event),
-            (state, person, page, uri, headers),
+            (state, person, page, uri, caller),
         ))
     });
     event_stream(Body::from_stream(

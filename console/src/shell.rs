@@ -100,8 +100,9 @@ pub(crate) fn asset(path: &str) -> Response {
     (headers, asset.text).into_response()
 }
 
-/// Returns the shell: navigation, search and an empty main part.
-pub(crate) fn page() -> Markup {
+/// Returns the shell: navigation, search and an empty main part. `has_links` is true for a standalone
+/// installation.
+pub(crate) fn page(has_links: bool) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -145,17 +146,21 @@ pub(crate) fn page() -> Markup {
                         button.primary type="button" value="yes" { "Confirm" }
                     }
                 }
-                template #sign-in-page { (sign_in()) }
+                template #sign-in-page { (sign_in(has_links)) }
             }
         }
     }
 }
 
-fn sign_in() -> Markup {
+fn sign_in(has_links: bool) -> Markup {
     html! {
         div.sign-in {
             h1 tabindex="-1" { "Sign in to Postern" }
             p.muted #sign-in-reason {}
+            @if has_links { div.panel {
+                p { "To sign in as operator, print a link on the machine that runs Postern, and open it:" }
+                pre.code tabindex="0" { "postern console-link" }
+            } }
             form.panel.stack #sign-in {
                 label { "E-mail address" input type="email" name="email" autocomplete="username" required; }
                 label { "Password" input type="password" name="password" autocomplete="current-password" required; }

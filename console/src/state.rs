@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::Uri;
 use maud::Markup;
 use postern_common::Problem;
+use postern_common::http::TrustedProxies;
 use tokio_util::sync::CancellationToken;
 use url::{Url, form_urlencoded};
 
@@ -22,6 +23,8 @@ pub(crate) struct ConsoleState {
     pub(crate) sampler: Arc<Sampler>,
     pub(crate) gateway: Url,
     pub(crate) trace_link: Option<TraceLink>,
+    /// Proxies in front of the console.
+    pub(crate) trusted_proxies: TrustedProxies,
     /// Ends streams, for which a shutdown would wait.
     pub(crate) shutdown: CancellationToken,
 }

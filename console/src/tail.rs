@@ -73,7 +73,7 @@ struct EventSplitter {
 pub(crate) async fn requests(
     state: Arc<ConsoleState>,
     person: &Person,
-    headers: HeaderMap,
+    caller: Caller,
     query: &str,
 ) -> Result<Response, Problem> {
     let (sender, receiver) = mpsc::channel(MAX_WAITING_CHUNKS);
@@ -93,7 +93,7 @@ pub(crate) async fn requests(
     if !opened.iter().any(|(_, result)| result.is_ok()) {
         return Err(refusal(&opened));
     }
-    tokio::spawn(follower.run(opened, headers));
+    tokio::spawn(follower.run(opened, caller));
     let chunks = stream::unfold(receiver, |mut receiver| async move {
         let chunk = receiver.recv().await?;
         Some((Ok::<_, io::Error>(chunk), receiver))
@@ -127,7 +127,7 @@ impl Follower {
     async fn run(
         self,
         opened: Vec<(Process, Result<reqwest::Response, Refusal>)>,
-        headers: HeaderMap,
+        caller: Caller,
     ) {
         // Dropping the set ends its tasks.
         let mut tasks = JoinSet::new();
@@ -145,7 +145,7 @@ impl Follower {
                 () = sleep(CHECK_INTERVAL) => {}
             }
             // The next request of the page shows the sign-in.
-            if self.state.access.authenticate(&headers).await.is_err() {
+            if self.state.access.authenticate(&caller).await.is_err() {
                 return;
             }
             let gateways = self.state.directory.of(ProcessKind::Gateway);

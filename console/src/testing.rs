@@ -9,6 +9,7 @@ use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use parking_lot::Mutex;
 use postern_common::clock::Timestamp;
+use postern_common::http::TrustedProxies;
 use postern_common::log::Log;
 use postern_common::{Clock, Secret};
 use serde_json::{Value, json};
@@ -20,6 +21,7 @@ use crate::App;
 use crate::config::{Config, Members, ProcessGroup, ProcessKind, RoleRules, TraceLink};
 
 pub(crate) const SECRET: &str = "0123456789abcdef0123456789abcdef";
+pub(crate) const LINK_SECRET: &str = "fedcba9876543210fedcba9876543210";
 pub(crate) const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>";
 
 /// What the stub processes answer.
@@ -36,6 +38,7 @@ pub(crate) struct Received {
     pub(crate) method: Method,
     pub(crate) uri: String,
     pub(crate) operator: Option<String>,
+    pub(crate) authorization: Option<String>,
     pub(crate) body: Value,
 }
 
@@ -64,6 +67,8 @@ impl Console {
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             hosts: Vec::new(),
+            trusted_proxies: TrustedProxies::default(),
+            link_secret: Some(Secret::from(LINK_SECRET)),
             log: log(),
             gateway: stub.clone(),
             roles: RoleRules {
@@ -75,7 +80,7 @@ impl Console {
         };
         let clock = Clock::manual(Timestamp(1_800_000_000_000));
         let app = App::build(config, clock.clone()).expect("built");
-        let once = app.one_time_secret().expect("randomness");
+        let once = app.create_link().expect("randomness");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let stop = CancellationToken::new();
@@ -127,6 +132,15 @@ impl Console {
             .collect()
     }
 
+    /// Returns the number of calls with a text in the header `Authorization` or in the body.
+    pub(crate) fn calls_with(&self, text: &str) -> usize {
+        let has_text = |call: &&Received| {
+            let authorization = call.authorization.as_deref().unwrap_or_default();
+            authorization.contains(text) || call.body.to_string().contains(text)
+        };
+        self.received.lock().iter().filter(has_text).count()
+    }
+
     pub(crate) fn verifications(&self) -> usize {
         let calls = self.received.lock();
         calls
@@ -159,6 +173,7 @@ pub(crate) async fn stub(answers: Answers, received: Arc<Mutex<Vec<Received>>>) 
                 method,
                 uri: uri.to_string(),
                 operator: text("x-postern-operator").map(str::to_owned),
+                authorization: text("authorization").map(str::to_owned),
                 body: serde_json::from_slice(&body).unwrap_or_default(),
             };
             received.lock().push(call.clone());
@@ -215,6 +230,7 @@ pub(crate) fn principal(body: &Value) -> Response {
         Some("Bearer impostor") => {
             json!({ "kind": "user", "subject": "deploy", "username": "deploy", "groups": [] })
         }
+        Some("Bearer guessed") => return problem(401, "token_signature_invalid"),
         Some(_) | None => return problem(401, "token_expired"),
     };
     Json(answer).into_response()
@@ -226,6 +242,7 @@ pub(crate) fn answer(answers: Answers, path: &str, body: &Value) -> Response {
         "reason": HOSTILE, "notificationId": HOSTILE, "requestId": HOSTILE, "subject": HOSTILE, "name": HOSTILE,
         "state": HOSTILE, "status": HOSTILE, "detail": { "reply": [HOSTILE] }, "path": HOSTILE, "hosts": [HOSTILE],
         "address": HOSTILE, "id": HOSTILE, "network": HOSTILE, "kid": HOSTILE, "number": HOSTILE, "hash": HOSTILE,
+        "paused": { "operator": HOSTILE, "at": HOSTILE, "reason": HOSTILE },
         "endpoints": [{ "address": HOSTILE, "ejected": { "cause": HOSTILE } }], "keys": [{ "kid": HOSTILE }],
         "template": HOSTILE, "recipient": HOSTILE, "issuer": HOSTILE, "lastError": HOSTILE, HOSTILE: HOSTILE,
     });

@@ -1,6 +1,7 @@
 //! Tests of the console against stub processes.
 
 mod live_tail;
+mod sign_in;
 
 use std::time::Duration;
 
@@ -144,6 +145,7 @@ async fn change_is_one_call_with_the_operator_and_a_log_event() {
         method: Method::POST,
         uri: "/admin/providers/..%2Fa%2Fb%3Fc%23d/test".to_owned(),
         operator: Some("s-1".to_owned()),
+        authorization: Some(format!("Bearer {SECRET}")),
         body: json!({ "to": "ada@example.com" }),
     };
     assert_eq!(console.changes(), [expected]);
@@ -156,6 +158,35 @@ async fn change_is_one_call_with_the_operator_and_a_log_event() {
     for secret in [SECRET, "ada@example.com"] {
         assert_eq!(log.with(&[secret]), 0, "{}", log.text());
     }
+}
+
+#[tokio::test]
+async fn provider_is_paused_with_a_reason_and_resumed() {
+    let console = Console::start(Answers::Hostile).await;
+    let pause = json!({ "target": "smtp", "reason": "wrong sender" });
+    let resume = json!({ "target": "smtp" });
+    for (name, body, expected) in [
+        (
+            "provider.pause",
+            &pause,
+            json!({ "reason": "wrong sender" }),
+        ),
+        ("provider.resume", &resume, json!({})),
+    ] {
+        let path = format!("/actions/{name}");
+        let (status, answer) = console.post(&path, "operator", body).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        let made = console.changes().pop().expect("a change");
+        let uri = format!("/admin/{}", name.replace("provider.", "providers/smtp/"));
+        assert_eq!((made.uri, made.body), (uri, expected));
+        let (status, _) = console.post(&path, "viewer", body).await;
+        assert_eq!(status, StatusCode::FORBIDDEN);
+    }
+    let (_, page) = console.get("/fragments/providers", "operator").await;
+    assert!(page.contains("provider.resume"), "{page}");
+    assert!(page.contains("Paused by &lt;script&gt;"), "{page}");
+    let (_, page) = console.get("/fragments/providers", "viewer").await;
+    assert!(!page.contains("provider.resume"), "{page}");
 }
 
 #[tokio::test]
@@ -224,60 +255,6 @@ async fn verification_is_used_again_for_five_seconds() {
         );
     }
     assert_eq!(console.verifications(), 4);
-}
-
-#[tokio::test]
-async fn one_time_link_is_valid_once_and_its_session_for_12_hours() {
-    let console = Console::start(Answers::Hostile).await;
-    let wrong = json!({ "secret": "0".repeat(64) });
-    assert_eq!(
-        console.post("/session/exchange", "", &wrong).await.0,
-        StatusCode::UNAUTHORIZED
-    );
-    let right = json!({ "secret": console.once.expose() });
-    let (status, answer) = console.post("/session/exchange", "", &right).await;
-    assert_eq!(status, StatusCode::OK, "{answer}");
-    let token = answer["token"].as_str().expect("a token").to_owned();
-    assert_eq!(
-        console.post("/session/exchange", "", &right).await.0,
-        StatusCode::UNAUTHORIZED
-    );
-    let (_, session) = console.get("/session", &token).await;
-    assert!(session.contains("operator"), "{session}");
-    console.clock.advance(Duration::from_secs(12 * 3600 - 1));
-    assert_eq!(console.get("/session", &token).await.0, StatusCode::OK);
-    console.clock.advance(Duration::from_secs(1));
-    assert_eq!(
-        console.get("/session", &token).await.0,
-        StatusCode::UNAUTHORIZED
-    );
-    let forged = format!("postern-console-{}", "0".repeat(64));
-    assert_eq!(
-        console.get("/session", &forged).await.0,
-        StatusCode::UNAUTHORIZED
-    );
-    assert_eq!(
-        console.verifications(),
-        0,
-        "a console session is not sent to the gateway"
-    );
-}
-
-#[tokio::test]
-async fn sign_in_passes_the_answer_of_the_gateway_on() {
-    let console = Console::start(Answers::Hostile).await;
-    let body = json!({ "email": "ada@example.com", "password": "right" });
-    let (status, answer) = console.post("/session/sign-in", "", &body).await;
-    assert_eq!(
-        (status, answer["token"].as_str()),
-        (StatusCode::OK, Some("operator"))
-    );
-    let body = json!({ "email": "ada@example.com", "password": "wrong" });
-    let (status, answer) = console.post("/session/sign-in", "", &body).await;
-    assert_eq!(
-        (status.as_u16(), answer["code"].as_str()),
-        (401, Some("invalid_credentials"))
-    );
 }
 
 #[tokio::test]

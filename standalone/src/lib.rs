@@ -1,5 +1,5 @@
-//! All of Postern in one process: the gateway, both upstreams, the identity pool, and the
-//! development services (sample services, social provider, mail catcher).
+//! All of Postern in one process: the gateway, both upstreams, the console, the identity pool, and
+//! the development services (sample services, social provider, mail catcher).
 //!
 //! The services are the same code with the same configuration files (`conf/`) as in separate
 //! processes, with SQLite and in-memory caches. [`start`] starts an installation in a data folder
@@ -7,6 +7,7 @@
 //! own configuration files, without any development service.
 
 // Entry points.
+mod console;
 mod startup;
 mod timeline;
 mod tokens;
@@ -27,6 +28,7 @@ mod web;
 
 mod data_folder;
 
+pub use console::console_link;
 pub use lifecycle::{Addresses, Running};
 pub use startup::{Options, greeting, start, start_configured};
 pub use timeline::{TimelineSources, timeline};

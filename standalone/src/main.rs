@@ -40,7 +40,7 @@ struct RunOptions {
     /// address requires --config
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// Port of the gateway; the other parts use the 11 following ports. 0 lets the operating system
+    /// Port of the gateway; the other parts use the 12 following ports. 0 lets the operating system
     /// assign all ports
     #[arg(long, default_value_t = 8500)]
     port: u16,
@@ -79,6 +79,9 @@ enum CliCommand {
         #[arg(long)]
         password_stdin: bool,
     },
+    /// Print a new one-time link to the console of the running postern, which signs in as operator.
+    /// An unused earlier link is no longer valid
+    ConsoleLink,
     /// Print what happened to a person, a request or a notification: sign-ins, notifications and
     /// requests in the order of time
     #[command(after_help = TIMELINE_EXAMPLES)]
@@ -130,6 +133,9 @@ fn main() -> ExitCode {
             None => runtime.block_on(Box::pin(run(arguments.data_dir, arguments.run, started_at))),
             Some(CliCommand::Token { service, user, .. }) => {
                 runtime.block_on(Box::pin(token(arguments.data_dir, service, user)))
+            }
+            Some(CliCommand::ConsoleLink) => {
+                runtime.block_on(Box::pin(console_link(arguments.data_dir)))
             }
             Some(CliCommand::Timeline(options)) => {
                 runtime.block_on(Box::pin(timeline(arguments.data_dir, options)))
@@ -199,6 +205,12 @@ async fn token(
         (None, None) => return Err(Exit::usage("token: requires --service or --user")),
     };
     print_text(&format!("{}\n", token.expose()));
+    Ok(())
+}
+
+async fn console_link(data_dir: PathBuf) -> Result<(), Exit> {
+    let link = postern::console_link(&data_dir).await?;
+    print_text(&format!("{}\n", link.expose()));
     Ok(())
 }
 

@@ -88,6 +88,17 @@ impl Postern {
             .expect("development components have addresses")
     }
 
+    /// Returns a new one-time link to its console.
+    ///
+    /// # Panics
+    /// If the console does not answer.
+    pub async fn console_link(&self) -> String {
+        let link = postern::console_link(self.folder()).await.expect("a link");
+        let secret = link.expose().rsplit('=').next().unwrap_or_default();
+        sensitive::record("console link", secret);
+        link.expose().to_owned()
+    }
+
     /// Stores a mail in its mail catcher, as if it had arrived by SMTP. Returns its id.
     ///
     /// # Panics

@@ -51,7 +51,7 @@ impl AuthCluster {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
             .expect("the folder can be written");
-        let port = ports::free(12);
+        let port = ports::free(13);
         let standalone = Program::of_workspace("postern", folder.path())
             .arg("--data-dir")
             .arg("var");

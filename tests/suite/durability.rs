@@ -29,7 +29,7 @@ impl Installation {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().expect("a temporary folder"),
-            port: ports::free(12),
+            port: ports::free(13),
         }
     }
 

@@ -55,6 +55,7 @@ mod redis_pair;
 mod refusals;
 mod replicas;
 mod sensitive;
+mod standalone_console;
 mod startup;
 mod statuses;
 mod streaming;

@@ -76,7 +76,8 @@ async fn paused_provider_is_called_by_no_replica() {
     let answer = cluster.change(&first, &path("pause"), &reason).await;
     assert_eq!(answer["paused"]["operator"], "ada", "{answer}");
     let since = Instant::now();
-    let gauge = format!("postern_notify_provider_paused{{channel=\"sms\",provider=\"{PROVIDER_NAME}\"}}");
+    let gauge =
+        format!("postern_notify_provider_paused{{channel=\"sms\",provider=\"{PROVIDER_NAME}\"}}");
     cluster.wait_for_metric(&second, &gauge, 1).await;
     let took = since.elapsed();
     assert!(took < PAUSE_LIMIT, "{took:?}");
@@ -86,10 +87,16 @@ async fn paused_provider_is_called_by_no_replica() {
     let sent = cluster.post_mail(&second, "ada@example.com").await;
     cluster.settled(&second, &sent, "SENT").await;
     let view = wait_for_reason(&cluster, &second, &ids[39], "PROVIDER_PAUSED").await;
-    assert_eq!((&view["status"], &view["attempts"]), (&"QUEUED".into(), &0.into()));
+    assert_eq!(
+        (&view["status"], &view["attempts"]),
+        (&"QUEUED".into(), &0.into())
+    );
     let ready = cluster.readiness(&second).await;
     let name = format!("{PROVIDER_NAME} paused");
-    assert_eq!((&ready["ready"], &ready["degraded"]), (&true.into(), &json!([name])));
+    assert_eq!(
+        (&ready["ready"], &ready["degraded"]),
+        (&true.into(), &json!([name]))
+    );
     // The pause survives all processes.
     for replica in [first, second] {
         let _ = replica.running.stop("TERM").await;

@@ -37,8 +37,26 @@ pub(super) fn render(context: &Context<'_>) -> Markup {
             label.grow { "Method, path, summary or tag" input type="search" name="q" value=(context.parameter("q")); }
             button type="submit" { "Search" }
         }
+        (access_token(context))
         p.muted { (operations.len()) " operations" }
         @for (path, method, operation) in &operations { (operation_panel(context, path, method, operation)) }
+    }
+}
+
+/// The token of requests that the page sends. A session of the one-time link has none.
+fn access_token(context: &Context<'_>) -> Markup {
+    html! {
+        div.panel.stack {
+            label { "Access token for requests of this page"
+                input #try-token type="password" autocomplete="off" aria-describedby="try-token-hint";
+            }
+            p.muted #try-token-hint {
+                @if context.person.is_local {
+                    "Required: your session is of the console only. " (mono("postern token")) " prints one."
+                } @else { "Default: the token with which you signed in." }
+                " It stays on this page."
+            }
+        }
     }
 }
 

@@ -10,6 +10,7 @@ pub(super) fn content(addresses: &Addresses, client: reqwest::Client) -> StartPa
     StartPage {
         parts: services(addresses)
             .into_iter()
+            .chain([console(addresses)])
             .chain(development(addresses))
             .collect(),
         commands: commands(&url(addresses.proxy)),
@@ -50,6 +51,17 @@ fn services(addresses: &Addresses) -> [Part; 3] {
             addresses.notify_admin,
         ),
     ]
+}
+
+/// The console.
+fn console(addresses: &Addresses) -> Part {
+    Part {
+        name: "Console",
+        purpose: "For operators. The command postern console-link prints a link that signs you in.",
+        address: url(addresses.console),
+        page: Some(url(addresses.console)),
+        admin: None,
+    }
 }
 
 /// What stands for an operator's own systems.

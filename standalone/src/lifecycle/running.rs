@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use futures_util::FutureExt;
+use postern_common::Secret;
 use postern_common::exit::Exit;
 use tokio::task::JoinSet;
 
@@ -34,6 +35,8 @@ pub struct Running {
     addresses: Option<Addresses>,
     environment: EnvironmentFile,
     mailbox: Option<Arc<Mailbox>>,
+    /// The one-time link to the console.
+    console_link: Option<Secret>,
     stages: Vec<ShutdownStage>,
     _folder: Option<DataFolder>,
 }
@@ -115,6 +118,7 @@ impl Running {
             addresses: Some(addresses),
             environment,
             mailbox: Some(mailbox),
+            console_link: None,
             stages,
             _folder: Some(folder),
         }
@@ -126,9 +130,22 @@ impl Running {
             addresses: None,
             environment: EnvironmentFile::default(),
             mailbox: None,
+            console_link: None,
             stages,
             _folder: None,
         }
+    }
+
+    /// Adds the one-time link to the console.
+    pub(crate) fn with_console_link(mut self, link: Secret) -> Self {
+        self.console_link = Some(link);
+        self
+    }
+
+    /// Returns the one-time link to the console, or `None` if started from configuration files.
+    #[must_use]
+    pub fn console_link(&self) -> Option<&Secret> {
+        self.console_link.as_ref()
     }
 
     /// Returns the address of each part, or `None` if started from configuration files.

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 pub(crate) struct BoundSockets {
     pub(crate) services: ServiceSockets,
     pub(crate) development: DevelopmentSockets,
+    pub(crate) console: TcpListener,
 }
 
 /// The sockets of the three services.
@@ -63,6 +64,8 @@ pub struct Addresses {
     pub auth_admin: SocketAddr,
     /// Admin listener of the notification upstream.
     pub notify_admin: SocketAddr,
+    /// The console.
+    pub console: SocketAddr,
 }
 
 // === impl BoundSockets ===
@@ -96,6 +99,7 @@ impl BoundSockets {
         let ((smtp, smtp_address), (mail, mail_address)) = (part(7).await?, part(8).await?);
         let (proxy_admin, auth_admin, notify_admin) =
             (part(9).await?, part(10).await?, part(11).await?);
+        let (console, console_address) = part(12).await?;
         let addresses = Addresses {
             proxy: proxy_address,
             auth: auth_address,
@@ -109,6 +113,7 @@ impl BoundSockets {
             proxy_admin: proxy_admin.1,
             auth_admin: auth_admin.1,
             notify_admin: notify_admin.1,
+            console: console_address,
         };
         let services = ServiceSockets {
             proxy: vec![gateway],
@@ -130,6 +135,7 @@ impl BoundSockets {
             Self {
                 services,
                 development,
+                console,
             },
             addresses,
         ))

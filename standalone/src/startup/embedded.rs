@@ -7,6 +7,7 @@ use postern_common::Clock;
 use postern_common::exit::Exit;
 use postern_identity_pool::HashingSettings;
 
+use crate::console;
 use crate::data_folder::DataFolder;
 use crate::development::{DevelopmentServices, landing_page_url};
 use crate::lifecycle::{Addresses, BoundSockets, EnvironmentFile, Running, ShutdownStage};
@@ -19,7 +20,7 @@ pub struct Options {
     pub data_dir: PathBuf,
     /// Listening address of the gateway. Default: 127.0.0.1 and `port`.
     pub listen: Option<SocketAddr>,
-    /// Port of the gateway. The other parts use the 11 following ports on 127.0.0.1. With 0, the
+    /// Port of the gateway. The other parts use the 12 following ports on 127.0.0.1. With 0, the
     /// operating system assigns all ports.
     pub port: u16,
     /// Folder with `proxy.toml`, `auth.toml`, or `notify.toml`, whose values override the built-in
@@ -93,6 +94,8 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
         &clock,
     ))
     .await?;
+    let console = console::build(&addresses, &development, &clock)?;
+    let console_link = console::link(addresses.console, &console.create_link()?);
     let environment = environment(&addresses, &folder, &development);
     environment.write(folder.path())?;
     let mailbox = development.mailbox();
@@ -104,14 +107,11 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     );
     development.run(sockets.development, &mut back);
     services.run(sockets.services, &mut front, &mut middle);
+    front.spawn("console", console.run(sockets.console, front.shutdown()));
     keys_ready.await?;
-    Ok(Running::new(
-        addresses,
-        environment,
-        mailbox,
-        vec![front, middle, back],
-        folder,
-    ))
+    let stages = vec![front, middle, back];
+    let running = Running::new(addresses, environment, mailbox, stages, folder);
+    Ok(running.with_console_link(console_link))
 }
 
 fn non_loopback_error(listen: SocketAddr) -> Exit {
@@ -143,6 +143,7 @@ fn environment(
         ("POSTERN_PROXY_ADMIN_URL", addresses.proxy_admin),
         ("POSTERN_AUTH_ADMIN_URL", addresses.auth_admin),
         ("POSTERN_NOTIFY_ADMIN_URL", addresses.notify_admin),
+        ("POSTERN_CONSOLE_URL", addresses.console),
     ];
     for (name, address) in parts {
         environment.add(name, format!("http://{address}"));

@@ -28,11 +28,17 @@ pub fn greeting(running: &Running, program: &str, took: Duration) -> String {
         addresses.document,
         addresses.smtp,
     );
+    let console = running.console_link().map_or_else(String::new, |link| {
+        format!(
+            "  console          {}\n                   signs in as operator, once within 24 hours; for another:\n                   {program} console-link --data-dir '{folder}'\n",
+            link.expose()
+        )
+    });
     format!(
         r#"Postern is ready after {ms} ms. Ctrl-C stops it. Its data is in {folder}
 
   gateway          http://{gateway}        the only address that clients use
-  mail             http://{mail}        every mail that is sent, by SMTP to {smtp}
+{console}  mail             http://{mail}        every mail that is sent, by SMTP to {smtp}
   social provider  http://{social}        asks which person to be
   behind it        authentication {auth}, notifications {notify}, identity pool {pool},
                    sample services: actors {actor}, documents {document}

@@ -1,0 +1,208 @@
+//! Sessions of a standalone installation: a one-time link signs its holder in as operator.
+//!
+//! Links and sessions are 256 random bits, of which this process keeps SHA-256 digests in memory.
+//! A session token is accepted by this console only and is sent to no other process.
+//!
+//! Input: secrets. Output: tokens, or the code of a rejection. Depends on nothing.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use parking_lot::Mutex;
+use postern_common::clock::Timestamp;
+use postern_common::{Clock, Code, Secret};
+use sha2::{Digest, Sha256};
+
+/// Time for which a link can be used.
+const LINK_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Time for which a session is valid.
+const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
+/// Maximum number of sessions. A further one ends the oldest.
+const MAX_SESSIONS: usize = 100;
+/// Prefix of session tokens, by which they differ from the tokens of issuers.
+const SESSION_PREFIX: &str = "postern-console-";
+
+pub(crate) type TokenDigest = [u8; 32];
+
+/// The one-time link and the sessions.
+#[derive(Debug)]
+pub(crate) struct ConsoleSessions {
+    clock: Clock,
+    /// Digest of the secret with which a program of this machine requests links; `None` if there
+    /// are no links.
+    issuer: Option<TokenDigest>,
+    link: Mutex<Option<OneTimeLink>>,
+    /// The end of each session by the digest of its token.
+    sessions: Mutex<HashMap<TokenDigest, Timestamp>>,
+}
+
+#[derive(Debug)]
+struct OneTimeLink {
+    digest: TokenDigest,
+    until: Timestamp,
+}
+
+// === impl ConsoleSessions ===
+
+impl ConsoleSessions {
+    pub(crate) fn new(issuer: Option<&Secret>, clock: Clock) -> Self {
+        Self {
+            clock,
+            issuer: issuer.map(|secret| digest(secret.expose())),
+            link: Mutex::default(),
+            sessions: Mutex::default(),
+        }
+    }
+
+    /// Returns whether this console has one-time links.
+    pub(crate) fn has_links(&self) -> bool {
+        self.issuer.is_some()
+    }
+
+    /// Returns whether a bearer token is the secret with which links are requested.
+    pub(crate) fn may_create_links(&self, token: &str) -> bool {
+        let found = self.issuer.as_ref();
+        found.is_some_and(|issuer| verify_slices_are_equal(issuer, &digest(token)).is_ok())
+    }
+
+    /// Creates the secret of a link, which is valid once within 24 hours. An unused earlier link is
+    /// no longer valid.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub(crate) fn create_link(&self) -> Result<Secret, getrandom::Error> {
+        let secret = random_secret()?;
+        *self.link.lock() = Some(OneTimeLink {
+            digest: digest(secret.expose()),
+            until: self.clock.now().plus(LINK_LIFETIME),
+        });
+        tracing::info!("console link created");
+        Ok(secret)
+    }
+
+    /// Exchanges the secret of a link for the token of a session of 12 hours.
+    ///
+    /// # Errors
+    /// `invalid_temporary_token` for a secret that is wrong, used, replaced or too old.
+    pub(crate) fn exchange(&self, secret: &str) -> Result<Secret, Code> {
+        let now = self.clock.now();
+        {
+            let mut link = self.link.lock();
+            let is_valid = link.as_ref().is_some_and(|link| {
+                let is_equal = verify_slices_are_equal(&link.digest, &digest(secret)).is_ok();
+                is_equal && now < link.until
+            });
+            if !is_valid {
+                return Err(Code::InvalidTemporaryToken);
+            }
+            *link = None;
+        }
+        let token = random_secret().map_err(|_| Code::Internal)?;
+        let token = format!("{SESSION_PREFIX}{}", token.expose());
+        let mut sessions = self.sessions.lock();
+        sessions.retain(|_, until| now < *until);
+        if sessions.len() >= MAX_SESSIONS {
+            let oldest = sessions.iter().min_by_key(|(_, until)| **until);
+            if let Some(oldest) = oldest.map(|(digest, _)| *digest) {
+                sessions.remove(&oldest);
+            }
+        }
+        sessions.insert(digest(&token), now.plus(SESSION_LIFETIME));
+        tracing::info!("console session started");
+        Ok(Secret::new(token))
+    }
+
+    /// Checks the token of a session.
+    ///
+    /// # Errors
+    /// `token_expired` after 12 hours, `token_signature_invalid` for any other token.
+    pub(crate) fn check(&self, token: &str) -> Result<(), Code> {
+        let until = self.sessions.lock().get(&digest(token)).copied();
+        match until {
+            Some(until) if self.clock.now() < until => Ok(()),
+            Some(_) => Err(Code::TokenExpired),
+            None => Err(Code::TokenSignatureInvalid),
+        }
+    }
+
+    /// Ends a session.
+    pub(crate) fn end(&self, token: &str) {
+        self.sessions.lock().remove(&digest(token));
+    }
+}
+
+/// Returns whether a token has the form of a session token, valid or not.
+pub(crate) fn is_session_token(token: &str) -> bool {
+    token.starts_with(SESSION_PREFIX)
+}
+
+fn digest(text: &str) -> TokenDigest {
+    Sha256::digest(text).into()
+}
+
+/// Returns 256 random bits in hexadecimal digits.
+fn random_secret() -> Result<Secret, getrandom::Error> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes)?;
+    Ok(Secret::new(hex::encode(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sessions() -> (ConsoleSessions, Clock) {
+        let clock = Clock::manual(Timestamp(1_800_000_000_000));
+        let issuer = Secret::from("0123456789abcdef0123456789abcdef");
+        (ConsoleSessions::new(Some(&issuer), clock.clone()), clock)
+    }
+
+    #[test]
+    fn link_is_valid_once_for_a_day_until_the_next() {
+        let (sessions, clock) = sessions();
+        let invalid = Some(Code::InvalidTemporaryToken);
+        let first = sessions.create_link().expect("randomness");
+        let second = sessions.create_link().expect("randomness");
+        assert_eq!(sessions.exchange(first.expose()).err(), invalid);
+        clock.advance(LINK_LIFETIME - Duration::from_millis(1));
+        sessions.exchange(second.expose()).expect("valid");
+        assert_eq!(sessions.exchange(second.expose()).err(), invalid);
+        let third = sessions.create_link().expect("randomness");
+        clock.advance(LINK_LIFETIME);
+        assert_eq!(sessions.exchange(third.expose()).err(), invalid);
+        assert_eq!(sessions.exchange("").err(), invalid);
+    }
+
+    #[test]
+    fn session_ends_after_12_hours_or_by_sign_out() {
+        let (sessions, clock) = sessions();
+        let start = || {
+            let link = sessions.create_link().expect("randomness");
+            sessions.exchange(link.expose()).expect("valid")
+        };
+        let (first, second) = (start(), start());
+        assert_eq!(sessions.check(first.expose()), Ok(()));
+        sessions.end(first.expose());
+        let unknown = Err(Code::TokenSignatureInvalid);
+        assert_eq!(sessions.check(first.expose()), unknown);
+        clock.advance(SESSION_LIFETIME - Duration::from_millis(1));
+        assert_eq!(sessions.check(second.expose()), Ok(()));
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(sessions.check(second.expose()), Err(Code::TokenExpired));
+        for _ in 0..=MAX_SESSIONS {
+            start();
+        }
+        assert_eq!(sessions.sessions.lock().len(), MAX_SESSIONS);
+    }
+
+    #[test]
+    fn links_are_created_with_the_issuer_secret_only() {
+        let (sessions, clock) = sessions();
+        assert!(sessions.may_create_links("0123456789abcdef0123456789abcdef"));
+        assert!(!sessions.may_create_links("0123456789abcdef0123456789abcdeF"));
+        assert!(!sessions.may_create_links(""));
+        let without = ConsoleSessions::new(None, clock);
+        assert!(!without.may_create_links("") && !without.has_links());
+    }
+}

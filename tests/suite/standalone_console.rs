@@ -1,0 +1,247 @@
+//! The console inside the standalone program: one-time links, in the program and in a browser.
+
+use postern_tests::program::Program;
+use postern_tests::{Browser, Postern, sensitive, skipped};
+use serde_json::{Value, json};
+
+const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
+const SIZES: [[u32; 2]; 2] = [[1280, 800], [390, 844]];
+const SCHEMES: [&str; 2] = ["light", "dark"];
+/// The token of the page, from its storage.
+const TOKEN: &str = "return sessionStorage.getItem('postern-token')";
+
+/// Returns the address of the console and the secret of a link.
+fn parts(link: &str) -> (&str, &str) {
+    let (console, secret) = link.trim().split_once("/#once=").expect("a link");
+    sensitive::record("console link", secret);
+    (console, secret)
+}
+
+async fn exchange(console: &str, secret: &str) -> (u16, Value) {
+    let request = reqwest::Client::new().post(format!("{console}/session/exchange"));
+    let answer = request.json(&json!({ "secret": secret })).send().await;
+    let answer = answer.expect("an answer");
+    let status = answer.status().as_u16();
+    let body: Value = answer.json().await.expect("JSON");
+    if let Some(token) = body["token"].as_str() {
+        sensitive::record("console session", token);
+    }
+    (status, body)
+}
+
+#[tokio::test]
+async fn program_prints_a_link_and_logs_none() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = || {
+        Program::of_workspace("postern", folder.path())
+            .arg("--data-dir")
+            .arg("var")
+    };
+    let ended = program().arg("console-link").run().await;
+    assert!(ended.expect(69, 1)[0].contains("start postern"));
+    let start = program().arg("--port").arg("0").arg("--log").arg("debug");
+    let mut running = start.start();
+    let lines = running.wait_for_line("#once=").await;
+    let printed = lines.last().and_then(|line| line.split_whitespace().last());
+    let printed = printed.expect("a link").to_owned();
+    let (console, first) = parts(&printed);
+    let ended = program().arg("console-link").run().await;
+    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+    let (_, second) = parts(&ended.stdout);
+    let (status, problem) = exchange(console, first).await;
+    let code = problem["code"].as_str();
+    assert_eq!(
+        (status, code),
+        (401, Some("invalid_temporary_token")),
+        "replaced"
+    );
+    let (status, session) = exchange(console, second).await;
+    assert_eq!(status, 200, "{session}");
+    assert_eq!(exchange(console, second).await.0, 401, "used");
+    let token = session["token"].as_str().expect("a token");
+    let url = format!("{console}/fragments/upstreams");
+    let answer = reqwest::Client::new()
+        .get(&url)
+        .bearer_auth(token)
+        .send()
+        .await;
+    let page = answer.expect("an answer").text().await.expect("a page");
+    assert!(page.contains("identity-pool"), "{page}");
+    let hostile = reqwest::Client::new()
+        .get(&url)
+        .header("host", "evil.example");
+    let answer = hostile.bearer_auth(token).send().await.expect("an answer");
+    assert_eq!(answer.status(), 400, "DNS rebinding");
+    let log = running.log();
+    assert!(log.contains("console session started"), "{log}");
+    let access = std::fs::read_to_string(folder.path().join("var/access.log"));
+    for (name, text) in [("log", log), ("access log", access.unwrap_or_default())] {
+        for secret in [first, second, token] {
+            assert!(!text.contains(secret), "{name}: {text}");
+        }
+    }
+    let ended = running.stop("TERM").await;
+    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn session_of_a_link_ends_after_12_hours() {
+    let postern = Postern::start_with_manual_clock().await;
+    let link = postern.console_link().await;
+    let (console, secret) = parts(&link);
+    let (_, session) = exchange(console, secret).await;
+    let token = session["token"].as_str().expect("a token");
+    let late = postern.console_link().await;
+    let status = async || {
+        let request = reqwest::Client::new().get(format!("{console}/session"));
+        let answer = request.bearer_auth(token).send().await.expect("an answer");
+        answer.status().as_u16()
+    };
+    assert_eq!(status().await, 200);
+    postern
+        .clock()
+        .advance(std::time::Duration::from_secs(12 * 3600));
+    assert_eq!(status().await, 401);
+    postern
+        .clock()
+        .advance(std::time::Duration::from_secs(12 * 3600));
+    assert_eq!(exchange(console, parts(&late).1).await.0, 401, "a day old");
+    postern.stop().await;
+}
+
+/// Waits until the page shows a session, and records its token.
+async fn wait_for_session(browser: &Browser) {
+    browser.find("header.top:not([hidden])").await;
+    let token = browser.run(TOKEN).await;
+    sensitive::record("console session", token.as_str().expect("a token"));
+}
+
+/// Asserts that the page has no accessibility violation and no horizontal scroll bar, at both widths
+/// and in both schemes.
+async fn assert_page_is_accessible(browser: &Browser) {
+    for size in SIZES {
+        for scheme in SCHEMES {
+            browser.emulate(size, scheme).await;
+            let found = browser.accessibility_violations().await;
+            assert!(found.is_empty(), "{size:?} {scheme}: {found:?}");
+            let wider = "return document.documentElement.scrollWidth > innerWidth";
+            assert_eq!(browser.run(wider).await, false, "{size:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn link_opens_the_console_once_in_a_browser() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("link_opens_the_console_once_in_a_browser", NO_BROWSER);
+    };
+    let postern = Postern::start().await;
+    // The start page leads to the console.
+    let start = format!("http://{}/", postern.addresses().mail);
+    browser.open(&start).await;
+    let console = format!("http://{}", postern.addresses().console);
+    let entry = format!("a[href='{console}']");
+    browser.find(&entry).await.click().await;
+    let page = browser.find(".sign-in").await.text().await;
+    assert!(page.contains("postern console-link"), "{page}");
+    // A link in the same tab changes only the fragment.
+    let link = postern.console_link().await;
+    browser.open(&link).await;
+    wait_for_session(&browser).await;
+    let who = browser.find("#who").await.text().await;
+    assert_eq!(who, "operator · standalone");
+    assert_eq!(browser.address().await, format!("{console}/"));
+    // Signed out, the used link shows why it is refused, and a new one works.
+    browser.find("#sign-out").await.click().await;
+    browser.find(".sign-in").await;
+    browser.open(&link).await;
+    let reason = "#sign-in-reason:not(:empty)";
+    let reason = browser.find(reason).await.text().await;
+    assert!(reason.contains("not valid any more"), "{reason}");
+    assert_page_is_accessible(&browser).await;
+    browser.open(&postern.console_link().await).await;
+    wait_for_session(&browser).await;
+    browser.close().await;
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn api_page_needs_an_own_token_in_a_browser() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("api_page_needs_an_own_token_in_a_browser", NO_BROWSER);
+    };
+    let postern = Postern::start().await;
+    browser.open(&postern.console_link().await).await;
+    wait_for_session(&browser).await;
+    let console = format!("http://{}", postern.addresses().console);
+    browser.open(&format!("{console}/api?q=/auth/me")).await;
+    let details = "details.operation summary";
+    browser.find(details).await.click().await;
+    let send = "form.try button[type=submit]";
+    browser.find(send).await.click().await;
+    let result = ".try-result:not([hidden]):not(:empty)";
+    let result = browser.find(result).await.text().await;
+    assert!(result.contains("an access token is required"), "{result}");
+    let access = postern.service_token("document").await;
+    browser.find("#try-token").await.type_text(&access).await;
+    browser.find(send).await.click().await;
+    browser.find(".try-result[data-status='200']").await;
+    assert_page_is_accessible(&browser).await;
+    browser.close().await;
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn provider_is_paused_and_resumed_in_a_browser() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("provider_is_paused_and_resumed_in_a_browser", NO_BROWSER);
+    };
+    let postern = Postern::start().await;
+    browser.open(&postern.console_link().await).await;
+    wait_for_session(&browser).await;
+    let console = format!("http://{}", postern.addresses().console);
+    browser.open(&format!("{console}/providers")).await;
+    let pause = "form[data-action='provider.pause']:has(input[value=smtp])";
+    browser
+        .find(&format!("{pause} input[name=reason]"))
+        .await
+        .type_text("wrong sender")
+        .await;
+    browser.find(&format!("{pause} button")).await.click().await;
+    let question = browser
+        .find("dialog[open] #confirm-text")
+        .await
+        .text()
+        .await;
+    assert!(
+        question.contains("Pause smtp for all replicas?"),
+        "{question}"
+    );
+    browser
+        .find("dialog[open] button[value=yes]")
+        .await
+        .click()
+        .await;
+    let resume = "form[data-action='provider.resume']:has(input[value=smtp])";
+    browser.find(resume).await;
+    assert_page_is_accessible(&browser).await;
+    let text = browser.find("main").await.text().await;
+    assert!(text.contains("Paused by standalone"), "{text}");
+    assert!(text.contains("wrong sender"), "{text}");
+    browser
+        .find(&format!("{resume} button"))
+        .await
+        .click()
+        .await;
+    browser
+        .find("dialog[open] button[value=yes]")
+        .await
+        .click()
+        .await;
+    browser.find(pause).await;
+    browser.close().await;
+    postern.stop().await;
+}
