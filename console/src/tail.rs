@@ -15,14 +15,13 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream;
-use http::HeaderMap;
 use postern_common::{Code, Problem};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::access::Person;
+use crate::access::{Caller, Person};
 use crate::config::ProcessKind;
 use crate::live::{event, event_stream};
 use crate::processes::{Call, Process};
