@@ -85,8 +85,7 @@ impl AuthService {
     /// are unavailable.
     pub(crate) async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
         require_ca_certificates()?;
-        let database =
-            Database::open(&config.database, DatabaseOptions::new("postern-auth")).await?;
+        let database = Database::open(&config.database, config.database_options()).await?;
         let store = AuthStore::new(database).await?;
         let cache = open_cache(&config, &clock)?;
         let key_ring = Arc::new(match config.sealing_keys.take() {

@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use postern_common::config::{AdminListener, Env, read_admin, read_listen};
+use postern_common::database::{DEFAULT_CONNECTIONS, DatabaseOptions};
 use postern_common::decode::{Field, Object};
 use postern_common::http::TrustedProxies;
 use postern_common::identity::{AwsCredentials, IdentityConfig};
@@ -35,6 +36,8 @@ pub struct Config {
     /// The database: `postgres://…` or `sqlite://…`. Default `sqlite://var/auth.db`.
     /// `AUTH_DATABASE` has precedence over the file.
     pub database: String,
+    /// Maximum PostgreSQL connections. Default 10.
+    pub(crate) database_connections: u32,
     /// The shared cache: `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a
     /// single process. Default `memory:`. `AUTH_CACHE` has precedence over the file.
     pub cache: String,
@@ -103,6 +106,14 @@ const DEFAULT_ADMIN_ADDRESS: SocketAddr =
 // === impl Config ===
 
 impl Config {
+    /// Returns the options of the database.
+    pub(crate) fn database_options(&self) -> DatabaseOptions {
+        DatabaseOptions {
+            max_connections: self.database_connections,
+            ..DatabaseOptions::new("postern-auth")
+        }
+    }
+
     /// Reads the configuration from the root table of `conf/auth.toml` and the environment.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let log = Log::read(root, env);
@@ -118,6 +129,9 @@ impl Config {
                 .unwrap_or_else(|| default.to_owned())
         };
         let database = store_url("database", "AUTH_DATABASE", "sqlite://var/auth.db");
+        let database_connections = root.or("database_connections", DEFAULT_CONNECTIONS, |field| {
+            field.integer(3..=1000)
+        });
         let cache = store_url("cache", "AUTH_CACHE", "memory:");
         let actor_service = root.optional("actor_service", |field| field.url());
         let sealing_keys = read_sealing_keys(root, env);
@@ -138,6 +152,7 @@ impl Config {
             log,
             tracing: TracingConfig::read_optional(root, env),
             database,
+            database_connections,
             cache,
             actor_service: actor_service.unwrap_or_else(default_actor_service),
             refresh: root.section("refresh", read_refresh).unwrap_or_default(),

@@ -325,6 +325,15 @@ async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
         subject: "database".to_owned(),
         status: CheckStatus::Warning(text.to_owned()),
     }));
+    let budget = service.store.connection_budget().await;
+    results.extend(budget.map(|report| CheckResult {
+        subject: "database connections".to_owned(),
+        status: if report.is_exceeded() {
+            CheckStatus::Warning(report.text)
+        } else {
+            CheckStatus::Passed(report.text)
+        },
+    }));
     results
 }
 

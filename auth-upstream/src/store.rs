@@ -16,7 +16,9 @@ mod schema;
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
-use postern_common::database::{Database, PoolUsage, is_unavailable};
+use postern_common::database::{
+    ConnectionBudget, ConnectionBudgetReport, Database, PoolUsage, is_unavailable,
+};
 use postern_common::{Code, Problem, from_row, with_dialect};
 use sqlx::Row;
 
@@ -161,6 +163,14 @@ impl AuthStore {
     /// Verifies that the database accepts writes and that its tables suit this binary.
     pub(crate) async fn check_writable(&self) -> Result<(), postern_common::exit::Exit> {
         self.database.verify_writable(&MIGRATIONS).await
+    }
+
+    /// Compares the maximum of connections with the server; `None` for SQLite.
+    pub(crate) async fn connection_budget(&self) -> Option<ConnectionBudgetReport> {
+        let connections = self.pool_usage()?.max;
+        let connections = u32::try_from(connections).unwrap_or(u32::MAX);
+        let budget = ConnectionBudget::new(&[("main", connections)]);
+        self.database.compare_budget(&budget).await
     }
 
     /// Returns the use of the database connections.

@@ -12,6 +12,7 @@
 //! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, and
 //! rows. Depends on `exit` only.
 
+mod budget;
 mod label;
 mod migrations;
 mod postgres;
@@ -23,12 +24,15 @@ use std::time::Duration;
 
 use sqlx::SqlitePool;
 
+pub use self::budget::{ConnectionBudget, ConnectionBudgetReport};
 pub use self::migrations::Migrations;
 pub use self::postgres::{PooledConnection, PostgresPool, PostgresTransaction};
 pub use self::sqlite::Sqlite;
 pub use self::usage::{PoolMetrics, PoolUsage};
 use crate::exit::Exit;
 
+/// Default maximum of PostgreSQL connections of a pool, more than two cores need.
+pub const DEFAULT_CONNECTIONS: u32 = 10;
 /// Maximum time of a readiness check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -110,7 +114,7 @@ pub enum Availability {
 pub struct DatabaseOptions {
     /// Name of the service, shown by PostgreSQL in `pg_stat_activity`.
     pub application_name: String,
-    /// Maximum PostgreSQL connections per process. Default 10, more than two cores need.
+    /// Maximum PostgreSQL connections of the pool. Default [`DEFAULT_CONNECTIONS`].
     pub max_connections: u32,
     /// Maximum reading SQLite connections. Default 4.
     pub readers: u32,
@@ -131,7 +135,7 @@ impl DatabaseOptions {
     pub fn new(application_name: &str) -> Self {
         Self {
             application_name: application_name.to_owned(),
-            max_connections: 10,
+            max_connections: DEFAULT_CONNECTIONS,
             readers: 4,
             acquire_timeout: Duration::from_secs(2),
             statement_timeout: Duration::from_secs(2),

@@ -19,7 +19,7 @@ use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
-use postern_common::database::{Database, DatabaseOptions};
+use postern_common::database::Database;
 use postern_common::dependency::Dependency;
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, RequestTelemetry, serve_observed};
@@ -361,7 +361,7 @@ async fn serve_admin(
 
 /// Opens the database, migrates its tables and creates the partitions of the near future.
 async fn open_store(config: &Config, clock: &Clock) -> Result<(Database, Store), Exit> {
-    let opened = Database::open(&config.database, DatabaseOptions::new("postern-notify")).await?;
+    let opened = Database::open(&config.database, config.database_options()).await?;
     let store = Store::open(&opened, config.queue.connections).await?;
     store
         .maintain(clock.now(), keep_from(config, clock.now()))

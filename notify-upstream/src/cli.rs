@@ -298,6 +298,20 @@ async fn check_database(config: &Config, output: Output) -> Result<(), Exit> {
     let text = format!("ok      database: {label} answers");
     let value = json!({ "check": "database", "status": "ok", "database": label });
     output.record(&text, &value)?;
+    let budget = config.connection_budget();
+    if let Some(report) = database.compare_budget(&budget).await {
+        let (word, status) = if report.is_exceeded() {
+            ("WARNING", "warning")
+        } else {
+            ("ok     ", "ok")
+        };
+        let value = json!({ "check": "database connections", "status": status, "connections": report.connections,
+            "serverLimit": report.server_limit, "detail": report.text });
+        output.record(
+            &format!("{word} database connections: {}", report.text),
+            &value,
+        )?;
+    }
     database.transport_warning().map_or(Ok(()), |text| {
         let value = json!({ "check": "database", "status": "warning", "detail": text });
         output.record(&format!("WARNING database: {text}"), &value)

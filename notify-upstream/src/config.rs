@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use postern_common::config::{AdminListener, Env, read_admin, read_listen};
+use postern_common::database::{ConnectionBudget, DEFAULT_CONNECTIONS, DatabaseOptions};
 use postern_common::decode::Object;
 use postern_common::http::{BodyBudgets, TrustedProxies};
 use postern_common::identity::IdentityConfig;
@@ -39,6 +40,8 @@ pub struct Config {
     /// `postgres://…` or `sqlite://…`. Default `sqlite://var/notify.db`. Overridden by
     /// `NOTIFY_DATABASE`.
     pub(crate) database: String,
+    /// Maximum PostgreSQL connections for everything but the queue. Default 10.
+    pub(crate) database_connections: u32,
     /// `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a single process.
     /// Default `memory:`. Overridden by `NOTIFY_CACHE`.
     pub(crate) cache: String,
@@ -117,6 +120,23 @@ const DEFAULT_ADMIN_ADDRESS: SocketAddr =
 // === impl Config ===
 
 impl Config {
+    /// Returns the options of the database.
+    pub(crate) fn database_options(&self) -> DatabaseOptions {
+        DatabaseOptions {
+            max_connections: self.database_connections,
+            ..DatabaseOptions::new("postern-notify")
+        }
+    }
+
+    /// Returns the maximum number of PostgreSQL connections of a process.
+    pub(crate) fn connection_budget(&self) -> ConnectionBudget {
+        ConnectionBudget::new(&[
+            ("main", self.database_connections),
+            ("queue", self.queue.connections),
+            ("LISTEN", 1),
+        ])
+    }
+
     /// Reads the configuration and records every error.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
@@ -130,6 +150,9 @@ impl Config {
                 .unwrap_or_else(|| default.to_owned())
         };
         let database = text("database", "NOTIFY_DATABASE", "sqlite://var/notify.db");
+        let database_connections = root.or("database_connections", DEFAULT_CONNECTIONS, |field| {
+            field.integer(3..=1000)
+        });
         let cache = text("cache", "NOTIFY_CACHE", "memory:");
         let actors = Url::parse("http://127.0.0.1:8504").expect("the default URL is valid");
         let actor_service = root.or("actor_service", actors, |field| field.url());
@@ -166,6 +189,7 @@ impl Config {
             log,
             tracing: TracingConfig::read_optional(root, env),
             database,
+            database_connections,
             cache,
             actor_service,
             trusted_proxies: TrustedProxies::read(root, listen),

@@ -184,6 +184,7 @@ fn sample_key_is_rejected() {
 /// Every key of `auth.toml` but those of `[identity]`.
 const EVERY_KEY: &str = r#"
 database = "sqlite://var/auth.db"
+database_connections = 10
 cache = "memory:"
 actor_service = "http://127.0.0.1:8504"
 aws_credentials = "chain"

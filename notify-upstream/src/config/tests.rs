@@ -68,6 +68,7 @@ fn all_errors_are_reported_with_their_lines() {
 /// files.
 const EVERY_KEY: &str = r#"
 database = "sqlite://var/notify.db"
+database_connections = 10
 cache = "memory:"
 actor_service = "http://127.0.0.1:8504"
 trusted_proxies = ["10.0.0.0/8"]
