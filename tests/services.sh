@@ -142,7 +142,7 @@ as_postgres() {
     exec setpriv --reuid "$user" --regid "$(id -g "$user")" --clear-groups "$@"
 }
 
-# start_postgres FOLDER: sets POSTGRES_PID and POSTERN_TEST_POSTGRES.
+# start_postgres FOLDER: sets POSTGRES_PID and POSTERN_TEST_POSTGRES. POSTERN_TEST_MAX_CONNECTIONS is its max_connections.
 start_postgres() {
     local folder=$1 bin port try
     bin=$(postgres_bin)
@@ -155,8 +155,8 @@ start_postgres() {
     for try in 1 2 3 4 5 6 7 8; do
         port=$(any_port)
         (cd "$folder" && as_postgres "$bin/postgres" -D "$folder/data" -p "$port" \
-            -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200 \
-            -c fsync=on -c synchronous_commit=on -c shared_buffers=256MB -c max_wal_size=4GB -c logging_collector=off) \
+            -c listen_addresses=127.0.0.1 -c unix_socket_directories='' \
+            -c max_connections="${POSTERN_TEST_MAX_CONNECTIONS:-200}" -c fsync=on -c synchronous_commit=on -c shared_buffers=256MB -c max_wal_size=4GB -c logging_collector=off) \
             >"$folder/postgres.log" 2>&1 </dev/null &
         POSTGRES_PID=$!
         if await_ready "$POSTGRES_PID" "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" -U postern; then
@@ -181,7 +181,8 @@ start_standby() {
     for try in 1 2 3 4 5 6 7 8; do
         port=$(any_port)
         (cd "$folder" && as_postgres "$bin/postgres" -D "$folder/data" -p "$port" \
-            -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200 -c hot_standby=on) \
+            -c listen_addresses=127.0.0.1 -c unix_socket_directories='' \
+            -c max_connections="${POSTERN_TEST_MAX_CONNECTIONS:-200}" -c hot_standby=on) \
             >"$folder/postgres.log" 2>&1 </dev/null &
         POSTGRES_PID=$!
         if await_ready "$POSTGRES_PID" "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" -U postern; then

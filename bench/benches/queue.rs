@@ -35,7 +35,7 @@ impl BenchQueue {
             .await
             .expect("partitions");
         store
-            .register_worker(WORKER, clock.now())
+            .register_worker(WORKER, Some(clock.now()))
             .await
             .expect("registers");
         Self {

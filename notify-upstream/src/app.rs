@@ -231,6 +231,7 @@ impl App {
             clock: context.clock.clone(),
             workers: Arc::clone(&context.workers),
             suppression: Arc::clone(&self.suppression),
+            dispatch_state: Arc::clone(&context.dispatch_state),
             metrics: context.metrics.clone(),
             database: Arc::clone(&self.database),
             opened: self.opened.clone(),
@@ -287,7 +288,7 @@ impl App {
         for dispatcher in self.dispatchers {
             dispatch_tasks.spawn(dispatcher.run(self.stop_delivery.clone()));
         }
-        let publisher = start_publisher(&store, dispatch_state, &mut background);
+        let publisher = start_publisher(&store, dispatch_state, &workers, &mut background);
         let service_check = self.health.check("service");
         service_check.set_ok();
         let committer = tokio::spawn(self.committer.run());
@@ -335,11 +336,12 @@ impl App {
 fn start_publisher(
     store: &Store,
     dispatch_state: Arc<DispatchState>,
+    workers: &Arc<WorkerRegistry>,
     background: &mut JoinSet<()>,
 ) -> Option<Arc<WakeupPublisher>> {
     let publisher = Arc::new(WakeupPublisher::new(store.clone(), dispatch_state)?);
     background.spawn(Arc::clone(&publisher).listen());
-    background.spawn(Arc::clone(&publisher).run());
+    background.spawn(Arc::clone(&publisher).run(Arc::clone(workers)));
     Some(publisher)
 }
 

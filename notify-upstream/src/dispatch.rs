@@ -13,14 +13,17 @@ mod lane_cursor;
 mod low_throttle;
 mod permit;
 mod plan;
+mod replica_state;
 mod result_writer;
 mod runner;
+mod scan_schedule;
 mod state;
 mod urgent_gate;
 mod wakeup;
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use postern_common::Clock;
@@ -30,6 +33,7 @@ use postern_common::clock::Timestamp;
 pub(crate) use low_throttle::{LowPriorityThrottle, ThrottleController};
 pub(crate) use permit::{ChannelPermit, PermitPool};
 pub(crate) use plan::{LaneBacklog, LaneTurn, plan_turns};
+pub(crate) use replica_state::ReplicaState;
 pub(crate) use result_writer::{CompletedJob, JobOutcome, ResultWriter};
 pub(crate) use runner::{AttemptRunner, DeliveryJob};
 pub(crate) use state::{ChannelFlow, ChannelState, DispatchState};
@@ -44,6 +48,7 @@ use crate::store::SnapshotCache;
 use crate::store::{Claim, LanePosition, LaneScan, LowWatermark, Store, StoreError};
 use full_scan::FullScan;
 use lane_cursor::LaneCursor;
+use scan_schedule::ScanSchedule;
 
 /// Maximum rows of one claim. Each claim waits for a commit and a round trip.
 const CLAIM_BATCH_SIZE: usize = 500;
@@ -66,6 +71,7 @@ pub(crate) struct Dispatcher {
     clock: Clock,
     workers: Arc<WorkerRegistry>,
     channel_state: Arc<ChannelState>,
+    dispatch_state: Arc<DispatchState>,
     urgent_gate: Arc<UrgentWriteGate>,
     runner: Arc<AttemptRunner>,
     metrics: NotifyMetrics,
@@ -75,6 +81,7 @@ pub(crate) struct Dispatcher {
     /// The low watermark of each lane as last saved.
     saved_low: [Order; Lane::PER_CHANNEL],
     full_scan: FullScan,
+    schedule: ScanSchedule,
     snapshot_cache: Arc<SnapshotCache>,
 }
 
@@ -111,6 +118,7 @@ impl Dispatcher {
             clock: context.clock.clone(),
             workers: Arc::clone(&context.workers),
             channel_state: Arc::clone(context.dispatch_state.channel(channel)),
+            dispatch_state: Arc::clone(&context.dispatch_state),
             urgent_gate: Arc::clone(context.dispatch_state.urgent_gate()),
             runner: Arc::clone(&context.runner),
             metrics: context.metrics.clone(),
@@ -119,6 +127,7 @@ impl Dispatcher {
             scans: 0,
             saved_low: [0; Lane::PER_CHANNEL],
             full_scan: FullScan::new(&context.store, &context.dispatch_state),
+            schedule: ScanSchedule::default(),
             snapshot_cache: Arc::clone(&context.snapshot_cache),
         }
     }
@@ -128,7 +137,7 @@ impl Dispatcher {
         let mut scan = tokio::time::interval(Duration::from_secs(1));
         scan.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let scan_due = tokio::select! {
+            let is_tick = tokio::select! {
                 // The rarest event first: under load a wake-up is always ready.
                 biased;
                 () = shutdown.cancelled() => return,
@@ -137,13 +146,11 @@ impl Dispatcher {
                     self.apply_full_scan(&found);
                     false
                 }
-                () = self.channel_state.wait_for_wakeup() => false,
+                () = self.channel_state.wait_for_wakeup() => self.is_scan_requested(),
             };
             let outcome = async {
-                if scan_due || self.scans == 0 {
-                    self.scan_lanes().await?;
-                    self.full_scan
-                        .start_if_due(self.watermarks(Some(0)), self.workers.dead());
+                if is_tick || self.scans == 0 {
+                    self.tick().await?;
                 }
                 self.claim_available().await
             };
@@ -152,6 +159,37 @@ impl Dispatcher {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
+    }
+
+    /// Returns whether a scan was requested, which is then due.
+    fn is_scan_requested(&mut self) -> bool {
+        let is_requested = self.channel_state.take_scan_request();
+        if is_requested {
+            self.schedule = ScanSchedule::default();
+        }
+        is_requested
+    }
+
+    /// Scans the lanes if a scan is due. Otherwise only the throttle is updated, because the circuit
+    /// breakers change without a row.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    async fn tick(&mut self) -> Result<(), StoreError> {
+        let listening_since = self.dispatch_state.replica().listening_since();
+        let dead = self.workers.dead();
+        if self
+            .schedule
+            .is_due(&self.channel_state, listening_since, &dead)
+        {
+            self.scan_lanes().await?;
+            let is_idle = listening_since.is_some() && !self.channel_state.is_busy();
+            self.full_scan
+                .start_if_due(self.watermarks(Some(0)), dead, is_idle);
+        } else {
+            self.update_throttle();
+        }
+        Ok(())
     }
 
     /// Scans all lanes for the first row beyond the cursor, and for gaps: rows at or below the
@@ -164,10 +202,10 @@ impl Dispatcher {
         if self.scans == 0 {
             self.restore_watermarks().await;
         }
-        let found = self
-            .store
-            .scan_lanes(&self.watermarks(None), &self.workers.dead())
-            .await?;
+        let (began, dead) = (Instant::now(), self.workers.dead());
+        let found = self.store.scan_lanes(&self.watermarks(None), &dead).await?;
+        let found_rows = found.iter().any(|scan| scan.gap.or(scan.head).is_some());
+        self.schedule.record(began, found_rows, dead);
         self.scans = self.scans.wrapping_add(1);
         let (commit_lag, horizon) = (
             self.order_before(COMMIT_LAG),

@@ -2,7 +2,7 @@
 //! detection of dead workers. Depends on `store`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -14,10 +14,8 @@ use uuid::Uuid;
 
 use crate::store::{Store, StoreError};
 
-/// Interval of lease renewal.
-const RENEW_INTERVAL: Duration = Duration::from_secs(3);
-/// Interval of the check for dead workers.
-const DEAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of lease renewal, which also finds dead workers.
+const RENEW_INTERVAL: Duration = Duration::from_millis(2500);
 /// Delay of an expedited step.
 const EXPEDITED_STEP_DELAY: Duration = Duration::from_millis(250);
 /// Time without renewal after which a worker is dead and its rows are taken over.
@@ -62,6 +60,8 @@ pub(crate) struct WorkerRegistry {
     lease_clock: LeaseClock,
     leases: Mutex<Vec<Arc<WorkerLease>>>,
     dead: Mutex<Arc<[i64]>>,
+    /// Number of workers of all processes whose leases have not expired.
+    live: AtomicU32,
     /// The time of the last renewal by the wall clock, which includes time in which the machine is
     /// suspended, and by the monotonic clock, which cannot be set back.
     last_renewal: Mutex<(Timestamp, Instant)>,
@@ -110,25 +110,22 @@ impl WorkerRegistry {
             lease_clock,
             leases: Mutex::default(),
             dead: Mutex::new(Arc::default()),
+            live: AtomicU32::new(1),
             last_renewal: Mutex::new((began, Instant::now())),
             is_schema_supported: AtomicBool::new(true),
             expedite: Notify::new(),
         };
-        workers.replace(workers.lease_now().await?).await?;
-        workers.refresh_dead().await?;
+        workers.replace().await?;
+        workers.renew(&[]).await?;
         Ok(Arc::new(workers))
     }
 
-    /// Returns the current time of the lease clock.
-    async fn lease_now(&self) -> Result<Timestamp, StoreError> {
+    /// Returns the time for the leases; `None` is the clock of the store.
+    fn lease_now(&self) -> Option<Timestamp> {
         match self.lease_clock {
-            LeaseClock::Store => Ok(self
-                .store
-                .shared_now()
-                .await?
-                .unwrap_or_else(|| self.clock.now())),
+            LeaseClock::Store => (!self.store.is_shared()).then(|| self.clock.now()),
             #[cfg(test)]
-            LeaseClock::Local => Ok(self.clock.now()),
+            LeaseClock::Local => Some(self.clock.now()),
         }
     }
 
@@ -143,6 +140,12 @@ impl WorkerRegistry {
     #[must_use]
     pub(crate) fn dead(&self) -> Arc<[i64]> {
         Arc::clone(&self.dead.lock())
+    }
+
+    /// Returns the number of workers of all processes whose leases have not expired.
+    #[must_use]
+    pub(crate) fn live(&self) -> u32 {
+        self.live.load(Ordering::Relaxed)
     }
 
     /// Returns whether the last renewal is recent enough, and the schema supported, to start work.
@@ -184,47 +187,51 @@ impl WorkerRegistry {
     /// The store is unavailable; the next step retries.
     pub(crate) async fn step(&self) -> Result<(), StoreError> {
         let began = (self.clock.now(), Instant::now());
-        let now = self.lease_now().await?;
         if self.current().suspect.load(Ordering::Relaxed) {
-            self.replace(now).await?;
+            self.replace().await?;
         }
-        let leases = self.leases.lock().clone();
+        let mut leases = self.leases.lock().clone();
         let current = self.current().id;
-        for worker in &leases {
-            // One reference is the list's, one is held by this loop.
-            if worker.id != current && Arc::strong_count(worker) <= 2 {
-                self.store.retire_worker(worker.id, false).await?;
-                self.leases.lock().retain(|known| known.id != worker.id);
-            } else if !self
-                .store
-                .renew_worker(worker.id, now, dead_before(now))
-                .await?
-            {
-                tracing::warn!(worker = worker.id, "lease lost, rows were taken over");
-                worker.lost.store(true, Ordering::Relaxed);
-                if worker.id == current {
-                    self.replace(now).await?;
-                }
+        // One reference is the list's, one is held by this function.
+        let unused = leases.extract_if(.., |worker| {
+            worker.id != current && Arc::strong_count(worker) <= 2
+        });
+        for worker in unused.collect::<Vec<_>>() {
+            self.store.retire_worker(worker.id, false).await?;
+            self.leases.lock().retain(|known| known.id != worker.id);
+        }
+        let renewed = self.renew(&leases).await?;
+        for worker in leases.iter().filter(|held| !renewed.contains(&held.id)) {
+            tracing::warn!(worker = worker.id, "lease lost, rows were taken over");
+            worker.lost.store(true, Ordering::Relaxed);
+            if worker.id == current {
+                self.replace().await?;
             }
         }
-        self.refresh_dead().await?;
         *self.last_renewal.lock() = began;
         Ok(())
     }
 
-    /// Refreshes the list of dead workers.
-    async fn refresh_dead(&self) -> Result<(), StoreError> {
-        let dead = self
+    /// Renews leases, returns those that were renewed, and refreshes the list of dead workers.
+    async fn renew(&self, leases: &[Arc<WorkerLease>]) -> Result<Vec<i64>, StoreError> {
+        let ids: Vec<i64> = leases.iter().map(|worker| worker.id).collect();
+        let timeout_ms = i64::try_from(LEASE_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
+        let renewal = self
             .store
-            .dead_workers(dead_before(self.lease_now().await?))
+            .renew_workers(&ids, self.lease_now(), timeout_ms)
             .await?;
-        *self.dead.lock() = dead.into();
-        Ok(())
+        self.live.store(renewal.live, Ordering::Relaxed);
+        if **self.dead.lock() != *renewal.dead {
+            *self.dead.lock() = renewal.dead.into();
+        }
+        Ok(renewal.renewed)
     }
 
-    async fn replace(&self, now: Timestamp) -> Result<(), StoreError> {
+    async fn replace(&self) -> Result<(), StoreError> {
         let worker = WorkerLease::new();
-        self.store.register_worker(worker.id, now).await?;
+        self.store
+            .register_worker(worker.id, self.lease_now())
+            .await?;
         self.leases.lock().push(worker);
         Ok(())
     }
@@ -234,10 +241,7 @@ impl WorkerRegistry {
     /// the rows that it holds without the knowledge of this process wait for that.
     pub(crate) async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(RENEW_INTERVAL);
-        let mut dead_check = tokio::time::interval(DEAD_CHECK_INTERVAL);
-        for tick in [&mut tick, &mut dead_check] {
-            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        }
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let outcome = tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -246,7 +250,6 @@ impl WorkerRegistry {
                     tokio::time::sleep(EXPEDITED_STEP_DELAY).await;
                     self.step().await
                 }
-                _ = dead_check.tick() => self.refresh_dead().await,
             };
             if let Err(error) = &outcome {
                 tracing::warn!(%error, "lease renewal failed");
@@ -267,7 +270,8 @@ impl WorkerRegistry {
     /// # Errors
     /// The store is unavailable.
     pub(crate) async fn delete_dead_workers(&self) -> Result<u64, StoreError> {
-        let now = self.lease_now().await?;
+        let shared_now = self.store.shared_now().await?;
+        let now = shared_now.unwrap_or_else(|| self.clock.now());
         let long_ago =
             Timestamp(now.0 - i64::try_from(DEAD_WORKER_RETENTION.as_millis()).unwrap_or(0));
         self.store.delete_dead_workers(long_ago).await
@@ -286,10 +290,6 @@ impl WorkerRegistry {
         self.leases.lock().push(WorkerLease::new());
         self.set_schema_supported(false);
     }
-}
-
-fn dead_before(now: Timestamp) -> Timestamp {
-    Timestamp(now.0 - i64::try_from(LEASE_TIMEOUT.as_millis()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

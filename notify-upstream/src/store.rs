@@ -12,7 +12,7 @@
 //! | `notify_suppression` | suppressed and unsubscribed addresses | removed by operators |
 //! | `notify_suppression_lifted` | removed addresses | read by all replicas |
 //! | `notify_provider_pause` | providers paused by operators | read by all replicas each second |
-//! | `notify_worker` | live workers | one row per worker, renewed every 3 s by the database's clock |
+//! | `notify_worker` | live workers | one row per worker, renewed every 2.5 s by the database's clock |
 //!
 //! An attempt is recorded before its call: the claim increments `attempt` and `fence` and commits
 //! before a provider is called. A result counts only while the queue row carries the fence of its
@@ -23,6 +23,7 @@
 mod id;
 pub(crate) mod postgres;
 mod read;
+mod replica_signal;
 pub(crate) mod row;
 mod schema;
 mod snapshot;
@@ -35,9 +36,10 @@ use postern_common::exit::Exit;
 use postern_common::with_dialect;
 use sqlx::postgres::PgListener;
 
+pub(crate) use replica_signal::ReplicaSignal;
 pub(crate) use row::{
     CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth, LanePosition,
-    LaneScan, ListQuery, ListScope, ListedRow, LowWatermark, ProviderPause, Receipt,
+    LaneScan, LeaseRenewal, ListQuery, ListScope, ListedRow, LowWatermark, MovedRows, ProviderPause, Receipt,
     SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow, WebhookToken,
 };
 pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
@@ -116,9 +118,9 @@ delegate! {
     pub(crate) fn low_watermarks(channel: Channel) -> Vec<LanePosition>;
     /// Saves low watermarks.
     pub(crate) fn save_low_watermarks(marks: &[LowWatermark]) -> ();
-    /// Moves due rows from the delayed rows to the queue, in order of due time, and returns their
-    /// positions.
-    pub(crate) fn move_due(now: Timestamp, limit: i64) -> Vec<LanePosition>;
+    /// Moves due rows from the delayed rows to the queue, in order of due time. Returns their
+    /// positions, and when the next one is due.
+    pub(crate) fn move_due(now: Timestamp, limit: i64) -> MovedRows;
     /// Returns when the next delayed row is due.
     #[cfg(test)]
     pub(crate) fn next_due() -> Option<Timestamp>;
@@ -136,14 +138,14 @@ delegate! {
     /// number of new ones.
     pub(crate) fn save_receipts(receipts: &[Receipt]) -> u64;
     /// Registers a worker.
-    pub fn register_worker(worker: i64, now: Timestamp) -> ();
-    /// Renews the lease of a worker. Returns `false` if it was last renewed before `dead_before`,
-    /// and stays dead.
-    pub(crate) fn renew_worker(worker: i64, now: Timestamp, dead_before: Timestamp) -> bool;
+    /// `now` is the time of the lease; `None` is the clock of the database.
+    pub fn register_worker(worker: i64, now: Option<Timestamp>) -> ();
+    /// Renews the leases of workers, and returns the state of all. A worker that was last renewed
+    /// more than `timeout_ms` milliseconds before `now` stays dead. `now` is as for
+    /// `register_worker`.
+    pub(crate) fn renew_workers(workers: &[i64], now: Option<Timestamp>, timeout_ms: i64) -> LeaseRenewal;
     /// Declares a worker dead. With `gone` it is deleted, unless it still holds a row.
     pub(crate) fn retire_worker(worker: i64, gone: bool) -> ();
-    /// Returns the workers last renewed before `dead_before`.
-    pub(crate) fn dead_workers(dead_before: Timestamp) -> Vec<i64>;
     /// Deletes workers last renewed before `dead_before` that hold no rows, and returns their
     /// number.
     pub(crate) fn delete_dead_workers(dead_before: Timestamp) -> u64;

@@ -42,6 +42,8 @@ pub(crate) struct Changes {
     pub(crate) grace: Option<&'static str>,
     /// The URL of another cache than the cluster's Redis.
     pub(crate) cache: Option<String>,
+    /// The URL of another database than the cluster's.
+    pub(crate) database: Option<String>,
 }
 
 // === impl AuthCluster ===
@@ -104,12 +106,13 @@ impl AuthCluster {
     fn config(&self, listen: u16, admin: u16, changes: &Changes) -> ConfigFile {
         let address = |name: &str| self.surface.env(name).to_owned();
         let cache = changes.cache.clone().unwrap_or_else(|| self.redis.url());
+        let database = changes.database.as_ref().unwrap_or(&self.database.url);
         let file = ConfigFile::of_repository("auth.toml")
             .replace_port(8501, listen)
             .replace_port(8510, admin)
             .replace_port(8500, self.port)
             .set("issuer", &quoted(&address("POSTERN_SOCIAL_URL")))
-            .set("database", &quoted(&self.database.url))
+            .set("database", &quoted(database))
             .set("cache", &quoted(&cache));
         let actor = changes
             .actor_service

@@ -31,6 +31,7 @@ mod gateway_commands;
 mod gateway_deploy;
 mod gateway_dns;
 mod identity_headers;
+mod idle_replicas;
 mod incidents;
 mod invalid_requests;
 mod metrics_reference;

@@ -19,7 +19,8 @@ const PERMITS: usize = 16;
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
 /// Every request and every call uses the cache.
 const WITH_CACHE: &str = "service_quota = 1000000000\n[queue]\nsms_permits = 16";
-/// Maximum time of a takeover: 10 s until a lease expires, 3 s until that is detected, and a claim.
+/// Maximum time of a takeover: 10 s until a lease expires, 2.5 s until that is detected, 1 s until a
+/// scan, and a claim.
 pub(crate) const MAX_TAKEOVER_TIME: Duration = Duration::from_secs(15);
 
 fn kills() -> usize {

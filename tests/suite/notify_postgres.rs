@@ -23,7 +23,8 @@ if [ -z "${2:-}" ]; then
 else
     bin=$(postgres_bin)
     (cd "$folder" && as_postgres "$bin/postgres" -D "$folder/data" -p "$2" \
-        -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200 \
+        -c listen_addresses=127.0.0.1 -c unix_socket_directories='' \
+        -c max_connections="${POSTERN_TEST_MAX_CONNECTIONS:-200}" \
         -c fsync=on -c synchronous_commit=on) >>"$folder/postgres.log" 2>&1 </dev/null &
     POSTGRES_PID=$!
     await_ready "$POSTGRES_PID" "$bin/pg_isready" -q -h 127.0.0.1 -p "$2" -U postern || exit 75

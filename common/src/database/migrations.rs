@@ -1,6 +1,6 @@
 //! Versioned schema migrations, and the check that the schema supports this binary.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr};
@@ -11,6 +11,10 @@ use crate::exit::Exit;
 /// Maximum time for all migrations of a service, including the wait for another process that
 /// migrates.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(600);
+/// Maximum time of a failed write probe after which it is repeated once on another connection.
+const STALE_CONNECTION_TIME: Duration = Duration::from_millis(250);
+/// Maximum time of the repetition, so that a caller learns the reason of the first failure.
+const SECOND_PROBE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The schema of one service, as migrations in each dialect.
 ///
@@ -80,8 +84,22 @@ pub(super) async fn verify_writable(
     let (write, newer) = (write_probe(owner), newer_migrations_query(owner));
     let newer = match database {
         Database::Postgres(pool) => {
-            let sql = AssertSqlSafe(format!("WITH written AS ({write} RETURNING 1) {newer}"));
-            sqlx::query_as(sql).bind(known).fetch_all(pool).await?
+            let sql = format!("WITH written AS ({write} RETURNING 1) {newer}");
+            let pool = pool.for_background();
+            let probe = || {
+                sqlx::query_as(AssertSqlSafe(sql.clone()))
+                    .bind(known)
+                    .fetch_all(&pool)
+            };
+            let began = Instant::now();
+            match probe().await {
+                // The idle connection was broken, or led to a server that is read-only now.
+                Err(error) if began.elapsed() < STALE_CONNECTION_TIME => {
+                    let again = tokio::time::timeout(SECOND_PROBE_TIMEOUT, probe()).await;
+                    again.unwrap_or(Err(error))?
+                }
+                outcome => outcome?,
+            }
         }
         Database::Sqlite(sqlite) => {
             sqlx::query(AssertSqlSafe(write))

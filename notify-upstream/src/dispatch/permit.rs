@@ -84,7 +84,7 @@ impl PermitPool {
     }
 
     /// Returns the number of permits in use.
-    #[cfg(test)]
+    #[must_use]
     pub(crate) fn in_use(&self) -> usize {
         self.0.used.lock().iter().sum()
     }

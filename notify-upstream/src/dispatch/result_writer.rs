@@ -145,6 +145,9 @@ impl ResultWriter {
             .unzip();
         if !rows.is_empty() {
             self.write(&rows, &workers).await;
+            if let Some(due) = rows.iter().filter_map(|row| row.next.due()).min() {
+                self.dispatch_state.replica().record_due(due);
+            }
             self.count(&batch);
             self.log(&batch);
         }

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
-use super::{ChannelPermit, LowPriorityThrottle, PermitPool, UrgentWriteGate};
+use super::{ChannelPermit, LowPriorityThrottle, PermitPool, ReplicaState, UrgentWriteGate};
 use crate::notification::{Channel, Lane, Order, PerChannel, Priority};
 
 /// The state that intake and dispatch of this process share.
@@ -18,6 +18,7 @@ use crate::notification::{Channel, Lane, Order, PerChannel, Priority};
 pub(crate) struct DispatchState {
     channels: PerChannel<Arc<ChannelState>>,
     urgent_gate: Arc<UrgentWriteGate>,
+    replica: ReplicaState,
     /// The wake-ups that other replicas have not been sent yet: the lowest order by lane code.
     pub(super) pending_wakeups: watch::Sender<BTreeMap<i16, Order>>,
     /// The permit to run a full scan: one channel at a time, so that connections remain for claims.
@@ -31,6 +32,8 @@ pub(crate) struct ChannelState {
     wake: Notify,
     waiting: Mutex<[LaneSignal; Lane::PER_CHANNEL]>,
     moved: Mutex<[Option<Order>; Lane::PER_CHANNEL]>,
+    /// Whether the lanes have to be scanned now: rows were put into them at unknown positions.
+    rescan: AtomicBool,
     low_throttle: AtomicU8,
     /// The time of the next probe, in milliseconds since the epoch; 0 while a provider can be
     /// called.
@@ -69,6 +72,7 @@ impl DispatchState {
                 Arc::new(ChannelState::new(*permits.get(channel)))
             }),
             urgent_gate: Arc::new(UrgentWriteGate::new(clock)),
+            replica: ReplicaState::new(),
             pending_wakeups: watch::Sender::new(BTreeMap::new()),
             full_scan_slots: Arc::new(Semaphore::new(1)),
         }
@@ -78,6 +82,12 @@ impl DispatchState {
     #[must_use]
     pub(crate) fn channel(&self, channel: Channel) -> &Arc<ChannelState> {
         self.channels.get(channel)
+    }
+
+    /// Returns what is known of the other replicas.
+    #[must_use]
+    pub(crate) fn replica(&self) -> &ReplicaState {
+        &self.replica
     }
 
     /// Returns the gate for urgent writes of all channels.
@@ -101,6 +111,7 @@ impl ChannelState {
                 }; Lane::PER_CHANNEL],
             ),
             moved: Mutex::default(),
+            rescan: AtomicBool::new(false),
             low_throttle: AtomicU8::new(0),
             next_probe_ms: AtomicI64::new(0),
             is_paused: AtomicBool::new(false),
@@ -154,6 +165,22 @@ impl ChannelState {
     /// Returns, and resets, the lowest order that a row of each lane was moved to.
     pub(super) fn take_moved(&self) -> [Option<Order>; Lane::PER_CHANNEL] {
         std::mem::take(&mut *self.moved.lock())
+    }
+
+    /// Requests a scan of the lanes.
+    pub(super) fn request_scan(&self) {
+        self.rescan.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Returns, and resets, whether a scan was requested.
+    pub(super) fn take_scan_request(&self) -> bool {
+        self.rescan.swap(false, Ordering::AcqRel)
+    }
+
+    /// Returns whether rows may be waiting or are in delivery.
+    pub(super) fn is_busy(&self) -> bool {
+        self.waiting().contains(&true) || self.permits.in_use() > 0
     }
 
     /// Returns how often rows were left waiting in a lane.

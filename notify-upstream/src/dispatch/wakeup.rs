@@ -1,6 +1,7 @@
 //! Wake-ups between replicas over `LISTEN`/`NOTIFY`: rows were left waiting. Signals are debounced
-//! and never part of the transaction that accepts. They are an optimization: a replica that misses
-//! one finds the rows with its next scan.
+//! and never part of the transaction that accepts. A replica that misses one finds the rows
+//! with its next scan: within a second if it knows that its connection is lost, and otherwise within
+//! [`IDLE_SCAN_INTERVAL`](super::scan_schedule::IDLE_SCAN_INTERVAL).
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -12,8 +13,9 @@ use sqlx::postgres::PgListener;
 use uuid::Uuid;
 
 use super::DispatchState;
+use crate::lease::WorkerRegistry;
 use crate::notification::{Channel, Lane, Order};
-use crate::store::{Store, StoreError};
+use crate::store::{ReplicaSignal, Store, StoreError};
 
 /// Publishes wake-ups to the other replicas.
 #[derive(Debug)]
@@ -31,12 +33,16 @@ pub(crate) struct WakeupListener {
     origin: u64,
 }
 
-/// Minimum time between two signals: `NOTIFY` takes a lock that is exclusive in the whole cluster.
+/// Minimum time between two signals of a replica, for each [`REPLICAS_PER_INTERVAL`] replicas:
+/// `NOTIFY` takes a lock that is exclusive in the whole cluster, and each signal goes to every
+/// replica. All replicas together send at most 200 signals per second.
 const MIN_PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
+/// See [`MIN_PUBLISH_INTERVAL`].
+const REPLICAS_PER_INTERVAL: u32 = 4;
 /// Delay after a failure.
 const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 /// Time without a signal after which the connection is checked.
-const IDLE_CHECK_AFTER: Duration = Duration::from_secs(5);
+const IDLE_CHECK_AFTER: Duration = Duration::from_secs(10);
 /// Timeout of the connection check.
 const IDLE_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -72,10 +78,16 @@ impl WakeupPublisher {
     /// Waits for pending wake-ups and publishes them.
     ///
     /// # Errors
-    /// The store is unavailable. The wake-ups are lost; other replicas find the rows with their
-    /// next scan.
+    /// The store is unavailable. The wake-ups are pending again.
     pub(crate) async fn step(&self) -> Result<(), StoreError> {
-        self.publish(self.dispatch_state.take_pending().await).await
+        let pending = self.dispatch_state.take_pending().await;
+        let outcome = self.publish(&pending).await;
+        if outcome.is_err() {
+            for (code, order) in pending {
+                self.dispatch_state.add_pending(code, order);
+            }
+        }
+        outcome
     }
 
     /// Publishes pending wake-ups before the process ends.
@@ -90,20 +102,20 @@ impl WakeupPublisher {
         if pending.is_empty() {
             Ok(())
         } else {
-            self.publish(pending).await
+            self.publish(&pending).await
         }
     }
 
-    async fn publish(&self, pending: PendingWakeups) -> Result<(), StoreError> {
+    async fn publish(&self, pending: &PendingWakeups) -> Result<(), StoreError> {
         let text = serde_json::to_string(&(self.origin, pending)).unwrap_or_default();
         self.store.publish(&text).await
     }
 
     /// Publishes wake-ups until dropped.
-    pub(crate) async fn run(self: Arc<Self>) {
+    pub(crate) async fn run(self: Arc<Self>, workers: Arc<WorkerRegistry>) {
         loop {
             let wait = match self.step().await {
-                Ok(()) => MIN_PUBLISH_INTERVAL,
+                Ok(()) => publish_interval(workers.live()),
                 Err(error) => {
                     tracing::debug!(%error, "wake-up of other replicas failed");
                     RECONNECT_DELAY
@@ -117,7 +129,11 @@ impl WakeupPublisher {
     pub(crate) async fn listen(self: Arc<Self>) {
         loop {
             if let Ok(Some(mut listener)) = self.listener().await {
+                self.dispatch_state.replica().set_listening(true);
+                // Changes that were announced while there was no connection.
+                self.dispatch_state.replica().set_suppression_changed();
                 while listener.step().await.is_ok() {}
+                self.dispatch_state.replica().set_listening(false);
             }
             tokio::time::sleep(RECONNECT_DELAY).await;
         }
@@ -143,15 +159,32 @@ impl WakeupListener {
         else {
             return Ok(());
         };
-        let lanes = pending
-            .into_iter()
-            .filter_map(|(code, order)| Some((Lane::from_code(code)?, order)));
-        for (lane, order) in lanes.filter(|_| origin != self.origin) {
-            self.dispatch_state
-                .channel(lane.channel)
-                .record_moved(lane, order);
+        for (code, order) in pending {
+            match Lane::from_code(code) {
+                Some(lane) if origin != self.origin => {
+                    let channel = self.dispatch_state.channel(lane.channel);
+                    channel.record_moved(lane, order);
+                }
+                Some(_) => {}
+                None => self.apply_signal(code),
+            }
         }
         Ok(())
+    }
+
+    /// Applies a change that the store has announced. One of a newer version is ignored.
+    fn apply_signal(&self, code: i16) {
+        match ReplicaSignal::from_code(code) {
+            Some(ReplicaSignal::SuppressionChanged) => {
+                self.dispatch_state.replica().set_suppression_changed();
+            }
+            Some(ReplicaSignal::RowsQueued) => {
+                for channel in Channel::ALL {
+                    self.dispatch_state.channel(channel).request_scan();
+                }
+            }
+            None => {}
+        }
     }
 
     /// Checks the connection: an idle one cannot be told from one whose server is unreachable.
@@ -181,10 +214,14 @@ impl DispatchState {
     }
 
     fn publish(&self, lane: Lane, order: Order) {
+        self.add_pending(lane.code(), order);
+    }
+
+    fn add_pending(&self, code: i16, order: Order) {
         self.pending_wakeups
             .send_modify(|pending: &mut PendingWakeups| {
                 pending
-                    .entry(lane.code())
+                    .entry(code)
                     .and_modify(|lowest| *lowest = order.min(*lowest))
                     .or_insert(order);
             });
@@ -199,5 +236,25 @@ impl DispatchState {
     }
 }
 
+/// Returns the minimum time between two signals of one of so many replicas.
+fn publish_interval(replicas: u32) -> Duration {
+    MIN_PUBLISH_INTERVAL * replicas.div_ceil(REPLICAS_PER_INTERVAL).max(1)
+}
+
 /// All lanes fit into one signal: a payload has less than 8000 bytes.
 const _: () = assert!(Channel::ALL.len() * Lane::PER_CHANNEL * 32 < 8000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_of_all_replicas_are_bounded() {
+        assert_eq!(publish_interval(1), MIN_PUBLISH_INTERVAL);
+        assert_eq!(publish_interval(4), MIN_PUBLISH_INTERVAL);
+        for replicas in [5, 50, 500] {
+            let per_second = f64::from(replicas) / publish_interval(replicas).as_secs_f64();
+            assert!(per_second <= 200.0, "{replicas}: {per_second}");
+        }
+    }
+}

@@ -11,6 +11,7 @@ use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
 
 use crate::delivery::suppression::SuppressionCache;
+use crate::dispatch::DispatchState;
 use crate::intake::group_commit::IDEMPOTENCY_KEY_TTL;
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
@@ -28,6 +29,8 @@ pub(crate) struct StoreMaintenance {
     pub(crate) workers: Arc<WorkerRegistry>,
     /// The suppression lists.
     pub(crate) suppression: Arc<SuppressionCache>,
+    /// The state in which other replicas announce changes.
+    pub(crate) dispatch_state: Arc<DispatchState>,
     /// The metrics.
     pub(crate) metrics: NotifyMetrics,
     /// The availability of the database, which decides about readiness.
@@ -89,13 +92,27 @@ impl StoreMaintenance {
         }
     }
 
-    /// Runs one maintenance round: the suppression lists each time, queue depths every 5th round,
-    /// expired keys every 30th, retention every 1000th and in the first.
+    /// Returns whether changes of the suppression lists have to be read: some were announced, an
+    /// announcement may have been missed, or none arrived for half a minute.
+    fn is_suppression_sync_due(&self, round: u64) -> bool {
+        let replica = self.dispatch_state.replica();
+        replica.take_suppression_changed()
+            || replica.listening_since().is_none()
+            || round.is_multiple_of(15)
+    }
+
+    /// Runs one maintenance round: additions to the suppression lists are written each time, and
+    /// changes are read if some were announced, and every 15th round. Queue depths are counted every
+    /// 5th round, expired keys deleted every 30th, retention is enforced every 1000th and in the first.
     ///
     /// # Errors
     /// The store is unavailable.
     pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
-        self.suppression.sync().await?;
+        if self.is_suppression_sync_due(round) {
+            self.suppression.sync().await?;
+        } else {
+            self.suppression.flush().await?;
+        }
         self.metrics
             .suppressions(self.suppression.take_added(), self.suppression.cached());
         let now = self.clock.now();

@@ -295,6 +295,7 @@ impl BatchWriter {
         worker: &Arc<WorkerLease>,
     ) {
         let mut left_waiting = HashMap::new();
+        let next_due = placed.rows.iter().filter_map(|row| row.send_at).min();
         for (row, (requester, lease)) in placed.rows.into_iter().zip(placed.requesters) {
             if rejected.contains(&row.id) {
                 let writer = Arc::clone(self);
@@ -330,6 +331,9 @@ impl BatchWriter {
                 }
                 None => {}
             }
+        }
+        if let Some(due) = next_due {
+            self.0.dispatch_state.replica().record_due(due);
         }
         for (lane, order) in left_waiting.into_values() {
             self.0.dispatch_state.record_waiting(lane, order);

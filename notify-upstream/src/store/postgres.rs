@@ -1,11 +1,14 @@
 //! PostgreSQL: connections and row conversion. The SQL of the queue is in [`queue`], of the
-//! suppression lists in [`suppression`], and all other SQL in [`history`].
+//! suppression lists in [`suppression`], of the workers in [`worker`], and all other SQL in
+//! [`history`].
 
 mod history;
 mod list;
 mod pause;
 mod queue;
+mod retention;
 mod suppression;
+mod worker;
 
 use std::time::Duration;
 

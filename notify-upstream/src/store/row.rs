@@ -252,6 +252,27 @@ pub(crate) struct LanePosition {
     pub(crate) order: Order,
 }
 
+/// The result of moving due rows to the queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MovedRows {
+    /// The positions of the moved rows.
+    pub(crate) positions: Vec<LanePosition>,
+    /// When the next row is due, which may be in the past if the batch was full; `None` if there is
+    /// none.
+    pub(crate) next_due: Option<Timestamp>,
+}
+
+/// The state of the workers after a renewal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeaseRenewal {
+    /// The workers whose leases were renewed.
+    pub(crate) renewed: Vec<i64>,
+    /// Workers whose leases have expired.
+    pub(crate) dead: Vec<i64>,
+    /// Number of workers whose leases have not expired.
+    pub(crate) live: u32,
+}
+
 /// The number of rows in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneDepth {

@@ -263,8 +263,11 @@ async fn retry_waits_until_due_and_keeps_its_count() {
         result.lane = result.lane.retries();
         store.finish(&[result]).await.expect("no error");
         assert_eq!(store.next_due().await.expect("no error"), Some(due));
-        assert!(store.move_due(NOW, 10).await.expect("no error").is_empty());
+        let early = store.move_due(NOW, 10).await.expect("no error");
+        assert_eq!((early.positions.len(), early.next_due), (0, Some(due)));
         let moved = store.move_due(due, 10).await.expect("no error");
+        assert_eq!(moved.next_due, None);
+        let moved = moved.positions;
         assert_eq!(moved.len(), 1);
         assert!(moved[0].lane.retry && crate::notification::order_time(moved[0].order) == due);
         assert_eq!(store.next_due().await.expect("no error"), None);
@@ -296,7 +299,7 @@ async fn scheduled_rows_are_moved_in_order_of_due_time() {
         let mut moved = Vec::new();
         let later = NOW.plus(std::time::Duration::from_secs(200));
         loop {
-            let some = store.move_due(later, 7).await.expect("no error");
+            let some = store.move_due(later, 7).await.expect("no error").positions;
             if some.is_empty() {
                 break;
             }

@@ -29,6 +29,8 @@ use crate::database::PoolUsage;
 pub struct PostgresPool {
     shared: Arc<PoolState>,
     deadline: Duration,
+    /// Idle time after which a connection is checked before use.
+    trusted_idle_time: Duration,
 }
 
 /// A connection in use. It returns to the pool only by [`PooledConnection::release`]; if it is
@@ -76,6 +78,8 @@ struct IdleConnection {
 /// Idle time after which a connection is checked before use. Connections idle for less are not
 /// checked: a check before each short statement would add a quarter of its cost.
 const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(1);
+/// The same for statements of [`PostgresPool::for_background`].
+const BACKGROUND_IDLE_TIME: Duration = Duration::from_secs(30);
 /// Idle time after which a connection is closed.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(600);
 /// Age after which a connection is closed.
@@ -111,6 +115,7 @@ impl PostgresPool {
                 generation,
             }),
             deadline,
+            trusted_idle_time: TRUSTED_IDLE_TIME,
         }
     }
 
@@ -137,6 +142,20 @@ impl PostgresPool {
         Self {
             shared: Arc::clone(&self.shared),
             deadline,
+            trusted_idle_time: self.trusted_idle_time,
+        }
+    }
+
+    /// Returns the same pool for periodic statements, which run on connections idle for up to
+    /// [`BACKGROUND_IDLE_TIME`] without a check: the check is a transaction of its own, and would
+    /// double the load of idle replicas. A caller repeats a failed statement; the repetition runs on
+    /// a checked or new connection.
+    #[must_use]
+    pub fn for_background(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            deadline: self.deadline,
+            trusted_idle_time: BACKGROUND_IDLE_TIME,
         }
     }
 
@@ -173,7 +192,7 @@ impl PostgresPool {
             .map_err(|_| sqlx::Error::PoolTimedOut)?
             .map_err(|_| sqlx::Error::PoolClosed)?;
         while let Some(mut idle) = self.shared.pop() {
-            let is_trusted = idle.since.elapsed() <= TRUSTED_IDLE_TIME
+            let is_trusted = idle.since.elapsed() <= self.trusted_idle_time
                 && idle.generation == self.shared.generation.load(Ordering::Acquire);
             if is_trusted || self.shared.connector.is_usable(&mut idle.connection).await {
                 return Ok(self.wrap(idle.connection, idle.opened, permit));

@@ -252,14 +252,13 @@ async fn read_only_session_is_discarded_at_its_first_rejection() {
         .await
         .expect("set");
     one(pool).await.expect("reads succeed");
-    let exit = test
-        .database
-        .verify_writable(&FIRST)
-        .await
-        .expect_err("readiness proves a write");
+    let insert = "INSERT INTO first_note (id, text) VALUES (0, 'a')";
+    let rejected = sqlx::query(insert).execute(pool).await;
     assert!(
-        exit.is_temporary() && exit.message().contains("read-only"),
-        "{exit}"
+        rejected
+            .expect_err("read-only")
+            .to_string()
+            .contains("read-only")
     );
     let insert = "INSERT INTO first_note (id, text) VALUES (1, 'a')";
     sqlx::query(insert)
@@ -270,6 +269,31 @@ async fn read_only_session_is_discarded_at_its_first_rejection() {
         .verify_writable(&FIRST)
         .await
         .expect("ready again");
+}
+
+#[tokio::test]
+async fn readiness_probe_repeats_on_a_new_session() {
+    let test = postgres().await;
+    test.database.migrate(&FIRST).await.expect("migrated");
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    let set = |value| format!("SET default_transaction_read_only = {value}");
+    pool.execute(AssertSqlSafe(set("on"))).await.expect("set");
+    let probe = || test.database.verify_writable(&FIRST);
+    probe().await.expect("the server accepts writes");
+    let name: String = sqlx::query_scalar("SELECT current_database()::text")
+        .fetch_one(pool)
+        .await
+        .expect("a name");
+    let demoted = format!("ALTER DATABASE {name} SET default_transaction_read_only = on");
+    pool.execute(AssertSqlSafe(demoted)).await.expect("altered");
+    pool.execute(AssertSqlSafe(set("on"))).await.expect("set");
+    let exit = probe().await.expect_err("no session accepts writes");
+    assert!(
+        exit.is_temporary() && exit.message().contains("read-only"),
+        "{exit}"
+    );
 }
 
 #[tokio::test]

@@ -101,6 +101,7 @@ async fn replica_is_not_ready_while_writes_fail() {
         clock: clock(),
         workers: Arc::clone(&rig.workers),
         suppression: Arc::clone(&rig.suppression),
+        dispatch_state: Arc::clone(&rig.dispatch_state),
         metrics: metrics.clone(),
         database: Arc::new(metrics.dependencies().required("database", "test")),
         opened: test.database.clone(),

@@ -6,6 +6,8 @@ use super::*;
 use crate::dispatch::wakeup::WakeupListener;
 use crate::housekeeping::StoreMaintenance;
 use crate::lease::LeaseClock;
+use crate::notification::order_at;
+use crate::store::{DeadFilter, SuppressionRow};
 use crate::testing::execute;
 
 /// A replica with one permit that publishes, and another with eight that listens.
@@ -15,7 +17,7 @@ struct ReplicaPair {
     voice: WakeupPublisher,
     ear: WakeupListener,
     clock: Clock,
-    _database: testing::TestDatabase,
+    database: testing::TestDatabase,
 }
 
 impl ReplicaPair {
@@ -48,7 +50,7 @@ impl ReplicaPair {
             voice,
             ear,
             clock,
-            _database: test,
+            database: test,
         }
     }
 
@@ -143,6 +145,67 @@ async fn final_wakeup_reports_released_rows() {
 }
 
 #[tokio::test]
+async fn operators_changes_wake_all_replicas() {
+    let mut pair = ReplicaPair::new().await;
+    let row = SuppressionRow {
+        kind: 0,
+        address: vec![7; 32],
+        reason: "mailbox_unknown".to_owned(),
+    };
+    let state = Arc::clone(&pair.other.dispatch_state);
+    let added = pair.one.store.suppress(&[row], START).await;
+    assert_eq!(added.expect("no error"), 1);
+    pair.ear.step().await.expect("a signal arrives");
+    assert!(state.replica().take_suppression_changed());
+    assert!(!state.replica().take_suppression_changed(), "once");
+    let id = pair.one.accept(Priority::Normal).await;
+    pair.publish().await;
+    execute(
+        &pair.database.database,
+        &format!("INSERT INTO notify_dead SELECT id, lane, 1, 1, 1, 'x' FROM notify_queue WHERE id = '{id}'"),
+    )
+    .await;
+    execute(&pair.database.database, "DELETE FROM notify_queue").await;
+    let all = DeadFilter {
+        limit: 10,
+        ..DeadFilter::default()
+    };
+    let replayed = pair.one.store.replay(&all, order_at(START), START).await;
+    assert_eq!(replayed.expect("no error"), 1);
+    assert!(!state.channel(Channel::Email).take_scan_request());
+    pair.ear.step().await.expect("a signal arrives");
+    for channel in Channel::ALL {
+        assert!(state.channel(channel).take_scan_request());
+    }
+}
+
+#[tokio::test]
+async fn due_times_of_delayed_rows_are_known_without_a_query() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let mut rig = TestReplica::new(&store, &clock, 4).await;
+        let state = Arc::clone(&rig.dispatch_state);
+        let is_due = |seconds| state.replica().take_due(after(seconds));
+        assert!(!is_due(86_400), "nothing is delayed");
+        let mut later = draft(Priority::Normal);
+        later.request.send_at = Some(after(60));
+        rig.submit(later, None).await.expect("accepted");
+        assert!(!is_due(59));
+        assert!(is_due(60), "a scheduled notification");
+        rig.mover.step().await.expect("no error");
+        assert!(!is_due(59));
+        assert!(is_due(60), "found by the query");
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(rig.mover.step().await.expect("no error"), 1);
+        assert!(!is_due(86_400), "nothing is delayed any more");
+        rig.workers.step().await.expect("a new lease");
+        rig.script.refuse(&["451 4.3.0"]);
+        assert_eq!(rig.step().await, 1);
+        assert!(is_due(86_400), "a retry");
+    }
+}
+
+#[tokio::test]
 async fn single_process_store_has_no_wakeups() {
     let test = testing::sqlite().await;
     let store = Store::open(&test.database, 4)
@@ -215,6 +278,7 @@ async fn nothing_starts_on_an_unsupported_schema() {
             clock: clock.clone(),
             workers: Arc::clone(&rig.workers),
             suppression: Arc::clone(&rig.suppression),
+            dispatch_state: Arc::clone(&rig.dispatch_state),
             metrics: metrics.clone(),
             database: Arc::new(metrics.dependencies().required("database", "test")),
             opened: test.database.clone(),

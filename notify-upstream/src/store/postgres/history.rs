@@ -1,4 +1,4 @@
-//! All SQL except the queue and the suppression lists: records, results, receipts, workers,
+//! All SQL except the queue and the suppression lists: records, results, receipts,
 //! idempotency keys, dead letters and partitions.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use crate::store::row::{
     DeadFilter, DeadLetter, IdempotencyRecord, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
     WebhookToken,
 };
-use crate::store::{NotificationSnapshot, StoreError, StoreResult};
+use crate::store::{NotificationSnapshot, ReplicaSignal, StoreError, StoreResult};
 
 /// A partition holds one week: with ninety days of retention, the planner considers thirteen
 /// partitions.
@@ -23,6 +23,12 @@ const PARTITION: Duration = Duration::from_secs(7 * 86_400);
 
 /// `lock_not_available` (PostgreSQL documentation, appendix A).
 const LOCKED: &str = "55P03";
+
+/// Reads the catalog itself: `to_regclass` of the partition may be answered from a cache that does
+/// not have the partition that another replica has just created.
+const HAS_PARTITION: &str =
+    "SELECT EXISTS (SELECT 1 FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = to_regclass($1) AND c.relname = $2)";
 
 /// Results, receipts and the live row are read in one snapshot, so that a row that moves between
 /// tables is seen once.
@@ -99,12 +105,8 @@ impl Postgres {
         &self,
         before: Timestamp,
     ) -> StoreResult<u64> {
-        let sql = "DELETE FROM notify_key WHERE created_at < $1";
-        Ok(sqlx::query(sql)
-            .bind(before.0)
-            .execute(&self.slow)
-            .await?
-            .rows_affected())
+        self.delete_expired("notify_key", "created_at", before)
+            .await
     }
 
     pub(in crate::store) async fn read(
@@ -181,79 +183,6 @@ impl Postgres {
         Ok(done.rows_affected())
     }
 
-    pub(in crate::store) async fn now(&self) -> StoreResult<Timestamp> {
-        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
-        Ok(Timestamp(
-            sqlx::query_scalar(sql).fetch_one(&self.history).await?,
-        ))
-    }
-
-    pub(in crate::store) async fn register_worker(
-        &self,
-        worker: i64,
-        now: Timestamp,
-    ) -> StoreResult<()> {
-        let sql = "INSERT INTO notify_worker (id, seen_at) VALUES ($1, $2)";
-        sqlx::query(sql)
-            .bind(worker)
-            .bind(now.0)
-            .execute(&self.history)
-            .await?;
-        Ok(())
-    }
-
-    pub(in crate::store) async fn renew_worker(
-        &self,
-        worker: i64,
-        now: Timestamp,
-        dead_before: Timestamp,
-    ) -> StoreResult<bool> {
-        let sql = "UPDATE notify_worker SET seen_at = $2 WHERE id = $1 AND seen_at >= $3";
-        let done = sqlx::query(sql)
-            .bind(worker)
-            .bind(now.0)
-            .bind(dead_before.0)
-            .execute(&self.history)
-            .await?;
-        Ok(done.rows_affected() == 1)
-    }
-
-    pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> StoreResult<()> {
-        // Dead first: even if the second statement fails, the rows of the worker are recovered.
-        let sql = "UPDATE notify_worker SET seen_at = 0 WHERE id = $1";
-        sqlx::query(sql).bind(worker).execute(&self.history).await?;
-        if gone {
-            let sql = "DELETE FROM notify_worker WHERE id = $1
-                AND NOT EXISTS (SELECT 1 FROM notify_queue WHERE worker = $1)";
-            sqlx::query(sql).bind(worker).execute(&self.history).await?;
-        }
-        Ok(())
-    }
-
-    pub(in crate::store) async fn dead_workers(
-        &self,
-        dead_before: Timestamp,
-    ) -> StoreResult<Vec<i64>> {
-        let sql = "SELECT id FROM notify_worker WHERE seen_at < $1 LIMIT 1000";
-        Ok(sqlx::query_scalar(sql)
-            .bind(dead_before.0)
-            .fetch_all(&self.history)
-            .await?)
-    }
-
-    pub(in crate::store) async fn delete_dead_workers(
-        &self,
-        dead_before: Timestamp,
-    ) -> StoreResult<u64> {
-        let sql = "DELETE FROM notify_worker w WHERE seen_at < $1
-            AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.worker = w.id)";
-        Ok(sqlx::query(sql)
-            .bind(dead_before.0)
-            .execute(&self.slow)
-            .await?
-            .rows_affected())
-    }
-
     /// Creates the partitions of this week and the next, and drops those that end before
     /// `keep_from`. A partition is created separately and attached, which does not block inserts.
     /// The function does not wait for locks held for long, such as by a dump or a forgotten
@@ -275,17 +204,13 @@ impl Postgres {
             }
             outcome => outcome?,
         }
-        let floor = NotificationId::floor(keep_from);
-        sqlx::query("DELETE FROM notify_dead WHERE id < $1")
-            .bind(floor)
-            .execute(&self.slow)
+        self.delete_expired("notify_dead", "id", NotificationId::floor(keep_from))
             .await?;
-        let sql = "DELETE FROM notify_receipt WHERE received_at < $1";
-        sqlx::query(sql)
-            .bind(keep_from.0)
-            .execute(&self.slow)
+        self.delete_expired("notify_receipt", "received_at", keep_from)
             .await?;
-        self.delete_old_removals(keep_from).await
+        self.delete_expired("notify_suppression_lifted", "at", keep_from)
+            .await?;
+        Ok(())
     }
 
     async fn keep_partitions(&self, now: Timestamp, keep_from: Timestamp) -> StoreResult<()> {
@@ -321,14 +246,10 @@ impl Postgres {
         let [from, to] =
             [number, number + 1].map(|n| NotificationId::floor(Timestamp(n.saturating_mul(week))));
         let name = format!("{table}_w{number}");
-        let is_there = "SELECT to_regclass($1) IS NOT NULL";
         // Checked without a lock first: a session that holds the lock and hangs must not prevent
         // other processes from starting.
-        if sqlx::query_scalar(is_there)
-            .bind(&name)
-            .fetch_one(&self.slow)
-            .await?
-        {
+        let is_there = sqlx::query_scalar(HAS_PARTITION).bind(table).bind(&name);
+        if is_there.fetch_one(&self.slow).await? {
             return Ok(());
         }
         let mut transaction = self.begin_briefly().await?;
@@ -336,10 +257,8 @@ impl Postgres {
         sqlx::query("SELECT pg_advisory_xact_lock(7305001)")
             .execute(&mut *transaction)
             .await?;
-        let there: bool = sqlx::query_scalar(is_there)
-            .bind(&name)
-            .fetch_one(&mut *transaction)
-            .await?;
+        let is_there = sqlx::query_scalar(HAS_PARTITION).bind(table).bind(&name);
+        let there: bool = is_there.fetch_one(&mut *transaction).await?;
         if !there {
             let sql = format!(
                 "CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"
@@ -400,7 +319,9 @@ impl Postgres {
             .bind(ResultKind::Replayed.code())
             .bind(now.0)
             .bind(first);
-        Ok(query.execute(&self.slow).await?.rows_affected())
+        let replayed = query.execute(&self.slow).await?.rows_affected();
+        self.announce(ReplicaSignal::RowsQueued, replayed).await;
+        Ok(replayed)
     }
 
     pub(in crate::store) async fn discard_dead_letters(
@@ -441,12 +362,8 @@ impl Postgres {
         &self,
         before: Timestamp,
     ) -> StoreResult<u64> {
-        let sql = "DELETE FROM notify_webhook_token WHERE at < $1";
-        Ok(sqlx::query(sql)
-            .bind(before.0)
-            .execute(&self.slow)
-            .await?
-            .rows_affected())
+        self.delete_expired("notify_webhook_token", "at", before)
+            .await
     }
 }
 

@@ -16,12 +16,12 @@ use sqlx::{AssertSqlSafe, Row};
 use super::{Postgres, rows};
 use crate::address::recipient_key_of;
 use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
-use crate::store::StoreResult;
 use crate::store::read::{RECORD, WANTED_AT};
 use crate::store::row::{
     CancelResult, Claim, ClaimRef, Claimed, Finished, LaneDepth, LanePosition, LaneScan,
-    LowWatermark, NewNotification, Next, ResultKind,
+    LowWatermark, MovedRows, NewNotification, Next, ResultKind,
 };
+use crate::store::{ReplicaSignal, StoreResult};
 
 /// Keys are inserted in order, which prevents deadlocks between replicas.
 const ACCEPT: &str = "
@@ -128,13 +128,16 @@ WITH due AS MATERIALIZED (
     ORDER BY due, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM notify_delayed d USING due WHERE d.ctid = due.place RETURNING d.*
-)
+), moved AS (
 INSERT INTO notify_queue (id, lane, ord, fence, attempt)
 SELECT id, lane, least(row_number() OVER (PARTITION BY lane, due ORDER BY id) + coalesce(
         (SELECT max(ord) FROM notify_queue q WHERE q.lane = g.lane AND q.ord >= g.due << $3 AND q.ord < (g.due + 1) << $3),
         due << $3
     ), ((due + 1) << $3) - 1), fence, attempt FROM gone g
-RETURNING lane, ord";
+RETURNING lane, ord
+)
+TABLE moved UNION ALL
+SELECT NULL, due FROM (SELECT due FROM notify_delayed WHERE due > $1 ORDER BY due, id LIMIT 1) next";
 
 /// A claimed row cannot be cancelled: the fence decides for each row.
 const CANCEL: &str = "
@@ -279,7 +282,7 @@ impl Postgres {
             .bind(marks.iter().map(|mark| mark.low).collect::<Vec<_>>())
             .bind(marks.iter().map(|mark| mark.cursor).collect::<Vec<_>>())
             .bind(dead)
-            .fetch_all(&self.queue)
+            .fetch_all(&self.queue.for_background())
             .await?;
         rows.iter().map(rows::lane_scan).collect()
     }
@@ -309,7 +312,7 @@ impl Postgres {
                     .collect::<Vec<_>>(),
             )
             .bind(marks.iter().map(|mark| mark.low).collect::<Vec<_>>())
-            .execute(&self.queue)
+            .execute(&self.queue.for_background())
             .await?;
         Ok(())
     }
@@ -318,15 +321,22 @@ impl Postgres {
         &self,
         now: Timestamp,
         limit: i64,
-    ) -> StoreResult<Vec<LanePosition>> {
+    ) -> StoreResult<MovedRows> {
         let bits = i32::try_from(ORDER_COUNTER_BITS).unwrap_or(0);
         let rows = sqlx::query(MOVE_DUE)
             .bind(now.0)
             .bind(limit)
             .bind(bits)
-            .fetch_all(&self.queue)
+            .fetch_all(&self.queue.for_background())
             .await?;
-        rows.iter().map(rows::place).collect()
+        let mut moved = MovedRows::default();
+        for row in &rows {
+            match row.try_get::<Option<i16>, _>(0)? {
+                Some(_) => moved.positions.push(rows::place(row)?),
+                None => moved.next_due = Some(Timestamp(row.try_get(1)?)),
+            }
+        }
+        Ok(moved)
     }
 
     #[cfg(test)]
@@ -365,6 +375,16 @@ impl Postgres {
         Ok(())
     }
 
+    /// Announces a change of `rows` rows to all processes. Without the announcement they find it with
+    /// their next periodic query.
+    pub(super) async fn announce(&self, signal: ReplicaSignal, rows: u64) {
+        if rows > 0
+            && let Err(error) = self.publish(&signal.payload()).await
+        {
+            tracing::debug!(%error, "wake-up of other replicas failed");
+        }
+    }
+
     /// Uses a connection that the listener keeps.
     pub(in crate::store) async fn listen(&self) -> StoreResult<PgListener> {
         Ok(self.history.listen(WAITING).await?)
@@ -379,7 +399,7 @@ impl Postgres {
         let rows = sqlx::query(DEPTHS)
             .bind(lanes)
             .bind(cap)
-            .fetch_all(&self.queue)
+            .fetch_all(&self.queue.for_background())
             .await?;
         rows.iter().map(rows::depth).collect()
     }

@@ -5,8 +5,8 @@ use sqlx::AssertSqlSafe;
 
 use super::Postgres;
 use crate::address::AddressHash;
-use crate::store::StoreResult;
 use crate::store::row::{SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow};
+use crate::store::{ReplicaSignal, StoreResult};
 
 const ENTRIES: &str = "
     channel = ANY($1) AND ($2::bytea IS NULL OR address = $2) AND ($3::text IS NULL OR reason = $3)
@@ -52,6 +52,8 @@ impl Postgres {
             .bind(now.0)
             .execute(&self.history)
             .await?;
+        self.announce(ReplicaSignal::SuppressionChanged, done.rows_affected())
+            .await;
         Ok(done.rows_affected())
     }
 
@@ -78,7 +80,7 @@ impl Postgres {
         let rows = sqlx::query_as(sql)
             .bind(at.0)
             .bind(page)
-            .fetch_all(&self.history)
+            .fetch_all(&self.history.for_background())
             .await?;
         Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
@@ -94,7 +96,7 @@ impl Postgres {
         let rows = sqlx::query_as(sql)
             .bind(at.0)
             .bind(page)
-            .fetch_all(&self.history)
+            .fetch_all(&self.history.for_background())
             .await?;
         Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
@@ -125,12 +127,9 @@ impl Postgres {
             ON CONFLICT (channel, address) DO UPDATE SET at = excluded.at"
         );
         let query = bind_entries!(sqlx::query(AssertSqlSafe(sql)), filter).bind(now.0);
-        Ok(query.execute(&self.slow).await?.rows_affected())
-    }
-
-    pub(super) async fn delete_old_removals(&self, before: Timestamp) -> StoreResult<()> {
-        let sql = "DELETE FROM notify_suppression_lifted WHERE at < $1";
-        sqlx::query(sql).bind(before.0).execute(&self.slow).await?;
-        Ok(())
+        let removed = query.execute(&self.slow).await?.rows_affected();
+        self.announce(ReplicaSignal::SuppressionChanged, removed)
+            .await;
+        Ok(removed)
     }
 }

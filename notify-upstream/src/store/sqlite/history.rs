@@ -10,8 +10,8 @@ use super::{Sqlite, id_list, json, rows};
 use crate::notification::{NotificationId, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{
-    DeadFilter, DeadLetter, IdempotencyRecord, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
-    WebhookToken,
+    DeadFilter, DeadLetter, IdempotencyRecord, LeaseRenewal, MAX_RECEIPTS_PER_NOTIFICATION,
+    Receipt, ResultKind, WebhookToken,
 };
 use crate::store::{NotificationSnapshot, StoreResult};
 
@@ -153,34 +153,48 @@ impl Sqlite {
         Ok(insert.execute(&self.pools.writer).await?.rows_affected())
     }
 
+    /// The database is used on one host, so the caller's clock is always given.
     pub(in crate::store) async fn register_worker(
         &self,
         worker: i64,
-        now: Timestamp,
+        now: Option<Timestamp>,
     ) -> StoreResult<()> {
         let sql = "INSERT INTO notify_worker (id, seen_at) VALUES (?1, ?2)";
         sqlx::query(sql)
             .bind(worker)
-            .bind(now.0)
+            .bind(now.map(|now| now.0))
             .execute(&self.pools.writer)
             .await?;
         Ok(())
     }
 
-    pub(in crate::store) async fn renew_worker(
+    pub(in crate::store) async fn renew_workers(
         &self,
-        worker: i64,
-        now: Timestamp,
-        dead_before: Timestamp,
-    ) -> StoreResult<bool> {
-        let sql = "UPDATE notify_worker SET seen_at = ?2 WHERE id = ?1 AND seen_at >= ?3";
-        let done = sqlx::query(sql)
-            .bind(worker)
-            .bind(now.0)
-            .bind(dead_before.0)
-            .execute(&self.pools.writer)
+        workers: &[i64],
+        now: Option<Timestamp>,
+        timeout_ms: i64,
+    ) -> StoreResult<LeaseRenewal> {
+        let now_ms = now.map_or(0, |now| now.0);
+        let dead_before = now_ms.saturating_sub(timeout_ms);
+        let sql = "UPDATE notify_worker SET seen_at = ?2
+            WHERE id IN (SELECT value FROM json_each(?1)) AND seen_at >= ?3 RETURNING id";
+        let renewed = sqlx::query_scalar(sql)
+            .bind(json(&workers))
+            .bind(now_ms)
+            .bind(dead_before)
+            .fetch_all(&self.pools.writer)
             .await?;
-        Ok(done.rows_affected() == 1)
+        let sql = "SELECT id FROM notify_worker WHERE seen_at < ?1 LIMIT 1000";
+        let dead = sqlx::query_scalar(sql)
+            .bind(dead_before)
+            .fetch_all(&self.pools.readers)
+            .await?;
+        let live = u32::try_from(renewed.len()).unwrap_or(u32::MAX);
+        Ok(LeaseRenewal {
+            renewed,
+            dead,
+            live,
+        })
     }
 
     pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> StoreResult<()> {
@@ -199,17 +213,6 @@ impl Sqlite {
                 .await?;
         }
         Ok(())
-    }
-
-    pub(in crate::store) async fn dead_workers(
-        &self,
-        dead_before: Timestamp,
-    ) -> StoreResult<Vec<i64>> {
-        let sql = "SELECT id FROM notify_worker WHERE seen_at < ?1 LIMIT 1000";
-        Ok(sqlx::query_scalar(sql)
-            .bind(dead_before.0)
-            .fetch_all(&self.pools.readers)
-            .await?)
     }
 
     pub(in crate::store) async fn delete_dead_workers(

@@ -10,7 +10,7 @@ use crate::store::StoreResult;
 use crate::store::read::{RECORD, WANTED_AT};
 use crate::store::row::{
     CancelResult, Claim, ClaimRef, Claimed, Finished, LaneDepth, LanePosition, LaneScan,
-    LowWatermark, NewNotification, Next, ResultKind,
+    LowWatermark, MovedRows, NewNotification, Next, ResultKind,
 };
 
 const KEYS: &str = "
@@ -328,9 +328,13 @@ impl Sqlite {
         &self,
         now: Timestamp,
         limit: i64,
-    ) -> StoreResult<Vec<LanePosition>> {
-        if self.next_due().await?.is_none_or(|due| due > now) {
-            return Ok(Vec::new());
+    ) -> StoreResult<MovedRows> {
+        let next_due = self.next_due().await?;
+        if next_due.is_none_or(|due| due > now) {
+            return Ok(MovedRows {
+                next_due,
+                ..MovedRows::default()
+            });
         }
         let mut transaction = self.pools.begin().await?;
         let move_rows = sqlx::query(MOVE)
@@ -344,7 +348,10 @@ impl Sqlite {
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        rows.iter().map(rows::place).collect()
+        Ok(MovedRows {
+            positions: rows.iter().map(rows::place).collect::<StoreResult<_>>()?,
+            next_due: self.next_due().await?,
+        })
     }
 
     pub(in crate::store) async fn next_due(&self) -> StoreResult<Option<Timestamp>> {

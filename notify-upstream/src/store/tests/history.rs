@@ -6,28 +6,20 @@ use super::*;
 async fn dead_worker_cannot_renew() {
     for (store, _database) in both().await {
         let later = |s| NOW.plus(std::time::Duration::from_secs(s));
-        store.register_worker(ME, NOW).await.expect("no error");
-        assert!(
-            store
-                .renew_worker(ME, later(3), later(0))
-                .await
-                .expect("lease renewal succeeds")
-        );
-        assert!(
-            store
-                .dead_workers(later(3))
-                .await
-                .expect("no error")
-                .is_empty()
-        );
-        assert_eq!(store.dead_workers(later(4)).await.expect("no error"), [ME]);
-        assert!(
-            !store
-                .renew_worker(ME, later(20), later(10))
-                .await
-                .expect("the server answers"),
-            "a dead worker stays dead"
-        );
+        let renew = async |s, timeout_s: i64| {
+            let renewal = store.renew_workers(&[ME], Some(later(s)), timeout_s * 1000);
+            renewal.await.expect("the server answers")
+        };
+        store
+            .register_worker(ME, Some(NOW))
+            .await
+            .expect("no error");
+        let renewal = renew(3, 3).await;
+        assert_eq!((renewal.renewed, renewal.live), (vec![ME], 1));
+        assert!(renewal.dead.is_empty());
+        let late = renew(20, 10).await;
+        assert_eq!((late.renewed, late.live), (vec![], 0), "it stays dead");
+        assert_eq!(late.dead, [ME]);
         let mut batch = orders(0, 1);
         batch[0].worker = Some(ME);
         store.accept(&batch).await.expect("no error");
@@ -142,7 +134,7 @@ async fn rows_due_at_one_time_keep_their_order_over_moves() {
         store.accept(&rows).await.expect("no error");
         let mut places = Vec::new();
         for _ in 0..3 {
-            places.extend(store.move_due(due, 20).await.expect("no error"));
+            places.extend(store.move_due(due, 20).await.expect("no error").positions);
         }
         places.sort_unstable_by_key(|place| place.order);
         places.dedup();

@@ -3,9 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use postern_common::database::DatabaseOptions;
 use sqlx::Executor;
 
 use super::*;
+use crate::testing::execute;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -108,16 +110,54 @@ async fn dropping_a_partition_does_not_block_readers() {
 }
 
 #[tokio::test]
+async fn concurrent_starts_create_each_partition_once() {
+    let test = testing::postgres().await;
+    Store::open(&test.database, 4)
+        .await
+        .expect("the store opens");
+    for week in 0..5 {
+        let starts = (0..6).map(async |_| {
+            let options = DatabaseOptions::new("replica");
+            let database = Database::open(&test.url, options).await;
+            let store = Store::open(&database.expect("PostgreSQL answers"), 3).await;
+            let store = store.expect("the store opens");
+            store.maintain(NOW.plus(DAY * 7 * week), Timestamp(0)).await
+        });
+        for started in futures_util::future::join_all(starts).await {
+            started.expect("partitions exist");
+        }
+    }
+}
+
+#[tokio::test]
+async fn expired_rows_are_deleted_in_several_batches() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4)
+        .await
+        .expect("the store opens");
+    let rows = "INSERT INTO notify_key SELECT 'c', n::text, gen_random_uuid(), '', n FROM generate_series(1, 10010) n";
+    execute(&test.database, rows).await;
+    let deleted = store.delete_idempotency_keys(Timestamp(10_008)).await;
+    assert_eq!(deleted.expect("no error"), 10_007);
+    let left = store.delete_idempotency_keys(Timestamp(i64::MAX)).await;
+    assert_eq!(left.expect("no error"), 3);
+}
+
+#[tokio::test]
 async fn worker_with_a_row_is_not_deleted_but_marked_dead() {
     for (store, _database) in both().await {
         for worker in [ME, OTHER] {
-            store.register_worker(worker, NOW).await.expect("no error");
+            store
+                .register_worker(worker, Some(NOW))
+                .await
+                .expect("no error");
         }
         store.accept(&orders(0, 1)).await.expect("no error");
         claim(&store, 0, 1, ME, &[]).await;
         for worker in [ME, OTHER] {
             store.retire_worker(worker, true).await.expect("no error");
         }
-        assert_eq!(store.dead_workers(NOW).await.expect("no error"), [ME]);
+        let renewal = store.renew_workers(&[], Some(NOW), 1).await;
+        assert_eq!(renewal.expect("no error").dead, [ME]);
     }
 }

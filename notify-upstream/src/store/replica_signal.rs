@@ -1,0 +1,41 @@
+//! Changes that a statement announces to all processes over `LISTEN`/`NOTIFY`.
+
+/// A change made by any process, command-line tools included, that running replicas apply without
+/// waiting for their next periodic query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplicaSignal {
+    /// Entries were added to or removed from a suppression list.
+    SuppressionChanged,
+    /// Rows were put into the queue outside of acceptance, by an operator.
+    RowsQueued,
+}
+
+// === impl ReplicaSignal ===
+
+impl ReplicaSignal {
+    /// Returns the code that takes the place of a lane code in the payload. Releases before this
+    /// one ignore codes that are not of a lane.
+    #[must_use]
+    pub(crate) const fn code(self) -> i16 {
+        match self {
+            Self::SuppressionChanged => -1,
+            Self::RowsQueued => -2,
+        }
+    }
+
+    /// Returns the signal with a code, if there is one.
+    #[must_use]
+    pub(crate) const fn from_code(code: i16) -> Option<Self> {
+        match code {
+            -1 => Some(Self::SuppressionChanged),
+            -2 => Some(Self::RowsQueued),
+            _ => None,
+        }
+    }
+
+    /// Returns the payload: the origin 0, which no process has, and an empty position.
+    #[must_use]
+    pub(crate) fn payload(self) -> String {
+        format!("[0,{{\"{}\":0}}]", self.code())
+    }
+}

@@ -1,0 +1,175 @@
+//! The load of idle replicas on PostgreSQL, and the delay of rows of which no wake-up arrives.
+//! `POSTERN_TEST_REPLICAS` sets the number of replicas (default 3); with 50 the server needs
+//! `POSTERN_TEST_MAX_CONNECTIONS=500`.
+
+use std::time::{Duration, Instant};
+
+use postern_common::config::Env;
+use postern_common::database::testing::postgres;
+use postern_tests::note;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+
+use crate::auth_cluster::{AuthCluster, Changes};
+use crate::notify_cluster::NotifyCluster;
+
+/// Small pools, so that fifty replicas fit one server.
+const SETTINGS: &str = "database_connections = 4\n[queue]\nconnections = 3\nsms_permits = 16";
+/// Maximum transactions per second of an idle replica.
+const MAX_IDLE_TRANSACTIONS: f64 = 2.0;
+/// Time over which transactions are counted: the longest regular intervals are 10 s and 60 s.
+const WINDOW: Duration = Duration::from_secs(20);
+/// Windows after the start of the replicas, in which they still have work.
+const MAX_WINDOWS: usize = 5;
+/// Maximum delay of a row without a wake-up: the interval of scans of an idle replica, and a claim.
+const MAX_SILENT_DELAY: Duration = Duration::from_secs(13);
+/// Maximum delay after the loss of the connection for wake-ups: the tick of a second, the delay of
+/// the reconnection, and a claim.
+const MAX_DELAY_WITHOUT_CONNECTION: Duration = Duration::from_secs(6);
+
+fn replicas() -> usize {
+    Env::of_process()
+        .get("POSTERN_TEST_REPLICAS")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(3)
+}
+
+async fn operator(url: &str) -> PgConnection {
+    PgConnection::connect(url)
+        .await
+        .expect("PostgreSQL accepts connections")
+}
+
+/// Returns the committed transactions of the database.
+async fn transactions(operator: &mut PgConnection) -> i64 {
+    sqlx::query_scalar(
+        "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()",
+    )
+    .fetch_one(operator)
+    .await
+    .expect("a statistic")
+}
+
+/// Measures windows until the replicas are idle, and returns the transactions per second of the
+/// last window. Waits for time to pass, because that is what is measured.
+async fn idle_rate(url: &str, budget: f64) -> f64 {
+    let mut operator = operator(url).await;
+    let mut rate = f64::MAX;
+    for _ in 0..MAX_WINDOWS {
+        let (began, before) = (Instant::now(), transactions(&mut operator).await);
+        tokio::time::sleep(WINDOW).await;
+        let counted = u32::try_from(transactions(&mut operator).await - before);
+        rate = f64::from(counted.expect("a count")) / began.elapsed().as_secs_f64();
+        if rate <= budget {
+            break;
+        }
+    }
+    rate
+}
+
+#[tokio::test]
+async fn idle_notify_replicas_stay_within_their_budget() {
+    let database = postgres().await;
+    let cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    let count = replicas();
+    let mut running = Vec::new();
+    for _ in 0..count {
+        running.push(cluster.replica().await);
+    }
+    let replicas = f64::from(u32::try_from(count).expect("a count"));
+    let rate = idle_rate(&database.url, replicas * MAX_IDLE_TRANSACTIONS).await / replicas;
+    let mut operator = operator(&database.url).await;
+    let connections: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()",
+    )
+    .fetch_one(&mut operator)
+    .await
+    .expect("a count");
+    note(&format!(
+        "notify: {count} idle replicas: {rate:.2} transactions per second each, {connections} connections in total"
+    ));
+    assert!(rate <= MAX_IDLE_TRANSACTIONS, "{rate:.2} per replica");
+    let mut delays = Vec::new();
+    for (number, replica) in running.iter().cycle().take(20).enumerate() {
+        let began = Instant::now();
+        let key = format!("k{number}");
+        let id = cluster.try_post(&replica.url, &key, "Ada", "NORMAL").await;
+        let id = id.expect("accepted");
+        let calls = cluster
+            .provider
+            .until(Duration::from_secs(30), |calls| {
+                calls.iter().any(|call| call.id == id)
+            })
+            .await;
+        let called = calls.iter().find(|call| call.id == id).expect("a call");
+        delays.push(called.at.duration_since(began));
+    }
+    delays.sort_unstable();
+    note(&format!(
+        "notify: request to provider over {count} idle replicas: median {} ms, maximum {} ms",
+        delays[delays.len() / 2].as_millis(),
+        delays[delays.len() - 1].as_millis()
+    ));
+    assert!(
+        delays[delays.len() / 2] < Duration::from_secs(1),
+        "an idle replica delivers at once: {delays:?}"
+    );
+}
+
+#[tokio::test]
+async fn idle_auth_replica_stays_within_its_budget() {
+    let database = postgres().await;
+    let cluster = AuthCluster::start().await;
+    let _replica = cluster
+        .replica(&Changes {
+            database: Some(database.url.clone()),
+            ..Changes::default()
+        })
+        .await;
+    let rate = idle_rate(&database.url, MAX_IDLE_TRANSACTIONS).await;
+    note(&format!(
+        "auth: an idle replica: {rate:.2} transactions per second"
+    ));
+    assert!(rate <= MAX_IDLE_TRANSACTIONS, "{rate:.2}");
+}
+
+/// Puts the first notification into the queue again, without a wake-up.
+const REQUEUE: &str = "INSERT INTO notify_queue (id, lane, ord, fence, attempt)
+    SELECT id, lane, (extract(epoch FROM clock_timestamp()) * 1000)::int8 << 12, 0, 0
+    FROM notify_record ORDER BY id LIMIT 1";
+
+#[tokio::test]
+async fn row_without_a_wakeup_is_found_within_the_bound() {
+    let database = postgres().await;
+    let cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    let replica = cluster.replica().await;
+    cluster.deliver(&replica, "k0").await;
+    let mut operator = operator(&database.url).await;
+    let delay = async |operator: &mut PgConnection, calls: usize| {
+        let began = Instant::now();
+        operator.execute(REQUEUE).await.expect("queued");
+        let wait = Duration::from_secs(60);
+        let called = cluster.provider.until(wait, |all| all.len() == calls).await;
+        called[calls - 1].at.duration_since(began)
+    };
+    let rate = idle_rate(&database.url, MAX_IDLE_TRANSACTIONS).await;
+    assert!(rate <= MAX_IDLE_TRANSACTIONS, "{rate:.2}: it is not idle");
+    let silent = delay(&mut operator, 2).await;
+    let listeners = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+    let ended: i64 = sqlx::query_scalar(AssertSqlSafe(listeners))
+        .fetch_one(&mut operator)
+        .await
+        .expect("ended");
+    assert_eq!(ended, 1, "one connection for wake-ups");
+    let disconnected = delay(&mut operator, 3).await;
+    note(&format!(
+        "notify: a row without a wake-up waits for {} ms, and for {} ms after the connection was lost",
+        silent.as_millis(),
+        disconnected.as_millis()
+    ));
+    assert!(silent < MAX_SILENT_DELAY, "{silent:?}");
+    assert!(
+        disconnected < MAX_DELAY_WITHOUT_CONNECTION,
+        "{disconnected:?}"
+    );
+}
