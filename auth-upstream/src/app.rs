@@ -132,6 +132,7 @@ impl App {
             .map(|writer| tokio::spawn(writer.run(audit_stop.clone())));
         let startup_check = tokio::spawn(run_startup_check(diagnostics, Arc::clone(&service)));
         let admin_task = listeners.admin.map(|listener| {
+            origin.export(&service.metrics.registry());
             let info = ProcessInfo {
                 service: "postern-auth",
                 version: env!("CARGO_PKG_VERSION"),

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use axum::Router;
 use axum::routing::any;
-use prometheus::Registry;
+use prometheus::{IntGaugeVec, Opts, Registry};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -64,6 +64,21 @@ impl ConfigOrigin {
         Self {
             file: path.display().to_string(),
             hash: text.map_or_else(String::new, |text| short_digest(&text)),
+        }
+    }
+
+    /// Exports `postern_config_info`, whose label is the hash, so that replicas can be compared.
+    pub fn export(&self, registry: &Registry) {
+        let options = Opts::new(
+            "postern_config_info",
+            "1, labelled with the hash of the configuration file.",
+        );
+        let exported = IntGaugeVec::new(options, &["hash"]).and_then(|info| {
+            info.with_label_values(&[&*self.hash]).set(1);
+            registry.register(Box::new(info))
+        });
+        if let Err(error) = exported {
+            tracing::debug!(%error, "configuration hash not exported");
         }
     }
 

@@ -110,6 +110,7 @@ async fn outage_of_the_cache_degrades_and_is_logged() {
         r#"postern_dependency_up{dependency="cache"} 0"#,
         r#"postern_http_requests_total{method="GET",route="none",status="404"} 1"#,
         r#"postern_build_info{version=""#,
+        r#"postern_config_info{hash=""#,
         "process_open_fds ",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");

@@ -12,6 +12,7 @@ impl App {
     /// Returns the routes of the admin listener: readiness, metrics, and the protected ones.
     pub(super) fn admin_router(&self, origin: ConfigOrigin) -> Router {
         let clock = self.context.clock.clone();
+        origin.export(&self.context.metrics.registry());
         let info = ProcessInfo {
             service: "postern-notify",
             version: env!("CARGO_PKG_VERSION"),
