@@ -14,6 +14,7 @@ mod auth_peer;
 mod auth_pre_hijacking;
 mod auth_register;
 mod auth_secrets;
+mod backup;
 mod browser;
 mod cluster;
 mod config_files;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::StatusCode;
+use postern_common::Clock;
 use postern_tests::config_file::conf;
 use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_tests::program::{Ended, Program, Running};
@@ -236,6 +237,23 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         });
         let id = accepted.await.expect("it is accepted, without a restart");
         self.settled(replica, &id, "SENT").await;
+    }
+
+    /// Submits a notification that is due a day later, and returns its id.
+    pub(crate) async fn post_scheduled(&self, replica: &Replica) -> String {
+        let send_at = Clock::system().now().plus(Duration::from_secs(86_400));
+        let body = json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
+            "variables": {"name": "Ada"}, "sendAt": send_at});
+        let answer = self.post_json(replica, "notifications", &body).await;
+        answer["notificationId"]
+            .as_str()
+            .expect("accepted")
+            .to_owned()
+    }
+
+    /// Uses another database for the replicas and tools that are started from now on.
+    pub(crate) fn use_database(&mut self, url: &str) {
+        url.clone_into(&mut self.database);
     }
 
     /// Submits a notification once and returns the response.
