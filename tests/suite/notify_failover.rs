@@ -1,7 +1,10 @@
 //! PostgreSQL with a standby, and behind PgBouncer.
 use postern_common::database::testing::postgres;
+use postern_tests::http_body::json;
+use postern_tests::surface::sample;
 use sqlx::{Connection, Executor, PgConnection};
 
+use crate::auth_cluster::{AuthCluster, Changes};
 use crate::notify_cluster::NotifyCluster;
 use crate::notify_postgres::{OwnPostgres, PgBouncer, port};
 
@@ -53,6 +56,31 @@ async fn pgbouncer_in_session_mode_works() {
     for replica in [one, other] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
+}
+
+#[tokio::test]
+async fn auth_over_pgbouncer_in_session_mode_signs_in() {
+    let database = postgres().await;
+    let pooler = PgBouncer::start(&database.url, "session").await;
+    let cluster = AuthCluster::start().await;
+    let changes = Changes {
+        database: Some(pooler.url(&database.url)),
+        ..Changes::default()
+    };
+    let replica = cluster.replica(&changes).await;
+    for _ in 0..3 {
+        let token = replica.surface.social_sign_in(&sample("ada"), None).await;
+        let body = json!({ "temporaryToken": token.expect("signed in") });
+        let answer = replica.post("/auth/tokens/exchange", &body).await;
+        let signed_in = answer.expect(200).json();
+        let renewed = replica.refresh(&signed_in["tokens"]).await;
+        let renewed = renewed.expect(200).json();
+        assert!(
+            renewed.to_string().contains("\"accessToken\""),
+            "new tokens"
+        );
+    }
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
 
 #[tokio::test]
