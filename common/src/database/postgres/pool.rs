@@ -140,22 +140,19 @@ impl PostgresPool {
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
             deadline,
-            trusted_idle_time: self.trusted_idle_time,
+            ..self.clone()
         }
     }
 
     /// Returns the same pool for periodic statements, which run on connections idle for up to
-    /// [`BACKGROUND_IDLE_TIME`] without a check: the check is a transaction of its own, and would
-    /// double the load of idle replicas. A caller repeats a failed statement; the repetition runs on
-    /// a checked or new connection.
+    /// [`BACKGROUND_IDLE_TIME`] without a check: a check is a transaction, and would double the load
+    /// of idle replicas. A failed statement is repeated by the caller, on another connection.
     #[must_use]
     pub fn for_background(&self) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
-            deadline: self.deadline,
             trusted_idle_time: BACKGROUND_IDLE_TIME,
+            ..self.clone()
         }
     }
 
