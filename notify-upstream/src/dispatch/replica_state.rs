@@ -21,6 +21,9 @@ pub(crate) struct ReplicaState {
     /// Whether suppression lists were changed since the last call of
     /// [`ReplicaState::take_suppression_changed`].
     is_suppression_changed: AtomicBool,
+    /// Whether providers were paused or resumed since the last call of
+    /// [`ReplicaState::take_pauses_changed`].
+    are_pauses_changed: AtomicBool,
 }
 
 // === impl ReplicaState ===
@@ -31,6 +34,7 @@ impl ReplicaState {
             listening_since: Mutex::new(None),
             next_due_ms: AtomicI64::new(NOTHING_DUE),
             is_suppression_changed: AtomicBool::new(false),
+            are_pauses_changed: AtomicBool::new(false),
         }
     }
 
@@ -55,6 +59,15 @@ impl ReplicaState {
             self.next_due_ms.store(NOTHING_DUE, Ordering::Release);
         }
         is_due
+    }
+
+    pub(super) fn set_pauses_changed(&self) {
+        self.are_pauses_changed.store(true, Ordering::Release);
+    }
+
+    /// Returns, and resets, whether a process has announced that a provider was paused or resumed.
+    pub(crate) fn take_pauses_changed(&self) -> bool {
+        self.are_pauses_changed.swap(false, Ordering::AcqRel)
     }
 
     pub(super) fn set_suppression_changed(&self) {

@@ -132,6 +132,7 @@ impl WakeupPublisher {
                 self.dispatch_state.replica().set_listening(true);
                 // Changes that were announced while there was no connection.
                 self.dispatch_state.replica().set_suppression_changed();
+                self.dispatch_state.replica().set_pauses_changed();
                 while listener.step().await.is_ok() {}
                 self.dispatch_state.replica().set_listening(false);
             }
@@ -177,6 +178,9 @@ impl WakeupListener {
         match ReplicaSignal::from_code(code) {
             Some(ReplicaSignal::SuppressionChanged) => {
                 self.dispatch_state.replica().set_suppression_changed();
+            }
+            Some(ReplicaSignal::PausesChanged) => {
+                self.dispatch_state.replica().set_pauses_changed();
             }
             Some(ReplicaSignal::RowsQueued) => {
                 for channel in Channel::ALL {

@@ -11,8 +11,11 @@ use crate::delivery::pool::ProviderPool;
 use crate::dispatch::{DispatchContext, DispatchState};
 use crate::store::{Store, StoreError};
 
-/// The time between two reads of the pauses.
-const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// The time between two checks whether a change was announced.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Checks between two reads without an announcement, which may have been lost.
+const CHECKS_PER_READ: u32 = 15;
 
 /// Applies the stored pauses to the providers of this process.
 #[derive(Clone, Debug)]
@@ -41,10 +44,17 @@ impl ProviderPauses {
 
     /// Runs until shutdown. While the store is unavailable, the pauses stay as they are.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
-        loop {
+        for check in 1_u32.. {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(READ_INTERVAL) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
+            }
+            let replica = self.dispatch_state.replica();
+            let is_due = replica.take_pauses_changed()
+                || replica.listening_since().is_none()
+                || check.is_multiple_of(CHECKS_PER_READ);
+            if !is_due {
+                continue;
             }
             if let Err(error) = self.sync().await {
                 log_limited!(warn, %error, "provider pauses not read");

@@ -6,6 +6,8 @@
 pub(crate) enum ReplicaSignal {
     /// Entries were added to or removed from a suppression list.
     SuppressionChanged,
+    /// A provider was paused or resumed.
+    PausesChanged,
     /// Rows were put into the queue outside of acceptance, by an operator.
     RowsQueued,
 }
@@ -20,6 +22,7 @@ impl ReplicaSignal {
         match self {
             Self::SuppressionChanged => -1,
             Self::RowsQueued => -2,
+            Self::PausesChanged => -3,
         }
     }
 
@@ -29,6 +32,7 @@ impl ReplicaSignal {
         match code {
             -1 => Some(Self::SuppressionChanged),
             -2 => Some(Self::RowsQueued),
+            -3 => Some(Self::PausesChanged),
             _ => None,
         }
     }

@@ -1,8 +1,8 @@
 //! Paused providers.
 
 use super::Postgres;
-use crate::store::StoreResult;
 use crate::store::row::ProviderPause;
+use crate::store::{ReplicaSignal, StoreResult};
 
 impl Postgres {
     pub(in crate::store) async fn paused_providers(&self) -> StoreResult<Vec<ProviderPause>> {
@@ -22,12 +22,16 @@ impl Postgres {
             .bind(&pause.operator)
             .bind(pause.at.0)
             .bind(&pause.reason);
-        Ok(insert.execute(&self.history).await?.rows_affected() == 1)
+        let inserted = insert.execute(&self.history).await?.rows_affected();
+        self.announce(ReplicaSignal::PausesChanged, inserted).await;
+        Ok(inserted == 1)
     }
 
     pub(in crate::store) async fn resume_provider(&self, provider: &str) -> StoreResult<bool> {
         let sql = "DELETE FROM notify_provider_pause WHERE provider = $1";
         let delete = sqlx::query(sql).bind(provider);
-        Ok(delete.execute(&self.history).await?.rows_affected() == 1)
+        let deleted = delete.execute(&self.history).await?.rows_affected();
+        self.announce(ReplicaSignal::PausesChanged, deleted).await;
+        Ok(deleted == 1)
     }
 }
