@@ -26,6 +26,7 @@ pub mod http_body;
 pub mod load;
 pub mod mail_token;
 pub mod mailbox;
+pub mod podman;
 pub mod pools;
 pub mod ports;
 pub mod postern;
@@ -36,6 +37,7 @@ pub mod replicas;
 pub mod sensitive;
 pub mod split;
 pub mod surface;
+pub mod systems;
 
 pub use answer::Answer;
 pub use browser::Browser;

@@ -119,3 +119,22 @@ fn development_certificates_are_valid() {
     let wrong = Command::new(&script).arg("soon").output().expect("it runs");
     assert_eq!(wrong.status.code(), Some(64));
 }
+
+#[test]
+fn socket_unit_matches_the_configuration() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect(path);
+    let unit = read("conf/deploy/postern-proxy.socket");
+    let config: toml::Table = toml::from_str(&read("conf/proxy.toml")).expect("TOML");
+    let listens: Vec<&str> = config["listen"]
+        .as_array()
+        .expect("tables")
+        .iter()
+        .filter_map(|one| one["address"].as_str())
+        .collect();
+    let sockets: Vec<&str> = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("ListenStream="))
+        .collect();
+    assert_eq!(sockets, listens);
+}

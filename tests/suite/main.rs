@@ -23,7 +23,7 @@ mod console_requests;
 mod contract;
 mod contract_document;
 mod contract_examples;
-mod deploy_start;
+mod deploy_image;
 mod durability;
 mod environment_variables;
 mod expiry;
