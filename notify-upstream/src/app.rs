@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn supervisors_wait_longer_than_a_graceful_shutdown() {
         let unit = include_str!("../../conf/deploy/postern-notify.service");
-        let cluster = include_str!("../../conf/deploy/kubernetes.yaml");
+        let cluster = include_str!("../../conf/deploy/kubernetes/base/notify.yaml");
         let systemd = seconds(unit, "[Service]", "TimeoutStopSec=");
         let kubernetes = seconds(
             cluster,

@@ -24,6 +24,7 @@ mod contract;
 mod contract_document;
 mod contract_examples;
 mod deploy_image;
+mod deploy_kubernetes;
 mod deploy_packages;
 mod durability;
 mod environment_variables;
