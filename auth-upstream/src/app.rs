@@ -120,6 +120,8 @@ impl App {
             body: MAX_BODY_BYTES,
             ..Limits::default()
         };
+        // The admin listener may be served before the first probe of the stores.
+        health.check("service").set_failed("starting");
         let background = tokio::spawn(run_background_tasks(
             Arc::clone(&service),
             health.clone(),
