@@ -33,6 +33,7 @@ mod gateway_changes;
 mod gateway_commands;
 mod gateway_deploy;
 mod gateway_dns;
+mod guides;
 mod identity_headers;
 mod idle_replicas;
 mod incidents;
