@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use postern_common::admin::{self, Health};
 use postern_common::admin_api::ProcessInfo;
+use postern_common::check::CheckResult;
 use postern_common::config::AdminListener;
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, RequestTelemetry, serve_observed};
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::assembly::AuthService;
 use crate::config::Config;
-use crate::diagnostics::{CheckResult, Diagnostics, check_trusted_proxies};
+use crate::diagnostics::{Diagnostics, check_trusted_proxies};
 use crate::http;
 use crate::telemetry::HealthMetric;
 

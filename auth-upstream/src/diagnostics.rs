@@ -2,7 +2,7 @@
 //! warnings after the start, and printed by `postern-auth check`.
 //!
 //! Enters: the configuration and the running service. Leaves: a [`CheckResult`] for each check, in
-//! words for operators. Depends on `assembly`, `pool` and `crypto`.
+//! words for operators. Depends on `assembly`, `config`, `pool` and `crypto`.
 
 mod proxies;
 
@@ -12,6 +12,7 @@ use std::time::Duration;
 use postern_common::Clock;
 use postern_common::Secret;
 use postern_common::cache::Cache;
+use postern_common::check::{CheckResult, CheckStatus};
 use postern_common::clock::Timestamp;
 use postern_common::identity::{IdentityConfig, Pool};
 use postern_common::service::{ServiceTokens, http_client};
@@ -21,6 +22,7 @@ use time::format_description::well_known::Rfc2822;
 
 pub(crate) use self::proxies::check_trusted_proxies;
 use crate::assembly::AuthService;
+use crate::config::{Config, SocialConfig};
 use crate::crypto::random;
 use crate::pool::PasswordAuthFlow;
 use crate::pool::admin::{AppClientSettings, PoolAdmin};
@@ -39,64 +41,6 @@ pub(crate) struct Diagnostics {
     clock: Clock,
 }
 
-/// The result of a check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckResult {
-    /// The name of the check.
-    pub subject: String,
-    /// The status with an explanation.
-    pub status: CheckStatus,
-}
-
-/// The status of a check, with an explanation for operators.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CheckStatus {
-    /// No error was found.
-    Passed(String),
-    /// The setting works but is unsafe or unusual.
-    Warning(String),
-    /// An error, and its remedy.
-    Fault(String),
-    /// The check could not be made, and the reason.
-    Unknown(String),
-}
-
-// === impl CheckResult ===
-
-impl CheckResult {
-    fn new(subject: impl Into<String>, outcome: Result<String, String>) -> Self {
-        let status = outcome.map_or_else(CheckStatus::Fault, CheckStatus::Passed);
-        Self {
-            subject: subject.into(),
-            status,
-        }
-    }
-
-    /// Returns whether the check found an error.
-    #[must_use]
-    pub fn is_fault(&self) -> bool {
-        matches!(self.status, CheckStatus::Fault(_))
-    }
-
-    /// Returns whether the check found an error or an unsafe setting.
-    #[must_use]
-    pub fn needs_attention(&self) -> bool {
-        matches!(self.status, CheckStatus::Fault(_) | CheckStatus::Warning(_))
-    }
-}
-
-impl std::fmt::Display for CheckResult {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (word, text) = match &self.status {
-            CheckStatus::Passed(text) => ("ok     ", text),
-            CheckStatus::Warning(text) => ("WARNING", text),
-            CheckStatus::Fault(text) => ("FAULT  ", text),
-            CheckStatus::Unknown(text) => ("unknown", text),
-        };
-        write!(f, "{word} {}: {text}", self.subject)
-    }
-}
-
 // === impl Diagnostics ===
 
 impl Diagnostics {
@@ -110,8 +54,9 @@ impl Diagnostics {
 
     /// Runs all checks, which make a few calls to the pools and the stores.
     pub(crate) async fn run(&self, service: &AuthService) -> Vec<CheckResult> {
-        let mut results = self.check_regions();
-        results.extend(check_social_authority(service));
+        let mut results = check_regions(&self.identity);
+        let social = service.flows.social.as_ref();
+        results.extend(check_social_authority(social.map(|it| it.config())));
         results.extend(check_stores(service).await);
         results.extend(self.check_pool_keys().await);
         results.push(self.check_clock().await);
@@ -127,28 +72,6 @@ impl Diagnostics {
             }),
         }
         results
-    }
-
-    /// Checks that the pools are in the configured region, with which a pool id starts.
-    fn check_regions(&self) -> Vec<CheckResult> {
-        let region = &self.identity.region;
-        let check = |name: &str, pool: &Pool| {
-            let outcome = match pool.pool_id.split_once('_') {
-                Some((actual, _)) if actual == region => {
-                    Ok(format!("{} is in {region}", pool.pool_id))
-                }
-                Some((actual, _)) => Err(format!(
-                    "{} is in {actual}, but the region is {region}: set CLOUD_REGION to {actual}",
-                    pool.pool_id
-                )),
-                None => Err(format!("{} is not of the form REGION_NAME", pool.pool_id)),
-            };
-            CheckResult::new(format!("{name} pool id"), outcome)
-        };
-        vec![
-            check("actor", &self.identity.actor),
-            check("service", &self.identity.service),
-        ]
     }
 
     /// Checks that every pool publishes usable keys: RSA with at least 2048 bits, or elliptic
@@ -291,20 +214,47 @@ impl Diagnostics {
     }
 }
 
+/// Checks a configuration without its environment: no pool and no store is called. Settings that
+/// were read as placeholders are reported.
+#[must_use]
+pub fn check_configuration(config: &Config) -> Vec<CheckResult> {
+    let assumed = config.identity.assumed_settings();
+    let proxies = check_trusted_proxies(config.listen, &config.trusted_proxies);
+    let mut results = vec![proxies];
+    if assumed.is_empty() {
+        results.extend(check_regions(&config.identity));
+    }
+    results.extend(CheckResult::of_assumed(&assumed));
+    results.extend(check_social_authority(config.social.as_ref()));
+    results
+}
+
+/// Checks that the pools are in the configured region, with which a pool id starts.
+fn check_regions(identity: &IdentityConfig) -> Vec<CheckResult> {
+    let region = &identity.region;
+    let check = |name: &str, pool: &Pool| {
+        let outcome = match pool.pool_id.split_once('_') {
+            Some((actual, _)) if actual == region => Ok(format!("{} is in {region}", pool.pool_id)),
+            Some((actual, _)) => Err(format!(
+                "{} is in {actual}, but the region is {region}: set CLOUD_REGION to {actual}",
+                pool.pool_id
+            )),
+            None => Err(format!("{} is not of the form REGION_NAME", pool.pool_id)),
+        };
+        CheckResult::new(format!("{name} pool id"), outcome)
+    };
+    vec![
+        check("actor", &identity.actor),
+        check("service", &identity.service),
+    ]
+}
+
 /// Checks for which domains the social provider is authoritative.
-fn check_social_authority(service: &AuthService) -> Vec<CheckResult> {
-    let warnings = service
-        .flows
-        .social
-        .as_ref()
-        .map(|social| social.config().authority_warnings())
-        .unwrap_or_default();
+fn check_social_authority(social: Option<&SocialConfig>) -> Vec<CheckResult> {
+    let warnings = social.map(SocialConfig::authority_warnings);
+    let warnings = warnings.unwrap_or_default().into_iter();
     warnings
-        .into_iter()
-        .map(|warning| CheckResult {
-            subject: "social sign-in".to_owned(),
-            status: CheckStatus::Warning(warning),
-        })
+        .map(|warning| CheckResult::warning("social sign-in", warning))
         .collect()
 }
 

@@ -1,13 +1,17 @@
 //! The program `postern-auth`.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use postern_auth::{App, AuditReader, Config};
+use postern_auth::{App, AuditReader, Config, ExplainedSignIn, check_configuration, explain};
+use postern_common::check::{CheckArguments, CheckResult};
 use postern_common::config::{Env, load};
+use postern_common::email::EmailAddress;
 use postern_common::exit::{Exit, parse_arguments};
+use postern_common::identity::ASSUMED_IDENTITY;
+use postern_common::output::{Output, print_line};
 use postern_common::startup::{ConfigOrigin, ServiceProcess};
 use postern_common::timeline::TimelineArguments;
 use postern_common::{Clock, log};
@@ -29,23 +33,65 @@ struct CommandLine {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
-    /// Reads the stored audit events.
+    /// Run the service (default).
+    #[command(after_help = RUN_EXAMPLES)]
+    Run,
+    /// Check the configuration, pools, app clients, keys, clock and stores.
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check {
+        #[command(flatten)]
+        arguments: CheckArguments,
+        /// Call no pool and no store, and check the file without the identity variables.
+        #[arg(long)]
+        offline: bool,
+        /// Print JSON, one object per line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Explain which pool, app client and limits apply to a sign-in. Nothing is called.
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain {
+        /// E-mail address of the account.
+        #[arg(long, value_name = "ADDRESS")]
+        email: String,
+        /// Client address; without it the address is unknown.
+        #[arg(long, value_name = "ADDRESS")]
+        client_address: Option<IpAddr>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read the stored audit events.
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Checks pools, app clients, keys, clock and stores, and reports configuration errors.
-    Check,
-    /// Prints the JSON schema of the configuration, for editors.
+    /// Print the JSON schema of the configuration, for editors.
+    #[command(after_help = SCHEMA_EXAMPLES)]
     Schema,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum AuditCommand {
-    /// Prints the audit events of a person or a request, oldest first: time, operation, outcome,
+    /// Print the audit events of a person or a request, oldest first: time, operation, outcome,
     /// and what is known of the request. Addresses are stored as keyed hashes only; search for one
     /// with --email.
     #[command(after_help = AUDIT_EXAMPLES)]
     List(TimelineArguments),
 }
+
+const RUN_EXAMPLES: &str = "\
+Example:
+  postern-auth run --config /etc/postern/auth.toml";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  postern-auth check --config /etc/postern/auth.toml
+  postern-auth check conf/auth.toml --offline --strict
+  postern-auth check --json";
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  postern-auth explain --email ada@example.com --client-address 192.0.2.7
+  postern-auth explain --email ada@example.com --json";
 
 const AUDIT_EXAMPLES: &str = "\
 Examples:
@@ -53,6 +99,10 @@ Examples:
   postern-auth audit list --user 6f1c7a52-0d0a-4a0e-9c0e-3a8f2f6f8a11 --json
   postern-auth audit list --request 0190f3a2-7c1e-7b6a-8f0e-2f6f8a113a8f
   postern-auth audit list --since 10m";
+
+const SCHEMA_EXAMPLES: &str = "\
+Example:
+  postern-auth schema > auth.schema.json";
 
 /// The JSON schema of the configuration. A test makes it from what the readers accept.
 const SCHEMA: &str = include_str!("../auth.schema.json");
@@ -66,20 +116,45 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: CommandLine) -> Result<(), Exit> {
-    if let Some(Subcommand::Schema) = arguments.command {
-        // Standard output may be closed early, for instance by `head`.
-        let _closed = std::io::stdout().write_all(SCHEMA.as_bytes());
-        return Ok(());
-    }
-    let env = Env::of_process();
-    let config = load(&arguments.config, |root| Config::read(root, &env))?;
+    let path = &arguments.config;
     match arguments.command {
-        Some(Subcommand::Check) => return Box::pin(check(config)).await,
-        Some(Subcommand::Audit(AuditCommand::List(arguments))) => {
-            return Box::pin(list_audit_events(config, &arguments)).await;
+        None | Some(Subcommand::Run) => Box::pin(serve(path)).await,
+        Some(Subcommand::Check {
+            arguments,
+            offline,
+            json,
+        }) => {
+            let results = Box::pin(check(arguments.file(path), offline)).await;
+            arguments.report(results, Output { json })
         }
-        Some(Subcommand::Schema) | None => {}
+        Some(Subcommand::Explain {
+            email,
+            client_address,
+            json,
+        }) => {
+            let usage = || Exit::usage("--email must be an e-mail address");
+            let sign_in = ExplainedSignIn {
+                email: EmailAddress::parse(email.trim()).ok_or_else(usage)?,
+                client_address,
+            };
+            let config = read(path, &Env::of_process().assuming(&ASSUMED_IDENTITY))?;
+            Output { json }.explanation(explain(&config, &sign_in).as_str())
+        }
+        Some(Subcommand::Audit(AuditCommand::List(arguments))) => {
+            let config = read(path, &Env::of_process())?;
+            Box::pin(list_audit_events(config, &arguments)).await
+        }
+        Some(Subcommand::Schema) => print_line(SCHEMA.trim_end()),
     }
+}
+
+fn read(path: &Path, env: &Env) -> Result<Config, Exit> {
+    load(path, |root| Config::read(root, env))
+}
+
+async fn serve(path: &Path) -> Result<(), Exit> {
+    let env = Env::of_process();
+    let config = read(path, &env)?;
     log::init("postern-auth", config.log.format, &config.log.filter);
     let addresses = [config.listen, config.admin.address];
     let Some(process) =
@@ -88,7 +163,7 @@ async fn run(arguments: CommandLine) -> Result<(), Exit> {
         return Ok(());
     };
     let app = Box::pin(App::build(config, Clock::system())).await?;
-    let origin = ConfigOrigin::of_file(&arguments.config);
+    let origin = ConfigOrigin::of_file(path);
     let (listeners, shutdown) = process.run_with(app.health(), &origin);
     Box::pin(app.run(listeners, origin, shutdown)).await;
     tracing::info!("process stopped");
@@ -103,19 +178,19 @@ async fn list_audit_events(mut config: Config, arguments: &TimelineArguments) ->
     Ok(())
 }
 
-async fn check(config: Config) -> Result<(), Exit> {
-    let app = Box::pin(App::build(config, Clock::system())).await?;
-    let results = app.check().await;
-    let mut out = std::io::stdout().lock();
-    for result in &results {
-        // Standard output may be closed early, for instance by `head`.
-        let _closed = writeln!(out, "{result}");
+async fn check(path: &Path, offline: bool) -> Result<Vec<CheckResult>, Exit> {
+    let env = match offline {
+        true => Env::of_process().assuming(&ASSUMED_IDENTITY),
+        false => Env::of_process(),
+    };
+    let config = read(path, &env)?;
+    let good = format!("{}: good", path.display());
+    let mut results = vec![CheckResult::passed("configuration", good)];
+    if offline {
+        results.extend(check_configuration(&config));
+    } else {
+        let app = Box::pin(App::build(config, Clock::system())).await?;
+        results.extend(Box::pin(app.check()).await);
     }
-    match results.iter().filter(|result| result.is_fault()).count() {
-        0 => Ok(()),
-        faults => Err(Exit::unavailable(format!(
-            "{faults} of {} checks failed",
-            results.len()
-        ))),
-    }
+    Ok(results)
 }

@@ -15,6 +15,7 @@ pub(crate) fn with_documentation(command: Command) -> Command {
         .required(true)
         .value_parser(value_parser!(Shell))
         .help("Shell");
+    let name = command.get_name().to_owned();
     let folder = Arg::new("FOLDER")
         .value_parser(value_parser!(PathBuf))
         .help("Folder for the pages of the program and its commands");
@@ -22,11 +23,17 @@ pub(crate) fn with_documentation(command: Command) -> Command {
         .subcommand(
             Command::new(COMPLETIONS)
                 .about("Print a script with completions for a shell")
+                .after_help(format!(
+                    "Example:\n  {name} completions bash > /etc/bash_completion.d/{name}"
+                ))
                 .arg(shell),
         )
         .subcommand(
             Command::new(MAN)
                 .about("Print the manual page, or write all pages into a folder")
+                .after_help(format!(
+                    "Examples:\n  {name} man | man -l -\n  {name} man /usr/local/share/man/man1"
+                ))
                 .arg(folder),
         )
 }

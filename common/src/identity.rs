@@ -38,6 +38,7 @@
 //! Input: the table `[identity]` and the environment. Output: the trusted issuers, and clients for
 //! the pools. Depends on `config`, `decode`, `secret` and `token`.
 
+mod assumed;
 mod client;
 mod config;
 mod issuer;
@@ -45,6 +46,7 @@ mod secret_hash;
 
 use url::Url;
 
+pub use self::assumed::{ASSUMED_IDENTITY, ASSUMED_POOLS};
 pub use self::client::AwsCredentials;
 pub use self::secret_hash::secret_hash;
 use crate::Secret;

@@ -5,7 +5,7 @@
 //!
 //! 1. Start: [`config`] and [`decode`] read the configuration and report every mistake at once, with
 //!    [`email`] and [`network`] for addresses; [`identity`] holds the settings of the identity
-//!    pools; [`exit`], [`log`], [`log_limit`], [`signals`], [`service_manager`] and [`startup`] connect a process
+//!    pools; [`exit`], [`output`], [`check`], [`log`], [`log_limit`], [`signals`], [`service_manager`] and [`startup`] connect a process
 //!    to its environment.
 //! 2. State: [`database`] and [`cache`] open the durable and the volatile store; [`group_commit`]
 //!    writes in batches.
@@ -25,10 +25,12 @@ pub mod backoff;
 pub mod circuit_breaker;
 pub mod weighted;
 
+pub mod check;
 mod command_line;
 pub mod exit;
 pub mod log;
 pub mod log_limit;
+pub mod output;
 pub mod signals;
 
 pub mod config;

@@ -1,13 +1,14 @@
 //! The program `postern-console`.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use postern_common::check::{CheckArguments, CheckResult};
 use postern_common::config::{Env, load};
 use postern_common::exit::{Exit, parse_arguments};
 use postern_common::http::bind;
+use postern_common::output::{Output, print_line};
 use postern_common::{Clock, log};
 use postern_console::{App, Config};
 
@@ -28,9 +29,35 @@ struct CommandLine {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
-    /// Prints the JSON schema of the configuration, for editors.
+    /// Run the console (default).
+    #[command(after_help = RUN_EXAMPLES)]
+    Run,
+    /// Check the configuration. No process is called.
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check {
+        #[command(flatten)]
+        arguments: CheckArguments,
+        /// Print JSON, one object per line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the JSON schema of the configuration, for editors.
+    #[command(after_help = SCHEMA_EXAMPLES)]
     Schema,
 }
+
+const RUN_EXAMPLES: &str = "\
+Example:
+  postern-console run --config /etc/postern/console.toml";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  postern-console check conf/console.toml
+  postern-console check --json";
+
+const SCHEMA_EXAMPLES: &str = "\
+Example:
+  postern-console schema > console.schema.json";
 
 /// The JSON schema of the configuration. A test makes it from what the readers accept.
 const SCHEMA: &str = include_str!("../console.schema.json");
@@ -44,13 +71,27 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: CommandLine) -> Result<(), Exit> {
-    if let Some(Subcommand::Schema) = arguments.command {
-        // Standard output may be closed early, for instance by `head`.
-        let _closed = std::io::stdout().write_all(SCHEMA.as_bytes());
-        return Ok(());
+    match arguments.command {
+        None | Some(Subcommand::Run) => Box::pin(serve(&arguments.config)).await,
+        Some(Subcommand::Check {
+            arguments: check,
+            json,
+        }) => {
+            let path = check.file(&arguments.config);
+            let good = format!("{}: good", path.display());
+            let good = read(path).map(|_| vec![CheckResult::passed("configuration", good)]);
+            check.report(good, Output { json })
+        }
+        Some(Subcommand::Schema) => print_line(SCHEMA.trim_end()),
     }
-    let env = Env::of_process();
-    let config = load(&arguments.config, |root| Config::read(root, &env))?;
+}
+
+fn read(path: &Path) -> Result<Config, Exit> {
+    load(path, |root| Config::read(root, &Env::of_process()))
+}
+
+async fn serve(path: &Path) -> Result<(), Exit> {
+    let config = read(path)?;
     log::init("postern-console", config.log.format, &config.log.filter);
     let listener = bind(config.listen).await?;
     let shutdown = postern_common::signals::on_termination()
@@ -58,7 +99,7 @@ async fn run(arguments: CommandLine) -> Result<(), Exit> {
     let address = config.listen;
     let app = App::build(config, Clock::system())?;
     let version = env!("CARGO_PKG_VERSION");
-    tracing::info!(%address, version, config_file = %arguments.config.display(), "listening");
+    tracing::info!(%address, version, config_file = %path.display(), "listening");
     app.run(listener, shutdown).await;
     tracing::info!("process stopped");
     Ok(())

@@ -57,6 +57,7 @@ use crate::notification::{Channel, OrderSequence};
 use crate::status::reader::{StatusBatcher, StatusReader};
 use crate::store::{SnapshotCache, Store, StoreError};
 use crate::templates::Templates;
+pub(crate) use components::provider_without_mail_tokens;
 
 /// The assembled service.
 pub struct App {

@@ -1,14 +1,15 @@
-//! Commands for operators: notifications, templates, dead letters, the suppression list, delivery
+//! Commands for operators: checks, explanations, notifications, templates, dead letters, the suppression list, delivery
 //! reports.
 //!
 //! Input: command line arguments, and a message on standard input for `dsn`. Output: text and an
 //! exit status. Depends on `app`, `config`, the store and the modules whose data it prints; no
 //! module depends on it.
 
+mod check;
 mod dead;
 mod dsn;
+mod explain;
 mod lookup;
-mod output;
 mod serve;
 mod suppression;
 
@@ -16,10 +17,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use postern_common::check::CheckArguments;
 use postern_common::clock::Timestamp;
 use postern_common::config::{Env, load};
 use postern_common::database::{Database, DatabaseOptions};
 use postern_common::exit::{Exit, parse_arguments};
+use postern_common::output::{Output, print_line};
 use serde_json::{Map, Value, json};
 
 use crate::Config;
@@ -29,8 +32,8 @@ use crate::store::Store;
 use crate::templates::{Locale, MessageContent, TemplateName, Templates, VariableAuthor};
 
 use self::dead::DeadLetterCommand;
+use self::explain::ExplainArguments;
 use self::lookup::ListArguments;
-use self::output::{Output, print_line};
 use self::suppression::SuppressionCommand;
 
 /// The notification service. Without a command, runs the service.
@@ -49,6 +52,28 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OperatorCommand {
+    /// Run the service (default).
+    #[command(after_help = "Example:\n  postern-notify run --config /etc/postern/notify.toml")]
+    Run,
+    /// Check the configuration, the templates and key files that it names, and the database.
+    #[command(after_help = "\
+Examples:
+  postern-notify check --config /etc/postern/notify.toml
+  postern-notify check conf/notify.toml --offline --strict")]
+    Check {
+        #[command(flatten)]
+        arguments: CheckArguments,
+        /// Do not connect to the database.
+        #[arg(long)]
+        offline: bool,
+    },
+    /// Explain what happens to a request: decision, quota, lane, template, providers and attempts.
+    /// Nothing is sent.
+    #[command(after_help = "\
+Examples:
+  postern-notify explain request.json --caller service:billing
+  postern-notify explain --caller user --database --json < request.json")]
+    Explain(ExplainArguments),
     /// Print what happened to a notification: attempts, replies of providers, delivery reports.
     #[command(after_help = "\
 Examples:
@@ -91,20 +116,24 @@ Examples:
   postern-notify suppression remove --list suppressed --address ada@example.com")]
     #[command(subcommand)]
     Suppression(SuppressionCommand),
-    /// Check the database configuration.
-    Check,
     /// Print the JSON schema of the configuration, for editors.
+    #[command(after_help = "Example:\n  postern-notify schema > notify.schema.json")]
     Schema,
     /// Read a delivery status notification (RFC 3464) from standard input, as piped by a mail
     /// server.
+    #[command(after_help = "Example:\n  postern-notify dsn < report.eml")]
     Dsn,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TemplateCommand {
     /// Load all templates and print every error, or the variants found.
+    #[command(after_help = "Example:\n  postern-notify templates check --folder conf/templates")]
     Check(TemplateFolder),
     /// Render one template.
+    #[command(after_help = "\
+Example:
+  postern-notify templates preview welcome --channel email --variables '{\"name\":\"Ada\"}'")]
     Preview {
         /// Name of the template.
         name: String,
@@ -169,13 +198,24 @@ fn read_config(path: &Path, env: &Env) -> Result<Config, Exit> {
 impl OperatorCommand {
     async fn run(self, config: &Path, output: Output) -> Result<(), Exit> {
         match self {
+            Self::Run => Box::pin(serve::serve(config)).await,
+            Self::Check { arguments, offline } => {
+                let results = Box::pin(check::run(arguments.file(config), offline)).await;
+                arguments.report(results, output)
+            }
+            Self::Explain(arguments) => {
+                let explanation = Box::pin(explain::run(config, &arguments)).await?;
+                output.explanation(explanation.as_str())
+            }
             Self::Show { id } => Box::pin(lookup::show(&read(config)?, &id, output)).await,
             Self::List(arguments) => {
                 Box::pin(lookup::list(&read(config)?, arguments, output)).await
             }
             Self::Retry { id } => Box::pin(lookup::retry(&read(config)?, &id, output)).await,
             Self::Providers => lookup::providers(&read(config)?, output),
-            Self::Templates(TemplateCommand::Check(folder)) => check(&folder.load()?, output),
+            Self::Templates(TemplateCommand::Check(folder)) => {
+                check_templates(&folder.load()?, output)
+            }
             Self::Templates(TemplateCommand::Preview {
                 name,
                 channel,
@@ -192,7 +232,6 @@ impl OperatorCommand {
             ),
             Self::Dead(command) => Box::pin(command.run(&read(config)?, output)).await,
             Self::Suppression(command) => Box::pin(command.run(&read(config)?, output)).await,
-            Self::Check => Box::pin(check_database(&read(config)?, output)).await,
             Self::Schema => print_line(SCHEMA.trim_end()),
             Self::Dsn => Box::pin(dsn::run(read(config), output)).await,
         }
@@ -207,7 +246,7 @@ impl TemplateFolder {
     }
 }
 
-fn check(templates: &Templates, output: Output) -> Result<(), Exit> {
+fn check_templates(templates: &Templates, output: Output) -> Result<(), Exit> {
     for (name, channel, locale) in templates.variants() {
         let (name, channel, locale) = (name.as_str(), channel.as_str(), locale.as_str());
         let value = json!({ "template": name, "channel": channel, "locale": locale });
@@ -284,38 +323,6 @@ async fn open(config: &Config) -> Result<Store, Exit> {
 async fn open_database(url: &str) -> Result<Store, Exit> {
     let database = Database::open(url, DatabaseOptions::new("postern-notify-cli")).await?;
     Store::open(&database, 3).await
-}
-
-async fn check_database(config: &Config, output: Output) -> Result<(), Exit> {
-    let database =
-        Database::open(&config.database, DatabaseOptions::new("postern-notify-cli")).await?;
-    // A new database has no tables yet.
-    database
-        .ping()
-        .await
-        .map_err(|error| Exit::unavailable(format!("database: {error}")))?;
-    let label = database.label();
-    let text = format!("ok      database: {label} answers");
-    let value = json!({ "check": "database", "status": "ok", "database": label });
-    output.record(&text, &value)?;
-    let budget = config.connection_budget();
-    if let Some(report) = database.compare_budget(&budget).await {
-        let (word, status) = if report.is_exceeded() {
-            ("WARNING", "warning")
-        } else {
-            ("ok     ", "ok")
-        };
-        let value = json!({ "check": "database connections", "status": status, "connections": report.connections,
-            "serverLimit": report.server_limit, "detail": report.text });
-        output.record(
-            &format!("{word} database connections: {}", report.text),
-            &value,
-        )?;
-    }
-    database.transport_warning().map_or(Ok(()), |text| {
-        let value = json!({ "check": "database", "status": "warning", "detail": text });
-        output.record(&format!("WARNING database: {text}"), &value)
-    })
 }
 
 fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> {

@@ -8,7 +8,6 @@
 mod access;
 mod acme;
 mod answer;
-mod assumed_pools;
 mod compression;
 mod cors;
 mod dns;
@@ -37,6 +36,7 @@ use std::time::Duration;
 
 use postern_common::config::{AdminListener, Env, read_admin};
 use postern_common::decode::{Field, Object};
+pub use postern_common::identity::ASSUMED_POOLS;
 use postern_common::identity::IdentityConfig;
 use postern_common::log::Log;
 use postern_common::token::Issuer;
@@ -45,7 +45,6 @@ use postern_common::trace::TracingConfig;
 pub use access::AccessList;
 pub use acme::{AcmeChallenge, AcmeConfig};
 pub use answer::{BodyFile, FixedBody, FixedResponse, RedirectAnswer, RouteAnswer};
-pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
 pub use compression::{CompressionConfig, ContentCoding, MediaPattern};
 pub use cors::{CorsPolicy, OriginPattern};
 pub use dns::DnsConfig;

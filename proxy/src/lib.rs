@@ -50,7 +50,7 @@ mod state;
 mod admin;
 
 pub use certificates::certificate_warnings;
-pub use config::{ASSUMED_POOLS, Config, SCHEMA, assumed_settings, config_files};
+pub use config::{ASSUMED_POOLS, Config, SCHEMA, config_files};
 pub use lifecycle::{
     App, InheritedListeners, InheritedSockets, Listeners, PreviousProcess, check_files,
 };

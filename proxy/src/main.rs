@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use http::{HeaderMap, HeaderName, HeaderValue};
+use postern_common::check::{CheckArguments, CheckResult};
 use postern_common::config::Env;
 use postern_common::exit::{Exit, parse_arguments};
+use postern_common::output::{Output, print_line};
 use postern_common::service_manager::ServiceManager;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, log};
@@ -16,7 +18,7 @@ use postern_proxy::api_keys::{self, ApiKeys, NewApiKey, is_api_key};
 use postern_proxy::config::{TestToken, certificate_principal};
 use postern_proxy::{
     ASSUMED_POOLS, App, CallerSource, Config, InheritedListeners, InheritedSockets, RouteSummary,
-    assumed_settings, config_files,
+    config_files,
 };
 
 /// mimalloc, because Pingora allocates and frees 64 KiB per response body, for which the system
@@ -28,6 +30,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 const DAY: Duration = Duration::from_secs(86_400);
+
+#[path = "main/examples.rs"]
+mod examples;
 
 /// Postern's edge gateway.
 #[derive(Parser)]
@@ -43,6 +48,7 @@ struct CliArguments {
 #[derive(Subcommand)]
 enum CliCommand {
     /// Run the gateway (default).
+    #[command(after_help = examples::RUN)]
     Run {
         /// Take over the listening sockets from the process with the same `handover.socket`,
         /// which then drains and exits (hot restart).
@@ -50,12 +56,16 @@ enum CliCommand {
         take_over: bool,
     },
     /// Check the configuration and the files that it names, and run its tests.
+    #[command(after_help = examples::CHECK)]
     Check {
-        /// Fail with status 1 if there are warnings.
+        #[command(flatten)]
+        arguments: CheckArguments,
+        /// Print JSON, one object per line.
         #[arg(long)]
-        strict: bool,
+        json: bool,
     },
     /// List the routes of the configuration file.
+    #[command(after_help = examples::ROUTES)]
     Routes {
         /// Print JSON.
         #[arg(long)]
@@ -65,25 +75,10 @@ enum CliCommand {
         live: bool,
     },
     /// Explain the route and the policy decision of a request.
-    Explain {
-        /// HTTP method, such as GET.
-        method: String,
-        /// Path or absolute URL.
-        url: String,
-        /// Caller: none, user, service:NAME, or a real token, which is verified.
-        #[arg(long, default_value = "none")]
-        token: String,
-        /// Name in the client certificate, as in `client_certificates`; decides without a token.
-        #[arg(long)]
-        certificate: Option<String>,
-        /// Request header, such as `X-Beta: 1`; can be repeated.
-        #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
-        headers: Vec<(HeaderName, HeaderValue)>,
-        /// Client address, for access lists; without it the address is unknown.
-        #[arg(long, value_name = "ADDRESS")]
-        client_address: Option<IpAddr>,
-    },
+    #[command(after_help = examples::EXPLAIN)]
+    Explain(ExplainArguments),
     /// Print which requests are decided differently by two configurations.
+    #[command(after_help = examples::DIFF)]
     Diff {
         /// The configuration file in use.
         old: PathBuf,
@@ -102,6 +97,7 @@ enum CliCommand {
         command: ApiKeyCommand,
     },
     /// Print the JSON schema of the configuration, for editors.
+    #[command(after_help = examples::SCHEMA)]
     Schema,
 }
 
@@ -117,6 +113,7 @@ enum FailOn {
 #[derive(Subcommand)]
 enum ApiKeyCommand {
     /// Create a key: print it, and the entry for the file that `[api_keys]` names.
+    #[command(after_help = examples::CREATE)]
     Create {
         /// Name of the service, as in the policies of routes.
         #[arg(long)]
@@ -127,17 +124,34 @@ enum ApiKeyCommand {
         /// Days after which the key expires; without it, it does not.
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
         expires_in_days: Option<u32>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
 /// The arguments of the `explain` command.
-struct ExplainRequest {
+#[derive(Args)]
+struct ExplainArguments {
+    /// HTTP method, such as GET.
     method: String,
+    /// Path or absolute URL.
     url: String,
-    headers: HeaderMap,
+    /// Caller: none, user, service:NAME, or a real token, which is verified.
+    #[arg(long, default_value = "none")]
     token: String,
-    client_address: Option<IpAddr>,
+    /// Name in the client certificate, as in `client_certificates`; decides without a token.
+    #[arg(long)]
     certificate: Option<String>,
+    /// Request header, such as `X-Beta: 1`; can be repeated.
+    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// Client address, for access lists; without it the address is unknown.
+    #[arg(long, value_name = "ADDRESS")]
+    client_address: Option<IpAddr>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 fn main() -> ExitCode {
@@ -152,26 +166,12 @@ fn main() -> ExitCode {
             .unwrap_or(CliCommand::Run { take_over: false })
         {
             CliCommand::Run { take_over } => run(&arguments.config, &env, take_over),
-            CliCommand::Check { strict } => check(&arguments.config, &env, strict),
+            CliCommand::Check {
+                arguments: given,
+                json,
+            } => check(&arguments.config, &env, &given, Output { json }),
             CliCommand::Routes { json, live } => routes(&arguments.config, &env, json, live),
-            CliCommand::Explain {
-                method,
-                url,
-                token,
-                certificate,
-                headers,
-                client_address,
-            } => {
-                let request = ExplainRequest {
-                    method,
-                    url,
-                    headers: headers.into_iter().collect(),
-                    token,
-                    client_address: client_address.map(|address| address.to_canonical()),
-                    certificate,
-                };
-                explain(&arguments.config, &env, &request)
-            }
+            CliCommand::Explain(request) => explain(&arguments.config, &env, request),
             CliCommand::Diff {
                 old,
                 new,
@@ -184,12 +184,17 @@ fn main() -> ExitCode {
                         name,
                         scopes,
                         expires_in_days,
+                        json,
                     },
-            } => create_api_key(&NewApiKey {
-                name,
-                scopes,
-                lifetime: expires_in_days.map(|days| DAY * days),
-            }),
+            } => {
+                let lifetime = expires_in_days.map(|days| DAY * days);
+                let new = NewApiKey {
+                    name,
+                    scopes,
+                    lifetime,
+                };
+                create_api_key(&new, Output { json })
+            }
             CliCommand::Schema => schema(),
         },
     )
@@ -246,29 +251,35 @@ fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
     })
 }
 
-#[expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "the output of a command"
-)]
-fn check(path: &Path, env: &Env, strict: bool) -> Result<(), Exit> {
-    let config = load(path, &env.clone().assuming(&ASSUMED_POOLS))?;
-    let assumed = assumed_settings(&config).join(", ");
-    if !assumed.is_empty() {
-        eprintln!(
-            "{}: checked without {assumed}, which the gateway needs to start",
-            path.display()
-        );
-    }
+#[expect(clippy::print_stderr, reason = "the output of a command")]
+fn check(path: &Path, env: &Env, arguments: &CheckArguments, output: Output) -> Result<(), Exit> {
+    let path = arguments.file(path);
+    let config = match load(path, &env.clone().assuming(&ASSUMED_POOLS)) {
+        Ok(config) => config,
+        Err(exit) => return arguments.report(Err(exit), output),
+    };
+    let assumed = config.identity.assumed_settings();
     let mut warnings = postern_proxy::warnings(&config);
     let now = Clock::system().now();
     warnings.extend(postern_proxy::certificate_warnings(&config, now));
+    let (routes, tests) = (config.routes.len(), config.tests.len());
+    let good = format!("{}: good: {routes} routes, {tests} tests", path.display());
+    if output.json {
+        let mut results = vec![CheckResult::passed("configuration", good)];
+        results.extend(CheckResult::of_assumed(&assumed));
+        let warned = |text: &String| CheckResult::warning("configuration", text);
+        results.extend(warnings.iter().map(warned));
+        return arguments.report(Ok(results), output);
+    }
+    if !assumed.is_empty() {
+        let (path, names) = (path.display(), assumed.join(", "));
+        eprintln!("{path}: checked without {names}, which the gateway needs to start");
+    }
     for warning in &warnings {
         eprintln!("{}: warning: {warning}", path.display());
     }
-    let (routes, tests) = (config.routes.len(), config.tests.len());
-    println!("{}: good: {routes} routes, {tests} tests", path.display());
-    match strict && !warnings.is_empty() {
+    print_line(&good)?;
+    match arguments.strict && !warnings.is_empty() {
         true => Err(Exit::failed(format!("{} warnings", warnings.len()))),
         false => Ok(()),
     }
@@ -316,8 +327,7 @@ fn live_routes(config: &Config) -> Result<Vec<RouteSummary>, Exit> {
         .map_err(|error| Exit::unavailable(format!("{url}: unexpected answer: {error}")))
 }
 
-#[expect(clippy::print_stdout, reason = "the output of a command")]
-fn explain(path: &Path, env: &Env, request: &ExplainRequest) -> Result<(), Exit> {
+fn explain(path: &Path, env: &Env, request: ExplainArguments) -> Result<(), Exit> {
     let token = request.token.as_str();
     let assumed = match (token, token.strip_prefix("service:")) {
         ("none", _) => Some(TestToken::None),
@@ -343,18 +353,11 @@ fn explain(path: &Path, env: &Env, request: &ExplainRequest) -> Result<(), Exit>
         (Some(assumed), _) => CallerSource::Assumed(assumed),
         (None, _) => verify(&config, token)?,
     };
-    let ExplainRequest {
-        method,
-        url,
-        headers,
-        client_address,
-        ..
-    } = request;
-    print!(
-        "{}",
-        postern_proxy::explain(&config, method, url, headers, &caller, *client_address)
-    );
-    Ok(())
+    let (method, url, json) = (&request.method, &request.url, request.json);
+    let headers: HeaderMap = request.headers.into_iter().collect();
+    let address = request.client_address.map(|address| address.to_canonical());
+    let text = postern_proxy::explain(&config, method, url, &headers, &caller, address);
+    Output { json }.explanation(&text)
 }
 
 /// Compares two configurations. Their files are read as by `explain`: without the identity
@@ -426,18 +429,17 @@ fn verify(config: &Config, token: &str) -> Result<CallerSource, Exit> {
     })
 }
 
-#[expect(clippy::print_stdout, reason = "the output of a command")]
-fn create_api_key(new: &NewApiKey) -> Result<(), Exit> {
+fn create_api_key(new: &NewApiKey, output: Output) -> Result<(), Exit> {
     let mut random = [0; 38];
     getrandom::fill(&mut random)
         .map_err(|error| Exit::unavailable(format!("no random numbers: {error}")))?;
     let created = api_keys::create(new, &random, Clock::system().now())?;
-    println!(
-        "# The key, which is not shown again:\n{}",
-        created.key.expose()
+    let (key, entry) = (created.key.expose(), created.to_string());
+    let text = format!(
+        "# The key, which is not shown again:\n{key}\n\n\
+         # The entry for the file that [api_keys] names:\n{entry}"
     );
-    println!("\n# The entry for the file that [api_keys] names:\n{created}");
-    Ok(())
+    output.record(&text, &serde_json::json!({ "key": key, "entry": entry }))
 }
 
 #[expect(clippy::print_stdout, reason = "the output of a command")]

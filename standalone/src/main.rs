@@ -10,6 +10,7 @@ use postern::{Options, TimelineSources};
 use postern_common::admin::Health;
 use postern_common::config::Env;
 use postern_common::exit::{Exit, parse_arguments};
+use postern_common::output::Output;
 use postern_common::service_manager::ServiceManager;
 use postern_common::timeline::{TimelineArguments, TimelineSelector, parse_id};
 use postern_common::{Clock, Secret, log};
@@ -63,6 +64,7 @@ struct RunOptions {
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Print a new token of the local pools, from the running postern
+    #[command(after_help = TOKEN_EXAMPLES)]
     Token {
         /// Token of a service account: auth, notify, actor, or document
         #[arg(long, value_name = "NAME", required_unless_present = "user")]
@@ -78,6 +80,9 @@ enum CliCommand {
         /// Read the user's password from standard input
         #[arg(long)]
         password_stdin: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print a new one-time link to the console of the running postern, which signs in as operator.
     /// An unused earlier link is no longer valid
@@ -103,6 +108,11 @@ struct TimelineOptions {
     #[arg(long = "config", id = "timeline_config", value_name = "FOLDER")]
     config: Option<PathBuf>,
 }
+
+const TOKEN_EXAMPLES: &str = "\
+Examples:
+  postern token --service notify
+  postern token --user ada@example.com --password-stdin --json < password.txt";
 
 const TIMELINE_EXAMPLES: &str = "\
 Examples:
@@ -131,9 +141,16 @@ fn main() -> ExitCode {
     Exit::report(runtime(arguments.run.workers).and_then(|runtime| {
         let outcome = match arguments.command {
             None => runtime.block_on(Box::pin(run(arguments.data_dir, arguments.run, started_at))),
-            Some(CliCommand::Token { service, user, .. }) => {
-                runtime.block_on(Box::pin(token(arguments.data_dir, service, user)))
-            }
+            Some(CliCommand::Token {
+                service,
+                user,
+                password_stdin: _,
+                json,
+            }) => runtime.block_on(async {
+                let token = Box::pin(token(arguments.data_dir, service, user)).await?;
+                let token = token.expose();
+                Output { json }.record(token, &serde_json::json!({ "token": token }))
+            }),
             Some(CliCommand::ConsoleLink) => {
                 runtime.block_on(Box::pin(console_link(arguments.data_dir)))
             }
@@ -198,14 +215,12 @@ async fn token(
     data_dir: PathBuf,
     service: Option<String>,
     user: Option<String>,
-) -> Result<(), Exit> {
-    let token = match (service, user) {
-        (Some(service), _) => postern::service_token(&data_dir, &service).await?,
-        (None, Some(user)) => postern::user_token(&data_dir, &user, &password()?).await?,
-        (None, None) => return Err(Exit::usage("token: requires --service or --user")),
-    };
-    print_text(&format!("{}\n", token.expose()));
-    Ok(())
+) -> Result<Secret, Exit> {
+    match (service, user) {
+        (Some(service), _) => postern::service_token(&data_dir, &service).await,
+        (None, Some(user)) => postern::user_token(&data_dir, &user, &password()?).await,
+        (None, None) => Err(Exit::usage("token: requires --service or --user")),
+    }
 }
 
 async fn console_link(data_dir: PathBuf) -> Result<(), Exit> {

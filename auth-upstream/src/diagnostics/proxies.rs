@@ -5,9 +5,8 @@
 
 use std::net::SocketAddr;
 
+use postern_common::check::{CheckResult, CheckStatus};
 use postern_common::http::TrustedProxies;
-
-use super::{CheckResult, CheckStatus};
 
 /// Checks whether proxies on other machines are trusted if `listen` is reachable from there.
 pub(crate) fn check_trusted_proxies(listen: SocketAddr, trusted: &TrustedProxies) -> CheckResult {

@@ -459,7 +459,7 @@ fn account_digest(account: &str) -> String {
 }
 
 /// Returns the /24 or /64 network of an address.
-fn network(address: IpAddr) -> String {
+pub(crate) fn network(address: IpAddr) -> String {
     IpNetwork::of(address, 24, 64).to_string()
 }
 

@@ -1,4 +1,6 @@
-use crate::diagnostics::{CheckStatus, Diagnostics};
+use postern_common::check::CheckStatus;
+
+use crate::diagnostics::Diagnostics;
 use crate::pool::PasswordAuthFlow;
 use crate::testing::{Fixture, FixtureOptions};
 

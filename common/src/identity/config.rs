@@ -263,12 +263,15 @@ impl SettingsResolver<'_> {
         username: FileValue<String>,
         password: Option<Secret>,
     ) -> Option<Option<ServiceAccount>> {
+        let assumed = |variable| self.env.assumed(variable);
         let username = self
             .env
             .get(USERNAME_VARIABLE)
             .map(str::to_owned)
-            .or(username.value);
+            .or(username.value)
+            .or_else(|| assumed(USERNAME_VARIABLE).map(str::to_owned));
         let password = self.env.secret(PASSWORD_VARIABLE).or(password);
+        let password = password.or_else(|| assumed(PASSWORD_VARIABLE).map(Secret::from));
         match (username, password) {
             (None, None) => Some(None),
             (Some(username), Some(password)) => Some(Some(ServiceAccount { username, password })),

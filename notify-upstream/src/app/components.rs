@@ -106,6 +106,18 @@ pub(super) fn load_templates(
 /// Warns if e-mail providers are configured for unsubscribe links or delivery reports that need a
 /// missing key.
 pub(super) fn warn_without_mail_tokens(config: &Config) {
+    if let Some(provider) = provider_without_mail_tokens(config) {
+        tracing::warn!(
+            provider,
+            variable = KEY_VARIABLE,
+            "mail token key not set, no one-click unsubscription and no delivery reports by mail"
+        );
+    }
+}
+
+/// Returns the first e-mail provider that is configured for unsubscribe links or delivery reports
+/// although the key for their tokens is missing.
+pub(crate) fn provider_without_mail_tokens(config: &Config) -> Option<&str> {
     let needs = |pooled: &&ProviderConfig| match &pooled.provider {
         ProviderSettings::Smtp(smtp) => smtp.unsubscribe.is_some() || smtp.return_path.is_some(),
         ProviderSettings::Twilio(_)
@@ -115,13 +127,7 @@ pub(super) fn warn_without_mail_tokens(config: &Config) {
         | ProviderSettings::File(_)
         | ProviderSettings::Null => false,
     };
-    if config.mail_tokens.is_none()
-        && let Some(pooled) = config.providers.iter().find(needs)
-    {
-        tracing::warn!(
-            provider = pooled.name,
-            variable = KEY_VARIABLE,
-            "mail token key not set, no one-click unsubscription and no delivery reports by mail"
-        );
-    }
+    let found = config.providers.iter().find(needs);
+    let found = found.filter(|_| config.mail_tokens.is_none());
+    found.map(|pooled| pooled.name.as_str())
 }

@@ -7,12 +7,12 @@ use postern_common::Clock;
 use postern_common::exit::Exit;
 use serde_json::json;
 
-use super::output::Output;
 use super::{ATTEMPTS, instant, one_of, open};
 use crate::Config;
 use crate::notification::{Channel, NotificationId};
 use crate::operations::dead::{self, DeadLetterView};
 use crate::store::{DeadFilter, Store, StoreError};
+use postern_common::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadLetterCommand {
@@ -24,7 +24,7 @@ Examples:
   postern-notify dead list --code mailbox_unknown --json")]
     List(DeadLetterFilter),
     /// Queue dead letters again, with all attempts and a new deadline.
-    #[command(after_help = ATTEMPTS)]
+    #[command(after_help = replay_help())]
     Replay(DeadLetterSelection),
     /// Drop dead letters. Their history is kept; they cannot be replayed afterwards.
     #[command(after_help = "\
@@ -79,6 +79,10 @@ pub(crate) struct DeadLetterFilter {
     /// Maximum number of notifications.
     #[arg(long, default_value_t = 1000)]
     limit: i64,
+}
+
+fn replay_help() -> String {
+    format!("Example:\n  postern-notify dead replay --code provider_refused\n\n{ATTEMPTS}")
 }
 
 // === impl DeadLetterCommand ===

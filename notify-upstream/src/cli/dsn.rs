@@ -4,6 +4,7 @@ use std::io::Read;
 
 use postern_common::Clock;
 use postern_common::exit::Exit;
+use postern_common::output::Output;
 use serde_json::json;
 
 use crate::Config;
@@ -13,7 +14,7 @@ use crate::delivery::suppression::SuppressionCache;
 use crate::receipts::dsn;
 use crate::store::StoreError;
 
-use super::{Output, open};
+use super::open;
 
 /// Maximum number of bytes read from a message. The report precedes the returned message.
 const MAX_MESSAGE_BYTES: u64 = 128 * 1024;

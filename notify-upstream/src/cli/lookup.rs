@@ -7,7 +7,6 @@ use postern_common::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
 use serde_json::json;
 
 use super::dead::replay;
-use super::output::Output;
 use super::{instant, one_of, open};
 use crate::Config;
 use crate::delivery::pool::ProviderDescription;
@@ -17,6 +16,7 @@ use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader,
 use crate::status::timeline::NotificationReader;
 use crate::status::view::{NotificationStatus, StatusView};
 use crate::store::{DeadFilter, NotificationSnapshot, StoreError};
+use postern_common::output::Output;
 
 /// A selection of notifications to print, newest first.
 #[derive(Debug, Args)]

@@ -12,13 +12,16 @@ use crate::notification::Channel;
 use crate::operations::suppression::{SuppressionView, kinds, parse_hash};
 use crate::store::{StoreError, SuppressionQuery};
 
-use super::output::Output;
 use super::{instant, one_of, open};
+use postern_common::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SuppressionCommand {
     /// List addresses, oldest first: time, list, channel, reason, SHA-256 of the address. Addresses
     /// are stored as hashes only; search for one with `--address`.
+    #[command(after_help = "\
+Example:
+  postern-notify suppression list --address ada@example.com --json")]
     List {
         /// List: suppressed or unsubscribed. Default: both.
         #[arg(long)]
@@ -28,6 +31,9 @@ pub(crate) enum SuppressionCommand {
     },
     /// Remove addresses from a list. All replicas apply it within seconds. An address that bounces
     /// again is suppressed again.
+    #[command(after_help = "\
+Example:
+  postern-notify suppression remove --list suppressed --address ada@example.com")]
     Remove {
         /// List: suppressed (addresses proven not to exist) or unsubscribed (addresses whose owners
         /// unsubscribed from templates that offer it; remove them only at the owner's request).

@@ -9,8 +9,9 @@ use http::{HeaderMap, StatusCode};
 use postern_common::Problem;
 use postern_common::decode::{Field, Object};
 use postern_common::http::Json;
+use postern_common::output::explanation_json;
 use postern_common::secret::Secret;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::principal::verify_authorization;
 use crate::config::TestToken;
@@ -69,30 +70,8 @@ pub(super) async fn explain(
         address: question.address,
     };
     let text = explain_in(&config.route_table, &upstreams, &request, &caller);
-    Ok(JsonBody(steps(&text)))
+    Ok(JsonBody(explanation_json(&text)))
 }
-
-/// Returns the lines of an explanation by their labels. A label with several lines has a list.
-fn steps(text: &str) -> Value {
-    let mut steps = Map::new();
-    let mut last = String::new();
-    for line in text.lines() {
-        let (label, detail) = line.split_at_checked(LABEL_WIDTH).unwrap_or((line, ""));
-        if !label.trim().is_empty() {
-            label.trim().clone_into(&mut last);
-        }
-        let detail = json!(detail.trim());
-        match steps.get_mut(&last) {
-            None => drop(steps.insert(last.clone(), detail)),
-            Some(Value::Array(all)) => all.push(detail),
-            Some(first) => *first = json!([first.take(), detail]),
-        }
-    }
-    Value::Object(steps)
-}
-
-/// Characters of a label with the spaces behind it.
-const LABEL_WIDTH: usize = 11;
 
 impl Question {
     fn read(body: &Object<'_>) -> Option<Self> {

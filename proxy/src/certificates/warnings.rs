@@ -1,5 +1,5 @@
-//! Warnings of `postern-proxy check` about files of listeners that are valid and soon, or already, make
-//! connections fail.
+//! Warnings of `postern-proxy check` about files of listeners and upstreams that are well-formed and
+//! soon, or already, make connections fail.
 
 use std::path::Path;
 
@@ -17,29 +17,67 @@ const DAY_S: i64 = 86_400;
 /// Time before the end of a validity period from which it is reported, in seconds.
 const EXPIRES_SOON_S: i64 = 30 * DAY_S;
 
-/// Returns warnings: certificates and revocation lists that have expired, are not valid yet or expire
-/// within 30 days, and configured names that a certificate does not contain. Files that cannot be read
-/// are left out, because they are errors.
+/// Returns warnings: certificates, certificate authorities and revocation lists that have expired, are
+/// not valid yet or expire within 30 days, and configured names that a certificate does not contain.
+/// Files that cannot be read are left out, because they are errors.
 #[must_use]
 pub fn certificate_warnings(config: &Config, now: Timestamp) -> Vec<String> {
-    let mut all = Vec::new();
+    let (mut all, now) = (Vec::new(), now.unix_seconds());
     for (at, listen) in config.listen.iter().enumerate() {
         for certificate in listen.tls.iter().flat_map(|tls| &tls.certificates) {
             let key = format!("listen.{at}.tls{}", certificate.key_prefix);
-            server_certificate(&key, certificate, now.unix_seconds(), &mut all);
-            let client_auth = certificate.client_auth.as_deref();
-            if let Some(path) = client_auth.and_then(|client_auth| client_auth.crl.as_deref()) {
-                revocation_list(
-                    &format!("{key}.client_crl"),
-                    path,
-                    now.unix_seconds(),
-                    &mut all,
-                );
+            server_certificate(&key, certificate, now, &mut all);
+            let Some(client_auth) = certificate.client_auth.as_deref() else {
+                continue;
+            };
+            authorities(&format!("{key}.client_ca"), &client_auth.ca, now, &mut all);
+            if let Some(path) = &client_auth.crl {
+                revocation_list(&format!("{key}.client_crl"), path, now, &mut all);
+            }
+        }
+    }
+    for upstream in &config.upstreams {
+        let Some(tls) = &upstream.tls else { continue };
+        let key = format!("upstream.{}.tls", upstream.name);
+        if let Some(path) = &tls.ca {
+            authorities(&format!("{key}.ca"), path, now, &mut all);
+        }
+        if let Some(path) = &tls.certificate {
+            let chain = certificates(path).unwrap_or_default();
+            let key = format!("{key}.certificate: {}", path.display());
+            if let Some(Ok(leaf)) = chain.first().map(Leaf::read) {
+                validity(&key, &leaf, now, &mut all);
             }
         }
     }
     all.dedup();
     all
+}
+
+/// Checks the certificate authorities of a file. One of several is named by its position, because
+/// old and new authorities are often listed together.
+fn authorities(key: &str, path: &Path, now: i64, all: &mut Vec<String>) {
+    let found = certificates(path).unwrap_or_default();
+    for (at, authority) in found.iter().enumerate() {
+        let Ok(authority) = Leaf::read(authority) else {
+            continue;
+        };
+        let position = match found.len() {
+            1 => String::new(),
+            count => format!(" (certificate {} of {count})", at + 1),
+        };
+        let key = format!("{key}: {}{position}", path.display());
+        validity(&key, &authority, now, all);
+    }
+}
+
+/// Checks the validity period of a certificate.
+fn validity(key: &str, certificate: &Leaf, now: i64, all: &mut Vec<String>) {
+    if now < certificate.not_before {
+        let starts_at = Timestamp::from_unix_seconds(certificate.not_before);
+        all.push(format!("{key}: is not valid before {starts_at}"));
+    }
+    all.extend(expiry(certificate.not_after, now).map(|text| format!("{key}: {text}")));
 }
 
 fn server_certificate(key: &str, config: &CertificateConfig, now: i64, all: &mut Vec<String>) {
@@ -51,11 +89,7 @@ fn server_certificate(key: &str, config: &CertificateConfig, now: i64, all: &mut
         return;
     };
     let key = format!("{key}.certificate: {}", certificate.display());
-    if now < leaf.not_before {
-        let starts_at = Timestamp::from_unix_seconds(leaf.not_before);
-        all.push(format!("{key}: is not valid before {starts_at}"));
-    }
-    all.extend(expiry(leaf.not_after, now).map(|text| format!("{key}: {text}")));
+    validity(&key, &leaf, now, all);
     for name in &config.names {
         if !is_covered(name, &leaf.names) {
             all.push(format!("{key}: does not contain the name {name}"));

@@ -320,7 +320,7 @@ fn missing_files_are_reported_at_their_lines() {
     let log = format!("{at}/access.log");
     let pair = |key: &str| format!("certificate = \"{at}/own.pem\"\nkey = \"{at}/{key}\"");
     let config = check(&pair("own.key"), &pair("own.key"), &log).expect("valid");
-    assert_eq!(crate::assumed_settings(&config).len(), 4);
+    assert_eq!(config.identity.assumed_settings().len(), 4);
     let none = "certificate = \"none.pem\"\nkey = \"none.key\"";
     let ca = format!("ca = \"{at}/empty.pem\"");
     let said = check(

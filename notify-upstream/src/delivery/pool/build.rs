@@ -53,6 +53,21 @@ pub(crate) enum ProviderSettings {
     Null,
 }
 
+// === impl ProviderConfig ===
+
+impl ProviderConfig {
+    /// Builds the provider as the service does, with a cache in memory. It is not called.
+    ///
+    /// # Errors
+    /// The reason, for an invalid certificate, key or template.
+    pub(crate) fn build_unused(self, clock: &Clock) -> Result<Provider, String> {
+        let cache = Cache::memory(clock.clone());
+        build(self.provider, &cache, clock, &ErrorCodeTable::shipped())
+    }
+}
+
+// === impl ProviderPool ===
+
 impl ProviderPool {
     /// Builds the configured providers. `permits` are the permits of each channel. No provider is
     /// called.

@@ -112,15 +112,21 @@ impl ShareLimiter {
         Ok(())
     }
 
-    /// Returns the limit of an owner: a quarter for a push service or a service, a sixteenth for a
-    /// user, who can only address itself.
+    /// Returns the limit of an owner: [`caller_share`], and a quarter for a push service.
     fn limit(&self, key: &ShareKey) -> usize {
-        let part = match key {
-            ShareKey::Caller(caller, _) if Principal::is_user(caller) => 16,
-            ShareKey::Caller(..) | ShareKey::Host(..) => 4,
-        };
-        (self.total / part).max(1)
+        match key {
+            ShareKey::Caller(caller, _) => caller_share(self.total, caller),
+            ShareKey::Host(..) => (self.total / 4).max(1),
+        }
     }
+}
+
+/// Returns the concurrent calls of `total` that one caller may have with each priority: a quarter for
+/// a service, a sixteenth for a user, who can only address itself.
+#[must_use]
+pub(crate) fn caller_share(total: usize, caller: &str) -> usize {
+    let part = if Principal::is_user(caller) { 16 } else { 4 };
+    (total / part).max(1)
 }
 
 struct ShareExhausted {

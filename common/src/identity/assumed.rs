@@ -1,0 +1,44 @@
+//! Placeholders for identity settings, for checks of a configuration without its environment.
+
+use super::IdentityConfig;
+
+/// Placeholder values for the user pool settings that neither the file nor the environment has, so
+/// that a configuration can be checked without them.
+pub const ASSUMED_POOLS: [(&str, &str); 4] = [
+    ("IDP_ACTOR_POOL_ID", "us-west-2_assumed-actor"),
+    ("IDP_ACTOR_CLIENT_ID", "assumed-actor"),
+    ("IDP_SERVICE_POOL_ID", "us-west-2_assumed-service"),
+    ("IDP_SERVICE_CLIENT_ID", "assumed-service"),
+];
+
+/// [`ASSUMED_POOLS`], and a service account for processes that call other services.
+pub const ASSUMED_IDENTITY: [(&str, &str); 6] = [
+    ASSUMED_POOLS[0],
+    ASSUMED_POOLS[1],
+    ASSUMED_POOLS[2],
+    ASSUMED_POOLS[3],
+    ("IDP_SERVICE_ACCOUNT_USERNAME", "assumed-account"),
+    ("IDP_SERVICE_ACCOUNT_PASSWORD", "assumed-password"),
+];
+
+// === impl IdentityConfig ===
+
+impl IdentityConfig {
+    /// Returns the names of the [`ASSUMED_IDENTITY`] settings that the configuration was read with.
+    #[must_use]
+    pub fn assumed_settings(&self) -> Vec<&'static str> {
+        let account = self.service_account.as_ref();
+        let values = [
+            self.actor.pool_id.as_str(),
+            &self.actor.client_id,
+            &self.service.pool_id,
+            &self.service.client_id,
+            account.map_or("", |account| &account.username),
+            account.map_or("", |account| account.password.expose()),
+        ];
+        let pairs = ASSUMED_IDENTITY.iter().zip(values);
+        pairs
+            .filter_map(|((name, assumed), value)| (value == *assumed).then_some(*name))
+            .collect()
+    }
+}

@@ -1,0 +1,119 @@
+//! The output of commands: text for people, or JSON for programs.
+//!
+//! Input: a record as text and as JSON. Output: lines on standard output. Depends on `exit`.
+
+use std::fmt;
+use std::io::{ErrorKind, Write};
+
+use serde_json::{Map, Value, json};
+
+use crate::exit::Exit;
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    /// Whether each record is printed as one line of JSON (`--json`).
+    pub json: bool,
+}
+
+/// An explanation of a decision: labelled lines. A line without a label continues the one before.
+#[derive(Clone, Debug, Default)]
+pub struct Explanation(String);
+
+/// Characters of a label with the spaces behind it.
+const LABEL_WIDTH: usize = 11;
+
+// === impl Output ===
+
+impl Output {
+    /// Prints a record: `text`, or `value` on one line.
+    ///
+    /// # Errors
+    /// Exit status 69 if standard output cannot be written.
+    pub fn record(self, text: &str, value: &Value) -> Result<(), Exit> {
+        match self.json {
+            true => print_line(&value.to_string()),
+            false => print_line(text),
+        }
+    }
+
+    /// Prints the lines of an explanation, or one object with a member for each label.
+    ///
+    /// # Errors
+    /// As [`Output::record`].
+    pub fn explanation(self, text: &str) -> Result<(), Exit> {
+        self.record(text.trim_end(), &explanation_json(text))
+    }
+}
+
+/// Prints a line to standard output. A pipe that the reader has closed, as `head` does, is no error.
+///
+/// # Errors
+/// Exit status 69 if standard output cannot be written.
+pub fn print_line(line: &str) -> Result<(), Exit> {
+    match writeln!(std::io::stdout().lock(), "{line}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Exit::unavailable(format!("standard output: {error}")))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Returns the lines of an explanation by their labels. A label with several lines has a list.
+#[must_use]
+pub fn explanation_json(text: &str) -> Value {
+    let mut steps = Map::new();
+    let mut last = String::new();
+    for line in text.lines() {
+        let (label, detail) = line.split_at_checked(LABEL_WIDTH).unwrap_or((line, ""));
+        if !label.trim().is_empty() {
+            label.trim().clone_into(&mut last);
+        }
+        let detail = json!(detail.trim());
+        match steps.get_mut(&last) {
+            None => drop(steps.insert(last.clone(), detail)),
+            Some(Value::Array(all)) => all.push(detail),
+            Some(first) => *first = json!([first.take(), detail]),
+        }
+    }
+    Value::Object(steps)
+}
+
+// === impl Explanation ===
+
+impl Explanation {
+    /// Adds a line. Labels have at most 10 characters; control characters of the detail are
+    /// replaced, because a terminal would execute them.
+    pub fn line(&mut self, label: &'static str, detail: impl fmt::Display) {
+        let detail = detail.to_string();
+        let detail = detail.replace(char::is_control, " ");
+        self.0 += &format!("{label:<LABEL_WIDTH$}{}", detail.trim());
+        self.0.push('\n');
+    }
+
+    /// Returns the lines.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_members_and_repeated_ones_are_lists() {
+        let mut explanation = Explanation::default();
+        explanation.line("decision", "201");
+        explanation.line("provider", "a");
+        explanation.line("", "b\u{1b}[2J");
+        explanation.line("provider", "c\nd");
+        assert_eq!(
+            explanation.as_str(),
+            "decision   201\nprovider   a\n           b [2J\nprovider   c d\n"
+        );
+        let expected = json!({ "decision": "201", "provider": ["a", "b [2J", "c d"] });
+        assert_eq!(explanation_json(explanation.as_str()), expected);
+    }
+}

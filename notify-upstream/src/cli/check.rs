@@ -1,0 +1,141 @@
+//! The command `check`: the configuration with the files that it names, and the database.
+
+use std::path::Path;
+
+use postern_common::Clock;
+use postern_common::check::CheckResult;
+use postern_common::config::{Env, load};
+use postern_common::database::{Database, DatabaseOptions};
+use postern_common::decode::Object;
+use postern_common::exit::Exit;
+use postern_common::identity::ASSUMED_IDENTITY;
+
+use crate::Config;
+use crate::app::provider_without_mail_tokens;
+use crate::delivery::mail_token::KEY_VARIABLE;
+use crate::notification::Channel;
+use crate::templates::Templates;
+
+/// Exit status of a wrong configuration.
+const USAGE_STATUS: u8 = 64;
+
+/// Checks a configuration, and the database unless `is_offline`. The identity variables are not
+/// needed.
+///
+/// # Errors
+/// Exit status 64, with one line per mistake: file, line, key and reason.
+pub(super) async fn run(path: &Path, is_offline: bool) -> Result<Vec<CheckResult>, Exit> {
+    let env = Env::of_process().assuming(&ASSUMED_IDENTITY);
+    let Checked {
+        config,
+        templates,
+        providers,
+        without_mail_tokens,
+    } = load(path, |root| Checked::read(root, &env, &Clock::system()))?;
+    let count = providers.len();
+    let good = format!("{}: good: {count} providers", path.display());
+    let folder = config.templates.folder.display();
+    let mut results = vec![
+        CheckResult::passed("configuration", good),
+        CheckResult::passed("templates", format!("{} in {folder}", templates.len())),
+    ];
+    results.extend(CheckResult::of_assumed(&config.identity.assumed_settings()));
+    let without_provider = Channel::ALL.into_iter().filter(|channel| {
+        let mut variants = templates.variants();
+        !providers.contains(channel) && variants.any(|(_, of, _)| of == *channel)
+    });
+    results.extend(without_provider.map(|channel| {
+        let detail = "has templates and no provider: its notifications wait until they fail";
+        CheckResult::warning(format!("channel {}", channel.as_str()), detail)
+    }));
+    results.extend(without_mail_tokens.map(|name| {
+        let detail =
+            format!("{KEY_VARIABLE} is not set: no unsubscription and no delivery reports by mail");
+        CheckResult::warning(format!("provider {name}"), detail)
+    }));
+    if !is_offline {
+        results.extend(check_database(&config).await?);
+    }
+    Ok(results)
+}
+
+/// A configuration whose files have been read.
+struct Checked {
+    config: Config,
+    templates: Templates,
+    /// The channels of the providers, in the order of the file.
+    providers: Vec<Channel>,
+    /// An e-mail provider that needs the missing key of tokens.
+    without_mail_tokens: Option<String>,
+}
+
+// === impl Checked ===
+
+impl Checked {
+    /// Reads the configuration, its templates and the keys of its providers, and records every
+    /// mistake at the key that names the file.
+    fn read(root: &Object<'_>, env: &Env, clock: &Clock) -> Option<Self> {
+        let mut config = Config::read(root, env)?;
+        // With other mistakes, list positions differ from those of the file.
+        if !root.is_good() {
+            return None;
+        }
+        let without_mail_tokens = provider_without_mail_tokens(&config).map(str::to_owned);
+        let mut providers = Vec::new();
+        for (at, provider) in std::mem::take(&mut config.providers)
+            .into_iter()
+            .enumerate()
+        {
+            providers.push(provider.channel);
+            if let Err(reason) = provider.build_unused(clock) {
+                root.fail_at(&format!("provider.{at}"), "invalid_file", reason);
+            }
+        }
+        let (folder, locale) = (&config.templates.folder, &config.templates.default_locale);
+        let loaded = match folder.is_dir() {
+            true => Templates::load(folder, locale.clone()),
+            false => Err(format!("{}: there is no such folder", folder.display())),
+        };
+        let templates = match loaded {
+            Ok(templates) => Some(templates),
+            Err(mistakes) => {
+                for mistake in mistakes.lines() {
+                    root.fail_at("templates.folder", "invalid_template", mistake);
+                }
+                None
+            }
+        };
+        Some(Self {
+            config,
+            templates: templates?,
+            providers,
+            without_mail_tokens,
+        })
+    }
+}
+
+async fn check_database(config: &Config) -> Result<Vec<CheckResult>, Exit> {
+    let opened = Database::open(&config.database, DatabaseOptions::new("postern-notify-cli")).await;
+    let database = match opened {
+        Ok(database) => database,
+        Err(exit) if exit.status() == USAGE_STATUS => return Err(exit),
+        Err(exit) => return Ok(vec![CheckResult::fault("database", exit.message())]),
+    };
+    // A new database has no tables yet.
+    let answer = database.ping().await;
+    let answer = answer.map(|()| format!("{} answers", database.label()));
+    let mut results = vec![CheckResult::new(
+        "database",
+        answer.map_err(|error| error.to_string()),
+    )];
+    let budget = config.connection_budget();
+    if let Some(report) = database.compare_budget(&budget).await {
+        results.push(match report.is_exceeded() {
+            true => CheckResult::warning("database connections", report.text),
+            false => CheckResult::passed("database connections", report.text),
+        });
+    }
+    let warning = database.transport_warning();
+    results.extend(warning.map(|text| CheckResult::warning("database", text)));
+    Ok(results)
+}

@@ -1,0 +1,27 @@
+//! Examples for `--help`.
+
+pub(super) const RUN: &str = "\
+Examples:
+  postern-proxy run --config /etc/postern/proxy.toml
+  postern-proxy run --take-over";
+pub(super) const CHECK: &str = "\
+Examples:
+  postern-proxy check conf/proxy.toml --strict
+  postern-proxy check --json";
+pub(super) const ROUTES: &str = "\
+Examples:
+  postern-proxy routes --json
+  postern-proxy routes --live";
+pub(super) const EXPLAIN: &str = "\
+Examples:
+  postern-proxy explain GET https://api.example.com/actors/42 --token user
+  postern-proxy explain POST /notifications --token service:billing --json";
+pub(super) const DIFF: &str = "\
+Example:
+  postern-proxy diff old/proxy.toml conf/proxy.toml --fail-on widened";
+pub(super) const CREATE: &str = "\
+Example:
+  postern-proxy api-key create --name partner-x --scopes read,write --expires-in-days 365";
+pub(super) const SCHEMA: &str = "\
+Example:
+  postern-proxy schema > proxy.schema.json";
