@@ -109,8 +109,11 @@ function stopLive() {
 function markCurrent() {
   const first = `/${location.pathname.split('/')[1]}`;
   for (const link of nav.querySelectorAll('a')) {
-    if (link.getAttribute('href') === first) link.setAttribute('aria-current', 'page');
-    else link.removeAttribute('aria-current');
+    if (link.getAttribute('href') === first) {
+      link.setAttribute('aria-current', 'page');
+      // Narrow windows have the links in one line.
+      nav.scrollLeft = link.offsetLeft - nav.clientWidth / 3;
+    } else link.removeAttribute('aria-current');
   }
 }
 
@@ -140,10 +143,12 @@ async function show({ focus }) {
     }
     const heading = main.querySelector('h1');
     document.title = `${heading ? heading.textContent : 'Console'} · Postern`;
-    if (focus && heading) heading.focus({ preventScroll: true });
+    // A change replaces the button that had the focus.
+    const isLost = document.activeElement === document.body;
+    if ((focus || isLost) && heading) heading.focus({ preventScroll: true });
     if (focus) window.scrollTo(0, 0);
     const { enhance } = await import(document.querySelector('script[data-pages]').dataset.pages);
-    enhance(main, signal, { call, events, problemOf, say });
+    enhance(main, signal, { call, events, problemOf, say, go });
     if (main.querySelector('[data-live]')) follow(signal);
   } catch (error) {
     if (error.name !== 'AbortError') say(`The console does not answer: ${error.message}`, true);
@@ -205,8 +210,9 @@ async function act(form) {
   }
   const answer = await response.json();
   const lines = answer.outcomes.map((outcome) => {
-    const body = outcome.body && Object.keys(outcome.body).length ? ` ${JSON.stringify(outcome.body)}` : '';
-    return `${outcome.process}: ${outcome.isDone ? `done${body}` : outcome.text}`;
+    const members = Object.entries(outcome.body || {}).filter(([, value]) => value !== null && typeof value !== 'object');
+    const body = members.map(([name, value]) => ` ${name} ${value}`).join(',');
+    return `${outcome.process}: ${outcome.isDone ? `done${body && `:${body}`}` : outcome.text}`;
   });
   say(lines.join('\n') || 'No process of this kind is configured', !answer.isDone);
   if (answer.isDone) await show({ focus: false });

@@ -95,6 +95,28 @@ function tokens(main) {
   });
 }
 
+/** Searches the suppression list by the hash of an address, which does not leave the page. */
+function suppression(main, { go, say }) {
+  const form = main.querySelector('#suppression-search');
+  if (!form) return;
+  form.addEventListener('submit', async (event) => {
+    event.preventDefault();
+    event.stopPropagation();
+    const typed = form.querySelector('#address').value.trim();
+    let hash = typed.toLowerCase();
+    if (typed && !/^[0-9a-f]{64}$/.test(hash)) {
+      if (!crypto.subtle) {
+        say('Addresses can be hashed in this browser over https only: type the SHA-256.', true);
+        return;
+      }
+      const address = typed.includes('@') ? typed.toLowerCase() : typed;
+      const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(address));
+      hash = Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, '0')).join('');
+    }
+    go(hash ? `/suppression?hash=${hash}` : '/suppression');
+  });
+}
+
 function configuration(main, { call, problemOf }) {
   const button = main.querySelector('#check-configuration');
   if (!button) return;
@@ -157,6 +179,7 @@ export function enhance(main, signal, tools) {
       .catch((error) => tools.say(`The page cannot be loaded: ${error.message}`, true));
   }
   tokens(main);
+  suppression(main, tools);
   configuration(main, tools);
   api(main, tools);
 }

@@ -1,8 +1,7 @@
 //! Who is calling: verification of bearer tokens, and roles.
 //!
 //! A token is verified by the gateway (`POST /admin/principal`) with the rules that it applies to
-//! requests, revocation included. The result is used for 5 s. If no gateway answers, nobody has
-//! access.
+//! requests. The result is used for 5 s. If no gateway answers, nobody has access.
 //!
 //! Input: the header fields of a request. Output: a [`Person`], or the problem of the response.
 //! Depends on `attempts`, `config`, `processes` and `sessions`.

@@ -5,6 +5,9 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
+/// Samples of a chart, one every 5 s.
+const SAMPLES_PER_MINUTE: usize = 12;
+
 /// The meaning of a badge's colour. Each badge has a word as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
@@ -153,20 +156,29 @@ pub(crate) fn facts(members: &[(&str, Markup)]) -> Markup {
     }
 }
 
-/// Returns a line chart of the last hour. Gaps stay gaps.
+/// Returns the minutes that charts of this number of samples show, up to the last hour: a console
+/// that was started a minute ago has no empty charts.
+pub(crate) fn chart_minutes(samples: usize) -> usize {
+    [5, 15, 30]
+        .into_iter()
+        .find(|minutes| samples <= minutes * SAMPLES_PER_MINUTE)
+        .unwrap_or(60)
+}
+
+/// Returns a line chart of the last [`chart_minutes`]. Gaps stay gaps.
 pub(crate) fn sparkline(label: &str, values: &[Option<f64>], threshold: Option<f64>) -> Markup {
     const WIDTH: f64 = 240.0;
     const HEIGHT: f64 = 44.0;
-    const SLOTS: usize = 720;
+    let slots = chart_minutes(values.len()) * SAMPLES_PER_MINUTE;
     let known = values.iter().flatten().copied();
     let max = known.chain(threshold).fold(0.0_f64, f64::max);
     let max = if max > 0.0 { max * 1.1 } else { 1.0 };
     let y = |value: f64| HEIGHT - 1.0 - value / max * (HEIGHT - 4.0);
     // The newest sample is at the right edge.
-    let missing = SLOTS.saturating_sub(values.len());
+    let missing = slots.saturating_sub(values.len());
     let x = |index: usize| {
         let slot = u32::try_from(missing + index).unwrap_or(u32::MAX);
-        f64::from(slot) / f64::from(u32::try_from(SLOTS - 1).unwrap_or(1)) * WIDTH
+        f64::from(slot) / f64::from(u32::try_from(slots - 1).unwrap_or(1)) * WIDTH
     };
     let (mut line, mut area, mut is_open) = (String::new(), String::new(), false);
     for (index, value) in values.iter().enumerate() {

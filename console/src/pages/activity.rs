@@ -102,23 +102,24 @@ pub(super) async fn throttled(context: &Context<'_>) -> Markup {
         @match answer {
             Err(message) => (message),
             Ok(answer) => {
-                @for (title, names) in [("Accounts", ["accounts", "throttled"]), ("Networks", ["networks", "throttledNetworks"])] {
-                    @let rows = if answer.is_array() && title == "Networks" { &[][..] } else { items(&answer, &names) };
-                    section.panel { h2 { (title) } (rows_of(rows, context.is_operator())) }
+                @for (title, is_account) in [("Accounts", true), ("Addresses and networks", false)] {
+                    @let of_kind = |row: &&Value| (row["scope"] == "account") == is_account;
+                    @let rows: Vec<&Value> = items(&answer, &["throttled"]).iter().filter(of_kind).collect();
+                    section.panel { h2 { (title) } (rows_of(&rows, context.is_operator())) }
                 }
             }
         }
     }
 }
 
-fn rows_of(rows: &[Value], is_operator: bool) -> Markup {
+fn rows_of(rows: &[&Value], is_operator: bool) -> Markup {
     html! {
         @if rows.is_empty() { p.muted { "None is throttled now." } }
         @else { ul.plain { @for row in rows {
-            @let (id, network) = (plain(&row["id"]), plain(&row["network"]));
+            @let id = plain(&row["id"]);
             li { span.why { @for (name, value) in row.as_object().into_iter().flatten() { span.member { (name) " " span.value { (plain(value)) } } " " } }
-                @if is_operator && !network.is_empty() { (action("throttle.release", "Release", &[("network", &network)], "Release this network?", Tone::Plain)) }
-                @else if is_operator && !id.is_empty() { (action("throttle.release", "Release", &[("id", &id)], "Release this account?", Tone::Plain)) }
+                // The counter of an account has a network too: the id is that of this counter alone.
+                @if is_operator && !id.is_empty() { (action("throttle.release", "Release", &[("id", &id)], "Forget these failed attempts?", Tone::Plain)) }
             }
         } } }
     }

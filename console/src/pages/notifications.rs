@@ -8,12 +8,12 @@ use crate::actions::path_segment;
 use crate::config::ProcessKind::Notify;
 use crate::processes::Call;
 use crate::widgets::{
-    Column, Tone, action, facts, first, json_block, mono, notice, plain, state, table, time,
+    Column, Tone, action, badge, facts, first, json_block, mono, notice, plain, state, table, time,
 };
 
 const STATUSES: [&str; 7] = [
+    "SCHEDULED",
     "QUEUED",
-    "SENDING",
     "SENT",
     "DELIVERED",
     "FAILED",
@@ -41,13 +41,30 @@ const COLUMNS: &[Column] = &[
     Column::new("Template", |row| html! { (plain(&row["template"])) }),
     Column::new("Channel", |row| html! { (plain(&row["channel"])) }),
     Column::new("Priority", |row| html! { (plain(&row["priority"])) }),
-    Column::new(
-        "Recipient",
-        |row| html! { span.mono { (plain(&row["recipient"])) } },
-    ),
+    Column::new("Recipient", |row| html! { span.mono { (recipient(row)) } }),
     Column::number("Attempts", |row| html! { (plain(&row["attempts"])) }),
     Column::new("Status", |row| {
-        html! { (state(&plain(&row["status"]))) " " span.muted { (plain(first(row, &["reason", "code", "waitReason"]))) } }
+        let (status, reason) = (
+            plain(&row["status"]),
+            plain(first(row, &["reason", "waitReason"])),
+        );
+        html! { (state(&status)) @if reason != status { " " span.muted { (reason) } } }
+    }),
+];
+
+const DEAD_COLUMNS: &[Column] = &[
+    Column::new("Failed", |row| time(&plain(&row["at"]))),
+    Column::new("Notification", |row| {
+        let id = plain(&row["notificationId"]);
+        html! { a.mono href={ "/notifications/" (path_segment(&id)) } { (id) } }
+    }),
+    Column::new("Template", |row| html! { (plain(&row["template"])) }),
+    Column::new("Channel", |row| html! { (plain(&row["channel"])) }),
+    Column::new("Priority", |row| html! { (plain(&row["priority"])) }),
+    Column::number("Attempts", |row| html! { (plain(&row["attempts"])) }),
+    Column::new("Provider", |row| html! { (plain(&row["provider"])) }),
+    Column::new("Reason", |row| {
+        html! { (badge(Tone::Bad, &plain(&row["code"]))) " " span.muted { (plain(&row["lastReply"])) } }
     }),
 ];
 
@@ -83,6 +100,15 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
     }
 }
 
+/// Returns the address of a notification, or the kind of the recipient.
+fn recipient(notification: &Value) -> String {
+    let recipient = &notification["recipient"];
+    let address = recipient
+        .as_object()
+        .and_then(|members| members.values().next());
+    plain(address.unwrap_or(recipient))
+}
+
 pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
     let path = format!("/admin/notifications/{}", path_segment(id));
     let shown = match context.ask(Notify, &path).await {
@@ -98,8 +124,8 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
         &shown
     };
     let value = |name: &str| html! { (plain(&document[name])) };
-    let events = items(document, &["events"]);
-    let attempts = items(&shown, &["attempts", "results"]);
+    // The entries are the events, with suppressions and reports.
+    let entries = items(&shown, &["entries"]);
     html! {
         (heading(&format!("Notification {id}")))
         (buttons(context, id))
@@ -108,12 +134,11 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
                 ("Status", html! { (state(&plain(&document["status"]))) " " (plain(&document["reason"])) }),
                 ("Channel", value("channel")), ("Priority", value("priority")),
                 ("Template", html! { (plain(&document["template"])) " " span.muted { (plain(&document["templateVersion"])) } }),
-                ("Recipient", mono(&plain(&document["recipient"]))),
+                ("Recipient", mono(&recipient(document))), ("Creator", mono(&plain(&document["creator"]))),
                 ("Accepted", time(&plain(&document["createdAt"]))), ("Changed", time(&plain(&document["updatedAt"]))),
                 ("Next attempt", html! { @if !document["nextAttemptAt"].is_null() { (time(&plain(&document["nextAttemptAt"]))) " " (plain(&document["waitReason"])) } }),
             ])) }
-            section.panel.full { h2 { "Time line" } ol.timeline { @for event in events { (step(event)) } } }
-            @if !attempts.is_empty() { section.panel.full { h2 { "Attempts" } ol.timeline { @for attempt in attempts { (step(attempt)) } } } }
+            section.panel.full { h2 { "Time line" } ol.timeline { @for entry in entries { (step(entry)) } } }
             (preview(context, &path).await)
             section.panel.full { details { summary { "Everything that is stored" } (json_block(&shown)) } }
         }
@@ -130,15 +155,15 @@ fn buttons(context: &Context<'_>, id: &str) -> Markup {
 }
 
 fn step(event: &Value) -> Markup {
-    let known = ["at", "status", "time", "event", "createdAt"];
-    let name = plain(first(event, &["status", "event", "kind", "outcome"]));
+    let known = ["at", "event", "source", "notificationId"];
+    let name = plain(&event["event"]);
     let is_cause = name == "FAILED";
     let members = event.as_object().into_iter().flatten();
     let members =
         members.filter(|(name, value)| !known.contains(&name.as_str()) && !value.is_null());
     html! {
         li class=[is_cause.then_some("cause")] {
-            (time(&plain(first(event, &["at", "time", "createdAt"]))))
+            (time(&plain(&event["at"])))
             div.service { (state(&name)) }
             div { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } }
         }
@@ -170,11 +195,13 @@ pub(super) fn rendered(content: &Value) -> Markup {
 pub(super) async fn dead_letters(context: &Context<'_>) -> Markup {
     let names = ["code", "provider", "template", "channel", "before"];
     let parameters = names.map(|name| (name, context.parameter(name)));
+    // The list calls the end of the period differently from the selector of a change.
+    let filters = parameters.map(|(name, value)| match name {
+        "before" => ("until", value),
+        name => (name, value),
+    });
     let answer = context
-        .ask(
-            Notify,
-            &format!("/admin/dead?{}", query_string(&parameters)),
-        )
+        .ask(Notify, &format!("/admin/dead?{}", query_string(&filters)))
         .await;
     let set = parameters.iter().filter(|(_, value)| !value.is_empty());
     let selector: serde_json::Map<String, Value> = set
@@ -201,7 +228,7 @@ pub(super) async fn dead_letters(context: &Context<'_>) -> Markup {
         }
         @match answer {
             Err(message) => (message),
-            Ok(answer) => section.panel { (table("Dead letters", items(&answer, &["notifications", "dead", "items"]), COLUMNS, "There is no dead letter.")) },
+            Ok(answer) => section.panel { (table("Dead letters", items(&answer, &["deadLetters"]), DEAD_COLUMNS, "There is no dead letter.")) },
         }
     }
 }

@@ -10,7 +10,9 @@ use crate::config::ProcessKind;
 use crate::findings::{Finding, Severity};
 use crate::sampling::{Monitor, Point};
 use crate::status::{ProcessStatus, config_hash, version};
-use crate::widgets::{Tone, badge, bytes, duration, mono, number, percent, sparkline, time};
+use crate::widgets::{
+    Tone, badge, bytes, chart_minutes, duration, mono, number, percent, sparkline, time,
+};
 
 const PRIORITIES: [&str; 4] = ["CRITICAL", "HIGH", "NORMAL", "LOW"];
 const CHANNELS: [&str; 3] = ["email", "sms", "push"];
@@ -75,16 +77,21 @@ fn figures(monitor: &Monitor) -> Markup {
     let oldest = last.map_or(0.0, |point| point.oldest_s);
     let errors = total.error_ratio().map_or("–".to_owned(), percent);
     let p99 = series(|point| point.p99_s);
+    let period = match chart_minutes(monitor.points.len()) {
+        60 => "last hour".to_owned(),
+        minutes => format!("last {minutes} minutes"),
+    };
+    let label = |what: &str| format!("{what}, {period}");
     html! {
-        (figure("Requests", "last hour", &format!("{} /s", number(rate)),
-            &sparkline("Requests per second, last hour", &series(|point| Some(point.requests_per_s)), None)))
+        (figure("Requests", &period, &format!("{} /s", number(rate)),
+            &sparkline(&label("Requests per second"), &series(|point| Some(point.requests_per_s)), None)))
         (figure("Errors (5xx)", "line at 0.1 %", &errors,
-            &sparkline("Error ratio, last hour", &series(|point| point.error_ratio), Some(ERROR_THRESHOLD))))
+            &sparkline(&label("Error ratio"), &series(|point| point.error_ratio), Some(ERROR_THRESHOLD))))
         (figure("Latency p50 · p99", "chart: p99", &format!("{} · {}", latency(0.5), latency(0.99)),
-            &sparkline("Latency p99, last hour", &p99, None)))
+            &sparkline(&label("Latency p99"), &p99, None)))
         (figure("Waiting notifications", &format!("oldest {}", duration(oldest)),
             &last.map_or("–".to_owned(), |point| number(point.waiting)),
-            &sparkline("Waiting notifications, last hour", &series(|point| Some(point.waiting)), None)))
+            &sparkline(&label("Waiting notifications"), &series(|point| Some(point.waiting)), None)))
     }
 }
 

@@ -33,12 +33,7 @@ enum Term {
 // === impl Term ===
 
 impl Term {
-    const CHOICES: [(&'static str, &'static str); 4] = [
-        ("email", "E-mail address"),
-        ("user", "User"),
-        ("request", "Request"),
-        ("notification", "Notification"),
-    ];
+    const ALL: [Self; 4] = [Self::Email, Self::User, Self::Request, Self::Notification];
 
     const fn parameter(self) -> &'static str {
         match self {
@@ -49,11 +44,22 @@ impl Term {
         }
     }
 
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Email => "E-mail address",
+            Self::User => "User",
+            Self::Request => "Request",
+            Self::Notification => "Notification",
+        }
+    }
+
     /// Returns the kinds that a text may be of, the most likely first. The ids of requests and
     /// notifications are version 7 UUIDs, those of users version 4.
     fn candidates(text: &str, chosen: &str) -> Vec<Self> {
-        let all = [Self::Email, Self::User, Self::Request, Self::Notification];
-        if let Some(term) = all.into_iter().find(|term| term.parameter() == chosen) {
+        if let Some(term) = Self::ALL
+            .into_iter()
+            .find(|term| term.parameter() == chosen)
+        {
             return vec![term];
         }
         if text.contains('@') {
@@ -92,7 +98,7 @@ pub(super) async fn render(context: &Context<'_>) -> Markup {
             input type="hidden" name="q" value=(text);
             label { "Kind" select name="kind" {
                 option value="" { "as recognised" }
-                @for (value, title) in Term::CHOICES { option value=(value) selected[value == context.parameter("kind")] { (title) } }
+                @for term in Term::ALL { option value=(term.parameter()) selected[term.parameter() == context.parameter("kind")] { (term.title()) } }
             } }
             label { "Since" select name="since" {
                 @for (value, title) in [("30m", "30 minutes"), ("24h", "24 hours"), ("7d", "7 days"), ("30d", "30 days")] {
@@ -106,7 +112,7 @@ pub(super) async fn render(context: &Context<'_>) -> Markup {
             div.panel { p { "Nothing happened to this " (term.parameter()) " since " (since) " ago, as far as the services know." } }
         } @else {
             div.grid {
-                section.panel.full { h2 { (term.parameter()) } (summary(&found, text)) }
+                section.panel.full { h2 { (term.title()) } (summary(&found, text)) }
                 section.panel.full { h2 { (found.entries.len()) " events, times in UTC" @if found.is_truncated { ", older ones are left out" } }
                     ol.timeline { @for entry in &found.entries { (event(entry, context.is_operator())) } }
                 }

@@ -127,10 +127,13 @@ pub(super) async fn suppression(context: &Context<'_>) -> Markup {
     html! {
         (heading("Suppression list"))
         p.muted { "Addresses to which nothing is sent, for example after a hard bounce. Only hashes are stored." }
-        form.filters action="/suppression" {
-            label.grow { "Hash of an address" input.mono name="hash" value=(context.parameter("hash")); }
+        // Without a name: the script hashes the address, and only the hash leaves the page.
+        form.filters #suppression-search action="/suppression" {
+            label.grow { "Address or its SHA-256" input.mono #address autocomplete="off" spellcheck="false"
+                aria-describedby="address-hint" value=(context.parameter("hash")); }
             button type="submit" { "Search" }
         }
+        p.muted #address-hint { "An address is hashed in this browser and not sent." }
         @match answer {
             Err(message) => (message),
             Ok(answer) => {
